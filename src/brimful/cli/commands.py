@@ -1,0 +1,59 @@
+"""What a command is, and the list of them.
+
+The list is data, so that `brimful --help` need not import a single command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import argparse
+
+YES, NO, BAD_INPUT, WORLD_FAILED = 0, 1, 2, 3
+
+# Name -> what it does. A command `x` lives in cli/x.py and offers EXAMPLE, add_arguments and run.
+COMMANDS: dict[str, str] = {
+    "fit": "will this training config fit this GPU, how fast is it, and what should change?",
+    "gpus": "list the GPUs brimful knows, or show one",
+    "up": "start brimful here: API, console and scheduler, on loopback",
+    "submit": "hand a command to brimful to run when GPUs are free",
+    "jobs": "list jobs and why they wait",
+    "show": "one job: what it is doing, its leases and its bill",
+    "logs": "what a job printed",
+    "cancel": "stop a job, or take it out of the queue",
+    "fleet": "the nodes and GPUs brimful may use, and who holds them",
+    "simulate": "replay a trace of jobs through the real scheduler on a virtual clock",
+}
+
+# Shown by `brimful --help`, so that a newcomer sees where to begin.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "One job, one GPU": ("fit", "gpus"),
+    "A fleet": ("up", "submit", "jobs", "show", "logs", "cancel", "fleet"),
+    "Rehearse": ("simulate",),
+}
+
+
+class Answer(NamedTuple):
+    """What a command found out. `data` goes into the JSON envelope, `text` to people."""
+
+    data: Any
+    text: str
+    exit_code: int = YES
+
+
+class Command(NamedTuple):
+    name: str
+    help: str
+    example: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], Answer]
+
+
+def load(name: str) -> Command:
+    """Import one command, and only that one: start-up time is a promise."""
+    from importlib import import_module
+
+    module = import_module(f"brimful.cli.{name}")
+    return Command(name, COMMANDS[name], module.EXAMPLE, module.add_arguments, module.run)

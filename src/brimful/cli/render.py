@@ -1,0 +1,37 @@
+"""Tables, bars and colour for the terminal. Works without colour; colour only where a person looks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+
+
+def colours() -> bool:
+    """Whether to colour: a terminal that can, and nobody asked not to (no-color.org)."""
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, style: str) -> str:
+    return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if colours() else text
+
+
+def bar(frac: float, width: int = 24) -> str:
+    """A bar of eighth blocks: 12 % and 14 % look different."""
+    eighths = round(max(0.0, min(1.0, frac)) * width * 8)
+    full, part = divmod(eighths, 8)
+    return ("█" * full + (" ▏▎▍▌▋▊▉"[part] if part else "")).ljust(width)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
+    """Columns as wide as their widest cell; those in `right` are aligned to the right."""
+    cells = [list(header), *[list(row) for row in rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        parts = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        return "  ".join(parts).rstrip()
+
+    return "\n".join([paint(line(cells[0]), "dim"), *[line(row) for row in cells[1:]]])

@@ -1,0 +1,61 @@
+"""Bytes, seconds and micro-dollars: how they are read from people and shown to them.
+
+Inside brimful a quantity is a plain number whose name ends in its unit (`peak_bytes`, `step_s`,
+`microusd_per_gpu_hour`). GiB and dollars exist only here, where people read and write.
+"""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+HOUR_S = 3600
+MICROUSD = 1_000_000
+
+
+def show_bytes(n: float) -> str:
+    """'1.54 GiB'. Binary units, always named: GB and GiB are 7 % apart."""
+    for unit, size in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if abs(n) >= size:
+            return f"{n / size:.2f} {unit}" if unit == "GiB" else f"{n / size:.0f} {unit}"
+    return f"{n:.0f} B"
+
+
+def show_seconds(seconds: float) -> str:
+    """'512 ms', '42.0 s', '3 h 05 min', '2 d 4 h': three figures or so, whatever the size."""
+    if seconds < 0:
+        return "-" + show_seconds(-seconds)
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    if seconds < HOUR_S and minutes < 60:
+        return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    hours = round(seconds / HOUR_S)
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def show_usd(microusd: int) -> str:
+    """'$12.34', or as many decimals as it takes to show a small sum that is not nothing."""
+    sign = "-" if microusd < 0 else ""
+    n = abs(microusd)
+    if n == 0 or n >= MICROUSD // 100:
+        return f"{sign}${n / MICROUSD:,.2f}"
+    return f"{sign}${n / MICROUSD:.6f}".rstrip("0")
+
+
+def microusd_from_usd(text: str) -> int | None:
+    """Micro-dollars in '1.50' or '$1.50'; None where it is no sum of money.
+
+    Decimal digits only and at most six places: a float would lose the last micro-dollar.
+    """
+    digits = text.strip().removeprefix("$")
+    whole, _, fraction = digits.partition(".")
+    if not whole.isascii() or not whole.isdigit() or len(whole) > 12 or len(fraction) > 6:
+        return None
+    if fraction and not (fraction.isascii() and fraction.isdigit()):
+        return None
+    return int(whole) * MICROUSD + int(fraction.ljust(6, "0") or 0)
