@@ -1,0 +1,56 @@
+# One word per job. Everything below makes what it needs; nothing has to be installed first but Python 3.11+.
+#   make run PYTHON=/usr/bin/python3.12     makes .venv with that interpreter
+#   make run ARGS="--port 8080"             passes options on to `brimful up`
+#   make test ARGS="tests/market -x"        passes options on to pytest
+
+BIN := .venv/bin
+export PYTHON
+unexport MAKEFLAGS
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench docs generate lock clean distclean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+# The shell stays to catch Ctrl-C, so that a server that stops cleanly is no error to make.
+run:  ## start brimful here: API, console and scheduler, on loopback
+	@tools/setup.sh run
+	@trap : INT TERM; $(BIN)/brimful up $(ARGS) || { code=$$?; [ $$code -eq 130 ] || exit $$code; }
+
+test:  ## all tests
+	@tools/setup.sh test
+	@tools/setup.sh system
+	$(BIN)/python -m pytest -q $(ARGS)
+
+check:  ## lint, types, layers and tidiness: under a minute
+	@tools/setup.sh dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest -q tests/tidy
+
+bench:  ## benchmarks: a table on screen and in build/bench.md
+	@tools/setup.sh dev
+	$(BIN)/python -m bench $(ARGS)
+
+docs:  ## the documentation, into build/docs
+	@tools/setup.sh dev
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/docs
+	@echo "open build/docs/index.html"
+
+generate:  ## write the generated parts again: CLI and error reference, README transcript
+	@tools/setup.sh dev
+	$(BIN)/python tools/generate.py
+
+lock:  ## write constraints.txt again from what .venv holds now
+	@tools/setup.sh test
+	$(BIN)/python tools/lock.py
+
+clean:  ## remove what was built, keep .venv
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find src tests bench tools docs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean  ## clean, and remove .venv
+	rm -rf .venv

@@ -1,0 +1,32 @@
+"""Write constraints.txt: the exact versions in .venv, which are those the tests ran with."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+HEADER = """\
+# The exact versions brimful was tested with; make installs under these constraints.
+# To refresh: `make distclean`, empty this file, `make test`, `make lock`, and commit the result.
+# PyTorch is left out: pyproject.toml pins it.
+"""
+# torch is pinned in pyproject.toml; the accelerator packages it pulls differ from machine to machine.
+LEFT_OUT = re.compile(r"(brimful|torch|triton|nvidia-.*|cuda-.*)==", re.IGNORECASE)
+
+
+def main() -> int:
+    command = [sys.executable, "-m", "pip", "freeze", "--exclude-editable", "--disable-pip-version-check"]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    pins = [
+        line for line in lines if re.fullmatch(r"[A-Za-z0-9._-]+==\S+", line) and not LEFT_OUT.match(line)
+    ]
+    (ROOT / "constraints.txt").write_text(HEADER + "\n".join(pins) + "\n", encoding="utf-8")
+    print(f"constraints.txt: {len(pins)} versions")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

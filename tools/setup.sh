@@ -1,0 +1,117 @@
+#!/bin/sh
+# Make .venv and put one set of packages into it, once.
+#
+#   tools/setup.sh run      what `make run` needs
+#   tools/setup.sh dev      what `make check`, `make docs` and `make bench` need
+#   tools/setup.sh test     dev, and PyTorch
+#   tools/setup.sh system   what the tests need beyond Python (Chromium)
+#
+# PYTHON=/path/to/python3 chooses the interpreter .venv is made with.
+# The set is current while its stamp holds the checksum of pyproject.toml and constraints.txt, so a second
+# call costs milliseconds. A .venv whose installation was interrupted is thrown away and made anew.
+set -eu
+cd "$(dirname "$0")/.."
+
+venv=.venv
+busy=$venv/.installing # holds the process id of the installer while it works
+
+say() { printf 'brimful: %s\n' "$*" >&2; }
+stop() { say "$*"; exit 1; }
+is_root() { [ "$(id -u)" = 0 ]; }
+has_apt() { [ -e /etc/debian_version ] && command -v apt-get >/dev/null 2>&1; }
+new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
+
+apt_install() {
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq >/dev/null && apt-get install -y -qq --no-install-recommends "$@" >/dev/null </dev/null
+}
+
+find_python() {
+    if [ -n "${PYTHON:-}" ]; then
+        new_enough "$PYTHON" || stop "PYTHON=$PYTHON is not a working Python 3.11 or newer"
+        printf '%s\n' "$PYTHON"
+        return
+    fi
+    for name in python3 python3.14 python3.13 python3.12 python3.11; do
+        if new_enough "$name"; then
+            command -v "$name"
+            return
+        fi
+    done
+    stop "needs Python 3.11 or newer, and found none on PATH; name one with: make run PYTHON=/path/to/python3"
+}
+
+# Debian and Ubuntu ship Python without the part that puts pip into a new environment.
+need_ensurepip() {
+    "$1" -c 'import venv, ensurepip' >/dev/null 2>&1 && return
+    package=$("$1" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+    has_apt || stop "$1 lacks the modules venv and ensurepip; install them, or name another Python with PYTHON="
+    is_root || stop "$1 lacks the modules venv and ensurepip; run: sudo apt-get install $package"
+    say "installing the Debian package $package ..."
+    apt_install "$package" || stop "could not install it; run: apt-get update && apt-get install $package"
+}
+
+wait_for_other_installer() {
+    [ -e "$busy" ] || return 0
+    other=$(cat "$busy" 2>/dev/null || true)
+    if [ -n "$other" ] && kill -0 "$other" 2>/dev/null; then
+        say "waiting for the installation that process $other has under way ..."
+        while [ -e "$busy" ] && kill -0 "$other" 2>/dev/null; do sleep 1; done
+    fi
+    if [ -e "$busy" ]; then
+        say "the last installation was interrupted: removing .venv"
+        rm -rf "$venv"
+    fi
+}
+
+make_venv() {
+    if new_enough "$venv/bin/python" && "$venv/bin/python" -c 'import pip' >/dev/null 2>&1; then return; fi
+    python=$(find_python)
+    need_ensurepip "$python"
+    say "making .venv with $("$python" --version 2>&1) ..."
+    rm -rf "$venv"
+    mkdir "$venv"
+    echo $$ >"$busy"
+    "$python" -m venv "$venv" || stop "$python -m venv failed; name another Python with PYTHON="
+}
+
+install_set() { # NAME EXTRAS
+    wait_for_other_installer
+    stamp=$venv/.ready-$1
+    sum=$(cat pyproject.toml constraints.txt | cksum)
+    if [ "$(cat "$stamp" 2>/dev/null)" = "$sum" ] && [ -x "$venv/bin/python" ]; then return; fi
+    make_venv
+    echo $$ >"$busy"
+    rm -f "$stamp"
+    say "installing brimful[$2] into .venv ..."
+    if "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
+        --constraint constraints.txt --editable ".[$2]"; then
+        echo "$sum" >"$stamp"
+        rm -f "$busy"
+        return
+    fi
+    # pip gave up by itself: what it had installed is whole, so the next call may go on from here.
+    rm -f "$busy"
+    stop "pip could not install brimful[$2]; its message stands above"
+}
+
+find_chromium() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
+
+install_system() {
+    find_chromium >/dev/null && return
+    if has_apt && is_root && ! grep -qi '^ID=ubuntu' /etc/os-release; then
+        say "installing the Debian package chromium for the browser tests ..."
+        apt_install chromium fonts-liberation && return
+    fi
+    # Ubuntu's chromium package only fetches a snap, which root on a server often cannot run.
+    say "no Chromium here: the browser tests will be skipped."
+    if has_apt; then say "to run them: sudo apt-get install chromium"; else say "to run them, put chromium on PATH"; fi
+}
+
+case "${1:-}" in
+run) install_set run server ;;
+dev) install_set dev dev ;;
+test) install_set test dev,trace ;;
+system) install_system ;;
+*) stop "usage: tools/setup.sh run|dev|test|system" ;;
+esac
