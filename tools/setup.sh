@@ -14,6 +14,7 @@ cd "$(dirname "$0")/.."
 
 venv=.venv
 busy=$venv/.installing # holds the process id of the installer while it works
+home=$venv/.made-in    # the folder it was made in: a moved .venv points at the old one
 
 say() { printf 'brimful: %s\n' "$*" >&2; }
 stop() { say "$*"; exit 1; }
@@ -65,6 +66,7 @@ wait_for_other_installer() {
 }
 
 make_venv() {
+    if [ -e "$home" ] && [ "$(cat "$home")" != "$PWD" ]; then rm -rf "$venv"; fi
     if new_enough "$venv/bin/python" && "$venv/bin/python" -c 'import pip' >/dev/null 2>&1; then return; fi
     python=$(find_python)
     need_ensurepip "$python"
@@ -73,18 +75,19 @@ make_venv() {
     mkdir "$venv"
     echo $$ >"$busy"
     "$python" -m venv "$venv" || stop "$python -m venv failed; name another Python with PYTHON="
+    pwd >"$home"
 }
 
 install_set() { # NAME EXTRAS
     wait_for_other_installer
     stamp=$venv/.ready-$1
-    sum=$(cat pyproject.toml constraints.txt | cksum)
+    sum=$PWD:$(cat pyproject.toml constraints.txt | cksum)
     if [ "$(cat "$stamp" 2>/dev/null)" = "$sum" ] && [ -x "$venv/bin/python" ]; then return; fi
     make_venv
     echo $$ >"$busy"
     rm -f "$stamp"
     say "installing brimful[$2] into .venv ..."
-    if "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
+    if "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-input \
         --constraint constraints.txt --editable ".[$2]"; then
         echo "$sum" >"$stamp"
         rm -f "$busy"
