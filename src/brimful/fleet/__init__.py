@@ -1,0 +1,1 @@
+"""STATE: jobs, nodes, leases, and the events that fold into them."""
