@@ -1,0 +1,1 @@
+"""MONEY: prices and the ledger, in integer micro-dollars."""
