@@ -1,0 +1,1 @@
+"""DECISIONS: a pure function turns state into a plan; `tick` carries it out through ports."""

@@ -1,0 +1,160 @@
+"""`tick`: one turn of the control loop, live and simulated alike.
+
+    load ─▶ observe ─▶ fold ─▶ clear ─▶ decide ─▶ record the intent ─▶ act
+
+An intent is in the log before anything is done, and every act is idempotent by lease: a crash at any line
+is mended by the next tick, which does again what the log says should have been done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from brimful.errors import BrimfulError
+from brimful.fleet.events import (
+    Event,
+    LeaseEnded,
+    LeaseEnding,
+    LeaseGranted,
+    LeaseStarted,
+    NodeJoined,
+    NodeLeft,
+)
+from brimful.fleet.state import Fleet, Lease, Node
+from brimful.scheduler.cycle import Rules, decide
+from brimful.scheduler.plan import Plan
+from brimful.scheduler.ports import Engine, Observation, Ports
+
+# Another writer can get in between reading and writing only so often before something is badly wrong.
+MAX_CONFLICTS = 100
+
+
+@dataclass(slots=True, kw_only=True)
+class Tick:
+    """What one turn decided, and which sites could not be reached or did not obey."""
+
+    plan: Plan
+    problems: dict[str, str] = field(default_factory=dict)
+
+
+def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
+    result = Tick(plan=Plan())
+    for _ in range(MAX_CONFLICTS):
+        catch_up(fleet, ports)
+        news = list(_observe(fleet, ports, result.problems, now_s=now_s))
+        if not _record(fleet, ports, news):
+            continue
+        prices = ports.clearing.clear(fleet, now_s=now_s)
+        result.plan = decide(fleet, rules, prices, now_s=now_s, unreachable=result.problems.keys())
+        if _record(fleet, ports, list(_intents(result.plan, now_s=now_s))):
+            break
+    else:
+        raise AssertionError(f"the log moved {MAX_CONFLICTS} times during one tick")
+    _act(fleet, ports, rules, result.problems, now_s=now_s)
+    return result
+
+
+def catch_up(fleet: Fleet, ports: Ports) -> None:
+    for event in ports.store.since(fleet.seq):
+        fleet.apply(event)
+
+
+def _record(fleet: Fleet, ports: Ports, events: list[Event]) -> bool:
+    """Write and fold, or say that the log has moved on."""
+    if events and not ports.store.append(events, after=fleet.seq):
+        return False
+    for event in events:
+        fleet.apply(event)
+    return True
+
+
+def _observe(fleet: Fleet, ports: Ports, problems: dict[str, str], *, now_s: int) -> Iterator[Event]:
+    for name, node in fleet.nodes.items():
+        if node.site not in ports.engines:
+            yield NodeLeft(at_s=now_s, node=name)
+    for site, engine in ports.engines.items():
+        leases = [lease.lease for lease in fleet.open_leases.values() if lease.site == site]
+        try:
+            nodes, seen = engine.nodes(), engine.observe(leases)
+        except BrimfulError as error:
+            # Unreachable is not ended: its jobs are unknown, and nothing of theirs starts elsewhere.
+            problems[site] = error.problem
+            continue
+        yield from _node_changes(fleet, site, {node.node: node for node in nodes}, now_s=now_s)
+        for observation in seen:
+            yield from _lease_changes(fleet.open_leases[observation.lease], observation, now_s=now_s)
+
+
+def _node_changes(fleet: Fleet, site: str, nodes: dict[str, Node], *, now_s: int) -> Iterator[Event]:
+    for name, node in nodes.items():
+        if fleet.nodes.get(name) != node:
+            yield NodeJoined(
+                at_s=now_s,
+                site=site,
+                node=name,
+                gpu=node.gpu,
+                gpus=node.gpus,
+                microusd_per_gpu_hour=node.microusd_per_gpu_hour,
+                declared=node.declared,
+            )
+    for name, known in fleet.nodes.items():
+        if known.site == site and name not in nodes:
+            yield NodeLeft(at_s=now_s, node=name)
+
+
+def _lease_changes(lease: Lease, seen: Observation, *, now_s: int) -> Iterator[Event]:
+    if seen.state == "absent":
+        if lease.phase == "granted":
+            return  # `_act` will start it
+        # It ran, or was told to stop before it ran, and the engine has no trace of it: it holds nothing.
+        reason = lease.reason or f"the engine at {lease.site} has lost it"
+        yield LeaseEnded(at_s=now_s, lease=lease.lease, exit_code=None, reason=reason)
+        return
+    if lease.started_s is None and seen.started_s is not None:
+        yield LeaseStarted(at_s=seen.started_s, lease=lease.lease)
+    if seen.state == "ended":
+        at_s = now_s if seen.ended_s is None else seen.ended_s
+        yield LeaseEnded(at_s=at_s, lease=lease.lease, exit_code=seen.exit_code, reason=seen.problem)
+
+
+def _intents(plan: Plan, *, now_s: int) -> Iterator[Event]:
+    for stop in plan.stops:
+        yield LeaseEnding(at_s=now_s, lease=stop.lease, reason=stop.reason, requeue=stop.requeue)
+    for start in plan.starts:
+        yield LeaseGranted(
+            at_s=now_s,
+            lease=start.lease,
+            job=start.job,
+            node=start.node,
+            gpus=start.gpus,
+            microusd_per_gpu_hour=start.microusd_per_gpu_hour,
+        )
+
+
+def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, str], *, now_s: int) -> None:
+    """Carry out every intent the log holds, not only this tick's: an earlier one may have been cut short."""
+    failed: list[Event] = []
+    for lease in fleet.open_leases.values():
+        if lease.site in problems or lease.phase == "running":
+            continue
+        engine = ports.engines.get(lease.site)
+        if engine is None:
+            problems[lease.site] = f"no engine is set up for site {lease.site}, where {lease.job} holds GPUs"
+            continue
+        try:
+            _act_on(lease, fleet, engine, rules)
+        except BrimfulError as error:
+            if lease.phase == "granted":
+                failed.append(LeaseEnded(at_s=now_s, lease=lease.lease, exit_code=None, reason=error.problem))
+            else:
+                problems[lease.site] = error.problem
+    # Should somebody else have written meanwhile, the next tick finds the same and says it again.
+    _record(fleet, ports, failed)
+
+
+def _act_on(lease: Lease, fleet: Fleet, engine: Engine, rules: Rules) -> None:
+    if lease.phase == "granted":
+        engine.start(lease.lease, fleet.jobs[lease.job].job, node=lease.node, gpus=lease.gpus)
+    else:
+        engine.stop(lease.lease, grace_s=rules.grace_s)

@@ -1,0 +1,1 @@
+"""Each decision small and alone in its file."""

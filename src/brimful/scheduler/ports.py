@@ -1,0 +1,68 @@
+"""What `tick` needs of the world. The server brings real ones, the simulator its own; `tick` cannot tell."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from brimful.fleet.events import Event
+from brimful.fleet.job import Job
+from brimful.fleet.state import Fleet, Node, Pool
+
+
+class Store(Protocol):
+    """The event log."""
+
+    def since(self, seq: int) -> Sequence[Event]:
+        """Every event after the first `seq`, in order."""
+
+    def append(self, events: Sequence[Event], *, after: int) -> bool:
+        """Write all of them right after the first `after` events, or none and say False.
+
+        False means that somebody else wrote meanwhile: read, think again, try again. This is what keeps
+        two writers from acting on the same state.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What an engine sees of one lease."""
+
+    lease: str
+    state: Literal["absent", "running", "ended"]  # absent: it has no trace of it
+    started_s: int | None = None
+    ended_s: int | None = None
+    exit_code: int | None = None
+    problem: str = ""
+
+
+class Engine(Protocol):
+    """Whatever runs processes at one site."""
+
+    @property
+    def site(self) -> str: ...
+
+    def nodes(self) -> Sequence[Node]:
+        """What the site has to offer now."""
+
+    def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int]) -> None:
+        """Begin, or do nothing if this lease was begun before: it may be asked again after a crash."""
+
+    def stop(self, lease: str, *, grace_s: int) -> None:
+        """Ask it to end, kill it after the grace period; asking twice changes nothing."""
+
+    def observe(self, leases: Collection[str]) -> Sequence[Observation]:
+        """News of these leases. One that has not changed since it was last told may be left out."""
+
+
+class Clearing(Protocol):
+    def clear(self, fleet: Fleet, *, now_s: int) -> Mapping[Pool, int]:
+        """The price of each pool now, in micro-dollars per GPU-hour."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    store: Store
+    engines: Mapping[str, Engine]  # by site
+    clearing: Clearing
