@@ -1,0 +1,1 @@
+"""REHEARSAL: other ports for the same `tick`, on a virtual clock."""
