@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # The reader (`| head`) has gone; there is nobody left to tell.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         return YES
 
 
