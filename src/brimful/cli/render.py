@@ -31,7 +31,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequen
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
 
     def line(row: Sequence[str]) -> str:
-        parts = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        parts = [
+            c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ]
         return "  ".join(parts).rstrip()
 
     return "\n".join([paint(line(cells[0]), "dim"), *[line(row) for row in cells[1:]]])
