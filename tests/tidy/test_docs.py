@@ -1,0 +1,106 @@
+"""Documentation that has gone stale is red."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.tidy.repository import DOCS, ROOT, SRC, name, pages, python_files, rooms, text
+
+from brimful.cli.commands import COMMANDS
+
+FRAGMENT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\.(added|changed|fixed|removed)\.md")
+DECISION_PARTS = ["Context", "Choice", "Alternatives", "Consequence", "What would change our mind"]
+ROOM_PARTS = ["Purpose", "Invariants", "How to add one more"]
+DECISIONS = sorted(DOCS.glob("decisions/[0-9]*.md"))
+
+
+def headings(page: str) -> list[str]:
+    return re.findall(r"^## (.+)$", page, re.MULTILINE)
+
+
+def code_in(page: str) -> str:
+    """What stands in fenced blocks and in `code spans`."""
+    fences = re.findall(r"^```.*?^```", page, re.MULTILINE | re.DOTALL)
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL))
+    return "\n".join([*fences, *spans])
+
+
+def test_generated_pages_and_transcripts_are_fresh() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "generate.py"), "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_every_command_a_page_shows_exists(page: Path) -> None:
+    code = code_in(text(page))
+    shown = set(re.findall(r"^\s*(?:\$ )?(?:\.venv/bin/)?brimful ([a-z][a-z-]*)", code, re.MULTILINE))
+    assert shown <= {*COMMANDS, "help"}, f"{name(page)} shows a command that does not exist"
+    targets = set(re.findall(r"^([a-z-]+):", text(ROOT / "Makefile"), re.MULTILINE))
+    made = set(re.findall(r"^\s*(?:\$ )?make ([a-z][a-z-]*)", code, re.MULTILINE))
+    assert made <= targets, f"{name(page)} shows a make target that does not exist"
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```", "", text(page), flags=re.MULTILINE | re.DOTALL)
+    links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", prose)
+    assert not [link for link in links if not (page.parent / link).exists()]
+
+
+def test_every_room_has_a_contributor_note() -> None:
+    for room in rooms():
+        note = DOCS / "contributing" / f"{room.name}.md"
+        assert note.is_file(), f"{name(note)} is missing: purpose, invariants, how to add one more"
+        assert headings(text(note))[: len(ROOM_PARTS)] == ROOM_PARTS, name(note)
+
+
+def test_changelog_fragments_are_named_and_short() -> None:
+    for path in (ROOT / "changelog.d").iterdir():
+        if path.name == "README.md":
+            continue
+        assert FRAGMENT.fullmatch(path.name), f"{name(path)}: call it <slug>.(added|changed|fixed|removed).md"
+        assert text(path).strip(), f"{name(path)} is empty"
+        assert "\n\n" not in text(path).strip(), f"{name(path)}: one paragraph, written for the user"
+
+
+def test_decisions_are_numbered_without_holes() -> None:
+    assert [int(path.name[:4]) for path in DECISIONS] == list(range(1, len(DECISIONS) + 1))
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=name)
+def test_a_decision_has_its_five_parts(page: Path) -> None:
+    assert headings(text(page)) == DECISION_PARTS
+    assert text(page).startswith(f"# {int(page.name[:4])}. ")
+
+
+def test_the_glossary_and_the_code_speak_one_language() -> None:
+    glossary = text(DOCS / "reference" / "glossary.md")
+    entries = re.findall(r"^\*\*(\w+)\*\*(.*)$", glossary, re.MULTILINE)
+    assert len(entries) >= 11
+    spoken = identifier_words()
+    for term, rest in entries:
+        to_come = "*(not in the code yet)*" in rest
+        assert (term in spoken) != to_come, (
+            f"glossary term {term!r}: in the code {term in spoken}, marked {to_come}"
+        )
+
+
+def identifier_words() -> set[str]:
+    """Every word that names a class, a field, a function or a module in the package."""
+    names: set[str] = set()
+    for path in python_files():
+        if path.is_relative_to(SRC):
+            names.update(path.relative_to(SRC).with_suffix("").parts)
+            for node in ast.walk(ast.parse(text(path))):
+                if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                    names.add(node.name)
+                elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                    names.add(node.target.id)
+    words = {word.lower() for n in names for word in re.findall(r"[A-Z]?[a-z]+", n)}
+    return words | {word.removesuffix("s") for word in words}

@@ -1,0 +1,77 @@
+"""What linters do not look at: size, names, silenced warnings."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from tests.tidy.repository import ROOT, SRC, files, name, python_files, text
+
+MAX_FILE_LINES = 600
+MAX_FUNCTION_LINES = 70
+MAX_INIT_LINES = 40
+DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+
+def test_no_source_file_outgrows_its_reader() -> None:
+    long = {name(path): n for path in python_files() if (n := len(text(path).splitlines())) > MAX_FILE_LINES}
+    assert not long, f"over {MAX_FILE_LINES} lines, which is a design question: {long}"
+
+
+def test_no_function_outgrows_a_screen() -> None:
+    long = {
+        f"{name(path)}:{node.name}": node.end_lineno - node.lineno + 1
+        for path in python_files()
+        if path.is_relative_to(SRC)
+        for node in ast.walk(ast.parse(text(path)))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno >= MAX_FUNCTION_LINES
+    }
+    assert not long, f"functions over {MAX_FUNCTION_LINES} lines: {long}"
+
+
+def test_no_module_is_a_drawer_for_anything() -> None:
+    drawers = [name(path) for path in python_files() if path.stem.strip("_") in DRAWERS]
+    assert not drawers, f"a helper lives with its noun: {drawers}"
+
+
+def test_a_package_begins_with_a_short_note() -> None:
+    for path in python_files():
+        if path.name == "__init__.py":
+            assert len(text(path).splitlines()) <= MAX_INIT_LINES, (
+                f"{name(path)}: put code in a module of its own"
+            )
+            if path.is_relative_to(SRC):
+                assert ast.get_docstring(ast.parse(text(path))), (
+                    f"{name(path)} should say what the room is for"
+                )
+
+
+def test_a_silenced_type_error_names_itself() -> None:
+    bare = [name(path) for path in python_files() if re.search(r"#\s*type:\s*ignore(?!\[)", text(path))]
+    assert not bare, f"write `type: ignore[code]`: {bare}"
+
+
+def test_no_file_knows_the_machine_it_was_written_on() -> None:
+    machine_path = re.compile(r"(?<![\w.~-])/(?:root|work|home|Users)/\w")
+    suffixes = {".py", ".md", ".toml", ".txt", ".sh", ".html", ".css", ".csv", ".yaml", ".json", ""}
+    guilty = [
+        f"{name(path)}: {found[0]}"
+        for path in files()
+        if path.suffix in suffixes and (found := machine_path.search(text(path)))
+    ]
+    assert not guilty
+
+
+def test_no_large_file_is_tracked() -> None:
+    for path in files():
+        is_picture = path.is_relative_to(ROOT / "docs" / "images")
+        limit_kb = 600 if is_picture else 300
+        assert path.stat().st_size <= limit_kb * 1000, f"{name(path)} is over {limit_kb} kB"
+
+
+def test_constraints_are_plain_versions() -> None:
+    for line in text(ROOT / "constraints.txt").splitlines():
+        assert re.fullmatch(r"#.*|[A-Za-z0-9._-]+==[\w.+!]+", line), line
+        assert not line.lower().startswith(("brimful==", "torch==")), line
