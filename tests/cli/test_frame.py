@@ -1,0 +1,121 @@
+"""The frame around every command: help, envelope, exit codes, and what start-up may import."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from brimful import __version__
+from brimful.cli.commands import BAD_INPUT, COMMANDS, GROUPS, WORLD_FAILED, YES, load
+from brimful.cli.main import main
+from brimful.errors import BadInput, BrimfulError, Refused, WorldFailed
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+HEAVY = {"torch", "numpy", "fastapi", "starlette", "uvicorn", "sqlalchemy", "jinja2", "pydantic", "asyncio"}
+FIT = ["fit", "examples/nanogpt/train_fineweb.py", "--gpu", "rtx-4070"]
+
+
+def modules_after(statement: str) -> set[str]:
+    """Names in sys.modules of a new interpreter that ran the statement."""
+    code = f"import sys\n{statement}\nprint('\\n'.join(sys.modules), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(done.stderr.split())
+
+
+def modules_after_command(args: Sequence[str]) -> set[str]:
+    return modules_after(f"from brimful.cli.main import main\nmain({list(args)!r})")
+
+
+def test_importing_brimful_imports_only_the_standard_library() -> None:
+    brought = {module.partition(".")[0] for module in modules_after("import brimful") - modules_after("pass")}
+    assert brought <= {*sys.stdlib_module_names, "brimful"}
+
+
+def test_the_overview_imports_no_command_and_nothing_heavy() -> None:
+    modules = modules_after_command(["--help"])
+    assert not modules & {f"brimful.cli.{name}" for name in COMMANDS}
+    assert not modules & HEAVY
+
+
+def test_a_fit_imports_neither_torch_nor_numpy_nor_the_server() -> None:
+    modules = modules_after_command(FIT)
+    assert "brimful.cli.fit" in modules
+    assert not modules & HEAVY
+    assert not {module for module in modules if module.startswith(("brimful.server", "brimful.adapters"))}
+
+
+def test_every_command_is_listed_once_in_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(COMMANDS)
+    assert main([]) == YES
+    text = capsys.readouterr().out
+    assert all(f"  {name} " in text for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_an_example_and_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert load(name).example.strip().startswith("brimful ")
+    with pytest.raises(SystemExit) as stop:
+        main([name, "--help"])
+    assert stop.value.code == YES
+    text = capsys.readouterr().out
+    assert "\nexample:\n  brimful " in text
+    assert "--json" in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_unknown_option_is_one_envelope_under_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--no-such-option", "--json"]) == BAD_INPUT
+    out, err = capsys.readouterr()
+    answer = json.loads(out)
+    assert answer["ok"] is False
+    assert set(answer["error"]) == {"code", "problem", "hint"}
+    assert f"brimful {name} --help" in answer["error"]["hint"]
+    assert err == ""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_unknown_option_is_one_error_and_one_hint_for_people(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([name, "--no-such-option"]) == BAD_INPUT
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\nhint: ") == 1
+
+
+def test_an_unknown_command_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fti"]) == BAD_INPUT
+    assert "did you mean `brimful fit`?" in capsys.readouterr().err
+    assert main(["qqqq", "--json"]) == BAD_INPUT
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "unknown_command"
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == YES
+    assert capsys.readouterr().out == f"brimful {__version__}\n"
+
+
+def test_every_error_has_one_of_three_exit_codes() -> None:
+    assert (Refused.exit_code, BadInput.exit_code, WorldFailed.exit_code) == (1, BAD_INPUT, WORLD_FAILED)
+    kinds = [BrimfulError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        assert kind.exit_code in (1, BAD_INPUT, WORLD_FAILED)
+
+
+def test_output_into_a_closed_pipe_is_no_traceback() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m brimful.cli.main gpus | head -n 1",
+        shell=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
