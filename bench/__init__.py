@@ -1,0 +1,1 @@
+"""Benchmarks: `make bench`. One file per group in bench/groups."""

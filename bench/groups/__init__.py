@@ -1,0 +1,1 @@
+"""One module per group; each offers TITLE and benchmarks()."""

@@ -1,0 +1,37 @@
+"""How long a command takes to begin, which is most of what a short one takes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from bench.measure import BARE_PYTHON, Benchmark, bare_python, process
+
+TITLE = "Start-up"
+
+# The script pip installs: what a user starts.
+BRIMFUL = str(Path(sys.executable).with_name("brimful"))
+FIT = "fit examples/nanogpt/train_fineweb.py --gpu rtx-4070"
+
+
+def benchmarks() -> Iterator[Benchmark]:
+    yield Benchmark(
+        name="import brimful",
+        subject=process([sys.executable, "-c", "import brimful"]),
+        peer_name=BARE_PYTHON,
+        peer=bare_python,
+    )
+    yield _command("--help", bar=8)
+    if find_spec("brimful.cli.fit"):
+        yield _command(FIT, bar=15)
+    if find_spec("brimful.cli.gpus"):
+        yield _command("gpus")
+
+
+def _command(line: str, *, bar: float | None = None) -> Benchmark:
+    subject = process([BRIMFUL, *line.split()])
+    return Benchmark(
+        name=f"brimful {line}", subject=subject, peer_name=BARE_PYTHON, peer=bare_python, bar=bar
+    )
