@@ -1,0 +1,170 @@
+"""`Estimate`: what brimful predicts for one model, training and GPU. `as_dict` is the JSON of `brimful fit`.
+
+Three counters are never mixed:
+- allocated: tensors alive (`torch.cuda.max_memory_allocated`)
+- reserved: what PyTorch's allocator took from the driver (`max_memory_reserved`)
+- device: what nvidia-smi shows, with the CUDA context and other programs on the card
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Verdict = Literal["fits", "tight, likely fits", "tight, likely does not fit", "does not fit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """`likely` is the answer; the truth is expected between `low` and `high`."""
+
+    low: float
+    likely: float
+    high: float
+
+    def __post_init__(self) -> None:
+        assert self.low <= self.likely <= self.high, self
+
+    def as_dict(self) -> dict[str, float]:
+        return {"low": self.low, "likely": self.likely, "high": self.high}
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One part of the memory at the peak, and why it is there."""
+
+    name: str
+    bytes: int
+    why: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "bytes": self.bytes, "why": self.why}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """The three counters at their peak. The items sum to the likely device bytes."""
+
+    allocated_bytes: Interval
+    reserved_bytes: Interval
+    device_bytes: Interval
+    first_step_bytes: Interval  # device bytes of the first optimizer step, which has no AdamW state yet
+    items: tuple[Item, ...]
+    peak_at: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "allocated_bytes": self.allocated_bytes.as_dict(),
+            "reserved_bytes": self.reserved_bytes.as_dict(),
+            "device_bytes": self.device_bytes.as_dict(),
+            "first_step": {"device_bytes": self.first_step_bytes.as_dict()},
+            "items": [item.as_dict() for item in self.items],
+            "peak_at": self.peak_at,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """One optimizer step, accumulation included. An MFU always names the peak it was divided by."""
+
+    step_s: Interval
+    tokens_per_s: Interval
+    mfu: Interval
+    hfu: Interval
+    peak_flops_per_s: float
+    peak_format: str
+    bound_by: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "step_s": self.step_s.as_dict(),
+            "tokens_per_s": self.tokens_per_s.as_dict(),
+            "mfu": self.mfu.as_dict(),
+            "hfu": self.hfu.as_dict(),
+            "peak_tflops": self.peak_flops_per_s / 1e12,
+            "peak_format": self.peak_format,
+            "bound_by": self.bound_by,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumption:
+    """Something the estimate took for granted because nobody said."""
+
+    name: str
+    value: Any
+    why: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "value": self.value, "why": self.why}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fix:
+    """A change, what it saves and what it costs, found by estimating again with it."""
+
+    change: dict[str, tuple[Any, Any]]  # config key -> (now, then)
+    fits: bool
+    saves_bytes: int
+    step_time_factor: float
+    keeps_effective_batch: bool
+    note: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "change": {key: list(pair) for key, pair in self.change.items()},
+            "fits": self.fits,
+            "saves_bytes": self.saves_bytes,
+            "step_time_factor": round(self.step_time_factor, 3),
+            "keeps_effective_batch": self.keeps_effective_batch,
+            "note": self.note,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Whether it fits, how fast it is, what was assumed, and what to change."""
+
+    gpu: str
+    parameters: int
+    usable_bytes: int
+    memory: Memory
+    speed: Speed
+    assumed: tuple[Assumption, ...] = ()
+    warnings: tuple[str, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+    largest_batch: int | None = None  # of one micro-step; None where not even one sequence fits
+
+    @property
+    def fits(self) -> bool:
+        return self.memory.device_bytes.likely <= self.usable_bytes
+
+    @property
+    def short_bytes(self) -> int:
+        """What is missing; negative where there is room left."""
+        return round(self.memory.device_bytes.likely) - self.usable_bytes
+
+    @property
+    def verdict(self) -> Verdict:
+        device = self.memory.device_bytes
+        if device.high <= self.usable_bytes:
+            return "fits"
+        if device.low > self.usable_bytes:
+            return "does not fit"
+        return "tight, likely fits" if self.fits else "tight, likely does not fit"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "fits": self.fits,
+            "verdict": self.verdict,
+            "gpu": self.gpu,
+            "parameters": self.parameters,
+            "usable_bytes": self.usable_bytes,
+            "short_bytes": max(0, self.short_bytes),
+            "memory": self.memory.as_dict(),
+            "speed": self.speed.as_dict(),
+            "assumed": [assumption.as_dict() for assumption in self.assumed],
+            "warnings": list(self.warnings),
+            "fixes": [fix.as_dict() for fix in self.fixes],
+            "largest_batch": self.largest_batch,
+        }
