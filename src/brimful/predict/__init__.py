@@ -1,0 +1,1 @@
+"""Fit: what a training job needs and how fast it runs, predicted before it does."""
