@@ -40,13 +40,13 @@ docs:  ## the documentation, into build/docs
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/docs
 	@echo "open build/docs/index.html"
 
-generate:  ## write the generated parts again: CLI and error reference, README transcript
+generate:  ## write generated reference pages and transcripts again
 	@tools/setup.sh dev
-	$(BIN)/python tools/generate.py
+	$(BIN)/python -m tools.generate
 
 lock:  ## write constraints.txt again from what .venv holds now
 	@tools/setup.sh test
-	$(BIN)/python tools/lock.py
+	$(BIN)/python -m tools.lock
 
 clean:  ## remove what was built, keep .venv
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

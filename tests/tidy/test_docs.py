@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.tidy.repository import DOCS, ROOT, SRC, name, pages, python_files, rooms, text
 
 from brimful.cli.commands import COMMANDS
+from tests.tidy.repository import DOCS, ROOT, SRC, name, pages, python_files, rooms, text
 
 FRAGMENT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\.(added|changed|fixed|removed)\.md")
 DECISION_PARTS = ["Context", "Choice", "Alternatives", "Consequence", "What would change our mind"]
@@ -31,7 +31,7 @@ def code_in(page: str) -> str:
 
 
 def test_generated_pages_and_transcripts_are_fresh() -> None:
-    command = [sys.executable, str(ROOT / "tools" / "generate.py"), "--check"]
+    command = [sys.executable, "-m", "tools.generate", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
