@@ -1,0 +1,114 @@
+"""Small fleets and jobs for tests: they hide what a test does not care about."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from brimful.fleet.events import Event, JobSubmitted, LeaseGranted, LeaseStarted, NodeJoined
+from brimful.fleet.job import Job
+from brimful.fleet.state import Fleet, Node
+from brimful.market.posted import PostedPrice
+from brimful.scheduler.cycle import Rules, decide
+from brimful.scheduler.plan import Plan
+from brimful.scheduler.ports import Observation
+
+USD = 1_000_000
+
+
+def a_job(job: str, *, gpus: int = 1, priority: str = "normal", **more: object) -> Job:
+    return Job(job=job, gpus=gpus, priority=priority, command=("true",), folder="/", **more)  # type: ignore[arg-type]
+
+
+def a_node(node: str = "node-0", *, gpus: int = 8, gpu: str = "h100", usd: int = 2) -> Node:
+    return Node(site="here", node=node, gpu=gpu, gpus=gpus, microusd_per_gpu_hour=usd * USD, declared=True)
+
+
+def joined(node: Node, at_s: int = 0) -> NodeJoined:
+    return NodeJoined(
+        at_s=at_s,
+        site=node.site,
+        node=node.node,
+        gpu=node.gpu,
+        gpus=node.gpus,
+        microusd_per_gpu_hour=node.microusd_per_gpu_hour,
+        declared=node.declared,
+    )
+
+
+def granted(
+    job: str, *, node: str = "node-0", gpus: Sequence[int], at_s: int = 0, usd: int = 2
+) -> LeaseGranted:
+    return LeaseGranted(
+        at_s=at_s, lease=f"{job}.1", job=job, node=node, gpus=tuple(gpus), microusd_per_gpu_hour=usd * USD
+    )
+
+
+class AFleet:
+    """`a_fleet(nodes=2).running(job).waiting(job)`: a state made of real events."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.fleet = Fleet()
+        self.events: list[Event] = []
+        self._apply(*[joined(node) for node in nodes])
+
+    def running(self, *jobs: Job, at_s: int = 0) -> AFleet:
+        for job in jobs:
+            self.waiting(job, at_s=at_s)
+            node = next(n for n in self.fleet.nodes if len(self.fleet.free(n)) >= job.gpus)
+            gpus = self.fleet.free(node)[: job.gpus]
+            self._apply(granted(job.job, node=node, gpus=gpus, at_s=at_s))
+            self._apply(LeaseStarted(at_s=at_s, lease=f"{job.job}.1"))
+        return self
+
+    def waiting(self, *jobs: Job, at_s: int = 0) -> AFleet:
+        self._apply(*[JobSubmitted(at_s=at_s, job=job) for job in jobs])
+        return self
+
+    def then(self, *events: Event) -> AFleet:
+        self._apply(*events)
+        return self
+
+    def plan(self, *, order: str = "priority", now_s: int = 0, unreachable: Collection[str] = ()) -> Plan:
+        prices = PostedPrice().clear(self.fleet, now_s=now_s)
+        return decide(self.fleet, Rules(order=order), prices, now_s=now_s, unreachable=unreachable)
+
+    def _apply(self, *events: Event) -> None:
+        for event in events:
+            self.fleet.apply(event)
+            self.events.append(event)
+
+
+def a_fleet(nodes: int = 1, gpus_per_node: int = 8) -> AFleet:
+    return AFleet([a_node(f"node-{i}", gpus=gpus_per_node) for i in range(nodes)])
+
+
+class ScriptedEngine:
+    """An engine whose world the test writes: what it has, what it sees, and whether it can be reached."""
+
+    site = "here"
+
+    def __init__(self, *nodes: Node) -> None:
+        self.has = list(nodes)
+        self.sees: dict[str, Observation] = {}
+        self.calls: list[tuple[str, str]] = []
+        self.broken: Exception | None = None
+
+    def nodes(self) -> Sequence[Node]:
+        self._maybe_fail()
+        return self.has
+
+    def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int]) -> None:
+        self._maybe_fail()
+        self.calls.append(("start", lease))
+
+    def stop(self, lease: str, *, grace_s: int) -> None:
+        self._maybe_fail()
+        self.calls.append(("stop", lease))
+
+    def observe(self, leases: Collection[str]) -> Sequence[Observation]:
+        self._maybe_fail()
+        return [self.sees.get(lease, Observation(lease=lease, state="absent")) for lease in leases]
+
+    def _maybe_fail(self) -> None:
+        if self.broken is not None:
+            raise self.broken

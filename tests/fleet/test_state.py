@@ -1,0 +1,133 @@
+"""The fold: what each event makes of the fleet."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from brimful.errors import WorldFailed
+from brimful.fleet.events import (
+    CancelRequested,
+    Event,
+    JobSubmitted,
+    LeaseEnded,
+    LeaseEnding,
+    LeaseStarted,
+    NodeLeft,
+    from_record,
+    to_record,
+)
+from brimful.fleet.metrics import measure, percentile
+from tests.builders import a_fleet, a_job, a_node, granted, joined
+
+
+def ended(job: str, *, at_s: int, exit_code: int | None = 0) -> LeaseEnded:
+    return LeaseEnded(at_s=at_s, lease=f"{job}.1", exit_code=exit_code)
+
+
+def test_a_lease_takes_its_gpus_from_grant_to_end() -> None:
+    world = a_fleet(gpus_per_node=4).waiting(a_job("a", gpus=3))
+    world.then(granted("a", gpus=(0, 1, 2)))
+    assert world.fleet.free("node-0") == (3,)
+
+    world.then(LeaseStarted(at_s=5, lease="a.1"), ended("a", at_s=65))
+    assert world.fleet.free("node-0") == (0, 1, 2, 3)
+    assert world.fleet.jobs["a"].phase == "finished"
+    assert world.fleet.leases["a.1"].billed_s(now_s=1000) == 60
+
+
+def test_a_gpu_never_has_two_tenants() -> None:
+    world = a_fleet(gpus_per_node=2).running(a_job("a")).waiting(a_job("b"))
+    with pytest.raises(AssertionError, match="already has a tenant"):
+        world.then(granted("b", gpus=(0,)))
+
+
+def test_a_gang_is_placed_whole() -> None:
+    world = a_fleet(gpus_per_node=4).waiting(a_job("a", gpus=3))
+    with pytest.raises(AssertionError, match="whole"):
+        world.then(granted("a", gpus=(0, 1)))
+
+
+def test_gpus_stay_taken_while_a_job_is_stopping() -> None:
+    world = a_fleet(gpus_per_node=1).running(a_job("a"))
+    world.then(LeaseEnding(at_s=1, lease="a.1", reason="preempted", requeue=True))
+    assert world.fleet.free("node-0") == ()
+    assert world.fleet.jobs["a"].phase == "stopping"
+
+
+def test_a_preempted_job_waits_again_and_keeps_its_first_lease() -> None:
+    world = a_fleet().running(a_job("a"))
+    world.then(
+        LeaseEnding(at_s=1, lease="a.1", reason="preempted", requeue=True), ended("a", at_s=2, exit_code=143)
+    )
+    state = world.fleet.jobs["a"]
+    assert (state.phase, len(state.leases), state.ended_s) == ("waiting", 1, None)
+
+
+def test_a_job_cancelled_while_it_is_being_preempted_does_not_come_back() -> None:
+    world = a_fleet().running(a_job("a"))
+    world.then(
+        LeaseEnding(at_s=1, lease="a.1", reason="preempted", requeue=True),
+        CancelRequested(at_s=1, job="a"),
+        ended("a", at_s=2, exit_code=143),
+    )
+    assert world.fleet.jobs["a"].phase == "cancelled"
+    assert not world.fleet.waiting
+
+
+def test_cancelling_a_waiting_job_ends_it_at_once_and_one_that_is_over_changes_nothing() -> None:
+    world = (
+        a_fleet().waiting(a_job("a")).then(CancelRequested(at_s=3, job="a"), CancelRequested(at_s=9, job="a"))
+    )
+    assert world.fleet.jobs["a"].phase == "cancelled"
+    assert world.fleet.jobs["a"].ended_s == 3
+
+
+def test_a_node_declared_smaller_keeps_its_leases_and_offers_less_afterwards() -> None:
+    world = a_fleet(gpus_per_node=4).running(a_job("a", gpus=4)).then(joined(a_node(gpus=2)))
+    assert world.fleet.free("node-0") == ()
+    world.then(ended("a", at_s=9))
+    assert world.fleet.free("node-0") == (0, 1)
+
+
+def test_a_lease_may_end_after_its_node_has_left() -> None:
+    world = a_fleet().running(a_job("a")).then(NodeLeft(at_s=1, node="node-0"), ended("a", at_s=2))
+    assert world.fleet.jobs["a"].phase == "finished"
+
+
+def test_events_survive_json() -> None:
+    job = a_job("a", gpus=2, env=(("A", "1"),), gpu_types=("h100",), budget_microusd=5)
+    events: list[Event] = [JobSubmitted(at_s=1, job=job), granted("a", gpus=(0, 1)), ended("a", at_s=4)]
+    for event in events:
+        kind, version, body = to_record(event)
+        assert from_record(kind, version, json.loads(json.dumps(body))) == event
+
+
+@pytest.mark.parametrize(("kind", "version"), [("LeaseEnded", 2), ("Teleported", 1)])
+def test_an_event_of_a_newer_brimful_is_refused_not_guessed(kind: str, version: int) -> None:
+    with pytest.raises(WorldFailed, match=f"{kind} version {version}"):
+        from_record(kind, version, {})
+
+
+def test_metrics_of_a_run_by_hand() -> None:
+    # Two GPUs for 100 s. `a` runs 0-100 on one, `b` waits 10 s and runs 10-60 on the other.
+    world = a_fleet(gpus_per_node=2).running(a_job("a")).waiting(a_job("b"))
+    world.then(granted("b", gpus=(1,)), LeaseStarted(at_s=10, lease="b.1"))
+    world.then(ended("b", at_s=60), ended("a", at_s=100))
+    figures = measure(world.fleet, now_s=500)
+    assert figures.mean_jct_s == 80
+    assert figures.mean_wait_s == 5
+    assert figures.makespan_s == 100
+    assert figures.allocation_rate == (100 + 50) / 200
+
+
+def test_nothing_measured_is_none_and_not_zero() -> None:
+    figures = measure(a_fleet().fleet, now_s=0)
+    assert (figures.mean_jct_s, figures.p99_jct_s, figures.allocation_rate) == (None, None, None)
+
+
+def test_percentile_is_the_nearest_rank() -> None:
+    assert percentile([1, 2, 3, 4], 50) == 2
+    assert percentile(list(range(1, 101)), 99) == 99
+    assert percentile([7], 99) == 7

@@ -1,0 +1,127 @@
+"""`tick` against a world the test writes: intents first, acts idempotent, nothing lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from brimful.errors import WorldFailed
+from brimful.fleet.events import CancelRequested, Event, JobSubmitted, LeaseGranted
+from brimful.fleet.state import Fleet
+from brimful.market.posted import PostedPrice
+from brimful.scheduler.cycle import Rules
+from brimful.scheduler.loop import Tick, tick
+from brimful.scheduler.ports import Observation, Ports
+from brimful.sim.world import MemoryStore
+from tests.builders import ScriptedEngine, a_job, a_node
+
+
+class World:
+    def __init__(self) -> None:
+        self.store, self.engine, self.fleet = MemoryStore(), ScriptedEngine(a_node(gpus=2)), Fleet()
+
+    def submit(self, *jobs: str, gpus: int = 1) -> World:
+        events: list[Event] = [JobSubmitted(at_s=0, job=a_job(job, gpus=gpus)) for job in jobs]
+        assert self.store.append(events, after=len(self.store.log))
+        return self
+
+    def tick(self, now_s: int = 1) -> Tick:
+        ports = Ports(store=self.store, engines={"here": self.engine}, clearing=PostedPrice())
+        return tick(self.fleet, ports, Rules(), now_s=now_s)
+
+    def phase(self, job: str) -> str:
+        return self.fleet.jobs[job].phase
+
+
+def test_a_job_goes_from_submit_to_finished() -> None:
+    world = World().submit("a")
+    world.tick()
+    assert (world.phase("a"), world.engine.calls) == ("starting", [("start", "a.1")])
+    world.engine.sees["a.1"] = Observation(lease="a.1", state="running", started_s=2)
+    world.tick()
+    assert world.phase("a") == "running"
+    world.engine.sees["a.1"] = Observation(lease="a.1", state="ended", started_s=2, ended_s=9, exit_code=0)
+    world.tick()
+    assert world.phase("a") == "finished"
+    assert world.fleet.jobs["a"].ended_s == 9
+
+
+def test_a_crash_between_intent_and_act_is_mended_by_the_next_tick() -> None:
+    world = World().submit("a")
+    world.tick()
+    world.engine.calls.clear()  # the order never reached the engine, and the server starts anew from the log
+    world.fleet = Fleet()
+    world.tick()
+    assert world.engine.calls == [("start", "a.1")]
+    assert [type(e) for e in world.store.log].count(LeaseGranted) == 1
+
+
+def test_an_unreachable_engine_loses_nothing_and_starts_nothing() -> None:
+    world = World().submit("a")
+    world.tick()
+    world.engine.sees["a.1"] = Observation(lease="a.1", state="running", started_s=2)
+    world.tick()
+    world.engine.broken = WorldFailed("no route to host")
+    result = world.submit("b").tick()
+    assert result.problems == {"here": "no route to host"}
+    assert (world.phase("a"), world.phase("b")) == ("running", "waiting")
+    world.engine.broken = None
+    world.tick()
+    assert (world.phase("a"), world.phase("b")) == ("running", "starting")
+
+
+def test_a_lease_the_engine_has_lost_ends_with_a_reason() -> None:
+    world = World().submit("a")
+    world.tick()
+    world.engine.sees["a.1"] = Observation(lease="a.1", state="running", started_s=2)
+    world.tick()
+    del world.engine.sees["a.1"]
+    world.tick()
+    assert world.phase("a") == "failed"
+    assert "lost" in world.fleet.jobs["a"].reason
+
+
+def test_an_engine_that_cannot_start_a_job_fails_it_and_frees_the_gpus() -> None:
+    world = World().submit("a")
+    world.engine.start = lambda *_a, **_k: (_ for _ in ()).throw(WorldFailed("no space left"))  # type: ignore[method-assign]
+    world.tick()
+    assert (world.phase("a"), world.fleet.jobs["a"].reason) == ("failed", "no space left")
+    assert world.fleet.free("node-0") == (0, 1)
+
+
+def test_a_cancelled_job_that_never_started_ends_without_running() -> None:
+    world = World().submit("a")
+    world.tick()
+    world.store.append([CancelRequested(at_s=1, job="a")], after=len(world.store.log))
+    world.tick()
+    assert world.engine.calls[-1] == ("stop", "a.1")
+    world.tick()
+    assert world.phase("a") == "cancelled"
+    assert world.fleet.free("node-0") == (0, 1)
+
+
+def test_a_decision_on_a_stale_state_is_thought_again() -> None:
+    class Interrupted(MemoryStore):
+        """A user cancels `a` at the very moment the scheduler wants to start it."""
+
+        def append(self, events: Sequence[Event], *, after: int) -> bool:
+            if isinstance(events[0], LeaseGranted) and not any(
+                isinstance(e, CancelRequested) for e in self.log
+            ):
+                self.log.append(CancelRequested(at_s=1, job="a"))
+            return super().append(events, after=after)
+
+    world = World()
+    world.store = Interrupted()
+    world.submit("a", "b").tick()
+    assert (world.phase("a"), world.phase("b")) == ("cancelled", "starting")
+    assert world.engine.calls == [("start", "b.1")]
+
+
+def test_a_site_that_is_no_longer_set_up_leaves_and_its_jobs_stay_known() -> None:
+    world = World().submit("a")
+    world.tick()
+    ports = Ports(store=world.store, engines={}, clearing=PostedPrice())
+    result = tick(world.fleet, ports, Rules(), now_s=5)
+    assert "no engine is set up for site here" in result.problems["here"]
+    assert world.fleet.nodes == {}
+    assert world.phase("a") == "starting"
