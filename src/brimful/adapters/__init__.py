@@ -1,0 +1,1 @@
+"""THE WORLD: engines, stores and the clock, behind the scheduler's ports."""
