@@ -49,6 +49,7 @@ class Command(NamedTuple):
     example: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], Answer]
+    takes_command: bool  # whether words after `--` are the user's own command
 
 
 def load(name: str) -> Command:
@@ -56,4 +57,5 @@ def load(name: str) -> Command:
     from importlib import import_module
 
     module = import_module(f"brimful.cli.{name}")
-    return Command(name, COMMANDS[name], module.EXAMPLE, module.add_arguments, module.run)
+    takes_command = getattr(module, "TAKES_COMMAND", False)
+    return Command(name, COMMANDS[name], module.EXAMPLE, module.add_arguments, module.run, takes_command)

@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
 def main(argv: list[str] | None = None) -> int:
     """Run one command line and return its exit code. Never shows a traceback for a foreseeable failure."""
     args = sys.argv[1:] if argv is None else argv
-    as_json = "--json" in _before_separator(args)
+    as_json = "--json" in _split(args)[0]
     try:
         return _dispatch(args, as_json=as_json)
     except BrimfulError as error:
@@ -51,7 +51,13 @@ def _dispatch(args: list[str], *, as_json: bool) -> int:
     if first not in COMMANDS:
         raise _unknown_command(first)
     command = load(first)
-    answer = command.run(parser_for(command).parse_args(args[1:]))
+    own, users = _split(args[1:])
+    options = parser_for(command).parse_args(own)
+    if command.takes_command:
+        options.command = users
+    elif users:
+        raise BadInput(f"`brimful {first}` takes nothing after --", hint=f"see `brimful {first} --help`")
+    answer = command.run(options)
     if as_json:
         _out(envelope(answer.data))
     elif answer.text:
@@ -116,9 +122,12 @@ def _unknown_command(word: str) -> BadInput:
     return BadInput(f"there is no command {word!r}", hint=hint, code="unknown_command")
 
 
-def _before_separator(args: list[str]) -> list[str]:
-    """Our own words: what follows `--` belongs to the user's command."""
-    return args[: args.index("--")] if "--" in args else args
+def _split(args: list[str]) -> tuple[list[str], list[str]]:
+    """Our own words, and those after `--`, which are the user's command. argparse mixes the two."""
+    if "--" not in args:
+        return args, []
+    at = args.index("--")
+    return args[:at], args[at + 1 :]
 
 
 def _indent(text: str) -> str:

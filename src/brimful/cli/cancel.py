@@ -1,0 +1,25 @@
+"""`brimful cancel`: stop a job, or take it out of the queue."""
+
+from __future__ import annotations
+
+import argparse
+
+from brimful.cli.client import Client, job_path
+from brimful.cli.commands import Answer
+
+EXAMPLE = "brimful cancel job-1"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB", help="its id, as `brimful jobs` shows it")
+    parser.add_argument("--dry-run", action="store_true", help="say what would happen, and change nothing")
+
+
+def run(args: argparse.Namespace) -> Answer:
+    client = Client()
+    if args.dry_run:
+        job = client.get(job_path(args.job))
+        return Answer(job, f"{args.job} is {job['phase']} and would be cancelled (nothing was changed)")
+    job = client.post(job_path(args.job, "/cancel"))
+    text = f"{args.job} cancelled" if job["phase"] == "cancelled" else f"{args.job} is being stopped"
+    return Answer(job, text)

@@ -1,0 +1,38 @@
+"""`brimful fleet`: nodes, GPUs, and who holds them."""
+
+from __future__ import annotations
+
+import argparse
+
+from brimful.cli.client import Client
+from brimful.cli.commands import Answer
+from brimful.cli.render import table
+from brimful.units import show_usd
+
+EXAMPLE = "brimful fleet"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:  # noqa: ARG001 - it takes none of its own
+    return
+
+
+def run(args: argparse.Namespace) -> Answer:  # noqa: ARG001
+    fleet = Client().get("/v1/fleet")
+    rows = [
+        [
+            node["node"],
+            str(gpu["index"]),
+            node["gpu"] + (" (declared)" if node["declared"] else ""),
+            gpu["job"] or "free",
+            f"{show_usd(node['microusd_per_gpu_hour'])}/h",
+            "unknown" if gpu["mfu"] is None else f"{gpu['mfu']:.0%}",
+        ]
+        for node in fleet["nodes"]
+        for gpu in node["gpus"]
+    ]
+    lines = [f"{fleet['free']} of {fleet['gpus']} GPUs are free", ""]
+    lines.append(table(["node", "GPU", "type", "held by", "price", "MFU"], rows, right=(1, 4)))
+    lines += [f"\nsite {site}: {problem}" for site, problem in fleet["problems"].items()]
+    if fleet["trouble"]:
+        lines.append(f"\nthe scheduler is in trouble: {fleet['trouble']}")
+    return Answer(fleet, "\n".join(lines))

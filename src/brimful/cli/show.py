@@ -1,0 +1,70 @@
+"""`brimful show`: one job, its leases and its bill."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from typing import Any
+
+from brimful.cli.client import Client, job_path
+from brimful.cli.commands import Answer
+from brimful.cli.jobs import ran, waited
+from brimful.cli.render import paint, table
+from brimful.units import show_seconds, show_usd
+
+EXAMPLE = "brimful show job-1"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB", help="its id, as `brimful jobs` shows it")
+
+
+def run(args: argparse.Namespace) -> Answer:
+    job = Client().get(job_path(args.job))
+    return Answer(job, _text(job))
+
+
+def _text(job: dict[str, Any]) -> str:
+    budget = job["budget_microusd"]
+    facts = {
+        "what": " ".join(job["command"]),
+        "in": job["folder"],
+        "asks for": f"{job['gpus']} GPU(s), {' or '.join(job['gpu_types']) or 'any type'}, {job['priority']}",
+        "tenant": job["tenant"],
+        "submitted": clock(job["submitted_s"]),
+        "waited": waited(job),
+        "ran": ran(job) or "not yet",
+        "cost": show_usd(job["cost_microusd"]) + (f" of {show_usd(budget)}" if budget else ""),
+    }
+    why = f": {job['why']}" if job["why"] else ""
+    title = f" ({job['name']})" if job["name"] else ""
+    lines = [paint(f"{job['job']}{title} is {job['phase']}{why}", "bold"), ""]
+    lines += [f"  {name:<10} {value}" for name, value in facts.items()]
+    if job["leases"]:
+        lines += ["", _leases(job["leases"])]
+    return "\n".join(lines)
+
+
+def _leases(leases: list[dict[str, Any]]) -> str:
+    rows = [
+        [
+            lease["lease"],
+            f"{lease['node']} GPU {','.join(map(str, lease['gpus']))}",
+            lease["phase"],
+            clock(lease["started_s"]),
+            show_seconds(lease["billed_s"]),
+            f"{show_usd(lease['microusd_per_gpu_hour'])}/GPU-h",
+            show_usd(lease["cost_microusd"]),
+            lease["reason"],
+        ]
+        for lease in leases
+    ]
+    header = ["lease", "where", "phase", "started", "billed", "price", "cost", "end"]
+    return table(header, rows, right=(4, 5, 6))
+
+
+def clock(at_s: int | None) -> str:
+    """The viewer's local time; stored times are UTC."""
+    if at_s is None:
+        return "not yet"
+    return datetime.fromtimestamp(at_s, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,109 @@
+"""`brimful submit`: hand over a command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from brimful.cli.client import Client
+from brimful.cli.commands import NO, Answer
+from brimful.cli.logs import follow
+from brimful.errors import BadInput
+from brimful.fleet.job import PRIORITIES
+from brimful.units import microusd_from_usd, show_usd
+
+EXAMPLE = """brimful submit -- python examples/train_tiny.py
+brimful submit --gpus 2 --priority background --budget 1.50 --follow -- python train.py --lr 3e-4"""
+
+TAKES_COMMAND = True
+# What makes `python` mean the same in the job as in the shell that submits it.
+CARRIED = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG", "LC_ALL", "TZ")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "brimful submit [options] -- COMMAND [ARG ...]"
+    parser.add_argument(
+        "--gpus", type=int, default=1, metavar="N", help="how many, all on one node (default 1)"
+    )
+    parser.add_argument(
+        "--gpu", action="append", default=[], metavar="TYPE", help="allowed GPU type (default: any)"
+    )
+    parser.add_argument("--name", default="", help="what to call it in lists")
+    parser.add_argument("--priority", choices=list(PRIORITIES), default="normal", help="who goes first")
+    parser.add_argument("--tenant", default="default", help="whose account pays")
+    parser.add_argument("--budget", metavar="USD", help="stop it before it costs more than this")
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="for the job's environment"
+    )
+    parser.add_argument(
+        "--follow", "-f", action="store_true", help="show its log until it ends; exit 1 if it failed"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be submitted, and change nothing"
+    )
+
+
+def run(args: argparse.Namespace) -> Answer:
+    if not args.command:
+        raise BadInput(
+            "there is no command to run", hint="put it after --: brimful submit -- python train.py"
+        )
+    body = _body(args)
+    if args.dry_run:
+        return Answer(body, _dry_text(body))
+    client = Client()
+    job = client.post("/v1/jobs", body)
+    if args.follow:
+        final = follow(client, job["job"], quiet=args.json)
+        outcome = f"{job['job']} {final['phase']}" + (f": {final['why']}" if final["why"] else "")
+        text = f"{outcome}  (cost {show_usd(final['cost_microusd'])})"
+        return Answer(final, text, 0 if final["phase"] == "finished" else NO)
+    return Answer(
+        job, f"{job['job']} submitted\n\n  brimful logs -f {job['job']}\n  brimful show {job['job']}"
+    )
+
+
+def _body(args: argparse.Namespace) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "command": args.command,
+        "folder": str(Path.cwd()),
+        "gpus": args.gpus,
+        "gpu_types": args.gpu,
+        "name": args.name,
+        "priority": args.priority,
+        "tenant": args.tenant,
+        "env": {key: os.environ[key] for key in CARRIED if key in os.environ} | _pairs(args.env),
+    }
+    if args.budget is not None:
+        body["budget_microusd"] = microusd_from_usd(args.budget)
+        if not body["budget_microusd"]:
+            raise BadInput(
+                f"--budget is {args.budget[:40]!r}", hint="a sum in dollars above zero, such as 1.50"
+            )
+    return body
+
+
+def _pairs(given: list[str]) -> dict[str, str]:
+    pairs = {}
+    for pair in given:
+        key, equals, value = pair.partition("=")
+        if not (equals and key.isidentifier()):
+            raise BadInput(f"--env {pair[:60]!r} is not NAME=VALUE", hint="--env WANDB_MODE=offline")
+        pairs[key] = value
+    return pairs
+
+
+def _dry_text(body: dict[str, Any]) -> str:
+    budget = body.get("budget_microusd")
+    return "\n".join(
+        [
+            "would submit (nothing was changed):",
+            f"  command   {' '.join(body['command'])}",
+            f"  in        {body['folder']}",
+            f"  GPUs      {body['gpus']} ({' or '.join(body['gpu_types']) or 'any type'}), on one node",
+            f"  priority  {body['priority']}",
+            f"  budget    {show_usd(budget) if budget else 'none: it runs until it ends'}",
+        ]
+    )
