@@ -1,0 +1,1 @@
+"""CONTROL: the service, its API and its console."""
