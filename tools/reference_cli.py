@@ -45,19 +45,20 @@ def command_section(name: str) -> str:
 
 
 def usage_word(action: argparse.Action) -> str:
-    if action.option_strings:
-        word = " ".join(
-            [max(action.option_strings, key=len), *([placeholder(action)] if action.nargs != 0 else [])]
-        )
-        return word if action.required else f"[{word}]"
-    return placeholder(action)
+    if not action.option_strings:
+        return placeholder(action)
+    word = max(action.option_strings, key=len) + value(action)
+    return word if action.required else f"[{word}]"
 
 
 def spelling(action: argparse.Action) -> str:
     if not action.option_strings:
         return f"`{placeholder(action)}`"
-    value = "" if action.nargs == 0 else f" {placeholder(action)}"
-    return ", ".join(f"`{option}{value}`" for option in action.option_strings)
+    return ", ".join(f"`{option}{value(action)}`" for option in action.option_strings)
+
+
+def value(action: argparse.Action) -> str:
+    return "" if action.nargs == 0 else f" {placeholder(action)}"
 
 
 def placeholder(action: argparse.Action) -> str:
