@@ -13,10 +13,10 @@ unexport MAKEFLAGS
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
-# The shell stays to catch Ctrl-C, so that a server that stops cleanly is no error to make.
+# exec: make's own child is then the server, which Ctrl-C and SIGTERM reach and which stops with 0.
 run:  ## start brimful here: API, console and scheduler, on loopback
 	@tools/setup.sh run
-	@trap : INT TERM; $(BIN)/brimful up $(ARGS) || { code=$$?; [ $$code -eq 130 ] || exit $$code; }
+	@exec $(BIN)/brimful up $(ARGS)
 
 test:  ## all tests
 	@tools/setup.sh test
