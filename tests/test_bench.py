@@ -1,0 +1,51 @@
+"""The benchmarks' own arithmetic, and that each group can be listed."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from bench import groups
+from bench.__main__ import table
+from bench.measure import Benchmark, body, measure
+
+
+def a_benchmark(*, subject_s: float, peer_s: float, bar: float | None = None) -> Benchmark:
+    return Benchmark(name="it", subject=lambda: subject_s, peer_name="its peer", peer=lambda: peer_s, bar=bar)
+
+
+def test_the_best_of_all_rounds_counts() -> None:
+    times = iter([0.5, 0.3, 0.9])
+    benchmark = Benchmark(name="it", subject=lambda: next(times), peer_name="peer", peer=lambda: 0.1)
+    assert measure(benchmark, rounds=3).ratio == 0.3 / 0.1
+
+
+def test_a_bar_is_missed_only_above_it() -> None:
+    assert not measure(a_benchmark(subject_s=0.8, peer_s=0.1, bar=8)).missed
+    assert measure(a_benchmark(subject_s=0.9, peer_s=0.1, bar=8)).missed
+    assert not measure(a_benchmark(subject_s=9, peer_s=0.1)).missed
+
+
+def test_the_table_says_where_a_bar_is_missed() -> None:
+    lines = table([measure(a_benchmark(subject_s=0.9, peer_s=0.1, bar=8))])
+    assert "9.00x missed" in lines[2]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_a_body_is_measured_per_call() -> None:
+    calls = 0
+
+    def work() -> None:
+        nonlocal calls
+        calls += 1
+        sum(range(1000))
+
+    assert 0 < body(work)() < 0.02
+    assert calls > 1
+
+
+def test_every_group_offers_a_title_and_benchmarks() -> None:
+    for found in pkgutil.iter_modules(groups.__path__):
+        module = importlib.import_module(f"bench.groups.{found.name}")
+        assert module.TITLE
+        assert list(module.benchmarks()), found.name
