@@ -1,0 +1,98 @@
+"""What the page shows, worked out of what the API says. No HTML here, and nothing is invented."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from brimful import __version__
+from brimful.fleet.state import OVER
+from brimful.server.service import Service
+from brimful.server.views import fleet_view, job_view, jobs_view, spend_view
+
+ACTIVE_SHOWN = 200
+OVER_SHOWN = 50
+TRANSFERS_SHOWN = 12
+COMMAND_CHARS = 72
+TITLE_CHARS = 2000
+
+
+def live(service: Service) -> dict[str, Any]:
+    """Everything the live part of the page needs, read at one moment."""
+    with service.locked():
+        now_s = service.now_s()
+        fleet, spend = fleet_view(service), spend_view(service)
+        state = service.fleet
+        leases = list(state.open_leases.values())
+        holding = {lease.job: state.jobs[lease.job] for lease in leases}
+        active = [*list(holding.values())[::-1], *list(state.waiting.values())[::-1]]
+        rows = [job_row(job_view(service, each), now_s=now_s) for each in active[:ACTIVE_SHOWN]]
+        over = [view for view in jobs_view(service, limit=OVER_SHOWN) if view["phase"] in OVER]
+        return {
+            "version": __version__,
+            "fleet": fleet,
+            "nodes": [node_card(node) for node in fleet["nodes"]],
+            "held": fleet["gpus"] - fleet["free"],
+            "running": len(holding),
+            "waiting": len(state.waiting),
+            "microusd_per_hour": sum(
+                x.microusd_per_gpu_hour * len(x.gpus) for x in state.open_leases.values()
+            ),
+            "jobs": rows + [job_row(view, now_s=now_s) for view in over],
+            "jobs_not_shown": len(state.jobs) - len(rows) - len(over),
+            "spend": spend,
+            "tenants": tenant_rows(spend["by_tenant"]),
+            # A closed hold is an empty account; one line for each would bury the others.
+            "accounts": {
+                name: n for name, n in spend["balances"].items() if n or not name.startswith("hold:")
+            },
+            "transfers": spend["transfers"][:TRANSFERS_SHOWN],
+        }
+
+
+def job_row(view: Mapping[str, Any], *, now_s: int) -> dict[str, Any]:
+    """A job's line in the table."""
+    command = shlex.join(view["command"])
+    ran_s = sum(lease["billed_s"] for lease in view["leases"])
+    until_s = now_s if view["ended_s"] is None else view["ended_s"]
+    budget = view["budget_microusd"]
+    return {
+        **view,
+        "command_short": shortened(command, COMMAND_CHARS),
+        "command_full": shortened(command, TITLE_CHARS),
+        "hue": hue(view["job"]),
+        "ran_s": ran_s if view["started_s"] is not None else None,
+        # All the time it was here and did not run, also between two leases.
+        "waited_s": max(0, until_s - view["submitted_s"] - ran_s),
+        "budget_frac": None if not budget else min(1.0, view["cost_microusd"] / budget),
+        "gpu_indices": view["leases"][-1]["gpus"] if view["node"] else [],
+    }
+
+
+def node_card(view: Mapping[str, Any]) -> dict[str, Any]:
+    """A node with its GPUs, and whether anybody measures them."""
+    gpus = [{**gpu, "hue": hue(gpu["job"] or "")} for gpu in view["gpus"]]
+    return {
+        **view,
+        "gpus": gpus,
+        "held": sum(gpu["job"] is not None for gpu in gpus),
+        "measured": any(gpu["memory_used_bytes"] is not None or gpu["busy_frac"] is not None for gpu in gpus),
+    }
+
+
+def tenant_rows(by_tenant: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Who has spent what, most first, with the share of the largest for a bar."""
+    largest = max(by_tenant.values(), default=0) or 1
+    ordered = sorted(by_tenant.items(), key=lambda item: (-item[1], item[0]))
+    return [{"tenant": name, "microusd": n, "frac": n / largest} for name, n in ordered]
+
+
+def hue(job: str) -> int:
+    """One of six tints, so that a gang's GPUs are seen to belong together."""
+    digits = job.rpartition("-")[2]
+    return int(digits[-6:]) % 6 if digits.isdigit() and digits.isascii() else 0
+
+
+def shortened(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
