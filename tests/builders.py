@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 
 from brimful.fleet.events import Event, JobSubmitted, LeaseGranted, LeaseStarted, NodeJoined
 from brimful.fleet.job import Job
@@ -112,3 +113,12 @@ class ScriptedEngine:
     def _maybe_fail(self) -> None:
         if self.broken is not None:
             raise self.broken
+
+
+def eventually(check: Callable[[], object], *, within_s: float = 30.0) -> None:
+    """Wait for a real process to get there; fail with what it last was."""
+    deadline = time.monotonic() + within_s
+    while not (last := check()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"still {last!r} after {within_s} s")
+        time.sleep(0.02)

@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from brimful.errors import BadInput, WorldFailed
+from brimful.errors import BadInput, BrimfulError, WorldFailed
 from brimful.fleet.events import Event, from_record, to_record
 
 SCHEMA_VERSION = 1
@@ -55,8 +55,12 @@ class SqlStore:
         if self._engine.dialect.name == "sqlite":
             sa.event.listen(self._engine, "connect", _set_up_sqlite)
         self._where = _shown(url)
-        with self._failing_clearly():
-            self._prepare()
+        try:
+            with self._failing_clearly():
+                self._prepare()
+        except BrimfulError:
+            self.close()
+            raise
 
     def since(self, seq: int) -> Sequence[Event]:
         wanted = sa.select(_events).where(_events.c.seq > seq).order_by(_events.c.seq)

@@ -1,0 +1,123 @@
+"""The simulator: the production tick on a virtual clock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.cli.simulate import parse_fleet
+from brimful.errors import BadInput
+from brimful.fleet.metrics import measure
+from brimful.scheduler.cycle import Rules
+from brimful.sim.kernel import Kernel
+from brimful.sim.traces.own import parse, read_trace
+from brimful.sim.world import Arrival, Outcome, rehearse
+from tests.builders import USD, a_job
+
+HEADER = "job,submit_s,run_s,gpus,priority\n"
+
+
+def run(rows: str, fleet: str = "1x2@2", order: str = "priority") -> Outcome:
+    return rehearse(parse((HEADER + rows).splitlines()), parse_fleet(fleet), Rules(order=order))
+
+
+def test_with_room_for_all_the_trace_replays_exactly() -> None:
+    outcome = run("a,0,100,1,\nb,50,100,1,\nc,70,10,4,\n", fleet="3x4")
+    ends = {name: state.ended_s for name, state in outcome.fleet.jobs.items()}
+    assert ends == {"a": 100, "b": 150, "c": 80}
+
+
+def test_one_gpu_serves_in_order_and_bills_every_second() -> None:
+    outcome = run("a,0,1800,1,\nb,0,1800,1,\nc,0,0,1,\n", fleet="1x1@2")
+    assert [outcome.fleet.jobs[name].ended_s for name in "abc"] == [1800, 3600, 3600]
+    assert outcome.ledger.balance("site:sim") == 2 * USD
+    assert sum(outcome.ledger.balances.values()) == 0
+
+
+def test_priority_lets_the_urgent_job_pass() -> None:
+    rows = "a,0,100,2,\nb,10,100,2,background\nc,20,100,2,urgent\n"
+    assert run(rows).fleet.jobs["c"].ended_s == 200
+    assert run(rows, order="fifo").fleet.jobs["c"].ended_s == 300
+
+
+def test_a_job_that_can_never_run_is_reported_with_its_reason() -> None:
+    outcome = run("a,0,10,1,\nb,0,10,9,\n")
+    assert outcome.waits == {"b": "wants 9 GPUs (any type) on one node; the largest node has 2"}
+
+
+def test_the_same_trace_gives_the_same_log() -> None:
+    trace = read_trace(Path(__file__).parents[2] / "examples" / "small.csv")
+    first, second = (rehearse(trace, parse_fleet("2x4"), Rules()) for _ in range(2))
+    assert first.log == second.log
+
+
+def test_equal_times_come_out_in_the_order_they_went_in() -> None:
+    kernel: Kernel[str] = Kernel()
+    for at_s, what in [(5, "b"), (3, "a"), (5, "c"), (5, "d")]:
+        kernel.at(at_s, what)
+    assert kernel.next() == (3, ["a"])
+    assert kernel.next() == (5, ["b", "c", "d"])
+    assert kernel.next() is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(1, 4)), min_size=1, max_size=30),
+    st.sampled_from(["fifo", "priority"]),
+)
+def test_every_job_that_fits_finishes_and_runs_its_time_once(
+    jobs: list[tuple[int, int, int]], order: str
+) -> None:
+    arrivals = [
+        Arrival(at_s=at_s, job=a_job(f"j{i}", gpus=gpus), run_s=run_s)
+        for i, (at_s, run_s, gpus) in enumerate(sorted(jobs))
+    ]
+    outcome = rehearse(arrivals, parse_fleet("2x4@1"), Rules(order=order))
+    for arrival in arrivals:
+        state = outcome.fleet.jobs[arrival.job.job]
+        assert state.phase == "finished"
+        assert [lease.billed_s(outcome.end_s) for lease in state.leases] == [arrival.run_s]
+    assert outcome.fleet.free("node-0") == outcome.fleet.free("node-1") == (0, 1, 2, 3)
+    share = measure(outcome.fleet, now_s=outcome.end_s).allocation_rate
+    assert share is None or 0 <= share <= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no column job, submit_s, run_s, gpus"),
+        ("job,submit_s,gpus\na,0,1\n", "no column run_s"),
+        (HEADER, "has no jobs"),
+        (HEADER + "a,0,10,0,\n", "row 2: gpus is '0'"),
+        (HEADER + "a,0,-5,1,\n", "row 2: run_s is '-5'"),
+        (HEADER + "a,0,nan,1,\n", "row 2: run_s is 'nan'"),
+        (HEADER + f"a,{10**30},1,1,\n", "row 2: submit_s is"),
+        (HEADER + "a,5,1,1,\nb,4,1,1,\n", "row 3: submit_s 4 is before the previous row's 5"),
+        (HEADER + "a,0,1,1,\na,0,1,1,\n", "row 3: job 'a' was there before"),
+        (HEADER + ",0,1,1,\n", "row 2: job is empty"),
+        (HEADER + "a,0,1\n", "row 2: gpus is ''"),
+        (HEADER + "a,0,1,1,now\n", "row 2: priority 'now' is not known"),
+        ('job,submit_s,run_s,gpus\n"a,0,1,1', "unexpected end of data"),
+    ],
+)
+def test_a_bad_trace_names_the_row(text: str, words: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse(text.splitlines(keepends=True))
+    assert words in caught.value.problem
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["", "8", "0x4", "2x0", "2x4@-1", "2x4@1e9", "999999999x1", "2x4:bad type"])
+def test_a_bad_fleet_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="--fleet"):
+        parse_fleet(text)
+
+
+def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
+    binary = tmp_path / "x.csv"
+    binary.write_bytes(bytes(range(256)))
+    for path in (tmp_path / "none.csv", tmp_path, binary):
+        with pytest.raises(BadInput):
+            read_trace(path)
