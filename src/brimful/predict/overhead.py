@@ -1,0 +1,37 @@
+"""Memory nobody asked for by name: matmul workspaces, the allocator's cache, the CUDA context."""
+
+from __future__ import annotations
+
+from brimful.specs.estimate import Interval
+from brimful.specs.gpu import Gpu
+from brimful.units import GIB, MIB
+
+# What the caching allocator holds beyond the memory that comes and goes within a step: low, likely, high.
+# Source: steady language-model loops report reserved/allocated of 1.0 to 1.1; a nanoGPT process on an
+# RTX 4070 held about a fifth more than the tensors derived here. CUDA graphs or many shapes hold far more.
+CACHE_FRAC = (0.01, 0.07, 0.20)
+
+_HOPPER_YEAR = 2022
+
+
+def workspace_bytes(gpu: Gpu) -> int:
+    """cuBLAS workspaces, which PyTorch takes from its own allocator.
+
+    Formula: 8.125 MiB for each handle, 32 MiB from Hopper on; two handles, as autograd's thread has its own.
+    Source: PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp, default of CUBLAS_WORKSPACE_CONFIG.
+    """
+    large = gpu.year >= _HOPPER_YEAR and gpu.architecture not in ("Ada", "Ampere")
+    return round(2 * (32 if large else 8.125) * MIB)
+
+
+def context_bytes(gpu: Gpu) -> Interval:
+    """The CUDA context with PyTorch's kernels, outside PyTorch's counters.
+
+    Formula: 0.08 GiB + 3.6 MiB for each processor; twice that when kernels are loaded eagerly.
+    Source: a line through 0.22-0.26 GiB (RTX 4070, 46 processors) and 0.47 GiB (A100, 108, torch 2.1, lazy
+    loading), where eager loading took 0.92 GiB; 1343 MiB on a V100 in 2022, before lazy loading.
+    Leaves out: NCCL (about 1.5 GiB at the first barrier). AMD cards are extrapolated, nobody's measurement.
+    """
+    likely = 0.08 * GIB + 3.6 * MIB * gpu.processors
+    high = max(2 * likely, 1343 * MIB if gpu.year <= 2018 else 0)
+    return Interval(0.85 * likely, likely, high)
