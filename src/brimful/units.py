@@ -22,13 +22,13 @@ def show_bytes(n: float) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """'512 ms', '42.0 s', '3 h 05 min', '2 d 4 h': three figures or so, whatever the size."""
+    """'512 ms', '42.3 s', '7 s', '3 h 05 min', '2 d 4 h': three figures or so, whatever the size."""
     if seconds < 0:
         return "-" + show_seconds(-seconds)
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
-        return f"{seconds:.1f} s"
+        if seconds == int(seconds):
+            return f"{int(seconds)} s"
+        return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
     minutes = round(seconds / 60)
     if seconds < HOUR_S and minutes < 60:
         return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"

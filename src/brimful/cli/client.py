@@ -14,7 +14,14 @@ from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFaile
 from brimful.server.settings import Settings, read_settings
 
 TIMEOUT_S = 30
-BY_STATUS: dict[int, type[BrimfulError]] = {400: BadInput, 404: NotFound, 409: Refused, 422: BadInput}
+BY_STATUS: dict[int, type[BrimfulError]] = {
+    400: BadInput,
+    401: Refused,
+    403: Refused,
+    404: NotFound,
+    409: Refused,
+    422: BadInput,
+}
 
 
 class Client:

@@ -28,6 +28,8 @@ log = logging.getLogger("brimful")
 
 E = TypeVar("E", bound=Event)
 
+CHANGING_S = 0.2  # while something starts or stops, look more often: somebody is watching
+
 
 class Service:
     """The running control plane on one machine."""
@@ -149,7 +151,8 @@ class Service:
             except Exception:  # a broken tick must be seen, and must not end the server silently
                 log.exception("the scheduler met a bug; trying again every %s s", self._tick_s)
                 self.trouble = "the scheduler met a bug; see the server's log"
-            self._wake.wait(self._tick_s)
+            changing = any(lease.phase != "running" for lease in self.fleet.open_leases.values())
+            self._wake.wait(min(self._tick_s, CHANGING_S) if changing else self._tick_s)
             self._wake.clear()
 
     def _write(self, make: Callable[[], E]) -> E:

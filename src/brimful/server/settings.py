@@ -27,7 +27,7 @@ class Settings:
 
     data: str = _set("", "folder for the database, logs and token (default: ~/.local/state/brimful)")
     host: str = _set("127.0.0.1", "address to listen on; only loopback is allowed for now")
-    port: int = _set(8642, "port of the API and the console")
+    port: int = _set(8642, "port of the API and the console; 0 takes any that is free")
     database: str = _set("", "database URL (default: a SQLite file in the data folder)")
     slots: int = _set(2, "how many jobs' GPUs this machine is declared to have")
     gpu: str = _set("slot", "what to call a declared GPU")
@@ -60,7 +60,7 @@ class Settings:
 
 
 LIMITS: dict[str, tuple[int, int]] = {
-    "port": (1, 65535),
+    "port": (0, 65535),
     "slots": (1, 1024),
     "tick_s": (1, 3600),
     "grace_s": (1, 3600),

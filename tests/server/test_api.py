@@ -1,0 +1,186 @@
+"""The API without a network: what it takes, what it refuses, and that nothing leaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from brimful.adapters.engines.local import LocalEngine
+from brimful.adapters.stores.sql import SqlStore
+from brimful.scheduler.cycle import Rules
+from brimful.server.app import MAX_BODY_BYTES, make_app
+from brimful.server.service import Service
+from tests.builders import a_node, eventually
+
+TOKEN = "a-token-for-tests"
+OWNER = {"authorization": f"Bearer {TOKEN}"}
+
+
+class Server:
+    def __init__(self, folder: Path) -> None:
+        self.store = SqlStore(f"sqlite:///{folder / 'log.db'}")
+        self.service = Service(self.store, LocalEngine(folder / "leases", [a_node(gpus=2)]), Rules(grace_s=1))
+        self.http = TestClient(make_app(self.service, TOKEN), base_url="http://127.0.0.1")
+        self.folder = str(folder)
+
+    def submit(self, *command: str, **more: object) -> str:
+        body = {"command": list(command), "folder": self.folder, **more}
+        answer = self.http.post("/v1/jobs", json=body, headers=OWNER)
+        assert answer.status_code == 201, answer.text
+        name: str = answer.json()["data"]["job"]
+        return name
+
+    def get(self, path: str) -> dict[str, object]:
+        answer = self.http.get(path).json()
+        assert answer["ok"], answer
+        data: dict[str, object] = answer["data"]
+        return data
+
+    def phase(self, job: str) -> object:
+        self.service.tick()
+        return self.get(f"/v1/jobs/{job}")["phase"]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path)
+    yield server
+    for name, state in server.service.fleet.jobs.items():
+        if state.phase not in ("finished", "failed", "cancelled"):
+            server.service.cancel(name)
+    eventually(lambda: not server.service.tick().plan.stops and not server.service.fleet.open_leases)
+    server.store.close()
+
+
+def test_a_job_is_run_and_billed(server: Server) -> None:
+    job = server.submit("sh", "-c", "echo working; sleep 1", budget_microusd=1_000_000)
+    eventually(lambda: server.phase(job) == "finished")
+    shown = server.get(f"/v1/jobs/{job}")
+    spend = server.get("/v1/spend")
+    assert server.get(f"/v1/jobs/{job}/log")["text"] == "working\n"
+    assert shown["cost_microusd"] == shown["posted_microusd"] == spend["posted_microusd"]
+    # At least one second of one GPU at $2 an hour, rounded down.
+    assert spend["posted_microusd"] >= 555  # type: ignore[operator]
+    assert (spend["held_microusd"], spend["sum_microusd"]) == (0, 0)
+
+
+def test_a_waiting_job_says_why_and_can_be_cancelled(server: Server) -> None:
+    job = server.submit("true", gpus=9)
+    assert server.phase(job) == "waiting"
+    assert (
+        server.get(f"/v1/jobs/{job}")["why"] == "wants 9 GPUs (any type) on one node; the largest node has 2"
+    )
+    assert server.http.post(f"/v1/jobs/{job}/cancel", headers=OWNER).json()["data"]["phase"] == "cancelled"
+    again = server.http.post(f"/v1/jobs/{job}/cancel", headers=OWNER)
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "refused")
+
+
+def test_a_running_job_is_stopped_when_cancelled(server: Server) -> None:
+    job = server.submit("sleep", "600")
+    eventually(lambda: server.phase(job) == "running")
+    server.http.post(f"/v1/jobs/{job}/cancel", headers=OWNER)
+    eventually(lambda: server.phase(job) == "cancelled")
+
+
+def test_what_is_not_measured_is_null(server: Server) -> None:
+    server.service.tick()
+    gpu = server.get("/v1/fleet")["nodes"][0]["gpus"][0]  # type: ignore[index]
+    assert (gpu["memory_used_bytes"], gpu["busy_frac"], gpu["mfu"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {TOKEN}"}]
+)
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs/job-1/cancel"])
+def test_writing_needs_the_token(server: Server, path: str, headers: dict[str, str]) -> None:
+    answer = server.http.post(path, json={"command": ["true"], "folder": "/"}, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "unauthorized")
+    assert server.store.since(0) == []
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "localhost.evil.example:80"])
+def test_a_page_under_another_name_is_turned_away(server: Server, host: str) -> None:
+    assert server.http.get("/v1/jobs", headers={"host": host}).status_code == 403
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8642", "localhost", "[::1]:8642", "[::1]"])
+def test_loopback_is_let_in_by_each_of_its_names(server: Server, host: str) -> None:
+    assert server.http.get("/v1/jobs", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"gpus": 0},
+        {"gpus": -1},
+        {"gpus": 10**30},
+        {"gpus": "many"},
+        {"command": []},
+        {"command": [" "]},
+        {"command": ["a\x00b"]},
+        {"command": "true"},
+        {"folder": "relative"},
+        {"folder": "/\x00"},
+        {"priority": "now"},
+        {"tenant": "../x"},
+        {"name": "<b>"},
+        {"budget_microusd": 0},
+        {"budget_microusd": 10**20},
+        {"env": {"A=B": "1"}},
+        {"env": {"A": "\x00"}},
+        {"surprise": 1},
+    ],
+)
+def test_a_bad_submission_is_refused_in_one_shape_and_changes_nothing(
+    server: Server, change: dict[str, object]
+) -> None:
+    body = {"command": ["true"], "folder": "/", **change}
+    answer = server.http.post("/v1/jobs", json=body, headers=OWNER)
+    assert answer.status_code in (400, 422)
+    assert set(answer.json()["error"]) == {"code", "problem", "hint"}
+    assert answer.json()["error"]["problem"]
+    assert server.store.since(0) == []
+
+
+def test_a_huge_body_is_cut_off(server: Server) -> None:
+    stated = server.http.post("/v1/jobs", content=b"x" * (MAX_BODY_BYTES + 1), headers=OWNER)
+    assert stated.status_code == 413
+
+    def unstated() -> Iterator[bytes]:
+        for _ in range(3):
+            yield b"x" * (MAX_BODY_BYTES // 2)
+
+    assert server.http.post("/v1/jobs", content=unstated(), headers=OWNER).status_code in (400, 413)
+    assert server.store.since(0) == []
+
+
+@pytest.mark.parametrize("path", ["/v1/nothing", "/v1/jobs/job-7", "/v1/jobs/..%2Fx/log", "/nothing"])
+def test_what_is_not_there_is_a_404_in_the_same_shape(server: Server, path: str) -> None:
+    answer = server.http.get(path)
+    assert (answer.status_code, answer.json()["ok"]) == (404, False)
+    assert answer.json()["error"]["code"] == "not_found"
+
+
+def test_every_answer_carries_the_security_headers(server: Server) -> None:
+    for path in ("/", "/v1/jobs", "/nothing"):
+        headers = server.http.get(path).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "default-src 'none'" in headers["content-security-policy"]
+
+
+def test_a_log_is_cut_between_characters(server: Server) -> None:
+    job = server.submit("printf", "aé€z")
+    eventually(lambda: server.phase(job) == "finished")
+    text, offset = "", 0
+    for _ in range(10):
+        piece = server.get(f"/v1/jobs/{job}/log?offset={offset}&limit=4")
+        text += str(piece["text"])
+        offset = int(str(piece["next_offset"]))
+    assert text == "aé€z"
+
+
+def test_the_openapi_schema_describes_the_api(server: Server) -> None:
+    assert "/v1/jobs" in server.http.get("/v1/openapi.json").json()["paths"]

@@ -1,0 +1,48 @@
+"""Numbers as people read and write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.units import GIB, MIB, microusd_from_usd, show_bytes, show_seconds, show_usd
+
+
+@pytest.mark.parametrize(
+    ("n", "shown"),
+    [(0, "0 B"), (1023, "1023 B"), (2048, "2 KiB"), (1.5 * MIB, "2 MiB"), (16 * 1024 * 50304 * 2, "1.54 GiB"),
+     (-3 * GIB, "-3.00 GiB")],
+)  # fmt: skip
+def test_bytes(n: float, shown: str) -> None:
+    assert show_bytes(n) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0 s"), (0.0123, "12 ms"), (7, "7 s"), (42.34, "42.3 s"), (60, "1 min 00 s"), (3599, "1 h 00 min"),
+     (11100, "3 h 05 min"), (86400 * 2, "2 d 0 h"), (-7, "-7 s")],
+)  # fmt: skip
+def test_seconds(seconds: float, shown: str) -> None:
+    assert show_seconds(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("microusd", "shown"),
+    [(0, "$0.00"), (55, "$0.000055"), (500, "$0.0005"), (10_000, "$0.01"), (1_234_567_890, "$1,234.57"),
+     (-2_000_000, "-$2.00")],
+)  # fmt: skip
+def test_money(microusd: int, shown: str) -> None:
+    assert show_usd(microusd) == shown
+
+
+@given(st.integers(0, 10**17))
+def test_money_survives_being_written_and_read(microusd: int) -> None:
+    assert microusd_from_usd(f"{microusd // 10**6}.{microusd % 10**6:06d}") == microusd
+
+
+@pytest.mark.parametrize(
+    "text", ["", ".", "-1", "1e9", "nan", "1.2345678", "1,50", "٣", "1" * 20, "$", "1.x"]
+)
+def test_what_is_no_sum_of_money_is_none(text: str) -> None:
+    assert microusd_from_usd(text) is None
