@@ -87,7 +87,7 @@ install_set() { # NAME EXTRAS
     echo $$ >"$busy"
     rm -f "$stamp"
     say "installing brimful[$2] into .venv ..."
-    if "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-input \
+    if "$venv/bin/python" -m pip install -qq --log "$venv/install.log" --disable-pip-version-check --no-input \
         --constraint constraints.txt --editable ".[$2]"; then
         echo "$sum" >"$stamp"
         rm -f "$busy"
@@ -95,7 +95,7 @@ install_set() { # NAME EXTRAS
     fi
     # pip gave up by itself: what it had installed is whole, so the next call may go on from here.
     rm -f "$busy"
-    stop "pip could not install brimful[$2]; its message stands above"
+    stop "pip could not install brimful[$2]; its reasons are in .venv/install.log"
 }
 
 find_chromium() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
