@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 EXAMPLE = """brimful fit examples/nanogpt/train_fineweb.py --gpu rtx-4070
 brimful fit examples/nanogpt/train_fineweb.py --gpu 4070 --other-mib 2100 --set batch_size=8"""
 
+_WIDTH = 100
 _MAX_OTHER_MIB = 1_000_000
 _NANOGPT_PEAK_FLOPS_PER_S = 312e12  # nanoGPT divides by an A100 whatever it runs on
 
@@ -106,7 +107,7 @@ def _items(answer: Estimate) -> str:
     lines = [paint("Memory at the peak", "bold")]
     for item in answer.memory.items:
         share = f"{show_bytes(item.bytes):>9} {100 * item.bytes / total:3.0f} %"
-        lines.append(f"  {item.name:<{width}}  {share}  {bar(item.bytes / largest, 16)}  {item.why}".rstrip())
+        lines.append(f"  {item.name:<{width}}  {share}  {bar(item.bytes / largest, 12)}  {item.why}".rstrip())
     lines.append(f"  {'total':<{width}}  {show_bytes(total):>9}")
     return "\n".join(lines)
 
@@ -179,6 +180,8 @@ def _fix(number: int, fix: Fix) -> list[str]:
 
 
 def _small_print(answer: Estimate, gpu: Gpu, *, other_mib: int) -> str:
+    from textwrap import fill
+
     lines = [f"note: {warning}" for warning in answer.warnings]
     if "GeForce" in gpu.title and not other_mib:
         lines.append(
@@ -187,4 +190,4 @@ def _small_print(answer: Estimate, gpu: Gpu, *, other_mib: int) -> str:
     if answer.assumed:
         said = ", ".join(f"{a.name} {a.value}" for a in answer.assumed)
         lines.append(f"assumed, as the config does not say: {said}")
-    return "\n".join(lines)
+    return "\n".join(fill(line, _WIDTH, subsequent_indent="  ") for line in lines)

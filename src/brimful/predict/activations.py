@@ -48,7 +48,7 @@ def layer_bytes(model: Model, training: Training) -> dict[str, int]:
         scores = n * model.heads * training.sequence_tokens
         attention += (FP32_BYTES + (h if h == 2 else 0)) * scores
     return {
-        "norms and residual": 2 * (FP32_BYTES * n * d + 2 * FP32_BYTES * n),
+        "norms": 2 * (FP32_BYTES * n * d + 2 * FP32_BYTES * n),
         "attention": attention,
         "MLP": h * n * d + 2 * h * n * model.mlp_width,
         # compiled code draws the mask again from its seed; eager keeps a byte for each number
@@ -73,7 +73,7 @@ def kept_items(model: Model, training: Training) -> list[Item]:
         ]
     layer = layer_bytes(model, training)
     whys = {
-        "norms and residual": "two fp32 norm inputs a layer",
+        "norms": "two fp32 norm inputs a layer",
         "attention": "norm output, q k v and result" + ("" if training.flash else ", and the score matrix"),
         "MLP": f"its input, and {model.mlp_width} wide before and after GELU",
         "dropout masks": "one byte for each number dropped or kept",

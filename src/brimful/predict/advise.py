@@ -26,7 +26,7 @@ _MAX_BATCH = 1 << 20  # beyond any micro-batch a GPU can hold
 
 _MAX_DIVISOR = 4096  # a batch no single GPU holds, so larger ones need not be tried
 
-_IN_CODE = "needs a change in model.py, not only in the config"
+_IN_CODE = "a change in model.py"
 
 
 def fixes(training: Training, predict: Predict) -> tuple[Fix, ...]:
@@ -88,10 +88,13 @@ def _switches(training: Training) -> list[tuple[dict[str, Any], str]]:
         )
     if training.loss_chunks == 1:
         switches.append(
-            ({"loss_chunks": _CHUNKS}, f"loss in {_CHUNKS} slices, each made again going back; {_IN_CODE}")
+            (
+                {"loss_chunks": _CHUNKS},
+                f"loss in {_CHUNKS} slices, each made again in the backward pass; {_IN_CODE}",
+            )
         )
     if not training.checkpointed:
-        switches.append(({"checkpointed": True}, f"each layer is run again going back; {_IN_CODE}"))
+        switches.append(({"checkpointed": True}, f"each layer is run again in the backward pass; {_IN_CODE}"))
     return switches
 
 
