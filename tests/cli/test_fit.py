@@ -36,7 +36,7 @@ def test_the_text_names_counters_peak_and_assumptions(capsys: pytest.CaptureFixt
         "device",
         "first step",
         "58.3 TFLOPS dense bf16",
-        "vocab_size 50304",
+        "vocab_size=50304",
     ):
         assert word in text
     assert "--other-mib" in text  # a desktop card probably drives a screen

@@ -49,7 +49,7 @@ trainings = st.builds(
 
 
 @given(models, trainings, st.integers(0, 4 * GIB))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_items_sum_to_what_the_card_shows(model: Model, training: Training, other_bytes: int) -> None:
     memory = memory_of(model, training, other_bytes=other_bytes)
 
@@ -58,7 +58,7 @@ def test_the_items_sum_to_what_the_card_shows(model: Model, training: Training, 
 
 
 @given(models, trainings)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_allocated_is_within_reserved_is_within_device(model: Model, training: Training) -> None:
     memory = memory_of(model, training)
 
@@ -69,7 +69,7 @@ def test_allocated_is_within_reserved_is_within_device(model: Model, training: T
 
 
 @given(models, trainings)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_memory_grows_with_batch_length_layers_and_width(model: Model, training: Training) -> None:
     here = memory_of(model, training).allocated_bytes.likely
     more_tokens = [

@@ -188,6 +188,6 @@ def _small_print(answer: Estimate, gpu: Gpu, *, other_mib: int) -> str:
             "note: a desktop holds 0.3 to 2.1 GiB of a card that drives a screen; say so with --other-mib"
         )
     if answer.assumed:
-        said = ", ".join(f"{a.name} {a.value}" for a in answer.assumed)
+        said = ", ".join(f"{a.name}={a.value}" for a in answer.assumed)
         lines.append(f"assumed, as the config does not say: {said}")
     return "\n".join(fill(line, _WIDTH, subsequent_indent="  ") for line in lines)

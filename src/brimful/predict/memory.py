@@ -47,11 +47,13 @@ class _Moment:
 
 def peak_memory(model: Model, training: Training, gpu: Gpu, *, other_bytes: int) -> Memory:
     """The three counters at the larger of first and steady step, itemised where it peaks."""
-    steady = _peak(model, training, gpu, first=False)
-    first = _peak(model, training, gpu, first=True)
-    peak = max(steady, first, key=lambda moment: moment.bytes)
+    moments = _moments(model, training, gpu, first=False)
+    first = _largest(_moments(model, training, gpu, first=True))
+    peak = _largest([*moments, first])
+    # The allocator's cache is left over from every moment of the step, not from the peak alone.
+    moving_bytes = max(moment.moving_bytes for moment in moments)
     allocated = _allocated(peak)
-    reserved = _reserved(peak, allocated)
+    reserved = _reserved(allocated, moving_bytes)
     context = context_bytes(gpu)
     items = (
         *peak.items,
@@ -68,14 +70,14 @@ def peak_memory(model: Model, training: Training, gpu: Gpu, *, other_bytes: int)
         allocated_bytes=allocated,
         reserved_bytes=reserved,
         device_bytes=_device(reserved, context, other_bytes),
-        first_step_bytes=_device(_reserved(first, _allocated(first)), context, other_bytes),
+        first_step_bytes=_device(_reserved(_allocated(first), moving_bytes), context, other_bytes),
         items=kept,
         peak_at=f"{peak.name}, {'first' if peak is first else 'every'} step",
     )
 
 
-def _peak(model: Model, training: Training, gpu: Gpu, *, first: bool) -> _Moment:
-    return max(_moments(model, training, gpu, first=first), key=lambda moment: moment.bytes)
+def _largest(moments: list[_Moment]) -> _Moment:
+    return max(moments, key=lambda moment: moment.bytes)
 
 
 def _moments(model: Model, training: Training, gpu: Gpu, *, first: bool) -> list[_Moment]:
@@ -172,8 +174,8 @@ def _allocated(moment: _Moment) -> Interval:
     return Interval(round(total - _LOW_FRAC * moving), total, round(total + _HIGH_FRAC * moving))
 
 
-def _reserved(moment: _Moment, allocated: Interval) -> Interval:
-    low, likely, high = (round(frac * moment.moving_bytes) for frac in CACHE_FRAC)
+def _reserved(allocated: Interval, moving_bytes: int) -> Interval:
+    low, likely, high = (round(frac * moving_bytes) for frac in CACHE_FRAC)
     return Interval(allocated.low + low, allocated.likely + likely, allocated.high + high)
 
 
