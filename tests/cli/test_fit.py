@@ -123,12 +123,3 @@ def test_import_brimful_is_standard_library_only() -> None:
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[] False"
-
-
-def test_the_memory_explained_in_the_docs_is_the_memory_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(EXAMPLE).parents[2] / "docs" / "explanation" / "memory.md").read_text(encoding="utf-8")
-    command, shown = page.partition("```text\n$ brimful ")[2].partition("\n```")[0].split("\n", 1)
-
-    main(command.replace("examples/nanogpt/train_fineweb.py", EXAMPLE).split())
-
-    assert capsys.readouterr().out.strip() == shown.strip()
