@@ -10,7 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = """\
 # The exact versions brimful was tested with; make installs under these constraints.
-# To refresh: `make distclean`, empty this file, `make test`, `make lock`, and commit the result.
+# To refresh, with the oldest Python we support (Debian 12 has 3.11.2, and some packages ask for more):
+#   make distclean && : >constraints.txt && make test PYTHON=/usr/bin/python3.11 && make lock
 # PyTorch is left out: pyproject.toml pins it.
 """
 # torch is pinned in pyproject.toml; the accelerator packages it pulls differ from machine to machine.

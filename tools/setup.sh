@@ -87,15 +87,16 @@ install_set() { # NAME EXTRAS
     echo $$ >"$busy"
     rm -f "$stamp"
     say "installing brimful[$2] into .venv ..."
-    if "$venv/bin/python" -m pip install -qq --log "$venv/install.log" --disable-pip-version-check --no-input \
-        --constraint constraints.txt --editable ".[$2]"; then
+    if "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off \
+        --constraint constraints.txt --editable ".[$2]" >"$venv/install.log" 2>&1; then
         echo "$sum" >"$stamp"
         rm -f "$busy"
         return
     fi
     # pip gave up by itself: what it had installed is whole, so the next call may go on from here.
     rm -f "$busy"
-    stop "pip could not install brimful[$2]; its reasons are in .venv/install.log"
+    tail -n 15 "$venv/install.log" >&2
+    stop "pip could not install brimful[$2]; the whole of its log is in .venv/install.log"
 }
 
 find_chromium() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
