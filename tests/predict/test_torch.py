@@ -137,3 +137,48 @@ def test_autograd_keeps_what_we_say_it_keeps() -> None:
     casts = 2 * matmul_parameters(SMALL)
     log_softmax = 4 * tokens * SMALL.vocab
     assert measured == pytest.approx(derived + casts + log_softmax, rel=0.001)
+
+
+def test_compiling_keeps_as_many_bytes_for_the_backward_pass_and_asks_for_a_gradient_of_the_logits() -> None:
+    import torch
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch._aot_autograd.utils import make_boxed_func
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._inductor.decomposition import select_decomp_table
+
+    forward: list[Any] = []
+    backward: list[Any] = []
+
+    def keep_in(graphs: list[Any]) -> Any:
+        def compiler(graph: Any, _: Any) -> Any:
+            graphs.append(graph)
+            return make_boxed_func(graph.forward)
+
+        return compiler
+
+    make: Any = aot_autograd  # torch leaves it untyped
+    backend = make(
+        fw_compiler=keep_in(forward),
+        bw_compiler=keep_in(backward),
+        decompositions=select_decomp_table(),
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    gpt, ids = a_gpt(SMALL), torch.zeros((BATCH, SMALL.positions), dtype=torch.long)
+    with torch.autocast("cpu", torch.bfloat16):
+        compiled: Any = torch.compile(gpt, backend=backend)
+        _, loss = compiled(ids)
+    loss.backward()
+
+    logits, _, *saved = forward[0].graph.output_node().args[0]
+    made = [node for node in saved if node.op != "placeholder" and node.meta["val"].dtype != torch.long]
+    activations = [node for node in made if node.meta["val"].shape != logits.meta["val"].shape]
+    measured = sum(node.meta["val"].numel() * node.meta["val"].element_size() for node in activations)
+    tangents = [node for node in backward[0].graph.nodes if node.name.startswith("tangents")]
+
+    training = a_training(batch_size=BATCH, sequence_tokens=SMALL.positions)
+    tokens = training.micro_tokens
+    derived = sum(item.bytes for item in kept_items(SMALL, training)) - 4 * 8 * tokens
+    # Attention's output is listed twice, as the kernel gave it and as the next matmul reads it: one buffer.
+    twice = SMALL.layers * 2 * tokens * SMALL.width
+    assert measured == pytest.approx(derived + 2 * matmul_parameters(SMALL) + twice, rel=0.01)
+    assert logits.meta["val"].shape in [node.meta["val"].shape for node in tangents]
