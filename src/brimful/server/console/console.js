@@ -24,7 +24,7 @@ async function ask() {
     answeredMs = Date.now();
     tellLoss("");
   } catch (error) {
-    tellLoss(error.name === "Error" ? error.message : "connection lost"); // ours, else fetch's own
+    tellLoss(error.name === "Error" ? error.message : "Connection lost"); // ours, else fetch's own
   } finally {
     asking = false;
     tellAge();
@@ -34,13 +34,13 @@ async function ask() {
 
 async function problemIn(reply) {
   const body = await reply.json().catch(() => null);
-  return `the server answers ${reply.status}: ${body?.error?.problem ?? reply.statusText}`;
+  return `The server answers ${reply.status}: ${body?.error?.problem ?? reply.statusText}`;
 }
 
 function take(html) {
   if (html === seen) return;
   const next = new DOMParser().parseFromString(html, "text/html").getElementById("live");
-  if (next === null) throw new Error("the server answered with something else than the console");
+  if (next === null) throw new Error("The server answered with something else than the console");
   if (next.dataset.build !== live.dataset.build) location.reload();
   localise(next);
   morph(live, next);

@@ -62,7 +62,7 @@ def make_templates() -> Environment:
     )
     templates.filters.update(
         usd=show_usd,
-        duration=show_seconds,
+        duration=_duration,
         size=show_bytes,
         percent=lambda frac: f"{frac:.0%}",
         iso=lambda at_s: f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%SZ}",
@@ -82,6 +82,11 @@ def _written(value: object) -> object:
     if isinstance(value, str) and not isinstance(value, Markup) and not value.isprintable():
         return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in value)
     return value
+
+
+def _duration(seconds: int) -> str:
+    """The log counts whole seconds; '8.0 s' or '0 ms' would say more than it knows."""
+    return f"{seconds} s" if seconds < 60 else show_seconds(seconds)
 
 
 def _answer(request: Request, body: bytes, media_type: str) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brimful import __version__
@@ -62,11 +62,13 @@ def job_row(view: Mapping[str, Any], *, now_s: int) -> dict[str, Any]:
         "command_short": shortened(command, COMMAND_CHARS),
         "command_full": shortened(command, TITLE_CHARS),
         "hue": hue(view["job"]),
+        # While it is being stopped, the reason is known to its lease alone.
+        "why": view["why"] or (view["leases"][-1]["reason"] if view["leases"] else ""),
         "ran_s": ran_s if view["started_s"] is not None else None,
         # All the time it was here and did not run, also between two leases.
         "waited_s": max(0, until_s - view["submitted_s"] - ran_s),
         "budget_frac": None if not budget else min(1.0, view["cost_microusd"] / budget),
-        "gpu_indices": view["leases"][-1]["gpus"] if view["node"] else [],
+        "gpu_indices": spans(view["leases"][-1]["gpus"]) if view["node"] else "",
     }
 
 
@@ -86,6 +88,17 @@ def tenant_rows(by_tenant: Mapping[str, int]) -> list[dict[str, Any]]:
     largest = max(by_tenant.values(), default=0) or 1
     ordered = sorted(by_tenant.items(), key=lambda item: (-item[1], item[0]))
     return [{"tenant": name, "microusd": n, "frac": n / largest} for name, n in ordered]
+
+
+def spans(indices: Sequence[int]) -> str:
+    """'0–3, 6' for [0, 1, 2, 3, 6]."""
+    runs: list[list[int]] = []
+    for i in sorted(indices):
+        if runs and i == runs[-1][-1] + 1:
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
 
 
 def hue(job: str) -> int:
