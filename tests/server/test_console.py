@@ -1,0 +1,508 @@
+"""The console: what it shows is what the API says, and it stays true while it is open."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from starlette.testclient import TestClient
+
+from brimful.adapters.engines.local import LocalEngine
+from brimful.adapters.stores.sql import SqlStore
+from brimful.fleet.events import Event, LeaseEnded, LeaseEnding, LeaseGranted, LeaseStarted
+from brimful.fleet.job import Job
+from brimful.fleet.state import Node
+from brimful.scheduler.cycle import Rules
+from brimful.server.app import make_app
+from brimful.server.console import shown
+from brimful.server.service import Service
+from brimful.server.views import fleet_view
+
+PATIENCE_MS = 30_000
+CHROMIUM = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+]
+HOSTILE = """<script>document.title='owned'</script>"><img src=x onerror="document.title='owned'">"""
+
+# Texts whose contrast is under 4.5 to 1 (WCAG 2.2, 1.4.3), by the colours the browser has computed.
+FAINT_WORDS = """() => {
+    const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    const rgb = (colours) => {
+        for (const colour of colours) { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
+        return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
+    };
+    const light = (parts) => parts.map((c) => c / 255)
+        .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+    const faint = [];
+    for (const each of document.querySelectorAll("body *")) {
+        const own = [...each.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
+        if (!own || !each.checkVisibility()) continue;
+        const behind = [];
+        for (let at = each; at; at = at.parentElement) behind.unshift(getComputedStyle(at).backgroundColor);
+        const [a, b] = [light(rgb(behind)), light(rgb([...behind, getComputedStyle(each).color]))];
+        const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        if (ratio < 4.5) faint.push(`${each.className} ${each.textContent}: ${ratio.toFixed(2)}`);
+    }
+    return faint;
+}"""
+
+
+# -- without a browser: the HTML itself --------------------------------------------------------------------
+
+
+class Desk:
+    """A service whose clock and ticks the test holds in its hands, and a client of its pages."""
+
+    def __init__(self, folder: Path, *, gpus: int = 2, declared: bool = True) -> None:
+        node = Node(
+            site="local",
+            node="local-0",
+            gpu="rtx-4070",
+            gpus=gpus,
+            microusd_per_gpu_hour=360_000,
+            declared=declared,
+        )
+        self.store = SqlStore(f"sqlite:///{folder / 'brimful.db'}")
+        self.now_s = 1_700_000_000
+        self.service = Service(
+            self.store,
+            LocalEngine(folder / "leases", [node]),
+            Rules(),
+            clock=lambda: self.now_s,
+        )
+        self.client = TestClient(make_app(self.service, "token"), base_url="http://127.0.0.1")
+
+    def submit(self, **given: Any) -> None:
+        wanted: dict[str, Any] = {"gpus": 1, "command": ("true",), "folder": "/"} | given
+        self.service.submit(Job(job="", **wanted))
+
+    def write(self, *events: Event) -> None:
+        """Straight into the log, as another process would; no process is started for it."""
+        assert self.store.append(events, after=self.service.fleet.seq)
+
+    def html(self, path: str = "/") -> str:
+        reply = self.client.get(path)
+        assert reply.status_code == 200
+        return reply.text
+
+
+def a_lease_of(job: str, *, at_s: int, gpu: int = 0) -> list[Event]:
+    granted = LeaseGranted(
+        at_s=at_s, lease=f"{job}.1", job=job, node="local-0", gpus=(gpu,), microusd_per_gpu_hour=360_000
+    )
+    return [granted, LeaseStarted(at_s=at_s, lease=f"{job}.1")]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    desk = Desk(tmp_path)
+    yield desk
+    desk.store.close()
+
+
+def words(html: str) -> str:
+    """What a reader sees of it, roughly."""
+    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
+
+
+def test_an_empty_console_teaches_the_first_command(desk: Desk) -> None:
+    page = words(desk.html())
+
+    assert "brimful submit -- python examples/train_tiny.py" in page
+    assert "No node has joined yet" in page
+    assert "accounts sum to $0.00" in page
+
+
+def test_what_is_not_measured_says_unknown_and_why_once(desk: Desk) -> None:
+    desk.service.tick()
+    page = words(desk.html())
+
+    assert "Memory in use unknown Compute in use unknown" in page
+    assert page.count("nothing measures these GPUs yet") == 1
+    assert "None" not in page
+    assert "declared brimful was told that these GPUs are there and has not looked." in page
+
+
+def test_a_waiting_job_says_why_with_numbers(desk: Desk) -> None:
+    desk.submit(gpus=3, name="too large")
+    desk.service.tick()
+    desk.now_s += 65
+
+    page = words(desk.html())
+    assert "wants 3 GPUs (any type) on one node; the largest node has 2" in page
+    assert "1 min 05 s" in page
+
+
+@pytest.mark.parametrize("field", ["name", "command", "tenant", "gpu_types"])
+def test_hostile_words_are_text(desk: Desk, field: str) -> None:
+    desk.submit(**{field: (HOSTILE,) if field in ("command", "gpu_types") else HOSTILE})
+
+    html = desk.html()
+    assert "<script>document" not in html
+    assert "<img" not in html
+    assert "&lt;script&gt;document" in html
+
+
+def test_characters_that_turn_the_line_around_or_cannot_be_printed_are_marked(desk: Desk) -> None:
+    desk.submit(command=("echo", "abc\u202egnp.exe", "\x1b[2J", "\ud800"))
+
+    html = desk.html()
+    assert "\u202e" not in html
+    assert "\x1b" not in html
+    assert "abc\N{REPLACEMENT CHARACTER}gnp.exe" in html
+
+
+def test_a_command_of_a_million_letters_does_not_make_a_page_of_a_million_letters(desk: Desk) -> None:
+    desk.submit(command=("echo", "x" * 1_000_000))
+
+    assert len(desk.html()) < 50_000
+
+
+def test_the_page_carries_no_inline_style_or_script(desk: Desk) -> None:
+    desk.submit(budget_microusd=1000)
+    html = desk.html()
+
+    assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:", html)
+    assert re.findall(r"<script[^>]*>", html) == ['<script src="/console/console.js" defer>']
+    assert not re.search(r"(?:src|href)=\"(?![/#])", html), "nothing is loaded from elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("path", "media_type"),
+    [
+        ("/", "text/html; charset=utf-8"),
+        ("/console/live", "text/html; charset=utf-8"),
+        ("/console/console.css", "text/css; charset=utf-8"),
+        ("/console/console.js", "text/javascript; charset=utf-8"),
+        ("/console/icon.svg", "image/svg+xml"),
+    ],
+)
+def test_what_the_browser_has_already_is_not_sent_again(desk: Desk, path: str, media_type: str) -> None:
+    first = desk.client.get(path)
+    again = desk.client.get(path, headers={"if-none-match": first.headers["etag"]})
+
+    assert first.headers["content-type"] == media_type
+    assert first.headers["cache-control"] == "no-cache"
+    assert (again.status_code, again.content) == (304, b"")
+
+
+@pytest.mark.parametrize("name", ["pages.py", "templates", "..%2fapi.py", "nothing.css"])
+def test_no_other_file_is_served(desk: Desk, name: str) -> None:
+    assert desk.client.get(f"/console/{name}").status_code == 404
+
+
+def test_the_figures_are_those_of_the_api(desk: Desk) -> None:
+    desk.service.tick()
+    desk.submit(budget_microusd=1_000)
+    desk.submit(gpus=2)
+    desk.write(*a_lease_of("job-1", at_s=desk.now_s))
+    desk.now_s += 5  # at $0.36 an hour
+
+    fleet = desk.client.get("/v1/fleet").json()["data"]
+    page = words(desk.html())
+    assert f"{fleet['gpus'] - fleet['free']} / {fleet['gpus']} GPUs held" in page
+    assert "1 / 1 Jobs running / waiting" in page
+    assert "$0.0005 Accruing now at $0.36 per hour" in page
+    assert "5 s $0.0005 of $0.001" in page
+    assert "local-0 #0" in page
+
+
+def test_why_a_job_ended_or_is_being_stopped_is_told(desk: Desk) -> None:
+    desk.service.tick()
+    desk.submit()
+    desk.submit()
+    desk.write(*a_lease_of("job-1", at_s=desk.now_s), *a_lease_of("job-2", at_s=desk.now_s, gpu=1))
+    desk.service.refresh()
+    desk.write(
+        LeaseEnded(at_s=desk.now_s + 3, lease="job-1.1", exit_code=1, reason="exit code 1"),
+        LeaseEnding(at_s=desk.now_s + 3, lease="job-2.1", reason="a <b>reason</b>", requeue=False),
+    )
+
+    page = words(desk.html())
+    assert "failed 1 0 s 3 s $0.0003 exit code 1" in page
+    assert "read on: brimful logs job-1" in page
+    assert "stopping" in page
+    assert "a &lt;b&gt;reason&lt;/b&gt;" in page
+
+
+def test_trouble_stands_on_top(desk: Desk) -> None:
+    desk.service.trouble = "the database is <locked>"
+
+    assert "The scheduler cannot go on. the database is &lt;locked&gt;" in words(desk.html())
+
+
+def test_a_job_that_still_waits_is_shown_however_many_came_after(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shown, "OVER_SHOWN", 3)
+    desk.submit(name="the old one")
+    for _ in range(5):
+        desk.submit()
+    for i in range(2, 7):
+        desk.service.cancel(f"job-{i}")
+
+    page = desk.html()
+    assert "the old one" in page
+    assert "2 more:" in page
+
+
+def test_measured_gpus_show_their_numbers_and_the_others_unknown(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.service.tick()
+    fleet = fleet_view(desk.service)
+    fleet["nodes"][0]["gpus"][0] |= {"memory_used_bytes": 3 << 30, "busy_frac": 0.5}
+    monkeypatch.setattr(shown, "fleet_view", lambda _service: fleet)
+
+    page = words(desk.html())
+    assert "GPU 0 free memory 3.00 GiB, compute 50%" in page
+    assert "GPU 1 free memory unknown, compute unknown" in page
+
+
+def test_neighbouring_gpus_are_written_as_a_span() -> None:
+    assert shown.spans([6, 0, 1, 2, 3]) == "0–3, 6"
+
+
+# -- in a real browser, beside a real server ---------------------------------------------------------------
+
+
+class Server:
+    """`brimful up` in a process of its own, on a free port, with its data in a temporary folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = "http://127.0.0.1:0"  # any port that is free
+        self.start()
+
+    def start(self) -> None:
+        code = "import sys; from brimful.cli.main import main; sys.exit(main())"
+        flags = ["--data", str(self.folder / "data"), "--port", self.url.rpartition(":")[2], "--slots", "2"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, "up", *flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={k: v for k, v in os.environ.items() if not k.startswith("BRIMFUL_")},
+        )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:  # the banner is written when the socket listens
+            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
+                self.url = found[0]
+                return
+        raise AssertionError("the server did not start")
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        self.process.communicate(timeout=30)
+
+    def submit(self, *command: str, **given: Any) -> str:
+        token = (self.folder / "data" / "token").read_text(encoding="utf-8")
+        body = {"command": command, "folder": str(self.folder), **given}
+        headers = {"authorization": f"Bearer {token}"}
+        reply = httpx2.post(f"{self.url}/v1/jobs", json=body, headers=headers, timeout=30)
+        assert reply.status_code == 201, reply.text
+        return str(reply.json()["data"]["job"])
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def browser(chromium_path: Path) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium_path, args=CHROMIUM)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens pages that fail their test if anything was written to the browser's console as an error."""
+    contexts = []
+    complaints: list[str] = []
+
+    def open_at(url: str, *, quiet: bool = True, **options: Any) -> Page:
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        if quiet:
+            page.on(
+                "console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None
+            )
+            page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(url)
+        return page
+
+    yield open_at
+    for context in contexts:
+        context.close()
+    assert not complaints
+
+
+@pytest.mark.browser
+def test_a_job_submitted_elsewhere_appears_on_the_open_page_and_ends_with_its_cost(
+    server: Server, open_page: Callable[..., Page]
+) -> None:
+    page = open_page(server.url)
+    expect(page.locator("#age")).to_have_class("live")
+    page.evaluate("window.notReloaded = true")
+
+    # Half a second at the least, or its cost could be nothing at all: the log counts whole seconds.
+    job = server.submit(sys.executable, "-c", "import time; time.sleep(1.2)", name="tiny", gpus=2)
+
+    row = page.locator(f"#{job}")
+    expect(row).to_contain_text("tiny", timeout=PATIENCE_MS)
+    expect(row.locator(".chip")).to_have_text("finished", timeout=PATIENCE_MS)
+    expect(row).to_contain_text(re.compile(r"\$0\.0*[1-9]"))
+    expect(page.locator(".transfers")).to_contain_text(f"{job}.1")
+    assert page.evaluate("window.notReloaded")
+
+
+@pytest.mark.browser
+def test_the_page_says_so_when_the_server_is_gone_and_when_it_is_back(
+    server: Server, open_page: Callable[..., Page]
+) -> None:
+    page = open_page(server.url, quiet=False)  # the browser itself reports each refused connection
+    expect(page.locator("#age")).to_have_text(re.compile(r"^live · \d+ s ago$"))
+
+    server.stop()
+    lost = page.locator("#lost")
+    expect(lost).to_have_text(
+        re.compile(r"^Connection lost since \d\d:\d\d:\d\d; retrying"), timeout=PATIENCE_MS
+    )
+    expect(page.locator("#age")).to_have_class("stale")
+    expect(page.locator("html")).to_have_class("stale")
+
+    server.start()
+    expect(lost).to_be_hidden(timeout=PATIENCE_MS)
+    expect(page.locator("#age")).to_have_class("live")
+
+
+@pytest.mark.browser
+def test_an_error_of_the_server_is_shown_in_its_own_words(
+    server: Server, open_page: Callable[..., Page]
+) -> None:
+    page = open_page(server.url, quiet=False)
+    expect(page.locator("#age")).to_have_class("live")
+
+    error = {"code": "world_failed", "problem": "the database is <b>locked</b>", "hint": ""}
+    page.route("**/console/live", lambda route: route.fulfill(status=503, json={"ok": False, "error": error}))
+
+    lost = page.locator("#lost")
+    expect(lost).to_contain_text(
+        "The server answers 503: the database is <b>locked</b> since", timeout=PATIENCE_MS
+    )
+
+
+@pytest.mark.browser
+def test_a_hidden_page_asks_for_nothing_and_a_shown_one_at_once(
+    server: Server, open_page: Callable[..., Page]
+) -> None:
+    page = open_page(server.url)
+    page.clock.install()
+    page.reload()  # so that every timer is on the clock of the test
+    expect(page.locator("#age")).to_have_class("live")
+    hide = """(hidden) => {
+        Object.defineProperty(document, "hidden", { get: () => hidden, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    page.evaluate(hide, True)
+    with page.expect_response("**/console/live"):
+        page.evaluate(hide, False)
+    page.evaluate(hide, True)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.clock.run_for(60_000)
+    assert not asked
+    with page.expect_response("**/console/live"):
+        page.evaluate(hide, False)
+
+
+@pytest.mark.browser
+def test_a_hostile_command_is_text_in_the_browser_too(server: Server, open_page: Callable[..., Page]) -> None:
+    page = open_page(server.url)
+    job = server.submit("echo", HOSTILE, gpus=2)
+
+    expect(page.locator(f"#{job} .what")).to_contain_text("<script>", timeout=PATIENCE_MS)
+    assert page.locator("img, main script").count() == 0
+    assert "owned" not in page.title()
+
+
+@pytest.mark.browser
+def test_a_selection_and_the_scroll_survive_the_news(server: Server, open_page: Callable[..., Page]) -> None:
+    page = open_page(server.url, viewport={"width": 900, "height": 400})
+    expect(page.locator(".tile")).to_have_count(2)
+    page.evaluate("getSelection().selectAllChildren(document.getElementById('jobs-title')); scrollTo(0, 60)")
+
+    job = server.submit(sys.executable, "-c", "pass")
+
+    expect(page.locator(f"#{job} .chip")).to_have_text("finished", timeout=PATIENCE_MS)
+    assert page.evaluate("[String(getSelection()), scrollY]") == ["Jobs", 60]
+
+
+@pytest.mark.browser
+def test_no_screen_is_scrolled_sideways(server: Server, open_page: Callable[..., Page]) -> None:
+    server.submit("echo", "long" * 500, name="n" * 100, tenant="t" * 60, gpus=3, budget_microusd=10**12)
+    for width in (320, 380, 600, 870, 1280, 1600):
+        page = open_page(server.url, viewport={"width": width, "height": 800})
+        expect(page.locator("#job-1")).to_contain_text("largest node has 2", timeout=PATIENCE_MS)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_word_stands_out_from_what_is_behind_it(
+    server: Server, open_page: Callable[..., Page], scheme: str
+) -> None:
+    server.submit("true", gpus=3, priority="urgent")
+    server.submit("false", budget_microusd=1000)
+    page = open_page(server.url, color_scheme=scheme)
+    for chip in ("waiting", "failed"):
+        expect(page.locator(f".stacks .chip.{chip}")).to_be_visible(timeout=PATIENCE_MS)
+
+    assert page.evaluate(FAINT_WORDS) == []
+
+
+@pytest.mark.browser
+def test_without_scripts_the_page_still_tells_everything(
+    server: Server, open_page: Callable[..., Page]
+) -> None:
+    job = server.submit("true", gpus=3, name="plain")
+    page = open_page(server.url, java_script_enabled=False)
+
+    expect(page.locator(f"#{job}")).to_contain_text("plain")
+    expect(page.locator("#age")).to_have_text(re.compile(r"^as of \d\d:\d\d:\d\d UTC$"))
+
+
+@pytest.mark.browser
+def test_times_are_in_the_viewers_zone(server: Server, open_page: Callable[..., Page]) -> None:
+    server.submit("true", budget_microusd=1000)
+    shown_hours = set()
+    for zone in ("UTC", "Asia/Kolkata"):
+        page = open_page(server.url, timezone_id=zone)
+        time = page.locator(".transfers time").last
+        expect(time).not_to_contain_text("UTC")
+        shown_hours.add(time.inner_text()[-8:])
+    assert len(shown_hours) == 2
