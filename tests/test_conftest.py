@@ -21,10 +21,10 @@ def test_a_test_may_talk_to_itself_over_loopback() -> None:
 
 
 @pytest.mark.postgres
-def test_postgres_answers_and_each_test_gets_a_database_of_its_own(fresh_postgres_url: str) -> None:
+def test_postgres_answers_and_each_test_gets_a_database_of_its_own(postgres_url: str) -> None:
     from sqlalchemy import create_engine, text
 
-    engine = create_engine(fresh_postgres_url)
+    engine = create_engine(postgres_url)
     with engine.connect() as connection:
         tables = connection.execute(
             text("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'")
