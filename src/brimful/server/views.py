@@ -29,7 +29,7 @@ def job_view(service: Service, state: JobState) -> dict[str, Any]:
         "command": list(job.command),
         "folder": job.folder,
         "phase": state.phase,
-        "why": service.why_waiting(job.job) if state.phase == "waiting" else state.reason,
+        "why": _why(service, state),
         "submitted_s": state.submitted_s,
         "now_s": now_s,
         "started_s": state.first_start_s,
@@ -42,6 +42,12 @@ def job_view(service: Service, state: JobState) -> dict[str, Any]:
         "cost_microusd": _capped(cost_microusd(state, now_s=now_s), job.budget_microusd),
         "leases": [lease_view(each, now_s=now_s) for each in state.leases],
     }
+
+
+def _why(service: Service, state: JobState) -> str:
+    if state.phase == "waiting":
+        return service.why_waiting(state.job.job)
+    return state.leases[-1].reason if state.phase == "stopping" else state.reason
 
 
 def lease_view(lease: Lease, *, now_s: int) -> dict[str, Any]:
