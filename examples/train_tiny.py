@@ -11,8 +11,9 @@ import argparse
 import math
 import os
 import random
+from itertools import pairwise
 
-TEXT = "a full glass holds no air and a full gpu holds no idle hour: fill what you have before you buy more. " * 4
+TEXT = "a full glass holds no air, a full gpu no idle hour: fill what you have before you buy more. " * 4
 
 
 def softmax(row: list[float]) -> list[float]:
@@ -31,12 +32,13 @@ def main() -> None:
     rng = random.Random(0)
     letters = sorted(set(TEXT))
     index = {letter: i for i, letter in enumerate(letters)}
-    pairs = [(index[a], index[b]) for a, b in zip(TEXT, TEXT[1:], strict=False)]
+    pairs = [(index[a], index[b]) for a, b in pairwise(TEXT)]
     vocab = len(letters)
     # logits[a][b]: how likely letter b is to follow letter a
     logits = [[rng.gauss(0, 0.1) for _ in range(vocab)] for _ in range(vocab)]
 
-    print(f"job {os.environ.get('BRIMFUL_JOB', '(not under brimful)')}: {vocab}x{vocab} parameters", flush=True)
+    job = os.environ.get("BRIMFUL_JOB", "(not under brimful)")
+    print(f"job {job}: {vocab}x{vocab} parameters", flush=True)
     for step in range(args.steps + 1):
         probs = [softmax(row) for row in logits]
         loss = -sum(math.log(probs[a][b]) for a, b in pairs) / len(pairs)
