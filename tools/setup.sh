@@ -24,7 +24,7 @@ new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/
 
 apt_install() {
     export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq >/dev/null && apt-get install -y -qq --no-install-recommends "$@" >/dev/null </dev/null
+    apt-get update -qq >/dev/null && apt-get install -y -qq --no-install-recommends "$@" >/dev/null 2>&1 </dev/null
 }
 
 find_python() {
@@ -101,15 +101,24 @@ install_set() { # NAME EXTRAS
 
 find_chromium() { command -v chromium || command -v chromium-browser || command -v google-chrome; }
 
+# Playwright drives the browser through a program of its own, which needs libatomic.
+driver_runs() {
+    for driver in "$venv"/lib/python*/site-packages/playwright/driver/node; do
+        "$driver" --version >/dev/null 2>&1 || return 1
+    done
+}
+
 install_system() {
-    find_chromium >/dev/null && return
-    if has_apt && is_root && ! grep -qi '^ID=ubuntu' /etc/os-release; then
-        say "installing the Debian package chromium for the browser tests ..."
-        apt_install chromium fonts-liberation && return
-    fi
+    if find_chromium >/dev/null && driver_runs; then return; fi
+    packages="chromium fonts-liberation libatomic1"
     # Ubuntu's chromium package only fetches a snap, which root on a server often cannot run.
-    say "no Chromium here: the browser tests will be skipped."
-    if has_apt; then say "to run them: sudo apt-get install chromium"; else say "to run them, put chromium on PATH"; fi
+    if has_apt && is_root && ! grep -qi '^ID=ubuntu' /etc/os-release; then
+        say "installing the Debian packages $packages for the browser tests ..."
+        # shellcheck disable=SC2086
+        apt_install $packages && return
+    fi
+    say "no working Chromium here: the browser tests will be skipped."
+    if has_apt; then say "to run them: sudo apt-get install $packages"; else say "to run them, put chromium on PATH"; fi
 }
 
 case "${1:-}" in
