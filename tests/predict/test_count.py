@@ -42,7 +42,7 @@ def test_a_token_costs_6n_and_12ldt() -> None:
 
 def test_recomputation_is_not_useful_work() -> None:
     model = a_model()
-    plain, checkpointed = a_training(), a_training(checkpointed=True)
+    plain, checkpointed = a_training(), a_training(checkpointing="full")
 
     assert step_flops(model, plain) == step_flops(model, checkpointed)
     assert recompute_flops(model, plain) == 0

@@ -41,9 +41,9 @@ trainings = st.builds(
     accumulation=st.integers(1, 64),
     dtype=st.sampled_from(["float32", "bfloat16", "float16"]),
     compiled=st.booleans(),
-    flash=st.booleans(),
-    checkpointed=st.booleans(),
-    fused_optimizer=st.booleans(),
+    attention=st.sampled_from(["flash", "math"]),
+    checkpointing=st.sampled_from(["none", "full"]),
+    optimizer_kernel=st.sampled_from(["fused", "foreach"]),
     loss_chunks=st.sampled_from([1, 8]),
 )
 

@@ -41,7 +41,7 @@ def layer_bytes(model: Model, training: Training) -> dict[str, int]:
     n, d, h = training.micro_tokens, model.width, number_bytes(training)
     kv_width = model.kv_heads * model.head_width
     attention = h * n * d + h * n * (d + 2 * kv_width) + h * n * d
-    if training.flash:
+    if training.attention == "flash":
         attention += FP32_BYTES * n * model.heads
     else:
         # softmax runs in fp32 under autocast and keeps its output; the next matmul keeps it cast to h
@@ -62,7 +62,7 @@ def kept_items(model: Model, training: Training) -> list[Item]:
     ends = (FP32_BYTES + h) * n * d + 2 * FP32_BYTES * n
     # this micro-batch's tokens and targets, and the next ones that train.py loads ahead, as int64
     ends += 4 * 8 * n
-    if training.checkpointed:
+    if training.checkpointing == "full":
         return [
             Item(
                 "activations: layer inputs",
@@ -74,7 +74,8 @@ def kept_items(model: Model, training: Training) -> list[Item]:
     layer = layer_bytes(model, training)
     whys = {
         "norms": "two fp32 norm inputs a layer",
-        "attention": "norm output, q k v and result" + ("" if training.flash else ", and the score matrix"),
+        "attention": "norm output, q k v and result"
+        + ("" if (training.attention == "flash") else ", and the score matrix"),
         "MLP": f"its input, and {model.mlp_width} wide before and after GELU",
         "dropout masks": "one byte for each number dropped or kept",
     }
@@ -93,7 +94,7 @@ def layer_backward_bytes(model: Model, training: Training) -> int:
     n, d, h = training.micro_tokens, model.width, number_bytes(training)
     gradients = (FP32_BYTES + h) * n * d + 2 * h * n * model.mlp_width
     weight = (h + FP32_BYTES if h == 2 else FP32_BYTES) * d * model.mlp_width
-    again = sum(layer_bytes(model, training).values()) if training.checkpointed else 0
+    again = sum(layer_bytes(model, training).values()) if (training.checkpointing == "full") else 0
     return gradients + weight + again
 
 

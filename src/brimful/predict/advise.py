@@ -15,7 +15,6 @@ from brimful.specs.training import Training
 # Fields of Training that users know by another name.
 _WORDS = {
     "compiled": "compile",
-    "checkpointed": "checkpointing",
     "accumulation": "gradient_accumulation_steps",
 }
 
@@ -93,8 +92,10 @@ def _switches(training: Training) -> list[tuple[dict[str, Any], str]]:
                 f"loss in {_CHUNKS} slices, each made again in the backward pass; {_IN_CODE}",
             )
         )
-    if not training.checkpointed:
-        switches.append(({"checkpointed": True}, f"each layer is run again in the backward pass; {_IN_CODE}"))
+    if training.checkpointing != "full":
+        switches.append(
+            ({"checkpointing": "full"}, f"each layer is run again in the backward pass; {_IN_CODE}")
+        )
     return switches
 
 
@@ -105,7 +106,7 @@ def _everything(training: Training) -> tuple[dict[str, Any], str]:
         "accumulation": training.effective_batch,
         "compiled": True,
         "loss_chunks": max(_CHUNKS, training.loss_chunks),
-        "checkpointed": True,
+        "checkpointing": "full",
     }
     return change, f"everything at once; {_IN_CODE}"
 

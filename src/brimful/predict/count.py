@@ -55,7 +55,7 @@ def step_flops(model: Model, training: Training) -> int:
 def recompute_flops(model: Model, training: Training) -> int:
     """FLOPs of one optimizer step that HFU adds: what is multiplied a second time to save memory."""
     flops = 0
-    if training.checkpointed:
+    if training.checkpointing == "full":
         layers = 2 * model.layers * layer_matmul_parameters(model)
         flops += layers + 4 * model.layers * model.width * training.sequence_tokens
     if training.loss_chunks > 1:

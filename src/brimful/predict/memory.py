@@ -109,7 +109,7 @@ def _moments(model: Model, training: Training, gpu: Gpu, *, first: bool) -> list
     table_gradient = (h + FP32_BYTES if h == 2 else FP32_BYTES) * table
     layer = layer_backward_bytes(model, training)
     # foreach AdamW makes one more fp32 copy on the way; the fused kernel none
-    step = 0 if training.fused_optimizer else FP32_BYTES * parameters(model)
+    step = 0 if (training.optimizer_kernel == "fused") else FP32_BYTES * parameters(model)
     return [
         during("end of the forward pass", gradients=waiting, logits=logits("forward"), temporary=0, why=""),
         during(
@@ -128,7 +128,7 @@ def _moments(model: Model, training: Training, gpu: Gpu, *, first: bool) -> list
             logits=logits("after"),
             temporary=layer,
             why="one layer's gradients"
-            + (" and its activations made again" if training.checkpointed else ""),
+            + (" and its activations made again" if (training.checkpointing == "full") else ""),
         ),
         during(
             OPTIMIZER_STEP,

@@ -108,17 +108,20 @@ def _micro_step(model: Model, training: Training, gpu: Gpu, number: str) -> _Par
     again = recompute_flops(model, training) / training.accumulation
     matmul_s = (6 * matmul_parameters(model) * tokens + again) / (rate * model.width / (model.width + 32))
     attention_s = (
-        attention * (0.5 if training.flash else 1.0) * _ATTENTION_BACKWARD / (rate * _ATTENTION_FRAC)
+        attention
+        * (0.5 if (training.attention == "flash") else 1.0)
+        * _ATTENTION_BACKWARD
+        / (rate * _ATTENTION_FRAC)
     )
     moved = (
         tokens
         * model.layers
         * model.width
         * _LAYER_BYTES[training.compiled]
-        * (1.3 if training.checkpointed else 1)
+        * (1.3 if (training.checkpointing == "full") else 1)
     )
     moved += tokens * model.vocab * _LOGIT_BYTES[training.compiled] + _MICRO_BYTES * parameters(model)
-    if not training.flash:
+    if not (training.attention == "flash"):
         # the score matrix is written and read about ten times, forward and backward, in 2 to 4 bytes
         moved += 30 * tokens * model.layers * model.heads * training.sequence_tokens
     kernels = model.layers * _KERNELS[training.compiled] + 40 * training.loss_chunks

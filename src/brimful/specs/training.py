@@ -1,4 +1,4 @@
-"""`Training`: how a model is trained on one GPU, as far as bytes and seconds depend on it."""
+"""`Training`: how a model is trained, as far as bytes and seconds on one GPU depend on it."""
 
 from __future__ import annotations
 
@@ -6,41 +6,99 @@ from dataclasses import dataclass
 from typing import Literal
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+# How 16-bit numbers come about: autocast casts weights op by op and the residual stream stays fp32; a
+# sharded run may cast weights as it gathers them; or the weights are 16-bit themselves.
+Casts = Literal["autocast", "gather", "none"]
+Attention = Literal["flash", "efficient", "math"]
+Checkpointing = Literal["none", "selective", "full"]
+Tuning = Literal["full", "lora", "adapter"]  # adapter: any small add-on that keeps the weights frozen
+Sharding = Literal["none", "ddp", "zero1", "zero2", "zero3"]
+OptimizerKernel = Literal["fused", "foreach", "loop"]
 
 DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16", "float16")
+# Optimizer -> numbers of state for each trained one.
+OPTIMIZERS: dict[str, float] = {
+    "adamw": 2,
+    "adam": 2,
+    "adam8bit": 2,
+    "sgd": 0,
+    "momentum": 1,
+    "lion": 1,
+    "muon": 1,
+    "adafactor": 0.01,  # a row and a column for each matrix
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """One optimizer step is `accumulation` micro-steps of `batch_size` sequences on this GPU.
+    """One optimizer step is `accumulation` micro-steps of `batch_size` sequences on each GPU.
 
-    Weights, gradients and AdamW state are fp32; a 16-bit `dtype` means autocast, as nanoGPT trains.
+    The defaults are nanoGPT's: fp32 weights under autocast, fused AdamW, flash attention, one GPU.
     """
 
     batch_size: int
     sequence_tokens: int
     accumulation: int
-    dtype: Dtype
+    dtype: Dtype  # of the matrix multiplies
     compiled: bool
-    flash: bool = True  # attention never writes its score matrix to memory
-    fused_optimizer: bool = True
-    checkpointed: bool = False  # each layer keeps its input only and is run again in the backward pass
+    casts: Casts = "autocast"  # how `dtype` is reached where it is a 16-bit one
+    attention: Attention = "flash"
+    checkpointing: Checkpointing = "none"
     loss_chunks: int = 1  # logits and loss made for this many slices of the batch, one at a time
+    fused_loss: bool = False  # one kernel from hidden state to loss: the logits are never all in memory
+    optimizer: str = "adamw"
+    optimizer_kernel: OptimizerKernel = "fused"
+    state_dtype: Dtype | None = None  # None: as the weights
+    master_weights: bool = False  # an fp32 copy of 16-bit weights besides
+    in_backward: bool = False  # each weight is updated as its gradient is made, which is then dropped
+    tf32: bool = True  # fp32 multiplies may use it
+    fp8: bool = False  # linear layers multiply in fp8
+    tuning: Tuning = "full"
+    rank: int = 8  # of LoRA
+    targets: int = 2  # linear layers a LoRA layer adapts: 2 for queries and values, 4 attention, 7 all
+    adapter_dtype: Dtype | None = None  # None: as the weights
+    frozen_bits: int = 0  # 4 or 8: the frozen weights are quantized
+    gpus: int = 1
+    sharding: Sharding = "none"
+    shards: int = 1  # GPUs one copy of the states is spread over
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    offload_states: bool = False  # weights and optimizer state rest in host memory
+    offload_activations: bool = False
 
     def __post_init__(self) -> None:
         assert min(self.batch_size, self.sequence_tokens, self.accumulation, self.loss_chunks) > 0
+        assert min(self.gpus, self.shards, self.tensor, self.pipeline, self.context) > 0
         assert self.dtype in DTYPES
+        assert self.optimizer in OPTIMIZERS
+        assert self.frozen_bits in (0, 4, 8)
+
+    @property
+    def half(self) -> bool:
+        """Whether multiplies run in 16 bits. bf16 and fp16 are both 2 bytes: neither saves over the other."""
+        return self.dtype != "float32"
+
+    @property
+    def weights_dtype(self) -> Dtype:
+        return self.dtype if self.casts == "none" else "float32"
 
     @property
     def micro_tokens(self) -> int:
-        """Tokens whose activations are in memory together."""
-        return self.batch_size * self.sequence_tokens
+        """Tokens whose activations one GPU holds together."""
+        return -(-self.batch_size * self.sequence_tokens // self.context)
+
+    @property
+    def data_parallel(self) -> int:
+        """GPUs that each read sequences of their own."""
+        return max(1, self.gpus // (self.tensor * self.pipeline * self.context))
 
     @property
     def step_tokens(self) -> int:
-        return self.micro_tokens * self.accumulation
+        """Tokens of one optimizer step over all GPUs."""
+        return self.effective_batch * self.sequence_tokens
 
     @property
     def effective_batch(self) -> int:
         """Sequences per optimizer step: what decides the run that is trained, so no fix may change it."""
-        return self.batch_size * self.accumulation
+        return self.batch_size * self.accumulation * self.data_parallel
