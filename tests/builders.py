@@ -25,15 +25,7 @@ def a_node(node: str = "node-0", *, gpus: int = 8, gpu: str = "h100", usd: int =
 
 
 def joined(node: Node, at_s: int = 0) -> NodeJoined:
-    return NodeJoined(
-        at_s=at_s,
-        site=node.site,
-        node=node.node,
-        gpu=node.gpu,
-        gpus=node.gpus,
-        microusd_per_gpu_hour=node.microusd_per_gpu_hour,
-        declared=node.declared,
-    )
+    return NodeJoined.of(node, at_s=at_s)
 
 
 def granted(

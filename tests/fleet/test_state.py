@@ -19,7 +19,8 @@ from brimful.fleet.events import (
     to_record,
 )
 from brimful.fleet.metrics import measure, percentile
-from tests.builders import a_fleet, a_job, a_node, granted, joined
+from brimful.fleet.node import Node
+from tests.builders import AFleet, a_fleet, a_job, a_node, granted, joined
 
 
 def ended(job: str, *, at_s: int, exit_code: int | None = 0) -> LeaseEnded:
@@ -97,14 +98,39 @@ def test_a_lease_may_end_after_its_node_has_left() -> None:
 
 
 def test_events_survive_json() -> None:
-    job = a_job("a", gpus=2, env=(("A", "1"),), gpu_types=("h100",), budget_microusd=5)
+    job = a_job(
+        "a",
+        gpus=2,
+        env=(("A", "1"),),
+        gpu_types=("h100",),
+        budget_microusd=5,
+        rates=(("h100", 1.0), ("k80", 0.1)),
+    )
     events: list[Event] = [JobSubmitted(at_s=1, job=job), granted("a", gpus=(0, 1)), ended("a", at_s=4)]
+    events.append(joined(a_node()))
     for event in events:
         kind, version, body = to_record(event)
         assert from_record(kind, version, json.loads(json.dumps(body))) == event
 
 
-@pytest.mark.parametrize(("kind", "version"), [("LeaseEnded", 2), ("Teleported", 1)])
+def test_a_log_written_by_version_0_1_still_opens() -> None:
+    job = {"job": "a", "gpus": 1, "name": "", "tenant": "t", "priority": "normal", "gpu_types": ["h100"]}
+    job |= {"budget_microusd": None, "command": ["true"], "folder": "/", "env": [["A", "1"]]}
+    node = {"at_s": 0, "site": "here", "node": "n", "gpu": "h100", "gpus": 2, "declared": True}
+    lease = {"at_s": 1, "lease": "a.1", "job": "a", "node": "n", "gpus": [1], "microusd_per_gpu_hour": 5}
+    world = AFleet([]).then(
+        from_record("NodeJoined", 1, node | {"microusd_per_gpu_hour": 5}),
+        from_record("JobSubmitted", 1, {"at_s": 0, "job": job}),
+        from_record("LeaseGranted", 1, lease),
+        from_record("LeaseEnded", 1, {"at_s": 3, "lease": "a.1", "exit_code": 0, "reason": ""}),
+    )
+    assert world.fleet.jobs["a"].phase == "finished"
+    assert world.fleet.nodes["n"] == Node(
+        site="here", node="n", gpu="h100", gpus=2, declared=True, microusd_per_gpu_hour=5
+    )
+
+
+@pytest.mark.parametrize(("kind", "version"), [("LeaseEnded", 3), ("Teleported", 1)])
 def test_an_event_of_a_newer_brimful_is_refused_not_guessed(kind: str, version: int) -> None:
     with pytest.raises(WorldFailed, match=f"{kind} version {version}"):
         from_record(kind, version, {})

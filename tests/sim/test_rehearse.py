@@ -71,14 +71,14 @@ def test_every_job_that_fits_finishes_and_runs_its_time_once(
     jobs: list[tuple[int, int, int]], order: str
 ) -> None:
     arrivals = [
-        Arrival(at_s=at_s, job=a_job(f"j{i}", gpus=gpus), run_s=run_s)
+        Arrival(at_s=at_s, job=a_job(f"j{i}", gpus=gpus), work_s=run_s)
         for i, (at_s, run_s, gpus) in enumerate(sorted(jobs))
     ]
     outcome = rehearse(arrivals, parse_fleet("2x4@1"), Rules(order=order))
     for arrival in arrivals:
         state = outcome.fleet.jobs[arrival.job.job]
         assert state.phase == "finished"
-        assert [lease.billed_s(outcome.end_s) for lease in state.leases] == [arrival.run_s]
+        assert [lease.billed_s(outcome.end_s) for lease in state.leases] == [arrival.work_s]
     assert outcome.fleet.free("node-0") == outcome.fleet.free("node-1") == (0, 1, 2, 3)
     share = measure(outcome.fleet, now_s=outcome.end_s).allocation_rate
     assert share is None or 0 <= share <= 1

@@ -6,18 +6,22 @@ changed once written: a new meaning is a new version, and the reader keeps under
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from brimful.errors import WorldFailed
 from brimful.fleet.job import Job
+from brimful.fleet.node import Node
+
+# (node, its GPUs) for each node of a gang.
+Parts = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeJoined:
     """A node offers `gpus` GPUs, or its description changed."""
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     at_s: int
     site: str
     node: str
@@ -25,6 +29,19 @@ class NodeJoined:
     gpus: int
     microusd_per_gpu_hour: int
     declared: bool  # True: somebody said so in the settings; False: found on the machine
+    rack: str = ""
+    nvlink_gpus: int = 0
+    cpu_milli: int | None = None
+    memory_mib: int | None = None
+    tier: str = "owned"
+    holes: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, node: Node, *, at_s: int) -> NodeJoined:
+        return cls(at_s=at_s, **{each.name: getattr(node, each.name) for each in fields(Node)})
+
+    def described(self) -> Node:
+        return Node(**{each.name: getattr(self, each.name) for each in fields(Node)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +53,7 @@ class NodeLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSubmitted:
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     at_s: int
     job: Job
 
@@ -50,15 +67,19 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseGranted:
-    """The intent to start: from here on these GPUs are taken, whether or not the process is up yet."""
+    """The intent to start: from here on these GPUs are taken, whether or not the process is up yet.
 
-    version: ClassVar[int] = 1
+    `node` and `gpus` are the first node's; a gang that spans nodes names the others in `rest`.
+    """
+
+    version: ClassVar[int] = 2
     at_s: int
     lease: str
     job: str
     node: str
     gpus: tuple[int, ...]
     microusd_per_gpu_hour: int
+    rest: Parts = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +106,13 @@ class LeaseEnding:
 class LeaseEnded:
     """The engine saw that nothing of it runs any more. Billing ends here and the GPUs are free."""
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     at_s: int
     lease: str
     exit_code: int | None  # None: nobody knows
     reason: str = ""
+    # Useful work of this lease that a later one need not do again. None: the engine cannot tell.
+    kept_work_s: float | None = None
 
 
 Event = (
@@ -131,19 +154,23 @@ def from_record(kind: str, version: int, body: dict[str, Any]) -> Event:
             hint="this database was written by a newer brimful: install that version or restore a backup",
             code="log_too_new",
         )
-    fields = dict(body)
+    filled = dict(body)  # what an older version did not write has its default
     if kind == "JobSubmitted":
-        fields["job"] = _job_from(fields["job"])
+        filled["job"] = _job_from(filled["job"])
     elif kind == "LeaseGranted":
-        fields["gpus"] = tuple(fields["gpus"])
-    event: Event = KINDS[kind](**fields)
+        filled["gpus"] = tuple(filled["gpus"])
+        filled["rest"] = tuple((node, tuple(gpus)) for node, gpus in filled.get("rest", ()))
+    elif kind == "NodeJoined":
+        filled["holes"] = tuple(filled.get("holes", ()))
+    event: Event = KINDS[kind](**filled)
     return event
 
 
 def _job_from(body: dict[str, Any]) -> Job:
     """JSON knows only lists; the noun is hashable and so holds tuples."""
-    fields = dict(body)
-    fields["gpu_types"] = tuple(fields["gpu_types"])
-    fields["command"] = tuple(fields["command"])
-    fields["env"] = tuple((key, value) for key, value in fields["env"])
-    return Job(**fields)
+    filled = dict(body)
+    filled["gpu_types"] = tuple(filled["gpu_types"])
+    filled["command"] = tuple(filled["command"])
+    for pairs in ("env", "rates"):
+        filled[pairs] = tuple((key, value) for key, value in filled.get(pairs, ()))
+    return Job(**filled)

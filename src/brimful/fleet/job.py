@@ -7,18 +7,58 @@ from dataclasses import dataclass
 # A class is a preset bid: who is willing to wait pays less. Lower rank goes first.
 PRIORITIES: dict[str, int] = {"urgent": 0, "normal": 1, "background": 2}
 
+# How close together a gang's GPUs must be, closest first. A wider word allows everything a closer one does.
+WITHIN = ("nvlink", "node", "rack", "site", "any")
+
+WHOLE_GPU = 1000  # gpu_milli of a GPU that is not shared
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A gang of `gpus` workers and the command they run, as it was submitted."""
+    """A gang of `gpus` workers and the command they run, as it was submitted.
+
+    Work is counted in seconds of the whole gang at rate 1.0, so that a job of 100 s of work runs 100 s on its
+    reference GPUs and 50 s where its rate is 2.0. Times `gpus` this is work in reference-GPU-seconds.
+    How much work there is, only the world knows; `predicted_work_s` is what the scheduler may believe.
+    """
 
     job: str
     gpus: int
     name: str = ""
     tenant: str = "default"
+    queue: str = ""  # empty: the tenant's own
     priority: str = "normal"
     gpu_types: tuple[str, ...] = ()  # empty: any
     budget_microusd: int | None = None  # None: no limit was set
     command: tuple[str, ...] = ()
     folder: str = ""  # where the command runs
     env: tuple[tuple[str, str], ...] = ()
+    # What the gang takes besides GPUs, evenly spread over them.
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    gpu_milli: int = WHOLE_GPU  # a share of one GPU: only with gpus=1
+    within: str = "node"
+    # (GPU type, useful work per second) pairs. Empty: 1.0 everywhere; a type that is left out cannot run it.
+    rates: tuple[tuple[str, float], ...] = ()
+    spread_rate: float = 1.0  # speed over several nodes, relative to one node
+    predicted_work_s: float | None = None
+    limit_microusd_per_gpu_hour: int | None = None
+    deadline_s: int | None = None
+    deferrable: bool = False
+    # None: never saves, so a stop loses everything. 0: saves when told to stop, so a stop loses nothing.
+    checkpoint_interval_s: int | None = None
+    checkpoint_cost_s: int = 0  # time a gang holds its GPUs before it works again after a stop
+    min_run_s: int = 0  # left alone this long after each start
+    max_run_s: int | None = None  # stopped after this much running time, all leases together
+    retries: int = 0
+
+    def rate(self, gpu: str) -> float:
+        """Useful work per second on this GPU type; 0.0 where it may not run."""
+        if self.gpu_types and gpu not in self.gpu_types:
+            return 0.0
+        if not self.rates:
+            return 1.0
+        for name, rate in self.rates:
+            if name == gpu:
+                return rate
+        return 0.0

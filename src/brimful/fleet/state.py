@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from bisect import insort
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from brimful.fleet.events import (
     CancelRequested,
@@ -25,29 +24,11 @@ from brimful.fleet.events import (
     NodeLeft,
 )
 from brimful.fleet.job import Job
+from brimful.fleet.node import Node, Pool
+
+__all__ = ["OVER", "Fleet", "JobState", "Lease", "Node", "Pool"]
 
 OVER = frozenset({"finished", "failed", "cancelled"})
-
-
-class Pool(NamedTuple):
-    """GPUs of one type at one site: what has one price."""
-
-    site: str
-    gpu: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    site: str
-    node: str
-    gpu: str
-    gpus: int
-    microusd_per_gpu_hour: int
-    declared: bool
-
-    @property
-    def pool(self) -> Pool:
-        return Pool(self.site, self.gpu)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -142,14 +123,7 @@ class Fleet:
         self.seq += 1
 
     def _join(self, event: NodeJoined) -> None:
-        self.nodes[event.node] = Node(
-            site=event.site,
-            node=event.node,
-            gpu=event.gpu,
-            gpus=event.gpus,
-            microusd_per_gpu_hour=event.microusd_per_gpu_hour,
-            declared=event.declared,
-        )
+        self.nodes[event.node] = event.described()
         held = {i for lease in self.open_leases.values() if lease.node == event.node for i in lease.gpus}
         self._free[event.node] = [i for i in range(event.gpus) if i not in held]
 

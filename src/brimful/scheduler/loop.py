@@ -89,15 +89,7 @@ def _observe(fleet: Fleet, ports: Ports, problems: dict[str, str], *, now_s: int
 def _node_changes(fleet: Fleet, site: str, nodes: dict[str, Node], *, now_s: int) -> Iterator[Event]:
     for name, node in nodes.items():
         if fleet.nodes.get(name) != node:
-            yield NodeJoined(
-                at_s=now_s,
-                site=site,
-                node=name,
-                gpu=node.gpu,
-                gpus=node.gpus,
-                microusd_per_gpu_hour=node.microusd_per_gpu_hour,
-                declared=node.declared,
-            )
+            yield NodeJoined.of(node, at_s=now_s)
     for name, known in fleet.nodes.items():
         if known.site == site and name not in nodes:
             yield NodeLeft(at_s=now_s, node=name)

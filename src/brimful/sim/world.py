@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from brimful.fleet.events import Event, JobSubmitted
 from brimful.fleet.job import Job
@@ -20,11 +21,11 @@ SITE = "sim"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A job as the trace tells it: how long it runs is known to the world, not to the scheduler."""
+    """A job as the trace tells it: how much work it is, is known to the world, not to the scheduler."""
 
     at_s: int
     job: Job
-    run_s: int
+    work_s: float  # useful seconds of the whole gang at rate 1.0
 
 
 class MemoryStore:
@@ -46,10 +47,12 @@ class TimedEngine:
 
     site = SITE
 
-    def __init__(self, nodes: Sequence[Node], run_s: dict[str, int], kernel: Kernel[Arrival | str]) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], work_s: dict[str, float], kernel: Kernel[Arrival | str]
+    ) -> None:
         self.now_s = 0
         self._nodes = nodes
-        self._run_s = run_s
+        self._work_s = work_s
         self._kernel = kernel
         self._running: dict[str, int] = {}  # lease -> when it started
         self._news: list[Observation] = []
@@ -62,7 +65,7 @@ class TimedEngine:
             return
         self._running[lease] = self.now_s
         self._news.append(Observation(lease=lease, state="running", started_s=self.now_s))
-        self._kernel.at(self.now_s + self._run_s[job.job], lease)
+        self._kernel.at(self.now_s + ceil(self._work_s[job.job]), lease)
 
     def stop(self, lease: str, *, grace_s: int) -> None:  # noqa: ARG002 - it obeys at once
         if lease in self._running:
@@ -108,7 +111,7 @@ def rehearse(
     kernel: Kernel[Arrival | str] = Kernel()
     for arrival in arrivals:
         kernel.at(arrival.at_s, arrival)
-    engine = TimedEngine(nodes, {a.job.job: a.run_s for a in arrivals}, kernel)
+    engine = TimedEngine(nodes, {a.job.job: a.work_s for a in arrivals}, kernel)
     store = MemoryStore()
     ports = Ports(store=store, engines={SITE: engine}, clearing=PostedPrice())
     fleet, waits, ended = Fleet(), {}, 0

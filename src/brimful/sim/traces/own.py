@@ -83,7 +83,7 @@ def _arrival(row: dict[str, str | None], where: str) -> Arrival:
     return Arrival(
         at_s=_whole(row, "submit_s", where, low=0, high=MAX_S),
         job=job,
-        run_s=_whole(row, "run_s", where, low=0, high=MAX_S),
+        work_s=_whole(row, "run_s", where, low=0, high=MAX_S),
     )
 
 

@@ -1,0 +1,40 @@
+"""What a fleet is made of: sites hold racks, racks hold nodes, nodes hold NVLink domains of GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+TIERS = ("owned", "reserved", "on_demand", "spot")
+
+
+class Pool(NamedTuple):
+    """GPUs of one type at one site and tier: what has one price."""
+
+    site: str
+    gpu: str
+    tier: str = "owned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    site: str
+    node: str
+    gpu: str
+    gpus: int
+    microusd_per_gpu_hour: int
+    declared: bool
+    rack: str = ""  # empty: nobody said, and all such nodes of a site count as one rack
+    nvlink_gpus: int = 0  # GPUs of one NVLink domain; 0: the whole node is one
+    cpu_milli: int | None = None  # None: nobody counts them, so they never run out
+    memory_mib: int | None = None
+    tier: str = "owned"
+    holes: tuple[int, ...] = ()  # indices of GPUs that are there but bad
+
+    @property
+    def pool(self) -> Pool:
+        return Pool(self.site, self.gpu, self.tier)
+
+    @property
+    def good_gpus(self) -> int:
+        return self.gpus - len(self.holes)
