@@ -13,33 +13,59 @@ from brimful.specs.training import Training
 
 
 def layer_matmul_parameters(model: Model) -> int:
-    """Weights one layer multiplies by: queries, keys and values, output, and the two sides of the MLP."""
-    qkv = model.width * (model.width + 2 * model.kv_heads * model.head_width)
-    return qkv + model.width * model.width + 2 * model.width * model.mlp_width
+    """Weights one layer multiplies by: queries, keys and values, output, and the sides of the MLP."""
+    attention = model.width * (2 * model.query_width + 2 * model.kv_width)
+    return attention + (3 if model.gated else 2) * model.width * model.mlp_width
+
+
+def output_parameters(model: Model) -> int:
+    """The projection from hidden state to vocabulary, which every token passes; a classifier's is negligible."""
+    return 0 if model.classes is not None else model.vocab * model.width
 
 
 def matmul_parameters(model: Model) -> int:
     """N of the 6N: what each token is multiplied by, the output projection included."""
-    return model.layers * layer_matmul_parameters(model) + model.vocab * model.width
+    return model.layers * layer_matmul_parameters(model) + output_parameters(model)
 
 
 def parameters(model: Model) -> int:
-    """Every trained number, as `sum(p.numel() for p in model.parameters())` counts them.
+    """Every number of the model, as `sum(p.numel() for p in model.parameters())` counts them.
 
-    Formula: layers · (matmuls + norms + biases) + final norm + token table + position table, and the
-    output projection once more where it is not tied.
+    Formula: layers · (matmuls + norms + biases) + final norm + tables, and the output projection once more
+    where it is not tied.
     """
-    norm = model.width * (2 if model.bias else 1)
-    qkv_bias = model.width + 2 * model.kv_heads * model.head_width
-    biases = qkv_bias + model.width + model.mlp_width + model.width if model.bias else 0
-    layer = layer_matmul_parameters(model) + 2 * norm + biases
-    tables = (model.vocab * (1 if model.tied else 2) + model.positions) * model.width
-    return model.layers * layer + norm + tables
+    norm = _norm_parameters(model)
+    biases = 0
+    if model.bias if model.qkv_bias is None else model.qkv_bias:
+        biases += model.query_width + 2 * model.kv_width
+    if model.bias:
+        biases += model.width + (2 if model.gated else 1) * model.mlp_width + model.width
+    heads = 2 * model.head_width if model.qk_norm else 0
+    layer = layer_matmul_parameters(model) + model.norms * norm + biases + heads
+    tables = (model.vocab + model.positions + model.segments) * model.width
+    # an encoder normalizes its embedding, a decoder what leaves its last layer
+    return model.layers * layer + norm + tables + _head_parameters(model)
+
+
+def _norm_parameters(model: Model) -> int:
+    bias = model.bias if model.norm_bias is None else model.norm_bias
+    return model.width * (2 if bias and model.norm == "layer" else 1)
+
+
+def _head_parameters(model: Model) -> int:
+    """What stands behind the last layer and is not the tied table."""
+    if model.classes is not None:
+        pooler = model.width * model.width + model.width
+        return pooler + model.width * model.classes + model.classes
+    if model.encoder:  # BERT's masked-language head: a dense layer, a norm, and a bias on the tied table
+        return model.width * model.width + model.width + 2 * model.width + model.vocab
+    output = 0 if model.tied else model.vocab * model.width
+    return output + (model.vocab if model.head_bias else 0)
 
 
 def forward_flops_per_token(model: Model, *, sequence_tokens: int) -> int:
     """2 per weight multiplied, and 4·T·d per layer for scores and their sum with the values."""
-    return 2 * matmul_parameters(model) + 4 * model.layers * model.width * sequence_tokens
+    return 2 * matmul_parameters(model) + 4 * model.layers * model.query_width * sequence_tokens
 
 
 def model_flops_per_token(model: Model, *, sequence_tokens: int) -> int:
@@ -48,16 +74,22 @@ def model_flops_per_token(model: Model, *, sequence_tokens: int) -> int:
 
 
 def step_flops(model: Model, training: Training) -> int:
-    """FLOPs of one optimizer step that MFU counts."""
+    """FLOPs of one optimizer step over all GPUs that MFU counts."""
     return model_flops_per_token(model, sequence_tokens=training.sequence_tokens) * training.step_tokens
 
 
 def recompute_flops(model: Model, training: Training) -> int:
-    """FLOPs of one optimizer step that HFU adds: what is multiplied a second time to save memory."""
+    """FLOPs of one optimizer step that HFU adds: what is multiplied a second time to save memory.
+
+    Selective checkpointing keeps attention and every other multiply, and makes about half again.
+    """
     flops = 0
-    if training.checkpointing == "full":
+    if training.checkpointing != "none":
         layers = 2 * model.layers * layer_matmul_parameters(model)
-        flops += layers + 4 * model.layers * model.width * training.sequence_tokens
-    if training.loss_chunks > 1:
-        flops += 2 * model.vocab * model.width
+        if training.checkpointing == "selective":
+            flops += layers // 2
+        else:
+            flops += layers + 4 * model.layers * model.query_width * training.sequence_tokens
+    if training.loss_chunks > 1 or training.fused_loss:
+        flops += 2 * output_parameters(model)
     return flops * training.step_tokens

@@ -30,7 +30,9 @@ class Model:
     gated: bool = False  # SwiGLU, GeGLU: three matrices in the MLP instead of two
     norm: Norm = "layer"
     norms: int = 2  # norms a layer has across its width
+    norm_bias: bool | None = None  # None: as `bias` for layer norms; an rms norm never has one
     qkv_bias: bool | None = None  # None: as `bias`
+    head_bias: bool = False  # on the output projection
     qk_norm: bool = False  # a norm over each head of queries and keys
     parallel: bool = False  # attention and MLP read the same input and are added together
     rotary: bool = False
