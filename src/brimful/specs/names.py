@@ -1,0 +1,100 @@
+"""Catalogs that know their entries by any name people use: GPUs in `gpus.toml`, models in `models.toml`.
+
+A catalog is a TOML file with one self-contained table per entry. A lookup parses that one table only, because
+reading all of them costs as much as starting Python, and start-up time is a promise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from brimful.errors import NotFound
+
+_TOO_MANY = 8  # how many choices an ambiguous name may list before it stops helping
+
+Words = Callable[[str], list[str]]  # a name -> the words that tell entries apart
+
+
+class Catalog:
+    """The tables of one file, found by name, title or alias."""
+
+    def __init__(self, file: str, *, kind: str, words: Words, listing: str, drops: str = "") -> None:
+        self.kind = kind  # as a sentence says it: "GPU"
+        self._path = Path(__file__).parent / file
+        self._words = words
+        self._listing = listing  # where all of them can be seen
+        self._drops = drops  # a first word people leave out: "rtx "
+
+    def find(self, text: str) -> str:
+        """The entry meant by `text`, written the way people write it.
+
+        An exact name, title or alias wins; else the one entry whose name holds every word. A name that
+        several share is refused with the choices.
+        """
+        wanted = self._key(text)
+        exact = [name for name, keys in self._index.items() if wanted in keys]
+        if wanted and len(exact) == 1:
+            return exact[0]
+        words = set(self._words(text))
+        holding = exact or [name for name in self._index if words and words <= set(self._words(name))]
+        if len(holding) == 1:
+            return holding[0]
+        if holding:
+            shown = ", ".join(holding[:_TOO_MANY]) + (", …" if len(holding) > _TOO_MANY else "")
+            raise NotFound(
+                f"{text!r} may be any of {len(holding)} {self.kind}s: {shown}",
+                hint="name one of them",
+                code=f"ambiguous_{self.kind.lower()}",
+            )
+        raise self._unknown(text)
+
+    def names(self) -> list[str]:
+        """Every entry, in the order of the file."""
+        return list(self._tables)
+
+    def row(self, name: str) -> dict[str, Any]:
+        """One table, parsed."""
+        import tomllib
+
+        return tomllib.loads(self._tables[name])
+
+    def _unknown(self, text: str) -> NotFound:
+        from difflib import get_close_matches
+
+        spoken = {key: name for name, keys in self._index.items() for key in keys}
+        close = get_close_matches(self._key(text), spoken, n=4, cutoff=0.55)
+        near = dict.fromkeys(spoken[key] for key in close)
+        hint = f"did you mean {' or '.join(list(near)[:3])}? " if near else ""
+        return NotFound(
+            f"no {self.kind} called {_shorten(text)!r} is known",
+            hint=hint + self._listing,
+            code=f"unknown_{self.kind.lower()}",
+        )
+
+    def _key(self, text: str) -> str:
+        return " ".join(self._words(text))
+
+    @cached_property
+    def _tables(self) -> dict[str, str]:
+        """Name -> the lines of its table, not parsed yet. A name with a dot stands in quotes."""
+        parts = (part.partition("]\n") for part in self._path.read_text(encoding="utf-8").split("\n[")[1:])
+        return {name.strip('"'): body for name, _, body in parts}
+
+    @cached_property
+    def _index(self) -> dict[str, frozenset[str]]:
+        """Name -> every way of spelling it that means this entry and no other variant of it."""
+        index = {}
+        for name, body in self._tables.items():
+            lines = [line for line in body.splitlines() if line.startswith(("title", "aliases"))]
+            spoken = [name, *re.findall(r'"([^"]+)"', " ".join(line.partition(" = ")[2] for line in lines))]
+            keys = {self._key(word) for word in spoken}
+            index[name] = frozenset(keys | {key.removeprefix(self._drops) for key in keys})
+        return index
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,97 @@
+"""Models by name: `models.toml` has their sizes, and here stands what every size of a family shares.
+
+A family is what Hugging Face calls `model_type`, so the reader of config.json uses the same table.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any
+
+from brimful.specs.model import Model
+from brimful.specs.names import Catalog
+
+_LLAMA: dict[str, Any] = {"gated": True, "norm": "rms", "rotary": True, "tied": False, "bias": False}
+_GPT2: dict[str, Any] = {"learned": True, "tied": True, "bias": True}
+
+# Family -> fields of Model. `learned`: a table with a row per position, and `extra_positions` more.
+# Source: modeling_*.py of huggingface/transformers for each model_type.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "gpt2": _GPT2,
+    "gpt_neo": {**_GPT2, "qkv_bias": False},
+    "gpt_neox": {"rotary": True, "parallel": True, "tied": False, "bias": True},
+    "opt": {**_GPT2, "extra_positions": 2},
+    "mpt": {"tied": True, "bias": False},
+    "falcon": {
+        "rotary": True, "parallel": True, "norms": 1, "tied": True, "bias": False, "norm_bias": True,
+    },
+    "phi": {"rotary": True, "parallel": True, "norms": 1, "tied": False, "bias": True, "head_bias": True},
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "phi3": _LLAMA,
+    "qwen2": {**_LLAMA, "qkv_bias": True},
+    "qwen3": {**_LLAMA, "qk_norm": True},
+    "gemma": {**_LLAMA, "tied": True},
+    "gemma2": {**_LLAMA, "tied": True, "norms": 4},
+    "gemma3_text": {**_LLAMA, "tied": True, "norms": 4, "qk_norm": True},
+    "bert": {**_GPT2, "encoder": True, "segments": 2},
+}  # fmt: skip
+
+_NOT_OF_MODEL = frozenset({"title", "aliases", "family", "context", "parameters", "source"})
+_FIELDS = frozenset(field.name for field in fields(Model))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """A published model: its shape, and what was published about it."""
+
+    model: Model
+    title: str
+    family: str
+    context_tokens: int  # the longest sequence it was made for
+    parameters: int | None  # the published total; None where we do not know one
+    source: str
+
+
+def find_preset(text: str) -> Preset:
+    """The model meant by `text`: 'llama-3.1-8b', 'meta-llama/Llama-3.1-8B-Instruct', 'Llama 3.1 8B'."""
+    return _load(_CATALOG.find(text))
+
+
+def all_presets() -> tuple[Preset, ...]:
+    """Every model of the catalog, in the order of the file."""
+    return tuple(_load(name) for name in _CATALOG.names())
+
+
+def family_model(family: str, *, name: str, context: int, **sizes: Any) -> Model:  # noqa: ANN401
+    """A model of this family; `sizes` are fields of Model and overrule what the family shares."""
+    shared = dict(FAMILIES[family])
+    positions = context + shared.pop("extra_positions", 0) if shared.pop("learned", False) else 0
+    given = {"kv_heads": sizes.get("heads"), "positions": positions, **shared, **sizes}
+    # A detail worth a bias vector or two that Model has no word for yet is left out.
+    return Model(name=name, **{key: value for key, value in given.items() if key in _FIELDS})
+
+
+def _words(text: str) -> list[str]:
+    """'meta-llama/Llama-3.1-8B' -> llama 3.1 8 b: the owner goes, digits stand apart, versions stay whole."""
+    plain = text.lower()[:200].rpartition("/")[2].replace("_", ".")
+    return re.findall(r"[a-z]+|\d+(?:\.\d+)*", plain)
+
+
+_CATALOG = Catalog("models.toml", kind="model", words=_words, listing="`brimful fit --models` lists them all")
+
+
+@cache
+def _load(name: str) -> Preset:
+    row = _CATALOG.row(name)
+    sizes = {key: value for key, value in row.items() if key not in _NOT_OF_MODEL}
+    return Preset(
+        model=family_model(row["family"], name=name, context=row["context"], **sizes),
+        title=row["title"],
+        family=row["family"],
+        context_tokens=row["context"],
+        parameters=row.get("parameters"),
+        source=row["source"],
+    )
