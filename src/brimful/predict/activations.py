@@ -1,25 +1,32 @@
-"""What the forward pass keeps for the backward pass, by kind, in a nanoGPT-type decoder.
+"""What the forward pass keeps for the backward pass, by kind, in one layer of a transformer.
 
-Notation: N tokens in memory together, d width, m MLP width, k = kv_heads · head_width, T sequence, H heads,
-h bytes of a number under autocast (2, or 4 in fp32).
+Notation: N tokens in memory together, d width, q width of all query heads, k of all key heads, m MLP width,
+T sequence, H heads; h bytes of a number in a matmul (2, or 4 in fp32), r bytes of the residual stream (4
+under autocast, like the embedding it starts from; else h).
 
-What autograd keeps in one layer, and why:
+What autograd keeps, and why. "full" marks what only a trained weight needs; a frozen linear layer needs its
+input for nothing.
 
-    norm input           4·N·d  twice   the residual stream is fp32, like the embedding it starts from
-    norm mean, 1/std     8·N    twice   fp32, one pair for each token
-    norm output          h·N·d  twice   cast to h for the next matmul, whose weight gradient needs it
-    q, k, v              h·N·(d+2k)     one buffer out of one matmul; attention keeps views of it
-    attention output     h·N·d          kept by attention and by the output matmul, one buffer
+    layer norm input     r·N·d          the fused kernel makes the output again from input, mean and 1/std
+    rms norm input       4·N·d          written in Python it works on an fp32 copy, and keeps that
+    rms norm, scaled     h·N·d  full    the gradient of its weight needs the normalized value
+    norm output          h·N·d  full    cast to h for the next matmul, whose weight gradient needs it
+    q, k, v              h·N·(q+2k)     attention keeps them; shared keys are written out for every head
+    q, k turned          h·N·(q+k)      rotary positions make new ones, while v holds on to the old buffer
+    attention output     h·N·q          kept by attention and by the output matmul, one buffer
     log-sum-exp          4·N·H          flash attention's stand-in for the N·H·T score matrix
+    scores (math)        N·H·T·…        softmax's output, the dropout mask, and what meets the values
     MLP before GELU      h·N·m          GELU's backward pass needs its input
-    MLP after GELU       h·N·m          the second matmul's weight gradient needs it
+    MLP after GELU       h·N·m  full    the second matmul's weight gradient needs it
+    gated MLP            3·h·N·m        gate, its activation and the other side, for the product's gradient
+    gated, product       h·N·m  full    the last matmul's weight gradient needs it
 
-With m = 4d and h = 2 that is 36·N·d bytes, and small change. The outputs of the two halves are not kept:
-adding needs nothing back. Compiling changes nothing here: the partitioner keeps the normalized value
-instead of the norm's input, of equal size, and will not recompute what a backward matmul must read anyway.
-Source: derived from PyTorch's derivative formulas; the list of tensors that `saved_tensors_hooks` and the
-min-cut partitioner of torch 2.13 keep for such a model is the same.
-Leaves out: sliding windows, gated MLPs, rotary positions.
+Compiling: the min-cut partitioner keeps what a backward matmul must read and makes the pointwise steps in
+between again. So an rms norm keeps the residual in h instead of fp32 copies, and a gated MLP does not keep
+its activation. A GPT-2 layer has nothing of the kind and keeps as much as before.
+Source: derived from PyTorch's derivative formulas; what `saved_tensors_hooks` and the partitioner of torch
+2.13 keep for a GPT is compared in tests/predict/test_torch.py.
+Leaves out: sliding windows, mixture of experts.
 """
 
 from __future__ import annotations
@@ -29,93 +36,189 @@ from brimful.specs.model import Model
 from brimful.specs.training import Training
 
 FP32_BYTES = 4
+MASK_BYTES = 1  # a dropout mask has a byte for each number
 
 
 def number_bytes(training: Training) -> int:
-    """Bytes of a number in a matrix multiply. bf16 and fp16 are both 2: neither saves over the other."""
-    return 4 if training.dtype == "float32" else 2
+    """Bytes of a number in a matrix multiply."""
+    return 2 if training.half else 4
+
+
+def residual_bytes(training: Training) -> int:
+    """Bytes of a number in the residual stream."""
+    return FP32_BYTES if training.casts == "autocast" else number_bytes(training)
 
 
 def layer_bytes(model: Model, training: Training) -> dict[str, int]:
-    """What one layer keeps, by kind; the table in this file's docstring."""
-    n, d, h = training.micro_tokens, model.width, number_bytes(training)
-    kv_width = model.kv_heads * model.head_width
-    attention = h * n * d + h * n * (d + 2 * kv_width) + h * n * d
-    if training.attention == "flash":
-        attention += FP32_BYTES * n * model.heads
-    else:
-        # softmax runs in fp32 under autocast and keeps its output; the next matmul keeps it cast to h
-        scores = n * model.heads * training.sequence_tokens
-        attention += (FP32_BYTES + (h if h == 2 else 0)) * scores
-    return {
-        "norms": 2 * (FP32_BYTES * n * d + 2 * FP32_BYTES * n),
-        "attention": attention,
-        "MLP": h * n * d + 2 * h * n * model.mlp_width,
-        # compiled code draws the mask again from its seed; eager keeps a byte for each number
-        "dropout masks": 2 * n * d if model.dropout > 0 and not training.compiled else 0,
+    """What one layer keeps on one GPU, by kind; the table in this file's docstring."""
+    n = training.micro_tokens
+    kinds = {
+        "norms": _norms(model, training),
+        "attention": _attention(model, training),
+        "MLP": _mlp(model, training),
+        "dropout masks": _masks(model, training),
+        "adapter": _adapter(model, training),
     }
+    return {kind: n * each // training.tensor for kind, each in kinds.items()}
+
+
+def _norms(model: Model, training: Training) -> int:
+    """Bytes a token for the norms' own inputs. Parallel attention and MLP share theirs."""
+    d, h, r = model.width, number_bytes(training), residual_bytes(training)
+    inputs = 1 if model.parallel else model.norms
+    if model.norm == "layer":
+        return inputs * (r * d + 2 * FP32_BYTES)
+    if training.compiled:
+        return inputs * (r * d + FP32_BYTES)
+    scaled = h * d if training.tuning == "full" else 0
+    return inputs * (FP32_BYTES * d + FP32_BYTES) + model.norms * scaled
+
+
+def _attention(model: Model, training: Training) -> int:
+    d, h = model.width, number_bytes(training)
+    q, k = model.query_width, model.kv_width
+    keeps_inputs = training.tuning == "full" or training.frozen_bits > 0
+    total = h * d if keeps_inputs else 0  # the norm's output
+    if model.rotary and not training.compiled and k == q:
+        total += h * (q + k) + h * (q + 2 * k)  # turned q and k; v keeps the fused buffer
+    else:
+        total += 3 * h * q  # shared keys and values are written out for every head
+    total += h * q  # the result
+    if training.attention == "math":
+        return total + _scores(model, training)
+    return total + FP32_BYTES * model.heads
+
+
+def _scores(model: Model, training: Training) -> int:
+    """Bytes a token for the score matrix of plain attention.
+
+    Softmax runs in fp32 under autocast and keeps its output; dropout adds a mask and a new tensor; the
+    matmul with the values keeps what it reads, cast to h.
+    """
+    h, dropped = number_bytes(training), model.attention_dropout > 0
+    softmax = FP32_BYTES if training.casts == "autocast" else h
+    read = h if dropped or softmax != h else 0
+    each = softmax + read + (MASK_BYTES if dropped else 0)
+    return each * model.heads * training.sequence_tokens
+
+
+def _mlp(model: Model, training: Training) -> int:
+    d, m, h = model.width, model.mlp_width, number_bytes(training)
+    keeps_inputs = training.tuning == "full" or training.frozen_bits > 0
+    inputs = h * (d + m) if keeps_inputs else 0
+    if model.parallel and keeps_inputs and model.norms == 1:
+        inputs -= h * d  # attention reads the same norm output
+    if model.gated:
+        return inputs + (2 if training.compiled else 3) * h * m
+    return inputs + model.gelu_tensors * h * m
+
+
+def _masks(model: Model, training: Training) -> int:
+    """Dropout after attention and MLP. Compiled code draws the mask again from its seed."""
+    if model.dropout == 0 or training.compiled:
+        return 0
+    return 2 * MASK_BYTES * model.width
+
+
+def _adapter(model: Model, training: Training) -> int:
+    """What the small trained part keeps in one layer."""
+    if training.tuning == "full":
+        return 0
+    h = FP32_BYTES if training.adapter_dtype == "float32" else number_bytes(training)
+    if training.tuning == "adapter":
+        return h * model.width
+    # LoRA keeps each adapted layer's input, in its own format and after a dropout of its own. Up to four of
+    # the seven linear layers are attention's; the last of the MLP reads m numbers.
+    wide = max(0, training.targets - 4) / 3
+    inputs = min(training.targets, 4) * model.width + wide * (2 * model.width + model.mlp_width)
+    return round(inputs * (h + MASK_BYTES)) + training.targets * training.rank * h
+
+
+def ends_bytes(model: Model, training: Training) -> int:
+    """Outside the layers: the last norm with its output, and the token ids of this batch and the next."""
+    h, r = number_bytes(training), residual_bytes(training)
+    return training.micro_tokens * ((r + h) * model.width + 2 * FP32_BYTES + 4 * 8)
 
 
 def kept_items(model: Model, training: Training) -> list[Item]:
     """Activations alive at the end of the forward pass."""
-    n, d, h = training.micro_tokens, model.width, number_bytes(training)
-    ends = (FP32_BYTES + h) * n * d + 2 * FP32_BYTES * n
-    # this micro-batch's tokens and targets, and the next ones that train.py loads ahead, as int64
-    ends += 4 * 8 * n
+    layers = -(-model.layers // training.pipeline)
+    # A pipeline stage holds the activations of as many micro-batches as there are stages behind it.
+    held = layers * (training.pipeline if training.pipeline > 1 else 1)
+    ends = Item("activations: ends", ends_bytes(model, training), "final norm, token ids")
     if training.checkpointing == "full":
-        return [
-            Item(
-                "activations: layer inputs",
-                FP32_BYTES * n * d * model.layers,
-                "checkpointing keeps each layer's fp32 input only",
-            ),
-            Item("activations: ends", ends, "final norm, token ids"),
-        ]
+        inputs = residual_bytes(training) * training.micro_tokens * model.width // training.tensor
+        kept = 0 if training.offload_activations else held * inputs
+        return [Item("activations: layer inputs", kept, "checkpointing keeps each layer's input only"), ends]
     layer = layer_bytes(model, training)
+    if training.checkpointing == "selective":
+        kept = held * _selective(model, training)
+        return [Item("activations: kept", kept, "layer inputs, attention, every other multiply"), ends]
     whys = {
-        "norms": "two fp32 norm inputs a layer",
+        "norms": "the norms' inputs" + (" in fp32" if training.casts == "autocast" else ""),
         "attention": "norm output, q k v and result"
-        + ("" if (training.attention == "flash") else ", and the score matrix"),
-        "MLP": f"its input, and {model.mlp_width} wide before and after GELU",
+        + (", and the score matrix" if training.attention == "math" else ""),
+        "MLP": f"its input, and {model.mlp_width} wide in between",
         "dropout masks": "one byte for each number dropped or kept",
+        "adapter": "inputs of the adapted layers",
     }
-    items = [
-        Item(f"activations: {kind}", model.layers * layer[kind], whys[kind]) for kind in layer if layer[kind]
-    ]
-    return [*items, Item("activations: ends", ends, "final norm, token ids")]
+    items = [Item(f"activations: {kind}", held * layer[kind], whys[kind]) for kind in layer if layer[kind]]
+    return [*items, ends]
+
+
+def _selective(model: Model, training: Training) -> int:
+    """Selective checkpointing per op: keeps the layer input, attention's result and every other multiply.
+
+    Source: torchtitan's policy saves the first, third, fifth and seventh of a layer's multiplies (queries,
+    values, gate, MLP output) and makes the others again.
+    """
+    h = number_bytes(training)
+    numbers = model.width + model.query_width + model.kv_width + model.mlp_width + model.width
+    each = h * (numbers + model.query_width) + FP32_BYTES * model.heads
+    return training.micro_tokens * each // training.tensor
 
 
 def layer_backward_bytes(model: Model, training: Training) -> int:
     """Temporaries while the last layer's MLP runs backward, and its activations again if checkpointed.
 
-    Formula: fp32 gradient of the residual and its cast, (4+h)·N·d; gradients after and before GELU, 2·h·N·m;
-    the weight gradient in h and cast to fp32, (h+4)·d·m.
+    Formula: gradient of the residual and its cast, (r+h)·N·d; gradients on both sides of the activation,
+    2·h·N·m; the weight gradient in h and cast to the gradient's format, d·m.
     """
     n, d, h = training.micro_tokens, model.width, number_bytes(training)
-    gradients = (FP32_BYTES + h) * n * d + 2 * h * n * model.mlp_width
-    weight = (h + FP32_BYTES if h == 2 else FP32_BYTES) * d * model.mlp_width
-    again = sum(layer_bytes(model, training).values()) if (training.checkpointing == "full") else 0
-    return gradients + weight + again
+    gradients = (residual_bytes(training) + h) * n * d + 2 * h * n * model.mlp_width
+    weight = 0
+    if training.tuning == "full":
+        weight = (
+            (h + FP32_BYTES if training.casts == "autocast" and training.half else h) * d * model.mlp_width
+        )
+    again = sum(layer_bytes(model, training).values()) if training.checkpointing != "none" else 0
+    return (gradients + weight) // training.tensor + again
 
 
 def logits_bytes_per_number(training: Training) -> dict[str, int]:
-    """Bytes for each of the N·V logits at three moments, as nanoGPT's loop holds them.
+    """Bytes for each of the N·V logits at four moments.
 
     `logits, loss = model(X, Y)` keeps the last micro-step's logits alive through the next forward pass.
 
-    Eager forward:   old logits h, new logits h, fp32 copy 4 (autocast's cross entropy), log-softmax 4
-    Eager backward:  logits h, log-softmax 4, gradient of the loss 4, gradient of the log-softmax 4
-    Compiled:        the fp32 steps are fused away. Forward: old and new logits, 2h. Backward: logits h,
-                     their gradient h, and h of zeros: the graph returns the logits, and autograd fills in
-                     a gradient for them although nobody uses it
+    Eager forward:   old logits h, new logits h, fp32 copy 4 (half precision), log-softmax 4
+    Eager backward:  logits h, log-softmax 4, gradient of the loss 4, gradient of the log-softmax 4; and the
+                     fp32 copy where a model's own `.float()` and not autocast made it
+    Compiled, loss in the graph (autocast, as nanoGPT): the fp32 steps are fused away. Forward: old and new
+                     logits, 2h. Backward: logits h, their gradient h, and h of zeros: the graph returns the
+                     logits, and autograd fills in a gradient for them although nobody uses it
+    Compiled, loss apart: fp32 logits leave the graph; logits 4, log-softmax 4, gradient 4
     Output matmul:   logits h, their gradient h
-    In chunks:       no logits outlive their chunk
+    In chunks:       every chunk's logits wait in h with their log-softmax for the backward pass
     """
     h = number_bytes(training)
-    copy = FP32_BYTES if h == 2 else 0
+    copy = FP32_BYTES if training.half else 0
+    if training.fused_loss:
+        return {"forward": 0, "backward": 0, "output": 0, "after": 0}
     if training.loss_chunks > 1:
-        peak = 2 * h if training.compiled else h + 3 * FP32_BYTES
-        return {"forward": peak, "backward": peak, "output": 2 * h, "after": 0}
-    if training.compiled:
+        return {"forward": 2 * h, "backward": 2 * h, "output": 2 * h, "after": 0}
+    if training.compiled and training.casts == "autocast":
         return {"forward": 2 * h, "backward": 3 * h, "output": 2 * h, "after": h}
-    return {"forward": 2 * h + copy + FP32_BYTES, "backward": h + 3 * FP32_BYTES, "output": 2 * h, "after": h}
+    if training.compiled:
+        return {"forward": h + 2 * FP32_BYTES, "backward": 3 * FP32_BYTES, "output": 2 * h, "after": 0}
+    backward = 4 * FP32_BYTES if training.casts != "autocast" and training.half else h + 3 * FP32_BYTES
+    return {"forward": 2 * h + copy + FP32_BYTES, "backward": backward, "output": 2 * h, "after": h}

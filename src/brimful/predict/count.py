@@ -19,7 +19,7 @@ def layer_matmul_parameters(model: Model) -> int:
 
 
 def output_parameters(model: Model) -> int:
-    """The projection from hidden state to vocabulary, which every token passes; a classifier's is negligible."""
+    """The projection from hidden state to vocabulary; next to nothing where a classifier stands instead."""
     return 0 if model.classes is not None else model.vocab * model.width
 
 

@@ -20,8 +20,15 @@ from brimful.predict.activations import (
     logits_bytes_per_number,
     number_bytes,
 )
-from brimful.predict.count import matmul_parameters, parameters
+from brimful.predict.count import output_parameters
 from brimful.predict.overhead import CACHE_FRAC, context_bytes, workspace_bytes
+from brimful.predict.states import (
+    cast_bytes,
+    fixed_items,
+    gathered_bytes,
+    gradient_bytes,
+    reduce_bytes,
+)
 from brimful.specs.estimate import Interval, Item, Memory
 from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
@@ -81,81 +88,71 @@ def _largest(moments: list[_Moment]) -> _Moment:
 
 
 def _moments(model: Model, training: Training, gpu: Gpu, *, first: bool) -> list[_Moment]:
-    """The five candidates. In the first step AdamW has no state until its optimizer step creates it."""
-    h, n, v = number_bytes(training), training.micro_tokens, model.vocab
+    """The five candidates. In the first step the optimizer has no state until its own step creates it."""
     kept = kept_items(model, training)
-    casts = _casts(model, training)
+    casts = Item("weight casts", cast_bytes(model, training), f"autocast's {training.dtype} copies")
+    gathered = Item("gathered weights", gathered_bytes(model, training), "two layers and the tables, whole")
+    scratch = Item("workspaces", workspace_bytes(gpu), "cuBLAS scratch")
     per_number = logits_bytes_per_number(training)
-    table = v * model.width
+    numbers = 0 if model.classes is not None else training.micro_tokens * model.vocab // training.tensor
+    every = gradient_bytes(model, training)
     # Gradients of earlier micro-steps wait to be added to; without accumulation there are none yet.
-    waiting = parameters(model) if training.accumulation > 1 else 0
+    waiting = every if training.accumulation > 1 else 0
+    head = _head_gradient_bytes(model, training)
 
-    def during(
-        name: str, *, gradients: int, logits: int, temporary: int, why: str, alive: bool = True
-    ) -> _Moment:
+    def during(name: str, *, gradients: int, logits: str, temporary: int, why: str) -> _Moment:
+        alive = name != OPTIMIZER_STEP
         moving = [
             *(kept if alive else []),
-            Item("logits and loss", logits, _logits_why(model, training, name)),
+            Item("logits and loss", per_number[logits] * numbers, _logits_why(model, training, name)),
+            Item("temporaries", temporary, why),
         ]
-        moving.append(Item("temporaries", temporary, why))
-        has_state = not first or name == OPTIMIZER_STEP
-        fixed = [*_states(model, gradients=gradients, has_state=has_state), *(casts if alive else [])]
-        fixed.append(Item("workspaces", workspace_bytes(gpu), "cuBLAS scratch"))
-        return _Moment(name, (*fixed, *(i for i in moving if i.bytes)), sum(i.bytes for i in moving))
+        fixed = fixed_items(model, training, gradients=gradients, has_state=not first or not alive)
+        fixed += [casts, gathered, scratch] if alive else [scratch]
+        items = tuple(item for item in (*fixed, *moving) if item.bytes)
+        return _Moment(name, items, sum(item.bytes for item in moving))
 
-    def logits(moment: str) -> int:
-        return per_number[moment] * v * (-(-n // training.loss_chunks))
-
-    table_gradient = (h + FP32_BYTES if h == 2 else FP32_BYTES) * table
-    layer = layer_backward_bytes(model, training)
-    # foreach AdamW makes one more fp32 copy on the way; the fused kernel none
-    step = 0 if (training.optimizer_kernel == "fused") else FP32_BYTES * parameters(model)
+    again = " and its activations made again" if training.checkpointing != "none" else ""
+    layer = layer_backward_bytes(model, training) + reduce_bytes(model, training)
     return [
-        during("end of the forward pass", gradients=waiting, logits=logits("forward"), temporary=0, why=""),
-        during(
-            "start of the backward pass", gradients=waiting, logits=logits("backward"), temporary=0, why=""
-        ),
+        during("end of the forward pass", gradients=waiting, logits="forward", temporary=0, why=""),
+        during("start of the backward pass", gradients=waiting, logits="backward", temporary=0, why=""),
         during(
             "gradient of the output matrix",
             gradients=waiting,
-            logits=logits("output"),
-            temporary=table_gradient,
+            logits="output",
+            temporary=head,
             why="gradient of the vocabulary table before it is added",
         ),
         during(
             "backward pass of the last layer",
-            gradients=max(waiting, table),
-            logits=logits("after"),
+            gradients=max(waiting, min(every, head)),
+            logits="after",
             temporary=layer,
-            why="one layer's gradients"
-            + (" and its activations made again" if (training.checkpointing == "full") else ""),
+            why=f"one layer's gradients{again}",
         ),
         during(
             OPTIMIZER_STEP,
-            gradients=parameters(model),
-            logits=logits("after"),
-            temporary=step,
-            why="foreach AdamW's copies",
-            alive=False,
+            gradients=every,
+            logits="after",
+            temporary=_step_bytes(model, training),
+            why="copies the optimizer makes on the way",
         ),
     ]
 
 
-def _states(model: Model, *, gradients: int, has_state: bool) -> list[Item]:
-    count = parameters(model)
-    items = [Item("weights", FP32_BYTES * count, f"{count / 1e6:.1f} M parameters in fp32")]
-    if gradients:
-        items.append(Item("gradients", FP32_BYTES * gradients, "fp32, kept between micro-steps"))
-    if has_state:
-        items.append(Item("optimizer state", 2 * FP32_BYTES * count, "AdamW: two fp32 numbers a parameter"))
-    return items
+def _head_gradient_bytes(model: Model, training: Training) -> int:
+    """The output projection's weight gradient, in h and cast to the weight's format."""
+    if training.tuning != "full":
+        return 0
+    h = number_bytes(training)
+    each = h + FP32_BYTES if training.casts == "autocast" and training.half else h
+    return each * output_parameters(model) // training.tensor
 
 
-def _casts(model: Model, training: Training) -> list[Item]:
-    """Autocast's 16-bit copies of every matmul weight, alive from forward until their backward."""
-    if training.dtype == "float32":
-        return []
-    return [Item("weight casts", 2 * matmul_parameters(model), f"autocast's {training.dtype} copies")]
+def _step_bytes(model: Model, training: Training) -> int:
+    """foreach AdamW makes one more copy on the way; the fused kernel none, a loop next to none."""
+    return gradient_bytes(model, training) if training.optimizer_kernel == "foreach" else 0
 
 
 def _logits_why(model: Model, training: Training, moment: str) -> str:

@@ -121,7 +121,7 @@ def _micro_step(model: Model, training: Training, gpu: Gpu, number: str) -> _Par
         * (1.3 if (training.checkpointing == "full") else 1)
     )
     moved += tokens * model.vocab * _LOGIT_BYTES[training.compiled] + _MICRO_BYTES * parameters(model)
-    if not (training.attention == "flash"):
+    if training.attention != "flash":
         # the score matrix is written and read about ten times, forward and backward, in 2 to 4 bytes
         moved += 30 * tokens * model.layers * model.heads * training.sequence_tokens
     kernels = model.layers * _KERNELS[training.compiled] + 40 * training.loss_chunks

@@ -28,6 +28,7 @@ class Model:
     dropout: float = 0.0  # after attention and MLP, and on the embedding
     head_size: int = 0  # 0: width / heads
     gated: bool = False  # SwiGLU, GeGLU: three matrices in the MLP instead of two
+    gelu_tensors: int = 1  # what the activation keeps: 1 for a fused kernel, 4 for tanh-GELU in Python
     norm: Norm = "layer"
     norms: int = 2  # norms a layer has across its width
     norm_bias: bool | None = None  # None: as `bias` for layer norms; an rms norm never has one
