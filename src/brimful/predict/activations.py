@@ -11,7 +11,7 @@ input for nothing.
     rms norm input       4·N·d          written in Python it works on an fp32 copy, and keeps that
     rms norm, scaled     h·N·d  full    the gradient of its weight needs the normalized value
     norm output          h·N·d  full    cast to h for the next matmul, whose weight gradient needs it
-    q, k, v              h·N·(q+2k)     attention keeps them; shared keys are written out for every head
+    q, k, v              h·N·(q+2k)     attention keeps them
     q, k turned          h·N·(q+k)      rotary positions make new ones, while v holds on to the old buffer
     attention output     h·N·q          kept by attention and by the output matmul, one buffer
     log-sum-exp          4·N·H          flash attention's stand-in for the N·H·T score matrix
@@ -78,11 +78,13 @@ def _attention(model: Model, training: Training) -> int:
     d, h = model.width, number_bytes(training)
     q, k = model.query_width, model.kv_width
     keeps_inputs = training.tuning == "full" or training.frozen_bits > 0
-    total = h * d if keeps_inputs else 0  # the norm's output
+    # the norm's output; BERT's three projections each make a cast of their own
+    total = (3 if model.encoder and training.half and training.casts == "autocast" else 1) * h * d
+    if not keeps_inputs:
+        total = 0
+    total += h * (q + 2 * k)
     if model.rotary and not training.compiled and k == q:
-        total += h * (q + k) + h * (q + 2 * k)  # turned q and k; v keeps the fused buffer
-    else:
-        total += 3 * h * q  # shared keys and values are written out for every head
+        total += h * (q + k)  # the turned q and k are new, and v holds on to the fused buffer they came from
     total += h * q  # the result
     if training.attention == "math":
         return total + _scores(model, training)
@@ -126,12 +128,22 @@ def _adapter(model: Model, training: Training) -> int:
         return 0
     h = FP32_BYTES if training.adapter_dtype == "float32" else number_bytes(training)
     if training.tuning == "adapter":
-        return h * model.width
+        return _scaled_outputs(model, h) if training.targets >= 7 else h * model.width
     # LoRA keeps each adapted layer's input, in its own format and after a dropout of its own. Up to four of
     # the seven linear layers are attention's; the last of the MLP reads m numbers.
     wide = max(0, training.targets - 4) / 3
     inputs = min(training.targets, 4) * model.width + wide * (2 * model.width + model.mlp_width)
     return round(inputs * (h + MASK_BYTES)) + training.targets * training.rank * h
+
+
+def _scaled_outputs(model: Model, h: int) -> int:
+    """A trained scale behind every linear layer needs that layer's output (Adapter v2, IA3).
+
+    Its norms are trained as well and keep their normalized value.
+    """
+    mlp = (2 if model.gated else 1) * model.mlp_width + model.width
+    norms = model.norms * model.width if model.norm == "rms" else 0
+    return h * (model.query_width + 2 * model.kv_width + model.width + mlp + norms + model.width)
 
 
 def ends_bytes(model: Model, training: Training) -> int:
@@ -195,30 +207,38 @@ def layer_backward_bytes(model: Model, training: Training) -> int:
     return (gradients + weight) // training.tensor + again
 
 
-def logits_bytes_per_number(training: Training) -> dict[str, int]:
+def logits_bytes_per_number(training: Training) -> dict[str, float]:
     """Bytes for each of the N·V logits at four moments.
 
     `logits, loss = model(X, Y)` keeps the last micro-step's logits alive through the next forward pass.
 
     Eager forward:   old logits h, new logits h, fp32 copy 4 (half precision), log-softmax 4
-    Eager backward:  logits h, log-softmax 4, gradient of the loss 4, gradient of the log-softmax 4; and the
-                     fp32 copy where a model's own `.float()` and not autocast made it
-    Compiled, loss in the graph (autocast, as nanoGPT): the fp32 steps are fused away. Forward: old and new
-                     logits, 2h. Backward: logits h, their gradient h, and h of zeros: the graph returns the
-                     logits, and autograd fills in a gradient for them although nobody uses it
-    Compiled, loss apart: fp32 logits leave the graph; logits 4, log-softmax 4, gradient 4
+    Eager backward:  log-softmax 4, gradient of the loss 4, gradient of the log-softmax 4, and the logits: in h
+                     where autocast made the fp32 copy and has dropped it, in fp32 where the model did; in fp32
+                     training the logits and their shifted copy. Measured: 5.0 copies of fp32 logits
+    Compiled with the model: the fp32 steps are fused away. Forward: old and new logits, 2h. Backward: logits
+                     h, their gradient h, and h of zeros: the graph returns the logits, and autograd fills in
+                     a gradient for them although nobody uses it
+    Compiled, pure 16-bit: the model's graph ends with fp32 logits; logits 4, log-softmax 4, gradient 4
     Output matmul:   logits h, their gradient h
-    In chunks:       every chunk's logits wait in h with their log-softmax for the backward pass
+    In chunks:       every chunk's logits wait in h for the backward pass, eager also their log-softmax;
+                     compiled code holds one chunk in fp32
     """
     h = number_bytes(training)
     copy = FP32_BYTES if training.half else 0
     if training.fused_loss:
         return {"forward": 0, "backward": 0, "output": 0, "after": 0}
     if training.loss_chunks > 1:
-        return {"forward": 2 * h, "backward": 2 * h, "output": 2 * h, "after": 0}
-    if training.compiled and training.casts == "autocast":
+        each = h + FP32_BYTES / training.loss_chunks if training.compiled else 2 * h
+        return {"forward": each, "backward": each, "output": each, "after": 0}
+    if training.compiled and training.loss_compiled and training.casts != "none":
         return {"forward": 2 * h, "backward": 3 * h, "output": 2 * h, "after": h}
-    if training.compiled:
-        return {"forward": h + 2 * FP32_BYTES, "backward": 3 * FP32_BYTES, "output": 2 * h, "after": 0}
-    backward = 4 * FP32_BYTES if training.casts != "autocast" and training.half else h + 3 * FP32_BYTES
-    return {"forward": 2 * h + copy + FP32_BYTES, "backward": backward, "output": 2 * h, "after": h}
+    if training.compiled and training.loss_compiled:
+        return {"forward": 2 * FP32_BYTES, "backward": 3 * FP32_BYTES, "output": 2 * h, "after": 0}
+    logits = 2 * h if not training.half else h if training.casts == "autocast" else FP32_BYTES
+    return {
+        "forward": 2 * h + copy + FP32_BYTES,
+        "backward": logits + 3 * FP32_BYTES,
+        "output": 2 * h,
+        "after": h,
+    }

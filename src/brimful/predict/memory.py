@@ -21,7 +21,12 @@ from brimful.predict.activations import (
     number_bytes,
 )
 from brimful.predict.count import output_parameters
-from brimful.predict.overhead import CACHE_FRAC, context_bytes, workspace_bytes
+from brimful.predict.overhead import (
+    CACHE_FRAC,
+    CHECKPOINTED_CACHE_FRAC,
+    context_bytes,
+    workspace_bytes,
+)
 from brimful.predict.states import (
     cast_bytes,
     fixed_items,
@@ -60,7 +65,7 @@ def peak_memory(model: Model, training: Training, gpu: Gpu, *, other_bytes: int)
     # The allocator's cache is left over from every moment of the step, not from the peak alone.
     moving_bytes = max(moment.moving_bytes for moment in moments)
     allocated = _allocated(peak)
-    reserved = _reserved(allocated, moving_bytes)
+    reserved = _reserved(allocated, moving_bytes, training)
     context = context_bytes(gpu)
     items = (
         *peak.items,
@@ -77,7 +82,7 @@ def peak_memory(model: Model, training: Training, gpu: Gpu, *, other_bytes: int)
         allocated_bytes=allocated,
         reserved_bytes=reserved,
         device_bytes=_device(reserved, context, other_bytes),
-        first_step_bytes=_device(_reserved(_allocated(first), moving_bytes), context, other_bytes),
+        first_step_bytes=_device(_reserved(_allocated(first), moving_bytes, training), context, other_bytes),
         items=kept,
         peak_at=f"{peak.name}, {'first' if peak is first else 'every'} step",
     )
@@ -97,14 +102,14 @@ def _moments(model: Model, training: Training, gpu: Gpu, *, first: bool) -> list
     numbers = 0 if model.classes is not None else training.micro_tokens * model.vocab // training.tensor
     every = gradient_bytes(model, training)
     # Gradients of earlier micro-steps wait to be added to; without accumulation there are none yet.
-    waiting = every if training.accumulation > 1 else 0
+    waiting = every if training.accumulation > 1 or training.keeps_gradients else 0
     head = _head_gradient_bytes(model, training)
 
     def during(name: str, *, gradients: int, logits: str, temporary: int, why: str) -> _Moment:
         alive = name != OPTIMIZER_STEP
         moving = [
             *(kept if alive else []),
-            Item("logits and loss", per_number[logits] * numbers, _logits_why(model, training, name)),
+            Item("logits and loss", round(per_number[logits] * numbers), _logits_why(model, training, name)),
             Item("temporaries", temporary, why),
         ]
         fixed = fixed_items(model, training, gradients=gradients, has_state=not first or not alive)
@@ -171,8 +176,12 @@ def _allocated(moment: _Moment) -> Interval:
     return Interval(round(total - _LOW_FRAC * moving), total, round(total + _HIGH_FRAC * moving))
 
 
-def _reserved(allocated: Interval, moving_bytes: int) -> Interval:
+def _reserved(allocated: Interval, moving_bytes: int, training: Training) -> Interval:
     low, likely, high = (round(frac * moving_bytes) for frac in CACHE_FRAC)
+    if training.checkpointing == "full" and not training.compiled:
+        # Made again in a different order than they were freed, activations leave more holes.
+        likely = max(likely, round(CHECKPOINTED_CACHE_FRAC[1] * allocated.likely))
+        high = max(high, round(CHECKPOINTED_CACHE_FRAC[2] * allocated.high))
     return Interval(allocated.low + low, allocated.likely + likely, allocated.high + high)
 
 

@@ -45,11 +45,13 @@ class Training:
     attention: Attention = "flash"
     checkpointing: Checkpointing = "none"
     loss_chunks: int = 1  # logits and loss made for this many slices of the batch, one at a time
+    loss_compiled: bool = True  # where the model is compiled, its loss is too
     fused_loss: bool = False  # one kernel from hidden state to loss: the logits are never all in memory
     optimizer: str = "adamw"
     optimizer_kernel: OptimizerKernel = "fused"
     state_dtype: Dtype | None = None  # None: as the weights
     master_weights: bool = False  # an fp32 copy of 16-bit weights besides
+    keeps_gradients: bool = False  # zeroed and not dropped after a step, as before PyTorch 2.0
     in_backward: bool = False  # each weight is updated as its gradient is made, which is then dropped
     tf32: bool = True  # fp32 multiplies may use it
     fp8: bool = False  # linear layers multiply in fp8

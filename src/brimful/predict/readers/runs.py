@@ -1,0 +1,346 @@
+"""A table of published or own measurements, one run a row: what `brimful score` predicts.
+
+The words in such tables are other people's. Each column is read by the words known here; what is not known
+gets a named fallback and is listed. Notes are never read.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from brimful.errors import BadInput, NotFound
+from brimful.predict.count import parameters
+from brimful.specs.gpu import Gpu, find_gpu
+from brimful.specs.model import Model
+from brimful.specs.training import Training
+
+MAX_BYTES = 64 << 20
+NEEDED = ("id", "model", "gpu", "seq_len", "micro_batch_per_gpu")
+
+Row = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One row, understood: what to predict, and what was taken for granted."""
+
+    model: Model
+    training: Training
+    gpu: Gpu
+    fallbacks: tuple[str, ...] = ()
+
+
+class Skipped(Exception):
+    """The row cannot be predicted, and says why."""
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads one row, collecting what had to be assumed."""
+
+    row: Row
+    fallbacks: list[str] = field(default_factory=list)
+
+    def text(self, column: str) -> str:
+        return (self.row.get(column) or "").strip()
+
+    def words(self, column: str) -> str:
+        return self.text(column).lower()
+
+    def whole(self, column: str, fallback: int | None = None) -> int:
+        text = self.text(column).replace(",", "")
+        try:
+            value = round(float(text)) if len(text) < 20 else 0
+        except (ValueError, OverflowError):
+            value = 0
+        if 0 < value < 10**15:
+            return value
+        if fallback is None:
+            raise Skipped(f"{column} is {text[:30] or 'empty'!r}")
+        if text:
+            self.assume(column, str(fallback))
+        return fallback
+
+    def assume(self, column: str, what: str) -> None:
+        self.fallbacks.append(f"{column} {self.text(column)[:40]!r} taken as {what}")
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows of a CSV as they stand."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise BadInput(
+                f"{path} has {path.stat().st_size:,} bytes", hint=f"at most {MAX_BYTES:,} are read"
+            )
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = csv.DictReader(file)
+            missing = [name for name in NEEDED if name not in (rows.fieldnames or [])]
+            if missing:
+                raise BadInput(
+                    f"{path} has no column {', '.join(missing)}", hint=f"needed: {', '.join(NEEDED)}"
+                )
+            yield from rows
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no file {path}", hint="give the path of a CSV of runs") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"{path} is not a CSV in UTF-8: {error}", hint="export it as plain CSV") from error
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}", hint="give the path of a CSV") from error
+
+
+def understand(row: Row) -> Run:
+    """What the row describes, or Skipped with the reason."""
+    reader = _Reader(row)
+    gpu = _gpu(reader)
+    model = _model(reader)
+    try:
+        training = _training(reader, model)
+    except AssertionError as error:
+        raise Skipped(f"the row contradicts itself: {error}") from error
+    return Run(model=model, training=training, gpu=gpu, fallbacks=tuple(reader.fallbacks))
+
+
+def _gpu(reader: _Reader) -> Gpu:
+    name = reader.text("gpu")
+    if not name:
+        raise Skipped("no GPU is named")
+    # '(280 W cap)', '(as stated)': remarks people add behind the name
+    plain = re.sub(r"\s*\(.*?\)", "", name)
+    for each in (name, plain, f"{plain}-80gb", re.sub(r"-\d+GB.*$", "", plain)):
+        try:
+            return find_gpu(each)
+        except NotFound:
+            continue
+    raise Skipped(f"GPU {name[:40]!r} is not in the catalog")
+
+
+# -- the model ---------------------------------------------------------------------------------------------
+
+# Families told by a word of the name; the first that matches. Sizes come from the row.
+_FAMILIES: tuple[tuple[str, dict[str, Any]], ...] = (
+    (r"bert", {"encoder": True, "bias": True, "positions": 512, "segments": 2, "dropout": 0.1,
+               "attention_dropout": 0.1}),
+    (r"gpt-?neo\b|gpt-neo-", {"bias": True, "qkv_bias": False, "positions": 2048, "gelu_tensors": 4}),
+    (r"cerebras", {"bias": True, "positions": 2048, "dropout": 0.0}),
+    (r"\bmpt", {"bias": False}),
+    (r"opt-", {"bias": True, "positions": 2050}),
+    (r"falcon", {"bias": False, "norm_bias": True, "rotary": True, "parallel": True, "norms": 1}),
+    (r"stablelm|pythia|neox|dolly", {"bias": True, "rotary": True, "parallel": True}),
+    (r"phi-?(1|2)\b|phi-1\.5", {"bias": True, "rotary": True, "parallel": True, "norms": 1, "head_bias": True}),
+    (r"gemma-?2", {"gated": True, "norm": "rms", "rotary": True, "bias": False, "norms": 4}),
+    (r"qwen-?3", {"gated": True, "norm": "rms", "rotary": True, "bias": False, "qk_norm": True}),
+    (r"qwen", {"gated": True, "norm": "rms", "rotary": True, "bias": False, "qkv_bias": True}),
+    (r"llama|mistral|yi-|gemma|phi-?[34]|smollm|deepseek", {"gated": True, "norm": "rms", "rotary": True,
+                                                            "bias": False}),
+    (r"nanochat|modded", {"rotary": True, "norm": "rms", "bias": False}),
+    (r"gpt", {"bias": False, "positions": 1024}),
+)  # fmt: skip
+
+
+def _model(reader: _Reader) -> Model:
+    name = reader.text("model")
+    width = reader.whole("d_model")
+    heads = reader.whole("n_head", max(1, width // 64))
+    family = next((made for pattern, made in _FAMILIES if re.search(pattern, name.lower())), None)
+    if family is None:
+        family = {"bias": False}
+        reader.assume("model", "a plain GPT")
+    fields: dict[str, Any] = {
+        "name": name,
+        "layers": reader.whole("n_layer"),
+        "heads": heads,
+        "kv_heads": reader.whole("n_kv_head", heads),
+        "width": width,
+        "mlp_width": reader.whole("d_ff", 4 * width),
+        "vocab": reader.whole("vocab", 50304),
+        "positions": 0,
+        "tied": reader.words("tied_embeddings") in ("yes", "true", "1"),
+        "bias": False,
+        **family,
+    }
+    if fields.get("positions") and not fields.get("encoder"):
+        fields["positions"] = max(fields["positions"], reader.whole("seq_len", 1))
+    if width % heads:
+        fields["head_size"] = 128
+    if re.search(r"classification", name.lower()):
+        fields["classes"] = 2
+    try:
+        return _nearest(Model(**fields), reader)
+    except AssertionError as error:
+        raise Skipped("heads, width and layers do not go together") from error
+
+
+def _nearest(model: Model, reader: _Reader) -> Model:
+    """Where the row tells the number of parameters, the variant that comes nearest to it.
+
+    Names do not always tell a gated MLP, a tied table or a head size; the count does.
+    """
+    told = reader.whole("n_params", 1)
+    if told == 1:
+        return model
+    sizes = {0, model.head_size, 64, 96, 128, 256}
+    variants = [
+        replace(model, gated=gated, tied=tied, head_size=size)
+        for gated in {model.gated, True}
+        for tied in (model.tied, not model.tied)
+        for size in sizes
+        if size or model.width % model.heads == 0
+    ]
+
+    def distance(variant: Model) -> tuple[float, bool, bool, int]:
+        # Within a thousandth the count says nothing: keep what the name says.
+        off = round(abs(parameters(variant) - told) / told, 3)
+        return off, variant.gated != model.gated, variant.tied != model.tied, variant.head_size
+
+    return min(variants, key=distance)
+
+
+# -- how it is trained ----------------------------------------------------------------------------------------
+
+
+def _training(reader: _Reader, model: Model) -> Training:
+    fields: dict[str, Any] = {
+        "batch_size": reader.whole("micro_batch_per_gpu"),
+        "sequence_tokens": reader.whole("seq_len"),
+        "accumulation": reader.whole("grad_accum", 1),
+        "compiled": _compiled(reader),
+        "attention": "math" if "math" in reader.words("attention") or model.encoder else "flash",
+        **_precision(reader),
+        **_checkpointing(reader),
+        **_loss(reader),
+        **_optimizer(reader),
+        **_tuning(reader),
+        **_parallel(reader),
+    }
+    if "gpt-neo" in model.name.lower():
+        fields["attention"] = "math"
+    if fields["sharding"] != "none" and fields["casts"] == "autocast" and fields["sharding"] == "zero3":
+        fields["casts"] = "gather"  # FSDP casts the weights as it gathers them
+    return Training(**fields)
+
+
+def _compiled(reader: _Reader) -> bool:
+    words = reader.words("compile")
+    return words.startswith("yes")
+
+
+def _precision(reader: _Reader) -> dict[str, Any]:
+    words = reader.words("precision")
+    dtype = "float16" if "fp16" in words and "bf16" not in words else "bfloat16"
+    fields: dict[str, Any] = {
+        "dtype": dtype,
+        "casts": "none",
+        "fp8": bool(re.search(r"fp8|float8|fp4", words)),
+    }
+    if not words:
+        reader.assume("precision", "bf16 under autocast")
+        fields["casts"] = "autocast"
+    elif words.startswith("fp32") and "mixed" not in words:
+        fields |= {"dtype": "float32", "tf32": False}
+    elif "params" in words and "mixed" in words:
+        fields["casts"] = "gather"
+    elif "pure" in words:
+        fields["casts"] = "none"
+    elif "amp" in words or "mixed" in words:
+        fields["casts"] = "none" if "bf16 base" in words else "autocast"
+    elif "compute" in words and "master" in words:
+        fields["casts"] = "autocast"  # fp32 weights cast where they are used, whoever does the casting
+    elif "master" in words:
+        fields["master_weights"] = True
+    if re.search(r"nf4|int4|4-bit", words):
+        fields["frozen_bits"] = 4
+    if "fp32 adapter" in words:
+        fields["adapter_dtype"] = "float32"
+    return fields
+
+
+def _checkpointing(reader: _Reader) -> dict[str, Any]:
+    words = reader.words("activation_checkpointing")
+    kind = next((kind for kind in ("full", "selective") if words.startswith(kind)), "none")
+    if words and kind == "none" and not words.startswith("none"):
+        reader.assume("activation_checkpointing", "none")
+    return {"checkpointing": kind, "offload_activations": "offload" in words}
+
+
+def _loss(reader: _Reader) -> dict[str, Any]:
+    words = reader.words("fused_ce_or_chunked_loss")
+    sharded = "fsdp" in reader.words("parallelism")
+    return {
+        "loss_chunks": 8 if "chunk" in words else 1,
+        "fused_loss": "fused" in words,
+        # Sharded runs compile layer by layer; a row that says the loss is plain means it. A loss spread
+        # over tensor-parallel GPUs is not compiled.
+        "loss_compiled": not (sharded and words == "no") and "tp x" not in reader.words("parallelism"),
+    }
+
+
+def _optimizer(reader: _Reader) -> dict[str, Any]:
+    words = reader.words("optimizer")
+    names = ("adafactor", "adam8bit", "muon", "lion", "sgd", "adamw", "adam")
+    name = next((name for name in names if name in words.replace("8bit", "8bit")), None)
+    if "8bit" in words or "8-bit" in words:
+        name = "adam8bit"
+    if name is None:
+        if words:
+            reader.assume("optimizer", "AdamW")
+        name = "adamw"
+    kernel = "fused" if "fused" in words else "loop" if "(hf)" in words else "foreach"
+    # transformers' own AdamW, a plain loop, dates from before PyTorch 2.0
+    fields: dict[str, Any] = {
+        "optimizer": name,
+        "optimizer_kernel": kernel,
+        "keeps_gradients": kernel == "loop",
+    }
+    if "fp32" in words:
+        fields["state_dtype"] = "float32"
+        fields["master_weights"] = "master" in words
+    return fields
+
+
+def _tuning(reader: _Reader) -> dict[str, Any]:
+    words = f"{reader.words('model')} {reader.words('optimizer')} {reader.words('precision')}"
+    name = reader.words("model")
+    if "adapter v2" in name or "ia3" in name:
+        return {"tuning": "adapter", "targets": 7}
+    quantized = bool(re.search(r"nf4|int4|4-bit", words))
+    if re.search(r"\badapter\b", name):
+        return {"tuning": "adapter"}
+    if "lora" in words or quantized:
+        # A row rarely says which layers LoRA adapts. PEFT (fp32 adapters) and LitGPT's commands (bnb, or an
+        # optimizer on the adapter only) default to queries and values; recipes mostly take every layer.
+        few = "fp32 adapter" in words or "bnb" in words or "on adapter only" in words
+        return {"tuning": "lora", "targets": 2 if few and "all-linear" not in words else 7}
+    if "adapter" in words:
+        return {"tuning": "adapter"}
+    return {"tuning": "full"}
+
+
+def _parallel(reader: _Reader) -> dict[str, Any]:
+    words, gpus = reader.words("parallelism"), reader.whole("n_gpus", 1)
+    sizes = {name: int(n) for name, n in re.findall(r"\b(tp|pp|cp|dp|fsdp2?|ddp) ?x?(\d+)", words)}
+    tensor, pipeline, context = sizes.get("tp", 1), sizes.get("pp", 1), sizes.get("cp", 1)
+    rest = max(1, gpus // (tensor * pipeline * context))
+    fields: dict[str, Any] = {
+        "gpus": gpus,
+        "tensor": tensor,
+        "pipeline": pipeline,
+        "context": context,
+        "sharding": "none",
+        "offload_states": "offload" in words,
+    }
+    if stage := re.search(r"zero-?(\d)", words):
+        fields |= {"sharding": f"zero{stage[1]}", "shards": rest}
+    elif "shard_grad_op" in words:
+        fields |= {"sharding": "zero2", "shards": rest}
+    elif "fsdp" in words or "hsdp" in words or "zero" in words:
+        fields |= {"sharding": "zero3", "shards": rest * context}
+    elif "ddp" in words or (gpus > 1 and tensor * pipeline * context < gpus):
+        fields["sharding"] = "ddp"
+        if "ddp" not in words and "dp" not in words:
+            reader.assume("parallelism", "DDP")
+    return fields
