@@ -136,8 +136,21 @@ def test_the_first_step_has_no_optimizer_state_yet() -> None:
     [
         (a_model(), a_training(), "start of the backward pass"),
         (a_model(vocab=64), a_training(), "backward pass of the last layer"),
-        (a_model(layers=1), a_training(batch_size=1, sequence_tokens=256), "gradient of the output matrix"),
-        (a_model(vocab=64), a_training(batch_size=1, sequence_tokens=16, accumulation=1), "optimizer step"),
+        (
+            a_model(layers=1, tied=False),
+            a_training(batch_size=1, sequence_tokens=256),
+            "gradient of the output",
+        ),
+        (
+            a_model(vocab=64),
+            a_training(batch_size=1, sequence_tokens=16, accumulation=1),
+            "end of the backward",
+        ),
+        (
+            a_model(vocab=64),
+            a_training(batch_size=1, sequence_tokens=16, optimizer_kernel="foreach"),
+            "optimizer step",
+        ),
     ],
 )
 def test_the_peak_moves_with_the_shape_of_the_run(model: Model, training: Training, moment: str) -> None:

@@ -63,6 +63,7 @@ class Training:
     gpus: int = 1
     sharding: Sharding = "none"
     shards: int = 1  # GPUs one copy of the states is spread over
+    loads_whole: bool = False  # each GPU loads the whole model before it is cut into shards
     tensor: int = 1
     pipeline: int = 1
     context: int = 1

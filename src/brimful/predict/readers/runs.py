@@ -99,7 +99,7 @@ def understand(row: Row) -> Run:
     gpu = _gpu(reader)
     model = _model(reader)
     try:
-        training = _training(reader, model)
+        training = _training(reader, model, gpu)
     except AssertionError as error:
         raise Skipped(f"the row contradicts itself: {error}") from error
     return Run(model=model, training=training, gpu=gpu, fallbacks=tuple(reader.fallbacks))
@@ -131,7 +131,8 @@ _FAMILIES: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"opt-", {"bias": True, "positions": 2050}),
     (r"falcon", {"bias": False, "norm_bias": True, "rotary": True, "parallel": True, "norms": 1}),
     (r"stablelm|pythia|neox|dolly", {"bias": True, "rotary": True, "parallel": True}),
-    (r"phi-?(1|2)\b|phi-1\.5", {"bias": True, "rotary": True, "parallel": True, "norms": 1, "head_bias": True}),
+    (r"phi-?(1|2)\b|phi-1\.5", {"bias": True, "rotary": True, "parallel": True, "norms": 1,
+                                "head_bias": True}),
     (r"gemma-?2", {"gated": True, "norm": "rms", "rotary": True, "bias": False, "norms": 4}),
     (r"qwen-?3", {"gated": True, "norm": "rms", "rotary": True, "bias": False, "qk_norm": True}),
     (r"qwen", {"gated": True, "norm": "rms", "rotary": True, "bias": False, "qkv_bias": True}),
@@ -200,10 +201,10 @@ def _nearest(model: Model, reader: _Reader) -> Model:
     return min(variants, key=distance)
 
 
-# -- how it is trained ----------------------------------------------------------------------------------------
+# -- how it is trained ------------------------------------------------------------------------------------
 
 
-def _training(reader: _Reader, model: Model) -> Training:
+def _training(reader: _Reader, model: Model, gpu: Gpu) -> Training:
     fields: dict[str, Any] = {
         "batch_size": reader.whole("micro_batch_per_gpu"),
         "sequence_tokens": reader.whole("seq_len"),
@@ -221,6 +222,10 @@ def _training(reader: _Reader, model: Model) -> Training:
         fields["attention"] = "math"
     if fields["sharding"] != "none" and fields["casts"] == "autocast" and fields["sharding"] == "zero3":
         fields["casts"] = "gather"  # FSDP casts the weights as it gathers them
+    # What is published of cards this old was run before PyTorch 2.0, which kept gradients, zeroed.
+    fields["keeps_gradients"] |= gpu.year <= 2018
+    # LitGPT's commands, told by their optimizer, load the frozen model before sharding it.
+    fields["loads_whole"] = "on adapter only" in reader.words("optimizer")
     return Training(**fields)
 
 
