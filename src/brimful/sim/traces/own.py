@@ -1,98 +1,86 @@
 """brimful's own trace format: a CSV with one job a row.
 
-Columns: job, submit_s, run_s, gpus; and if wanted: name, tenant, priority, gpu (an allowed GPU type).
-Times are whole seconds, rows stand in order of submit_s.
+Columns: job, submit_s, run_s, gpus; and if wanted: name, tenant, priority, gpu (an allowed GPU type, or
+several with | between), within, cpu_milli, memory_mib, gpu_milli, predicted_work_s, deadline_s,
+checkpoint_interval_s, checkpoint_cost_s, min_run_s, max_run_s. Times are whole seconds, rows stand in order
+of submit_s; `run_s` is how long the gang runs on GPUs of its reference type.
 """
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from brimful.errors import BadInput, NotFound, WorldFailed
-from brimful.fleet.job import PRIORITIES, Job
+from brimful.errors import BadInput
+from brimful.fleet.job import PRIORITIES, WHOLE_GPU, WITHIN, Job
+from brimful.sim.traces.reading import MAX_GPUS, MAX_S, Row, Skips, Source, cell, in_order, table, whole
 from brimful.sim.world import Arrival
 
 NEEDED = ("job", "submit_s", "run_s", "gpus")
-# Ten years and a million GPUs: past these a number is a slip of the pen, not a wish.
-MAX_S = 10 * 366 * 86400
-MAX_GPUS = 1_000_000
+# Column of the CSV, and field of Job -> the range it may have.
+WHOLE_NUMBERS = {
+    "cpu_milli": (0, 10**9),
+    "memory_mib": (0, 10**9),
+    "gpu_milli": (1, WHOLE_GPU),
+    "predicted_work_s": (0, MAX_S),
+    "deadline_s": (0, MAX_S),
+    "checkpoint_interval_s": (0, MAX_S),
+    "checkpoint_cost_s": (0, MAX_S),
+    "min_run_s": (0, MAX_S),
+    "max_run_s": (0, MAX_S),
+}
+
+
+def recognises(head: str) -> bool:
+    columns = {column.strip() for column in head.partition("\n")[0].split(",")}
+    return {"submit_s", "run_s"} <= columns or {"job", "submit_s"} <= columns
 
 
 def read_trace(path: Path) -> list[Arrival]:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return parse(file, name=str(path))
-    except FileNotFoundError as error:
-        raise NotFound(f"there is no file {path}", hint="give the path of a CSV trace") from error
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is not a text file", hint="a trace is a CSV in UTF-8") from error
-    except IsADirectoryError as error:
-        raise BadInput(f"{path} is a folder", hint="give the path of a CSV trace") from error
-    except OSError as error:
-        raise WorldFailed(f"cannot read {path}: {error.strerror}") from error
+    source = Source(path)
+    return parse(source.lines(), name=source.name)
 
 
-def parse(lines: Iterable[str], *, name: str = "the trace") -> list[Arrival]:
-    rows = csv.DictReader(lines, strict=True)
-    arrivals: list[Arrival] = []
-    seen: set[str] = set()
-    try:
-        missing = [column for column in NEEDED if column not in (rows.fieldnames or [])]
-        if missing:
-            raise BadInput(
-                f"{name} has no column {', '.join(missing)}",
-                hint=f"the first row names the columns; needed are {', '.join(NEEDED)}",
-            )
-        for row in rows:
-            where = f"{name} row {rows.line_num}"
-            arrival = _arrival(row, where)
-            if arrival.job.job in seen:
-                raise BadInput(f"{where}: job {arrival.job.job!r} was there before", hint="ids are unique")
-            if arrivals and arrival.at_s < arrivals[-1].at_s:
-                raise BadInput(
-                    f"{where}: submit_s {arrival.at_s} is before the previous row's {arrivals[-1].at_s}",
-                    hint="sort the rows by submit_s",
-                )
-            seen.add(arrival.job.job)
-            arrivals.append(arrival)
-    except csv.Error as error:
-        raise BadInput(f"{name} row {rows.line_num}: {error}", hint="a trace is a plain CSV") from error
-    if not arrivals:
-        raise BadInput(f"{name} has no jobs", hint="add at least one row below the column names")
-    return arrivals
+def parse(lines: Iterable[str], *, name: str = "the trace", skips: Skips | None = None) -> list[Arrival]:
+    skips = skips or Skips()
+    return in_order(_arrivals(lines, name, skips), name=name, skips=skips, sort=False)
 
 
-def _arrival(row: dict[str, str | None], where: str) -> Arrival:
-    name = (row["job"] or "").strip()
+def _arrivals(lines: Iterable[str], name: str, skips: Skips) -> Iterator[tuple[str, Arrival]]:
+    for where, row in table(lines, name=name, needed=NEEDED, skips=skips):
+        try:
+            yield where, _arrival(row, where)
+        except BadInput as error:
+            skips.note(error)
+
+
+def _arrival(row: Row, where: str) -> Arrival:
+    name = cell(row, "job")
     if not name:
         raise BadInput(f"{where}: job is empty", hint="every row needs an id of its own")
-    priority = (row.get("priority") or "normal").strip()
+    priority = cell(row, "priority") or "normal"
     if priority not in PRIORITIES:
         raise BadInput(f"{where}: priority {priority!r} is not known", hint=f"one of {', '.join(PRIORITIES)}")
-    gpu = (row.get("gpu") or "").strip()
+    within = cell(row, "within") or "node"
+    if within not in WITHIN:
+        raise BadInput(f"{where}: within {within!r} is not known", hint=f"one of {', '.join(WITHIN)}")
+    more = {
+        column: whole(row, column, where, low=low, high=high)
+        for column, (low, high) in WHOLE_NUMBERS.items()
+        if cell(row, column)
+    }
     job = Job(
         job=name,
-        gpus=_whole(row, "gpus", where, low=1, high=MAX_GPUS),
-        name=(row.get("name") or "").strip(),
-        tenant=(row.get("tenant") or "default").strip(),
+        gpus=whole(row, "gpus", where, low=1, high=MAX_GPUS),
+        name=cell(row, "name"),
+        tenant=cell(row, "tenant") or "default",
         priority=priority,
-        gpu_types=(gpu,) if gpu else (),
+        gpu_types=tuple(gpu for gpu in cell(row, "gpu").split("|") if gpu),
+        within=within,
+        **more,  # type: ignore[arg-type]
     )
     return Arrival(
-        at_s=_whole(row, "submit_s", where, low=0, high=MAX_S),
+        at_s=whole(row, "submit_s", where, low=0, high=MAX_S),
         job=job,
-        work_s=_whole(row, "run_s", where, low=0, high=MAX_S),
+        work_s=whole(row, "run_s", where, low=0, high=MAX_S),
     )
-
-
-def _whole(row: dict[str, str | None], column: str, where: str, *, low: int, high: int) -> int:
-    text = (row[column] or "").strip()
-    try:
-        value = int(text) if len(text) <= 20 else None
-    except ValueError:
-        value = None
-    if value is None or not low <= value <= high:
-        raise BadInput(f"{where}: {column} is {text[:40]!r}", hint=f"a whole number from {low:,} to {high:,}")
-    return value

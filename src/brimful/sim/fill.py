@@ -1,0 +1,187 @@
+"""Fill-only rehearsal: how full does a fleet get before what is left fits nobody?
+
+As Weng et al. (Beware of Fragmentation, USENIX ATC 2023) measure it: the trace's tasks come in a random
+order, then more drawn from it at random, until the GPUs asked for are `until` times those there are. A task
+that fits anywhere on arrival must be placed; one that does not is gone. Nothing ends and nothing moves.
+
+Leaves out: time. For that, `brimful.sim.world`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from brimful.errors import BadInput
+from brimful.fleet.job import Job
+from brimful.fleet.node import Node
+from brimful.scheduler.policies.place_kernels import PLACERS, WHOLE, Columns, Floats, Ints, Kinds
+
+AT_PERCENT = (50, 80, 100, 130)
+# Nobody counted them, so they never run out.
+PLENTY = 2**40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A trace's tasks as columns: what kind each is, and the memory that no score looks at."""
+
+    kinds: Kinds
+    kind: Ints
+    memory_mib: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filled:
+    """What one fill came to; the curves are in per cent of the fleet's GPUs, one point a task."""
+
+    policy: str
+    seed: int
+    until: float
+    tasks: int
+    placed: int
+    arrived_percent: Floats
+    allocated_percent: Floats
+
+    @property
+    def allocation_at(self) -> dict[str, float | None]:
+        """Per cent allocated while the demand that has arrived rounds to 50, 80, 100, 130 % of the fleet.
+
+        The mean over that per cent, as the authors' published tables have it; where no task fell into it
+        (a small fleet), the last value before. None: so much was not asked to arrive.
+        """
+        return {str(p): self._at(p) if p <= 100 * self.until + 1e-9 else None for p in AT_PERCENT}
+
+    def _at(self, percent: int) -> float:
+        here = self.allocated_percent[np.round(self.arrived_percent) == percent]
+        if len(here):
+            return float(here.mean())
+        before = self.allocated_percent[self.arrived_percent <= percent]
+        return float(before[-1]) if len(before) else 0.0
+
+
+def fill(
+    nodes: Sequence[Node],
+    workload: Workload,
+    *,
+    policy: str,
+    seed: int,
+    until: float = 1.3,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
+) -> Filled:
+    """One fill, start to end. The same seed gives the same tasks to every policy.
+
+    Of nodes with equal scores the first is taken; the seed decides, once, in which order they stand.
+    """
+    chance = np.random.default_rng([seed, 1])
+    columns = columns_of([nodes[i] for i in chance.permutation(len(nodes))], gpu_types_of(nodes))
+    capacity_milli = int(columns.gpu_milli.sum())
+    tasks = order(workload, capacity_milli, until=until, rng=np.random.default_rng(seed))
+    kinds = workload.kinds
+    placer = PLACERS[policy](columns, kinds, chance)
+    taken = np.zeros(len(tasks), dtype=np.int64)
+    placed = 0
+    for i, task in enumerate(tasks):
+        kind, memory = int(workload.kind[task]), int(workload.memory_mib[task])
+        fitting = columns.fitting(kinds, kind, memory_mib=memory)
+        if len(fitting):
+            node = int(fitting[np.argmax(placer.scores(kind, fitting))])
+            devices = placer.devices(kind, node) if kinds.gpus[kind] else np.empty(0, dtype=np.int64)
+            columns.take(kinds, kind, memory_mib=memory, node=node, devices=devices)
+            taken[i] = kinds.asked_milli[kind]
+            placed += 1
+        if i % 500 == 499:
+            progress(i + 1, len(tasks))
+    progress(len(tasks), len(tasks))
+    asked = kinds.asked_milli[workload.kind[tasks]]
+    return Filled(
+        policy=policy,
+        seed=seed,
+        until=until,
+        tasks=len(tasks),
+        placed=placed,
+        arrived_percent=asked.cumsum() / capacity_milli * 100,
+        allocated_percent=taken.cumsum() / capacity_milli * 100,
+    )
+
+
+def order(workload: Workload, capacity_milli: int, *, until: float, rng: np.random.Generator) -> Ints:
+    """Who comes, in which order: the whole trace shuffled, then drawn from again, or fewer if it is too long.
+
+    Source: the authors' workload tuning; a trace that asks for more than `until` loses tasks at random.
+    """
+    asked = workload.kinds.asked_milli[workload.kind]
+    target = until * capacity_milli
+    if asked.sum() <= 0:
+        raise BadInput("no task of the trace asks for a GPU", hint="--fill needs tasks with GPUs")
+    shuffled = rng.permutation(len(asked))
+    came = asked[shuffled].cumsum()
+    if came[-1] > target:
+        # Dropping tasks at random from a random order is the same as ending that order early.
+        return shuffled[came <= target]
+    more: list[int] = []
+    total = int(came[-1])
+    while True:
+        task = int(rng.integers(len(asked)))
+        total += int(asked[task])
+        if total > target:
+            return np.concatenate([shuffled, np.array(more, dtype=np.int64)])
+        more.append(task)
+
+
+def gpu_types_of(nodes: Sequence[Node]) -> list[str]:
+    return sorted({node.gpu for node in nodes})
+
+
+def workload_of(jobs: Sequence[Job], gpu_types: Sequence[str]) -> Workload:
+    """The jobs as columns. A job's CPU, GPUs and allowed types make its kind."""
+    index: dict[tuple[int, int, int, tuple[str, ...]], int] = {}
+    kind = np.array(
+        [
+            index.setdefault(
+                (job.cpu_milli, job.gpus, job.gpu_milli if job.gpus else 0, job.gpu_types), len(index)
+            )
+            for job in jobs
+        ],
+        dtype=np.int64,
+    )
+    rows = list(index)
+    kinds = Kinds(
+        cpu_milli=np.array([row[0] for row in rows], dtype=np.int64),
+        gpus=np.array([row[1] for row in rows], dtype=np.int64),
+        gpu_milli=np.array([row[2] for row in rows], dtype=np.int64),
+        allowed=np.array(
+            [[not row[3] or gpu in row[3] for gpu in gpu_types] for row in rows], dtype=np.bool_
+        ),
+        count=np.bincount(kind, minlength=len(rows)),
+    )
+    memory = np.array([job.memory_mib for job in jobs], dtype=np.int64)
+    return Workload(kinds=kinds, kind=kind, memory_mib=memory)
+
+
+def columns_of(nodes: Sequence[Node], gpu_types: Sequence[str]) -> Columns:
+    """An empty fleet as columns. A bad GPU is one with nothing free."""
+    widest = max((node.gpus for node in nodes), default=0)
+    free = np.zeros((len(nodes), widest), dtype=np.int64)
+    for i, node in enumerate(nodes):
+        free[i, : node.gpus] = WHOLE
+        free[i, list(node.holes)] = 0
+    if not free.sum():
+        raise BadInput("the fleet has no GPUs", hint="--fill needs nodes with GPUs")
+    index = {gpu: i for i, gpu in enumerate(gpu_types)}
+    return Columns(
+        cpu_milli=np.array([PLENTY if n.cpu_milli is None else n.cpu_milli for n in nodes], dtype=np.int64),
+        memory_mib=np.array(
+            [PLENTY if n.memory_mib is None else n.memory_mib for n in nodes], dtype=np.int64
+        ),
+        gpu_milli=free,
+        gpus=(free > 0).sum(axis=1),
+        gpu_type=np.array([index[node.gpu] for node in nodes], dtype=np.int64),
+        tenants=np.zeros((len(nodes), widest + 1), dtype=np.int64),
+    )
+
+
+def _or_plenty(values: Sequence[int | None]) -> Ints:
+    return np.array([PLENTY if value is None else value for value in values], dtype=np.int64)

@@ -1,0 +1,141 @@
+"""The fleet to rehearse on, from a word or a file.
+
+2x8                        2 nodes of 8 GPUs
+2x8:h100-sxm-80gb@2.50     of this type, at 2.50 USD per GPU-hour
+2x4:v100+4x4:p100+6x4:k80  several kinds together
+fleet.toml                 a file with one [[nodes]] table a kind
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from brimful.errors import BadInput, NotFound, WorldFailed
+from brimful.fleet.node import TIERS, Node
+from brimful.sim.world import SITE
+from brimful.units import microusd_from_usd
+
+MAX_NODES = 100_000
+MAX_GPUS_PER_NODE = 1024
+MAX_FILE_BYTES = 2**20
+WORD = re.compile(r"(\d{1,9})x(\d{1,9})(?::([A-Za-z0-9._-]{1,64}))?(?:@(\$?[0-9.]{1,20}))?")
+HINT = "write NODESxGPUS[:TYPE][@USD], several joined by +, e.g. 2x8:h100@2.50+4x8:a100, or name a .toml file"
+# Key of a [[nodes]] table -> the type of its value.
+KEYS: dict[str, tuple[type, ...]] = {
+    "count": (int,),
+    "gpus": (int,),
+    "gpu": (str,),
+    "usd_per_gpu_hour": (int, float, str),
+    "site": (str,),
+    "rack_nodes": (int,),
+    "nvlink_gpus": (int,),
+    "cpu_milli": (int,),
+    "memory_mib": (int,),
+    "tier": (str,),
+}
+
+
+def parse_fleet(text: str) -> list[Node]:
+    """'2x8:h100-sxm-80gb@2.50' -> two nodes of eight; a path that ends in .toml -> what stands there."""
+    if text.strip().endswith(".toml"):
+        return read_fleet(Path(text.strip()))
+    nodes: list[Node] = []
+    for word in text.split("+"):
+        found = WORD.fullmatch(word.strip())
+        price = microusd_from_usd(found[4] or "0") if found else None
+        if found is None or price is None:
+            raise BadInput(f"--fleet {text!r} is not understood", hint=HINT)
+        count, gpus = int(found[1]), int(found[2])
+        if not (1 <= count <= MAX_NODES - len(nodes) and 1 <= gpus <= MAX_GPUS_PER_NODE):
+            raise BadInput(
+                f"--fleet {text!r} asks for {count:,} nodes of {gpus:,} GPUs",
+                hint=f"from 1 to {MAX_NODES:,} nodes and from 1 to {MAX_GPUS_PER_NODE:,} GPUs a node",
+            )
+        nodes += [
+            Node(
+                site=SITE,
+                node=f"node-{len(nodes) + i}",
+                gpu=found[3] or "gpu",
+                gpus=gpus,
+                microusd_per_gpu_hour=price,
+                declared=True,
+            )
+            for i in range(count)
+        ]
+    return nodes
+
+
+def read_fleet(path: Path) -> list[Node]:
+    """A fleet file: [[nodes]] tables with count, gpus, gpu, usd_per_gpu_hour and what else is known."""
+    try:
+        raw = path.open("rb").read(MAX_FILE_BYTES + 1) if path.is_file() else None
+    except OSError as error:
+        raise WorldFailed(f"cannot read {path}: {error.strerror}") from error
+    if raw is None:
+        raise NotFound(f"there is no fleet file {path}", hint=HINT)
+    try:
+        tables = tomllib.loads(raw.decode("utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadInput(
+            f"{path} is not a TOML file: {error}", hint="see docs/how-to/replay-a-trace.md"
+        ) from error
+    kinds = tables.get("nodes")
+    if not isinstance(kinds, list) or not kinds or len(raw) > MAX_FILE_BYTES:
+        raise BadInput(
+            f"{path} has no [[nodes]] table", hint="one [[nodes]] with count and gpus for each kind"
+        )
+    nodes: list[Node] = []
+    for i, kind in enumerate(kinds, start=1):
+        nodes += _nodes(kind, where=f"{path} [[nodes]] {i}", first=len(nodes))
+    return nodes
+
+
+def _nodes(kind: dict[str, Any], *, where: str, first: int) -> list[Node]:
+    for key, value in kind.items():
+        if key not in KEYS:
+            raise BadInput(f"{where}: {key} is not known", hint=f"known are {', '.join(KEYS)}")
+        if not isinstance(value, KEYS[key]) or isinstance(value, bool):
+            raise BadInput(f"{where}: {key} is {value!r}", hint=f"a {KEYS[key][0].__name__} is meant")
+    count, gpus = kind.get("count", 1), kind.get("gpus", 0)
+    price = microusd_from_usd(str(kind.get("usd_per_gpu_hour", 0)))
+    tier = kind.get("tier", "owned")
+    if not (1 <= count <= MAX_NODES - first and 1 <= gpus <= MAX_GPUS_PER_NODE):
+        raise BadInput(
+            f"{where}: {count:,} nodes of {gpus:,} GPUs",
+            hint=f"from 1 to {MAX_NODES:,} nodes and from 1 to {MAX_GPUS_PER_NODE:,} GPUs a node",
+        )
+    if price is None or tier not in TIERS or any(kind.get(key, 0) < 0 for key in ("cpu_milli", "memory_mib")):
+        raise BadInput(
+            f"{where}: a price, a tier or a size is out of range",
+            hint=f"the tier is one of {', '.join(TIERS)}",
+        )
+    site, rack_nodes = kind.get("site", SITE), kind.get("rack_nodes", 0)
+    return [
+        Node(
+            site=site,
+            node=f"node-{first + i}",
+            gpu=kind.get("gpu", "gpu"),
+            gpus=gpus,
+            microusd_per_gpu_hour=price,
+            declared=True,
+            rack=f"rack-{(first + i) // rack_nodes}" if rack_nodes > 0 else "",
+            nvlink_gpus=max(0, kind.get("nvlink_gpus", 0)),
+            cpu_milli=kind.get("cpu_milli"),
+            memory_mib=kind.get("memory_mib"),
+            tier=tier,
+        )
+        for i in range(count)
+    ]
+
+
+def show_fleet(nodes: Sequence[Node]) -> str:
+    """'2 x 4 v100 + 6 x 4 k80', most frequent kinds first."""
+    kinds: dict[tuple[int, str], int] = {}
+    for node in nodes:
+        kinds[node.gpus, node.gpu] = kinds.get((node.gpus, node.gpu), 0) + 1
+    words = [f"{count:,} x {gpus} {gpu}" for (gpus, gpu), count in sorted(kinds.items(), key=lambda k: -k[1])]
+    return " + ".join(words[:4]) + (f" + {len(words) - 4} more kinds" if len(words) > 4 else "")

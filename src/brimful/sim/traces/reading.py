@@ -1,0 +1,194 @@
+"""Opening a trace: whatever it is packed in, row by row, within limits, every refusal with its row number."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, cast
+
+from brimful.errors import BadInput, NotFound, WorldFailed
+from brimful.fleet.node import Node
+from brimful.sim.world import Arrival
+
+# The largest public trace (Philly's raw job log) is 1.1 GB. A packed file that grows past this is a trap.
+MAX_UNPACKED_BYTES = 4 * 2**30
+MAX_ROW_BYTES = 2**20
+HEAD_BYTES = 2**16
+# Ten years and a million GPUs: past these a number is a slip of the pen, not a wish.
+MAX_S = 10 * 366 * 86400
+MAX_GPUS = 1_000_000
+
+Row = Mapping[str, str | None]
+
+
+@dataclass(slots=True)
+class Skips:
+    """Rows that could not be used. Strict, the first one ends the reading; lenient, they are counted."""
+
+    lenient: bool = False
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def note(self, error: BadInput) -> None:
+        if not self.lenient:
+            raise error
+        self.count += 1
+        if len(self.first) < 10:
+            self.first.append(error.problem)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """What a file held: jobs in order of arrival, nodes, or both."""
+
+    format: str
+    arrivals: list[Arrival] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what the reader had to assume
+    # True: the format does not say how close together a gang must be, so one larger than a node may spread.
+    gangs_may_spread: bool = False
+
+
+class Source:
+    """One file, plain or gzip, as text."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = str(path)
+
+    def head(self) -> str:
+        """The beginning, enough to tell what it is."""
+        with self._open() as stream:
+            try:
+                # Cut inside a letter is no fault; a file that is not text is caught when it is read.
+                return stream.read(HEAD_BYTES).decode("utf-8-sig", errors="ignore")
+            except (OSError, EOFError, zlib.error) as error:
+                raise self._broken(error) from error
+
+    def lines(self) -> Iterator[str]:
+        """Line by line, so that a file that unpacks without end is stopped, not swallowed."""
+        total = 0
+        with self._open() as stream:
+            for number in range(1, MAX_UNPACKED_BYTES):
+                try:
+                    line = stream.readline(MAX_ROW_BYTES + 1)
+                except (OSError, EOFError, zlib.error) as error:
+                    raise self._broken(error) from error
+                if not line:
+                    return
+                total += len(line)
+                if len(line) > MAX_ROW_BYTES or total > MAX_UNPACKED_BYTES:
+                    raise BadInput(
+                        f"{self.name} row {number}: more than {MAX_ROW_BYTES:,} bytes in a row"
+                        if len(line) > MAX_ROW_BYTES
+                        else f"{self.name} unpacks to more than {MAX_UNPACKED_BYTES:,} bytes",
+                        hint="this is no trace",
+                    )
+                try:
+                    yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise BadInput(
+                        f"{self.name} is not a text file (row {number})", hint="a trace is text in UTF-8"
+                    ) from error
+
+    def text(self) -> str:
+        return "".join(self.lines())
+
+    def _open(self) -> IO[bytes]:
+        try:
+            with self.path.open("rb") as file:
+                packed = file.read(2) == b"\x1f\x8b"
+            return cast(IO[bytes], gzip.open(self.path, "rb")) if packed else self.path.open("rb")
+        except FileNotFoundError as error:
+            raise NotFound(f"there is no file {self.path}", hint="give the path of a trace") from error
+        except IsADirectoryError as error:
+            raise BadInput(f"{self.path} is a folder", hint="give the path of a trace") from error
+        except OSError as error:
+            raise WorldFailed(f"cannot read {self.path}: {error.strerror}") from error
+
+    def _broken(self, error: Exception) -> BadInput:
+        return BadInput(f"{self.name} cannot be unpacked: {error}", hint="fetch it again")
+
+
+def table(
+    lines: Iterable[str], *, name: str, needed: Iterable[str], skips: Skips, delimiter: str = ","
+) -> Iterator[tuple[str, Row]]:
+    """('name row 3', the row by column) for each row below the column names."""
+    rows = csv.DictReader(lines, strict=True, delimiter=delimiter)
+    try:
+        columns = [(column or "").strip() for column in rows.fieldnames or []]
+    except csv.Error as error:
+        raise BadInput(f"{name} row 1: {error}", hint="a trace is a plain CSV") from error
+    rows.fieldnames = columns
+    missing = [column for column in needed if column not in columns]
+    if missing:
+        raise BadInput(
+            f"{name} has no column {', '.join(missing)}",
+            hint=f"the first row names the columns; needed are {', '.join(needed)}",
+        )
+    while True:
+        try:
+            row = next(rows, None)
+        except csv.Error as error:
+            skips.note(BadInput(f"{name} row {rows.line_num}: {error}", hint="a trace is a plain CSV"))
+            continue
+        if row is None:
+            return
+        yield f"{name} row {rows.line_num}", row
+
+
+def cell(row: Row, column: str) -> str:
+    return (row.get(column) or "").strip()
+
+
+def whole(row: Row, column: str, where: str, *, low: int, high: int) -> int:
+    text = cell(row, column)
+    try:
+        value = int(text) if len(text) <= 20 else None
+    except ValueError:
+        value = None
+    if value is None or not low <= value <= high:
+        raise BadInput(f"{where}: {column} is {text[:40]!r}", hint=f"a whole number from {low:,} to {high:,}")
+    return value
+
+
+def number(row: Row, column: str, where: str, *, low: float, high: float) -> float:
+    text = cell(row, column)
+    try:
+        value = float(text) if len(text) <= 40 else None
+    except ValueError:
+        value = None
+    if value is None or not low <= value <= high:  # NaN is in no range
+        raise BadInput(f"{where}: {column} is {text[:40]!r}", hint=f"a number from {low:,g} to {high:,g}")
+    return value
+
+
+def in_order(found: Iterable[tuple[str, Arrival]], *, name: str, skips: Skips, sort: bool) -> list[Arrival]:
+    """The arrivals by time, each id once.
+
+    A format that is published unsorted is sorted; in the others a step back in time is a mistake.
+    """
+    arrivals: list[Arrival] = []
+    seen: set[str] = set()
+    unsorted = False
+    for where, arrival in found:
+        if arrival.job.job in seen:
+            skips.note(BadInput(f"{where}: job {arrival.job.job!r} was there before", hint="ids are unique"))
+            continue
+        if not sort and arrivals and arrival.at_s < arrivals[-1].at_s:
+            unsorted = True
+            skips.note(
+                BadInput(
+                    f"{where}: submit_s {arrival.at_s} is before the previous row's {arrivals[-1].at_s}",
+                    hint="sort the rows by submit time",
+                )
+            )
+        seen.add(arrival.job.job)
+        arrivals.append(arrival)
+    if not arrivals:
+        raise BadInput(f"{name} has no jobs", hint="add at least one row below the column names")
+    return sorted(arrivals, key=lambda arrival: arrival.at_s) if sort or unsorted else arrivals
