@@ -74,10 +74,11 @@ def run(args: argparse.Namespace) -> Answer:
             f"--seed {args.seed} with --seeds {args.seeds} is out of range",
             hint=f"a seed from 0 on, and from 1 to {MAX_SEEDS:,} of them",
         )
-    trace, skips = read(args.trace, lenient=args.lenient)
+    fleet = parse_fleet(args.fleet) if args.fleet else []
+    trace, skips = read(args.trace, lenient=args.lenient, gpu_types={node.gpu for node in fleet})
     if not trace.arrivals:
         raise BadInput(f"{' '.join(args.trace)} holds no jobs", hint="give the job list beside the node list")
-    nodes = parse_fleet(args.fleet) if args.fleet else trace.nodes or parse_fleet("2x4")
+    nodes = fleet or trace.nodes or parse_fleet("2x4")
     runs = _fill(args, trace, nodes) if args.fill is not None else _rehearse(args, trace, nodes)
     data = {
         "gpus": sum(node.gpus for node in nodes),

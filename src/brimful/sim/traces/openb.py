@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from brimful.errors import BadInput
 from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.node import Node
-from brimful.sim.traces.reading import MAX_S, Row, Skips, cell, in_order, number, table, whole
+from brimful.sim.traces.reading import MAX_S, RESTART_S, Row, Skips, cell, in_order, number, table, whole
 from brimful.sim.world import SITE, Arrival
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
@@ -98,6 +98,8 @@ def _pod(row: Row, where: str) -> Arrival:
         cpu_milli=whole(row, "cpu_milli", where, low=0, high=MAX_MILLI),
         memory_mib=whole(row, "memory_mib", where, low=0, high=MAX_MILLI),
         priority={"LS": "urgent", "BE": "background"}.get(cell(row, "qos"), "normal"),
+        checkpoint_interval_s=0,
+        checkpoint_cost_s=RESTART_S,
     )
     if not cell(row, "creation_time"):
         return Arrival(at_s=0, job=job, work_s=0)

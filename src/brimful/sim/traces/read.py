@@ -1,14 +1,27 @@
-"""Any trace, recognised by what stands in it: the one door through which traces come in."""
+"""Any trace, recognised by what stands in it: the one door through which traces come in.
+
+A source is a path, with `?option=value` behind it where a format has options, or `synthetic:SHAPE?…`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 from brimful.errors import BadInput
-from brimful.sim.traces import openb, own
+from brimful.sim.traces import gavel, openb, own, philly, sacct, sia, synthetic
 from brimful.sim.traces.reading import Skips, Source, Trace
+
+
+@dataclass(slots=True, kw_only=True)
+class Reading:
+    """What a reader may use besides its own file."""
+
+    skips: Skips
+    options: dict[str, str] = field(default_factory=dict)
+    throughputs: gavel.Throughputs | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,34 +30,119 @@ class Format:
 
     name: str
     recognises: Callable[[str], bool]
-    read: Callable[[Source, Skips], Trace]
+    read: Callable[[Source, Reading], Trace]
+    options: tuple[str, ...] = ()
 
 
-def _own(source: Source, skips: Skips) -> Trace:
-    return Trace(format="brimful", arrivals=own.parse(source.lines(), name=source.name, skips=skips))
+def _own(source: Source, reading: Reading) -> Trace:
+    return Trace(format="brimful", arrivals=own.parse(source.lines(), name=source.name, skips=reading.skips))
 
 
-def _openb_nodes(source: Source, skips: Skips) -> Trace:
-    nodes = openb.read_nodes(source.lines(), name=source.name, skips=skips)
-    return Trace(format="openb nodes", nodes=nodes)
+def _openb_nodes(source: Source, reading: Reading) -> Trace:
+    nodes = openb.read_nodes(source.lines(), name=source.name, skips=reading.skips)
+    reading.skips.gpu_types = reading.skips.gpu_types or frozenset(node.gpu for node in nodes if node.gpus)
+    return Trace(format="openb", nodes=nodes)
 
 
-def _openb_pods(source: Source, skips: Skips) -> Trace:
-    arrivals = openb.read_pods(source.lines(), name=source.name, skips=skips)
+def _openb_pods(source: Source, reading: Reading) -> Trace:
+    arrivals = openb.read_pods(source.lines(), name=source.name, skips=reading.skips)
     return Trace(format="openb", arrivals=arrivals, gangs_may_spread=True)
 
 
+def _throughputs(source: Source, reading: Reading) -> Trace:
+    reading.throughputs = gavel.read_throughputs(source)
+    return Trace(format="Gavel")
+
+
+OWN = Format(name="brimful", recognises=own.recognises, read=_own)
+THROUGHPUTS = Format(name="throughputs", recognises=gavel.recognises_throughputs, read=_throughputs)
+NODES = Format(name="openb nodes", recognises=openb.recognises_nodes, read=_openb_nodes)
 FORMATS = (
-    Format(name="brimful", recognises=own.recognises, read=_own),
-    Format(name="openb nodes", recognises=openb.recognises_nodes, read=_openb_nodes),
+    THROUGHPUTS,
+    Format(
+        name="Philly job log",
+        recognises=philly.recognises_json,
+        read=lambda source, reading: philly.read_json(source, reading.skips),
+    ),
+    Format(
+        name="Philly",
+        recognises=philly.recognises_csv,
+        read=lambda source, reading: philly.read_csv(source, reading.skips),
+    ),
+    NODES,
     Format(name="openb pods", recognises=openb.recognises_pods, read=_openb_pods),
+    Format(
+        name="Sia",
+        recognises=sia.recognises,
+        read=lambda source, reading: sia.read(
+            source, workload=reading.options.get("workload"), skips=reading.skips
+        ),
+        options=("workload",),
+    ),
+    Format(
+        name="sacct",
+        recognises=sacct.recognises,
+        read=lambda source, reading: sacct.read(
+            source, any_type=reading.options.get("types") == "any", skips=reading.skips
+        ),
+        options=("types",),
+    ),
+    OWN,
+    Format(
+        name="Gavel",
+        recognises=gavel.recognises_trace,
+        read=lambda source, reading: gavel.read_trace(source, reading.throughputs, reading.skips),
+    ),
 )
 
 
-def read(sources: Sequence[str], *, lenient: bool = False) -> tuple[Trace, Skips]:
-    """Everything the sources hold, as one trace, and the rows that had to be left out."""
-    skips = Skips(lenient=lenient)
-    parts = [_read_file(Source(Path(source)), skips) for source in sources]
+def read(
+    sources: Sequence[str], *, lenient: bool = False, gpu_types: Iterable[str] = ()
+) -> tuple[Trace, Skips]:
+    """Everything the sources hold, as one trace, and the rows that had to be left out.
+
+    `gpu_types` are those of the fleet, where it is known: a job that wants another one is refused.
+    """
+    reading = Reading(skips=Skips(lenient=lenient, gpu_types=frozenset(gpu_types)))
+    made = [synthetic_trace(source) for source in sources if source.startswith(synthetic.PREFIX)]
+    files = [_recognised(source) for source in sources if not source.startswith(synthetic.PREFIX)]
+    # Speeds and nodes first: a Gavel trace tells its jobs in steps, and an openb job names its GPUs.
+    files.sort(key=lambda known: known[0] not in (THROUGHPUTS, NODES))
+    parts = []
+    for known, source, options in files:
+        reading.options = options
+        parts.append(known.read(source, reading))
+    return _joined([*made, *parts]), reading.skips
+
+
+def synthetic_trace(source: str) -> Trace:
+    shape, _, query = source.removeprefix(synthetic.PREFIX).partition("?")
+    return synthetic.generate(shape, _options(source, query, tuple(synthetic.DEFAULTS)))
+
+
+def _recognised(text: str) -> tuple[Format, Source, dict[str, str]]:
+    name, _, query = text.partition("?")
+    if query and Path(text).exists():
+        name, query = text, ""
+    source = Source(Path(name))
+    head = source.head()
+    # Not known: the own reader says best what is missing.
+    known = next((known for known in FORMATS if known.recognises(head)), OWN)
+    return known, source, _options(text, query, known.options)
+
+
+def _options(source: str, query: str, known: tuple[str, ...]) -> dict[str, str]:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for option in options:
+        if option not in known:
+            raise BadInput(
+                f"{source}: option {option!r} is not known here",
+                hint=f"known are {', '.join(known)}" if known else "this format has none",
+            )
+    return options
+
+
+def _joined(parts: Sequence[Trace]) -> Trace:
     arrivals = [arrival for part in parts for arrival in part.arrivals]
     ids = {arrival.job.job for arrival in arrivals}
     if len(ids) < len(arrivals):
@@ -52,20 +150,10 @@ def read(sources: Sequence[str], *, lenient: bool = False) -> tuple[Trace, Skips
             f"{len(arrivals) - len(ids):,} jobs stand in more than one of the files",
             hint="give each trace once",
         )
-    trace = Trace(
+    return Trace(
         format=" + ".join(dict.fromkeys(part.format for part in parts)),
         arrivals=sorted(arrivals, key=lambda arrival: arrival.at_s),
         nodes=[node for part in parts for node in part.nodes],
         notes=[note for part in parts for note in part.notes],
         gangs_may_spread=any(part.gangs_may_spread for part in parts),
     )
-    return trace, skips
-
-
-def _read_file(source: Source, skips: Skips) -> Trace:
-    head = source.head()
-    for known in FORMATS:
-        if known.recognises(head):
-            return known.read(source, skips)
-    # Not known: the own reader says best what is missing.
-    return _own(source, skips)

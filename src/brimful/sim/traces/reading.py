@@ -6,11 +6,12 @@ import csv
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, cast
 
 from brimful.errors import BadInput, NotFound, WorldFailed
+from brimful.fleet.job import Job
 from brimful.fleet.node import Node
 from brimful.sim.world import Arrival
 
@@ -21,6 +22,9 @@ HEAD_BYTES = 2**16
 # Ten years and a million GPUs: past these a number is a slip of the pen, not a wish.
 MAX_S = 10 * 366 * 86400
 MAX_GPUS = 1_000_000
+# What a stop costs a job of a trace that does not say: it saves when told to, and is back after a minute.
+# Sia's measured checkpoint-restore takes 25 to 250 s.
+RESTART_S = 60
 
 Row = Mapping[str, str | None]
 
@@ -30,6 +34,7 @@ class Skips:
     """Rows that could not be used. Strict, the first one ends the reading; lenient, they are counted."""
 
     lenient: bool = False
+    gpu_types: frozenset[str] = frozenset()  # what the fleet has, where that is known beforehand
     count: int = 0
     first: list[str] = field(default_factory=list)
 
@@ -167,6 +172,14 @@ def number(row: Row, column: str, where: str, *, low: float, high: float) -> flo
     return value
 
 
+def from_zero(found: Iterable[tuple[str, Arrival]]) -> Iterator[tuple[str, Arrival]]:
+    """Calendar times as seconds since the first of them."""
+    kept = list(found)
+    first_s = min((arrival.at_s for _, arrival in kept), default=0)
+    for where, arrival in kept:
+        yield where, replace(arrival, at_s=arrival.at_s - first_s)
+
+
 def in_order(found: Iterable[tuple[str, Arrival]], *, name: str, skips: Skips, sort: bool) -> list[Arrival]:
     """The arrivals by time, each id once.
 
@@ -187,8 +200,22 @@ def in_order(found: Iterable[tuple[str, Arrival]], *, name: str, skips: Skips, s
                     hint="sort the rows by submit time",
                 )
             )
+        if not _can_run(arrival.job, skips.gpu_types):
+            wants = arrival.job.gpu_types or tuple(gpu for gpu, _ in arrival.job.rates)
+            skips.note(
+                BadInput(
+                    f"{where}: wants a GPU of type {' or '.join(wants)}; "
+                    f"the fleet has {', '.join(sorted(skips.gpu_types))}",
+                    hint="name the fleet's types as the trace does",
+                )
+            )
+            continue
         seen.add(arrival.job.job)
         arrivals.append(arrival)
     if not arrivals:
         raise BadInput(f"{name} has no jobs", hint="add at least one row below the column names")
     return sorted(arrivals, key=lambda arrival: arrival.at_s) if sort or unsorted else arrivals
+
+
+def _can_run(job: Job, gpu_types: frozenset[str]) -> bool:
+    return not gpu_types or job.gpus == 0 or any(job.rate(gpu) > 0 for gpu in gpu_types)

@@ -1,0 +1,130 @@
+"""Gavel's traces and throughputs, as published with it.
+
+A trace is tab-separated without column names, ten fields a job: type, command, working directory, name of the
+steps argument, whether it needs data, total steps, GPUs (scale factor), priority weight, SLO, arrival second.
+`*_throughputs.json` holds steps per second by GPU type and (job type, GPUs): alone under "null", and together
+with another job, which is not used here. `v100_unconsolidated` is the speed of a gang spread over nodes.
+Source: github.com/stanford-futuredata/gavel; Narayanan et al., OSDI 2020.
+
+A job's work is in seconds on the reference type (the V100, if it is there); its rates are relative to that.
+Jobs save when they are told to stop and restart for nothing, as in Gavel's simulator.
+"""
+
+from __future__ import annotations
+
+import json
+from ast import literal_eval
+from collections.abc import Iterable, Iterator, Mapping
+
+from brimful.errors import BadInput
+from brimful.fleet.job import Job
+from brimful.sim.traces.reading import MAX_GPUS, MAX_S, Row, Skips, Source, Trace, in_order, number, whole
+from brimful.sim.world import Arrival
+
+FIELDS = (
+    "job_type",
+    "command",
+    "working_directory",
+    "num_steps_arg",
+    "needs_data_dir",
+    "total_steps",
+    "scale_factor",
+    "priority_weight",
+    "SLO",
+    "arrival_time",
+)
+SPREAD = "_unconsolidated"
+REFERENCE = "v100"
+MAX_STEPS = 10**15
+
+# GPU type -> (job type, GPUs) -> steps per second.
+Throughputs = Mapping[str, Mapping[tuple[str, int], float]]
+
+
+def recognises_trace(head: str) -> bool:
+    fields = head.partition("\n")[0].rstrip("\r").split("\t")
+    return len(fields) in (7, len(FIELDS)) and not head.startswith("job\t")
+
+
+def recognises_throughputs(head: str) -> bool:
+    return head.lstrip().startswith("{") and '"null"' in head
+
+
+def read_throughputs(source: Source) -> Throughputs:
+    try:
+        tables = json.loads(source.text())
+        return {
+            gpu: {_key(kind): float(speeds["null"]) for kind, speeds in kinds.items() if "null" in speeds}
+            for gpu, kinds in tables.items()
+        }
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise BadInput(
+            f"{source.name} holds no throughputs: {error}",
+            hint="give Gavel's *_throughputs.json as published",
+        ) from error
+
+
+def _key(text: str) -> tuple[str, int]:
+    """\"('LM (batch size 5)', 2)\" -> its two parts; only plain words and numbers are accepted."""
+    kind, gpus = literal_eval(text)
+    return str(kind), int(gpus)
+
+
+def read_trace(source: Source, throughputs: Throughputs | None, skips: Skips) -> Trace:
+    if throughputs is None:
+        raise BadInput(
+            f"{source.name} is a Gavel trace: it counts steps, and how long a step takes stands elsewhere",
+            hint="name Gavel's simulation_throughputs.json beside it",
+        )
+    found = _jobs(source.lines(), source.name, throughputs, skips)
+    arrivals = in_order(found, name=source.name, skips=skips, sort=False)
+    return Trace(format="Gavel", arrivals=arrivals, gangs_may_spread=True)
+
+
+def _jobs(
+    lines: Iterable[str], name: str, throughputs: Throughputs, skips: Skips
+) -> Iterator[tuple[str, Arrival]]:
+    for i, line in enumerate(lines):
+        if not line.strip():
+            continue
+        where = f"{name} row {i + 1}"
+        try:
+            fields = line.rstrip("\r\n").split("\t")
+            if len(fields) != len(FIELDS):
+                raise BadInput(
+                    f"{where} has {len(fields)} fields, not {len(FIELDS)}",
+                    hint=f"they are {', '.join(FIELDS)}",
+                )
+            yield where, _job(dict(zip(FIELDS, fields, strict=True)), where, f"gavel-{i}", throughputs)
+        except BadInput as error:
+            skips.note(error)
+
+
+def _job(row: Row, where: str, name: str, throughputs: Throughputs) -> Arrival:
+    gpus = whole(row, "scale_factor", where, low=1, high=MAX_GPUS)
+    kind = ((row["job_type"] or "").strip(), gpus)
+    speeds = {gpu: speed[kind] for gpu, speed in throughputs.items() if speed.get(kind, 0.0) > 0}
+    together = {gpu: speed for gpu, speed in speeds.items() if not gpu.endswith(SPREAD)}
+    if not together:
+        raise BadInput(
+            f"{where}: no throughput is known for {kind[0]!r} on {gpus} GPUs",
+            hint="give the matching JSON file",
+        )
+    reference = REFERENCE if REFERENCE in together else max(together, key=lambda gpu: together[gpu])
+    work_s = whole(row, "total_steps", where, low=0, high=MAX_STEPS) / together[reference]
+    if work_s > MAX_S:
+        raise BadInput(f"{where}: {work_s:,.0f} s of work", hint=f"at most {MAX_S:,} s")
+    spread = speeds.get(reference + SPREAD, together[reference])
+    at_s = number(row, "arrival_time", where, low=0, high=MAX_S)
+    slo = number(row, "SLO", where, low=-1, high=MAX_S)
+    job = Job(
+        job=name,
+        gpus=gpus,
+        name=kind[0],
+        rates=tuple(sorted((gpu, speed / together[reference]) for gpu, speed in together.items())),
+        spread_rate=min(1.0, spread / together[reference]) if gpus > 1 else 1.0,
+        # In Gavel an SLO is a multiple of the job's own duration.
+        deadline_s=int(at_s + slo * work_s) if slo > 0 else None,
+        checkpoint_interval_s=0,
+    )
+    return Arrival(at_s=int(at_s), job=job, work_s=work_s)

@@ -1,0 +1,121 @@
+"""Slurm's accounting, as `sacct` prints it with -P (fields between bars, names in the first row).
+
+    sacct -P -a -X -S 2026-01-01 -o JobID,User,Account,Partition,Submit,ElapsedRaw,AllocTRES,State
+
+Needed: JobID, Submit, ElapsedRaw or Elapsed, and AllocTRES or ReqTRES; User, Account and JobName are taken
+where they are there. Steps (JobIDs with a dot) are parts of a job and jobs without GPUs hold none: both are
+left out, and counted in a note. `gres/gpu:a100=8` names a GPU type, which the job is then bound to; add
+`?types=any` to the file's name to let it run on any.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+
+from brimful.errors import BadInput
+from brimful.fleet.job import Job
+from brimful.sim.traces.reading import (
+    MAX_GPUS,
+    MAX_S,
+    RESTART_S,
+    Row,
+    Skips,
+    Source,
+    Trace,
+    cell,
+    from_zero,
+    in_order,
+    table,
+    whole,
+)
+from brimful.sim.world import Arrival
+
+ELAPSED = re.compile(r"(?:(\d{1,5})-)?(\d{1,2}):(\d{2}):(\d{2})")
+MEMORY = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([KMGT]?)")
+MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
+
+
+def recognises(head: str) -> bool:
+    columns = {column.strip() for column in head.partition("\n")[0].split("|")}
+    return "JobID" in columns and "Submit" in columns
+
+
+def read(source: Source, *, any_type: bool, skips: Skips) -> Trace:
+    left_out = {"steps": 0, "jobs without GPUs": 0, "jobs that never ran": 0}
+    found = from_zero(_rows(source.lines(), source.name, left_out, skips, any_type=any_type))
+    arrivals = in_order(found, name=source.name, skips=skips, sort=True)
+    notes = [f"left out: {count:,} {what}" for what, count in left_out.items() if count]
+    return Trace(format="sacct", arrivals=arrivals, notes=notes, gangs_may_spread=True)
+
+
+def _rows(
+    lines: Iterable[str], name: str, left_out: dict[str, int], skips: Skips, *, any_type: bool
+) -> Iterator[tuple[str, Arrival]]:
+    for where, row in table(lines, name=name, needed=("JobID", "Submit"), skips=skips, delimiter="|"):
+        try:
+            if "." in cell(row, "JobID"):
+                left_out["steps"] += 1
+                continue
+            types, gpus, cpus, memory_mib = _tres(cell(row, "AllocTRES") or cell(row, "ReqTRES"), where)
+            run_s = _elapsed(row, where)
+            if gpus == 0 or run_s == 0:
+                left_out["jobs without GPUs" if gpus == 0 else "jobs that never ran"] += 1
+                continue
+            job = Job(
+                job=cell(row, "JobID"),
+                gpus=gpus,
+                name=cell(row, "JobName"),
+                tenant=cell(row, "Account") or cell(row, "User") or "default",
+                gpu_types=() if any_type else types,
+                cpu_milli=cpus * 1000,
+                memory_mib=memory_mib,
+                checkpoint_interval_s=0,
+                checkpoint_cost_s=RESTART_S,
+            )
+            yield where, Arrival(at_s=_second(row, where), job=job, work_s=run_s)
+        except BadInput as error:
+            skips.note(error)
+
+
+def _tres(text: str, where: str) -> tuple[tuple[str, ...], int, int, int]:
+    """'billing=8,cpu=64,gres/gpu:a100=8,gres/gpu=8,mem=512G,node=1' -> (('a100',), 8, 64, 524288)."""
+    types: list[str] = []
+    gpus = typed = cpus = memory_mib = 0
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if name.startswith("gres/gpu") or name == "cpu":
+            count = whole({name: value}, name, where, low=0, high=MAX_GPUS)
+            if name == "cpu":
+                cpus = count
+            elif name == "gres/gpu":
+                gpus = count
+            elif name.startswith("gres/gpu:") and count:
+                types.append(name.removeprefix("gres/gpu:"))
+                typed += count
+        elif name == "mem" and (found := MEMORY.fullmatch(value)):
+            memory_mib = int(float(found[1]) * MIB[found[2]])
+    return tuple(types), gpus or typed, cpus, memory_mib
+
+
+def _elapsed(row: Row, where: str) -> int:
+    if cell(row, "ElapsedRaw"):
+        return whole(row, "ElapsedRaw", where, low=0, high=MAX_S)
+    found = ELAPSED.fullmatch(cell(row, "Elapsed"))
+    if found is None:
+        raise BadInput(
+            f"{where}: Elapsed is {cell(row, 'Elapsed')[:40]!r}", hint="add ElapsedRaw to sacct's -o"
+        )
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _second(row: Row, where: str) -> int:
+    text = cell(row, "Submit")
+    if text.isdigit() and len(text) <= 12:  # SLURM_TIME_FORMAT=%s
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+    except (ValueError, OverflowError) as error:
+        raise BadInput(f"{where}: Submit is {text[:40]!r}", hint="like 2026-10-09T07:01:55") from error
