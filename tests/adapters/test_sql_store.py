@@ -72,10 +72,7 @@ def test_of_many_writers_exactly_one_is_next(url: str) -> None:
 
 def test_a_database_of_a_newer_brimful_is_refused(url: str) -> None:
     SqlStore(url).close()
-    engine = sa.create_engine(url)
-    with engine.begin() as connection:
-        connection.execute(sa.text("UPDATE brimful SET value = '99'"))
-    engine.dispose()
+    _run(url, "UPDATE brimful SET value = '99'")
     with pytest.raises(WorldFailed, match="schema 99"):
         SqlStore(url)
 
@@ -87,6 +84,12 @@ def test_a_database_of_a_newer_brimful_is_refused(url: str) -> None:
         ("oracle9://x", BadInput, "not understood"),
         ("sqlite:////no/such/folder/x.db", WorldFailed, "unable to open"),
         ("postgresql+psycopg://u:secret@127.0.0.1:1/x", WorldFailed, "does not answer"),
+        ("postgresql+psycopg://127.0.0.1:1/x?user=u&password=secret", WorldFailed, "does not answer"),
+        ("postgresql+psycopg://u:secret@localhost:port/x", BadInput, "not understood"),
+        ("nonsense:u:secret@x?password=secret", BadInput, "not understood"),
+        ("sqlite://", BadInput, "in memory"),
+        ("sqlite:///:memory:", BadInput, "in memory"),
+        ("sqlite:///file::memory:?cache=shared&uri=true", BadInput, "in memory"),
     ],
 )
 def test_a_database_that_cannot_be_used_says_so_and_keeps_the_password(
@@ -95,3 +98,93 @@ def test_a_database_that_cannot_be_used_says_so_and_keeps_the_password(
     with pytest.raises(kind, match=words) as caught:
         SqlStore(url)
     assert "secret" not in str(caught.value)
+
+
+def test_a_log_belongs_to_one_data_folder(url: str) -> None:
+    store = SqlStore(url)
+    store.claim("id-of-a", folder=Path("/a"))
+    store.claim("id-of-a", folder=Path("/a/moved"))  # the id is what counts
+    with pytest.raises(WorldFailed, match="belongs to the data folder /a, not to /b") as caught:
+        store.claim("id-of-b", folder=Path("/b"))
+    assert caught.value.code == "foreign_log"
+    assert "id-of-a" in caught.value.hint
+    store.close()
+
+
+def test_a_log_with_a_hole_is_refused(url: str) -> None:
+    store = SqlStore(url)
+    assert store.append(submitted("a", "b", "c"), after=0)
+    _run(url, "DELETE FROM events WHERE seq = 2")
+    with pytest.raises(WorldFailed, match="event 2 is missing and event 3 is there") as caught:
+        store.since(0)
+    assert caught.value.code == "log_damaged"
+    assert store.since(2) == submitted("c")
+    store.close()
+
+
+@pytest.mark.parametrize("body", ["not JSON", "[]", "{}"])
+def test_an_event_that_cannot_be_read_is_a_damaged_log(url: str, body: str) -> None:
+    store = SqlStore(url)
+    assert store.append(submitted("a"), after=0)
+    _run(url, f"UPDATE events SET body = '{body}'")
+    with pytest.raises(WorldFailed, match=r"event 1 \(JobSubmitted\) cannot be read"):
+        store.since(0)
+    store.close()
+
+
+def test_nobody_writes_beyond_the_end_of_the_log(url: str) -> None:
+    store = SqlStore(url)
+    assert store.append(submitted("a"), after=0)
+    with pytest.raises(WorldFailed, match="ends at event 1; 5 had been read") as caught:
+        store.append(submitted("b"), after=5)
+    assert caught.value.code == "log_damaged"
+    assert store.since(0) == submitted("a")
+    store.close()
+
+
+def test_many_first_starts_at_once_make_one_log(url: str) -> None:
+    told: list[str] = []
+
+    def begin() -> None:
+        try:
+            SqlStore(url).close()
+            told.append("ok")
+        except WorldFailed as error:
+            told.append(error.problem)
+
+    threads = [threading.Thread(target=begin) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert told == ["ok"] * 8
+
+
+@pytest.mark.postgres
+def test_a_connection_that_was_cut_is_made_again(postgres_url: str) -> None:
+    store = SqlStore(postgres_url)
+    assert store.append(submitted("a"), after=0)
+    _run(
+        postgres_url,
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE pid <> pg_backend_pid() AND datname = current_database()",
+    )
+    assert store.since(0) == submitted("a")
+    store.close()
+
+
+def test_the_database_file_is_the_owners_alone(tmp_path: Path) -> None:
+    (tmp_path / "old.db").touch(mode=0o644)
+    for name in ("new.db", "old.db"):
+        store = SqlStore(f"sqlite:///{tmp_path / name}")
+        assert store.append(submitted("a"), after=0)
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob(f"{name}*")}
+        assert modes == {name: 0o600, f"{name}-wal": 0o600, f"{name}-shm": 0o600}
+        store.close()
+
+
+def _run(url: str, statement: str) -> None:
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text(statement))
+    engine.dispose()
