@@ -126,9 +126,11 @@ def _adapter(model: Model, training: Training) -> int:
     """What the small trained part keeps in one layer."""
     if training.tuning == "full":
         return 0
-    h = FP32_BYTES if training.adapter_dtype == "float32" else number_bytes(training)
     if training.tuning == "adapter":
-        return _scaled_outputs(model, h) if training.targets >= 7 else h * model.width
+        # one tensor of the layer's width, as it comes, unless every linear layer is scaled
+        each = number_bytes(training)
+        return _scaled_outputs(model, each) if training.targets >= 7 else each * model.width
+    h = FP32_BYTES if training.adapter_dtype == "float32" else number_bytes(training)
     # LoRA keeps each adapted layer's input, in its own format and after a dropout of its own. Up to four of
     # the seven linear layers are attention's; the last of the MLP reads m numbers.
     wide = max(0, training.targets - 4) / 3

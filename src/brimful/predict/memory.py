@@ -26,6 +26,7 @@ from brimful.predict.count import output_parameters
 from brimful.predict.overhead import (
     CACHE_FRAC,
     CHECKPOINTED_CACHE_FRAC,
+    COMPILED_CACHE_FRAC,
     context_bytes,
     workspace_bytes,
 )
@@ -209,7 +210,8 @@ def _allocated(moment: _Moment) -> Interval:
 
 
 def _reserved(allocated: Interval, moving_bytes: int, training: Training) -> Interval:
-    low, likely, high = (round(frac * moving_bytes) for frac in CACHE_FRAC)
+    shares = COMPILED_CACHE_FRAC if training.compiled else CACHE_FRAC
+    low, likely, high = (round(frac * moving_bytes) for frac in shares)
     if training.checkpointing == "full" and not training.compiled:
         # Made again in a different order than they were freed, activations leave more holes.
         likely = max(likely, round(CHECKPOINTED_CACHE_FRAC[1] * allocated.likely))

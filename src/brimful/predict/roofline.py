@@ -1,18 +1,29 @@
 """Step time: multiplies at a rate cards reach, the rest at the speed of memory, never faster than launches.
 
-A first honest estimate with a wide interval. Each part of a micro-step is timed by what limits it:
+Each part of a micro-step on one GPU is timed by what limits it, and the parts add up:
 
-    matmuls      FLOPs / (achievable rate · d/(d+32)): start and end of a tile loop weigh more when d is small
-    attention    half of the counted FLOPs (causal), backward 2.5 times forward, at 55 % of the rate
-    the rest     bytes moved / (90 % of the bandwidth)
-    launches     kernels · time to launch one; the GPU waits where this is the largest
+    matmuls      FLOPs / (achievable rate · d/(d+c)): start and end of a tile loop weigh more when d is small
+    attention    causal half of the counted FLOPs, backward 2.5 times forward, at a share of the rate
+    the rest     bytes moved / bandwidth
+    launches     kernels · time to launch one; the GPU waits where this is larger than all of the above
+    link         weights and gradients between GPUs, partly hidden behind the work
+
+A frozen weight needs no gradient, so LoRA saves a third of the matmuls. The constants are fitted to published
+measurements (docs/explanation/accuracy.md says how well); the formulas are not.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brimful.predict.count import matmul_parameters, parameters, recompute_flops, step_flops
+from brimful.predict.count import (
+    layer_matmul_parameters,
+    output_parameters,
+    parameters,
+    recompute_flops,
+    step_flops,
+)
+from brimful.predict.states import dtype_bytes, trained_parameters
 from brimful.specs.estimate import Interval, Speed
 from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
@@ -20,30 +31,52 @@ from brimful.specs.training import Training
 
 # Share of the dense peak a large bf16 matmul reaches where nobody measured the card itself.
 # Source: measured on other cards: A100 0.87, H100 0.80, B200 0.78 (NVIDIA, large), L20 0.92 (small chip),
-# MI300X 0.51, MI355X 0.63 (AMD). GeForce cards clock about a tenth above the boost their peak is given for.
-_LARGE, _SMALL, _AMD, _GEFORCE_CLOCK = 0.82, 0.92, 0.57, 1.10
-_SMALL_CHIP_FLOPS_PER_S = 170e12
+# MI300X 0.51, MI355X 0.63 (AMD).
+LARGE_FRAC, SMALL_FRAC, AMD_FRAC = 0.82, 0.90, 0.57
+SMALL_CHIP_FLOPS_PER_S = 170e12
 
-_BANDWIDTH_FRAC = 0.90
-_ATTENTION_FRAC = 0.55
-_ATTENTION_BACKWARD = (1 + 2.5) / 3  # flash attention makes the scores again going back
 
-# Bytes moved beside the matmuls, for each number of a hidden state (d of them a token) in one layer, forward
-# and backward. Compiled: add + norm 16 twice, GELU 16, its backward 24, norm backward 22 twice. Eager makes
-# each cast, addition and copy a kernel of its own.
-_LAYER_BYTES = {True: 116, False: 180}
-# The same for each logit: reads and writes of the loss and its gradient.
-_LOGIT_BYTES = {True: 12, False: 40}
-# For each parameter: casts and adding to the gradient in a micro-step; clipping and AdamW in a step.
-_MICRO_BYTES, _STEP_BYTES = 18, 40
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What was fitted, all at once, to published tokens per second."""
 
-# Kernels a layer launches forward and backward, and seconds to launch one.
-_KERNELS = {True: 24, False: 60}
-_LAUNCH_S = {True: 3e-6, False: 6e-6}
+    matmul_frac: float = 0.98  # of the achievable rate, in a training step rather than a benchmark
+    small_width: float = 20.0  # c of d/(d+c)
+    attention_frac: float = 0.39  # of the achievable rate, for flash attention on long sequences
+    short_tokens: float = 660.0  # c of T/(T+c) for attention
+    eager_bytes: float = 220.0  # moved beside the matmuls, for each token, layer and number of the width
+    compiled_bytes: float = 98.0
+    python_norm_bytes: float = 655.0  # on top, for rms norms and rotary positions written in Python
+    autocast_bytes: float = 34.0  # on top, for casting every input of an eager matmul
+    lora_bytes: float = 22.5  # on top, for each layer LoRA adapts
+    geforce_clock: float = 1.10  # GeForce cards run above the boost clock their peak is given for
+    amd_frac: float = 0.60  # of the achievable rate, on AMD cards
+    ada_bandwidth: float = 2.5  # the large cache of GeForce Ada serves what others fetch from memory
+    launch_s: float = 16.8e-6
+    node_link_frac: float = 0.10  # of NVLink's published rate, both directions together
+    pcie_bytes_per_s: float = 5.3e9  # per GPU and direction, without peer-to-peer
+    network_bytes_per_s: float = 50e9  # per GPU, between nodes
+    hidden_frac: float = 0.78  # of the link time that work can hide
 
-# How much faster or slower than likely the truth may be. Too few measurements yet to say better.
-_SLOWER, _FASTER = 1.40, 0.80
-_SLOWER_AMD = 1.9  # published AMD runs lie far below what their matmuls reach
+
+RATES = Rates()
+
+# FlashAttention-2 reaches 35 % of an H100 and about 60 % of an A100.
+# Source: Shah et al., FlashAttention-3, arXiv:2407.08608, abstract and figure 5.
+HOPPER_ATTENTION_FRAC = 0.6
+FP8_FRAC = 0.75  # of the fp8 rate that fp8 linear layers reach
+BANDWIDTH_FRAC = 0.80  # of the published bandwidth, reached by kernels that only move numbers
+LOGIT_BYTES = {True: 12, False: 40}  # moved for each logit: the loss and its gradient
+# Moved for each number of the MLP's width: GELU and its gradient; a gated MLP compiled, and op by op.
+GELU_BYTES, GATED_BYTES, GATED_EAGER_BYTES = 10, 16, 26
+# Moved for each trained parameter and step, in one pass over gradient, state and weight or in many.
+OPTIMIZER_BYTES = {"fused": 28, "foreach": 60, "loop": 90}
+MICRO_BYTES = 18  # the same for each micro-step: casts, and adding to the gradient
+NODE_GPUS = 8
+
+# How much faster or slower than likely the truth may be: nine in ten published runs lie within.
+SLOWER, FASTER = 1.45, 0.75
+SLOWER_AMD = 1.9  # published AMD runs lie far below what their matmuls reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +84,22 @@ class _Parts:
     compute_s: float
     bandwidth_s: float
     launch_s: float
+    link_s: float
+    hidden_frac: float
 
     @property
-    def total_s(self) -> float:
+    def work_s(self) -> float:
         return max(self.compute_s + self.bandwidth_s, self.launch_s)
 
     @property
+    def total_s(self) -> float:
+        hidden = min(self.hidden_frac * self.link_s, self.work_s)
+        return self.work_s + self.link_s - hidden
+
+    @property
     def bound_by(self) -> str:
+        if self.link_s > self.work_s:
+            return "link"
         if self.launch_s > self.compute_s + self.bandwidth_s:
             return "launch"
         return "compute" if self.compute_s >= self.bandwidth_s else "bandwidth"
@@ -65,8 +107,9 @@ class _Parts:
 
 def peak_format(training: Training, gpu: Gpu) -> str:
     """The number format whose peak the run is measured against: its own, or fp32 where the card lacks it."""
-    wanted = {"bfloat16": "bf16", "float16": "fp16", "float32": "tf32"}[training.dtype]
-    return wanted if wanted in gpu.dense_flops_per_s else "fp32"
+    wanted = {"bfloat16": "bf16", "float16": "fp16", "float32": "tf32" if training.tf32 else "fp32"}
+    number = "fp8" if training.fp8 and "fp8" in gpu.dense_flops_per_s else wanted[training.dtype]
+    return number if number in gpu.dense_flops_per_s else "fp32"
 
 
 def achievable_flops_per_s(gpu: Gpu, number: str) -> float:
@@ -75,22 +118,23 @@ def achievable_flops_per_s(gpu: Gpu, number: str) -> float:
     if gpu.achievable_flops_per_s is not None and "bf16" in gpu.dense_flops_per_s:
         return peak * gpu.achievable_flops_per_s / gpu.dense_flops_per_s["bf16"]
     if gpu.vendor == "AMD":
-        return peak * _AMD
-    frac = _SMALL if peak < _SMALL_CHIP_FLOPS_PER_S else _LARGE
-    return peak * frac * (_GEFORCE_CLOCK if "GeForce" in gpu.title else 1.0)
+        return peak * AMD_FRAC
+    return peak * (SMALL_FRAC if peak < SMALL_CHIP_FLOPS_PER_S else LARGE_FRAC)
 
 
-def predict_speed(model: Model, training: Training, gpu: Gpu) -> Speed:
-    """Step time, tokens per second and MFU against this card's own peak."""
+def predict_speed(model: Model, training: Training, gpu: Gpu, rates: Rates = RATES) -> Speed:
+    """Step time, tokens per second over all GPUs, and MFU against this card's own peak."""
     number = peak_format(training, gpu)
     peak = gpu.dense_flops_per_s[number]
-    micro = _micro_step(model, training, gpu, number)
-    optimizer_s = _STEP_BYTES * parameters(model) / (_BANDWIDTH_FRAC * gpu.bandwidth_bytes_per_s)
+    micro = _micro_step(model, training, gpu, number, rates)
+    trained = trained_parameters(model, training) / (training.shards * training.tensor * training.pipeline)
+    moved = OPTIMIZER_BYTES[training.optimizer_kernel] * trained
+    optimizer_s = moved / (BANDWIDTH_FRAC * gpu.bandwidth_bytes_per_s)
     likely_s = training.accumulation * micro.total_s + optimizer_s
-    slower = _SLOWER_AMD if gpu.vendor == "AMD" else _SLOWER
-    step = Interval(likely_s * _FASTER, likely_s, likely_s * slower)
-    flops = step_flops(model, training)
-    hardware = flops + recompute_flops(model, training)
+    slower = SLOWER_AMD if gpu.vendor == "AMD" else SLOWER
+    step = Interval(likely_s * FASTER, likely_s, likely_s * slower)
+    flops = step_flops(model, training) / training.gpus
+    hardware = flops + recompute_flops(model, training) / training.gpus
     return Speed(
         step_s=step,
         tokens_per_s=_rate(training.step_tokens, step),
@@ -102,34 +146,118 @@ def predict_speed(model: Model, training: Training, gpu: Gpu) -> Speed:
     )
 
 
-def _micro_step(model: Model, training: Training, gpu: Gpu, number: str) -> _Parts:
-    tokens, rate = training.micro_tokens, achievable_flops_per_s(gpu, number)
-    attention = 12 * model.layers * model.width * training.sequence_tokens * tokens
-    again = recompute_flops(model, training) / training.accumulation
-    matmul_s = (6 * matmul_parameters(model) * tokens + again) / (rate * model.width / (model.width + 32))
-    attention_s = (
-        attention
-        * (0.5 if (training.attention == "flash") else 1.0)
-        * _ATTENTION_BACKWARD
-        / (rate * _ATTENTION_FRAC)
+def _micro_step(model: Model, training: Training, gpu: Gpu, number: str, rates: Rates) -> _Parts:
+    achievable = achievable_flops_per_s(gpu, number)
+    if gpu.vendor == "AMD":
+        achievable *= rates.amd_frac
+    elif "GeForce" in gpu.title:
+        achievable *= rates.geforce_clock
+    rate = achievable * rates.matmul_frac
+    if number == "fp8":
+        # Only the linear layers run in fp8, and casting to it costs part of what it wins.
+        achievable *= gpu.dense_flops_per_s["bf16"] / gpu.dense_flops_per_s["fp8"]
+        rate *= FP8_FRAC
+    split = training.tensor * training.pipeline
+    matmul_s = (
+        _matmul_flops(model, training) / split / (rate * model.width / (model.width + rates.small_width))
     )
-    moved = (
-        tokens
-        * model.layers
-        * model.width
-        * _LAYER_BYTES[training.compiled]
-        * (1.3 if (training.checkpointing == "full") else 1)
-    )
-    moved += tokens * model.vocab * _LOGIT_BYTES[training.compiled] + _MICRO_BYTES * parameters(model)
-    if training.attention != "flash":
-        # the score matrix is written and read about ten times, forward and backward, in 2 to 4 bytes
-        moved += 30 * tokens * model.layers * model.heads * training.sequence_tokens
-    kernels = model.layers * _KERNELS[training.compiled] + 40 * training.loss_chunks
+    length = training.sequence_tokens
+    attention_rate = achievable * rates.attention_frac * length / (length + rates.short_tokens)
+    if gpu.vendor == "NVIDIA" and gpu.architecture not in ("Volta", "Turing", "Ampere", "Ada"):
+        attention_rate *= HOPPER_ATTENTION_FRAC
+    attention_s = _attention_flops(model, training) / split / attention_rate
+    cached = rates.ada_bandwidth if gpu.architecture == "Ada" and "GeForce" in gpu.title else 1.0
+    bandwidth = BANDWIDTH_FRAC * gpu.bandwidth_bytes_per_s * cached
     return _Parts(
         compute_s=matmul_s + attention_s,
-        bandwidth_s=moved / (_BANDWIDTH_FRAC * gpu.bandwidth_bytes_per_s),
-        launch_s=kernels * _LAUNCH_S[training.compiled],
+        bandwidth_s=_moved_bytes(model, training, rates) / split / bandwidth,
+        launch_s=_kernels(model, training) / training.pipeline * rates.launch_s,
+        link_s=_link_seconds(model, training, gpu, rates),
+        hidden_frac=rates.hidden_frac if gpu.link_bytes_per_s else 0.0,
     )
+
+
+def _passes(training: Training) -> float:
+    """Times a layer's multiplies run: forward, input gradient, weight gradient, and again if checkpointed."""
+    again = {"none": 0.0, "selective": 0.5, "full": 1.0}[training.checkpointing]
+    return (3 if training.tuning == "full" else 2) + again
+
+
+def _matmul_flops(model: Model, training: Training) -> float:
+    layers = model.layers * layer_matmul_parameters(model) * _passes(training)
+    again = 1 if training.loss_chunks > 1 or training.fused_loss else 0
+    output = output_parameters(model) * ((3 if training.tuning == "full" else 2) + again)
+    return 2 * (layers + output) * training.micro_tokens
+
+
+def _attention_flops(model: Model, training: Training) -> float:
+    """Flash attention skips the masked half and makes the scores again going back: 1 pass, then 2.5."""
+    passes = 1 + 2.5 + (1 if training.checkpointing == "full" else 0)
+    causal = 1.0 if model.encoder or training.attention == "math" else 0.5
+    forward = 4 * model.layers * model.query_width * training.sequence_tokens
+    return forward * passes * causal * training.micro_tokens
+
+
+def _moved_bytes(model: Model, training: Training, rates: Rates) -> float:
+    tokens = training.micro_tokens
+    each = rates.compiled_bytes if training.compiled else rates.eager_bytes
+    if not training.compiled:
+        each += rates.python_norm_bytes if model.norm == "rms" else 0
+        each += rates.autocast_bytes if training.casts == "autocast" and training.half else 0
+    if training.tuning == "lora":
+        each += rates.lora_bytes * training.targets
+    mlp = GELU_BYTES if not model.gated else GATED_BYTES if training.compiled else GATED_EAGER_BYTES
+    layer = each * model.width + mlp * model.mlp_width
+    precision = 1.0 if training.half else 1.6
+    moved = tokens * model.layers * layer * precision * _passes(training) / 3
+    if model.classes is None:
+        moved += tokens * model.vocab * LOGIT_BYTES[training.compiled]
+    if training.attention == "math":
+        # the score matrix is written and read about ten times, forward and backward, in 2 to 4 bytes
+        moved += 30 * tokens * model.layers * model.heads * training.sequence_tokens
+    if training.casts == "autocast" and training.half:
+        moved += MICRO_BYTES * parameters(model)
+    return moved
+
+
+def _kernels(model: Model, training: Training) -> float:
+    """Kernels launched in a micro-step. Python norms, rotary positions and adapters are many small ones."""
+    forward = (
+        8.0
+        if training.compiled
+        else 20.0 + (20.0 if model.norm == "rms" else 0) + (10.0 if model.rotary else 0)
+    )
+    if training.tuning == "lora":
+        forward += 12.0 * training.targets
+    if training.frozen_bits:
+        forward += 40.0
+    return model.layers * forward * (3 + (1 if training.checkpointing == "full" else 0))
+
+
+def _link_seconds(model: Model, training: Training, gpu: Gpu, rates: Rates) -> float:
+    """Bytes each GPU sends and receives in a micro-step, over the slowest link on the way."""
+    if training.gpus == 1:
+        return 0.0
+    count, layers = parameters(model), model.layers * layer_matmul_parameters(model)
+    each: float = dtype_bytes(training.dtype)
+    frozen = training.frozen_bits / 8 if training.frozen_bits else each
+    whole = (each * (count - layers) + frozen * layers) / (training.tensor * training.pipeline)
+    trained = each * trained_parameters(model, training) / (training.tensor * training.pipeline)
+    if training.sharding == "zero3":
+        moved = 2 * whole + trained  # gathered forward and backward, gradients scattered
+    elif training.sharding == "zero2":
+        moved = (2 * whole + trained) / training.accumulation
+    else:
+        moved = 2 * trained / training.accumulation  # a ring passes everything twice
+    if training.tensor > 1:
+        moved += 8 * training.micro_tokens * model.width * model.layers * dtype_bytes(training.dtype)
+    if training.gpus > NODE_GPUS:
+        link = rates.network_bytes_per_s
+    elif gpu.link_bytes_per_s and "GeForce" not in gpu.title:
+        link = gpu.link_bytes_per_s * rates.node_link_frac
+    else:
+        link = rates.pcie_bytes_per_s
+    return moved / link
 
 
 def _rate(amount: float, step: Interval) -> Interval:

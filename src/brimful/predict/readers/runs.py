@@ -171,7 +171,9 @@ def _model(reader: _Reader) -> Model:
     if re.search(r"classification", name.lower()):
         fields["classes"] = 2
     try:
-        return _nearest(Model(**fields), reader)
+        model = _nearest(Model(**fields), reader)
+        # LitGPT keeps an output table of its own even where the weights came tied.
+        return replace(model, tied=False) if "litgpt" in reader.words("source_repo_or_url") else model
     except AssertionError as error:
         raise Skipped("heads, width and layers do not go together") from error
 
@@ -184,21 +186,24 @@ def _nearest(model: Model, reader: _Reader) -> Model:
     told = reader.whole("n_params", 1)
     if told == 1:
         return model
-    sizes = {0, model.head_size, 64, 96, 128, 256}
     variants = [
-        replace(model, gated=gated, tied=tied, head_size=size)
+        replace(model, gated=gated, tied=tied, positions=positions)
         for gated in {model.gated, True}
         for tied in (model.tied, not model.tied)
-        for size in sizes
-        if size or model.width % model.heads == 0
+        for positions in {model.positions, 0 if model.rotary else reader.whole("seq_len", 1)}
     ]
 
-    def distance(variant: Model) -> tuple[float, bool, bool, int]:
-        # Within a thousandth the count says nothing: keep what the name says.
-        off = round(abs(parameters(variant) - told) / told, 3)
-        return off, variant.gated != model.gated, variant.tied != model.tied, variant.head_size
+    def distance(variant: Model) -> tuple[float, bool, bool, bool]:
+        # Within two thousandths the count says nothing: keep what the name says.
+        off = abs(parameters(variant) - told) / told
+        rounded = 0.0 if off < 0.002 else off
+        return rounded, variant.gated != model.gated, variant.tied != model.tied, variant != model
 
-    return min(variants, key=distance)
+    best = min(variants, key=distance)
+    if distance(best)[0] > 0.02:  # then it is the heads that are wider or narrower than width / heads
+        sizes = [replace(best, head_size=size) for size in (64, 80, 96, 128, 256)]
+        best = min([best, *sizes], key=distance)
+    return best
 
 
 # -- how it is trained ------------------------------------------------------------------------------------
@@ -231,7 +236,7 @@ def _training(reader: _Reader, model: Model, gpu: Gpu) -> Training:
 
 def _compiled(reader: _Reader) -> bool:
     words = reader.words("compile")
-    return words.startswith("yes")
+    return words.startswith("yes") or "cuda c" in words
 
 
 def _precision(reader: _Reader) -> dict[str, Any]:
@@ -315,12 +320,12 @@ def _tuning(reader: _Reader) -> dict[str, Any]:
     quantized = bool(re.search(r"nf4|int4|4-bit", words))
     if re.search(r"\badapter\b", name):
         return {"tuning": "adapter"}
-    if "lora" in words or quantized:
+    if re.search(r"\bq?-?lora\b", words) or quantized:
         # A row rarely says which layers LoRA adapts. PEFT (fp32 adapters) and LitGPT's commands (bnb, or an
         # optimizer on the adapter only) default to queries and values; recipes mostly take every layer.
         few = "fp32 adapter" in words or "bnb" in words or "on adapter only" in words
         return {"tuning": "lora", "targets": 2 if few and "all-linear" not in words else 7}
-    if "adapter" in words:
+    if "adapter" in words or "lora" in words:
         return {"tuning": "adapter"}
     return {"tuning": "full"}
 
