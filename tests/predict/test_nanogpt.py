@@ -187,3 +187,35 @@ def test_a_gigabyte_is_refused_by_its_size_alone(tmp_path: Path) -> None:
 
 def test_a_width_the_heads_do_not_divide_is_refused(tmp_path: Path) -> None:
     assert "multiple of n_head" in refusal(tmp_path, "n_embd = 100\nn_head = 12\n").problem
+
+
+def test_accumulation_is_divided_by_the_number_of_gpus_as_train_py_does(tmp_path: Path) -> None:
+    reading = read(tmp_path, "gradient_accumulation_steps = 5 * 8\n", "gpus=8")
+
+    assert reading.training.accumulation == 5
+    assert reading.training.effective_batch == 12 * 40
+    assert reading.training.sharding == "ddp"
+    assert "not a multiple of 7 GPUs" in refusal(tmp_path, "", "gpus=7").problem
+
+
+def test_set_takes_our_own_words_beside_train_pys(tmp_path: Path) -> None:
+    reading = read(tmp_path, "", "checkpointing=full", "optimizer=adam8bit", "seq_len=512", "layers=6")
+
+    assert (reading.training.checkpointing, reading.training.optimizer) == ("full", "adam8bit")
+    assert (reading.training.sequence_tokens, reading.model.positions) == (512, 512)
+    assert reading.model.layers == 6
+
+
+def test_a_change_is_spelled_as_the_lines_of_the_file(tmp_path: Path) -> None:
+    before = read(tmp_path, "batch_size = 16\ngradient_accumulation_steps = 32\n", "gpus=4")
+    after = read(
+        tmp_path, "batch_size = 8\ngradient_accumulation_steps = 64\n", "gpus=4", "checkpointing=full"
+    )
+    change, lines_alone = before.dialect.spell(before.training, after.training)
+
+    assert change == {
+        "batch_size": (16, 8),
+        "gradient_accumulation_steps": (32, 64),
+        "checkpointing": ("none", "full"),
+    }
+    assert not lines_alone

@@ -35,6 +35,8 @@ class Catalog:
         An exact name, title or alias wins; else the one entry whose name holds every word. A name that
         several share is refused with the choices.
         """
+        if text in self._tables:
+            return text  # most lookups, without making an index of every name
         wanted = self._key(text)
         exact = [name for name, keys in self._index.items() if wanted in keys]
         if wanted and len(exact) == 1:

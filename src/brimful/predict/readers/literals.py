@@ -9,15 +9,14 @@ from __future__ import annotations
 import ast
 import math
 import operator
-import stat
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import BadInput, NotFound
+from brimful.errors import BadInput
+from brimful.predict.readers.files import decode, read_config
 
-MAX_FILE_BYTES = 1024 * 1024  # the longest config anyone writes by hand is a few kilobytes
 MAX_INT_BITS = 64
 MAX_TEXT_CHARS = 10_000
 MAX_DEPTH = 60
@@ -42,39 +41,11 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 def parse_file(path: Path) -> ast.Module:
     """The syntax tree of a Python file, or one clear refusal."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        raise NotFound(
-            f"there is no file {str(path)!r}", hint="check the path; the config is a .py file"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise BadInput(
-            f"cannot read {str(path)!r}: {error}", hint="check the path and its permissions"
-        ) from error
-    if not stat.S_ISREG(found.st_mode):
-        kind = "a folder" if stat.S_ISDIR(found.st_mode) else "not a regular file"
-        raise BadInput(f"{str(path)!r} is {kind}", hint="name the config file itself")
-    if found.st_size > MAX_FILE_BYTES:
-        raise BadInput(
-            f"{str(path)!r} has {found.st_size:,} bytes; a config has at most {MAX_FILE_BYTES:,}",
-            hint="is this the data or a checkpoint rather than the config?",
-        )
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise BadInput(f"cannot read {str(path)!r}: {error}", hint="check its permissions") from error
-    return parse_text(raw, name=str(path))
+    return parse_text(read_config(path, what="a .py file"), name=str(path))
 
 
 def parse_text(raw: bytes, *, name: str) -> ast.Module:
-    if b"\x00" in raw:
-        raise BadInput(f"{name!r} is a binary file, not a Python config", hint="name the .py config file")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        raise BadInput(f"{name!r} line {line} is not UTF-8 text", hint="save the file as UTF-8") from None
+    text = decode(raw, name=name)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an odd escape in a stranger's string is not our user's problem

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from brimful.errors import BadInput
 from brimful.predict.readers.literals import Unreadable, Value, evaluate, parse_file
-from brimful.predict.readers.reading import Reading
+from brimful.predict.readers.reading import Dialect, Reading
+from brimful.predict.readers.settings import apply_settings, own_word, parse_sets, unknown_key
 from brimful.specs.estimate import Assumption
 from brimful.specs.model import Model
 from brimful.specs.training import DTYPES, Dtype, Training
@@ -51,6 +52,10 @@ _PRETRAINED = {
     "gpt2-large": (36, 20, 1280),
     "gpt2-xl": (48, 25, 1600),
 }
+# Our words for lines train.py knows by another name.
+_OURS = {
+    "seq_len": "block_size", "layers": "n_layer", "heads": "n_head", "width": "n_embd", "vocab": "vocab_size",
+}  # fmt: skip
 _DANGEROUS = frozenset({"exec", "eval"})
 _MAX_UNKNOWN = 20  # names listed; a file with more is told the count
 
@@ -65,13 +70,34 @@ class _Found:
     imports: list[str] = field(default_factory=list)
 
 
+def _lines(training: Training) -> dict[str, Any]:
+    """The lines of a nanoGPT config that say this training; accumulation is written for all GPUs together."""
+    return {
+        "batch_size": training.batch_size,
+        "block_size": training.sequence_tokens,
+        "gradient_accumulation_steps": training.accumulation * training.gpus,
+        "dtype": training.dtype,
+        "compile": training.compiled,
+    }
+
+
+NANOGPT = Dialect(
+    name="nanoGPT",
+    says=frozenset({"batch_size", "sequence_tokens", "accumulation", "dtype", "compiled"}),
+    lines=_lines,
+    code="model.py or train.py",
+)
+
+
 def read_nanogpt(path: Path, overrides: Sequence[str] = ()) -> Reading:
-    """Model and training of a nanoGPT config, with `key=value` overrides as train.py takes them."""
+    """Model and training of a nanoGPT config, with `key=value` overrides as train.py takes them.
+
+    Our own words may stand there too; `gpus` is torchrun's world size, which divides the accumulation.
+    """
     found = _Found()
     for statement in parse_file(path).body:
         _read_statement(statement, found, file=str(path))
-    for text in overrides:
-        _override(text, found)
+    own = _override(overrides, found)
     where = {key: f"{path} line {line}" for key, line in found.lines.items()}
     for key in DEFAULTS:
         if key in found.unread:
@@ -79,7 +105,19 @@ def read_nanogpt(path: Path, overrides: Sequence[str] = ()) -> Reading:
                 f"{where[key]}: {key} cannot be read without running the file ({found.unread[key]})",
                 hint=f"write {key} as a plain value, or pass --set {key}=VALUE",
             )
-    return _reading(found.values, where, name=path.stem, warnings=_warnings(found))
+    reading = _reading(found.values, where, name=path.stem, warnings=_warnings(found))
+    return _divided(apply_settings(replace(reading, file=path), own))
+
+
+def _divided(reading: Reading) -> Reading:
+    """`gradient_accumulation_steps //= ddp_world_size`, and train.py's assertion before it."""
+    training = reading.training
+    if training.accumulation % training.gpus:
+        raise BadInput(
+            f"gradient_accumulation_steps {training.accumulation} is not a multiple of {training.gpus} GPUs",
+            hint="nanoGPT asserts this: it divides the accumulation among the GPUs",
+        )
+    return replace(reading, training=replace(training, accumulation=training.accumulation // training.gpus))
 
 
 def _read_statement(statement: ast.stmt, found: _Found, *, file: str) -> None:
@@ -135,28 +173,21 @@ def _refuse_danger(value: ast.expr, *, file: str, line: int) -> None:
         )
 
 
-def _override(text: str, found: _Found) -> None:
-    key, equals, raw = text.partition("=")
-    key = key.strip().lstrip("-")
-    if not equals or not key:
-        raise BadInput(f"--set takes key=value, not {text[:60]!r}", hint="for example --set batch_size=8")
-    if key not in DEFAULTS:
-        from difflib import get_close_matches
-
-        near = get_close_matches(key, DEFAULTS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"these matter to fit: {', '.join(DEFAULTS)}"
-        raise BadInput(f"--set does not know {key[:60]!r}", hint=hint, code="unknown_key")
-    found.values[key] = _spoken(raw.strip(), found.values)
-    found.unread.pop(key, None)
-    found.lines.pop(key, None)
-
-
-def _spoken(raw: str, names: Mapping[str, Value]) -> Value:
-    """A value from the command line: Python where it is Python, else the word itself (dtype=float16)."""
-    try:
-        return evaluate(ast.parse(raw, mode="eval").body, names)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, Unreadable):
-        return raw
+def _override(texts: Sequence[str], found: _Found) -> dict[str, Value]:
+    """Overrules lines of the file; what is no line of train.py but a word of ours is handed back."""
+    own: dict[str, Value] = {}
+    for said, value in parse_sets(texts, found.values).items():
+        word = own_word(said)
+        key = said if said in DEFAULTS else _OURS.get(word or "", word)
+        if key in DEFAULTS:
+            found.values[key] = value
+            found.unread.pop(key, None)
+            found.lines.pop(key, None)
+        elif word is not None:
+            own[word] = value
+        else:
+            raise unknown_key(said, DEFAULTS)
+    return own
 
 
 def _warnings(found: _Found) -> tuple[str, ...]:
@@ -198,10 +229,15 @@ def _reading(
     assumed += [
         Assumption(name="attention", value="flash", why="PyTorch 2 picks it for nanoGPT's attention call"),
         Assumption(name="optimizer", value="fused AdamW", why="nanoGPT's configure_optimizers on CUDA"),
-        Assumption(name="gpus", value=1, why="one process; nanoGPT divides accumulation by their number"),
+        Assumption(name="gpus", value=1, why="nanoGPT divides the accumulation by their number"),
     ]
     return Reading(
-        model=_model(use, name=name), training=_training(use), assumed=tuple(assumed), warnings=warnings
+        model=_model(use, name=name),
+        training=_training(use),
+        assumed=tuple(assumed),
+        warnings=warnings,
+        dialect=NANOGPT,
+        context_tokens=use["block_size"],
     )
 
 

@@ -1,12 +1,63 @@
-"""`Reading`: what every reader hands on, whatever the file format."""
+"""`Reading`: what every reader hands on, and `Dialect`: how that kind of config says what `Training` says."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
 
+from brimful.predict.readers.words import name_of
 from brimful.specs.estimate import Assumption
 from brimful.specs.model import Model
 from brimful.specs.training import Training
+
+Change = dict[str, tuple[Any, Any]]  # a line of the config -> (now, then)
+
+# Fields of Training that our own flags and `--set` know by another word.
+_OWN = {
+    "sequence_tokens": "seq_len",
+    "accumulation": "gradient_accumulation_steps",
+    "compiled": "compile",
+}
+_CHOSEN = {"dtype": "precision", "casts": "precision"}  # fields that one word sets together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """`lines` writes a training as that kind of config would; fields outside `says` are a change in code."""
+
+    name: str
+    says: frozenset[str]  # fields of Training a line of this config can set
+    lines: Callable[[Training], Mapping[str, Any]]
+    code: str  # what has to be edited where no line says it: "model.py"
+
+    def spell(self, before: Training, after: Training) -> tuple[Change, bool]:
+        """The lines that turn one training into the other, and whether lines alone are enough."""
+        changed = [f.name for f in fields(Training) if getattr(before, f.name) != getattr(after, f.name)]
+        now, then = self.lines(before), self.lines(after)
+        change: Change = {key: (now.get(key), then[key]) for key in then if now.get(key) != then[key]}
+        unsaid = [field for field in changed if field not in self.says]
+        own_now, own_then = own_lines(before), own_lines(after)
+        for field in unsaid:
+            key = _CHOSEN.get(field) or _OWN.get(field, field)
+            change[key] = (own_now[key], own_then[key])
+        return change, not unsaid
+
+
+def own_lines(training: Training) -> dict[str, Any]:
+    """Every field of a training in our own words, those of the flags and of `--set`."""
+    values = {field.name: getattr(training, field.name) for field in fields(Training)}
+    said = {_OWN.get(name, name): value for name, value in values.items() if name not in _CHOSEN}
+    return {**said, "precision": name_of("precision", values)}
+
+
+FLAGS = Dialect(
+    name="flags",
+    says=frozenset(field.name for field in fields(Training)),
+    lines=own_lines,
+    code="the training script",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,3 +66,7 @@ class Reading:
     training: Training
     assumed: tuple[Assumption, ...]  # left out of the file, filled with the trainer's defaults
     warnings: tuple[str, ...]  # seen in the file and not used
+    unsure: int = 0  # words that got a fallback: each widens the interval
+    dialect: Dialect = FLAGS
+    file: Path | None = None  # whose lines say how it is trained
+    context_tokens: int = 0  # the longest sequence the model was made for; 0 where nobody said

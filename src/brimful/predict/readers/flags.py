@@ -1,0 +1,68 @@
+"""No file at all: a model by name, and what the flags say about its training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from brimful.errors import BadInput
+from brimful.predict.readers.literals import Value
+from brimful.predict.readers.reading import FLAGS, Reading
+from brimful.predict.readers.settings import apply_settings, own_word, unknown_key
+from brimful.specs.estimate import Assumption
+from brimful.specs.presets import find_preset
+from brimful.specs.training import Training
+
+# What is taken where nobody says. The loop people mean when they say none of it: PyTorch as it comes, bf16.
+_BATCH, _SEQ_LEN, _ACCUMULATION = 1, 2048, 1
+
+
+def read_flags(name: str, said: Mapping[str, Value]) -> Reading:
+    """A published model, trained as the flags say; everything they leave open is listed as assumed."""
+    preset = find_preset(name)
+    for key in said:
+        if own_word(key) is None:
+            raise unknown_key(key, ())
+    words = {own_word(key): value for key, value in said.items()}
+    adapted = any(words.get(word) is True for word in ("lora", "qlora"))
+    tokens = min(_SEQ_LEN, preset.context_tokens)
+    training = Training(
+        batch_size=_BATCH,
+        sequence_tokens=tokens,
+        accumulation=_ACCUMULATION,
+        dtype="bfloat16",
+        compiled=False,
+        casts="none" if adapted else "autocast",
+        optimizer_kernel="fused",
+    )
+    assumed: list[tuple[str, Any, str]] = [
+        ("batch_size", _BATCH, "nobody said"),
+        ("seq_len", tokens, f"nobody said; {preset.title} goes up to {preset.context_tokens:,}"),
+        ("gradient_accumulation_steps", _ACCUMULATION, "nobody said"),
+        ("compile", False, "PyTorch's default"),
+        ("attention", "flash", "what PyTorch 2 picks on cards that can"),
+        ("checkpointing", "none", "PyTorch's default"),
+        ("optimizer", "adamw-fused", "the usual one"),
+    ]
+    if adapted:
+        assumed.append(("precision", "bf16", "frozen weights are loaded in 16 bits"))
+    else:
+        assumed.append(
+            ("precision", "amp-bf16", "fp32 weights under autocast, what Trainer's bf16=True does")
+        )
+    reading = Reading(
+        model=preset.model,
+        training=training,
+        assumed=tuple(Assumption(name=n, value=v, why=why) for n, v, why in assumed),
+        warnings=(),
+        dialect=FLAGS,
+        context_tokens=preset.context_tokens,
+    )
+    reading = apply_settings(reading, said)
+    if reading.model.positions and reading.training.sequence_tokens > preset.context_tokens:
+        raise BadInput(
+            f"{preset.model.name} has {preset.context_tokens:,} positions; "
+            f"seq_len is {reading.training.sequence_tokens:,}",
+            hint=f"its position table ends there: --seq-len {preset.context_tokens}",
+        )
+    return reading

@@ -1,0 +1,232 @@
+"""Our own words for model and training: what flags and `--set` may say, checked and put in place.
+
+Every reader knows the words of its own format; these work on top of any of them.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from brimful.errors import BadInput
+from brimful.predict.readers.literals import Unreadable, Value, evaluate
+from brimful.predict.readers.reading import Reading
+from brimful.predict.readers.words import CHOICES, choose
+from brimful.specs.estimate import Assumption
+from brimful.specs.model import Model
+from brimful.specs.training import Training
+
+# Word -> (field, lowest, highest). The bounds are far beyond any run, and keep sums finite.
+_TRAINING_WHOLE: dict[str, tuple[str, int, int]] = {
+    "batch_size": ("batch_size", 1, 10_000_000),
+    "seq_len": ("sequence_tokens", 1, 100_000_000),
+    "gradient_accumulation_steps": ("accumulation", 1, 1_000_000_000),
+    "loss_chunks": ("loss_chunks", 1, 100_000),
+    "rank": ("rank", 1, 100_000),
+    "targets": ("targets", 1, 100),
+    "gpus": ("gpus", 1, 1_000_000),
+    "shards": ("shards", 1, 1_000_000),
+    "tensor": ("tensor", 1, 10_000),
+    "pipeline": ("pipeline", 1, 10_000),
+    "context": ("context", 1, 10_000),
+}
+_TRAINING_SWITCH = {
+    "compile": "compiled",
+    "fused_loss": "fused_loss",
+    "master_weights": "master_weights",
+    "in_backward": "in_backward",
+    "tf32": "tf32",
+    "fp8": "fp8",
+    "offload_states": "offload_states",
+    "offload_activations": "offload_activations",
+}
+_MODEL_WHOLE: dict[str, tuple[str, int, int]] = {
+    "layers": ("layers", 1, 10_000),
+    "heads": ("heads", 1, 100_000),
+    "kv_heads": ("kv_heads", 1, 100_000),
+    "head_size": ("head_size", 0, 1_000_000),
+    "width": ("width", 1, 1_000_000),
+    "mlp_width": ("mlp_width", 1, 10_000_000),
+    "vocab": ("vocab", 1, 100_000_000),
+    "positions": ("positions", 0, 100_000_000),
+}
+_MODEL_SWITCH = {"tied": "tied", "bias": "bias", "gated": "gated", "rotary": "rotary"}
+_MODEL_FRAC = {"dropout": "dropout", "attention_dropout": "attention_dropout"}
+_TUNING = ("lora", "qlora")
+
+# What people type for some of them.
+_ALSO = {
+    "accumulation": "gradient_accumulation_steps",
+    "accum": "gradient_accumulation_steps",
+    "sequence_tokens": "seq_len",
+    "sequence_length": "seq_len",
+    "max_length": "seq_len",
+    "max_seq_length": "seq_len",
+    "block_size": "seq_len",
+    "compiled": "compile",
+    "vocab_size": "vocab",
+    "lora_rank": "rank",
+    "lora_r": "rank",
+    "world_size": "gpus",
+}
+
+WORDS: frozenset[str] = frozenset(
+    {*_TRAINING_WHOLE, *_TRAINING_SWITCH, *_MODEL_WHOLE, *_MODEL_SWITCH, *_MODEL_FRAC, *_TUNING, *CHOICES}
+)
+
+
+def parse_sets(texts: Iterable[str], names: Mapping[str, Value] | None = None) -> dict[str, Value]:
+    """`key=value` words of the command line; a value may build on `names` and on words before it."""
+    said: dict[str, Value] = {}
+    for text in texts:
+        key, equals, raw = text.partition("=")
+        key = key.strip().lstrip("-").replace("-", "_")
+        if not equals or not key:
+            raise BadInput(f"--set takes key=value, not {text[:60]!r}", hint="for example --set batch_size=8")
+        said[key] = _spoken(raw.strip(), {**(names or {}), **said})
+    return said
+
+
+def _spoken(raw: str, names: Mapping[str, Value]) -> Value:
+    """A value from the command line: Python where it is Python, else the word itself (dtype=float16)."""
+    if raw in ("true", "false"):
+        return raw == "true"
+    try:
+        return evaluate(ast.parse(raw, mode="eval").body, names)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, Unreadable):
+        return raw
+
+
+def own_word(key: str) -> str | None:
+    """Our word for `key`, or None where it is not one of ours."""
+    return key if key in WORDS else _ALSO.get(key)
+
+
+def unknown_key(key: str, known: Iterable[str]) -> BadInput:
+    """What to say about `--set` with a word that neither the format nor we know."""
+    from difflib import get_close_matches
+
+    words = sorted({*known, *WORDS})
+    near = get_close_matches(key[:60], words, n=2)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"these matter to fit: {', '.join(words)}"
+    return BadInput(f"--set does not know {key[:60]!r}", hint=hint, code="unknown_key")
+
+
+def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
+    """The reading with our own words in place. A choice we do not know gets its fallback and is listed."""
+    model: dict[str, Any] = {}
+    training: dict[str, Any] = {}
+    warnings: list[str] = []
+    unsure = 0
+    for key, value in said.items():
+        word = own_word(key)
+        assert word is not None, key
+        if word in _TUNING:
+            training |= _tuning(word, _switch(key, value))
+        elif word in CHOICES:
+            choice = choose(word, value)
+            training |= choice.fields
+            if not choice.known:
+                unsure += 1
+                warnings.append(f"{word} {str(value)[:40]!r} is not known: taken as {choice.word}")
+        elif word in _TRAINING_WHOLE:
+            training[_TRAINING_WHOLE[word][0]] = _whole(key, value, _TRAINING_WHOLE[word])
+        elif word in _TRAINING_SWITCH:
+            training[_TRAINING_SWITCH[word]] = _switch(key, value)
+        elif word in _MODEL_WHOLE:
+            model[_MODEL_WHOLE[word][0]] = _whole(key, value, _MODEL_WHOLE[word])
+        elif word in _MODEL_SWITCH:
+            model[_MODEL_SWITCH[word]] = _switch(key, value)
+        else:
+            model[_MODEL_FRAC[word]] = _frac(key, value)
+    _spread(reading.training, training)
+    changed = {*model, *training}
+    return replace(
+        reading,
+        model=_model(reading.model, model),
+        training=replace(reading.training, **training),
+        assumed=tuple(
+            a for a in reading.assumed if _field(a) not in changed and own_word(a.name) not in said
+        ),
+        warnings=(*reading.warnings, *warnings),
+        unsure=reading.unsure + unsure,
+    )
+
+
+def _field(assumption: Assumption) -> str:
+    """The field of Training or Model an assumption is about, as far as its name tells."""
+    word = own_word(assumption.name) or assumption.name
+    table = {**_TRAINING_WHOLE, **_MODEL_WHOLE}
+    return table[word][0] if word in table else _TRAINING_SWITCH.get(word, word)
+
+
+def _tuning(word: str, on: bool) -> dict[str, Any]:
+    """LoRA freezes 16-bit weights and trains an adapter; QLoRA holds them in 4 bits and adapts every matrix.
+
+    Source: Hu et al., LoRA, arXiv:2106.09685; Dettmers et al., QLoRA, arXiv:2305.14314, section 4.
+    """
+    if not on:
+        return {"tuning": "full", "frozen_bits": 0}
+    if word == "lora":
+        return {"tuning": "lora"}
+    return {"tuning": "lora", "frozen_bits": 4, "targets": 7, "rank": 16}
+
+
+def _spread(before: Training, training: dict[str, Any]) -> None:
+    """Several GPUs copy the model unless told otherwise; sharded states are spread over all of them."""
+    gpus = training.get("gpus", before.gpus)
+    sharding = training.get("sharding", before.sharding)
+    if gpus > 1 and sharding == "none":
+        sharding = training["sharding"] = "ddp"
+    if "shards" not in training and ("gpus" in training or "sharding" in training):
+        sharded = sharding in ("zero1", "zero2", "zero3")
+        others = 1
+        for field in ("tensor", "pipeline"):
+            others *= training.get(field, getattr(before, field))
+        training["shards"] = max(1, gpus // others) if sharded else 1
+    dtype, casts = training.get("dtype", before.dtype), training.get("casts", before.casts)
+    if sharding in ("zero2", "zero3") and dtype != "float32" and casts == "autocast":
+        training["casts"] = "gather"  # FSDP and DeepSpeed cast the shards, not the ops
+
+
+def _model(before: Model, changes: Mapping[str, Any]) -> Model:
+    """The changed model, after asking what its assertions would."""
+    heads = changes.get("heads", before.heads)
+    kv_heads = changes.get("kv_heads", heads if before.kv_heads == before.heads else before.kv_heads)
+    width, head_size = changes.get("width", before.width), changes.get("head_size", before.head_size)
+    if not head_size and width % heads:
+        raise BadInput(f"width {width} is not a multiple of heads {heads}", hint="change one of the two")
+    if heads % kv_heads:
+        raise BadInput(
+            f"heads {heads} is not a multiple of kv_heads {kv_heads}", hint="change one of the two"
+        )
+    return replace(before, **{**changes, "kv_heads": kv_heads}) if changes else before
+
+
+def _whole(key: str, value: object, bounds: tuple[str, int, int]) -> int:
+    _, low, high = bounds
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+        return value
+    raise BadInput(
+        f"{key} = {_shown(value)} is out of range", hint=f"{key} is a whole number from {low} to {high:,}"
+    )
+
+
+def _switch(key: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("yes", "no"):
+        return value.lower() == "yes"
+    raise BadInput(f"{key} = {_shown(value)} is neither on nor off", hint=f"{key} is True or False")
+
+
+def _frac(key: str, value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1:
+        return float(value)
+    raise BadInput(f"{key} = {_shown(value)} is out of range", hint=f"{key} is a number from 0 to below 1")
+
+
+def _shown(value: object) -> str:
+    return repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."

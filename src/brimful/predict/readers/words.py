@@ -1,0 +1,130 @@
+"""The words people use for the choices of `Training`, whichever file or flag they stand in.
+
+A word nobody taught us is not an error: it gets a fallback that is named in the answer, and the answer's
+interval grows, because the truth may lie elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+Fields = dict[str, Any]  # of Training
+
+_AMP: Fields = {"casts": "autocast"}
+_PURE: Fields = {"casts": "none"}
+
+# What is asked -> what it may be called -> the fields of Training it sets. The first of each is our own word.
+# Sources: TrainingArguments.optim and FSDPOption of huggingface/transformers; Lightning's precision plugins;
+# torchtitan's and axolotl's documentation for the rest.
+CHOICES: dict[str, dict[str, Fields]] = {
+    "precision": {
+        "amp-bf16": {"dtype": "bfloat16", **_AMP},
+        "amp-fp16": {"dtype": "float16", **_AMP},
+        "fsdp-bf16": {"dtype": "bfloat16", "casts": "gather"},
+        "fsdp-fp16": {"dtype": "float16", "casts": "gather"},
+        "bf16": {"dtype": "bfloat16", **_PURE},
+        "fp16": {"dtype": "float16", **_PURE},
+        "tf32": {"dtype": "float32", "tf32": True},
+        "fp32": {"dtype": "float32", "tf32": False},
+    },
+    "optimizer": {
+        "adamw": {"optimizer": "adamw"},
+        "adam": {"optimizer": "adam"},
+        "adam8bit": {"optimizer": "adam8bit"},
+        "sgd": {"optimizer": "sgd"},
+        "momentum": {"optimizer": "momentum"},
+        "lion": {"optimizer": "lion"},
+        "muon": {"optimizer": "muon"},
+        "adafactor": {"optimizer": "adafactor"},
+        "adamw-fused": {"optimizer": "adamw", "optimizer_kernel": "fused"},
+        "adamw-foreach": {"optimizer": "adamw", "optimizer_kernel": "foreach"},
+        "adamw-loop": {"optimizer": "adamw", "optimizer_kernel": "loop"},
+    },
+    "attention": {
+        "flash": {"attention": "flash"},
+        "efficient": {"attention": "efficient"},
+        "math": {"attention": "math"},
+    },
+    "checkpointing": {
+        "none": {"checkpointing": "none"},
+        "selective": {"checkpointing": "selective"},
+        "full": {"checkpointing": "full"},
+    },
+    "sharding": {
+        "none": {"sharding": "none"},
+        "ddp": {"sharding": "ddp"},
+        "zero1": {"sharding": "zero1"},
+        "zero2": {"sharding": "zero2"},
+        "zero3": {"sharding": "zero3"},
+    },
+}
+
+# What others call it -> our word.
+_ALSO: dict[str, dict[str, str]] = {
+    "precision": {
+        "bf16mixed": "amp-bf16", "mixedbf16": "amp-bf16", "ampbfloat16": "amp-bf16", "autocast": "amp-bf16",
+        "amp": "amp-fp16", "16mixed": "amp-fp16", "fp16mixed": "amp-fp16", "mixedfp16": "amp-fp16",
+        "bf16true": "bf16", "purebf16": "bf16", "bfloat16": "bf16",
+        "16true": "fp16", "purefp16": "fp16", "float16": "fp16", "half": "fp16",
+        "32": "fp32", "float32": "fp32", "32true": "fp32", "no": "fp32", "tensorfloat32": "tf32",
+    },
+    "optimizer": {
+        "adamwtorch": "adamw-foreach", "adamwtorchfused": "adamw-fused", "adamwfused": "adamw-fused",
+        "adamwapexfused": "adamw-fused", "adamwhf": "adamw-loop", "decoupledadamw": "adamw",
+        "adamw8bit": "adam8bit", "8bitadam": "adam8bit", "8bitadamw": "adam8bit", "adamwbnb8bit": "adam8bit",
+        "pagedadamw8bit": "adam8bit", "adamwtorch8bit": "adam8bit",
+        "pagedadamw": "adamw", "pagedadamw32bit": "adamw", "adamwanyprecision": "adamw",
+        "sgdmomentum": "momentum", "lion32bit": "lion", "pagedlion32bit": "lion",
+    },
+    "attention": {
+        "sdpa": "flash", "flashattention": "flash", "flashattention2": "flash", "flashattention3": "flash",
+        "flash2": "flash", "flash3": "flash", "fa2": "flash", "fa3": "flash", "cudnn": "flash",
+        "memefficient": "efficient", "memoryefficient": "efficient", "xformers": "efficient",
+        "eager": "math", "naive": "math",
+    },
+    "checkpointing": {
+        "true": "full", "yes": "full", "on": "full", "layer": "full", "block": "full", "unsloth": "full",
+        "false": "none", "no": "none", "off": "none", "sac": "selective", "op": "selective",
+    },
+    "sharding": {
+        "single": "none", "dp": "ddp", "no": "none", "noshard": "ddp", "zero0": "ddp",
+        "fsdp": "zero3", "fsdp2": "zero3", "fullshard": "zero3", "hybridshard": "zero3", "stage3": "zero3",
+        "deepspeed3": "zero3", "shardgradop": "zero2", "stage2": "zero2", "deepspeed2": "zero2",
+        "stage1": "zero1", "deepspeed1": "zero1",
+    },
+}  # fmt: skip
+
+# For a word nobody taught us. Each errs towards more memory: a run said to fit should fit.
+_FALLBACK = {
+    "precision": "amp-bf16",
+    "optimizer": "adamw",
+    "attention": "efficient",
+    "checkpointing": "none",
+    "sharding": "ddp",
+}
+
+
+class Choice(NamedTuple):
+    """What a word stands for; `known` is false where the fallback was taken."""
+
+    word: str
+    fields: Fields
+    known: bool
+
+
+def choose(asked: str, word: object) -> Choice:
+    """The fields of Training that `word` stands for, or those of the fallback."""
+    said = "".join(c for c in str(word).lower()[:100] if c.isalnum())
+    own = {name.replace("-", ""): name for name in CHOICES[asked]}
+    name = own.get(said) or _ALSO[asked].get(said)
+    known = name is not None
+    name = name or _FALLBACK[asked]
+    return Choice(name, CHOICES[asked][name], known)
+
+
+def name_of(asked: str, training_fields: Fields) -> str:
+    """Our word for what these fields say: the first whose fields all agree."""
+    for name, wanted in CHOICES[asked].items():
+        if all(training_fields.get(key) == value for key, value in wanted.items()):
+            return name
+    return f"{training_fields['casts']}-{training_fields['dtype']}" if asked == "precision" else "other"

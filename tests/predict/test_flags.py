@@ -1,0 +1,112 @@
+import pytest
+
+from brimful.errors import BadInput
+from brimful.predict.readers.read import read
+from brimful.predict.readers.words import CHOICES, choose
+
+
+def test_a_name_and_a_few_words_are_a_training() -> None:
+    reading = read(
+        None, model="llama-3.1-8b", overrides=["batch_size=4", "seq_len=4096", "optimizer=adam8bit"]
+    )
+
+    assert reading.model.layers == 32
+    assert (reading.training.batch_size, reading.training.sequence_tokens) == (4, 4096)
+    assert reading.training.optimizer == "adam8bit"
+    assumed = {a.name for a in reading.assumed}
+    assert "precision" in assumed
+    assert not {"batch_size", "seq_len", "optimizer"} & assumed
+
+
+@pytest.mark.parametrize(
+    ("words", "dtype", "casts"),
+    [
+        ("amp-bf16", "bfloat16", "autocast"),
+        ("amp_fp16", "float16", "autocast"),
+        ("bf16-mixed", "bfloat16", "autocast"),
+        ("bf16", "bfloat16", "none"),
+        ("bf16-true", "bfloat16", "none"),
+        ("fp32", "float32", "autocast"),
+        ("tf32", "float32", "autocast"),
+    ],
+)
+def test_a_precision_is_known_by_what_people_call_it(words: str, dtype: str, casts: str) -> None:
+    training = read(None, model="gpt2", overrides=[f"precision={words}"]).training
+
+    assert (training.dtype, training.casts) == (dtype, casts)
+
+
+def test_tf32_and_fp32_differ_in_speed_only() -> None:
+    assert read(None, model="gpt2", overrides=["precision=tf32"]).training.tf32
+    assert not read(None, model="gpt2", overrides=["precision=fp32"]).training.tf32
+
+
+def test_lora_freezes_16_bit_weights_and_qlora_4_bit_ones() -> None:
+    lora = read(None, model="gpt2", overrides=["lora=True", "rank=16"]).training
+    qlora = read(None, model="gpt2", overrides=["qlora=True"]).training
+
+    assert (lora.tuning, lora.casts, lora.rank, lora.frozen_bits) == ("lora", "none", 16, 0)
+    assert (qlora.tuning, qlora.frozen_bits, qlora.targets) == ("lora", 4, 7)
+
+
+def test_several_gpus_copy_the_model_unless_told_to_shard_it() -> None:
+    copied = read(None, model="gpt2", overrides=["gpus=8"]).training
+    sharded = read(None, model="gpt2", overrides=["gpus=8", "sharding=zero3"]).training
+
+    assert (copied.sharding, copied.shards) == ("ddp", 1)
+    assert (sharded.sharding, sharded.shards) == ("zero3", 8)
+    assert copied.effective_batch == 8
+
+
+def test_a_choice_nobody_taught_us_is_named_and_counts_as_unsure() -> None:
+    reading = read(None, model="gpt2", overrides=["optimizer=sophia", "attention=telepathic"])
+
+    assert reading.unsure == 2
+    assert reading.warnings == (
+        "optimizer 'sophia' is not known: taken as adamw",
+        "attention 'telepathic' is not known: taken as efficient",
+    )
+
+
+def test_each_of_our_own_words_means_itself() -> None:
+    for asked, words in CHOICES.items():
+        for word in words:
+            assert choose(asked, word).word == word
+            assert choose(asked, word.upper().replace("-", "_")).known
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "batch_size=0",
+        "batch_size=-3",
+        "batch_size=10**30",
+        "batch_size=1e400",
+        "batch_size=4.5",
+        "batch_size=True",
+        "batch_size=__import__('os')",
+        "seq_len=9**9**9",
+        "compile=perhaps",
+        "dropout=nan",
+        "dropout=1.5",
+        "heads=7",
+        "kv_heads=5",
+        "sparkle=1",
+        "seq_len=4096",
+        "=",
+        "batch_size",
+    ],
+)
+def test_a_setting_out_of_range_is_one_clear_error(words: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        read(None, model="gpt2", overrides=[words])
+
+    assert refused.value.hint
+    assert len(refused.value.problem) < 200
+
+
+def test_nothing_at_all_and_too_much_are_told_apart() -> None:
+    with pytest.raises(BadInput, match="nothing to fit"):
+        read(None)
+    with pytest.raises(BadInput, match="both a config and --model"):
+        read("config.py", model="gpt2")

@@ -1,0 +1,307 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brimful.errors import BadInput, NotFound
+from brimful.predict.count import parameters
+from brimful.predict.readers.read import read
+from brimful.predict.readers.reading import Reading
+from brimful.specs.presets import all_presets
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "rope_theta": 500000.0,
+}
+
+
+def write(folder: Path, name: str, content: Any) -> str:
+    file = folder / name
+    file.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return str(file)
+
+
+def model(folder: Path, **changes: Any) -> Reading:
+    return read(write(folder, "config.json", {**LLAMA, **changes}))
+
+
+# Each config.json as published, cut to what matters, and the model whose parameters it must have.
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "llama-3.1-8b": LLAMA,
+    "gpt2": {
+        "model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "n_ctx": 1024,
+        "vocab_size": 50257, "resid_pdrop": 0.1, "attn_pdrop": 0.1, "n_inner": None,
+    },
+    "pythia-1b": {
+        "model_type": "gpt_neox", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 8,
+        "intermediate_size": 8192, "vocab_size": 50304, "max_position_embeddings": 2048,
+        "tie_word_embeddings": False, "use_parallel_residual": True,
+    },
+    "qwen2.5-0.5b": {
+        "model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14,
+        "num_key_value_heads": 2, "intermediate_size": 4864, "vocab_size": 151936,
+        "max_position_embeddings": 32768, "tie_word_embeddings": True,
+    },
+    "qwen3-4b": {
+        "model_type": "qwen3", "hidden_size": 2560, "num_hidden_layers": 36, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 9728, "vocab_size": 151936,
+        "max_position_embeddings": 40960, "tie_word_embeddings": True, "attention_bias": False,
+    },
+    "gemma-2b": {
+        "model_type": "gemma", "hidden_size": 2048, "num_hidden_layers": 18, "num_attention_heads": 8,
+        "num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 16384, "vocab_size": 256000,
+        "max_position_embeddings": 8192,
+    },
+    "opt-1.3b": {
+        "model_type": "opt", "hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 32,
+        "ffn_dim": 8192, "vocab_size": 50272, "max_position_embeddings": 2048, "dropout": 0.1,
+        "word_embed_proj_dim": 2048,
+    },
+    "mpt-7b": {
+        "model_type": "mpt", "d_model": 4096, "n_layers": 32, "n_heads": 32, "expansion_ratio": 4,
+        "vocab_size": 50432, "max_seq_len": 2048, "no_bias": True,
+    },
+    "falcon-7b": {
+        "model_type": "falcon", "hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71,
+        "multi_query": True, "parallel_attn": True, "bias": False, "vocab_size": 65024,
+    },
+    "phi-2": {
+        "model_type": "phi", "hidden_size": 2560, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "intermediate_size": 10240, "vocab_size": 51200, "max_position_embeddings": 2048, "resid_pdrop": 0.1,
+        "tie_word_embeddings": False,
+    },
+    "bert-large": {
+        "model_type": "bert", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
+        "intermediate_size": 4096, "vocab_size": 30522, "max_position_embeddings": 512, "type_vocab_size": 2,
+        "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_config_has_the_parameters_of_the_published_model(tmp_path: Path, name: str) -> None:
+    reading = read(write(tmp_path, "config.json", PUBLISHED[name]))
+    published = {preset.model.name: preset.parameters for preset in all_presets()}
+
+    assert parameters(reading.model) == published[name]
+    assert reading.unsure == 0
+
+
+def test_without_arguments_trainers_defaults_are_taken_and_listed(tmp_path: Path) -> None:
+    reading = model(tmp_path)
+
+    assert reading.training.batch_size == 8
+    assert reading.training.dtype == "float32"
+    assert not reading.training.tf32
+    assumed = {a.name: a.value for a in reading.assumed}
+    assert assumed["per_device_train_batch_size"] == 8
+    assert assumed["optim"] == "adamw_torch_fused"
+
+
+ARGUMENTS = {
+    "output_dir": "out",
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 16,
+    "bf16": True,
+    "gradient_checkpointing": True,
+    "optim": "adamw_bnb_8bit",
+    "torch_compile": True,
+    "max_length": 4096,
+    "learning_rate": 2e-5,
+    "use_liger_kernel": True,
+}
+YAML = """
+# fine-tuning, as alignment recipes write it
+model_name_or_path: "meta-llama/Llama-3.1-8B"   # a published model
+torch_dtype: bfloat16
+per_device_train_batch_size: 4
+gradient_accumulation_steps: 16
+gradient_checkpointing: true
+gradient_checkpointing_kwargs:
+  use_reentrant: false
+max_length: 4096
+learning_rate: 2.0e-05
+report_to:
+- tensorboard
+use_peft: yes
+lora_r: 32
+lora_target_modules:
+  - q_proj
+  - k_proj
+  - v_proj
+  - o_proj
+"""
+
+
+def test_training_arguments_say_how_it_is_trained(tmp_path: Path) -> None:
+    config = write(tmp_path, "config.json", LLAMA)
+    reading = read(config, arguments=write(tmp_path, "args.json", ARGUMENTS))
+    training = reading.training
+
+    assert (training.batch_size, training.accumulation, training.sequence_tokens) == (4, 16, 4096)
+    assert (training.dtype, training.casts) == ("bfloat16", "autocast")
+    assert (training.checkpointing, training.optimizer) == ("full", "adam8bit")
+    assert training.compiled
+    assert training.fused_loss
+    assert reading.warnings == ()
+
+
+def test_yaml_that_names_a_published_model_is_all_it_takes(tmp_path: Path) -> None:
+    reading = read(write(tmp_path, "recipe.yaml", YAML))
+
+    assert reading.model.name == "llama-3.1-8b"
+    assert (reading.training.dtype, reading.training.casts) == ("bfloat16", "none")
+    assert (reading.training.tuning, reading.training.rank, reading.training.targets) == ("lora", 32, 4)
+    assert reading.training.checkpointing == "full"
+
+
+def test_json_and_yaml_say_the_same(tmp_path: Path) -> None:
+    config = write(tmp_path, "config.json", LLAMA)
+    lines = "\n".join(f"{key}: {json.dumps(value)}" for key, value in ARGUMENTS.items())
+
+    assert (
+        read(config, arguments=write(tmp_path, "args.json", ARGUMENTS)).training
+        == read(config, arguments=write(tmp_path, "args.yml", lines)).training
+    )
+
+
+def test_a_word_nobody_taught_us_gets_a_named_fallback_and_counts_as_unsure(tmp_path: Path) -> None:
+    config = write(tmp_path, "config.json", {**LLAMA, "model_type": "novel", "rms_norm_eps": 1e-5})
+    reading = read(config, arguments=write(tmp_path, "args.json", {"optim": "sophia", "sparkle": 3}))
+
+    said = " ".join(reading.warnings)
+    assert reading.unsure == 2
+    assert "model_type 'novel' is not known: taken for a llama" in said
+    assert "optim 'sophia' is not known: taken as adamw" in said
+    assert "sparkle" in said
+
+
+def test_set_and_flags_overrule_both_files_in_either_language(tmp_path: Path) -> None:
+    config = write(tmp_path, "config.json", LLAMA)
+    arguments = write(tmp_path, "args.json", ARGUMENTS)
+    words = [
+        "per_device_train_batch_size=2",
+        "checkpointing=selective",
+        "layers=4",
+        "gpus=8",
+        "sharding=fsdp",
+    ]
+    reading = read(config, arguments=arguments, overrides=words)
+
+    assert reading.training.batch_size == 2
+    assert reading.training.checkpointing == "selective"
+    assert reading.model.layers == 4
+    assert (reading.training.sharding, reading.training.shards) == ("zero3", 8)
+
+
+def test_sharding_on_one_gpu_is_said_to_have_no_effect(tmp_path: Path) -> None:
+    reading = read(None, model="gpt2", arguments=write(tmp_path, "a.json", {"fsdp": "full_shard auto_wrap"}))
+
+    assert reading.training.sharding == "none"
+    assert "no effect on one GPU" in reading.warnings[0]
+
+
+def test_only_the_text_part_of_a_model_for_images_is_counted_and_said_so(tmp_path: Path) -> None:
+    reading = read(write(tmp_path, "config.json", {"model_type": "gemma3", "text_config": dict(LLAMA)}))
+
+    assert reading.unsure == 1
+    assert "text_config" in reading.warnings[0]
+
+
+def test_a_mixture_of_experts_is_refused_rather_than_guessed(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="mixture of experts"):
+        model(tmp_path, model_type="mixtral", num_local_experts=8)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "3",
+        "{",
+        '{"hidden_size": NaN}',
+        '{"hidden_size": Infinity}',
+        '{"hidden_size": -1}',
+        '{"hidden_size": 1e999}',
+        '{"hidden_size": ' + "9" * 30 + "}",
+        '{"hidden_size": 768, "hidden_size": 1024}',
+        "{\"hidden_size\": \"__import__('os').system('touch PWNED')\"}",
+        '{"hidden_size": true, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 9}',
+        '{"hidden_size": 768.0, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 9}',
+        '{"hidden_size": 768, "num_hidden_layers": 2, "num_attention_heads": 7, "vocab_size": 9}',
+        '{"n_embd": 768, "n_layer": 2, "n_head": 12, "num_kv_heads": 5, "vocab_size": 9}',
+        '{"hidden_size": 768}',
+        '{"a": ' * 100_000,
+        "[" * 100_000,
+        '{"text_config": {"text_config": {}}}',
+        '{"nothing": "of use"}',
+    ],
+)
+def test_json_that_is_no_config_is_one_clear_error_and_nothing_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput) as refused:
+        read(write(tmp_path, "config.json", text))
+
+    assert refused.value.hint
+    assert len(refused.value.problem) < 300
+    assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "per_device_train_batch_size: -4",
+        "per_device_train_batch_size: .inf",
+        "per_device_train_batch_size: 1e30",
+        "per_device_train_batch_size: " + "9" * 40,
+        "per_device_train_batch_size: four",
+        "per_device_train_batch_size: !!python/object/apply:os.system ['touch PWNED']",
+        "per_device_train_batch_size: &a 3",
+        "bf16: maybe",
+        "bf16: true\nfp16: true",
+        "bf16: true\nbf16: false",
+        "just words",
+        "  - indented: first",
+        "\tbf16: true",
+        "a: &a [1,2]\nb: &b [*a,*a]\nmax_length: *b",
+    ],
+)
+def test_yaml_that_is_no_config_is_one_clear_error_and_nothing_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput) as refused:
+        read(None, model="gpt2", arguments=write(tmp_path, "args.yaml", text))
+
+    assert refused.value.hint
+    assert len(refused.value.problem) < 300
+    assert [file.name for file in tmp_path.iterdir()] == ["args.yaml"]
+
+
+@pytest.mark.parametrize("name", ["config.json", "args.yaml"])
+def test_a_gigabyte_is_refused_by_its_size_alone(tmp_path: Path, name: str) -> None:
+    with (tmp_path / name).open("wb") as sparse:
+        sparse.truncate(1024**3)
+
+    with pytest.raises(BadInput, match="1,073,741,824 bytes"):
+        read(str(tmp_path / name))
+
+
+def test_a_model_nobody_knows_asks_for_its_config(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no model called") as refused:
+        read(write(tmp_path, "recipe.yaml", "model_name_or_path: me/my-own-model"))
+
+    assert "config.json" in refused.value.hint
