@@ -5,65 +5,135 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from brimful.predict.advise import fixes, largest_batch
+from brimful.predict.advise import faster, fixes, largest_batch
 from brimful.predict.count import parameters
 from brimful.predict.memory import peak_memory
+from brimful.predict.readers.reading import FLAGS, Dialect, Reading
 from brimful.predict.roofline import peak_format, predict_speed
-from brimful.specs.estimate import Assumption, Estimate
+from brimful.specs.estimate import Assumption, Estimate, Interval, Memory, Speed
 from brimful.specs.gpu import Gpu, find_gpu
 from brimful.specs.model import Model
 from brimful.specs.training import Training
 
+# What a word that got a fallback may be worth, of memory and of time; several add up, to a limit.
+_UNSURE_FRAC, _MOST_UNSURE_FRAC = 0.10, 0.40
+
 
 def fit(
-    model: Model,
+    model: Model | str,
     training: Training,
     gpu: Gpu | str,
     other_bytes: int = 0,
     *,
     assumed: Sequence[Assumption] = (),
     warnings: Sequence[str] = (),
+    unsure: int = 0,
+    dialect: Dialect = FLAGS,
 ) -> Estimate:
-    """The whole answer: memory, speed, what was taken for granted, and fixes where it does not fit.
+    """The whole answer: memory, speed, what was taken for granted, and what to change.
 
-    `gpu` may be a name, written as people write it.
-    `other_bytes` is what other programs hold of the card. `assumed` and `warnings` come from a reader
-    and are passed on.
+    `model` and `gpu` may be names, written as people write them.
+    `other_bytes` is what other programs hold of the card. `assumed`, `warnings`, `unsure` and `dialect` come
+    from a reader: what it took for granted, and how its kind of config spells a change.
     """
-
+    shape = _named(model) if isinstance(model, str) else model
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
+    widen = widening(unsure)
 
     def again(changed: Training) -> Estimate:
-        return estimate(model, changed, card, other_bytes)
+        return estimate(shape, changed, card, other_bytes, widen=widen)
 
     answer = again(training)
     return replace(
         answer,
         assumed=tuple(assumed),
-        warnings=(*warnings, *_warnings(training, card)),
-        fixes=() if answer.fits else fixes(training, again),
+        warnings=(*warnings, *_warnings(shape, training, card)),
+        fixes=() if answer.fits else fixes(training, again, card, dialect),
+        faster=faster(training, again, card, dialect) if answer.fits else (),
         largest_batch=largest_batch(training, again),
     )
 
 
-def estimate(model: Model, training: Training, gpu: Gpu, other_bytes: int = 0) -> Estimate:
-    """Memory and speed alone, without advice: what a search or a scheduler asks thousands of times."""
+def fit_reading(reading: Reading, gpu: Gpu, other_bytes: int = 0) -> Estimate:
+    """`fit` for what a reader made of a config."""
+    return fit(
+        reading.model,
+        reading.training,
+        gpu,
+        other_bytes,
+        assumed=reading.assumed,
+        warnings=reading.warnings,
+        unsure=reading.unsure,
+        dialect=reading.dialect,
+    )
+
+
+def estimate(
+    model: Model, training: Training, gpu: Gpu, other_bytes: int = 0, *, widen: float = 0.0
+) -> Estimate:
+    """Memory and speed alone, without advice: what a search or a scheduler asks thousands of times.
+
+    `widen` is the part by which each interval grows at both ends, where the input was partly guessed.
+    """
     assert other_bytes >= 0
+    memory = peak_memory(model, training, gpu, other_bytes=other_bytes)
+    speed = predict_speed(model, training, gpu)
     return Estimate(
         gpu=gpu.name,
         parameters=parameters(model),
         usable_bytes=gpu.memory_bytes,
-        memory=peak_memory(model, training, gpu, other_bytes=other_bytes),
-        speed=predict_speed(model, training, gpu),
+        memory=_wider_memory(memory, widen) if widen else memory,
+        speed=_wider_speed(speed, widen) if widen else speed,
     )
 
 
-def _warnings(training: Training, gpu: Gpu) -> list[str]:
+def _named(model: str) -> Model:
+    from brimful.specs.presets import find_preset
+
+    return find_preset(model).model
+
+
+def widening(unsure: int) -> float:
+    """How much wider an interval becomes for so many words that got a fallback."""
+    return min(_MOST_UNSURE_FRAC, _UNSURE_FRAC * unsure)
+
+
+def _wider_memory(memory: Memory, widen: float) -> Memory:
+    return replace(
+        memory,
+        allocated_bytes=_wider(memory.allocated_bytes, widen),
+        reserved_bytes=_wider(memory.reserved_bytes, widen),
+        device_bytes=_wider(memory.device_bytes, widen),
+        first_step_bytes=_wider(memory.first_step_bytes, widen),
+    )
+
+
+def _wider_speed(speed: Speed, widen: float) -> Speed:
+    return replace(
+        speed,
+        step_s=_wider(speed.step_s, widen),
+        tokens_per_s=_wider(speed.tokens_per_s, widen),
+        mfu=_wider(speed.mfu, widen, most=1.0),
+        hfu=_wider(speed.hfu, widen, most=1.0),
+    )
+
+
+def _wider(interval: Interval, widen: float, most: float | None = None) -> Interval:
+    high = interval.high * (1 + widen)
+    return Interval(interval.low * (1 - widen), interval.likely, high if most is None else min(most, high))
+
+
+def _warnings(model: Model, training: Training, gpu: Gpu) -> list[str]:
     said = []
     if training.dtype == "bfloat16" and not gpu.bf16:
         peak = peak_format(training, gpu)
         said.append(
             f"{gpu.title} has no bf16 hardware: speed is taken at its {peak} peak; dtype='float16' is faster"
+        )
+    if model.classes is None and model.vocab % 64:
+        padded = -(-model.vocab // 64) * 64
+        said.append(
+            f"a vocabulary of {model.vocab:,} is no multiple of 64; {padded:,} fills tensor cores better"
         )
     if gpu.memory_basis != "seen":
         said.append(f"the memory {gpu.title} shows to a framework is {gpu.memory_basis}, not read off one")

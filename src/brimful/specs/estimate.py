@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from brimful.specs.training import Training
+
 Verdict = Literal["fits", "tight, likely fits", "tight, likely does not fit", "does not fit"]
 
 
@@ -104,19 +106,30 @@ class Fix:
     """A change, what it saves and what it costs, found by estimating again with it."""
 
     change: dict[str, tuple[Any, Any]]  # config key -> (now, then)
+    training: Training  # with the change made
     fits: bool
-    saves_bytes: int
+    verdict: Verdict
+    saves_bytes: int  # of the device counter; negative where it takes more
+    device_bytes: int  # likely, with the change
     step_time_factor: float
+    mfu: float  # likely, with the change
     keeps_effective_batch: bool
-    note: str
+    keeps_numerics: bool  # the same sums in the same number formats, up to rounding
+    config_only: bool  # lines of the config are enough; else code has to be edited too
+    note: str  # what it does and its side effects
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "change": {key: list(pair) for key, pair in self.change.items()},
             "fits": self.fits,
+            "verdict": self.verdict,
             "saves_bytes": self.saves_bytes,
+            "device_bytes": self.device_bytes,
             "step_time_factor": round(self.step_time_factor, 3),
+            "mfu": round(self.mfu, 4),
             "keeps_effective_batch": self.keeps_effective_batch,
+            "keeps_numerics": self.keeps_numerics,
+            "config_only": self.config_only,
             "note": self.note,
         }
 
@@ -132,7 +145,8 @@ class Estimate:
     speed: Speed
     assumed: tuple[Assumption, ...] = ()
     warnings: tuple[str, ...] = ()
-    fixes: tuple[Fix, ...] = ()
+    fixes: tuple[Fix, ...] = ()  # where it does not fit: what makes it fit
+    faster: tuple[Fix, ...] = ()  # where it fits: what raises MFU and still fits
     largest_batch: int | None = None  # of one micro-step; None where not even one sequence fits
 
     @property
@@ -166,5 +180,6 @@ class Estimate:
             "assumed": [assumption.as_dict() for assumption in self.assumed],
             "warnings": list(self.warnings),
             "fixes": [fix.as_dict() for fix in self.fixes],
+            "faster": [fix.as_dict() for fix in self.faster],
             "largest_batch": self.largest_batch,
         }

@@ -1,0 +1,97 @@
+"""Numbers people read off their screens, held against what is physically possible.
+
+Impossible numbers are common: an MFU divided by another card's peak, a "full fine-tuning" below the size of
+weights, gradients and optimizer state, a rate above what the card can multiply.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from brimful.predict.count import model_flops_per_token
+from brimful.specs.estimate import Estimate, Interval
+from brimful.specs.gpu import Gpu
+from brimful.specs.model import Model
+from brimful.specs.training import Training
+from brimful.units import show_bytes
+
+_A100_FLOPS_PER_S = 312e12  # nanoGPT and many copies of it divide by this whatever the card is
+# Parts of the memory that no training loop can do without.
+_STATES = ("weights", "gradients", "optimizer state", "master weights")
+_BEST_MFU = 0.75  # no published training run of a language model comes near it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One number, whether it can be, and why."""
+
+    name: str
+    value: float
+    possible: bool
+    why: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "value": self.value, "possible": self.possible, "why": self.why}
+
+
+def check_mfu(value: float, answer: Estimate, gpu: Gpu) -> Check:
+    """An MFU: below 1, below what a matrix multiply reaches, and near what is predicted."""
+    speed = answer.speed
+    peak = f"{speed.peak_flops_per_s / 1e12:g} TFLOPS of {gpu.title} in {speed.peak_format}"
+    own = value * _A100_FLOPS_PER_S / speed.peak_flops_per_s
+    divided = f"if nanoGPT printed it, it is a share of an A100's 312 TFLOPS: {own:.0%} of this card's"
+    if value > 1:
+        why = (
+            f"{value:.0%} of {peak} is more than the card can do; {divided if own <= 1 else 'check the unit'}"
+        )
+        return Check(name="mfu", value=value, possible=False, why=why)
+    if value > _BEST_MFU:
+        why = f"{value:.0%} of {peak} is above every published training run; was another peak used?"
+        return Check(name="mfu", value=value, possible=False, why=why)
+    return Check(name="mfu", value=value, possible=True, why=f"{_beside(value, speed.mfu)}; {divided}")
+
+
+def check_rate(value: float, answer: Estimate, model: Model, training: Training, gpu: Gpu) -> Check:
+    """Tokens a second of one run, by the FLOPs they take."""
+    flops = value / training.gpus * model_flops_per_token(model, sequence_tokens=training.sequence_tokens)
+    mfu = flops / answer.speed.peak_flops_per_s
+    said = f"{value:,.0f} tokens/s are {flops / 1e12:.1f} TFLOPS on each GPU, {mfu:.0%} of {gpu.title}'s peak"
+    possible = mfu <= _BEST_MFU
+    why = f"{said}; {_beside(mfu, answer.speed.mfu)}" if possible else f"{said}: more than any published run"
+    return Check(name="tokens_per_s", value=value, possible=possible, why=why)
+
+
+def check_peak(value_bytes: int, answer: Estimate, gpu: Gpu) -> Check:
+    """A measured peak: above what the states alone take, below what the card has."""
+    states = {item.name: item.bytes for item in answer.memory.items if item.name in _STATES}
+    floor = sum(states.values())
+    shown = show_bytes(value_bytes)
+
+    def check(why: str, *, possible: bool) -> Check:
+        return Check(name="peak_bytes", value=value_bytes, possible=possible, why=why)
+
+    if value_bytes > answer.usable_bytes:
+        why = f"{shown} is more than the {show_bytes(answer.usable_bytes)} {gpu.title} has"
+        return check(why, possible=False)
+    if value_bytes < floor:
+        parts = ", ".join(f"{name} {show_bytes(size)}" for name, size in states.items())
+        why = f"{shown} is less than the states alone take, {show_bytes(floor)} ({parts})"
+        return check(why, possible=False)
+    counters = {
+        "allocated": answer.memory.allocated_bytes,
+        "reserved": answer.memory.reserved_bytes,
+        "device": answer.memory.device_bytes,
+    }
+    within = [name for name, span in counters.items() if span.low <= value_bytes <= span.high]
+    if within:
+        return check(f"{shown} is what {' or '.join(within)} may show", possible=True)
+    side = "below" if value_bytes < counters["allocated"].low else "above"
+    return check(f"{shown} is possible, but {side} every counter predicted here", possible=True)
+
+
+def _beside(value: float, predicted: Interval) -> str:
+    if predicted.low <= value <= predicted.high:
+        return f"within the predicted {predicted.low:.0%} to {predicted.high:.0%}"
+    side = "below" if value < predicted.low else "above"
+    return f"{side} the predicted {predicted.low:.0%} to {predicted.high:.0%}"
