@@ -8,7 +8,7 @@ import pytest
 from brimful.cli.main import main
 
 EXAMPLE = str(Path(__file__).resolve().parents[2] / "examples" / "nanogpt" / "train_fineweb.py")
-HEAVY = ("torch", "numpy", "fastapi", "sqlalchemy", "asyncio")
+HEAVY = ("torch", "numpy", "fastapi", "sqlalchemy", "asyncio", "yaml")
 
 
 def test_out_of_memory_is_a_clear_no_with_numbers_first(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,6 +72,22 @@ def test_json_says_does_not_fit_with_ok_true(capsys: pytest.CaptureFixture[str])
         [EXAMPLE, "--gpu", "rtx-4070", "--other-mib", "1" + "0" * 30],
         [EXAMPLE, "--gpu", "rtx-4070", "--set", "n_layer=10**30"],
         ["bad\x00name.py", "--gpu", "rtx-4070"],
+        ["--gpu", "rtx-4070"],
+        ["--gpu", "rtx-4070", "--model", "gpt5"],
+        ["--gpu", "rtx-4070", "--model", "llama"],
+        [EXAMPLE, "--gpu", "rtx-4070", "--model", "gpt2"],
+        [EXAMPLE, "--gpu", "rtx-4070", "--args", EXAMPLE],
+        ["--gpu", "rtx-4070", "--model", "gpt2", "--batch-size", "-4"],
+        ["--gpu", "rtx-4070", "--model", "gpt2", "--batch-size", "10**30"],
+        ["--gpu", "rtx-4070", "--model", "gpt2", "--batch-size", "__import__('os')"],
+        ["--gpu", "rtx-4070", "--model", "gpt2", "--patch"],
+        [EXAMPLE, "--gpu", "rtx-4070", "--dry-run"],
+        [EXAMPLE, "--gpu", "rtx-4070", "--measured-mfu", "nan"],
+        [EXAMPLE, "--gpu", "rtx-4070", "--measured-mfu", "-1"],
+        [EXAMPLE, "--gpu", "rtx-4070", "--measured-peak-gib", "inf"],
+        [EXAMPLE, "--gpu", "rtx-4070", "--other-mib", "2100", "--patch", "--fix", "99"],
+        [EXAMPLE, "--gpu", "rtx-4070", "--compare", "absent.py"],
+        [EXAMPLE, "--gpu", "rtx-4070", "--compare", "sparkle=3"],
     ],
 )
 def test_bad_input_is_one_error_with_a_hint(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
@@ -100,6 +116,150 @@ def test_the_largest_numbers_a_config_may_hold_still_give_an_answer(
     assert main(["fit", EXAMPLE, "--gpu", "b200", "--json", *sets]) == 1
 
     assert json.loads(capsys.readouterr().out)["data"]["largest_batch"] is None
+
+
+FORUM = [EXAMPLE, "--gpu", "rtx-4070", "--other-mib", "2100"]
+
+
+def test_the_forums_changes_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    changes = ["batch_size=12,gradient_accumulation_steps=40", "compile=False", "dtype=float16"]
+    changes += [",".join(changes), "batch_size=8,gradient_accumulation_steps=64"]
+
+    assert main(["fit", *FORUM, "--json", "--compare", *changes]) == 0
+
+    as_is, smaller, eager, half, together, ours = json.loads(capsys.readouterr().out)["data"]["compared"]
+    needs = {row["name"]: row["memory"]["device_bytes"]["likely"] for row in (as_is, smaller, eager, half)}
+    assert not as_is["fits"]
+    assert smaller["effective_batch"] == together["effective_batch"] == 480
+    assert needs[half["name"]] == needs[as_is["name"]]
+    assert needs[eager["name"]] > needs[as_is["name"]]
+    assert eager["speed"]["tokens_per_s"]["likely"] < as_is["speed"]["tokens_per_s"]["likely"]
+    assert ours["fits"]
+    assert ours["effective_batch"] == 512
+
+
+def test_a_comparison_says_which_rows_are_other_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["fit", *FORUM, "--compare", "batch_size=12,gradient_accumulation_steps=40", EXAMPLE])
+
+    text = capsys.readouterr().out
+    assert "note: B is another run: not 512 sequences a step" in text
+    assert "C  train_fineweb.py" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_flags_alone_are_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "--model",
+        "llama-3.1-8b",
+        "--batch-size",
+        "4",
+        "--seq-len",
+        "4096",
+        "--gpu",
+        "b200",
+        "--no-compile",
+    ]
+    flags = [
+        "--checkpointing",
+        "full",
+        "--precision",
+        "bf16",
+        "--optimizer",
+        "adam8bit",
+        "--loss-chunks",
+        "8",
+    ]
+
+    assert main(["fit", *words, *flags]) == 0
+
+    text = capsys.readouterr().out
+    assert "llama-3.1-8b (8.03 B parameters) on NVIDIA B200" in text
+    assert "nanoGPT" not in text
+
+
+@pytest.mark.parametrize("flag", ["--lora", "--qlora"])
+def test_an_adapter_needs_far_less(capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    words = ["fit", "--model", "llama-3.1-8b", "--gpu", "h100", "--json"]
+    main(words)
+    full = json.loads(capsys.readouterr().out)["data"]["memory"]["device_bytes"]["likely"]
+    main([*words, flag])
+
+    assert json.loads(capsys.readouterr().out)["data"]["memory"]["device_bytes"]["likely"] < full / 2
+
+
+def test_more_gpus_divide_nanogpts_accumulation(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["fit", EXAMPLE, "--gpu", "4090", "--gpus", "8"])
+
+    assert "on 8 x NVIDIA GeForce RTX 4090" in (text := capsys.readouterr().out)
+    assert "for 512 sequences" in text
+
+
+def test_the_models_known_by_name_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--models"]) == 0
+
+    assert "meta-llama/Llama-3.1-8B" in capsys.readouterr().out
+
+
+def test_the_ladder_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["fit", *FORUM, "--ladder"])
+    assert "  0. batch_size 1, gradient_accumulation_steps 512" in capsys.readouterr().out
+
+    main(["fit", *FORUM, "--ladder", "--json"])
+    assert json.loads(capsys.readouterr().out)["data"]["ladder"][0]["verdict"] == "fits"
+
+
+def test_an_impossible_number_is_called_so_first(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["fit", *FORUM, "--measured-mfu", "0.8", "--measured-peak-gib", "0.5"])
+
+    mfu, peak = [line for line in capsys.readouterr().out.splitlines() if line.startswith("IMPOSSIBLE")]
+    assert "mfu" in mfu
+    assert "peak_bytes" in peak
+
+
+def test_patch_prints_the_config_with_the_fix_made(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", *FORUM, "--patch"]) == 0
+
+    printed, before = capsys.readouterr().out.splitlines(), Path(EXAMPLE).read_text().splitlines()
+    assert [line for line in printed if line not in before] == [
+        "batch_size = 8",
+        "gradient_accumulation_steps = 64",
+    ]
+
+
+def test_write_makes_the_fix_and_the_file_then_fits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.py"
+    file.write_text(Path(EXAMPLE).read_text())
+    words = ["fit", str(file), "--gpu", "rtx-4070", "--other-mib", "2100"]
+
+    assert main(words) == 1
+    assert main([*words, "--write", "--dry-run"]) == 0
+    assert file.read_text() == Path(EXAMPLE).read_text()
+    assert main([*words, "--write"]) == 0
+    assert (tmp_path / "config.py.bak").read_text() == Path(EXAMPLE).read_text()
+    assert main(words) == 0
+    assert "wrote" in capsys.readouterr().out
+
+
+def test_write_edits_training_arguments_too(tmp_path: Path) -> None:
+    arguments = tmp_path / "args.json"
+    arguments.write_text(
+        '{\n  "per_device_train_batch_size": 64,\n  "bf16": true,\n  "max_length": 1024\n}\n'
+    )
+    words = ["fit", "--model", "gpt2", "--args", str(arguments), "--gpu", "rtx-4090"]
+
+    assert main(words) == 1
+    assert main([*words, "--write"]) == 0
+    assert main(words) == 0
+    changed = json.loads(arguments.read_text())
+    assert changed["per_device_train_batch_size"] * changed.get("gradient_accumulation_steps", 1) == 64
+
+
+def test_a_fix_that_is_code_is_not_passed_off_as_a_patch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", *FORUM, "--patch", "--fix", "2"]) == 1
+
+    assert "not a line of the config" in capsys.readouterr().err
 
 
 def test_fit_starts_light() -> None:

@@ -1,35 +1,50 @@
-"""`brimful fit`: the verdict first, then where the bytes are, how fast it runs, and what to change."""
+"""`brimful fit`: will it fit, how fast is it, and what should change? The text stands in fit_text.py."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from brimful.cli.commands import NO, YES, Answer
-from brimful.cli.render import bar, paint
-from brimful.errors import BadInput
-from brimful.units import MIB, show_bytes, show_seconds
+from brimful.errors import BadInput, Refused
+from brimful.units import GIB, MIB
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
 
-    from brimful.specs.estimate import Estimate, Fix, Interval
+    from brimful.predict.readers.reading import Reading
+    from brimful.predict.sanity import Check
+    from brimful.specs.estimate import Estimate, Fix
     from brimful.specs.gpu import Gpu
-    from brimful.specs.training import Training
 
 EXAMPLE = """brimful fit examples/nanogpt/train_fineweb.py --gpu rtx-4070
-brimful fit examples/nanogpt/train_fineweb.py --gpu 4070 --other-mib 2100 --set batch_size=8"""
+brimful fit examples/nanogpt/train_fineweb.py --gpu 4070 --other-mib 2100 --set batch_size=8
+brimful fit --model llama-3.1-8b --batch-size 4 --seq-len 4096 --checkpointing full --gpu h100
+brimful fit --model gpt2-xl --gpu 4090 --compare compile=True,batch_size=8 checkpointing=full"""
 
-_WIDTH = 100
 _MAX_OTHER_MIB = 1_000_000
-_NANOGPT_PEAK_FLOPS_PER_S = 312e12  # nanoGPT divides by an A100 whatever it runs on
+# Flag -> (word of `--set`, placeholder, help). A flag is a `--set` that --help can show.
+_FLAGS: dict[str, tuple[str, str, str]] = {
+    "--batch-size": ("batch_size", "N", "sequences of one micro-step on one GPU"),
+    "--seq-len": ("seq_len", "N", "tokens of a sequence"),
+    "--accumulation": ("gradient_accumulation_steps", "N", "micro-steps of an optimizer step"),
+    "--precision": ("precision", "WORD", "amp-bf16, amp-fp16, bf16, fp16, tf32 or fp32"),
+    "--optimizer": ("optimizer", "WORD", "adamw, adam8bit, sgd, momentum, lion, muon or adafactor"),
+    "--attention": ("attention", "WORD", "flash, efficient or math"),
+    "--checkpointing": ("checkpointing", "WORD", "none, selective or full"),
+    "--loss-chunks": ("loss_chunks", "N", "make logits and loss in so many slices"),
+    "--rank": ("rank", "N", "of the LoRA adapter"),
+    "--gpus": ("gpus", "N", "GPUs that train together"),
+    "--sharding": ("sharding", "WORD", "none, ddp, zero1, zero2 or zero3 (fsdp)"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", help="a nanoGPT-style .py config; it is parsed, never executed")
+    from argparse import BooleanOptionalAction
+
     parser.add_argument(
-        "--gpu", required=True, metavar="NAME", help="the card, however you write it; see `brimful gpus`"
+        "config", nargs="?", help="nanoGPT .py, Hugging Face config.json or a YAML recipe; never executed"
     )
+    parser.add_argument("--gpu", metavar="NAME", help="the card, however you write it; see `brimful gpus`")
     parser.add_argument(
         "--other-mib",
         type=int,
@@ -44,150 +59,226 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="overrule one line of the config; may be repeated",
     )
+    model = parser.add_argument_group("a model by name instead of a config")
+    model.add_argument("--model", metavar="NAME", help="llama-3.1-8b, gpt2-xl, Qwen/Qwen3-4B, …")
+    model.add_argument("--models", action="store_true", help="list the models known by name")
+    model.add_argument("--args", metavar="FILE", help="Hugging Face TrainingArguments, JSON or YAML")
+    training = parser.add_argument_group("how it is trained; each overrules the config")
+    for flag, (_, placeholder, text) in _FLAGS.items():
+        training.add_argument(flag, metavar=placeholder, help=text)
+    training.add_argument("--compile", action=BooleanOptionalAction, help="torch.compile")
+    training.add_argument("--fused-loss", action="store_true", help="one kernel from hidden state to loss")
+    training.add_argument("--lora", action="store_true", help="train an adapter on frozen 16-bit weights")
+    training.add_argument("--qlora", action="store_true", help="train an adapter on frozen 4-bit weights")
+    advice = parser.add_argument_group("what to change")
+    advice.add_argument(
+        "--compare", nargs="+", metavar="WHAT", help="beside it: other configs, or key=value,key=value"
+    )
+    advice.add_argument(
+        "--ladder", action="store_true", help="settings that surely fit, then one more at a time"
+    )
+    advice.add_argument("--patch", action="store_true", help="print the config with the fix made")
+    advice.add_argument(
+        "--write", action="store_true", help="make the fix in the file; a backup stays beside it"
+    )
+    advice.add_argument("--dry-run", action="store_true", help="with --write: show it and write nothing")
+    advice.add_argument("--fix", type=int, metavar="N", help="which fix to print or write (the first)")
+    measured = parser.add_argument_group("a number you measured, held against what is possible")
+    measured.add_argument("--measured-mfu", type=float, metavar="X", help="0 to 1, as your log prints it")
+    measured.add_argument("--measured-peak-gib", type=float, metavar="X", help="peak memory in GiB")
+    measured.add_argument("--measured-tokens-per-s", type=float, metavar="X", help="of the whole run")
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from pathlib import Path
-
-    from brimful.predict.fit import fit
-    from brimful.predict.readers.nanogpt import read_nanogpt
+    from brimful.predict.fit import fit_reading
     from brimful.specs.gpu import find_gpu
 
+    if args.models:
+        return _models()
+    _check(args)
+    gpu = find_gpu(args.gpu)
+    reading = _read(args, _words(args))
+    if args.compare:
+        return _compare(args, reading, gpu)
+    answer = fit_reading(reading, gpu, args.other_mib * MIB)
+    if args.patch or args.write:
+        return _patch(args, answer)
+    return _answer(args, reading, answer, gpu)
+
+
+def _answer(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: Gpu) -> Answer:
+    from brimful.cli.fit_text import checks_text, ladder_text, show
+
+    data = answer.as_dict()
+    parts = [show(answer, gpu, reading, other_mib=args.other_mib, has_ladder=args.ladder)]
+    checks = _checks(args, reading, answer, gpu)
+    if checks:
+        data["checks"] = [check.as_dict() for check in checks]
+        parts.insert(0, checks_text(checks))
+    if args.ladder:
+        from brimful.predict.fit import estimate, widening
+        from brimful.predict.ladder import ladder
+
+        widen = widening(reading.unsure)
+        rungs = ladder(
+            reading.training,
+            lambda t: estimate(reading.model, t, gpu, args.other_mib * MIB, widen=widen),
+            gpu,
+            reading.dialect,
+        )
+        data["ladder"] = [rung.as_dict() for rung in rungs]
+        parts.append(ladder_text(rungs))
+    return Answer(data, "\n\n".join(parts), YES if answer.fits else NO)
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.gpu is None:
+        raise BadInput("no card is named", hint="say which with --gpu; `brimful gpus` lists them")
     if not 0 <= args.other_mib <= _MAX_OTHER_MIB:
         raise BadInput(
             f"--other-mib {args.other_mib} is out of range",
             hint="give the MiB that nvidia-smi shows as used before your run starts",
         )
-    gpu = find_gpu(args.gpu)
-    reading = read_nanogpt(Path(args.config), args.set)
-    answer = fit(
-        reading.model,
-        reading.training,
-        gpu,
-        args.other_mib * MIB,
-        assumed=reading.assumed,
-        warnings=reading.warnings,
-    )
-    text = _show(answer, gpu, reading.training, name=reading.model.name, other_mib=args.other_mib)
-    return Answer(answer.as_dict(), text, YES if answer.fits else NO)
+    for name in ("measured_mfu", "measured_peak_gib", "measured_tokens_per_s"):
+        value = getattr(args, name)
+        if value is not None and not 0 < value < 1e12:
+            flag = "--" + name.replace("_", "-")
+            raise BadInput(f"{flag} {value} is no measurement", hint="give a number above 0")
+    if args.dry_run and not args.write:
+        raise BadInput("--dry-run goes with --write", hint="`fit` alone writes nothing")
 
 
-def _show(answer: Estimate, gpu: Gpu, training: Training, *, name: str, other_mib: int) -> str:
-    blocks = [
-        _verdict(answer, gpu, name=name),
-        _items(answer),
-        _counters(answer),
-        _speed(answer, training),
-        _changes(answer, training),
-        _small_print(answer, gpu, other_mib=other_mib),
+def _words(args: argparse.Namespace) -> list[str]:
+    """The flags as `--set` words, before those: a `--set` has the last word."""
+    words = [
+        f"{word}={value}"
+        for flag, (word, _, _) in _FLAGS.items()
+        if (value := getattr(args, flag[2:].replace("-", "_"))) is not None
     ]
-    return "\n\n".join(block for block in blocks if block)
+    if args.compile is not None:
+        words.append(f"compile={args.compile}")
+    words += [f"{name}=True" for name in ("fused_loss", "lora", "qlora") if getattr(args, name)]
+    return [*words, *args.set]
 
 
-def _verdict(answer: Estimate, gpu: Gpu, *, name: str) -> str:
-    device = answer.memory.device_bytes
-    style = {"fits": "green", "does not fit": "red"}.get(answer.verdict, "yellow")
-    what = f"{name} ({answer.parameters / 1e6:.1f} M parameters) on {gpu.title}"
-    gap = abs(answer.short_bytes)
-    room = f"{show_bytes(gap)} to spare" if answer.fits else f"short by {show_bytes(gap)}"
-    needs = f"needs {show_bytes(device.likely)} of {show_bytes(answer.usable_bytes)} usable, {room}"
-    return "\n".join(
-        [
-            f"{paint(answer.verdict.upper(), style)}  {what}",
-            f"  {needs}   (between {show_bytes(device.low)} and {show_bytes(device.high)})",
-            f"  peak at the {answer.memory.peak_at}",
-        ]
-    )
+def _read(args: argparse.Namespace, words: list[str], config: str | None = None) -> Reading:
+    from brimful.predict.readers.read import read
+
+    if config is not None:
+        return read(config, overrides=words)
+    return read(args.config, model=args.model, arguments=args.args, overrides=words)
 
 
-def _items(answer: Estimate) -> str:
-    total = answer.memory.device_bytes.likely
-    largest = max(item.bytes for item in answer.memory.items)
-    width = max(len(item.name) for item in answer.memory.items)
-    lines = [paint("Memory at the peak", "bold")]
-    for item in answer.memory.items:
-        share = f"{show_bytes(item.bytes):>9} {100 * item.bytes / total:3.0f} %"
-        lines.append(f"  {item.name:<{width}}  {share}  {bar(item.bytes / largest, 12)}  {item.why}".rstrip())
-    lines.append(f"  {'total':<{width}}  {show_bytes(total):>9}")
-    return "\n".join(lines)
+def _models() -> Answer:
+    from brimful.cli.fit_text import models_text
+    from brimful.specs.presets import all_presets
+
+    presets = all_presets()
+    rows: list[dict[str, Any]] = [
+        {
+            "name": p.model.name,
+            "title": p.title,
+            "family": p.family,
+            "parameters": p.parameters,
+            "source": p.source,
+        }
+        for p in presets
+    ]
+    return Answer({"models": rows}, models_text(presets))
 
 
-def _counters(answer: Estimate) -> str:
-    memory = answer.memory
+def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
+    """The config as it is, and beside it each variant: another file, or `--set` words joined by commas."""
+    from pathlib import Path
+
+    from brimful.cli.fit_text import compare_text
+    from brimful.predict.fit import estimate, widening
+
+    words = _words(args)
+    compared = [("as it is", reading)]
+    for what in args.compare:
+        if "=" in what:
+            compared.append((what.replace(",", ", "), _read(args, [*words, *_split(what)])))
+        else:
+            compared.append((Path(what).name, _read(args, [], config=what)))
     rows = [
-        ("allocated", memory.allocated_bytes, "torch.cuda.max_memory_allocated()"),
-        ("reserved", memory.reserved_bytes, "torch.cuda.max_memory_reserved()"),
-        ("device", memory.device_bytes, "nvidia-smi, whole card"),
-        ("first step", memory.first_step_bytes, "whole card, before AdamW has state"),
+        (name, r, estimate(r.model, r.training, gpu, args.other_mib * MIB, widen=widening(r.unsure)))
+        for name, r in compared
     ]
-    lines = [paint(f"{'Counter':<12}{'low':>11}{'likely':>11}{'high':>11}   where you see it", "bold")]
-    for label, counter, where in rows:
-        cells = "".join(f"{show_bytes(n):>11}" for n in (counter.low, counter.likely, counter.high))
-        lines.append(f"  {label:<10}{cells}   {where}")
-    return "\n".join(lines)
-
-
-def _speed(answer: Estimate, training: Training) -> str:
-    speed = answer.speed
-    work = f"{training.effective_batch} sequences, {training.step_tokens:,} tokens"
-    peak = f"{speed.peak_flops_per_s / 1e12:g} TFLOPS dense {speed.peak_format}"
-    printed = speed.mfu.likely * speed.peak_flops_per_s / _NANOGPT_PEAK_FLOPS_PER_S
-    head = "Speed" if answer.fits else "Speed, if it fitted"
-    return "\n".join(
-        [
-            paint(head, "bold") + " (a first estimate: the interval is wide)",
-            f"  step    {_between(speed.step_s, show_seconds)} for {work}",
-            f"  tokens  {_between(speed.tokens_per_s, _whole)} a second",
-            f"  MFU     {_between(speed.mfu, _percent)} of this card's {peak}; bound by {speed.bound_by}",
-            f"          nanoGPT prints about {_percent(printed)}: it divides by an A100's 312 TFLOPS",
+    data = {
+        "compared": [
+            {"name": name, "effective_batch": r.training.effective_batch, **answer.as_dict()}
+            for name, r, answer in rows
         ]
-    )
+    }
+    return Answer(data, compare_text(rows, gpu))
 
 
-def _between(interval: Interval, show: Callable[[float], str]) -> str:
-    return f"{show(interval.likely)} ({show(interval.low)} to {show(interval.high)})"
+def _split(what: str) -> list[str]:
+    """'a=1,b=(2,3)' -> a=1 and b=(2,3): a comma only parts words where a new key follows."""
+    import re
+
+    return re.split(r",\s*(?=[A-Za-z_]\w*=)", what)
 
 
-def _whole(number: float) -> str:
-    return f"{number:,.0f}"
+def _checks(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: Gpu) -> list[Check]:
+    from brimful.predict.sanity import check_mfu, check_peak, check_rate
+
+    checks = []
+    if args.measured_mfu is not None:
+        checks.append(check_mfu(args.measured_mfu, answer, gpu))
+    if args.measured_tokens_per_s is not None:
+        checks.append(check_rate(args.measured_tokens_per_s, answer, reading.model, reading.training, gpu))
+    if args.measured_peak_gib is not None:
+        checks.append(check_peak(round(args.measured_peak_gib * GIB), answer, gpu))
+    return checks
 
 
-def _percent(frac: float) -> str:
-    return f"{100 * frac:.0f} %"
+def _patch(args: argparse.Namespace, answer: Estimate) -> Answer:
+    """Prints or writes the file with the lines of one fix changed, and those of `--set`."""
+    from brimful.predict.patch import patch_text, write_patched
+    from brimful.predict.readers.files import decode, read_config
 
-
-def _changes(answer: Estimate, training: Training) -> str:
-    if answer.largest_batch is None:
-        largest = "  not even batch_size 1 fits as configured"
-    else:
-        largest = f"  largest batch_size that fits as configured: {answer.largest_batch}"
-    if not answer.fixes:
-        return "\n".join([paint("Room", "bold"), largest])
-    lines = [paint("What to change", "bold") + f", keeping {training.effective_batch} sequences a step"]
-    for number, fix in enumerate(answer.fixes, start=1):
-        lines += _fix(number, fix)
-    return "\n".join([*lines, largest])
-
-
-def _fix(number: int, fix: Fix) -> list[str]:
-    change = ", ".join(f"{key} {now} -> {then}" for key, (now, then) in fix.change.items())
-    outcome = "fits" if fix.fits else "still does not fit"
-    return [
-        f"  {number}. {change}",
-        f"     {outcome}: saves {show_bytes(fix.saves_bytes)}, step time x{fix.step_time_factor:.2f}",
-        f"     {fix.note}",
-    ]
-
-
-def _small_print(answer: Estimate, gpu: Gpu, *, other_mib: int) -> str:
-    from textwrap import fill
-
-    lines = [f"note: {warning}" for warning in answer.warnings]
-    if "GeForce" in gpu.title and not other_mib:
-        lines.append(
-            "note: a desktop holds 0.3 to 2.1 GiB of a card that drives a screen; say so with --other-mib"
+    plain = _read(args, [])
+    if plain.file is None:
+        raise BadInput(
+            "there is no file whose lines could be changed",
+            hint="give a nanoGPT .py, or TrainingArguments with --args FILE",
         )
-    if answer.assumed:
-        said = ", ".join(f"{a.name}={a.value}" for a in answer.assumed)
-        lines.append(f"assumed, as the config does not say: {said}")
-    return "\n".join(fill(line, _WIDTH, subsequent_indent="  ") for line in lines)
+    fix = _chosen(answer, args.fix)
+    wanted = fix.training if fix else _read(args, _words(args)).training
+    change, _ = plain.dialect.spell(plain.training, wanted)
+    lines = {key: then for key, (_, then) in change.items()}
+    text = decode(read_config(plain.file, what="a config"), name=str(plain.file))
+    patched = patch_text(text, lines, suffix=plain.file.suffix)
+    shown = {key: list(pair) for key, pair in change.items()}
+    data: dict[str, Any] = {"file": str(plain.file), "change": shown, "text": patched, "backup": None}
+    said = ", ".join(f"{key} {now} -> {then}" for key, (now, then) in change.items()) or "nothing to change"
+    if not args.write or patched == text:
+        return Answer(data, patched.rstrip("\n") if args.patch else f"{plain.file}: {said}")
+    if args.dry_run:
+        return Answer(data, f"would write {plain.file}: {said}")
+    backup = write_patched(plain.file, patched)
+    return Answer({**data, "backup": str(backup)}, f"wrote {plain.file}: {said}\nas it was: {backup}")
+
+
+def _chosen(answer: Estimate, number: int | None) -> Fix | None:
+    """The fix asked for, or the first that lines alone can make; None where it fits as it is."""
+    fixes = answer.faster if answer.fits else answer.fixes
+    if number is not None:
+        if not 1 <= number <= len(fixes):
+            raise BadInput(f"there is no fix {number}", hint=f"there are {len(fixes)}; run it without --fix")
+        if not fixes[number - 1].config_only:
+            raise Refused(f"fix {number} is not a line of the config", hint=fixes[number - 1].note)
+        return fixes[number - 1]
+    if answer.fits:
+        return None
+    chosen = next((fix for fix in fixes if fix.fits and fix.config_only), None)
+    if chosen is None:
+        best = (
+            f"the cheapest: {fixes[0].note}"
+            if fixes and fixes[0].fits
+            else "see `brimful fit` without --patch"
+        )
+        raise Refused("no change of the config alone makes it fit", hint=best)
+    return chosen
