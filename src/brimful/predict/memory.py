@@ -28,6 +28,7 @@ from brimful.predict.overhead import (
     CHECKPOINTED_CACHE_FRAC,
     COMPILED_CACHE_FRAC,
     context_bytes,
+    rounding_frac,
     workspace_bytes,
 )
 from brimful.predict.states import (
@@ -76,7 +77,9 @@ def peak_memory(model: Model, training: Training, gpu: Gpu, *, other_bytes: int)
     # The allocator's cache is left over from every moment of the step, not from the peak alone.
     moving_bytes = max(moment.moving_bytes for moment in moments)
     allocated = _allocated(peak)
-    reserved = _reserved(allocated, moving_bytes, training)
+    block = training.micro_tokens * model.width * number_bytes(training)
+    rounding = rounding_frac(block) if training.compiled else 0.0
+    reserved = _reserved(allocated, moving_bytes, training, rounding)
     context = context_bytes(gpu)
     items = (
         *peak.items,
@@ -93,7 +96,9 @@ def peak_memory(model: Model, training: Training, gpu: Gpu, *, other_bytes: int)
         allocated_bytes=allocated,
         reserved_bytes=reserved,
         device_bytes=_device(reserved, context, other_bytes),
-        first_step_bytes=_device(_reserved(_allocated(first), moving_bytes, training), context, other_bytes),
+        first_step_bytes=_device(
+            _reserved(_allocated(first), moving_bytes, training, rounding), context, other_bytes
+        ),
         items=kept,
         peak_at=f"{peak.name}, {'first' if peak is first else 'every'} step",
     )
@@ -209,9 +214,9 @@ def _allocated(moment: _Moment) -> Interval:
     return Interval(round(total - _LOW_FRAC * moving), total, round(total + _HIGH_FRAC * moving))
 
 
-def _reserved(allocated: Interval, moving_bytes: int, training: Training) -> Interval:
+def _reserved(allocated: Interval, moving_bytes: int, training: Training, rounding: float) -> Interval:
     shares = COMPILED_CACHE_FRAC if training.compiled else CACHE_FRAC
-    low, likely, high = (round(frac * moving_bytes) for frac in shares)
+    low, likely, high = (round((frac + rounding) * moving_bytes) for frac in shares)
     if training.checkpointing == "full" and not training.compiled:
         # Made again in a different order than they were freed, activations leave more holes.
         likely = max(likely, round(CHECKPOINTED_CACHE_FRAC[1] * allocated.likely))
