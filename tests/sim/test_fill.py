@@ -80,6 +80,13 @@ def test_brim_sees_stranded_gpus_where_fgd_sees_none() -> None:
     assert chosen == {"fgd": "balanced", "brim": "rich"}
 
 
+def test_brim_keeps_rare_gpus_for_the_tasks_that_need_them() -> None:
+    nodes = [a_node(1, gpu="rare", name="a"), a_node(8, gpu="common", name="b")]
+    columns = placed("brim", nodes, [a_task(1), a_task(1), a_task(1, types=("rare",))])
+    assert columns.gpu_milli.sum(axis=1).tolist() == [0, 6000]
+    assert placed("best-fit", nodes, [a_task(1)]).gpu_milli[0].sum() == 0, "best fit takes it at once"
+
+
 def test_a_task_goes_only_to_a_gpu_it_allows() -> None:
     nodes = [a_node(8, gpu="t4", name="a"), a_node(8, gpu="v100", name="b")]
     columns = placed("best-fit", nodes, [a_task(1, types=("v100", "p100"))])

@@ -12,6 +12,7 @@ Each score is one number per node that can take the demand; the highest wins, th
 - brim: the same gradient of F plus *waste*: the idle GPU left over once the node is filled to the brim with
   tasks of kind m alone. F asks whether one more task fits; a node with 8 idle GPUs and CPUs for one task
   looks whole to it. Waste counts such a node as seven eighths lost while there is still time to choose.
+  And a kind of task that few GPUs can serve weighs as much more: those GPUs are kept for it.
 """
 
 from __future__ import annotations
@@ -194,13 +195,19 @@ class Measure(Protocol):
 class Mix:
     """The tasks that are expected: what a free GPU is measured against."""
 
-    def __init__(self, kinds: Kinds, *, popular: float = 1.0) -> None:
-        """`popular` leaves out the rarest kinds: the most frequent that make up this share stay."""
+    def __init__(self, kinds: Kinds, *, popular: float = 1.0, supply: Ints | None = None) -> None:
+        """`popular` leaves out the rarest kinds: the most frequent that make up this share stay.
+
+        With `supply`, GPUs by type, a kind that only a tenth of them can serve counts ten times: what is
+        taken from it by tasks that could go elsewhere, nobody gives back.
+        """
         kept = _most_frequent(kinds, popular)
         some = kept[kinds.gpus[kept] > 0]
         total = max(1, int(kinds.count[kept].sum()))
         self.share = kinds.count[some] / total
         self.no_gpu_share = 1.0 - float(self.share.sum())
+        if supply is not None:
+            self.share = self.share * (supply.sum() / np.maximum(kinds.allowed[some] @ supply, 1))
         self.cpu_milli = kinds.cpu_milli[some]
         self.gpus = kinds.gpus[some]
         self.asked_milli = kinds.asked_milli[some].astype(np.float64)
@@ -321,6 +328,13 @@ class Gradient:
         return before - self._measure(cpu - kinds.cpu_milli[kind], free, gpu_type)
 
 
+def _supply(columns: Columns, kinds: Kinds) -> Ints:
+    """GPUs of the fleet by type."""
+    return np.bincount(columns.gpu_type, weights=columns.gpus, minlength=kinds.allowed.shape[1]).astype(
+        np.int64
+    )
+
+
 def _rule(rule: ScoreRule) -> Callable[[Columns, Kinds, np.random.Generator], Placer]:
     return lambda columns, kinds, _rng: Rule(columns, kinds, rule)
 
@@ -335,5 +349,7 @@ PLACERS: dict[str, Callable[[Columns, Kinds, np.random.Generator], Placer]] = {
     "fgd": lambda columns, kinds, _: Gradient(
         columns, kinds, Mix(kinds, popular=0.95).fragmentation, authors_rounding
     ),
-    "brim": lambda columns, kinds, _: Gradient(columns, kinds, Mix(kinds).brim, exact),
+    "brim": lambda columns, kinds, _: Gradient(
+        columns, kinds, Mix(kinds, supply=_supply(columns, kinds)).brim, exact
+    ),
 }
