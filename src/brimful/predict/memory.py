@@ -32,13 +32,16 @@ from brimful.predict.overhead import (
     workspace_bytes,
 )
 from brimful.predict.states import (
+    adapter_bytes,
     cast_bytes,
     dtype_bytes,
     fixed_items,
     gathered_bytes,
     gradient_bytes,
     loading_bytes,
+    optimizer_bytes,
     reduce_bytes,
+    weights_bytes,
 )
 from brimful.specs.estimate import Interval, Item, Memory
 from brimful.specs.gpu import Gpu
@@ -50,123 +53,155 @@ from brimful.specs.training import Training
 _LOW_FRAC, _HIGH_FRAC = 0.05, 0.08
 
 OPTIMIZER_STEP = "optimizer step"
-END = "end of the backward pass"
 
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    name: str
-    items: tuple[Item, ...]
-    moving_bytes: int  # the part that comes and goes within the step
+    """One moment of a step: what changes from moment to moment, in bytes."""
 
-    @property
-    def bytes(self) -> int:
-        return sum(item.bytes for item in self.items)
+    name: str
+    gradients: int
+    logits: int
+    temporary: int
+    why: str  # of the temporaries
+    alive: bool = True  # whether activations, casts and gathered weights are held
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What is the same at every moment of the step."""
+
+    weights: int  # and adapter
+    state: int
+    passing: int  # casts and gathered weights: only while activations are alive
+    scratch: int
+    kept: int
+
+    def bytes_at(self, moment: _Moment, *, has_state: bool) -> int:
+        alive = self.passing + self.kept if moment.alive else 0
+        state = self.state if has_state else 0
+        return self.weights + state + self.scratch + alive + self.moving_at(moment, kept=0) + moment.gradients
+
+    def moving_at(self, moment: _Moment, *, kept: int | None = None) -> int:
+        """The part that comes and goes within the step."""
+        held = self.kept if kept is None else kept
+        return (held if moment.alive else 0) + moment.logits + moment.temporary
 
 
 def peak_memory(model: Model, training: Training, gpu: Gpu, *, other_bytes: int) -> Memory:
     """The three counters at the larger of first and steady step, itemised where it peaks."""
-    moments = _moments(model, training, gpu, first=False)
-    first = _largest(_moments(model, training, gpu, first=True))
-    loading = _Moment(
-        "loading",
-        (Item("weights, whole", loading_bytes(model, training), "each GPU loads the model before sharding"),),
-        0,
+    kept = kept_items(model, training)
+    held = _Held(
+        weights=weights_bytes(model, training) + adapter_bytes(model, training),
+        state=optimizer_bytes(model, training),
+        passing=cast_bytes(model, training) + gathered_bytes(model, training),
+        scratch=workspace_bytes(gpu),
+        kept=sum(item.bytes for item in kept),
     )
-    peak = _largest([*moments, first, loading])
+    moments = _moments(model, training)
+    steady = max(moments, key=lambda moment: held.bytes_at(moment, has_state=True))
+    steady_bytes = held.bytes_at(steady, has_state=True)
+    # In the first step the optimizer has no state until its own step creates it.
+    first_bytes, first = max(
+        ((held.bytes_at(each, has_state=each.name == OPTIMIZER_STEP), each) for each in moments),
+        key=lambda pair: pair[0],
+    )
+    loading = loading_bytes(model, training)
+    peak_bytes = max(steady_bytes, first_bytes, loading)
     # The allocator's cache is left over from every moment of the step, not from the peak alone.
-    moving_bytes = max(moment.moving_bytes for moment in moments)
-    allocated = _allocated(peak)
-    block = training.micro_tokens * model.width * number_bytes(training)
-    rounding = rounding_frac(block) if training.compiled else 0.0
-    reserved = _reserved(allocated, moving_bytes, training, rounding)
+    moving = max(held.moving_at(moment) for moment in moments)
+    reserve = _Reserve.of(model, training, moving)
+    allocated = _allocated(peak_bytes, held.moving_at(steady) if peak_bytes == steady_bytes else 0)
+    reserved = reserve.over(allocated)
+    first_reserved = reserve.over(_allocated(first_bytes, held.moving_at(first)))
     context = context_bytes(gpu)
-    items = (
-        *peak.items,
+    if loading == peak_bytes:
+        items = [Item("weights, whole", loading, "each GPU loads the model before it is cut into shards")]
+        peak_at = "loading, before the first step"
+    else:
+        items = _items(model, training, gpu, kept, steady)
+        peak_at = f"{steady.name}, every step"
+    items += [
         Item(
             "allocator cache",
             round(reserved.likely - allocated.likely),
-            "freed blocks PyTorch keeps, and rounding",
+            "freed blocks PyTorch keeps, rounding",
         ),
         Item("CUDA context", round(context.likely), "driver and kernels, outside PyTorch"),
         Item("other programs", other_bytes, "desktop and other processes, as you said"),
-    )
-    kept = tuple(item for item in items if item.bytes)
+    ]
     return Memory(
         allocated_bytes=allocated,
         reserved_bytes=reserved,
         device_bytes=_device(reserved, context, other_bytes),
-        first_step_bytes=_device(
-            _reserved(_allocated(first), moving_bytes, training, rounding), context, other_bytes
-        ),
-        items=kept,
-        peak_at=f"{peak.name}, {'first' if peak is first else 'every'} step",
+        first_step_bytes=_device(first_reserved, context, other_bytes),
+        items=tuple(item for item in items if item.bytes),
+        peak_at=peak_at,
     )
 
 
-def _largest(moments: list[_Moment]) -> _Moment:
-    return max(moments, key=lambda moment: moment.bytes)
+def _items(model: Model, training: Training, gpu: Gpu, kept: list[Item], moment: _Moment) -> list[Item]:
+    """What is alive at one moment of the steady step, by name."""
+    items = fixed_items(model, training, gradients=moment.gradients)
+    if moment.alive:
+        items += [
+            Item("weight casts", cast_bytes(model, training), f"autocast's {training.dtype} copies"),
+            Item("gathered weights", gathered_bytes(model, training), "two layers and the tables, whole"),
+        ]
+    items.append(Item("workspaces", workspace_bytes(gpu), "cuBLAS scratch"))
+    if moment.alive:
+        items += kept
+    items += [
+        Item("logits and loss", moment.logits, _logits_why(model, training, moment.name)),
+        Item("temporaries", moment.temporary, moment.why),
+    ]
+    return items
 
 
-def _moments(model: Model, training: Training, gpu: Gpu, *, first: bool) -> list[_Moment]:
-    """The candidates. In the first step the optimizer has no state until its own step creates it."""
-    kept = kept_items(model, training)
-    casts = Item("weight casts", cast_bytes(model, training), f"autocast's {training.dtype} copies")
-    gathered = Item("gathered weights", gathered_bytes(model, training), "two layers and the tables, whole")
-    scratch = Item("workspaces", workspace_bytes(gpu), "cuBLAS scratch")
+def _moments(model: Model, training: Training) -> list[_Moment]:
+    """The candidates for the peak, in the order of the step."""
     per_number = logits_bytes_per_number(training)
     numbers = 0 if model.classes is not None else training.micro_tokens * model.vocab // training.tensor
+    logits = {name: round(each * numbers) for name, each in per_number.items()}
     every = gradient_bytes(model, training)
     # Gradients of earlier micro-steps wait to be added to; without accumulation there are none yet.
     waiting = every if training.accumulation > 1 or training.keeps_gradients else 0
     head = _head_gradient_bytes(model, training)
-
-    def during(name: str, *, gradients: int, logits: str, temporary: int, why: str) -> _Moment:
-        alive = name not in (OPTIMIZER_STEP, END)
-        moving = [
-            *(kept if alive else []),
-            Item("logits and loss", round(per_number[logits] * numbers), _logits_why(model, training, name)),
-            Item("temporaries", temporary, why),
-        ]
-        fixed = fixed_items(
-            model, training, gradients=gradients, has_state=not first or name == OPTIMIZER_STEP
-        )
-        fixed += [casts, gathered, scratch] if alive else [scratch]
-        items = tuple(item for item in (*fixed, *moving) if item.bytes)
-        return _Moment(name, items, sum(item.bytes for item in moving))
-
     again = " and its activations made again" if training.checkpointing != "none" else ""
     layer = layer_backward_bytes(model, training) + reduce_bytes(model, training)
+    first_layer = sum(layer_bytes(model, training).values())
     return [
-        during("end of the forward pass", gradients=waiting, logits="forward", temporary=0, why=""),
-        during("start of the backward pass", gradients=waiting, logits="backward", temporary=0, why=""),
-        during(
+        _Moment("end of the forward pass", waiting, logits["forward"], 0, ""),
+        _Moment("start of the backward pass", waiting, logits["backward"], 0, ""),
+        _Moment(
             "gradient of the output matrix",
-            gradients=waiting,
-            logits="output",
-            temporary=head,
-            why="gradient of the vocabulary table before it is added",
+            waiting,
+            logits["output"],
+            head,
+            "gradient of the vocabulary table before it is added",
         ),
-        during(
+        _Moment(
             "backward pass of the last layer",
-            gradients=max(waiting, min(every, head)),
-            logits="after",
-            temporary=layer,
-            why=f"one layer's gradients{again}",
+            max(waiting, min(every, head)),
+            logits["after"],
+            layer,
+            f"one layer's gradients{again}",
         ),
-        during(
-            END,
-            gradients=every,
-            logits="after",
-            temporary=_tied_bytes(model, training) + sum(layer_bytes(model, training).values()),
-            why="first layer, and the tied table's gradients",
+        _Moment(
+            "end of the backward pass",
+            every,
+            logits["after"],
+            _tied_bytes(model, training) + first_layer,
+            "first layer, and the tied table's gradients",
+            alive=False,
         ),
-        during(
+        _Moment(
             OPTIMIZER_STEP,
-            gradients=every,
-            logits="after",
-            temporary=_step_bytes(model, training),
-            why="copies the optimizer makes on the way",
+            every,
+            logits["after"],
+            _step_bytes(model, training),
+            "copies the optimizer makes on the way",
+            alive=False,
         ),
     ]
 
@@ -209,19 +244,32 @@ def _logits_why(model: Model, training: Training, moment: str) -> str:
     return f"{rows}: still held by train.py"
 
 
-def _allocated(moment: _Moment) -> Interval:
-    total, moving = moment.bytes, moment.moving_bytes
+def _allocated(total: int, moving: int) -> Interval:
     return Interval(round(total - _LOW_FRAC * moving), total, round(total + _HIGH_FRAC * moving))
 
 
-def _reserved(allocated: Interval, moving_bytes: int, training: Training, rounding: float) -> Interval:
-    shares = COMPILED_CACHE_FRAC if training.compiled else CACHE_FRAC
-    low, likely, high = (round((frac + rounding) * moving_bytes) for frac in shares)
-    if training.checkpointing == "full" and not training.compiled:
+@dataclass(frozen=True, slots=True)
+class _Reserve:
+    """What the allocator holds beyond what is allocated: low, likely, high."""
+
+    bytes: tuple[int, int, int]
+    share: tuple[float, float, float]  # of all that is allocated, where that is more
+
+    @classmethod
+    def of(cls, model: Model, training: Training, moving: int) -> _Reserve:
+        shares, rounding = CACHE_FRAC, 0.0
+        if training.compiled:
+            block = training.micro_tokens * model.width * number_bytes(training)
+            shares, rounding = COMPILED_CACHE_FRAC, rounding_frac(block)
+        low, likely, high = (round((share + rounding) * moving) for share in shares)
         # Made again in a different order than they were freed, activations leave more holes.
-        likely = max(likely, round(CHECKPOINTED_CACHE_FRAC[1] * allocated.likely))
-        high = max(high, round(CHECKPOINTED_CACHE_FRAC[2] * allocated.high))
-    return Interval(allocated.low + low, allocated.likely + likely, allocated.high + high)
+        holes = training.checkpointing == "full" and not training.compiled
+        return cls((low, likely, high), CHECKPOINTED_CACHE_FRAC if holes else (0.0, 0.0, 0.0))
+
+    def over(self, allocated: Interval) -> Interval:
+        sizes = (allocated.low, allocated.likely, allocated.high)
+        beyond = zip(self.bytes, self.share, sizes, strict=True)
+        return Interval(*(size + max(extra, round(share * size)) for extra, share, size in beyond))
 
 
 def _device(reserved: Interval, context: Interval, other_bytes: int) -> Interval:

@@ -135,16 +135,15 @@ def loading_bytes(model: Model, training: Training) -> int:
     return round(whole * (1 + 1.5 / training.shards))
 
 
-def fixed_items(model: Model, training: Training, *, gradients: int, has_state: bool) -> list[Item]:
-    """Weights, `gradients` bytes of gradients, and the optimizer's state if it has been made yet."""
+def fixed_items(model: Model, training: Training, *, gradients: int) -> list[Item]:
+    """Weights, `gradients` bytes of gradients, and the optimizer's state."""
     count = parameters(model)
     form = f"{training.frozen_bits}-bit" if training.frozen_bits else training.weights_dtype
     spread = f" over {training.shards} GPUs" if training.sharding == "zero3" else ""
-    state = optimizer_bytes(model, training) if has_state else 0
-    items = [
+    state = f"{training.optimizer}'s numbers for each trained parameter"
+    return [
         Item("weights", weights_bytes(model, training), f"{count / 1e6:,.1f} M parameters in {form}{spread}"),
         Item("adapter", adapter_bytes(model, training), f"{training.tuning}, the only part that is trained"),
         Item("gradients", gradients, "one for each trained parameter"),
-        Item("optimizer state", state, f"{training.optimizer}'s numbers for each trained parameter"),
+        Item("optimizer state", optimizer_bytes(model, training), state),
     ]
-    return [item for item in items if item.bytes]
