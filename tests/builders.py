@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from brimful.fleet.events import Event, JobSubmitted, LeaseGranted, LeaseStarted, NodeJoined
+from brimful.fleet.events import Event, JobSubmitted, LeaseGranted, LeaseStarted, NodeJoined, Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Node
 from brimful.market.posted import PostedPrice
@@ -90,7 +90,7 @@ class ScriptedEngine:
         self._maybe_fail()
         return self.has
 
-    def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int]) -> None:
+    def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int], rest: Parts = ()) -> None:
         self._maybe_fail()
         self.calls.append(("start", lease))
 

@@ -113,6 +113,7 @@ class LeaseEnded:
     reason: str = ""
     # Useful work of this lease that a later one need not do again. None: the engine cannot tell.
     kept_work_s: float | None = None
+    requeue: bool = False  # True: it failed, and its job has tries left
 
 
 Event = (

@@ -9,9 +9,10 @@ Only `Fleet.apply` writes. Everything else reads, so any number can be traced to
 
 from __future__ import annotations
 
-from bisect import insort
-from dataclasses import dataclass
+from bisect import bisect_left, insort
+from collections.abc import Hashable, Iterator
 
+from brimful.fleet.capacity import Capacity
 from brimful.fleet.events import (
     CancelRequested,
     Event,
@@ -23,57 +24,16 @@ from brimful.fleet.events import (
     NodeJoined,
     NodeLeft,
 )
-from brimful.fleet.job import Job
+from brimful.fleet.job import WHOLE_GPU, Job
+from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.node import Node, Pool
+from brimful.fleet.ranked import Ranked
+from brimful.fleet.usage import Usage
+from brimful.units import HOUR_S
 
 __all__ = ["OVER", "Fleet", "JobState", "Lease", "Node", "Pool"]
 
 OVER = frozenset({"finished", "failed", "cancelled"})
-
-
-@dataclass(slots=True, kw_only=True)
-class Lease:
-    """A gang's hold on GPUs; the only thing that is ever billed. Written by Fleet.apply alone."""
-
-    lease: str
-    job: str
-    site: str
-    node: str
-    gpu: str
-    gpus: tuple[int, ...]
-    microusd_per_gpu_hour: int
-    phase: str  # granted, running, ending, ended
-    granted_s: int
-    started_s: int | None = None
-    ended_s: int | None = None
-    exit_code: int | None = None
-    reason: str = ""
-    requeue: bool = False
-
-    def billed_s(self, now_s: int) -> int:
-        """Seconds on the bill up to now. A lease that never ran costs nothing."""
-        if self.started_s is None:
-            return 0
-        end_s = now_s if self.ended_s is None else self.ended_s
-        return max(0, end_s - self.started_s)
-
-
-@dataclass(slots=True, kw_only=True)
-class JobState:
-    """A job and how far it has come. Written by Fleet.apply alone."""
-
-    job: Job
-    phase: str
-    submitted_s: int
-    leases: list[Lease]
-    ended_s: int | None = None
-    exit_code: int | None = None
-    reason: str = ""
-    cancel_requested: bool = False
-
-    @property
-    def first_start_s(self) -> int | None:
-        return next((lease.started_s for lease in self.leases if lease.started_s is not None), None)
 
 
 class Fleet:
@@ -82,66 +42,106 @@ class Fleet:
     def __init__(self) -> None:
         self.seq = 0
         self.nodes: dict[str, Node] = {}
+        self.nodes_changed = 0  # `seq` of the last event about a node: what is derived from nodes may be kept
         self.jobs: dict[str, JobState] = {}
         self.leases: dict[str, Lease] = {}
         # What a tick touches, kept apart from history so that its cost does not grow with it.
-        self.waiting: dict[str, JobState] = {}
+        self.waiting = Ranked()
+        self.running = Ranked()  # jobs whose lease has started and was not told to stop
         self.open_leases: dict[str, Lease] = {}
-        self._free: dict[str, list[int]] = {}
+        self.leases_at: dict[str, dict[str, Lease]] = {}  # open ones by site
+        self.leases_on: dict[str, dict[str, Lease]] = {}  # open ones by node
+        self.unsettled: dict[str, Lease] = {}  # granted or ending: the engine has yet to confirm
+        self.cancelling: dict[str, JobState] = {}  # cancelled, and not yet told to stop
+        self.usage: dict[str, Usage] = {}  # by queue
+        self.capacity = Capacity()
+        self._limits: list[tuple[int, str]] = []  # when a lease reaches its job's budget or longest run
+        self._shapes: dict[Hashable, int] = {}
 
     def free(self, node: str) -> tuple[int, ...]:
         """Indices of the node's GPUs that nobody holds, lowest first."""
-        return tuple(self._free.get(node, ()))
+        slot = self.capacity.by_name.get(node)
+        return () if slot is None else tuple(slot.free)
+
+    def limits_due(self, now_s: int) -> Iterator[Lease]:
+        """Leases whose job has used up its budget or its longest run by now."""
+        for due_s, name in self._limits:
+            if due_s > now_s:
+                return
+            yield self.open_leases[name]
+
+    def next_limit_s(self, now_s: int) -> int | None:
+        """When the next lease reaches a limit."""
+        at = bisect_left(self._limits, (now_s + 1, ""))
+        return self._limits[at][0] if at < len(self._limits) else None
 
     def apply(self, event: Event) -> None:
         """Take in the next event of the log."""
         match event:
+            case LeaseStarted():
+                self._start(event)
+            case LeaseEnded():
+                self._end(event)
+            case LeaseGranted():
+                self._grant(event)
+            case JobSubmitted():
+                self._submit(event)
+            case LeaseEnding():
+                self._ending(event)
             case NodeJoined():
                 self._join(event)
             case NodeLeft(node=node):
                 self.nodes.pop(node, None)
-                self._free.pop(node, None)
-            case JobSubmitted(job=job, at_s=at_s):
-                assert job.job not in self.jobs, f"{job.job} was submitted twice"
-                state = JobState(job=job, phase="waiting", submitted_s=at_s, leases=[])
-                self.jobs[job.job] = self.waiting[job.job] = state
+                self.capacity.leave(node)
+                self.nodes_changed = self.seq + 1
             case CancelRequested():
                 self._cancel(event)
-            case LeaseGranted():
-                self._grant(event)
-            case LeaseStarted(lease=name, at_s=at_s):
-                lease = self.open_leases[name]
-                lease.started_s = at_s
-                if lease.phase == "granted":
-                    lease.phase = self.jobs[lease.job].phase = "running"
-            case LeaseEnding(lease=name, reason=reason, requeue=requeue):
-                lease = self.open_leases[name]
-                lease.phase, lease.reason, lease.requeue = "ending", reason, requeue
-                self.jobs[lease.job].phase = "stopping"
-            case LeaseEnded():
-                self._end(event)
         self.seq += 1
 
     def _join(self, event: NodeJoined) -> None:
-        self.nodes[event.node] = event.described()
-        held = {i for lease in self.open_leases.values() if lease.node == event.node for i in lease.gpus}
-        self._free[event.node] = [i for i in range(event.gpus) if i not in held]
+        node = self.nodes[event.node] = event.described()
+        held: set[int] = set()
+        for lease in self.leases_on.get(event.node, {}).values():
+            held.update(i for name, gpus in lease.parts if name == event.node for i in gpus)
+        self.capacity.join(node, held)
+        self.nodes_changed = self.seq + 1
+
+    def _submit(self, event: JobSubmitted) -> None:
+        job = event.job
+        assert job.job not in self.jobs, f"{job.job} was submitted twice"
+        assert job.gpu_milli == WHOLE_GPU or job.gpus == 1, "only a share of one GPU can be asked for"
+        state = JobState(
+            job=job,
+            serial=len(self.jobs),
+            shape=self._shapes.setdefault(shape_of(job), len(self._shapes)),
+            phase="waiting",
+            submitted_s=event.at_s,
+            leases=[],
+            waiting_since_s=event.at_s,
+        )
+        self.jobs[job.job] = state
+        self.waiting.add(state)
 
     def _cancel(self, event: CancelRequested) -> None:
         state = self.jobs[event.job]
         if state.phase == "waiting":
-            del self.waiting[event.job]
+            self.waiting.remove(state)
             state.phase, state.ended_s, state.reason = "cancelled", event.at_s, "cancelled while waiting"
         elif state.phase not in OVER:
             state.cancel_requested = True
+            if state.phase != "stopping":
+                self.cancelling[event.job] = state
 
     def _grant(self, event: LeaseGranted) -> None:
-        state, node, free = self.jobs[event.job], self.nodes[event.node], self._free[event.node]
+        state, node = self.jobs[event.job], self.nodes[event.node]
+        job = state.job
         assert state.phase == "waiting", f"{event.job} is {state.phase} and cannot be given GPUs"
-        assert len(event.gpus) == state.job.gpus, "a gang is placed whole"
-        for gpu in event.gpus:
-            assert gpu in free, f"GPU {gpu} of {event.node} already has a tenant"
-            free.remove(gpu)
+        held = len(event.gpus) + sum(len(gpus) for _, gpus in event.rest)
+        assert held == job.gpus, "a gang is placed whole"
+        self.capacity.take(event.node, event.gpus, job)
+        for name, gpus in event.rest:
+            self.capacity.take(name, gpus, job)
+        ran = any(lease.started_s is not None for lease in state.leases)
         lease = Lease(
             lease=event.lease,
             job=event.job,
@@ -152,28 +152,127 @@ class Fleet:
             microusd_per_gpu_hour=event.microusd_per_gpu_hour,
             phase="granted",
             granted_s=event.at_s,
+            rest=event.rest,
+            speed=job.rate(node.gpu) * (job.spread_rate if event.rest else 1.0),
+            setup_s=job.checkpoint_cost_s if ran else 0,
         )
+        self.waiting.remove(state)
         self.leases[event.lease] = self.open_leases[event.lease] = lease
+        self.unsettled[event.lease] = lease
+        self.leases_at.setdefault(node.site, {})[event.lease] = lease
+        for name, _ in lease.parts:
+            self.leases_on.setdefault(name, {})[event.lease] = lease
         state.leases.append(lease)
         state.phase = "starting"
-        del self.waiting[event.job]
+        self._use(job, held, at_s=event.at_s)
+
+    def _start(self, event: LeaseStarted) -> None:
+        lease = self.open_leases[event.lease]
+        state = self.jobs[lease.job]
+        lease.started_s = event.at_s
+        due_s = _limit_s(state, lease)
+        if due_s is not None:
+            insort(self._limits, (due_s, lease.lease))
+        if lease.phase == "granted":
+            lease.phase = state.phase = "running"
+            del self.unsettled[lease.lease]
+            self.running.add(state)
+
+    def _ending(self, event: LeaseEnding) -> None:
+        lease = self.open_leases[event.lease]
+        state = self.jobs[lease.job]
+        if lease.phase == "running":
+            self.running.remove(state)
+        lease.phase, lease.reason, lease.requeue = "ending", event.reason, event.requeue
+        state.phase = "stopping"
+        state.preemptions += event.requeue
+        self.unsettled[lease.lease] = lease
+        self.cancelling.pop(lease.job, None)
+        self._forget_limit(state, lease)
 
     def _end(self, event: LeaseEnded) -> None:
         lease = self.open_leases.pop(event.lease)
+        state = self.jobs[lease.job]
+        if lease.phase == "running":
+            self.running.remove(state)
+        self._forget_limit(state, lease)
+        self.unsettled.pop(event.lease, None)
+        self.cancelling.pop(lease.job, None)
+        del self.leases_at[lease.site][event.lease]
+        for name, gpus in lease.parts:
+            del self.leases_on[name][event.lease]
+            self.capacity.give(name, gpus, state.job)
+        self._use(state.job, -lease.size, at_s=event.at_s)
+        stopped = lease.phase == "ending"
         lease.phase, lease.ended_s, lease.exit_code = "ended", event.at_s, event.exit_code
         lease.reason = lease.reason or event.reason
-        node = self.nodes.get(lease.node)
-        if node is not None:
-            for gpu in lease.gpus:
-                if gpu < node.gpus:  # the node may have been declared smaller since
-                    insort(self._free[lease.node], gpu)
-        state = self.jobs[lease.job]
-        if lease.requeue and not state.cancel_requested:
+        lease.kept_work_s = event.kept_work_s or 0.0
+        state.kept_work_s += lease.kept_work_s
+        state.run_s += lease.billed_s(event.at_s)
+        if not stopped and event.exit_code != 0:
+            state.failures += 1
+        if (lease.requeue or event.requeue) and not state.cancel_requested:
             state.phase = "waiting"
-            self.waiting[lease.job] = state
+            state.waiting_since_s = event.at_s
+            self.waiting.add(state)
             return
         state.ended_s, state.exit_code, state.reason = event.at_s, event.exit_code, lease.reason
         if state.cancel_requested:
             state.phase = "cancelled"
         else:
             state.phase = "finished" if event.exit_code == 0 else "failed"
+
+    def _use(self, job: Job, gpus: int, *, at_s: int) -> None:
+        usage = self.usage.get(job.queue or job.tenant)
+        if usage is None:
+            usage = self.usage[job.queue or job.tenant] = Usage(as_of_s=at_s)
+        usage.change(gpus, now_s=at_s)
+
+    def _forget_limit(self, state: JobState, lease: Lease) -> None:
+        if state.job.budget_microusd is None and state.job.max_run_s is None:
+            return
+        due_s = _limit_s(state, lease)
+        if due_s is not None:
+            at = bisect_left(self._limits, (due_s, lease.lease))
+            if at < len(self._limits) and self._limits[at] == (due_s, lease.lease):
+                del self._limits[at]
+
+
+def shape_of(job: Job) -> Hashable:
+    """Everything that decides where a job may go, and nothing that decides when."""
+    return (
+        job.gpus,
+        job.gpu_milli,
+        job.within,
+        job.gpu_types,
+        job.rates,
+        job.cpu_milli,
+        job.memory_mib,
+        job.limit_microusd_per_gpu_hour,
+        job.deferrable,
+        job.deadline_s if job.deferrable else None,
+        job.queue,
+    )
+
+
+def _limit_s(state: JobState, lease: Lease) -> int | None:
+    """When this lease brings its job to its budget or its longest run, whichever is first."""
+    job = state.job
+    if lease.started_s is None or (job.budget_microusd is None and job.max_run_s is None):
+        return None
+    found: list[int] = []
+    if job.max_run_s is not None:
+        found.append(lease.started_s + max(0, job.max_run_s - state.run_s))
+    hourly = lease.microusd_per_gpu_hour * lease.size
+    if job.budget_microusd is not None:
+        spent = sum(
+            each.microusd_per_gpu_hour * each.size * each.billed_s(each.ended_s) // HOUR_S
+            for each in state.leases
+            if each is not lease and each.ended_s is not None
+        )
+        left = max(0, job.budget_microusd - spent)
+        if hourly:
+            found.append(lease.started_s - (-left * HOUR_S // hourly))  # ceil
+        elif not left:
+            found.append(lease.started_s)
+    return min(found, default=None)

@@ -69,6 +69,7 @@ class Ledger:
         self._meters: dict[str, _Meter] = {}
         self._sites: dict[str, str] = {}
         self._cancelled: set[str] = set()
+        self._open: set[str] = set()  # jobs that hold a lease
 
     def balance(self, account: str) -> int:
         return self.balances.get(account, 0)
@@ -84,10 +85,11 @@ class Ledger:
                         _tenant(job), _hold(job), job.budget_microusd, at_s=at_s, kind="hold", job=job.job
                     )
             case LeaseGranted():
+                self._open.add(event.job)
                 self._meters[event.lease] = _Meter(
                     job=event.job,
                     site=self._sites[event.node],
-                    gpus=len(event.gpus),
+                    gpus=len(event.gpus) + sum(len(gpus) for _, gpus in event.rest),
                     microusd_per_gpu_hour=event.microusd_per_gpu_hour,
                 )
             case LeaseStarted(lease=lease, at_s=at_s):
@@ -98,13 +100,14 @@ class Ledger:
                 self._post(event)
             case CancelRequested(job=name, at_s=at_s):
                 self._cancelled.add(name)
-                if not any(meter.job == name for meter in self._meters.values()):
+                if name not in self._open:
                     self._void(at_s, self._jobs[name])
             case NodeLeft():
                 pass
 
     def _post(self, event: LeaseEnded) -> None:
         meter = self._meters.pop(event.lease)
+        self._open.discard(meter.job)
         job = self._jobs[meter.job]
         seconds = 0 if meter.started_s is None else max(0, event.at_s - meter.started_s)
         owed, remainder = lease_microusd(
@@ -127,7 +130,7 @@ class Ledger:
                 job=job.job,
                 lease=event.lease,
             )
-        if not meter.requeue or job.job in self._cancelled:
+        if not (meter.requeue or event.requeue) or job.job in self._cancelled:
             self._void(event.at_s, job)
 
     def _void(self, at_s: int, job: Job) -> None:

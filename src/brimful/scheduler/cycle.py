@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 
+from brimful.fleet.events import Parts
+from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.state import Fleet, JobState, Pool
-from brimful.scheduler.plan import Plan, Start, Stop
-from brimful.scheduler.policies.order import ORDERS
-from brimful.scheduler.policies.place import best_fit, why_not
+from brimful.scheduler.draft import Draft
+from brimful.scheduler.plan import Plan, Reasons, Start, Stop
+from brimful.scheduler.policies.backfill import Reservation, from_s, reserve
+from brimful.scheduler.policies.offpeak import defer
+from brimful.scheduler.policies.order import running_in_order, waiting_in_order
+from brimful.scheduler.policies.place import place, why_not
+from brimful.scheduler.policies.preempt import Cell, Search
+from brimful.scheduler.policies.quota import over_quota
 from brimful.scheduler.policies.stop import stops
+from brimful.scheduler.policies.types import allowed_pools, choose, worth_of_types
+from brimful.scheduler.rules import Rules
+
+__all__ = ["Rules", "decide"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """The choices a policy is made of."""
+@dataclass(slots=True)
+class _Turn:
+    """A decision in the making."""
 
-    order: str = "priority"
-    grace_s: int = 10  # between the polite signal and the last one
+    fleet: Fleet
+    rules: Rules
+    prices: Mapping[Pool, int]
+    now_s: int
+    draft: Draft
+    search: Search
+    worth: Mapping[str, float]
+    held: dict[str, int]
+    starts: list[Start] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
+    reservations: list[Reservation] = field(default_factory=list)
+    cells: dict[str, Cell] = field(default_factory=dict)
+    blocked: JobState | None = None  # the first that waits although waiting helps
 
 
 def decide(
@@ -30,33 +52,191 @@ def decide(
 ) -> Plan:
     """Stop what must end, then give free GPUs to waiting jobs in order.
 
-    Nobody overtakes a job that is blocked only for now: small jobs would otherwise starve large gangs
-    for ever. A job that cannot be placed on this fleet at all blocks nobody. Nothing starts at a site
-    that cannot be reached.
+    A blocked job first looks for a cell it may clear of others; then it blocks those behind it, or keeps a
+    cell, or lets them pass, as the rules say. A job that cannot be placed on this fleet at all blocks nobody.
+    Nothing starts at a site that cannot be reached.
     """
-    plan = Plan(stops=[Stop(lease=lease, reason=why) for lease, why in stops(fleet, now_s=now_s)])
-    free = {name: () if node.site in unreachable else fleet.free(name) for name, node in fleet.nodes.items()}
-    blocked: JobState | None = None
-    for state in ORDERS[rules.order](fleet.waiting.values()):
-        job = state.job
-        spot = None if blocked else best_fit(job, fleet, free)
-        if spot is None:
-            reason, can_help = why_not(job, fleet, free)
-            if blocked is None and can_help:
-                blocked = state
-            elif blocked is not None and can_help:
-                reason = f"waits behind {blocked.job.job}, which needs {blocked.job.gpus}; {reason}"
-            plan.waits[job.job] = reason
+    draft = Draft(fleet.capacity, closed=unreachable)
+    running = running_in_order(fleet, rules) if rules.preempt != "none" and len(fleet.waiting) else {}
+    turn = _Turn(
+        fleet=fleet,
+        rules=rules,
+        prices=prices,
+        now_s=now_s,
+        draft=draft,
+        search=Search(fleet, draft, rules, running, now_s=now_s),
+        worth=worth_of_types(fleet, rules),
+        held={name: usage.held for name, usage in fleet.usage.items()} if rules.quotas else {},
+        stops=[Stop(lease=lease, reason=why) for lease, why in stops(fleet, now_s=now_s)],
+    )
+    turn.search.spoken_for.update(stop.lease for stop in turn.stops)
+    _walk(turn)
+    return Plan(
+        starts=turn.starts,
+        stops=turn.stops,
+        waits=_reasons(turn, unreachable),
+        look_again_s=_look_again_s(turn),
+    )
+
+
+def _walk(turn: _Turn) -> None:
+    """Try the waiting jobs in order, one of each shape until that shape finds no place."""
+    heads = waiting_in_order(turn.fleet, turn.rules, now_s=turn.now_s)
+    while (state := heads.peek()) is not None:
+        pools = allowed_pools(state.job, turn.draft, turn.prices)
+        parts = None if _not_now(turn, state) else _find(turn, state, pools)
+        if parts is not None:
+            _start(turn, state, parts)
+            heads.next()
             continue
-        node, gpus = spot
-        free[node.node] = tuple(i for i in free[node.node] if i not in gpus)
-        plan.starts.append(
-            Start(
-                job=job.job,
-                lease=f"{job.job}.{len(state.leases) + 1}",
-                node=node.node,
-                gpus=gpus,
-                microusd_per_gpu_hour=prices[node.pool],
-            )
+        if _can_help(turn, state, pools):
+            cell = turn.search.cell_for(state, pools)
+            if cell is not None:
+                _clear(turn, state, cell)
+                heads.next()
+                continue
+            if turn.blocked is None and not _not_now(turn, state):
+                turn.blocked = state
+                if turn.rules.backfill == "none":
+                    return
+            _keep_a_cell(turn, state, pools)
+        heads.skip_group()
+
+
+def _find(turn: _Turn, state: JobState, pools: list[Pool]) -> Parts | None:
+    job = state.job
+    if pools:
+        parts = choose(job, turn.draft, pools, turn.rules, turn.worth)
+        if parts is not None:
+            return parts
+    return _in_reserved(turn, state, pools)
+
+
+def _in_reserved(turn: _Turn, state: JobState, pools: list[Pool]) -> Parts | None:
+    """GPUs kept for a blocked gang may be used by whoever will be gone before it can have them."""
+    left = state.remaining_s(turn.now_s)
+    if left is None or not turn.reservations or state.job.gpu_milli < WHOLE_GPU:
+        return None
+    for reservation in turn.reservations:
+        for index in reservation.nodes:
+            slot = turn.fleet.capacity.slots[index]
+            started = {gpu for start in turn.starts if start.node == slot.node.node for gpu in start.gpus}
+            free = [gpu for gpu in slot.free if gpu not in started]
+            speed = state.job.rate(slot.node.gpu)
+            if slot.pool not in pools or len(free) < state.job.gpus or not free:
+                continue
+            ends_s = turn.now_s + state.job.checkpoint_cost_s + left / speed
+            if ends_s <= from_s(reservation, turn.fleet, now_s=turn.now_s):
+                return ((slot.node.node, tuple(free[: state.job.gpus])),)
+    return None
+
+
+def _not_now(turn: _Turn, state: JobState) -> str | None:
+    """Why a job that would fit is not to start yet: its queue's quota, or a quiet hour to come."""
+    rules = turn.rules
+    if rules.quotas:
+        gpus = sum(pool.gpus for pool in turn.fleet.capacity.pools.values())
+        reason = over_quota(state.job, rules, turn.held, gpus)
+        if reason is not None:
+            return reason
+    if rules.off_peak and state.job.deferrable:
+        free = sum(turn.draft.free_in(pool) for pool in turn.fleet.capacity.pools)
+        return defer(state, turn.fleet, free=free, now_s=turn.now_s)
+    return None
+
+
+def _can_help(turn: _Turn, state: JobState, pools: list[Pool]) -> bool:
+    """Whether waiting can help: the fleet could hold the gang if others were gone."""
+    job, index = state.job, turn.fleet.capacity.pools
+    if not pools:
+        return why_not(job, turn.fleet, turn.draft, pools)[1]
+    if job.within in ("nvlink", "node"):
+        return any(index[pool].largest >= job.gpus for pool in pools)
+    return any(index[pool].gpus >= job.gpus for pool in pools)
+
+
+def _start(turn: _Turn, state: JobState, parts: Parts) -> None:
+    job = state.job
+    turn.draft.take(parts, job)
+    node, gpus = parts[0]
+    if turn.held:
+        turn.held[job.queue or job.tenant] = turn.held.get(job.queue or job.tenant, 0) + job.gpus
+    turn.starts.append(
+        Start(
+            job=job.job,
+            lease=f"{job.job}.{len(state.leases) + 1}",
+            node=node,
+            gpus=gpus,
+            microusd_per_gpu_hour=turn.prices[turn.fleet.nodes[node].pool],
+            rest=parts[1:],
         )
-    return plan
+    )
+
+
+def _clear(turn: _Turn, state: JobState, cell: Cell) -> None:
+    """Whole gangs leave one cell; the GPUs are the blocked gang's once they have really stopped."""
+    turn.search.commit(cell)
+    turn.cells[state.job.job] = cell
+    turn.stops += [
+        Stop(lease=lease.lease, reason=f"preempted by {state.job.job}", requeue=True)
+        for lease in cell.victims
+    ]
+
+
+def _keep_a_cell(turn: _Turn, state: JobState, pools: list[Pool]) -> None:
+    if turn.rules.backfill != "reserve" or len(turn.reservations) >= turn.rules.reservations:
+        return
+    if state.job.gpus <= 1 or _not_now(turn, state):
+        return
+    kept = reserve(state, turn.draft, pools)
+    if kept is not None:
+        turn.reservations.append(kept)
+        for index in kept.nodes:
+            turn.draft.hold(index)
+
+
+def _look_again_s(turn: _Turn) -> int | None:
+    times = []
+    limit = turn.fleet.next_limit_s(turn.now_s)
+    if limit is not None:
+        times.append(limit)
+    waiting = len(turn.fleet.waiting) - len(turn.starts)
+    if waiting and (turn.rules.preempt == "index" or turn.rules.off_peak):
+        every_s = turn.rules.rerank_s
+        times.append((turn.now_s // every_s + 1) * every_s)  # on the hour's grid, so that reviews coincide
+    return min(times, default=None)
+
+
+def _reasons(turn: _Turn, unreachable: Collection[str]) -> Reasons:
+    """Reasons worded on demand, from the plan if it is still to come and from the fleet once it is done."""
+    fleet, seq, blocked = turn.fleet, turn.fleet.seq, turn.blocked
+    starting = {start.job for start in turn.starts}
+
+    def jobs() -> Iterator[str]:
+        return (name for name in fleet.waiting if name not in starting)
+
+    def why(name: str) -> str:
+        state = fleet.waiting[name]
+        draft = Draft(fleet.capacity, closed=unreachable)
+        if fleet.seq == seq:
+            for start in turn.starts:
+                draft.take(((start.node, start.gpus), *start.rest), fleet.jobs[start.job].job)
+        pools = allowed_pools(state.job, draft, turn.prices)
+        reason, can_help = why_not(state.job, fleet, draft, pools)
+        if not can_help:
+            return reason
+        cell = turn.cells.get(name)
+        if cell is not None and cell.victims:
+            return f"{reason}; {', '.join(lease.job for lease in cell.victims)} will stop for it"
+        held_back = _not_now(turn, state)
+        if held_back is not None:
+            return held_back
+        passed = turn.rules.backfill == "none" and blocked is not None and blocked is not state
+        if passed and blocked is not None:
+            return f"waits behind {blocked.job.job}, which needs {blocked.job.gpus}; {reason}"
+        if any(place(state.job, draft, pool) is not None for pool in pools):
+            kept = ", ".join(r.job for r in turn.reservations) or "gangs that are being made room for"
+            return f"{reason}; they are kept for {kept}"
+        return reason
+
+    return Reasons(jobs, why)

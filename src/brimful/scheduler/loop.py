@@ -9,7 +9,7 @@ is mended by the next tick, which does again what the log says should have been 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from brimful.errors import BrimfulError
 from brimful.fleet.events import (
@@ -21,10 +21,11 @@ from brimful.fleet.events import (
     NodeJoined,
     NodeLeft,
 )
-from brimful.fleet.state import Fleet, Lease, Node
-from brimful.scheduler.cycle import Rules, decide
+from brimful.fleet.state import Fleet, JobState, Lease, Node
+from brimful.scheduler.cycle import decide
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import Engine, Observation, Ports
+from brimful.scheduler.rules import Rules
 
 # Another writer can get in between reading and writing only so often before something is badly wrong.
 MAX_CONFLICTS = 100
@@ -70,20 +71,28 @@ def _record(fleet: Fleet, ports: Ports, events: list[Event]) -> bool:
 
 
 def _observe(fleet: Fleet, ports: Ports, problems: dict[str, str], *, now_s: int) -> Iterator[Event]:
-    for name, node in fleet.nodes.items():
-        if node.site not in ports.engines:
-            yield NodeLeft(at_s=now_s, node=name)
+    if any(site not in ports.engines for site in {pool.site for pool in fleet.capacity.pools}):
+        for name, node in fleet.nodes.items():
+            if node.site not in ports.engines:
+                yield NodeLeft(at_s=now_s, node=name)
     for site, engine in ports.engines.items():
-        leases = [lease.lease for lease in fleet.open_leases.values() if lease.site == site]
         try:
-            nodes, seen = engine.nodes(), engine.observe(leases)
+            nodes, seen = engine.nodes(), engine.observe(fleet.leases_at.get(site, {}).keys())
         except BrimfulError as error:
             # Unreachable is not ended: its jobs are unknown, and nothing of theirs starts elsewhere.
             problems[site] = error.problem
             continue
-        yield from _node_changes(fleet, site, {node.node: node for node in nodes}, now_s=now_s)
+        agreed = ports.agreed.get(site)
+        if agreed is None or agreed[0] is not nodes or agreed[1] != fleet.nodes_changed:
+            here = {node.node: node if node.site == site else replace(node, site=site) for node in nodes}
+            changes = list(_node_changes(fleet, site, here, now_s=now_s))
+            if not changes:
+                ports.agreed[site] = (nodes, fleet.nodes_changed)
+            yield from changes
         for observation in seen:
-            yield from _lease_changes(fleet.open_leases[observation.lease], observation, now_s=now_s)
+            lease = fleet.open_leases.get(observation.lease)
+            if lease is not None:
+                yield from _lease_changes(lease, fleet.jobs[lease.job], observation, now_s=now_s)
 
 
 def _node_changes(fleet: Fleet, site: str, nodes: dict[str, Node], *, now_s: int) -> Iterator[Event]:
@@ -95,19 +104,30 @@ def _node_changes(fleet: Fleet, site: str, nodes: dict[str, Node], *, now_s: int
             yield NodeLeft(at_s=now_s, node=name)
 
 
-def _lease_changes(lease: Lease, seen: Observation, *, now_s: int) -> Iterator[Event]:
+def _lease_changes(lease: Lease, state: JobState, seen: Observation, *, now_s: int) -> Iterator[Event]:
     if seen.state == "absent":
         if lease.phase == "granted":
             return  # `_act` will start it
         # It ran, or was told to stop before it ran, and the engine has no trace of it: it holds nothing.
         reason = lease.reason or f"the engine at {lease.site} has lost it"
-        yield LeaseEnded(at_s=now_s, lease=lease.lease, exit_code=None, reason=reason)
+        again = lease.phase != "ending" and _tries_left(state)
+        yield LeaseEnded(at_s=now_s, lease=lease.lease, exit_code=None, reason=reason, requeue=again)
         return
     if lease.started_s is None and seen.started_s is not None:
         yield LeaseStarted(at_s=seen.started_s, lease=lease.lease)
     if seen.state == "ended":
-        at_s = now_s if seen.ended_s is None else seen.ended_s
-        yield LeaseEnded(at_s=at_s, lease=lease.lease, exit_code=seen.exit_code, reason=seen.problem)
+        yield LeaseEnded(
+            at_s=now_s if seen.ended_s is None else seen.ended_s,
+            lease=lease.lease,
+            exit_code=seen.exit_code,
+            reason=seen.problem,
+            kept_work_s=seen.kept_work_s,
+            requeue=seen.exit_code != 0 and lease.phase != "ending" and _tries_left(state),
+        )
+
+
+def _tries_left(state: JobState) -> bool:
+    return state.failures < state.job.retries and not state.cancel_requested
 
 
 def _intents(plan: Plan, *, now_s: int) -> Iterator[Event]:
@@ -121,14 +141,15 @@ def _intents(plan: Plan, *, now_s: int) -> Iterator[Event]:
             node=start.node,
             gpus=start.gpus,
             microusd_per_gpu_hour=start.microusd_per_gpu_hour,
+            rest=start.rest,
         )
 
 
 def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, str], *, now_s: int) -> None:
     """Carry out every intent the log holds, not only this tick's: an earlier one may have been cut short."""
     failed: list[Event] = []
-    for lease in fleet.open_leases.values():
-        if lease.site in problems or lease.phase == "running":
+    for lease in list(fleet.unsettled.values()):
+        if lease.site in problems:
             continue
         engine = ports.engines.get(lease.site)
         if engine is None:
@@ -138,7 +159,15 @@ def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, str], *, 
             _act_on(lease, fleet, engine, rules)
         except BrimfulError as error:
             if lease.phase == "granted":
-                failed.append(LeaseEnded(at_s=now_s, lease=lease.lease, exit_code=None, reason=error.problem))
+                failed.append(
+                    LeaseEnded(
+                        at_s=now_s,
+                        lease=lease.lease,
+                        exit_code=None,
+                        reason=error.problem,
+                        requeue=_tries_left(fleet.jobs[lease.job]),
+                    )
+                )
             else:
                 problems[lease.site] = error.problem
     # Should somebody else have written meanwhile, the next tick finds the same and says it again.
@@ -147,6 +176,7 @@ def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, str], *, 
 
 def _act_on(lease: Lease, fleet: Fleet, engine: Engine, rules: Rules) -> None:
     if lease.phase == "granted":
-        engine.start(lease.lease, fleet.jobs[lease.job].job, node=lease.node, gpus=lease.gpus)
+        job = fleet.jobs[lease.job].job
+        engine.start(lease.lease, job, node=lease.node, gpus=lease.gpus, rest=lease.rest)
     else:
         engine.stop(lease.lease, grace_s=rules.grace_s)

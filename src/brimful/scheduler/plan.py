@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+
+from brimful.fleet.events import Parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,6 +15,7 @@ class Start:
     node: str
     gpus: tuple[int, ...]
     microusd_per_gpu_hour: int
+    rest: Parts = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +25,36 @@ class Stop:
     requeue: bool = False
 
 
+class Reasons(Mapping[str, str]):
+    """Why each job waits, with numbers. Worded when it is asked for: thousands wait and few are looked at."""
+
+    def __init__(self, jobs: Callable[[], Iterator[str]], why: Callable[[str], str]) -> None:
+        self._jobs, self._why = jobs, why
+
+    def __getitem__(self, job: str) -> str:
+        if job not in set(self._jobs()):
+            raise KeyError(job)
+        return self._why(job)
+
+    def __iter__(self) -> Iterator[str]:
+        return self._jobs()
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._jobs())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and dict(self) == dict(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     starts: list[Start] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
-    waits: dict[str, str] = field(default_factory=dict)  # job -> why, with numbers
+    waits: Mapping[str, str] = field(default_factory=dict)  # job -> why, with numbers
+    # When to think again even if nothing happens: a limit is reached, a quiet hour comes, ranks have changed.
+    look_again_s: int | None = field(default=None, compare=False)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from brimful.fleet.events import Event
+from brimful.fleet.events import Event, Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Node, Pool
 
@@ -35,6 +35,7 @@ class Observation:
     ended_s: int | None = None
     exit_code: int | None = None
     problem: str = ""
+    kept_work_s: float | None = None  # useful work that a later lease need not do again, if it can tell
 
 
 class Engine(Protocol):
@@ -44,10 +45,13 @@ class Engine(Protocol):
     def site(self) -> str: ...
 
     def nodes(self) -> Sequence[Node]:
-        """What the site has to offer now."""
+        """What the site has to offer now. The very same list again means that nothing has changed."""
 
-    def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int]) -> None:
-        """Begin, or do nothing if this lease was begun before: it may be asked again after a crash."""
+    def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int], rest: Parts = ()) -> None:
+        """Begin, or do nothing if this lease was begun before: it may be asked again after a crash.
+
+        `rest`: the other nodes of a gang that spans several.
+        """
 
     def stop(self, lease: str, *, grace_s: int) -> None:
         """Ask it to end, kill it after the grace period; asking twice changes nothing."""
@@ -66,3 +70,6 @@ class Ports:
     store: Store
     engines: Mapping[str, Engine]  # by site
     clearing: Clearing
+    # The list each engine last gave and the state of the log it was found to agree with: an engine that
+    # gives it again has no news, and comparing ten thousand nodes at every tick is most of a tick.
+    agreed: dict[str, tuple[Sequence[Node], int]] = field(default_factory=dict)

@@ -53,7 +53,7 @@ def _why(service: Service, state: JobState) -> str:
 def lease_view(lease: Lease, *, now_s: int) -> dict[str, Any]:
     cost, _rest = lease_microusd(
         microusd_per_gpu_hour=lease.microusd_per_gpu_hour,
-        gpus=len(lease.gpus),
+        gpus=lease.size,
         seconds=lease.billed_s(now_s),
     )
     return {
@@ -85,7 +85,7 @@ def fleet_view(service: Service) -> dict[str, Any]:
     with service.locked():
         service.refresh()
         fleet = service.fleet
-        holders = {(x.node, i): x.job for x in fleet.open_leases.values() for i in x.gpus}
+        holders = {(n, i): x.job for x in fleet.open_leases.values() for n, gpus in x.parts for i in gpus}
         nodes = [_node_view(node, holders) for node in fleet.nodes.values()]
         figures = measure(fleet, now_s=service.now_s())
         return {

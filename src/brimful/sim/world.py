@@ -6,17 +6,21 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from brimful.fleet.events import Event, JobSubmitted
+from brimful.errors import WorldFailed
+from brimful.fleet.events import Event, JobSubmitted, Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Node
 from brimful.market.ledger import Ledger
 from brimful.market.posted import PostedPrice
-from brimful.scheduler.cycle import Rules
-from brimful.scheduler.loop import catch_up, tick
+from brimful.scheduler.loop import tick
+from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import Observation, Ports
+from brimful.scheduler.rules import Rules
+from brimful.sim.faults import Dice, Faults, Mishap, NodeFails, NodeReturns, SiteSilent
 from brimful.sim.kernel import Kernel
 
 SITE = "sim"
+NEARLY = 1e-6  # of a second: sums of fractions do not add a second to a run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,52 +46,123 @@ class MemoryStore:
         return True
 
 
+@dataclass(slots=True)
+class _Run:
+    """A lease that works: when it began to, how fast, and what it must have done to be finished."""
+
+    job: Job
+    nodes: tuple[str, ...]
+    started_s: int
+    works_from_s: int
+    speed: float
+
+
+Due = Arrival | Mishap | str | None  # a lease's end is its name; None: look again
+
+
 class TimedEngine:
-    """Runs nothing: a lease ends when its job's run time has passed."""
+    """Runs nothing: a lease ends when its job's work is done at the speed of its GPUs.
+
+    What a stop leaves of a lease's work is what its last checkpoint holds, see `Job.checkpoint_interval_s`.
+    """
 
     site = SITE
 
     def __init__(
-        self, nodes: Sequence[Node], work_s: dict[str, float], kernel: Kernel[Arrival | str]
+        self,
+        nodes: Sequence[Node],
+        work_s: dict[str, float],
+        kernel: Kernel[Due],
+        dice: Dice | None = None,
     ) -> None:
         self.now_s = 0
-        self._nodes = nodes
+        self.silent_until_s = 0
+        self._nodes = list(nodes)
+        self._all = {node.node: node for node in nodes}
         self._work_s = work_s
         self._kernel = kernel
-        self._running: dict[str, int] = {}  # lease -> when it started
-        self._news: list[Observation] = []
+        self._dice = dice
+        self._kept: dict[str, float] = {}  # job -> work in its checkpoint
+        self._running: dict[str, _Run] = {}
+        self._news: dict[str, Observation] = {}
 
     def nodes(self) -> Sequence[Node]:
+        if self.now_s < self.silent_until_s:
+            raise WorldFailed(f"site {SITE} does not answer")
         return self._nodes
 
-    def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int]) -> None:  # noqa: ARG002
-        if lease in self._running:
+    def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int], rest: Parts = ()) -> None:  # noqa: ARG002
+        if lease in self._running or lease in self._news:
             return
-        self._running[lease] = self.now_s
-        self._news.append(Observation(lease=lease, state="running", started_s=self.now_s))
-        self._kernel.at(self.now_s + ceil(self._work_s[job.job]), lease)
+        if self._dice is not None and self._dice.start_fails():
+            raise WorldFailed(f"{node} could not start {lease}")
+        nodes = (node, *(name for name, _ in rest))
+        speed = job.rate(self._all[node].gpu) * (job.spread_rate if rest else 1.0)
+        if self._dice is not None and self._dice.slow.intersection(nodes):
+            speed *= self._dice.faults.slow_rate  # a gang is as fast as its slowest worker
+        again = job.job in self._kept
+        begins_s = self.now_s + (job.checkpoint_cost_s if again else 0)
+        left = self._work_s[job.job] - self._kept.get(job.job, 0.0)
+        self._running[lease] = _Run(job, nodes, self.now_s, begins_s, speed)
+        self._news[lease] = Observation(lease=lease, state="running", started_s=self.now_s)
+        self._kernel.at(begins_s + ceil(left / speed - NEARLY), lease)
 
     def stop(self, lease: str, *, grace_s: int) -> None:  # noqa: ARG002 - it obeys at once
         if lease in self._running:
-            self._end(lease, exit_code=None)
-            self._kernel.at(self.now_s, lease)  # so that somebody looks
+            self._end(lease, exit_code=None, saved=self._saved_s(self._running[lease], told=True))
+            self._kernel.at(self.now_s, None)  # so that somebody looks
 
-    def finish(self, lease: str) -> None:
+    def finish(self, lease: str) -> bool:
         """Its time has come. A lease that was stopped before is long gone."""
-        if lease in self._running:
-            self._end(lease, exit_code=0)
+        if lease not in self._running:
+            return False
+        run = self._running[lease]
+        self._end(lease, exit_code=0, saved=self._work_s[run.job.job] - self._kept.get(run.job.job, 0.0))
+        return True
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:  # noqa: ARG002 - it keeps its news
-        news, self._news = self._news, []
+        news, self._news = list(self._news.values()), {}
         return news
 
-    def _end(self, lease: str, *, exit_code: int | None) -> None:
-        started_s = self._running.pop(lease)
-        self._news = [seen for seen in self._news if seen.lease != lease]
-        self._news.append(
-            Observation(
-                lease=lease, state="ended", started_s=started_s, ended_s=self.now_s, exit_code=exit_code
-            )
+    def fail(self, name: str) -> bool:
+        """A node goes down, and with it every gang that has a worker there. False: it was down already."""
+        if all(node.node != name for node in self._nodes):
+            return False
+        self._nodes = [node for node in self._nodes if node.node != name]
+        for lease, run in list(self._running.items()):
+            if name in run.nodes:
+                problem = f"node {name} was lost"
+                self._end(lease, exit_code=None, saved=self._saved_s(run, told=False), problem=problem)
+        return True
+
+    def back(self, name: str) -> None:
+        if all(node.node != name for node in self._nodes):
+            self._nodes = [*self._nodes, self._all[name]]
+
+    def _saved_s(self, run: _Run, *, told: bool) -> float:
+        """Useful work of this lease that is in a checkpoint. One told to stop may save first, if it can."""
+        worked_s = max(0, self.now_s - run.works_from_s)
+        every_s = run.job.checkpoint_interval_s
+        if every_s is None or (every_s == 0 and not told):
+            return 0.0
+        if every_s:
+            worked_s -= worked_s % every_s
+        if self._dice is not None and worked_s and self._dice.checkpoint_is_lost():
+            return 0.0
+        return worked_s * run.speed
+
+    def _end(self, lease: str, *, exit_code: int | None, saved: float, problem: str = "") -> None:
+        run = self._running.pop(lease)
+        self._kept[run.job.job] = self._kept.get(run.job.job, 0.0) + saved
+        self._news.pop(lease, None)
+        self._news[lease] = Observation(
+            lease=lease,
+            state="ended",
+            started_s=run.started_s,
+            ended_s=self.now_s,
+            exit_code=exit_code,
+            problem=problem,
+            kept_work_s=saved,
         )
 
 
@@ -105,29 +180,104 @@ def rehearse(
     nodes: Sequence[Node],
     rules: Rules,
     *,
+    faults: Faults | None = None,
+    seed: int = 0,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
+    watch: Callable[[Fleet], None] | None = None,
 ) -> Outcome:
-    """Run the trace to its end through the production `tick`."""
-    kernel: Kernel[Arrival | str] = Kernel()
-    for arrival in arrivals:
-        kernel.at(arrival.at_s, arrival)
-    engine = TimedEngine(nodes, {a.job.job: a.work_s for a in arrivals}, kernel)
-    store = MemoryStore()
-    ports = Ports(store=store, engines={SITE: engine}, clearing=PostedPrice())
-    fleet, waits, ended = Fleet(), {}, 0
-    while (due := kernel.next()) is not None:
-        engine.now_s, batch = due
+    """Run the trace to its end through the production `tick`. `watch` is shown the fleet after every tick."""
+    run = _Rehearsal(arrivals, nodes, faults, seed=seed)
+    while (due := run.kernel.next()) is not None:
+        run.engine.now_s, batch = due
         for what in batch:
-            if isinstance(what, Arrival):
-                catch_up(fleet, ports)
-                submitted = JobSubmitted(at_s=engine.now_s, job=what.job)
-                store.append([submitted], after=fleet.seq)
-            else:
-                engine.finish(what)
-                ended += 1
-                progress(ended, len(arrivals))
-        waits = tick(fleet, ports, rules, now_s=engine.now_s).plan.waits
+            run.happen(what, progress)
+        run.submit()
+        plan = tick(run.fleet, run.ports, rules, now_s=run.engine.now_s).plan
+        if watch is not None:
+            watch(run.fleet)
+        if run.is_over(plan):
+            break
     ledger = Ledger()
-    for event in store.log:
+    for event in run.store.log:
         ledger.apply(event)
-    return Outcome(fleet=fleet, ledger=ledger, log=store.log, end_s=engine.now_s, waits=waits)
+    waits = dict(run.plan.waits) if len(run.fleet.waiting) else {}
+    return Outcome(fleet=run.fleet, ledger=ledger, log=run.store.log, end_s=run.engine.now_s, waits=waits)
+
+
+class _Rehearsal:
+    """A run under way: the ports, what is still to come, and when to look again."""
+
+    def __init__(
+        self, arrivals: Sequence[Arrival], nodes: Sequence[Node], faults: Faults | None, *, seed: int
+    ) -> None:
+        self.kernel: Kernel[Due] = Kernel()
+        for arrival in arrivals:
+            self.kernel.at(arrival.at_s, arrival)
+        self.dice = None if faults is None else Dice(faults, nodes, seed=seed)
+        self.engine = TimedEngine(nodes, {a.job.job: a.work_s for a in arrivals}, self.kernel, self.dice)
+        self.store = MemoryStore()
+        self.ports = Ports(store=self.store, engines={SITE: self.engine}, clearing=PostedPrice())
+        self.fleet, self.plan = Fleet(), Plan()
+        self._jobs = self._coming = len(arrivals)
+        self._ended = self._down = 0
+        self._wake_s = -1
+        self._submitted: list[Event] = []
+        if self.dice is not None and arrivals:
+            self._roll(self.dice, arrivals[0].at_s)
+
+    def happen(self, what: Due, progress: Callable[[int, int], None]) -> None:
+        match what:
+            case str():
+                if self.engine.finish(what):
+                    self._ended += 1
+                    progress(self._ended, self._jobs)
+            case Arrival():
+                self._submitted.append(JobSubmitted(at_s=self.engine.now_s, job=what.job))
+                self._coming -= 1
+            case NodeFails() | NodeReturns() | SiteSilent():
+                self._befall(what)
+            case None:
+                pass
+
+    def submit(self) -> None:
+        if self._submitted:
+            self.store.append(self._submitted, after=len(self.store.log))
+            self._submitted = []
+
+    def is_over(self, plan: Plan) -> bool:
+        """Whether nothing can happen any more but mishaps; if not, see to it that somebody looks in time."""
+        self.plan = plan
+        now_s, again_s = self.engine.now_s, plan.look_again_s
+        if again_s is not None and (self._wake_s <= now_s or again_s < self._wake_s):
+            self._wake_s = again_s
+            self.kernel.at(again_s, None)
+        idle = not self._coming and not self.fleet.open_leases and not plan.starts and not self._down
+        # A job that waits on an idle fleet waits for a quiet hour or for ever.
+        return idle and not any(state.job.deferrable for state in self.fleet.waiting.values())
+
+    def _roll(self, dice: Dice, now_s: int) -> None:
+        for drawn in (dice.next_loss(now_s), dice.next_outage(now_s)):
+            if drawn is not None:
+                self.kernel.at(*drawn)
+
+    def _befall(self, what: Mishap) -> None:
+        """Let it happen, and draw when it happens again."""
+        assert self.dice is not None
+        now_s = self.engine.now_s
+        match what:
+            case NodeFails(node=name):
+                if self.engine.fail(name):
+                    self._down += 1
+                    self.kernel.at(now_s + self.dice.faults.node_back_s, NodeReturns(name))
+                drawn = self.dice.next_loss(now_s)
+                if drawn is not None:
+                    self.kernel.at(*drawn)
+            case NodeReturns(node=name):
+                self.engine.back(name)
+                self._down -= 1
+            case SiteSilent(until_s=until_s):
+                self.engine.silent_until_s = until_s
+                self.kernel.at(until_s, None)
+                again = self.dice.next_outage(until_s)
+                if again is not None:
+                    self.kernel.at(*again)

@@ -19,6 +19,7 @@ from pathlib import Path
 from brimful.adapters.engines.runner import born
 from brimful.adapters.files import read_json, write_json
 from brimful.errors import WorldFailed
+from brimful.fleet.events import Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Node
 from brimful.scheduler.ports import Observation
@@ -44,7 +45,8 @@ class LocalEngine:
     def nodes(self) -> Sequence[Node]:
         return self._nodes
 
-    def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int]) -> None:
+    def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int], rest: Parts = ()) -> None:
+        assert not rest, "this machine is one node"
         folder = self._folder(lease)
         if self._has_runner(lease) or (folder / "started.json").exists():
             return

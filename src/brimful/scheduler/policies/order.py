@@ -1,23 +1,136 @@
-"""Who is next: the order in which waiting jobs are tried."""
+"""Who is next: the order in which waiting jobs are tried, and whom a waiting job may push aside.
+
+A waiting job's key does not change while it waits. Ageing is a straight line for this reason: that everyone's
+key falls by the same amount each second changes no order, so the queue never has to be sorted again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable
+from typing import cast
 
 from brimful.fleet.job import PRIORITIES
-from brimful.fleet.state import JobState
+from brimful.fleet.lease import JobState
+from brimful.fleet.ranked import Entry, Heads, Key, by_shape
+from brimful.fleet.state import Fleet
+from brimful.scheduler.rules import Rules
 
-Order = Callable[[Iterable[JobState]], list[JobState]]
 
-
-def fifo(waiting: Iterable[JobState]) -> list[JobState]:
+def fifo(_rules: Rules) -> Key:
     """First come, first served; the order of the log breaks ties, so equal runs stay equal."""
-    return sorted(waiting, key=lambda state: state.submitted_s)
+    return lambda state: state.submitted_s
 
 
-def priority(waiting: Iterable[JobState]) -> list[JobState]:
+def priority(_rules: Rules) -> Key:
     """Urgent before normal before background; within a class first come, first served."""
-    return sorted(waiting, key=lambda state: (PRIORITIES[state.job.priority], state.submitted_s))
+    return lambda state: (PRIORITIES[state.job.priority], state.submitted_s)
 
 
-ORDERS: dict[str, Order] = {"fifo": fifo, "priority": priority}
+def bid(_rules: Rules) -> Key:
+    """The highest limit price first; no limit stands for the price of the day and comes before all."""
+    return lambda state: (
+        float("-inf")
+        if state.job.limit_microusd_per_gpu_hour is None
+        else -state.job.limit_microusd_per_gpu_hour,
+        state.submitted_s,
+    )
+
+
+def index(rules: Rules) -> Key:
+    """Within a class the least expected work first, less what waiting has made up for."""
+    return lambda state: (
+        PRIORITIES[state.job.priority],
+        expected_work_s(state, rules, now_s=state.waiting_since_s) + rules.ageing * state.waiting_since_s,
+        state.submitted_s,
+    )
+
+
+def expected_work_s(state: JobState, rules: Rules, *, now_s: int) -> float:
+    """GPU-seconds a job is expected to need yet, by which gangs are compared.
+
+    Known: the predicted work that is left (shortest remaining first). Unknown: as much again as it has had,
+    and at least `fresh_s`: for the heavy-tailed run times of GPU fleets the longer a job has run, the longer
+    it will go on, which makes this least attained service (Nuyens and Wierman, "The foreground-background
+    queue: a survey", 2008). `width` says how much a wide gang counts for its GPUs.
+    """
+    job = state.job
+    left = state.remaining_s(now_s) if rules.known else None
+    if left is None:
+        left = max(rules.fresh_s, state.attained_s(now_s))
+    weight: float = max(1, job.gpus) ** rules.width
+    return left * weight
+
+
+def further_from_end(rules: Rules) -> Key:
+    """Running jobs, those with most expected work first. It keeps while they run, within one group."""
+
+    def key(state: JobState) -> float:
+        lease = state.open_lease
+        assert lease is not None
+        assert lease.started_s is not None
+        if rules.known and state.job.predicted_work_s is not None:
+            left = state.job.predicted_work_s - state.kept_work_s
+            return -(lease.started_s + lease.setup_s + left / max(lease.speed, 1e-9))
+        return float(lease.started_s - state.run_s)
+
+    return key
+
+
+def latest_start(_rules: Rules) -> Key:
+    def key(state: JobState) -> float:
+        lease = state.open_lease
+        assert lease is not None
+        assert lease.started_s is not None
+        return -float(lease.started_s)
+
+    return key
+
+
+def by_class(state: JobState) -> Hashable:
+    """Running jobs that can be compared by one unchanging key: same class, width, and kind of knowledge."""
+    return (PRIORITIES[state.job.priority], state.job.gpus, state.job.predicted_work_s is None)
+
+
+ORDERS: dict[str, Callable[[Rules], Key]] = {
+    "fifo": fifo,
+    "priority": priority,
+    "fair": priority,
+    "bid": bid,
+    "index": index,
+}
+
+
+# An order is kept under the choices it depends on.
+def _name(rules: Rules) -> Hashable:
+    return (rules.order, bool(rules.quotas), rules.known, rules.ageing, rules.width, rules.fresh_s)
+
+
+def _running_name(rules: Rules) -> Hashable:
+    return (rules.preempt, rules.known)
+
+
+def _running_key(rules: Rules) -> Key:
+    return (further_from_end if rules.preempt == "index" else latest_start)(rules)
+
+
+def waiting_in_order(fleet: Fleet, rules: Rules, *, now_s: int) -> Heads:
+    """Waiting jobs, the next one first.
+
+    Fair share asks each time whose queue has had least, with old use fading; within a queue by class and age.
+    """
+    split = rules.order == "fair" or bool(rules.quotas)
+    order = fleet.waiting.order(_name(rules), ORDERS[rules.order](rules), by_queue if split else by_shape)
+    if rules.order != "fair":
+        return order.heads()
+    used = {name: usage.at(now_s) for name, usage in fleet.usage.items()}
+    return order.heads(first=lambda group: used.get(group[0], 0.0))
+
+
+def by_queue(state: JobState) -> tuple[str, int]:
+    return (state.job.queue or state.job.tenant, state.shape)
+
+
+def running_in_order(fleet: Fleet, rules: Rules) -> dict[tuple[int, int, bool], list[Entry]]:
+    """Running jobs by group, in each the first to be pushed aside first."""
+    order = fleet.running.order(_running_name(rules), _running_key(rules), by_class)
+    return cast(dict[tuple[int, int, bool], list[Entry]], order.groups)

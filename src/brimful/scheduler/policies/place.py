@@ -1,48 +1,182 @@
-"""Where a gang goes: which GPUs of which node."""
+"""Where a gang goes: which GPUs of which nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
-from brimful.fleet.job import Job
-from brimful.fleet.state import Fleet, Node
+from brimful.fleet.capacity import Slot
+from brimful.fleet.events import Parts
+from brimful.fleet.job import WHOLE_GPU, Job
+from brimful.fleet.node import Pool
+from brimful.fleet.state import Fleet
+from brimful.scheduler.draft import Draft, Fits
 
-Free = Mapping[str, tuple[int, ...]]
+ONE_NODE = ("nvlink", "node")
 
 
-def allowed(job: Job, node: Node) -> bool:
-    return not job.gpu_types or node.gpu in job.gpu_types
+def place(job: Job, draft: Draft, pool: Pool) -> Parts | None:
+    """The closest cell of the pool that holds the whole gang and leaves the least over, or None.
 
-
-def best_fit(job: Job, fleet: Fleet, free: Free) -> tuple[Node, tuple[int, ...]] | None:
-    """The node where the gang leaves the fewest GPUs over, so that large holes stay for large gangs.
-
-    A gang is placed whole on one node or not at all; the name breaks ties.
+    One node if it fits there; then whole nodes and a rest, in one rack if it must; only then scattered.
     """
-    fitting = [
-        (len(free[name]) - job.gpus, name)
-        for name, node in fleet.nodes.items()
-        if allowed(job, node) and len(free[name]) >= job.gpus
-    ]
-    if not fitting:
+    if job.gpu_milli < WHOLE_GPU:
+        return _share(job, draft, pool)
+    if not job.gpus:
+        return _no_gpu(job, draft, pool)
+    found = draft.smallest(pool, job.gpus, _fits(job, draft, pool))
+    if found is not None:
+        slot = draft.capacity.slots[found]
+        return ((slot.node.node, close_together(slot, draft.free_on(found), job.gpus)),)
+    if job.within in ONE_NODE or draft.free_in(pool) < job.gpus:
         return None
-    name = min(fitting)[1]
-    return fleet.nodes[name], free[name][: job.gpus]
+    if job.within == "rack":
+        return _in_one_rack(job, draft, pool)
+    return _gather(job, draft, list(_enough(job, draft, pool)))
 
 
-def why_not(job: Job, fleet: Fleet, free: Free) -> tuple[str, bool]:
+def leftover(parts: Parts, draft: Draft) -> int:
+    """Free GPUs that stay behind on the gang's nodes: the smaller, the tighter the fit."""
+    by_name = draft.capacity.by_name
+    return sum(len(draft.free_on(by_name[node].index)) - len(gpus) for node, gpus in parts)
+
+
+def close_together(slot: Slot, free: Sequence[int], gpus: int) -> tuple[int, ...]:
+    """The node's GPUs to take: of the tightest NVLink domain that has enough, else the first."""
+    for domain in _domains(slot, free):
+        if len(domain) >= gpus:
+            return tuple(domain[:gpus])
+    return tuple(free[:gpus])
+
+
+def _domains(slot: Slot, free: Sequence[int]) -> list[list[int]]:
+    """Free GPUs by NVLink domain, fewest first."""
+    size = slot.node.nvlink_gpus
+    if not size:
+        return [list(free)]
+    groups: dict[int, list[int]] = {}
+    for gpu in free:
+        groups.setdefault(gpu // size, []).append(gpu)
+    return sorted(groups.values(), key=lambda group: (len(group), group))
+
+
+def _fits(job: Job, draft: Draft, pool: Pool) -> Fits | None:
+    """The check a node must pass besides having GPUs; None where there is none, which is the fast way."""
+    counted = bool(job.cpu_milli or job.memory_mib)
+    if job.within != "nvlink":
+        return (lambda slot, _free: draft.room_on(slot, job, job.gpus)) if counted else None
+    del pool
+
+    def fits(slot: Slot, free: list[int]) -> bool:
+        if max((len(domain) for domain in _domains(slot, free)), default=0) < job.gpus:
+            return False
+        return draft.room_on(slot, job, job.gpus)
+
+    return fits
+
+
+def _share(job: Job, draft: Draft, pool: Pool) -> Parts | None:
+    """A share goes to the fullest GPU that still holds it; a whole one is opened only when none does."""
+    best: tuple[int, int, int] | None = None
+    for slot in draft.capacity.slots.values():
+        if slot.pool != pool:
+            continue
+        for gpu, left in draft.shared_on(slot.index).items():
+            if left >= job.gpu_milli and draft.room_on(slot, job, 1):
+                key = (left, slot.index, gpu)
+                best = key if best is None or key < best else best
+    if best is not None:
+        return ((draft.capacity.slots[best[1]].node.node, (best[2],)),)
+    found = draft.smallest(pool, 1, lambda slot, _free: draft.room_on(slot, job, 1))
+    if found is None:
+        return None
+    return ((draft.capacity.slots[found].node.node, (draft.free_on(found)[0],)),)
+
+
+def _no_gpu(job: Job, draft: Draft, pool: Pool) -> Parts | None:
+    """A job without GPUs goes where its CPU fits and the fewest GPUs are free."""
+    fitting = [
+        (len(draft.free_on(slot.index)), slot.index)
+        for slot in draft.capacity.slots.values()
+        if slot.pool == pool and draft.room_on(slot, job, 0)
+    ]
+    return ((draft.capacity.slots[min(fitting)[1]].node.node, ()),) if fitting else None
+
+
+def _enough(job: Job, draft: Draft, pool: Pool) -> list[int]:
+    """Nodes with most free GPUs first, no more of them than the gang can need."""
+    found: list[int] = []
+    gathered = 0
+    for index in draft.fullest(pool):
+        if draft.room_on(draft.capacity.slots[index], job, 1):
+            found.append(index)
+            gathered += len(draft.free_on(index))
+            if gathered >= job.gpus:
+                break
+    return found
+
+
+def _gather(job: Job, draft: Draft, nodes: Sequence[int]) -> Parts | None:
+    """Whole free nodes first; the rest on the tightest node that holds it."""
+    parts: list[tuple[str, tuple[int, ...]]] = []
+    missing = job.gpus
+    for index in nodes:
+        slot, free = draft.capacity.slots[index], draft.free_on(index)
+        n = min(missing, len(free))
+        if n < len(free) and parts:
+            used = {name for name, _ in parts}
+            tight = draft.smallest(slot.pool, n, lambda other, _f, u=used: other.node.node not in u)  # type: ignore[misc]
+            if tight is not None and job.within != "rack":
+                slot, free = draft.capacity.slots[tight], draft.free_on(tight)
+        if not draft.room_on(slot, job, n):
+            return None
+        parts.append((slot.node.node, close_together(slot, free, n)))
+        missing -= n
+        if not missing:
+            return tuple(parts)
+    return None
+
+
+def _in_one_rack(job: Job, draft: Draft, pool: Pool) -> Parts | None:
+    """The rack with the fewest free GPUs that holds the gang: pack racks, so that whole ones stay free."""
+    best: tuple[int, str, list[int]] | None = None
+    for (of, rack), nodes in draft.capacity.racks.items():
+        if of != pool:
+            continue
+        free = sum(len(draft.free_on(i)) for i in nodes)
+        if free >= job.gpus and (best is None or (free, rack) < best[:2]):
+            best = (free, rack, nodes)
+    if best is None:
+        return None
+    return _gather(job, draft, sorted(best[2], key=lambda i: (-len(draft.free_on(i)), i)))
+
+
+def why_not(job: Job, fleet: Fleet, draft: Draft, pools: Sequence[Pool]) -> tuple[str, bool]:
     """(the reason with its numbers, whether waiting can help)."""
-    nodes = [node for node in fleet.nodes.values() if allowed(job, node)]
-    kind = " or ".join(job.gpu_types) or "any type"
-    if not nodes:
-        have = ", ".join(sorted({node.gpu for node in fleet.nodes.values()})) or "no nodes at all"
+    kind = " or ".join(job.gpu_types or [name for name, _ in job.rates]) or "any type"
+    index = fleet.capacity.pools
+    if not any(job.rate(pool.gpu) > 0.0 for pool in index):
+        have = ", ".join(sorted({pool.gpu for pool in index})) or "no nodes at all"
         return f"wants GPUs of {kind}; the fleet has {have}", False
-    largest = max(node.gpus for node in nodes)
-    if largest < job.gpus:
-        return f"wants {job.gpus} GPUs ({kind}) on one node; the largest node has {largest}", False
-    most = max(len(free[node.node]) for node in nodes)
-    total = sum(len(free[node.node]) for node in nodes)
-    return f"wants {_gpus(job.gpus)} on one node; {most} free on the best node ({total} in all)", True
+    allowed = [pool for pool in index if job.rate(pool.gpu) > 0.0]
+    where = "on one node" if job.within in ONE_NODE else f"within one {job.within}"
+    if job.within in ONE_NODE:
+        largest = max(index[pool].largest for pool in allowed)
+        if largest < job.gpus:
+            return f"wants {job.gpus} GPUs ({kind}) on one node; the largest node has {largest}", False
+    elif max(index[pool].gpus for pool in allowed) < job.gpus:
+        most = max(index[pool].gpus for pool in allowed)
+        return f"wants {job.gpus} GPUs ({kind}) of one type; the largest pool has {most}", False
+    if not pools:
+        return f"wants {_gpus(job.gpus)} ({kind}); no such site can be reached at a price it accepts", True
+    total = sum(draft.free_in(pool) for pool in pools)
+    most = max((len(draft.free_on(i)) for pool in pools for i in _first(draft, pool)), default=0)
+    place_word = where if job.within in ONE_NODE else "in one pool" if job.within == "any" else where
+    return f"wants {_gpus(job.gpus)} {place_word}; {most} free on the best node ({total} in all)", True
+
+
+def _first(draft: Draft, pool: Pool) -> list[int]:
+    found = next(draft.fullest(pool), None)
+    return [] if found is None else [found]
 
 
 def _gpus(n: int) -> str:

@@ -264,33 +264,41 @@ def exact(relief_milli: Floats) -> Floats:
     return np.round(relief_milli, 6)
 
 
-class Gradient:
-    """Go where the measure falls most, or rises least.
+class Fresh:
+    """A number per node that holds until the node changes: only what changed since is computed anew."""
 
-    A node's score for a kind holds until the node changes, so a decision computes only what changed since
-    that kind was last asked about.
-    """
+    def __init__(self, columns: Columns) -> None:
+        self._changes = columns.changes
+        self._values = np.full(len(columns.cpu_milli), np.nan)
+        self._seen = 0
+
+    def get(self, nodes: Ints, compute: Callable[[Ints], Floats]) -> Floats:
+        if self._seen < len(self._changes):
+            self._values[self._changes[self._seen :]] = np.nan
+            self._seen = len(self._changes)
+        values = self._values[nodes]
+        unknown = np.isnan(values)
+        if unknown.any():
+            values[unknown] = self._values[nodes[unknown]] = compute(nodes[unknown])
+        return values
+
+
+class Gradient:
+    """Go where the measure falls most, or rises least."""
 
     def __init__(
         self, columns: Columns, kinds: Kinds, measure: Measure, rounding: Callable[[Floats], Floats]
     ) -> None:
         self._columns, self._kinds = columns, kinds
         self._measure, self._rounding = measure, rounding
-        self._known: dict[int, Floats] = {}
-        self._seen: dict[int, int] = {}
+        self._now = Fresh(columns)  # the measure of each node as it is
+        self._scores: dict[int, Fresh] = {}  # by kind
 
     def scores(self, kind: int, nodes: Ints) -> Floats:
-        changes = self._columns.changes
-        known = self._known.get(kind)
+        known = self._scores.get(kind)
         if known is None:
-            known = self._known[kind] = np.full(len(self._columns.cpu_milli), np.nan)
-        else:
-            known[changes[self._seen[kind] :]] = np.nan
-        self._seen[kind] = len(changes)
-        unknown = nodes[np.isnan(known[nodes])]
-        if len(unknown):
-            known[unknown] = self._best(kind, unknown)
-        return known[nodes]
+            known = self._scores[kind] = Fresh(self._columns)
+        return known.get(nodes, lambda unknown: self._best(kind, unknown))
 
     def devices(self, kind: int, node: int) -> Ints:
         free, milli = self._columns.gpu_milli[node], int(self._kinds.gpu_milli[kind])
@@ -317,15 +325,20 @@ class Gradient:
     def _relief(self, kind: int, nodes: Ints, device: Ints | None) -> Floats:
         """By how much the measure falls; `device` names the GPU that is shared, None takes whole ones."""
         columns, kinds = self._columns, self._kinds
-        cpu, free, gpu_type = columns.cpu_milli[nodes], columns.gpu_milli[nodes], columns.gpu_type[nodes]
-        before = self._measure(cpu, free, gpu_type)
+        free, gpu_type = columns.gpu_milli[nodes], columns.gpu_type[nodes]
         milli, gpus = kinds.gpu_milli[kind], kinds.gpus[kind]
         if device is not None:
             free[np.arange(len(nodes)), device] -= milli
         elif gpus:
             fits = free >= milli
             free[fits & (fits.cumsum(axis=1) <= gpus)] -= milli
-        return before - self._measure(cpu - kinds.cpu_milli[kind], free, gpu_type)
+        after = self._measure(columns.cpu_milli[nodes] - kinds.cpu_milli[kind], free, gpu_type)
+        relief: Floats = self._now.get(nodes, self._as_it_is) - after
+        return relief
+
+    def _as_it_is(self, nodes: Ints) -> Floats:
+        columns = self._columns
+        return self._measure(columns.cpu_milli[nodes], columns.gpu_milli[nodes], columns.gpu_type[nodes])
 
 
 def _supply(columns: Columns, kinds: Kinds) -> Ints:

@@ -1,15 +1,20 @@
-"""Which leases must end: their job was cancelled, or has used up its budget."""
+"""Which leases must end: their job was cancelled, or has used up its budget or its time."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from brimful.fleet.state import Fleet, JobState
 from brimful.market.ledger import lease_microusd
-from brimful.units import show_usd
+from brimful.units import show_seconds, show_usd
 
 
 def reason_to_stop(state: JobState, *, now_s: int) -> str | None:
     if state.cancel_requested:
         return "cancelled"
+    longest = state.job.max_run_s
+    if longest is not None and state.attained_s(now_s) >= longest:
+        return f"it has run its {show_seconds(longest)}"
     budget = state.job.budget_microusd
     if budget is None:
         return None
@@ -23,19 +28,22 @@ def cost_microusd(state: JobState, *, now_s: int) -> int:
     return sum(
         lease_microusd(
             microusd_per_gpu_hour=lease.microusd_per_gpu_hour,
-            gpus=len(lease.gpus),
+            gpus=lease.size,
             seconds=lease.billed_s(now_s),
         )[0]
         for lease in state.leases
     )
 
 
-def stops(fleet: Fleet, *, now_s: int) -> list[tuple[str, str]]:
-    """(lease, reason) for every lease that must end now."""
-    found = []
-    for lease in fleet.open_leases.values():
-        if lease.phase != "ending":
-            reason = reason_to_stop(fleet.jobs[lease.job], now_s=now_s)
+def stops(fleet: Fleet, *, now_s: int) -> Iterator[tuple[str, str]]:
+    """(lease, reason) for every lease that must end now; looks at those that may, not at all."""
+    for state in fleet.cancelling.values():
+        lease = state.open_lease
+        if lease is not None and lease.phase != "ending":
+            yield lease.lease, "cancelled"
+    for lease in fleet.limits_due(now_s):
+        state = fleet.jobs[lease.job]
+        if lease.phase != "ending" and not state.cancel_requested:
+            reason = reason_to_stop(state, now_s=now_s)
             if reason is not None:
-                found.append((lease.lease, reason))
-    return found
+                yield lease.lease, reason

@@ -1,0 +1,161 @@
+"""Which GPUs are free, indexed so that the best place for a gang is found without looking at every node.
+
+Each pool keeps its nodes in buckets by how many whole GPUs are free. Taking or giving back a GPU moves one
+node between two buckets; finding a place looks at one bucket per count, never at the fleet.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from brimful.fleet.job import WHOLE_GPU, Job
+from brimful.fleet.node import Node, Pool
+
+
+@dataclass(slots=True, kw_only=True)
+class Slot:
+    """A node and what is left of it."""
+
+    index: int  # the order in which nodes joined; breaks ties
+    node: Node
+    pool: Pool
+    free: list[int]  # whole GPUs that nobody holds, lowest first
+    shared: dict[int, int] = field(default_factory=dict)  # GPU -> thousandths left of it
+    cpu_milli: int | None = None
+    memory_mib: int | None = None
+
+
+@dataclass(slots=True)
+class PoolIndex:
+    """The nodes of one pool by free whole GPUs."""
+
+    pool: Pool
+    gpus: int = 0  # good GPUs, held or not
+    free: int = 0
+    largest: int = 0  # GPUs of the largest node
+    buckets: list[list[int]] = field(default_factory=list)  # free count -> node indices, ascending
+    sizes: dict[int, int] = field(default_factory=dict)  # node size -> how many nodes
+
+    def put(self, slot: Slot) -> None:
+        count = len(slot.free)
+        while len(self.buckets) <= count:
+            self.buckets.append([])
+        insort(self.buckets[count], slot.index)
+        self.free += count
+
+    def drop(self, slot: Slot) -> None:
+        bucket = self.buckets[len(slot.free)]
+        del bucket[bisect_left(bucket, slot.index)]
+        self.free -= len(slot.free)
+
+
+class Capacity:
+    """Every node's free GPUs. Written by Fleet.apply alone; deciding works on a Draft of it."""
+
+    def __init__(self) -> None:
+        self.slots: dict[int, Slot] = {}
+        self.by_name: dict[str, Slot] = {}
+        self.pools: dict[Pool, PoolIndex] = {}
+        self.racks: dict[tuple[Pool, str], list[int]] = {}
+        self._indices: dict[str, int] = {}  # a node that comes back gets its old place
+
+    def join(self, node: Node, held: Iterable[int]) -> None:
+        self.leave(node.node)
+        index = self._indices.setdefault(node.node, len(self._indices))
+        taken = {*held, *node.holes}
+        slot = Slot(
+            index=index,
+            node=node,
+            pool=node.pool,
+            free=[i for i in range(node.gpus) if i not in taken],
+            cpu_milli=node.cpu_milli,
+            memory_mib=node.memory_mib,
+        )
+        self.slots[index] = self.by_name[node.node] = slot
+        pool = self.pools.setdefault(slot.pool, PoolIndex(slot.pool))
+        pool.gpus += node.good_gpus
+        pool.sizes[node.good_gpus] = pool.sizes.get(node.good_gpus, 0) + 1
+        pool.largest = max(pool.sizes)
+        pool.put(slot)
+        insort(self.racks.setdefault((slot.pool, node.rack), []), index)
+
+    def leave(self, name: str) -> None:
+        slot = self.by_name.pop(name, None)
+        if slot is None:
+            return
+        del self.slots[slot.index]
+        pool = self.pools[slot.pool]
+        pool.drop(slot)
+        pool.gpus -= slot.node.good_gpus
+        pool.sizes[slot.node.good_gpus] -= 1
+        if not pool.sizes[slot.node.good_gpus]:
+            del pool.sizes[slot.node.good_gpus]
+        rack = self.racks[slot.pool, slot.node.rack]
+        del rack[bisect_left(rack, slot.index)]
+        if not pool.sizes:
+            del self.pools[slot.pool]
+        else:
+            pool.largest = max(pool.sizes)
+
+    def take(self, name: str, gpus: tuple[int, ...], job: Job) -> None:
+        slot = self.by_name[name]
+        pool = self.pools[slot.pool]
+        if job.gpu_milli < WHOLE_GPU:
+            self._take_share(slot, pool, gpus[0], job.gpu_milli)
+        elif gpus:
+            pool.drop(slot)
+            for gpu in gpus:
+                assert gpu in slot.free, f"GPU {gpu} of {name} already has a tenant"
+                slot.free.remove(gpu)
+            pool.put(slot)
+        self._spend(slot, job, len(gpus), sign=-1)
+
+    def give(self, name: str, gpus: tuple[int, ...], job: Job) -> None:
+        slot = self.by_name.get(name)
+        if slot is None:
+            return
+        pool = self.pools[slot.pool]
+        if job.gpu_milli < WHOLE_GPU:
+            self._give_share(slot, pool, gpus[0], job.gpu_milli)
+        elif gpus:
+            pool.drop(slot)
+            for gpu in gpus:
+                # The node may have been declared smaller since, or its GPU found bad.
+                if gpu < slot.node.gpus and gpu not in slot.node.holes:
+                    insort(slot.free, gpu)
+            pool.put(slot)
+        self._spend(slot, job, len(gpus), sign=1)
+
+    def _spend(self, slot: Slot, job: Job, gpus: int, *, sign: int) -> None:
+        whole = max(1, job.gpus)
+        part = gpus if job.gpus else 1
+        if slot.cpu_milli is not None:
+            slot.cpu_milli += sign * job.cpu_milli * part // whole
+        if slot.memory_mib is not None:
+            slot.memory_mib += sign * job.memory_mib * part // whole
+
+    def _take_share(self, slot: Slot, pool: PoolIndex, gpu: int, milli: int) -> None:
+        left = slot.shared.get(gpu)
+        if left is None:
+            pool.drop(slot)
+            assert gpu in slot.free, f"GPU {gpu} of {slot.node.node} already has a tenant"
+            slot.free.remove(gpu)
+            pool.put(slot)
+            left = WHOLE_GPU
+        assert left >= milli, f"GPU {gpu} of {slot.node.node} has {left} thousandths left, not {milli}"
+        slot.shared[gpu] = left - milli
+
+    def _give_share(self, slot: Slot, pool: PoolIndex, gpu: int, milli: int) -> None:
+        left = slot.shared.get(gpu)
+        if left is None:
+            return  # the node came back anew since
+        if left + milli < WHOLE_GPU:
+            slot.shared[gpu] = left + milli
+            return
+        del slot.shared[gpu]
+        if gpu < slot.node.gpus and gpu not in slot.node.holes:
+            pool.drop(slot)
+            insort(slot.free, gpu)
+            pool.put(slot)

@@ -1,0 +1,98 @@
+"""A gang's hold on GPUs, and a job with how far it has come. Both are written by Fleet.apply alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brimful.fleet.events import Parts
+from brimful.fleet.job import Job
+
+
+@dataclass(slots=True, kw_only=True)
+class Lease:
+    """A gang's hold on GPUs; the only thing that is ever billed."""
+
+    lease: str
+    job: str
+    site: str
+    node: str
+    gpu: str
+    gpus: tuple[int, ...]
+    microusd_per_gpu_hour: int
+    phase: str  # granted, running, ending, ended
+    granted_s: int
+    rest: Parts = ()
+    speed: float = 1.0  # useful work per second, placement counted
+    setup_s: int = 0  # seconds from start until useful work: what a job that was stopped pays to go on
+    started_s: int | None = None
+    ended_s: int | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    requeue: bool = False
+    kept_work_s: float = 0.0  # useful work that outlived the lease
+
+    @property
+    def parts(self) -> Parts:
+        """(node, GPUs) for every node of the gang."""
+        return ((self.node, self.gpus), *self.rest)
+
+    @property
+    def size(self) -> int:
+        """GPUs held, over all nodes."""
+        return len(self.gpus) + sum(len(gpus) for _, gpus in self.rest)
+
+    def billed_s(self, now_s: int) -> int:
+        """Seconds on the bill up to now. A lease that never ran costs nothing."""
+        if self.started_s is None:
+            return 0
+        end_s = now_s if self.ended_s is None else self.ended_s
+        return max(0, end_s - self.started_s)
+
+    def done_work_s(self, now_s: int) -> float:
+        """Useful work this lease has done by now, as far as its speed can tell."""
+        return self.speed * max(0, self.billed_s(now_s) - self.setup_s)
+
+
+@dataclass(slots=True, kw_only=True)
+class JobState:
+    """A job and how far it has come."""
+
+    job: Job
+    serial: int  # its place in the log among jobs: breaks every tie
+    shape: int  # jobs of one shape fit in the same places
+    phase: str
+    submitted_s: int
+    leases: list[Lease]
+    waiting_since_s: int = 0
+    kept_work_s: float = 0.0  # useful work in its last checkpoint
+    run_s: int = 0  # seconds on the bills of the leases that have ended
+    failures: int = 0
+    preemptions: int = 0
+    ended_s: int | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    cancel_requested: bool = False
+
+    @property
+    def first_start_s(self) -> int | None:
+        return next((lease.started_s for lease in self.leases if lease.started_s is not None), None)
+
+    @property
+    def open_lease(self) -> Lease | None:
+        """The lease it holds now: at most one, and the last."""
+        if self.leases and self.leases[-1].ended_s is None:
+            return self.leases[-1]
+        return None
+
+    def attained_s(self, now_s: int) -> float:
+        """Seconds its whole gang has held GPUs: what least-attained-service compares, per GPU."""
+        lease = self.open_lease
+        return self.run_s + (lease.billed_s(now_s) if lease else 0)
+
+    def remaining_s(self, now_s: int) -> float | None:
+        """Predicted useful work left; None where nobody predicted, 0 where the prediction has run out."""
+        if self.job.predicted_work_s is None:
+            return None
+        lease = self.open_lease
+        done = self.kept_work_s + (lease.done_work_s(now_s) if lease else 0.0)
+        return max(0.0, self.job.predicted_work_s - done)

@@ -1,0 +1,129 @@
+"""A set of jobs (those that wait, those that run), kept in any order that is asked for.
+
+A key says who goes first and does not change while a job is in the set, so an order is sorted once and then
+only mended where a job comes or goes. Within an order jobs are grouped, the waiting ones by shape: where the
+first of a shape finds no place, none after it does, so a decision looks at one job per shape, not at all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Hashable, Iterator
+from heapq import heapify, heappop, heapreplace
+from typing import Any
+
+from brimful.fleet.lease import JobState
+
+Key = Callable[[JobState], float | tuple[float, ...]]
+Group = Callable[[JobState], Hashable]
+Entry = tuple[float | tuple[float, ...], int, JobState]
+
+
+class Order:
+    """Jobs by key, grouped."""
+
+    def __init__(self, key: Key, group: Group) -> None:
+        self._key, self._group = key, group
+        self.groups: dict[Hashable, list[Entry]] = {}
+
+    def add(self, state: JobState) -> None:
+        insort(self.groups.setdefault(self._group(state), []), (self._key(state), state.serial, state))
+
+    def remove(self, state: JobState) -> None:
+        name = self._group(state)
+        entries = self.groups[name]
+        at = bisect_left(entries, (self._key(state), state.serial))
+        assert entries[at][2] is state, f"the order of {state.job.job} changed while it was in the set"
+        del entries[at]
+        if not entries:
+            del self.groups[name]
+
+    def heads(self, first: Callable[[Any], float] | None = None) -> Heads:
+        """A walk through the order; `first` ranks whole groups before the key does."""
+        return Heads(self.groups, first)
+
+
+class Heads:
+    """Walks an order from its first job on; a group can be left out from here on."""
+
+    def __init__(
+        self, groups: dict[Hashable, list[Entry]], first: Callable[[Any], float] | None = None
+    ) -> None:
+        self._groups = groups
+        # Serials differ, so that names are never compared.
+        self._heap: list[tuple[float, Any, int, int, Hashable]] = [
+            (first(name) if first else 0.0, entries[0][0], entries[0][1], 0, name)
+            for name, entries in groups.items()
+        ]
+        heapify(self._heap)
+
+    def peek(self) -> JobState | None:
+        if not self._heap:
+            return None
+        _, _, _, at, name = self._heap[0]
+        return self._groups[name][at][2]
+
+    def next(self) -> None:
+        """On to the job after this one."""
+        before, _, _, at, name = self._heap[0]
+        entries = self._groups[name]
+        if at + 1 < len(entries):
+            key, serial, _ = entries[at + 1]
+            heapreplace(self._heap, (before, key, serial, at + 1, name))
+        else:
+            heappop(self._heap)
+
+    def skip_group(self) -> None:
+        """This job's shape has no place: neither have those behind it."""
+        heappop(self._heap)
+
+    def __iter__(self) -> Iterator[JobState]:
+        while (state := self.peek()) is not None:
+            yield state
+            self.next()
+
+
+class Ranked:
+    """Jobs by name in the order they came, and every order built so far."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, JobState] = {}
+        self._orders: dict[Hashable, Order] = {}
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._states)
+
+    def __contains__(self, job: object) -> bool:
+        return job in self._states
+
+    def __getitem__(self, job: str) -> JobState:
+        return self._states[job]
+
+    def values(self) -> Iterator[JobState]:
+        return iter(self._states.values())
+
+    def add(self, state: JobState) -> None:
+        self._states[state.job.job] = state
+        for order in self._orders.values():
+            order.add(state)
+
+    def remove(self, state: JobState) -> None:
+        del self._states[state.job.job]
+        for order in self._orders.values():
+            order.remove(state)
+
+    def order(self, name: Hashable, key: Key, group: Group) -> Order:
+        """The order of this name; sorted at the first call, kept so from then on."""
+        order = self._orders.get(name)
+        if order is None:
+            order = self._orders[name] = Order(key, group)
+            for state in self._states.values():
+                order.add(state)
+        return order
+
+
+def by_shape(state: JobState) -> Hashable:
+    return state.shape

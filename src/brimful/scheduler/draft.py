@@ -1,0 +1,126 @@
+"""The free GPUs as a decision in the making would leave them: try, and throw away what was tried.
+
+A draft never writes the fleet. It remembers the nodes it has touched and looks through to the fleet's own
+buckets for all others, so that it costs what the decision touches and not what the fleet holds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Iterator
+
+from brimful.fleet.capacity import Capacity, PoolIndex, Slot
+from brimful.fleet.events import Parts
+from brimful.fleet.job import WHOLE_GPU, Job
+from brimful.fleet.node import Pool
+
+Fits = Callable[[Slot, list[int]], bool]
+
+
+class Draft:
+    def __init__(self, capacity: Capacity, *, closed: Collection[str] = ()) -> None:
+        self.capacity = capacity
+        self.closed = closed  # sites where nothing may start
+        self._free: dict[int, list[int]] = {}
+        self._moved: dict[Pool, dict[int, list[int]]] = {}  # free count -> touched nodes, ascending
+        self._cursor: dict[tuple[Pool, int], int] = {}
+        self._taken: dict[Pool, int] = {}
+        self._shared: dict[int, dict[int, int]] = {}
+        self._spent: dict[int, tuple[int, int]] = {}  # CPU and memory
+
+    def free_in(self, pool: Pool) -> int:
+        """Whole GPUs left in the pool."""
+        return self.capacity.pools[pool].free - self._taken.get(pool, 0)
+
+    def free_on(self, index: int) -> list[int]:
+        found = self._free.get(index)
+        return self.capacity.slots[index].free if found is None else found
+
+    def shared_on(self, index: int) -> dict[int, int]:
+        found = self._shared.get(index)
+        return self.capacity.slots[index].shared if found is None else found
+
+    def room_on(self, slot: Slot, job: Job, gpus: int) -> bool:
+        """Whether CPU and host memory suffice for `gpus` of the job's GPUs."""
+        if slot.cpu_milli is None and slot.memory_mib is None:
+            return True
+        cpu, memory = self._spent.get(slot.index, (0, 0))
+        whole, part = max(1, job.gpus), gpus if job.gpus else 1
+        if slot.cpu_milli is not None and job.cpu_milli * part > (slot.cpu_milli - cpu) * whole:
+            return False
+        return slot.memory_mib is None or job.memory_mib * part <= (slot.memory_mib - memory) * whole
+
+    def smallest(self, pool: Pool, least: int, fits: Fits | None = None) -> int | None:
+        """The node with the fewest free GPUs that has at least `least`: large holes stay for large gangs."""
+        index = self.capacity.pools[pool]
+        if index.free - self._taken.get(pool, 0) < least:
+            return None
+        for count in range(least, len(index.buckets)):
+            found = next(self._at(index, count, fits), None)
+            if found is not None:
+                return found
+        return None
+
+    def fullest(self, pool: Pool, fits: Fits | None = None) -> Iterator[int]:
+        """Nodes with any free GPU, most free first. The draft must not change meanwhile."""
+        index = self.capacity.pools[pool]
+        for count in range(len(index.buckets) - 1, 0, -1):
+            yield from self._at(index, count, fits)
+
+    def _at(self, index: PoolIndex, count: int, fits: Fits | None) -> Iterator[int]:
+        """Nodes with exactly `count` free, in the order they joined, untouched and touched merged."""
+        bucket, key = index.buckets[count], (index.pool, count)
+        touched, at = self._free, self._cursor.get(key, 0)
+        while at < len(bucket) and bucket[at] in touched:
+            at += 1
+        if at:
+            self._cursor[key] = at  # what was touched stays touched
+        moved = self._moved.get(index.pool, {}).get(count, ())
+        j = 0
+        while at < len(bucket) or j < len(moved):
+            if at < len(bucket) and bucket[at] in touched:
+                at += 1
+                continue
+            if j >= len(moved) or (at < len(bucket) and bucket[at] < moved[j]):
+                node, at = bucket[at], at + 1
+            else:
+                node, j = moved[j], j + 1
+            if fits is None or fits(self.capacity.slots[node], self.free_on(node)):
+                yield node
+
+    def take(self, parts: Parts, job: Job) -> None:
+        for name, gpus in parts:
+            slot = self.capacity.by_name[name]
+            if job.gpu_milli < WHOLE_GPU:
+                self._take_share(slot, gpus[0], job.gpu_milli)
+            else:
+                self._set_free(slot, [i for i in self.free_on(slot.index) if i not in gpus])
+            if slot.cpu_milli is not None or slot.memory_mib is not None:
+                cpu, memory = self._spent.get(slot.index, (0, 0))
+                whole, part = max(1, job.gpus), len(gpus) if job.gpus else 1
+                self._spent[slot.index] = (
+                    cpu + job.cpu_milli * part // whole,
+                    memory + job.memory_mib * part // whole,
+                )
+
+    def hold(self, index: int) -> None:
+        """Nothing more goes to this node in this decision: it is kept for somebody."""
+        self._set_free(self.capacity.slots[index], [])
+
+    def _take_share(self, slot: Slot, gpu: int, milli: int) -> None:
+        shared = dict(self.shared_on(slot.index))
+        if gpu not in shared:
+            self._set_free(slot, [i for i in self.free_on(slot.index) if i != gpu])
+        shared[gpu] = shared.get(gpu, WHOLE_GPU) - milli
+        self._shared[slot.index] = shared
+
+    def _set_free(self, slot: Slot, free: list[int]) -> None:
+        before = self._free.get(slot.index)
+        moved = self._moved.setdefault(slot.pool, {})
+        if before is not None:
+            row = moved[len(before)]
+            del row[bisect_left(row, slot.index)]
+        insort(moved.setdefault(len(free), []), slot.index)
+        was = len(slot.free if before is None else before)
+        self._taken[slot.pool] = self._taken.get(slot.pool, 0) + was - len(free)
+        self._free[slot.index] = free

@@ -1,0 +1,34 @@
+"""When patient work starts: in the hours in which the fleet is quiet."""
+
+from __future__ import annotations
+
+from brimful.fleet.lease import JobState
+from brimful.fleet.state import Fleet
+from brimful.units import HOUR_S
+
+QUIET_FREE = 0.2  # a fleet with a fifth of its GPUs free is quiet
+LONGEST_WAIT_S = 24 * HOUR_S  # the quiet hour of a day comes within a day
+
+
+def start_by_s(state: JobState) -> float:
+    """The last moment a deferrable job can start and still keep its word."""
+    job = state.job
+    if job.deadline_s is None:
+        return state.submitted_s + LONGEST_WAIT_S
+    rate = max((rate for _, rate in job.rates), default=1.0)
+    work_s = job.predicted_work_s
+    if work_s is None:
+        return state.submitted_s  # nobody knows how long it takes, so there is nothing to wait with
+    # A quarter more than predicted, and one restart: a deadline missed costs more than a quiet hour saves.
+    return job.deadline_s - 1.25 * (work_s - state.kept_work_s) / rate - job.checkpoint_cost_s
+
+
+def defer(state: JobState, fleet: Fleet, *, free: int, now_s: int) -> str | None:
+    """Why a deferrable job is not started yet although GPUs may be free; None where it may start."""
+    if not state.job.deferrable or now_s >= start_by_s(state):
+        return None
+    gpus = sum(pool.gpus for pool in fleet.capacity.pools.values())
+    if free - state.job.gpus >= QUIET_FREE * gpus:
+        return None
+    left_h = (start_by_s(state) - now_s) / HOUR_S
+    return f"waits for a quiet hour: {free} of {gpus} GPUs are free; starts in {left_h:.1f} h at the latest"

@@ -1,0 +1,259 @@
+"""Whom to stop so that a blocked gang fits: whole gangs, out of one cell, with the least work lost.
+
+GPUs freed here and there help no gang, and one worker taken out of each of ten jobs stops ten jobs. So a cell
+is chosen first (a node, or the nodes of a rack or pool), then everybody in it who must go, goes whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from brimful.fleet.job import PRIORITIES
+from brimful.fleet.lease import JobState, Lease
+from brimful.fleet.node import Pool
+from brimful.fleet.ranked import Entry
+from brimful.fleet.state import Fleet
+from brimful.scheduler.draft import Draft
+from brimful.scheduler.policies.order import expected_work_s
+from brimful.scheduler.policies.place import ONE_NODE
+from brimful.scheduler.rules import Rules
+
+CHOICES = 8  # of each group of running jobs, the first to be pushed aside
+REVIEW_S = 10  # how long a review lasts: a live loop may skip a second
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Nodes that will hold the gang once these leases have ended."""
+
+    nodes: tuple[int, ...]
+    victims: tuple[Lease, ...]
+    lost_gpu_s: float
+
+
+def lost_gpu_s(state: JobState, lease: Lease, *, now_s: int) -> float:
+    """GPU-seconds thrown away if it stops now: work since its last checkpoint, and what going on costs.
+
+    The age of the checkpoint follows from the start and the job's interval; one that never saves loses all
+    it has done, one that saves when told loses nothing but the restart.
+    """
+    job = state.job
+    worked_s = max(0, lease.billed_s(now_s) - lease.setup_s)
+    if job.checkpoint_interval_s is None:
+        since_s = float(worked_s)
+    elif job.checkpoint_interval_s == 0:
+        since_s = 0.0
+    else:
+        since_s = float(worked_s % job.checkpoint_interval_s)
+    return (since_s + job.checkpoint_cost_s) * lease.size
+
+
+class Search:
+    """The victims one decision may still choose; whoever is spoken for is not chosen twice."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        draft: Draft,
+        rules: Rules,
+        running: Mapping[tuple[int, int, bool], list[Entry]],
+        *,
+        now_s: int,
+    ) -> None:
+        self.fleet, self.draft, self.rules, self.now_s = fleet, draft, rules, now_s
+        self.running = running
+        self.spoken_for: set[str] = set()
+        self.held: set[int] = set()
+        self.tries = rules.tries if rules.preempt != "none" else 0
+
+    def cell_for(self, state: JobState, pools: Sequence[Pool]) -> Cell | None:
+        """The cheapest cell that would hold the gang, or None.
+
+        A gang looks when it comes and then at every review, not at every event: a search costs many looks at
+        running jobs, and what it found missing a second ago is missing still.
+        """
+        if self.tries <= 0 or not self._due(state):
+            return None
+        bar = self._bar(state)
+        likely = self._likely(bar)
+        if not likely:
+            return None
+        self.tries -= 1
+        if state.job.gpus == 1:
+            single = self._one_gpu(bar, likely, pools)
+            if single is not None:
+                return single
+        nodes = self._candidates(state, likely, pools)
+        if any(self.draft.capacity.pools[pool].largest >= state.job.gpus for pool in pools):
+            cells = [cell for i in nodes if (cell := self._one_node(state, bar, i)) is not None]
+            if cells:
+                return min(cells, key=_cheapest)
+        if state.job.within in ONE_NODE:
+            return None
+        return self._several(state, bar, nodes, pools)
+
+    def _due(self, state: JobState) -> bool:
+        if state.job.gpus == 1 or self.now_s - state.waiting_since_s <= REVIEW_S:
+            return True
+        return self.now_s % self.rules.rerank_s < REVIEW_S
+
+    def _likely(self, bar: tuple[int, float]) -> list[JobState]:
+        """The first of each group that may stop at all; where the first may not, none of its group may."""
+        found: list[JobState] = []
+        for (rank, _, _), entries in self.running.items():
+            if rank < bar[0] or (rank == bar[0] and self.rules.preempt != "index"):
+                continue
+            first = entries[0][2]
+            if (
+                rank > bar[0]
+                or expected_work_s(first, self.rules, now_s=self.now_s) > bar[1] * self.rules.margin
+            ):
+                found += [entry[2] for entry in entries[:CHOICES]]
+        return found
+
+    def _one_gpu(self, bar: tuple[int, float], likely: list[JobState], pools: Sequence[Pool]) -> Cell | None:
+        """For a single GPU any single GPU is a cell: that of the job with the least to lose."""
+        best: tuple[float, str, Lease, int] | None = None
+        for state in likely:
+            lease = state.open_lease
+            if lease is None or state.job.gpus != 1 or not self._may_stop(lease, bar):
+                continue
+            slot = self.draft.capacity.by_name.get(lease.node)
+            if slot is None or slot.pool not in pools:
+                continue
+            lost = lost_gpu_s(state, lease, now_s=self.now_s)
+            if best is None or (lost, lease.lease) < best[:2]:
+                best = (lost, lease.lease, lease, slot.index)
+        return None if best is None else Cell((), (best[2],), best[0])
+
+    def commit(self, cell: Cell) -> None:
+        self.spoken_for.update(lease.lease for lease in cell.victims)
+        for node in cell.nodes:
+            self.held.add(node)
+            self.draft.hold(node)
+
+    def _bar(self, state: JobState) -> tuple[int, float]:
+        """(class, expected work): victims must be of a lower class, or much further from their end."""
+        waited = max(0, self.now_s - state.waiting_since_s)
+        work = expected_work_s(state, self.rules, now_s=self.now_s) - self.rules.ageing * waited
+        return PRIORITIES[state.job.priority], work
+
+    def _may_stop(self, lease: Lease, bar: tuple[int, float]) -> bool:
+        state = self.fleet.jobs[lease.job]
+        if lease.phase != "running" or lease.lease in self.spoken_for:
+            return False
+        rank = PRIORITIES[state.job.priority]
+        if rank < bar[0]:
+            return False
+        ran_s = lease.billed_s(self.now_s)
+        if ran_s < max(self.rules.min_run_s, state.job.min_run_s) + lease.setup_s:
+            return False
+        if rank > bar[0]:
+            return True
+        if self.rules.preempt != "index":
+            return False
+        work = expected_work_s(state, self.rules, now_s=self.now_s)
+        return work > max(0.0, bar[1]) * self.rules.margin + lost_gpu_s(state, lease, now_s=self.now_s)
+
+    def _candidates(self, state: JobState, likely: list[JobState], pools: Sequence[Pool]) -> list[int]:
+        """Nodes worth looking at: where the most likely victims run, and those with most free GPUs."""
+        slots = self.draft.capacity.by_name
+        found: dict[int, None] = {}
+        for each in likely:
+            lease = each.open_lease
+            for name, _ in lease.parts if lease is not None else ():
+                slot = slots.get(name)
+                if slot is not None and slot.pool in pools and slot.index not in self.held:
+                    found[slot.index] = None
+        for pool in pools:
+            limit = 8 + 8 * (state.job.gpus // max(1, self.draft.capacity.pools[pool].largest))
+            for index in islice(self.draft.fullest(pool), limit):
+                if index not in self.held:
+                    found[index] = None
+        return list(found)
+
+    def _one_node(self, state: JobState, bar: tuple[int, float], index: int) -> Cell | None:
+        slot = self.draft.capacity.slots[index]
+        need = state.job.gpus - len(self.draft.free_on(index))
+        leases = self.fleet.leases_on.get(slot.node.node, {}).values()
+        # GPUs that are being given up already come back without anybody else being stopped.
+        need -= sum(_on(lease, slot.node.node) for lease in leases if lease.phase == "ending")
+        return self._free_up(leases, need, bar, index)
+
+    def _free_up(self, leases: Iterable[Lease], need: int, bar: tuple[int, float], index: int) -> Cell | None:
+        """The cheapest whole gangs of this node that give `need` GPUs."""
+        if need <= 0:
+            return Cell((index,), (), 0.0)
+        name = self.draft.capacity.slots[index].node.node
+        able = [
+            (lost_gpu_s(self.fleet.jobs[x.job], x, now_s=self.now_s) / _on(x, name), x.lease, x)
+            for x in leases
+            if self._may_stop(x, bar)
+        ]
+        if sum(_on(x, name) for _, _, x in able) < need:
+            return None
+        able.sort(key=lambda each: each[:2])
+        chosen: list[Lease] = []
+        for _, _, lease in able:
+            if need > 0:
+                chosen.append(lease)
+                need -= _on(lease, name)
+        for lease in list(chosen):  # a small one taken first may not be needed after a large one
+            if need + _on(lease, name) <= 0:
+                chosen.remove(lease)
+                need += _on(lease, name)
+        lost = sum(lost_gpu_s(self.fleet.jobs[x.job], x, now_s=self.now_s) for x in chosen)
+        return Cell((index,), tuple(chosen), lost)
+
+    def _several(
+        self, state: JobState, bar: tuple[int, float], nodes: Sequence[int], pools: Sequence[Pool]
+    ) -> Cell | None:
+        """Nodes of one rack or pool, the cheapest to empty first, until the gang fits."""
+        groups: dict[tuple[Pool, str], list[int]] = {}
+        for index in nodes:
+            slot = self.draft.capacity.slots[index]
+            rack = slot.node.rack if state.job.within == "rack" else ""
+            groups.setdefault((slot.pool, rack), []).append(index)
+        found = [
+            cell
+            for (pool, _), group in groups.items()
+            if pool in pools and (cell := self._gather(state, bar, group)) is not None
+        ]
+        return min(found, key=_cheapest, default=None)
+
+    def _gather(self, state: JobState, bar: tuple[int, float], group: Sequence[int]) -> Cell | None:
+        emptied = []
+        for index in group:
+            slot = self.draft.capacity.slots[index]
+            leases = self.fleet.leases_on.get(slot.node.node, {}).values()
+            coming = sum(_on(x, slot.node.node) for x in leases if x.phase == "ending")
+            able = [x for x in leases if self._may_stop(x, bar)]
+            gpus = len(self.draft.free_on(index)) + coming + sum(_on(x, slot.node.node) for x in able)
+            if gpus:
+                lost = sum(lost_gpu_s(self.fleet.jobs[x.job], x, now_s=self.now_s) for x in able)
+                emptied.append((lost / gpus, index, gpus, able))
+        emptied.sort(key=lambda each: each[:2])
+        chosen: dict[str, Lease] = {}
+        taken: list[int] = []
+        have = 0
+        for _, index, gpus, able in emptied:
+            taken.append(index)
+            have += gpus
+            chosen.update((x.lease, x) for x in able)
+            if have >= state.job.gpus:
+                lost = sum(lost_gpu_s(self.fleet.jobs[x.job], x, now_s=self.now_s) for x in chosen.values())
+                return Cell(tuple(taken), tuple(chosen.values()), lost)
+        return None
+
+
+def _on(lease: Lease, node: str) -> int:
+    """GPUs the lease holds on this node."""
+    if not lease.rest:
+        return len(lease.gpus) if lease.node == node else 0
+    return sum(len(gpus) for name, gpus in lease.parts if name == node)
+
+
+def _cheapest(cell: Cell) -> tuple[float, int, tuple[int, ...]]:
+    return (cell.lost_gpu_s, sum(lease.size for lease in cell.victims), cell.nodes)

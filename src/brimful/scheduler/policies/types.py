@@ -1,0 +1,66 @@
+"""Which pool: GPU type and price, before which node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from brimful.fleet.events import Parts
+from brimful.fleet.job import Job
+from brimful.fleet.node import Pool
+from brimful.fleet.state import Fleet
+from brimful.scheduler.draft import Draft
+from brimful.scheduler.policies.place import leftover, place
+from brimful.scheduler.rules import Rules
+
+
+def allowed_pools(job: Job, draft: Draft, prices: Mapping[Pool, int]) -> list[Pool]:
+    """Pools where the job can run, at a price it accepts, at a site that can be reached."""
+    limit = job.limit_microusd_per_gpu_hour
+    return [
+        pool
+        for pool in draft.capacity.pools
+        if pool.site not in draft.closed
+        and job.rate(pool.gpu) > 0.0
+        and (limit is None or prices[pool] <= limit)
+    ]
+
+
+def choose(
+    job: Job, draft: Draft, pools: Sequence[Pool], rules: Rules, worth: Mapping[str, float]
+) -> Parts | None:
+    """The gang's place, or None.
+
+    tight: where it leaves the fewest GPUs over, whatever they are. fast: where it runs fastest. advantage:
+    where its speed is highest against what the GPU is worth to the others (`worth`), so that old cards take
+    what they do nearly as well and new ones are kept for what only they do well.
+    """
+    if len(pools) == 1:
+        return place(job, draft, pools[0])
+    if rules.types == "tight" or not job.rates:
+        found = [parts for pool in pools if (parts := place(job, draft, pool)) is not None]
+        return min(found, key=lambda parts: leftover(parts, draft), default=None)
+    if rules.types == "fast":
+        ranked = sorted(pools, key=lambda pool: -job.rate(pool.gpu))
+    else:
+        ranked = sorted(pools, key=lambda pool: -job.rate(pool.gpu) / worth.get(pool.gpu, 1.0))
+    for pool in ranked:
+        parts = place(job, draft, pool)
+        if parts is not None:
+            return parts
+    return None
+
+
+def worth_of_types(fleet: Fleet, rules: Rules) -> Mapping[str, float]:
+    """What a GPU of each type is worth to the jobs at hand: the mean rate they would have on it."""
+    if rules.types != "advantage" or len(fleet.capacity.pools) < 2:
+        return {}
+    total: dict[str, float] = {}
+    count = 0
+    for states in (fleet.waiting.values(), fleet.running.values()):
+        for state in states:
+            if state.job.rates:
+                count += 1
+                best = max(rate for _, rate in state.job.rates)
+                for gpu, rate in state.job.rates:
+                    total[gpu] = total.get(gpu, 0.0) + rate / best
+    return {gpu: max(total[gpu] / count, 1e-9) for gpu in total}
