@@ -134,6 +134,7 @@ def test_the_forums_changes_stand_side_by_side(capsys: pytest.CaptureFixture[str
     assert needs[half["name"]] == needs[as_is["name"]]
     assert needs[eager["name"]] > needs[as_is["name"]]
     assert eager["speed"]["tokens_per_s"]["likely"] < as_is["speed"]["tokens_per_s"]["likely"]
+    assert not together["fits"]
     assert ours["fits"]
     assert ours["effective_batch"] == 512
 

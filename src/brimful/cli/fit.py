@@ -11,10 +11,12 @@ from brimful.units import GIB, MIB
 if TYPE_CHECKING:
     import argparse
 
+    from brimful.predict.ladder import Rung
     from brimful.predict.readers.reading import Reading
     from brimful.predict.sanity import Check
     from brimful.specs.estimate import Estimate, Fix
     from brimful.specs.gpu import Gpu
+    from brimful.specs.training import Training
 
 EXAMPLE = """brimful fit examples/nanogpt/train_fineweb.py --gpu rtx-4070
 brimful fit examples/nanogpt/train_fineweb.py --gpu 4070 --other-mib 2100 --set batch_size=8
@@ -107,28 +109,30 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _answer(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: Gpu) -> Answer:
-    from brimful.cli.fit_text import checks_text, ladder_text, show
+    from brimful.cli.fit_text import checks_text, show
 
     data = answer.as_dict()
-    parts = [show(answer, gpu, reading, other_mib=args.other_mib, has_ladder=args.ladder)]
+    rungs = _ladder(args, reading, gpu) if args.ladder else ()
+    parts = [show(answer, gpu, reading, other_mib=args.other_mib, rungs=rungs)]
+    if rungs:
+        data["ladder"] = [rung.as_dict() for rung in rungs]
     checks = _checks(args, reading, answer, gpu)
     if checks:
         data["checks"] = [check.as_dict() for check in checks]
         parts.insert(0, checks_text(checks))
-    if args.ladder:
-        from brimful.predict.fit import estimate, widening
-        from brimful.predict.ladder import ladder
-
-        widen = widening(reading.unsure)
-        rungs = ladder(
-            reading.training,
-            lambda t: estimate(reading.model, t, gpu, args.other_mib * MIB, widen=widen),
-            gpu,
-            reading.dialect,
-        )
-        data["ladder"] = [rung.as_dict() for rung in rungs]
-        parts.append(ladder_text(rungs))
     return Answer(data, "\n\n".join(parts), YES if answer.fits else NO)
+
+
+def _ladder(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> tuple[Rung, ...]:
+    from brimful.predict.fit import estimate, widening
+    from brimful.predict.ladder import ladder
+
+    widen = widening(reading.unsure)
+
+    def predict(training: Training) -> Estimate:
+        return estimate(reading.model, training, gpu, args.other_mib * MIB, widen=widen)
+
+    return ladder(reading.training, predict, gpu, reading.dialect)
 
 
 def _check(args: argparse.Namespace) -> None:

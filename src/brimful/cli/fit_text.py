@@ -22,13 +22,12 @@ _WIDTH = 100
 _NANOGPT_PEAK_FLOPS_PER_S = 312e12  # nanoGPT divides by an A100 whatever it runs on
 
 
-def show(answer: Estimate, gpu: Gpu, reading: Reading, *, other_mib: int, has_ladder: bool) -> str:
+def show(answer: Estimate, gpu: Gpu, reading: Reading, *, other_mib: int, rungs: Sequence[Rung] = ()) -> str:
+    """The whole answer; with a ladder, that instead of the details."""
+    details = [_items(answer), _counters(answer), _speed(answer, gpu, reading), _changes(answer, reading)]
     blocks = [
         _verdict(answer, gpu, reading),
-        _items(answer),
-        _counters(answer),
-        _speed(answer, gpu, reading),
-        _changes(answer, reading, has_ladder=has_ladder),
+        *([_ladder(rungs)] if rungs else details),
         _small_print(answer, gpu, reading, other_mib=other_mib),
     ]
     return "\n\n".join(block for block in blocks if block)
@@ -69,11 +68,11 @@ def _compared(answer: Estimate, first: Estimate, sequences: int) -> tuple[str, .
     )
 
 
-def ladder_text(rungs: Sequence[Rung]) -> str:
+def _ladder(rungs: Sequence[Rung]) -> str:
     """The rungs from the safest up, each with what it adds."""
     head = paint("Ladder", "bold") + ": start with what surely fits, then turn back one thing at a time"
     if rungs[0].estimate.verdict != "fits":
-        head += "\n  no setting that keeps the numbers surely fits; this is the closest"
+        head += "\n  no setting surely fits; this is the closest"
     lines = [head]
     for number, rung in enumerate(rungs):
         change = ", ".join(f"{key} {then}" for key, (_, then) in rung.change.items()) or "as configured"
@@ -85,7 +84,8 @@ def ladder_text(rungs: Sequence[Rung]) -> str:
             f"{show_bytes(device.likely)} (up to {show_bytes(device.high)}){added}: {rung.estimate.verdict}"
         )
         pace = f"step {show_seconds(speed.step_s.likely)}, MFU {_percent(speed.mfu.likely)}"
-        lines += [f"  {number}. {change}{where}", f"     {needs}; {pace}"]
+        said = fill(f"  {number}. {change}{where}", _WIDTH, subsequent_indent="     ")
+        lines += [said, f"     {needs}; {pace}"]
     return "\n".join(lines)
 
 
@@ -184,7 +184,7 @@ def _speed(answer: Estimate, gpu: Gpu, reading: Reading) -> str:
     return "\n".join(lines)
 
 
-def _changes(answer: Estimate, reading: Reading, *, has_ladder: bool) -> str:
+def _changes(answer: Estimate, reading: Reading) -> str:
     training: Training = reading.training
     if answer.largest_batch is None:
         largest = "  not even batch_size 1 fits as configured"
@@ -194,10 +194,8 @@ def _changes(answer: Estimate, reading: Reading, *, has_ladder: bool) -> str:
     if answer.fixes:
         lines = [paint("What to change", "bold") + keeping]
         lines += [line for number, fix in enumerate(answer.fixes, start=1) for line in _fix(number, fix)]
-        if not has_ladder:
-            lines.append(
-                "  --ladder starts from settings that surely fit; --patch prints the config with 1. made"
-            )
+        patch = "; --patch prints the config with the fix made" if reading.file else ""
+        lines.append(f"  --ladder starts from settings that surely fit{patch}")
     elif answer.faster:
         lines = [paint("What would be faster", "bold") + keeping]
         lines += [line for number, fix in enumerate(answer.faster, start=1) for line in _gain(number, fix)]

@@ -16,6 +16,13 @@ from brimful.specs.gpu import Gpu
 from brimful.specs.training import Training
 
 _MAX_RUNGS = 12
+_GAIN = 0.995  # a step time factor that counts as faster
+
+# Fields of Training that only make sense together, and those that change what is computed.
+_TOGETHER = (("dtype", "casts"), ("sharding", "shards"), ("tuning", "rank", "targets", "frozen_bits"))
+_NUMERIC = ("dtype", "casts", "optimizer", "tuning", "in_backward", "frozen_bits")
+_GROUPED = frozenset({"batch_size", "accumulation", *(name for group in _TOGETHER for name in group)})
+_FIELDS = tuple(field.name for field in fields(Training))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,32 +50,35 @@ class Rung:
 
 def ladder(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect) -> tuple[Rung, ...]:
     """From the safest settings up to those asked for, or to the first rung that does not fit."""
-    low = _safest(training, predict, gpu, dialect)
-    rungs = [_rung(training, low, None, predict, dialect)]
-    now = low
-    while now != training and len(rungs) < _MAX_RUNGS:
+    now = _safest(training, predict, gpu, dialect)
+    rungs = [_rung(training, now, None, predict, dialect)]
+    while rungs[-1].estimate.fits and len(rungs) < _MAX_RUNGS:
         steps = [(predict(after), after) for after in _steps(now, training)]
-        fitting = [step for step in steps if step[0].verdict == "fits"] or [s for s in steps if s[0].fits]
-        best = min(fitting or steps, key=lambda step: step[0].speed.step_s.likely)
-        rungs.append(_rung(now, best[1], predict(now), predict, dialect))
-        now = best[1]
-        if not fitting:
+        steps = [step for step in steps if _worthwhile(rungs[-1], *step)]
+        if not steps:
             break
+        sure = [step for step in steps if step[0].verdict == "fits"]
+        likely = [step for step in steps if step[0].fits]
+        _, after = min(sure or likely or steps, key=lambda step: step[0].speed.step_s.likely)
+        rungs.append(_rung(now, after, rungs[-1].estimate, predict, dialect))
+        now = after
     return tuple(rungs)
 
 
 def _safest(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect) -> Training:
-    """One sequence at a time and, of what keeps the numbers, as much as it takes to fit surely."""
+    """One sequence at a time and as much else as it takes to fit surely; what keeps the numbers first."""
     sizes = smaller_batches(training)
     whole = training.batch_size * training.accumulation
     low = replace(training, batch_size=sizes[0], accumulation=whole // sizes[0]) if sizes else training
-    moves = [move for move in savers(training, gpu, dialect) if move.keeps_numerics and not move.last_resort]
+    moves = sorted(savers(low, gpu, dialect), key=lambda move: (move.last_resort, not move.keeps_numerics))
+    here = predict(low)
     for move in moves:
-        if predict(low).verdict == "fits":
+        if here.verdict == "fits":
             break
         tried = replace(low, **move.fields)
-        if predict(tried).memory.device_bytes.likely < predict(low).memory.device_bytes.likely:
-            low = tried
+        there = predict(tried)
+        if there.memory.device_bytes.likely < here.memory.device_bytes.likely:
+            low, here = tried, there
     return low
 
 
@@ -79,9 +89,15 @@ def _steps(now: Training, goal: Training) -> list[Training]:
         sizes = [size for size in (*smaller_batches(goal), goal.batch_size) if size > now.batch_size]
         whole = goal.batch_size * goal.accumulation
         steps.append(replace(now, batch_size=sizes[0], accumulation=whole // sizes[0]))
-    batch = ("batch_size", "accumulation")
-    wanted = {field.name: getattr(goal, field.name) for field in fields(Training) if field.name not in batch}
-    return steps + [replace(now, **{k: v}) for k, v in wanted.items() if getattr(now, k) != v]
+    groups = [*_TOGETHER, *((name,) for name in _FIELDS if name not in _GROUPED)]
+    wanted = [{name: getattr(goal, name) for name in group} for group in groups]
+    return steps + [after for group in wanted if (after := replace(now, **group)) != now]
+
+
+def _worthwhile(below: Rung, estimate: Estimate, training: Training) -> bool:
+    """Faster, or back to the numbers that were asked for. Code that is slower and larger is no rung."""
+    faster = estimate.speed.step_s.likely < _GAIN * below.estimate.speed.step_s.likely
+    return faster or any(getattr(training, n) != getattr(below.training, n) for n in _NUMERIC)
 
 
 def _rung(
