@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ class _Reader:
         if 0 < value < 10**15:
             return value
         if fallback is None:
-            raise Skipped(f"{column} is {text[:30] or 'empty'!r}")
+            raise Skipped(f"{column} is {text[:30]!r}" if text else f"{column} is empty")
         if text:
             self.assume(column, str(fallback))
         return fallback
@@ -70,7 +70,7 @@ class _Reader:
         self.fallbacks.append(f"{column} {self.text(column)[:40]!r} taken as {what}")
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path, needed: Sequence[str] = NEEDED) -> Iterator[Row]:
     """The rows of a CSV as they stand."""
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -79,10 +79,10 @@ def read_rows(path: Path) -> Iterator[Row]:
             )
         with path.open(newline="", encoding="utf-8") as file:
             rows = csv.DictReader(file)
-            missing = [name for name in NEEDED if name not in (rows.fieldnames or [])]
+            missing = [name for name in needed if name not in (rows.fieldnames or [])]
             if missing:
                 raise BadInput(
-                    f"{path} has no column {', '.join(missing)}", hint=f"needed: {', '.join(NEEDED)}"
+                    f"{path} has no column {', '.join(missing)}", hint=f"needed: {', '.join(needed)}"
                 )
             yield from rows
     except FileNotFoundError as error:
