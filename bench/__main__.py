@@ -1,5 +1,7 @@
 """`python -m bench [GROUP …]`: run the benchmarks, print a table, write build/bench.md.
 
+A group that offers `tables()` also puts its results into the documentation (bench/document.py).
+
 Exit code 1 where a promised bar is missed.
 """
 
@@ -9,7 +11,7 @@ import importlib
 import pkgutil
 import sys
 
-from bench import groups
+from bench import document, groups
 from bench.measure import ROOT, Result, measure
 
 
@@ -30,6 +32,9 @@ def main() -> int:
         module = importlib.import_module(f"bench.groups.{name}")
         results = [measure(benchmark) for benchmark in module.benchmarks()]
         report += [f"## {module.TITLE}", "", *table(results), ""]
+        found = module.tables() if hasattr(module, "tables") else {}
+        report += [line for heading, text in found.items() for line in (f"### {heading}", "", text)]
+        report += [f"written: {page}" for page in document.write(found)]
         missed += [result for result in results if result.missed]
     text = "\n".join(report)
     print(text)

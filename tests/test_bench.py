@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from bench import groups
+from bench import document, groups
 from bench.__main__ import table
 from bench.measure import Benchmark, body, measure
 
@@ -49,3 +49,9 @@ def test_every_group_offers_a_title_and_benchmarks() -> None:
         module = importlib.import_module(f"bench.groups.{found.name}")
         assert module.TITLE
         assert list(module.benchmarks()), found.name
+
+
+def test_a_table_goes_into_its_place_and_leaves_the_others_alone() -> None:
+    page = "a\n<!-- bench: one -->\nold\n<!-- end -->\nb\n<!-- bench: two -->\nkept\n<!-- end -->\n"
+    fresh = document.fill_places(page, {"one": document.markdown(["x", "y"], [["1", "22"]])})
+    assert fresh == page.replace("old\n", "| x |  y |\n|---|---:|\n| 1 | 22 |\n")
