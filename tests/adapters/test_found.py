@@ -1,4 +1,4 @@
-"""GPUs as the driver's own tool lists them. No machine here has one, so the tool is a script with its output."""
+"""GPUs as the driver lists them. Few test machines have one, so the driver is a script with its output."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ brimful gpus "NVIDIA A100-SXM4-80GB" --json"""
 _BASIS = {
     "seen": "read off a framework's own output",
     "recalled": "from general knowledge, not looked up",
-    "estimated": "97.5 % of nominal, nobody's measurement",
+    "estimated": "a share of nominal that comparable cards show, nobody's measurement",
 }
 
 
