@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import signal
+import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from brimful.adapters.engines.local import LocalEngine
+from brimful.adapters.engines.processes import born
+from brimful.adapters.files import read_json, reserve, write_json, write_reserved
 from brimful.fleet.job import Job
 from brimful.scheduler.ports import Observation
 from tests.builders import a_node, eventually
@@ -46,10 +53,19 @@ class Site:
         return seen is not None and seen.state == state
 
     def text(self) -> str:
-        return self.engine.log("a.1")[1].decode()
+        return self.engine.log("a.1").data.decode()
+
+    def kill_runner(self) -> None:
+        eventually((self.lease / "child.json").exists)
+        os.kill(self.fact("started.json")["pid"], signal.SIGKILL)
+        eventually(lambda: not self.engine._has_runner("a.1"))
+
+    @property
+    def lease(self) -> Path:
+        return self.folder / "leases" / "a.1"
 
     def fact(self, name: str) -> dict[str, int]:
-        facts: dict[str, int] = json.loads((self.folder / "leases" / "a.1" / name).read_text())
+        facts: dict[str, int] = json.loads((self.lease / name).read_text())
         return facts
 
 
@@ -57,7 +73,7 @@ class Site:
 def site(tmp_path: Path) -> Iterator[Site]:
     site = Site(tmp_path)
     yield site
-    leases = [folder.name for folder in (tmp_path / "leases").iterdir()]
+    leases = [folder.name for folder in (tmp_path / "leases").iterdir() if folder.is_dir()]
     eventually(lambda: all(_is_over(site, lease) for lease in leases))
 
 
@@ -130,9 +146,7 @@ def test_a_job_outlives_the_server_and_is_found_again(site: Site) -> None:
 
 def test_a_job_whose_runner_was_killed_still_counts_as_running_and_can_be_stopped(site: Site) -> None:
     site.start(["sleep", "600"])
-    eventually((site.folder / "leases" / "a.1" / "child.json").exists)
-    os.kill(site.fact("started.json")["pid"], signal.SIGKILL)
-    eventually(lambda: not site.engine._has_runner("a.1"))
+    site.kill_runner()
     assert site.is_state("running")
     site.engine.stop("a.1", grace_s=1)
     eventually(lambda: site.is_state("ended"))
@@ -142,17 +156,173 @@ def test_a_job_whose_runner_was_killed_still_counts_as_running_and_can_be_stoppe
     assert "vanished" in seen.problem
 
 
-def test_a_stranger_with_the_same_pid_is_left_alone(site: Site) -> None:
-    site.start(["sleep", "600"])
-    child = site.folder / "leases" / "a.1" / "child.json"
-    eventually(child.exists)
-    os.kill(site.fact("started.json")["pid"], signal.SIGKILL)
-    eventually(lambda: not site.engine._has_runner("a.1"))
-    facts = json.loads(child.read_text())
-    child.write_text(json.dumps({**facts, "born": "12345"}))  # another birth: not ours
-    site.engine.stop("a.1", grace_s=1)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_without_its_runner_a_job_still_gets_its_grace(site: Site, restarted: bool) -> None:
+    site.python(
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(0)))\n"
+        "print('ready', flush=True)\ntime.sleep(600)"
+    )
+    eventually(lambda: "ready" in site.text())
+    site.kill_runner()
+    if restarted:
+        site.restart()
+    site.engine.stop("a.1", grace_s=600)
+    eventually(lambda: site.is_state("ended"))
+    assert site.text() == "ready\nsaved\n"
+
+
+def test_without_its_runner_a_deaf_job_is_killed_at_its_deadline_and_not_before(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.start(["sh", "-c", "trap 'echo heard' TERM; echo ready; while :; do sleep 0.05; done"])
+    eventually(lambda: "ready" in site.text())
+    site.kill_runner()
+    for _ in range(3):
+        site.engine.stop("a.1", grace_s=600)
+    eventually(lambda: "heard" in site.text())
     assert site.is_state("running")
-    child.write_text(json.dumps(facts))
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s + 601)
+    site.engine.stop("a.1", grace_s=600)
+    eventually(lambda: site.is_state("ended"))
+
+
+def test_a_worker_that_outlives_runner_and_leader_still_holds_its_gpus_until_stopped(site: Site) -> None:
+    # Python closes the lock in the worker; the leader, whose number names the group, is gone.
+    site.python(
+        "import subprocess, pathlib, time\n"
+        "worker = subprocess.Popen(['sleep', '600'])\n"
+        "pathlib.Path('pid').write_text(str(worker.pid))\n"
+        "while not pathlib.Path('go').exists(): time.sleep(0.02)"
+    )
+    eventually(lambda: (site.folder / "pid").exists() and (site.folder / "pid").read_text())
+    site.kill_runner()
+    (site.folder / "go").touch()
+    eventually(lambda: born(site.fact("child.json")["group"]) is None)
+    worker = int((site.folder / "pid").read_text())
+    site.restart()
+    assert site.is_state("running")
+    site.engine.stop("a.1", grace_s=600)
+    eventually(lambda: site.is_state("ended"))
+    assert born(worker) is None
+
+
+def test_a_stranger_with_the_same_pid_is_left_alone(site: Site) -> None:
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as stranger:
+        site.start(["sleep", "600"])
+        site.kill_runner()
+        for number in ("12345", None):  # another birth, or one that nobody knows
+            facts = {"group": stranger.pid, "born": number}
+            (site.lease / "child.json").write_text(json.dumps(facts))
+            site.engine.stop("a.1", grace_s=1)
+        eventually(lambda: site.is_state("ended"))
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+def test_a_lease_of_the_same_name_in_another_folder_is_left_alone(site: Site, tmp_path: Path) -> None:
+    other = Site(tmp_path / "other")
+    for each in (site, other):
+        each.start(["sleep", "600"], folder=str(tmp_path))
+        each.kill_runner()
+    site.engine.stop("a.1", grace_s=1)
+    eventually(lambda: site.is_state("ended"))
+    assert other.is_state("running")
+    eventually(lambda: _is_over(other, "a.1"))
+
+
+def test_a_full_disk_does_not_swallow_how_a_job_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve(tmp_path / "ended.json")
+
+    def full(*_given: object, **_more: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "mkstemp", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_json(tmp_path / "other.json", {})
+    write_reserved(tmp_path / "ended.json", {"exit_code": 0})
+    assert read_json(tmp_path / "ended.json") == {"exit_code": 0}
+    assert [path.name for path in tmp_path.iterdir()] == ["ended.json"]
+
+
+def test_a_job_that_cannot_leave_notes_any_more_is_still_waited_for(site: Site) -> None:
+    # A folder in the way fails as a full disk does: after the start, at the note about the child.
+    (site.lease / "child.json").mkdir(parents=True)
+    (site.lease / "child.json" / "x").touch()
+    site.start(["sh", "-c", "sleep 0.2; exit 7"])
+    eventually(lambda: site.is_state("ended"))
+    seen = site.look()
+    assert seen is not None
+    assert seen.exit_code == 7
+
+
+@pytest.mark.parametrize(
+    ("in_the_way", "problem"),
+    [
+        ("lock", "its runner could not begin: IsADirectoryError"),
+        ("log", "cannot begin in .*: Is a directory"),
+    ],
+)
+def test_a_runner_that_cannot_begin_is_an_end_with_its_reason_and_not_tried_for_ever(
+    site: Site, in_the_way: str, problem: str
+) -> None:
+    (site.lease / in_the_way).mkdir(parents=True)
+    site.start(["true"])
+    eventually(lambda: site.is_state("ended"))
+    seen = site.look()
+    assert seen is not None
+    assert re.search(problem, seen.problem)
+    eventually(lambda: not site.engine._has_runner("a.1"))
+    site.start(["true"])
+    assert not site.engine._has_runner("a.1")
+    (site.lease / in_the_way).rmdir()
+
+
+def test_who_vanished_has_ended_when_it_was_last_seen_not_when_that_was_noticed(site: Site) -> None:
+    site.start(["sleep", "600"])
+    eventually(lambda: site.is_state("running") and (site.lease / "beat").exists())
+    site.kill_runner()
+    os.killpg(site.fact("child.json")["group"], signal.SIGKILL)
+    eventually(lambda: site.is_state("ended"))
+    started = site.fact("started.json")
+    (site.lease / "started.json").write_text(json.dumps({**started, "at_s": started["at_s"] - 500}))
+    for name, seconds in (("beat", 100), ("log", 300)):
+        os.utime(site.lease / name, (started["at_s"] - seconds,) * 2)
+    site.restart()
+    seen = site.look()
+    assert seen is not None
+    assert seen.ended_s == started["at_s"] - 100
+
+
+def test_a_runner_gives_signs_of_life(site: Site) -> None:
+    site.start(["sleep", "600"])
+    eventually((site.lease / "child.json").exists)
+    os.utime(site.lease / "beat", (1, 1))
+    eventually(lambda: (site.lease / "beat").stat().st_mtime > 1)
+
+
+def test_finished_runners_are_reaped_though_nobody_asks_about_their_leases(site: Site) -> None:
+    site.start(["true"])
+    runner = site.engine._runners["a.1"]
+    eventually(lambda: site.engine.observe([]) == [] and not site.engine._runners)
+    assert runner.returncode == 0
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}"])
+def test_one_bad_file_hides_one_lease_and_not_the_site(site: Site, text: str) -> None:
+    site.start(["true"])
+    site.start(["true"], "b.1")
+    eventually(lambda: site.is_state("ended"))
+    started = (site.lease / "started.json").read_text()
+    (site.lease / "started.json").write_text(text)
+    eventually(lambda: [seen.lease for seen in site.engine.observe(["a.1", "b.1"])] == ["b.1"])
+    assert "a.1 cannot be looked at" in site.engine.complaints()["a.1"]
+    (site.lease / "started.json").write_text(started)
+    assert site.is_state("ended")
+    assert site.engine.complaints() == {}
 
 
 def test_a_lease_nobody_started_is_absent_and_stopping_it_does_nothing(site: Site) -> None:
@@ -192,6 +362,6 @@ def test_a_job_sees_only_what_it_may_of_the_servers_environment(
 def test_a_log_can_be_read_from_any_place(site: Site) -> None:
     site.start(["printf", "0123456789"])
     eventually(lambda: site.is_state("ended"))
-    assert site.engine.log("a.1", offset=4, limit=3) == (4, b"456")
-    assert site.engine.log("a.1", offset=-2) == (8, b"89")
-    assert site.engine.log("a.1", offset=99) == (10, b"")
+    assert site.engine.log("a.1", offset=4, limit=3) == (4, b"456", 10)
+    assert site.engine.log("a.1", offset=-2) == (8, b"89", 10)
+    assert site.engine.log("a.1", offset=99) == (10, b"", 10)

@@ -22,7 +22,9 @@ OWNER = {"authorization": f"Bearer {TOKEN}"}
 class Server:
     def __init__(self, folder: Path) -> None:
         self.store = SqlStore(f"sqlite:///{folder / 'log.db'}")
-        self.service = Service(self.store, LocalEngine(folder / "leases", [a_node(gpus=2)]), Rules(grace_s=1))
+        self.service = Service(
+            self.store, LocalEngine(folder / "leases", [a_node(gpus=2)], site="here"), Rules(grace_s=1)
+        )
         self.http = TestClient(make_app(self.service, TOKEN), base_url="http://127.0.0.1")
         self.folder = str(folder)
 

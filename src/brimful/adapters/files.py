@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import secrets
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -35,10 +37,53 @@ def write_json(path: Path, body: dict[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """What the file holds, or None where there is no such file."""
     try:
-        body: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        body: object = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError as error:
         # We only ever write it whole, so the disk or a person has changed it.
         raise WorldFailed(f"{path} is damaged: {error}", hint="restore it from a backup") from error
+    if not isinstance(body, dict):
+        raise WorldFailed(f"{path} is damaged: it holds {str(body)[:40]!r}", hint="restore it from a backup")
     return body
+
+
+RESERVED_BYTES = 4096
+
+
+def reserve(path: Path) -> None:
+    """Take the disk space of a small file now, so that `write_reserved` cannot fail for want of it later."""
+    write_atomically(_reserve_of(path), " " * RESERVED_BYTES)
+
+
+def write_reserved(path: Path, body: dict[str, Any]) -> None:
+    """`write_json` into space that was reserved: written over in place, then renamed."""
+    text = json.dumps(body)
+    reserved = _reserve_of(path)
+    if not reserved.exists() or len(text) > RESERVED_BYTES:
+        write_json(path, body)
+        return
+    with reserved.open("r+", encoding="ascii") as file:
+        file.write(text.ljust(RESERVED_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+    reserved.replace(path)
+
+
+def _reserve_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.reserved")
+
+
+def identity(folder: Path) -> str:
+    """A random id that the folder keeps for as long as it lives, wherever it is moved."""
+    path = folder / ".id"
+    if not path.exists():
+        with contextlib.suppress(FileExistsError), path.open("x", encoding="ascii") as file:
+            file.write(secrets.token_hex(16))
+    found = path.read_text(encoding="utf-8", errors="replace").strip()
+    if not re.fullmatch(r"[0-9a-f]{32}", found):
+        raise WorldFailed(
+            f"{path} holds {found[:40]!r}, not an id of 32 hexadecimal digits",
+            hint="restore it from a backup",
+        )
+    return found

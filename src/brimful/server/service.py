@@ -106,7 +106,8 @@ class Service:
         return self.last.plan.waits.get(name, "the scheduler has not looked at it yet")
 
     def read_log(self, lease: Lease, *, offset: int, limit: int) -> tuple[int, bytes]:
-        return self._engine.log(lease.lease, offset=offset, limit=limit)
+        start, data, _size = self._engine.log(lease.lease, offset=offset, limit=limit)
+        return start, data
 
     def locked(self) -> threading.RLock:
         """Hold this while reading several things that must agree."""

@@ -7,22 +7,29 @@ away, and what happened meanwhile is read from the folder when it is back.
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import logging
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from brimful.adapters.engines.runner import born
-from brimful.adapters.files import read_json, write_json
-from brimful.errors import WorldFailed
+from brimful.adapters.engines.processes import boot_s, born, held, marked, signal_marked
+from brimful.adapters.files import identity, read_json, reserve, write_json
+from brimful.errors import BrimfulError, WorldFailed
 from brimful.fleet.events import Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Node
 from brimful.scheduler.ports import Observation
+
+log = logging.getLogger("brimful")
+
+VANISHED = "it vanished without a word, as after kill -9 or a reboot"
+SHOWN_CHARS = 300
 
 # What a job may know of the server's environment. Secrets of the server are not among it.
 PASSED_ON = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR")
@@ -36,7 +43,14 @@ class LocalEngine:
         self._nodes = nodes
         self._site = site
         self._runners: dict[str, subprocess.Popen[bytes]] = {}
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._not_begun: dict[str, str] = {}  # leases whose runner failed before it began, and why
+        self._asked: set[str] = set()  # leases without a runner that we have asked to end ourselves
+        self._complaints: dict[str, str] = {}
+        try:
+            root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.identity = identity(root)
+        except OSError as error:
+            raise WorldFailed(f"cannot use {root}: {error.strerror}", code="folder_unusable") from error
 
     @property
     def site(self) -> str:
@@ -48,122 +62,210 @@ class LocalEngine:
     def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int], rest: Parts = ()) -> None:
         assert not rest, "this machine is one node"
         folder = self._folder(lease)
-        if self._has_runner(lease) or (folder / "started.json").exists():
+        begun = any((folder / name).exists() for name in ("started.json", "ended.json"))
+        if begun or self._has_runner(lease) or lease in self._not_begun:
             return
         try:
             folder.mkdir(exist_ok=True, mode=0o700)
             order = {
                 "command": list(job.command),
                 "folder": job.folder or str(Path.home()),
-                "env": _environment(job, lease=lease, node=node, gpus=gpus),
+                "env": {**_environment(job, node=node, gpus=gpus), **self._mark(lease)},
             }
+            reserve(folder / "ended.json")
             write_json(folder / "order.json", order)
-            # -P: the server's working folder must not shadow our modules.
-            runner = subprocess.Popen(
-                [sys.executable, "-P", "-m", "brimful.adapters.engines.runner", str(folder)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            with (folder / "runner.err").open("ab") as complaints:
+                # -P: the server's working folder must not shadow our modules.
+                runner = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "brimful.adapters.engines.runner", str(folder)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=complaints,
+                    start_new_session=True,
+                )
         except OSError as error:
             raise WorldFailed(f"cannot start {lease} in {folder}: {error.strerror}") from error
         self._runners[lease] = runner
 
     def stop(self, lease: str, *, grace_s: int) -> None:
         folder = self._folder(lease)
-        if not folder.exists() or (folder / "stop.json").exists():
-            # Asked before. Should the runner be gone and the job not, nobody is left to end it but us.
-            self._end_orphans(folder)
+        if not folder.exists():
             return
-        try:
-            write_json(folder / "stop.json", {"grace_s": grace_s})
-        except OSError as error:
-            raise WorldFailed(f"cannot ask {lease} to stop in {folder}: {error.strerror}") from error
-        started = read_json(folder / "started.json")
-        if started is not None and _held(folder / "runner.lock"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(started["pid"]), signal.SIGTERM)
-        else:
-            self._end_orphans(folder)
+        stop = _facts(folder / "stop.json")
+        if stop is None:
+            stop = {"grace_s": grace_s, "deadline_s": int(time.time()) + grace_s}
+            try:
+                write_json(folder / "stop.json", stop)
+            except OSError as error:
+                raise WorldFailed(f"cannot ask {lease} to stop in {folder}: {error.strerror}") from error
+            started = _facts(folder / "started.json")
+            if started and held(folder / "runner.lock"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(started["pid"]), signal.SIGTERM)
+                return
+        self._end_orphans(lease, deadline_s=stop.get("deadline_s", 0))
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:
-        try:
-            return [seen for lease in leases for seen in self._look(lease)]
-        except OSError as error:
-            raise WorldFailed(f"cannot look into {self._root}: {error.strerror}") from error
+        """News of each. What cannot be read of one lease is a complaint, and keeps nobody from the others."""
+        self._reap()
+        found: dict[str, str] = {}
+        seen: list[Observation] = []
+        for lease in leases:
+            try:
+                seen += self._look(lease)
+            except (BrimfulError, OSError, KeyError, TypeError, ValueError) as error:
+                problem = f"{lease} cannot be looked at: {getattr(error, 'problem', error)}"
+                found[lease] = problem
+                if self._complaints.get(lease) != problem:
+                    log.warning("%s", problem)
+        self._complaints = found
+        return seen
 
-    def log(self, lease: str, *, offset: int = 0, limit: int = 1 << 20) -> tuple[int, bytes]:
-        """Up to `limit` bytes of what it printed and where they begin; a negative offset is from the end."""
+    def complaints(self) -> Mapping[str, str]:
+        """Leases that could not be looked at the last time, and why; they count as they did before."""
+        return self._complaints
+
+    def log(self, lease: str, *, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
+        """Up to `limit` bytes of what it printed; a negative offset is from the end."""
         try:
             with (self._folder(lease) / "log").open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 start = file.seek(max(0, size + offset) if offset < 0 else min(offset, size))
-                return start, file.read(limit)
+                return LogPiece(start, file.read(limit), size)
         except FileNotFoundError:
-            return 0, b""
+            return LogPiece(0, b"", 0)
         except OSError as error:
             raise WorldFailed(f"cannot read the log of {lease}: {error.strerror}") from error
 
     def _look(self, lease: str) -> Iterator[Observation]:
         folder = self._folder(lease)
         started, alive = read_json(folder / "started.json"), self._has_runner(lease)
-        if started is not None and _held(folder / "lock"):
-            yield Observation(lease=lease, state="running", started_s=int(started["at_s"]))
+        if started is not None and held(folder / "lock"):
+            yield self._alive(lease, started)
             return
         ended = read_json(folder / "ended.json")
         if ended is None and alive:
             return  # on its way
-        if ended is None and started is None:
+        if ended is None and started is None and lease not in self._not_begun:
             yield Observation(lease=lease, state="absent")
             return
-        facts = ended or {"problem": "it vanished without a word, as after kill -9 or a reboot"}
+        if ended is None and started is not None and self._lives_on(lease):
+            yield self._alive(lease, started)
+            return
+        if ended is None:
+            problem = self._not_begun.get(lease, VANISHED)
+            ended = {"problem": problem, "at_s": None if started is None else _last_seen_s(folder, started)}
         yield Observation(
             lease=lease,
             state="ended",
             started_s=None if started is None else int(started["at_s"]),
-            ended_s=facts.get("at_s"),
-            exit_code=facts.get("exit_code"),
-            problem=str(facts["problem"]),
+            ended_s=ended.get("at_s"),
+            exit_code=ended.get("exit_code"),
+            problem=str(ended["problem"]),
         )
+
+    def _alive(self, lease: str, started: Mapping[str, Any]) -> Observation:
+        folder = self._folder(lease)
+        if not held(folder / "runner.lock"):
+            with contextlib.suppress(OSError):
+                (folder / "beat").touch(mode=0o600)  # its runner cannot any more: we have seen it live
+        return Observation(lease=lease, state="running", started_s=int(started["at_s"]))
+
+    def _lives_on(self, lease: str) -> bool:
+        """Whether anything of a job without a runner lives, though nothing of it holds the lock.
+
+        The lock is a file descriptor that programs close when they start others (Python does by default).
+        """
+        return any(marked(self._mark(lease))) or self._group(lease) is not None
+
+    def _group(self, lease: str) -> int | None:
+        """The job's process group while its first process lives; never one that merely has its number."""
+        child = _facts(self._folder(lease) / "child.json") or {}
+        if child.get("born") is None or born(int(child["group"])) != child["born"]:
+            return None
+        return int(child["group"])
+
+    def _reap(self) -> None:
+        """Hear of every runner that has ended, also of leases nobody asks about any more."""
+        for lease in list(self._runners):
+            self._has_runner(lease)
 
     def _has_runner(self, lease: str) -> bool:
         """Whether a runner of ours is alive; one that has ended is reaped on the way."""
         runner = self._runners.get(lease)
         if runner is None:
             return False
-        if runner.poll() is None:
+        code = runner.poll()
+        if code is None:
             return True
         del self._runners[lease]
+        folder = self._folder(lease)
+        if code != 0 and not any((folder / name).exists() for name in ("started.json", "ended.json")):
+            self._not_begun[lease] = f"its runner could not begin: {_last_words(folder, code)}"
         return False
 
-    def _end_orphans(self, folder: Path) -> None:
-        """Kill a job whose runner was killed. Its grace is over: the one who kept the time is dead."""
-        child = read_json(folder / "child.json")
-        if child is None or not _held(folder / "lock") or _held(folder / "runner.lock"):
+    def _end_orphans(self, lease: str, *, deadline_s: float) -> None:
+        """End a job whose runner was killed: a signal, the grace it was promised, then the last signal."""
+        folder = self._folder(lease)
+        if held(folder / "runner.lock") or not (folder / "started.json").exists():
             return
-        if born(int(child["group"])) == child["born"]:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(int(child["group"]), signal.SIGKILL)
+        late = time.time() >= deadline_s
+        if lease in self._asked and not late:
+            return
+        self._asked.add(lease)
+        number = signal.SIGKILL if late else signal.SIGTERM
+        signal_marked(self._mark(lease), number)
+        group = self._group(lease)
+        if group is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, number)
+
+    def _mark(self, lease: str) -> dict[str, str]:
+        """What every process of the lease carries, and no other: another folder's leases have its own id."""
+        return {"BRIMFUL_LEASE": lease, "BRIMFUL_ENGINE": self.identity}
 
     def _folder(self, lease: str) -> Path:
         assert re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", lease), f"{lease!r} is no name for a folder"
         return self._root / lease
 
 
-def _held(path: Path) -> bool:
-    """Whether a living process holds the lock."""
+class LogPiece(NamedTuple):
+    start: int
+    data: bytes
+    size: int  # of the whole log, now
+
+
+def _facts(path: Path) -> dict[str, Any] | None:
+    """What the file holds, and nothing where that cannot be read: a job must be stoppable all the same."""
     try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return False
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
+        return read_json(path)
+    except (BrimfulError, OSError):
+        return {}
 
 
-def _environment(job: Job, *, lease: str, node: str, gpus: Sequence[int]) -> Mapping[str, str]:
+def _last_seen_s(folder: Path, started: Mapping[str, Any]) -> int:
+    """The last proof that a job lived which ended without a word. Nobody is billed for what came after."""
+    began_s = int(started["at_s"])
+    seen_s = began_s
+    for name in ("beat", "log"):
+        with contextlib.suppress(OSError):
+            seen_s = max(seen_s, int((folder / name).stat().st_mtime))
+    booted_s = boot_s()
+    if booted_s is not None and began_s < booted_s:
+        seen_s = min(seen_s, booted_s)
+    return max(began_s, min(seen_s, int(time.time())))
+
+
+def _last_words(folder: Path, code: int) -> str:
+    """What a failed runner wrote last, which is the error itself; else its exit code."""
+    try:
+        text = (folder / "runner.err").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        text = ""
+    return text.splitlines()[-1][-SHOWN_CHARS:] if text else f"exit code {code}, and not a word"
+
+
+def _environment(job: Job, *, node: str, gpus: Sequence[int]) -> Mapping[str, str]:
     wanted = dict(job.env)
     path = wanted.pop("PATH", os.environ.get("PATH", os.defpath))
     return {
@@ -174,6 +276,5 @@ def _environment(job: Job, *, lease: str, node: str, gpus: Sequence[int]) -> Map
         **wanted,
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)),
         "BRIMFUL_JOB": job.job,
-        "BRIMFUL_LEASE": lease,
         "BRIMFUL_NODE": node,
     }

@@ -6,9 +6,12 @@ server learns of its end whenever it comes back. Everything it knows stands in i
     order.json    what to run (written by the engine)
     started.json  written before the job is started: whoever finds it never starts the job again
     child.json    the job's process group
-    stop.json     somebody wants it to end (written by the engine), with the grace period
-    ended.json    exit code and time: nothing of the job runs any more
+    beat          touched every few seconds while the runner lives: the last proof of life
+    stop.json     somebody wants it to end (written by the engine), with the grace and its deadline
+    ended.json    exit code and time: nothing of the job runs any more. Its space is taken beforehand, so
+                  that a full disk cannot swallow it
     log           what the job printed
+    runner.err    what the runner itself had to complain of
     lock          held by runner and job as long as anything of them lives: no pid can be mistaken
 """
 
@@ -25,10 +28,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from brimful.adapters.files import read_json, write_json
+from brimful.adapters.engines.processes import born
+from brimful.adapters.files import read_json, write_json, write_reserved
+from brimful.errors import BrimfulError
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 NOT_FOUND, NOT_STARTED = 127, 126  # what a shell says for these
+BEAT_S = 3.0
+GRACE_S = 10  # where the stop does not say
+PROBLEM_CHARS = 500
 
 
 def main(folder: Path) -> int:
@@ -40,41 +48,56 @@ def main(folder: Path) -> int:
             fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return 0  # another runner has it
-        if (folder / "started.json").exists():
+        if (folder / "started.json").exists() or (folder / "ended.json").exists():
             return 0  # it ran before; a job is never run twice under one lease
         if (folder / "stop.json").exists():
-            write_json(folder / "ended.json", {"exit_code": None, "problem": "stopped before it began"})
+            _write_end(folder, exit_code=None, problem="stopped before it began")
             return 0
         _adopt_orphans()
-        stopper = _Stopper(folder)  # before anybody can learn our pid and signal it
-        write_json(folder / "started.json", {"at_s": int(time.time()), "pid": os.getpid()})
-        exit_code, problem = _run(folder, order, lock.fileno(), stopper)
-        ended = {"at_s": int(time.time()), "exit_code": exit_code, "problem": problem}
-        write_json(folder / "ended.json", ended)
+        try:
+            (folder / "beat").touch(mode=0o600)
+            watch = _Watch(folder)  # before anybody can learn our pid and signal it
+            write_json(folder / "started.json", {"at_s": int(time.time()), "pid": os.getpid()})
+            log = (folder / "log").open("ab")
+        except OSError as error:
+            _write_end(folder, exit_code=None, problem=f"cannot begin in {folder}: {error.strerror}")
+            return 1
+        with log:
+            exit_code, problem = _run(folder, order, log.fileno(), lock.fileno(), watch)
+        _write_end(folder, exit_code=exit_code, problem=problem)
     return 0
 
 
-def _run(folder: Path, order: dict[str, Any], lock: int, stopper: _Stopper) -> tuple[int | None, str]:
+def _write_end(folder: Path, *, exit_code: int | None, problem: str) -> None:
+    ended = {"at_s": int(time.time()), "exit_code": exit_code, "problem": problem[:PROBLEM_CHARS]}
+    write_reserved(folder / "ended.json", ended)
+
+
+def _run(folder: Path, order: dict[str, Any], log: int, lock: int, watch: _Watch) -> tuple[int | None, str]:
     """Start the job, wait for its end and for the end of everything it started."""
-    with (folder / "log").open("ab") as log:
-        try:
-            child = subprocess.Popen(
-                order["command"],
-                cwd=order["folder"],
-                env=order["env"],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                pass_fds=[lock],
-            )
-        except OSError as error:
-            return _not_started(order, error)
-    write_json(folder / "child.json", {"group": child.pid, "born": born(child.pid)})
-    stopper.watch(child.pid)
+    try:
+        child = subprocess.Popen(
+            order["command"],
+            cwd=order["folder"],
+            env=order["env"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=[lock],
+        )
+    except OSError as error:
+        return _not_started(order, error)
+    # From here on the job runs: nothing, a full disk least of all, may end the runner before it.
+    with contextlib.suppress(OSError):
+        write_json(folder / "child.json", {"group": child.pid, "born": born(child.pid)})
+    watch.over(child.pid)
+    # Left unreaped, so that its group cannot become a stranger's before the rest of it is ended.
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    _signal_group(child.pid, signal.SIGKILL)
     code = child.wait()
-    signal.alarm(0)
-    _end_the_rest(child.pid)
+    watch.let_go()
+    _end_the_rest()
     if code < 0:
         return 128 - code, f"killed by {signal.Signals(-code).name}"
     return code, "" if code == 0 else f"exit code {code}"
@@ -88,29 +111,52 @@ def _not_started(order: dict[str, Any], error: OSError) -> tuple[int, str]:
     return NOT_STARTED, f"cannot start {order['command'][0]!r}: {error.strerror}"
 
 
-class _Stopper:
-    """On SIGTERM asks the job to end, and kills it when its grace is over."""
+class _Watch:
+    """Beside the waiting: gives a sign of life, passes a stop on, and kills when its grace is over."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._group: int | None = None
+        self._deadline_s: float | None = None
         signal.signal(signal.SIGTERM, lambda _signal, _frame: self._ask())
-        signal.signal(signal.SIGALRM, lambda _signal, _frame: self._signal(signal.SIGKILL))
+        signal.signal(signal.SIGALRM, lambda _signal, _frame: self._look())
+        signal.setitimer(signal.ITIMER_REAL, BEAT_S, BEAT_S)
 
-    def watch(self, group: int) -> None:
+    def over(self, group: int) -> None:
         self._group = group
         if (self._folder / "stop.json").exists():  # it was asked for before there was anything to stop
             self._ask()
 
-    def _ask(self) -> None:
-        if self._group is not None:
-            stop = read_json(self._folder / "stop.json") or {}
-            self._signal(signal.SIGTERM)
-            signal.alarm(max(1, int(stop.get("grace_s", 10))))
+    def let_go(self) -> None:
+        self._group = None
 
-    def _signal(self, number: int) -> None:
-        if self._group is not None:
-            _signal_group(self._group, number)
+    def _ask(self) -> None:
+        if self._group is None or self._deadline_s is not None:
+            return
+        grace_s = self._grace_s()
+        self._deadline_s = time.monotonic() + grace_s
+        _signal_group(self._group, signal.SIGTERM)
+        signal.setitimer(signal.ITIMER_REAL, min(grace_s, BEAT_S), min(grace_s, BEAT_S))
+
+    def _grace_s(self) -> int:
+        with contextlib.suppress(BrimfulError, OSError, TypeError, ValueError):
+            return max(1, int((read_json(self._folder / "stop.json") or {}).get("grace_s", GRACE_S)))
+        return GRACE_S
+
+    def _look(self) -> None:
+        with contextlib.suppress(OSError):
+            os.utime(self._folder / "beat")
+        if self._group is None:
+            return
+        if self._deadline_s is None:
+            if (self._folder / "stop.json").exists():  # the signal did not reach us
+                self._ask()
+            return
+        left_s = self._deadline_s - time.monotonic()
+        if left_s <= 0:
+            _signal_group(self._group, signal.SIGKILL)
+        elif left_s < BEAT_S:
+            signal.setitimer(signal.ITIMER_REAL, left_s, BEAT_S)
 
 
 def _signal_group(group: int, number: int) -> None:
@@ -124,9 +170,8 @@ def _adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _end_the_rest(group: int) -> None:
+def _end_the_rest() -> None:
     """A job's end is the end of all its processes: a stray one would keep holding GPU memory."""
-    _signal_group(group, signal.SIGKILL)
     while True:
         for pid in _children():
             with contextlib.suppress(ProcessLookupError):
@@ -143,14 +188,6 @@ def _children() -> list[int]:
         return [int(pid) for pid in listing.read_text().split()]
     except OSError:
         return []  # not Linux: the process group had to do
-
-
-def born(pid: int) -> str | None:
-    """When the process began, in the kernel's own count: tells it from a later one with the same pid."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return None
 
 
 if __name__ == "__main__":

@@ -1,0 +1,104 @@
+"""Processes of this machine, told apart without doubt: by what they carry, never by their number alone.
+
+A number (pid) is given to somebody else sooner or later. What a process was started with is not: every
+process of a job carries the job's mark in its environment, and hands it on to whatever it starts. Linux shows
+it in /proc; where there is no /proc nothing is found and nothing is signalled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+PROC = Path("/proc")
+GONE = "ZX"  # a zombie has ended and holds nothing; its parent has yet to hear of it
+
+
+def born(pid: int) -> str | None:
+    """When the process began, in the kernel's own count: tells it from a later one with the same pid."""
+    try:
+        # The name in brackets may hold anything, brackets and spaces too.
+        facts = (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        return None if facts[0] in GONE else facts[19]
+    except (OSError, IndexError):
+        return None
+
+
+def boot_s() -> int | None:
+    """When this machine was started: nothing that runs is older."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in (PROC / "stat").read_text().splitlines():
+            if line.startswith("btime "):
+                return int(line.split()[1])
+    return None
+
+
+def marked(mark: Mapping[str, str]) -> Iterator[int]:
+    """Our living processes that were started with these environment variables."""
+    wanted = [f"{key}={value}".encode() for key, value in mark.items()]
+    assert wanted, "everything would match"
+    for entry in _listing():
+        if entry.isdigit() and int(entry) != os.getpid() and _carries(int(entry), wanted):
+            yield int(entry)
+
+
+def signal_marked(mark: Mapping[str, str], number: int) -> int:
+    """Signal every one of them, and nobody else: the process is held fast before it is looked at again."""
+    wanted = [f"{key}={value}".encode() for key, value in mark.items()]
+    told = 0
+    for pid in marked(mark):
+        # Gone meanwhile, or a kernel without pidfd: the next attempt finds what is left.
+        with contextlib.suppress(OSError), _held_fast(pid) as handle:
+            if _carries(pid, wanted):
+                _signal(handle, number)
+                told += 1
+    return told
+
+
+def held(path: Path) -> bool:
+    """Whether a living process holds the lock."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+
+
+def _listing() -> list[str]:
+    try:
+        return [entry.name for entry in PROC.iterdir()]
+    except OSError:
+        return []
+
+
+def _carries(pid: int, wanted: list[bytes]) -> bool:
+    try:
+        # Readable for processes of our own user only, which is whom the jobs run as.
+        carried = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return all(each in carried for each in wanted)
+
+
+@contextlib.contextmanager
+def _held_fast(pid: int) -> Iterator[int]:
+    if sys.platform != "linux":
+        raise OSError("there is no pidfd here")
+    handle = os.pidfd_open(pid)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _signal(handle: int, number: int) -> None:
+    if sys.platform == "linux":
+        signal.pidfd_send_signal(handle, number)
