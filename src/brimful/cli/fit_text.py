@@ -223,8 +223,9 @@ def _gain(number: int, fix: Fix) -> list[str]:
 
 
 def _spelled(fix: Fix) -> str:
-    text = ", ".join(f"{key} {now} -> {then}" for key, (now, then) in fix.change.items())
-    return fill(text, _WIDTH - 5, subsequent_indent="     ")
+    """'batch_size 16 -> 8, …', broken after a comma only."""
+    parts = (f"{key} {now} -> {then}".replace(" ", "\xa0") for key, (now, then) in fix.change.items())
+    return fill(", ".join(parts), _WIDTH - 5, subsequent_indent="     ").replace("\xa0", " ")
 
 
 def _small_print(answer: Estimate, gpu: Gpu, reading: Reading, *, other_mib: int) -> str:

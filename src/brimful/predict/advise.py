@@ -198,6 +198,9 @@ def quickeners(training: Training, gpu: Gpu) -> list[Move]:
         if not t.tf32 and "tf32" in gpu.dense_flops_per_s:
             note = "fp32 with 10 bits of mantissa in the multiplies"
             moves.append(Move({"tf32": True}, note, keeps_numerics=False))
+    if t.dtype == "bfloat16" and not gpu.bf16:
+        note = "this card has no bf16 hardware; fp16 needs a GradScaler"
+        moves.append(Move({"dtype": "float16"}, note, keeps_numerics=False))
     if t.checkpointing != "none":
         moves.append(Move({"checkpointing": "none"}, "nothing is run twice"))
     if t.checkpointing == "full":

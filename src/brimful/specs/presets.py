@@ -15,19 +15,24 @@ from brimful.specs.names import Catalog
 
 _LLAMA: dict[str, Any] = {"gated": True, "norm": "rms", "rotary": True, "tied": False, "bias": False}
 _GPT2: dict[str, Any] = {"learned": True, "tied": True, "bias": True}
+# Tensors that gelu_new keeps: transformers writes it in Python, op by op.
+PYTHON_GELU = 4
 
 # Family -> fields of Model. `learned`: a table with a row per position, and `extra_positions` more.
 # Source: modeling_*.py of huggingface/transformers for each model_type.
 FAMILIES: dict[str, dict[str, Any]] = {
-    "gpt2": _GPT2,
-    "gpt_neo": {**_GPT2, "qkv_bias": False},
+    "gpt2": {**_GPT2, "gelu_tensors": PYTHON_GELU},
+    "gpt_neo": {**_GPT2, "qkv_bias": False, "gelu_tensors": PYTHON_GELU},
     "gpt_neox": {"rotary": True, "parallel": True, "tied": False, "bias": True},
     "opt": {**_GPT2, "extra_positions": 2},
     "mpt": {"tied": True, "bias": False},
     "falcon": {
         "rotary": True, "parallel": True, "norms": 1, "tied": True, "bias": False, "norm_bias": True,
     },
-    "phi": {"rotary": True, "parallel": True, "norms": 1, "tied": False, "bias": True, "head_bias": True},
+    "phi": {
+        "rotary": True, "parallel": True, "norms": 1, "tied": False, "bias": True, "head_bias": True,
+        "gelu_tensors": PYTHON_GELU,
+    },
     "llama": _LLAMA,
     "mistral": _LLAMA,
     "phi3": _LLAMA,

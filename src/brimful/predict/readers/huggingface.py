@@ -12,7 +12,7 @@ from typing import Any
 
 from brimful.errors import BadInput
 from brimful.specs.model import Model
-from brimful.specs.presets import FAMILIES, family_model
+from brimful.specs.presets import FAMILIES, PYTHON_GELU, family_model
 
 # Size -> what the families call it -> bounds. The first name found is taken.
 _SIZES: dict[str, tuple[tuple[str, ...], int, int]] = {
@@ -132,6 +132,9 @@ def _details(family: str, found: Mapping[str, Any], sizes: Mapping[str, Any]) ->
     attention = found.get("attn_config")
     if family == "mpt" and isinstance(attention, dict) and isinstance(attention.get("kv_n_heads"), int):
         details["kv_heads"] = attention["kv_n_heads"]
+    activation = found.get("activation_function") or found.get("hidden_act")
+    if isinstance(activation, str):
+        details["gelu_tensors"] = PYTHON_GELU if activation in ("gelu_new", "gelu_fast") else 1
     if family == "gpt_neox" and found.get("use_parallel_residual") is False:
         details["parallel"] = False
     return details
