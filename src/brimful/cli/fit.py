@@ -175,6 +175,7 @@ def _read(args: argparse.Namespace, words: list[str], config: str | None = None)
 
 def _models() -> Answer:
     from brimful.cli.fit_text import models_text
+    from brimful.predict.count import parameters
     from brimful.specs.presets import all_presets
 
     presets = all_presets()
@@ -183,7 +184,8 @@ def _models() -> Answer:
             "name": p.model.name,
             "title": p.title,
             "family": p.family,
-            "parameters": p.parameters,
+            "parameters": parameters(p.model),
+            "context_tokens": p.context_tokens,
             "source": p.source,
         }
         for p in presets

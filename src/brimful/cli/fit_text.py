@@ -98,14 +98,16 @@ def checks_text(checks: Sequence[Check]) -> str:
 
 
 def models_text(presets: Sequence[Preset]) -> str:
+    from brimful.predict.count import parameters
+
     rows = [
         (
             p.model.name,
-            f"{p.parameters / 1e9:.2f} B" if p.parameters else "-",
+            _many(parameters(p.model)),
             str(p.model.layers),
             str(p.model.width),
             str(p.model.vocab),
-            f"{p.context_tokens}",
+            str(p.context_tokens),
             p.title,
         )
         for p in presets
@@ -123,10 +125,8 @@ def models_text(presets: Sequence[Preset]) -> str:
 def _verdict(answer: Estimate, gpu: Gpu, reading: Reading) -> str:
     device = answer.memory.device_bytes
     style = {"fits": "green", "does not fit": "red"}.get(answer.verdict, "yellow")
-    size = answer.parameters
-    many = f"{size / 1e9:.2f} B" if size >= 1e9 else f"{size / 1e6:.1f} M"
     gpus = f"{reading.training.gpus} x " if reading.training.gpus > 1 else ""
-    what = f"{reading.model.name} ({many} parameters) on {gpus}{gpu.title}"
+    what = f"{reading.model.name} ({_many(answer.parameters)} parameters) on {gpus}{gpu.title}"
     gap = abs(answer.short_bytes)
     room = f"{show_bytes(gap)} to spare" if answer.fits else f"short by {show_bytes(gap)}"
     needs = f"needs {show_bytes(device.likely)} of {show_bytes(answer.usable_bytes)} usable, {room}"
@@ -240,6 +240,10 @@ def _small_print(answer: Estimate, gpu: Gpu, reading: Reading, *, other_mib: int
         said = ", ".join(f"{a.name}={a.value}" for a in answer.assumed)
         lines.append(f"assumed, as nobody said: {said}")
     return "\n".join(fill(line, _WIDTH, subsequent_indent="  ") for line in lines)
+
+
+def _many(parameters: int) -> str:
+    return f"{parameters / 1e9:.2f} B" if parameters >= 1e9 else f"{parameters / 1e6:.1f} M"
 
 
 def _between(interval: Interval, show_one: Callable[[float], str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 from brimful.predict.advise import faster, fixes, largest_batch
 from brimful.predict.count import parameters
@@ -40,6 +41,7 @@ def fit(
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
     widen = widening(unsure)
 
+    @cache
     def again(changed: Training) -> Estimate:
         return estimate(shape, changed, card, other_bytes, widen=widen)
 

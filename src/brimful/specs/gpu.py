@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from brimful.errors import NotFound
 from brimful.specs.names import Catalog
 from brimful.units import GIB
 
@@ -68,7 +69,14 @@ def _words(text: str) -> list[str]:
 
 
 _CATALOG = Catalog(
-    "gpus.toml", kind="GPU", words=_words, listing="`brimful gpus` lists them all", drops="rtx "
+    "gpus.toml",
+    kind="GPU",
+    words=_words,
+    ambiguous=lambda problem, hint: NotFound(problem, hint=hint, code="ambiguous_gpu"),
+    unknown=lambda problem, near: NotFound(
+        problem, hint=near + "`brimful gpus` lists them all", code="unknown_gpu"
+    ),
+    drops="rtx ",
 )
 
 

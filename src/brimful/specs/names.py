@@ -17,16 +17,20 @@ from brimful.errors import NotFound
 _TOO_MANY = 8  # how many choices an ambiguous name may list before it stops helping
 
 Words = Callable[[str], list[str]]  # a name -> the words that tell entries apart
+Refusal = Callable[[str, str], NotFound]  # problem and hint -> the error, with the code of its kind
 
 
 class Catalog:
     """The tables of one file, found by name, title or alias."""
 
-    def __init__(self, file: str, *, kind: str, words: Words, listing: str, drops: str = "") -> None:
-        self.kind = kind  # as a sentence says it: "GPU"
+    def __init__(
+        self, file: str, *, kind: str, words: Words, ambiguous: Refusal, unknown: Refusal, drops: str = ""
+    ) -> None:
+        self._kind = kind  # as a sentence says it: "GPU"
         self._path = Path(__file__).parent / file
         self._words = words
-        self._listing = listing  # where all of them can be seen
+        self._ambiguous = ambiguous
+        self._unknown = unknown
         self._drops = drops  # a first word people leave out: "rtx "
 
     def find(self, text: str) -> str:
@@ -47,12 +51,9 @@ class Catalog:
             return holding[0]
         if holding:
             shown = ", ".join(holding[:_TOO_MANY]) + (", …" if len(holding) > _TOO_MANY else "")
-            raise NotFound(
-                f"{text!r} may be any of {len(holding)} {self.kind}s: {shown}",
-                hint="name one of them",
-                code=f"ambiguous_{self.kind.lower()}",
-            )
-        raise self._unknown(text)
+            problem = f"{text!r} may be any of {len(holding)} {self._kind}s: {shown}"
+            raise self._ambiguous(problem, "name one of them")
+        raise self._unknown(f"no {self._kind} called {_shorten(text)!r} is known", self._near(text))
 
     def names(self) -> list[str]:
         """Every entry, in the order of the file."""
@@ -64,18 +65,14 @@ class Catalog:
 
         return tomllib.loads(self._tables[name])
 
-    def _unknown(self, text: str) -> NotFound:
+    def _near(self, text: str) -> str:
+        """'did you mean …? ' with the entries spelled most alike; empty where none is."""
         from difflib import get_close_matches
 
         spoken = {key: name for name, keys in self._index.items() for key in keys}
         close = get_close_matches(self._key(text), spoken, n=4, cutoff=0.55)
         near = dict.fromkeys(spoken[key] for key in close)
-        hint = f"did you mean {' or '.join(list(near)[:3])}? " if near else ""
-        return NotFound(
-            f"no {self.kind} called {_shorten(text)!r} is known",
-            hint=hint + self._listing,
-            code=f"unknown_{self.kind.lower()}",
-        )
+        return f"did you mean {' or '.join(list(near)[:3])}? " if near else ""
 
     def _key(self, text: str) -> str:
         return " ".join(self._words(text))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
+from brimful.errors import NotFound
 from brimful.specs.model import Model
 from brimful.specs.names import Catalog
 
@@ -85,7 +86,15 @@ def _words(text: str) -> list[str]:
     return re.findall(r"[a-z]+|\d+(?:\.\d+)*", plain)
 
 
-_CATALOG = Catalog("models.toml", kind="model", words=_words, listing="`brimful fit --models` lists them all")
+_CATALOG = Catalog(
+    "models.toml",
+    kind="model",
+    words=_words,
+    ambiguous=lambda problem, hint: NotFound(problem, hint=hint, code="ambiguous_model"),
+    unknown=lambda problem, near: NotFound(
+        problem, hint=near + "`brimful fit --models` lists them all", code="unknown_model"
+    ),
+)
 
 
 @cache
