@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from brimful.cli.commands import BAD_INPUT, YES
+from brimful.cli.commands import BAD_INPUT, WORLD_FAILED, YES
 from brimful.cli.main import main
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -48,12 +50,16 @@ def test_a_fill_for_people_is_a_table_of_means(capsys: pytest.CaptureFixture[str
         ([*FILL[:2], "--fill", "nan"], "--fill nan is out of range"),
         ([str(EXAMPLES / "fill_nodes.csv")], "holds no jobs"),
         ([str(EXAMPLES / "small.csv"), "--policy", "best"], "--policy best is not known here"),
+        ([str(EXAMPLES / "small.csv"), "--sweep", "gpus"], "--sweep 'gpus' is not understood"),
+        ([str(EXAMPLES / "small.csv"), "--sweep", "gpus=8,x"], "--sweep 'gpus=8,x' is not understood"),
+        ([str(EXAMPLES / "small.csv"), "--html", "/nowhere/x.html"], "cannot write"),
+        ([*FILL, "--html", "x.html"], "--html does not go with --fill"),
         ([str(EXAMPLES / "small.csv"), "--seeds", "0"], "out of range"),
         ([str(EXAMPLES / "small.csv"), str(EXAMPLES / "small.csv")], "more than one of the files"),
     ],
 )
 def test_what_cannot_be_done_is_said(args: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", *args]) == BAD_INPUT
+    assert main(["simulate", *args]) in (BAD_INPUT, WORLD_FAILED)
     assert words in capsys.readouterr().err
 
 
@@ -67,3 +73,72 @@ def test_a_bad_row_ends_the_run_or_is_counted(tmp_path: Path, capsys: pytest.Cap
         "rows": 2,
         "first": [f"{trace} row 3: run_s is '-1'", f"{trace} row 4: gpus is '0'"],
     }
+
+
+KEYS = {
+    "policy",
+    "seed",
+    "jobs",
+    "finished",
+    "mean_jct_h",
+    "p50_jct_h",
+    "p99_jct_h",
+    "makespan_h",
+    "mean_wait_h",
+    "allocation_rate",
+    "useful_share",
+    "worst_rho",
+    "preemptions",
+    "lost_gpu_h",
+    "deadline_met",
+    "cost_usd",
+    "cpu_s",
+    "bound",
+}
+
+
+def test_a_run_tells_everything_that_was_promised(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = data([str(EXAMPLES / "small.csv"), "--policy", "fifo", "--fleet", "2x4@1.50"], capsys)["runs"]
+    assert isinstance(runs, list)
+    (only,) = runs
+    assert set(only) >= KEYS
+    assert only["finished"] == only["jobs"] == 12
+    assert only["bound"]["mean_jct_h"] <= only["mean_jct_h"]
+
+
+def test_policies_are_compared_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", str(EXAMPLES / "small.csv"), "--policy", "fifo", "--policy", "srpt"]) == YES
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[3:5]] == ["fifo", "srpt"]
+
+
+def test_known_durations_are_told_to_the_scheduler(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["synthetic:philly?jobs=200&gpus=8&load=2", "--fleet", "1x8", "--policy", "srpt"]
+    hidden = data(args, capsys)["runs"]
+    known = data([*args, "--durations", "known"], capsys)["runs"]
+    assert isinstance(hidden, list)
+    assert isinstance(known, list)
+    assert known[0]["mean_jct_h"] < hidden[0]["mean_jct_h"]
+
+
+def test_a_sweep_says_how_few_gpus_are_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    args = [str(EXAMPLES / "small.csv"), "--policy", "fifo", "--fleet", "1x4", "--sweep", "gpus=4,8,16,32"]
+    answer = data(args, capsys)
+    runs = answer["runs"]
+    assert isinstance(runs, list)
+    assert [run["gpus"] for run in runs] == [4, 8, 16, 32]
+    assert answer["enough_gpus"] == {"fifo": 16}
+    assert main(["simulate", *args]) == YES
+    assert "fifo: 16 GPUs are enough" in capsys.readouterr().out
+
+
+def test_a_page_of_charts_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "report.html"
+    data([str(EXAMPLES / "small.csv"), "--policy", "fifo", "--html", str(page)], capsys)
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_help_does_not_load_numpy_or_plotly() -> None:
+    code = "import sys\nfrom brimful.cli.main import main\nmain(['simulate', '--help'])\n"
+    code += "sys.exit(bool({'numpy', 'plotly'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

@@ -7,32 +7,39 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from brimful.cli.commands import Answer
 from brimful.cli.render import bar, table
-from brimful.errors import BadInput
+from brimful.errors import BadInput, WorldFailed
 from brimful.fleet.node import Node
-from brimful.scheduler.cycle import Rules
-from brimful.scheduler.policies.order import ORDERS
-from brimful.sim.fleets import parse_fleet, show_fleet
+from brimful.scheduler.rules import POLICIES
+from brimful.sim.fleets import parse_fleet, scaled, show_fleet
 from brimful.sim.report import fill_report, report
 from brimful.sim.traces.read import read
 from brimful.sim.traces.reading import Skips, Trace
-from brimful.sim.world import Arrival, rehearse
+from brimful.sim.world import Arrival, Outcome, rehearse
 from brimful.units import HOUR_S, show_seconds
 
 __all__ = ["EXAMPLE", "add_arguments", "parse_fleet", "run"]
 
 EXAMPLE = """brimful simulate examples/small.csv
-brimful simulate examples/small.csv --fleet 2x4@1.50 --policy fifo --policy priority
+brimful simulate examples/small.csv --fleet 2x4@1.50 --policy fifo --policy brim
+brimful simulate examples/small.csv --policy brim --sweep gpus=4,8,16
 brimful simulate examples/fill_nodes.csv examples/fill_pods.csv --fill 1.3 --policy best-fit --policy brim"""
 
 # Kept here in words, because the placement kernels need NumPy and `--help` must not load it.
 FILL_POLICIES = ("random", "dot-product", "clustering", "packing", "best-fit", "fgd", "brim")
 MAX_SEEDS = 1000
 MAX_FILL = 100.0
+MAX_SWEEP = 50
+MAX_GPUS = 1_000_000
+# A fleet is large enough where jobs wait less than this share of the time they take.
+ENOUGH_WAIT = 0.1
+
+Runs = list[dict[str, Any]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "trace",
         metavar="TRACE",
         nargs="+",
-        help="a trace: brimful's own CSV or a public format, plain or gzip; a node list may stand beside it",
+        help="a trace: brimful's own CSV or a public format, plain or gzip (a node list may stand beside "
+        "it), or synthetic:philly?jobs=N&gpus=N",
     )
     parser.add_argument(
         "--fleet",
@@ -52,17 +60,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--policy",
         action="append",
         metavar="POLICY",
-        help=f"whose turn it is: {', '.join(sorted(ORDERS))} (default priority); with --fill, where it goes: "
-        f"{', '.join(FILL_POLICIES)} (default brim). Give it twice to compare",
+        help=f"who goes first, and where: {', '.join(sorted(POLICIES))} (default priority, as a server has "
+        f"it); with --fill: {', '.join(FILL_POLICIES)} (default brim). Give it twice to compare",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="what chance does (default 0)")
-    parser.add_argument("--seeds", type=int, default=1, metavar="K", help="run K seeds, from --seed on")
+    parser.add_argument(
+        "--seeds", type=int, default=1, metavar="K", help="with --fill, run K seeds from --seed on"
+    )
+    parser.add_argument(
+        "--durations",
+        choices=("hidden", "known"),
+        default="hidden",
+        help="whether the scheduler is told how much work each job is (default hidden)",
+    )
     parser.add_argument(
         "--fill",
         type=float,
         metavar="X",
         help="only fill: tasks come in random order and stay, until they ask for X times the fleet's GPUs",
     )
+    parser.add_argument(
+        "--sweep",
+        metavar="gpus=N,N,…",
+        help="run on fleets of about so many GPUs, the mix of nodes kept: how few would have been enough?",
+    )
+    parser.add_argument("--html", metavar="FILE", help="write charts and figures as one self-contained page")
     parser.add_argument(
         "--lenient", action="store_true", help="leave out rows that cannot be used, and say how many"
     )
@@ -74,13 +96,16 @@ def run(args: argparse.Namespace) -> Answer:
             f"--seed {args.seed} with --seeds {args.seeds} is out of range",
             hint=f"a seed from 0 on, and from 1 to {MAX_SEEDS:,} of them",
         )
+    sizes = _sweep(args.sweep)
     fleet = parse_fleet(args.fleet) if args.fleet else []
     trace, skips = read(args.trace, lenient=args.lenient, gpu_types={node.gpu for node in fleet})
     if not trace.arrivals:
         raise BadInput(f"{' '.join(args.trace)} holds no jobs", hint="give the job list beside the node list")
     nodes = fleet or trace.nodes or parse_fleet("2x4")
-    runs = _fill(args, trace, nodes) if args.fill is not None else _rehearse(args, trace, nodes)
-    data = {
+    fleets = [scaled(nodes, gpus) for gpus in sizes] or [nodes]
+    act = _rehearse if args.fill is None else _fill
+    runs = [each for some in fleets for each in act(args, trace, some)]
+    data: dict[str, Any] = {
         "gpus": sum(node.gpus for node in nodes),
         "nodes": len(nodes),
         "format": trace.format,
@@ -88,8 +113,24 @@ def run(args: argparse.Namespace) -> Answer:
         "notes": trace.notes,
         "runs": runs,
     }
-    text = _fill_text(runs) if args.fill is not None else _text(runs)
+    text = _text(runs) if args.fill is None else _fill_text(runs)
+    if sizes and args.fill is None:
+        enough = _enough(runs)
+        data["enough_gpus"] = enough
+        text += f"\n{_enough_text(enough)}"
     return Answer(data, "\n".join([_heading(args.trace, trace, nodes, skips), "", text]))
+
+
+def _sweep(text: str | None) -> list[int]:
+    if text is None:
+        return []
+    name, _, values = text.partition("=")
+    sizes = [int(part) for part in values.split(",") if part.strip().isdigit() and len(part) < 9]
+    if name != "gpus" or len(sizes) != values.count(",") + 1 or not all(1 <= n <= MAX_GPUS for n in sizes):
+        raise BadInput(f"--sweep {text!r} is not understood", hint="write gpus=64,128,256")
+    if len(sizes) > MAX_SWEEP:
+        raise BadInput(f"--sweep asks for {len(sizes)} fleets", hint=f"at most {MAX_SWEEP}")
+    return sizes
 
 
 def _policies(args: argparse.Namespace, known: Sequence[str], default: str) -> list[str]:
@@ -100,17 +141,39 @@ def _policies(args: argparse.Namespace, known: Sequence[str], default: str) -> l
     return list(dict.fromkeys(wanted))
 
 
-def _rehearse(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> list[dict[str, Any]]:
+def _rehearse(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> Runs:
+    policies = _policies(args, sorted(POLICIES), "priority")
     arrivals = _spread(trace.arrivals, nodes) if trace.gangs_may_spread else trace.arrivals
-    runs = []
-    for policy in _policies(args, sorted(ORDERS), "priority"):
+    if args.durations == "known":
+        arrivals = [replace(a, job=replace(a.job, predicted_work_s=a.work_s)) for a in arrivals]
+    runs: Runs = []
+    outcomes: list[tuple[str, Outcome]] = []
+    for policy in policies:
         began = time.process_time()
-        outcome = rehearse(arrivals, nodes, Rules(order=policy), progress=_progress("jobs"))
-        runs.append(report(outcome, policy=policy, seed=args.seed, cpu_s=time.process_time() - began))
+        outcome = rehearse(arrivals, nodes, POLICIES[policy], seed=args.seed, progress=_progress("jobs"))
+        cpu_s = time.process_time() - began
+        told = report(outcome, arrivals, nodes, policy=policy, seed=args.seed, cpu_s=cpu_s)
+        runs.append({**told, "gpus": sum(node.gpus for node in nodes)})
+        if args.html:
+            outcomes.append((policy, outcome))
+    if args.html:
+        _write_page(Path(args.html), f"{' and '.join(args.trace)} on {show_fleet(nodes)}", outcomes, runs)
     return runs
 
 
-def _fill(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> list[dict[str, Any]]:
+def _write_page(path: Path, title: str, outcomes: Sequence[tuple[str, Outcome]], runs: Runs) -> None:
+    from brimful.sim.charts import page
+
+    text = page(title, outcomes, runs)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise WorldFailed(f"cannot write {path}: {error.strerror}") from error
+
+
+def _fill(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> Runs:
+    if args.html:
+        raise BadInput("--html does not go with --fill", hint="a fill has no times to chart; use --json")
     if not 0 < args.fill <= MAX_FILL:
         raise BadInput(
             f"--fill {args.fill:g} is out of range", hint=f"from above 0 to {MAX_FILL:g}; 1.3 is usual"
@@ -128,7 +191,8 @@ def _fill(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> list
             filled = fill(
                 nodes, workload, policy=policy, seed=seed, until=args.fill, progress=_progress("tasks")
             )
-            runs.append(fill_report(filled, cpu_s=time.process_time() - began))
+            told = fill_report(filled, cpu_s=time.process_time() - began)
+            runs.append({**told, "gpus": sum(node.gpus for node in nodes)})
     return runs
 
 
@@ -161,20 +225,20 @@ def _heading(names: Sequence[str], trace: Trace, nodes: Sequence[Node], skips: S
     return "\n".join(lines)
 
 
-def _fill_text(runs: Sequence[dict[str, Any]]) -> str:
+def _fill_text(runs: Runs) -> str:
     points = list(runs[0]["allocation_at"])
-    header = ["policy", "seeds", "placed", *[f"at {point} %" for point in points], "CPU"]
+    header = ["policy", "seeds", "GPUs", "placed", *[f"at {point} %" for point in points]]
     rows = []
-    for policy in dict.fromkeys(run["policy"] for run in runs):
-        mine = [run for run in runs if run["policy"] == policy]
+    for policy, gpus in dict.fromkeys((run["policy"], run["gpus"]) for run in runs):
+        mine = [run for run in runs if (run["policy"], run["gpus"]) == (policy, gpus)]
         placed = fmean(run["placed"] / run["jobs"] for run in mine)
         rows.append(
             [
                 policy,
                 f"{len(mine)}",
+                f"{gpus:,}",
                 f"{placed:.1%}",
                 *[_mean_percent([run["allocation_at"][point] for run in mine]) for point in points],
-                f"{sum(run['cpu_s'] for run in mine):.1f} s",
             ]
         )
     note = (
@@ -189,34 +253,78 @@ def _mean_percent(values: Sequence[float | None]) -> str:
     return f"{fmean(there):.2f} %" if there else "none"
 
 
-def _text(runs: Sequence[dict[str, Any]]) -> str:
-    rows = [
-        [
-            run["policy"],
-            f"{run['finished']:,}/{run['jobs']:,}",
-            _time(run["mean_wait_h"]),
-            _time(run["mean_jct_h"]),
-            _time(run["p99_jct_h"]),
-            _time(run["makespan_h"]),
-            _share(run["allocation_rate"]),
-            "no price" if run["cost_usd"] is None else f"${run['cost_usd']:,.2f}",
-        ]
-        for run in runs
-    ]
-    header = ["policy", "finished", "mean wait", "mean JCT", "p99 JCT", "makespan", "allocated", "cost"]
-    lines = [table(header, rows, right=range(1, len(header)))]
+# Column of the comparison -> how a run shows it.
+COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "policy": lambda run: str(run["policy"]),
+    "GPUs": lambda run: f"{run['gpus']:,}",
+    "finished": lambda run: f"{run['finished']:,}/{run['jobs']:,}",
+    "mean wait": lambda run: _time(run["mean_wait_h"]),
+    "mean JCT": lambda run: _time(run["mean_jct_h"]),
+    "of bound": lambda run: _times(run["bound"]["mean_jct_ratio"]),
+    "p99 JCT": lambda run: _time(run["p99_jct_h"]),
+    "makespan": lambda run: _time(run["makespan_h"]),
+    "allocated": lambda run: _share(run["allocation_rate"]),
+    "useful": lambda run: _share(run["useful_share"]),
+    "worst rho": lambda run: _times(run["worst_rho"]),
+    "preempted": lambda run: f"{run['preemptions']:,}",
+    "cost": lambda run: "none" if run["cost_usd"] is None else f"${run['cost_usd']:,.2f}",
+}
+
+
+def _columns(runs: Runs) -> list[str]:
+    """Those that tell something: what is the same in every run has its place in the heading."""
+    dull = {
+        "GPUs": len({run["gpus"] for run in runs}) == 1,
+        "finished": all(run["finished"] == run["jobs"] for run in runs),
+        "preempted": not any(run["preemptions"] for run in runs),
+        "cost": all(run["cost_usd"] is None for run in runs),
+    }
+    return [name for name in COLUMNS if not dull.get(name, False)]
+
+
+def _text(runs: Runs) -> str:
+    names = _columns(runs)
+    rows = [[COLUMNS[name](run) for name in names] for run in runs]
+    lines = [table(names, rows, right=range(1, len(names)))]
     for run in runs:
         for job, reason in list(run["never_ran"].items())[:10]:
             lines.append(f"\n{run['policy']}: {job} never ran: {reason}")
     lines += [
         "",
-        "JCT: from submit to finish. Allocated: leased GPU time of all GPU time until the last finish.",
+        "JCT: from submit to finish. Of bound: times the least mean JCT any schedule could reach.",
+        "Allocated: leased GPU time of all; useful: work that was kept, of the most the fleet could do.",
+        "Rho: JCT over that on a private 1/N of the fleet.",
     ]
     return "\n".join(lines)
 
 
+def _enough(runs: Runs) -> dict[str, int | None]:
+    """By policy, the fewest GPUs on which all jobs finish and wait little."""
+    found: dict[str, int | None] = {}
+    for run in sorted(runs, key=lambda run: -run["gpus"]):
+        found.setdefault(run["policy"], None)
+        finished, wait, jct = run["finished"] == run["jobs"], run["mean_wait_h"], run["mean_jct_h"]
+        if finished and jct and wait is not None and wait <= ENOUGH_WAIT * jct:
+            found[run["policy"]] = run["gpus"]
+    return found
+
+
+def _enough_text(enough: dict[str, int | None]) -> str:
+    said = f"wait less than {ENOUGH_WAIT:.0%} of the time they take"
+    return "\n".join(
+        f"{policy}: {gpus:,} GPUs are enough: all jobs finish and {said}"
+        if gpus
+        else f"{policy}: none of these fleets is enough for jobs to {said}"
+        for policy, gpus in enough.items()
+    )
+
+
 def _time(hours: float | None) -> str:
     return "none" if hours is None else show_seconds(hours * HOUR_S)
+
+
+def _times(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2f}x"
 
 
 def _share(value: float | None) -> str:

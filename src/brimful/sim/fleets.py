@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +72,13 @@ def parse_fleet(text: str) -> list[Node]:
 
 def read_fleet(path: Path) -> list[Node]:
     """A fleet file: [[nodes]] tables with count, gpus, gpu, usd_per_gpu_hour and what else is known."""
+    if not path.is_file():
+        raise NotFound(f"there is no fleet file {path}", hint=HINT)
     try:
-        raw = path.open("rb").read(MAX_FILE_BYTES + 1) if path.is_file() else None
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise WorldFailed(f"cannot read {path}: {error.strerror}") from error
-    if raw is None:
-        raise NotFound(f"there is no fleet file {path}", hint=HINT)
     try:
         tables = tomllib.loads(raw.decode("utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -139,3 +141,23 @@ def show_fleet(nodes: Sequence[Node]) -> str:
         kinds[node.gpus, node.gpu] = kinds.get((node.gpus, node.gpu), 0) + 1
     words = [f"{count:,} x {gpus} {gpu}" for (gpus, gpu), count in sorted(kinds.items(), key=lambda k: -k[1])]
     return " + ".join(words[:4]) + (f" + {len(words) - 4} more kinds" if len(words) > 4 else "")
+
+
+def scaled(nodes: Sequence[Node], gpus: int) -> list[Node]:
+    """The same mix of nodes with about this many GPUs: the nearest that whole nodes allow, at least one."""
+    kinds: dict[Node, int] = {}
+    for node in nodes:
+        kind = replace(node, node="", rack="", holes=())
+        kinds[kind] = kinds.get(kind, 0) + 1
+    factor = gpus / sum(node.gpus for node in nodes)
+    if len(nodes) * factor > MAX_NODES:
+        raise BadInput(f"{gpus:,} GPUs are more than {MAX_NODES:,} nodes", hint="sweep over fewer GPUs")
+    wanted = {kind: count * factor for kind, count in kinds.items()}
+    counts = {kind: int(want) for kind, want in wanted.items()}
+    # What is missing goes to the kinds that lost most by rounding down.
+    for kind in sorted(wanted, key=lambda kind: counts[kind] - wanted[kind]):
+        have = sum(kind.gpus * count for kind, count in counts.items())
+        if have + kind.gpus / 2 <= gpus or not have:
+            counts[kind] += 1
+    kept = [kind for kind, count in counts.items() for _ in range(count)]
+    return [replace(kind, node=f"node-{i}") for i, kind in enumerate(kept)]

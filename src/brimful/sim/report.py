@@ -1,21 +1,42 @@
-"""What a rehearsal showed, as data."""
+"""What a rehearsal showed, as data. Definitions: docs/explanation/scheduling.md."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from brimful.fleet.metrics import measure
-from brimful.sim.world import Outcome
+from brimful.fleet.lease import JobState, Lease
+from brimful.fleet.metrics import measure, percentile
+from brimful.fleet.node import Node
+from brimful.sim.bound import bound, fleet_prices, gpus_by_type, priced
+from brimful.sim.world import Arrival, Outcome
 from brimful.units import HOUR_S, MICROUSD
 
 if TYPE_CHECKING:
     from brimful.sim.fill import Filled
 
+# Gangs by size: name, fewest and most GPUs.
+SIZE_CLASSES = (("1", 0, 1), ("2-4", 2, 4), ("5-8", 5, 8), ("9-64", 9, 64), ("65+", 65, 10**9))
+SHORT_S = (
+    600.0  # a slowdown is measured against at least this: a wait of a minute is no harm to a job of a second
+)
 
-def report(outcome: Outcome, *, policy: str, seed: int, cpu_s: float) -> dict[str, Any]:
+
+def report(
+    outcome: Outcome,
+    arrivals: Sequence[Arrival],
+    nodes: Sequence[Node],
+    *,
+    policy: str,
+    seed: int,
+    cpu_s: float,
+) -> dict[str, Any]:
     """One run of the `runs` list in `brimful simulate --json`. None: there was nothing to measure."""
-    priced = any(node.microusd_per_gpu_hour for node in outcome.fleet.nodes.values())
     m = measure(outcome.fleet, now_s=outcome.end_s)
+    states = list(outcome.fleet.jobs.values())
+    leases = list(outcome.fleet.leases.values())
+    rhos = _rhos(states, arrivals, nodes)
+    deadlines = [s for s in states if s.job.deadline_s is not None]
     return {
         "policy": policy,
         "seed": seed,
@@ -23,13 +44,23 @@ def report(outcome: Outcome, *, policy: str, seed: int, cpu_s: float) -> dict[st
         "finished": m.finished,
         "mean_jct_h": _hours(m.mean_jct_s),
         "p50_jct_h": _hours(m.p50_jct_s),
+        "p95_jct_h": _hours(percentile(_jcts(states), 95)),
         "p99_jct_h": _hours(m.p99_jct_s),
         "makespan_h": _hours(m.makespan_s),
         "mean_wait_h": _hours(m.mean_wait_s),
+        "mean_slowdown": _mean(_slowdowns(states, arrivals, nodes)),
         "allocation_rate": m.allocation_rate,
+        "useful_share": _useful_share(states, arrivals, nodes, outcome.end_s),
+        "worst_rho": max(rhos, default=None),
+        "unfair_share": sum(rho > 1 for rho in rhos) / len(rhos) if rhos else None,
+        "preemptions": sum(state.preemptions for state in states),
+        "lost_gpu_h": sum(_lost_gpu_s(lease, outcome.end_s) for lease in leases) / HOUR_S,
+        "deadline_met": _share(_in_time(s) for s in deadlines),
         "gpu_h": m.gpu_s / HOUR_S,
-        "cost_usd": sum(outcome.ledger.spent_microusd.values()) / MICROUSD if priced else None,
-        "never_ran": outcome.waits,
+        "cost_usd": _cost_usd(outcome),
+        "never_ran": dict(outcome.waits),
+        "by_size": _by_size(states),
+        "bound": _bound(outcome, arrivals, nodes, m.mean_jct_s, m.makespan_s),
         "cpu_s": cpu_s,
     }
 
@@ -45,6 +76,168 @@ def fill_report(filled: Filled, *, cpu_s: float) -> dict[str, Any]:
         "allocation_at": filled.allocation_at,
         "cpu_s": cpu_s,
     }
+
+
+def _jcts(states: Iterable[JobState]) -> list[float]:
+    """Finish - submit, of those that finished."""
+    return [
+        float(s.ended_s - s.submitted_s) for s in states if s.phase == "finished" and s.ended_s is not None
+    ]
+
+
+def _by_size(states: Sequence[JobState]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for name, low, high in SIZE_CLASSES:
+        mine = [state for state in states if low <= state.job.gpus <= high]
+        if not mine:
+            continue
+        jcts = _jcts(mine)
+        waits = [float(s.first_start_s - s.submitted_s) for s in mine if s.first_start_s is not None]
+        found[name] = {
+            "jobs": len(mine),
+            "finished": len(jcts),
+            "mean_jct_h": _hours(_mean(jcts)),
+            "p99_jct_h": _hours(percentile(jcts, 99)),
+            "mean_wait_h": _hours(_mean(waits)),
+        }
+    return found
+
+
+def _lost_gpu_s(lease: Lease, now_s: int) -> float:
+    """GPU time that left nothing behind: restarts, and work since the last checkpoint when it was stopped."""
+    if lease.ended_s is None or lease.started_s is None or lease.speed <= 0:
+        return 0.0
+    return lease.size * max(0.0, lease.billed_s(now_s) - lease.kept_work_s / lease.speed)
+
+
+def _useful_share(
+    states: Sequence[JobState], arrivals: Sequence[Arrival], nodes: Sequence[Node], end_s: int
+) -> float | None:
+    """Work that was kept, of the most the fleet could have done, both in GPU-seconds at the fleet's prices.
+
+    The prices (sim/bound.py) make a second on each GPU type count for what the best mix of this very work
+    gets out of it, so a job on a GPU that does not suit it shows, and no schedule comes above 1.
+    """
+    span_s = end_s - min((state.submitted_s for state in states), default=end_s)
+    fleet = gpus_by_type(nodes)
+    if span_s <= 0 or not fleet:
+        return None
+    prices = fleet_prices(arrivals, fleet)
+    able = [s for s in states if s.kept_work_s > 0]
+    useful = sum(priced(state.job, state.kept_work_s, prices) for state in able)
+    return useful / (span_s * sum(fleet.values()))
+
+
+def _alone_s(arrival: Arrival, nodes: Sequence[Node], fleet: dict[str, int]) -> float | None:
+    """Run time of the gang with a fair mix of the fleet's GPU types (Sia's rule for mixed fleets)."""
+    able = {gpu: count for gpu, count in fleet.items() if arrival.job.rate(gpu) > 0}
+    if not able or not nodes:
+        return None
+    rate = sum(arrival.job.rate(gpu) * count for gpu, count in able.items()) / sum(able.values())
+    return arrival.work_s / rate
+
+
+def _slowdowns(states: Sequence[JobState], arrivals: Sequence[Arrival], nodes: Sequence[Node]) -> list[float]:
+    """JCT over run time alone, both at least ten minutes."""
+    fleet = gpus_by_type(nodes)
+    alone = {a.job.job: _alone_s(a, nodes, fleet) for a in arrivals}
+    found = []
+    for state in states:
+        own_s = alone.get(state.job.job)
+        if state.phase == "finished" and state.ended_s is not None and own_s is not None:
+            found.append(max(state.ended_s - state.submitted_s, SHORT_S) / max(own_s, SHORT_S))
+    return found
+
+
+def _rhos(states: Sequence[JobState], arrivals: Sequence[Arrival], nodes: Sequence[Node]) -> list[float]:
+    """Finish-time fairness: JCT over that on a private 1/N of the fleet (Themis, NSDI 2020).
+
+    N is the mean number of jobs in the system during the job's life. On 1/N of the fleet a gang that is too
+    wide for its share takes as much longer as it is too wide. Jobs shorter than ten minutes are left out:
+    a ratio of seconds tells nothing.
+    """
+    fleet = gpus_by_type(nodes)
+    gpus = sum(fleet.values())
+    alone = {a.job.job: _alone_s(a, nodes, fleet) for a in arrivals}
+    over = [s for s in states if s.phase == "finished" and s.ended_s is not None]
+    crowd = _Crowd(states)
+    rhos = []
+    for state in over:
+        own_s = alone.get(state.job.job)
+        if own_s is None or own_s < SHORT_S or state.ended_s is None:
+            continue
+        others = crowd.mean(state.submitted_s, state.ended_s)
+        private_s = own_s * max(1.0, state.job.gpus * others / gpus)
+        rhos.append((state.ended_s - state.submitted_s) / private_s)
+    return rhos
+
+
+class _Crowd:
+    """How many jobs were in the system, on average, between two moments."""
+
+    def __init__(self, states: Iterable[JobState]) -> None:
+        steps: dict[int, int] = {}
+        for state in states:
+            steps[state.submitted_s] = steps.get(state.submitted_s, 0) + 1
+            if state.ended_s is not None:
+                steps[state.ended_s] = steps.get(state.ended_s, 0) - 1
+        self._times = sorted(steps)
+        self._area: dict[int, int] = {}
+        here = area = 0
+        last = self._times[0] if self._times else 0
+        for at_s in self._times:
+            area += here * (at_s - last)
+            self._area[at_s] = area
+            here += steps[at_s]
+            last = at_s
+
+    def mean(self, from_s: int, to_s: int) -> float:
+        """Both are moments at which somebody came or went."""
+        return (self._area[to_s] - self._area[from_s]) / (to_s - from_s) if to_s > from_s else 1.0
+
+
+def _in_time(state: JobState) -> bool:
+    deadline_s = state.job.deadline_s
+    return (
+        state.phase == "finished"
+        and state.ended_s is not None
+        and deadline_s is not None
+        and state.ended_s <= deadline_s
+    )
+
+
+def _cost_usd(outcome: Outcome) -> float | None:
+    if not any(node.microusd_per_gpu_hour for node in outcome.fleet.nodes.values()):
+        return None
+    return sum(outcome.ledger.spent_microusd.values()) / MICROUSD
+
+
+def _bound(
+    outcome: Outcome,
+    arrivals: Sequence[Arrival],
+    nodes: Sequence[Node],
+    mean_jct_s: float | None,
+    makespan_s: float | None,
+) -> dict[str, float | None]:
+    """The least possible for the jobs that finished, and how many times that it took."""
+    jobs = outcome.fleet.jobs
+    finished = [a for a in arrivals if jobs[a.job.job].phase == "finished"]
+    least = bound(finished, nodes)
+    return {
+        "mean_jct_h": _hours(least.mean_jct_s),
+        "makespan_h": _hours(least.makespan_s),
+        "mean_jct_ratio": mean_jct_s / least.mean_jct_s if mean_jct_s and least.mean_jct_s else None,
+        "makespan_ratio": makespan_s / least.makespan_s if makespan_s and least.makespan_s else None,
+    }
+
+
+def _share(values: Iterable[bool]) -> float | None:
+    found = list(values)
+    return sum(found) / len(found) if found else None
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def _hours(seconds: float | None) -> float | None:

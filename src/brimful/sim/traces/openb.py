@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from brimful.errors import BadInput
 from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.node import Node
-from brimful.sim.traces.reading import MAX_S, RESTART_S, Row, Skips, cell, in_order, number, table, whole
+from brimful.sim.traces.reading import MAX_S, RESTART_S, Row, Skips, entry, in_order, number, table, whole
 from brimful.sim.world import SITE, Arrival
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
@@ -58,14 +58,14 @@ def _columns(head: str) -> set[str]:
 
 
 def _node(row: Row, where: str) -> Node:
-    name = cell(row, "sn")
+    name = entry(row, "sn")
     if not name:
         raise BadInput(f"{where}: sn is empty", hint="every row needs an id of its own")
     gpus = whole(row, "gpu", where, low=0, high=MAX_NODE_GPUS)
     return Node(
         site=SITE,
         node=name,
-        gpu=cell(row, "model") or ("gpu" if gpus else "none"),
+        gpu=entry(row, "model") or ("gpu" if gpus else "none"),
         gpus=gpus,
         microusd_per_gpu_hour=0,
         declared=True,
@@ -83,7 +83,7 @@ def _pods(lines: Iterable[str], name: str, skips: Skips) -> Iterator[tuple[str, 
 
 
 def _pod(row: Row, where: str) -> Arrival:
-    name = cell(row, "name")
+    name = entry(row, "name")
     if not name:
         raise BadInput(f"{where}: name is empty", hint="every row needs an id of its own")
     gpus = whole(row, "num_gpu", where, low=0, high=MAX_NODE_GPUS)
@@ -94,19 +94,19 @@ def _pod(row: Row, where: str) -> Arrival:
         job=name,
         gpus=gpus,
         gpu_milli=milli if gpus else WHOLE_GPU,
-        gpu_types=tuple(dict.fromkeys(gpu for gpu in cell(row, "gpu_spec").split("|") if gpu)),
+        gpu_types=tuple(dict.fromkeys(gpu for gpu in entry(row, "gpu_spec").split("|") if gpu)),
         cpu_milli=whole(row, "cpu_milli", where, low=0, high=MAX_MILLI),
         memory_mib=whole(row, "memory_mib", where, low=0, high=MAX_MILLI),
-        priority={"LS": "urgent", "BE": "background"}.get(cell(row, "qos"), "normal"),
+        priority={"LS": "urgent", "BE": "background"}.get(entry(row, "qos"), "normal"),
         checkpoint_interval_s=0,
         checkpoint_cost_s=RESTART_S,
     )
-    if not cell(row, "creation_time"):
+    if not entry(row, "creation_time"):
         return Arrival(at_s=0, job=job, work_s=0)
     created = number(row, "creation_time", where, low=0, high=MAX_S)
     # A pod that was never scheduled never ran; its row tells no work.
-    begun = number(row, "scheduled_time", where, low=0, high=MAX_S) if cell(row, "scheduled_time") else None
-    ended = number(row, "deletion_time", where, low=0, high=MAX_S) if cell(row, "deletion_time") else begun
+    begun = number(row, "scheduled_time", where, low=0, high=MAX_S) if entry(row, "scheduled_time") else None
+    ended = number(row, "deletion_time", where, low=0, high=MAX_S) if entry(row, "deletion_time") else begun
     run_s = 0.0 if begun is None or ended is None else ended - begun
     if run_s < 0:
         raise BadInput(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from brimful.errors import BadInput
 from brimful.fleet.job import PRIORITIES, WHOLE_GPU, WITHIN, Job
-from brimful.sim.traces.reading import MAX_GPUS, MAX_S, Row, Skips, Source, cell, in_order, table, whole
+from brimful.sim.traces.reading import MAX_GPUS, MAX_S, Row, Skips, Source, entry, in_order, table, whole
 from brimful.sim.world import Arrival
 
 NEEDED = ("job", "submit_s", "run_s", "gpus")
@@ -55,27 +55,27 @@ def _arrivals(lines: Iterable[str], name: str, skips: Skips) -> Iterator[tuple[s
 
 
 def _arrival(row: Row, where: str) -> Arrival:
-    name = cell(row, "job")
+    name = entry(row, "job")
     if not name:
         raise BadInput(f"{where}: job is empty", hint="every row needs an id of its own")
-    priority = cell(row, "priority") or "normal"
+    priority = entry(row, "priority") or "normal"
     if priority not in PRIORITIES:
         raise BadInput(f"{where}: priority {priority!r} is not known", hint=f"one of {', '.join(PRIORITIES)}")
-    within = cell(row, "within") or "node"
+    within = entry(row, "within") or "node"
     if within not in WITHIN:
         raise BadInput(f"{where}: within {within!r} is not known", hint=f"one of {', '.join(WITHIN)}")
     more = {
         column: whole(row, column, where, low=low, high=high)
         for column, (low, high) in WHOLE_NUMBERS.items()
-        if cell(row, column)
+        if entry(row, column)
     }
     job = Job(
         job=name,
         gpus=whole(row, "gpus", where, low=1, high=MAX_GPUS),
-        name=cell(row, "name"),
-        tenant=cell(row, "tenant") or "default",
+        name=entry(row, "name"),
+        tenant=entry(row, "tenant") or "default",
         priority=priority,
-        gpu_types=tuple(gpu for gpu in cell(row, "gpu").split("|") if gpu),
+        gpu_types=tuple(gpu for gpu in entry(row, "gpu").split("|") if gpu),
         within=within,
         **more,  # type: ignore[arg-type]
     )

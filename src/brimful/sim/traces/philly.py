@@ -26,7 +26,7 @@ from brimful.sim.traces.reading import (
     Skips,
     Source,
     Trace,
-    cell,
+    entry,
     from_zero,
     in_order,
     number,
@@ -78,11 +78,11 @@ def _rows(lines: Iterable[str], name: str, skips: Skips) -> Iterator[tuple[str, 
 
 def _row(row: Row, where: str, *, job: str) -> Arrival:
     return Arrival(
-        at_s=_second(cell(row, "timestamp"), "timestamp", where),
+        at_s=_second(entry(row, "timestamp"), "timestamp", where),
         job=Job(
             job=job,
             gpus=whole(row, "num_gpus", where, low=1, high=MAX_GPUS),
-            tenant=cell(row, "cluster") or "default",
+            tenant=entry(row, "cluster") or "default",
             checkpoint_interval_s=0,
             checkpoint_cost_s=RESTART_S,
         ),

@@ -146,12 +146,12 @@ def table(
         yield f"{name} row {rows.line_num}", row
 
 
-def cell(row: Row, column: str) -> str:
+def entry(row: Row, column: str) -> str:
     return (row.get(column) or "").strip()
 
 
 def whole(row: Row, column: str, where: str, *, low: int, high: int) -> int:
-    text = cell(row, column)
+    text = entry(row, column)
     try:
         value = int(text) if len(text) <= 20 else None
     except ValueError:
@@ -162,7 +162,7 @@ def whole(row: Row, column: str, where: str, *, low: int, high: int) -> int:
 
 
 def number(row: Row, column: str, where: str, *, low: float, high: float) -> float:
-    text = cell(row, column)
+    text = entry(row, column)
     try:
         value = float(text) if len(text) <= 40 else None
     except ValueError:

@@ -24,7 +24,7 @@ from brimful.sim.traces.reading import (
     Skips,
     Source,
     Trace,
-    cell,
+    entry,
     from_zero,
     in_order,
     table,
@@ -55,19 +55,19 @@ def _rows(
 ) -> Iterator[tuple[str, Arrival]]:
     for where, row in table(lines, name=name, needed=("JobID", "Submit"), skips=skips, delimiter="|"):
         try:
-            if "." in cell(row, "JobID"):
+            if "." in entry(row, "JobID"):
                 left_out["steps"] += 1
                 continue
-            types, gpus, cpus, memory_mib = _tres(cell(row, "AllocTRES") or cell(row, "ReqTRES"), where)
+            types, gpus, cpus, memory_mib = _tres(entry(row, "AllocTRES") or entry(row, "ReqTRES"), where)
             run_s = _elapsed(row, where)
             if gpus == 0 or run_s == 0:
                 left_out["jobs without GPUs" if gpus == 0 else "jobs that never ran"] += 1
                 continue
             job = Job(
-                job=cell(row, "JobID"),
+                job=entry(row, "JobID"),
                 gpus=gpus,
-                name=cell(row, "JobName"),
-                tenant=cell(row, "Account") or cell(row, "User") or "default",
+                name=entry(row, "JobName"),
+                tenant=entry(row, "Account") or entry(row, "User") or "default",
                 gpu_types=() if any_type else types,
                 cpu_milli=cpus * 1000,
                 memory_mib=memory_mib,
@@ -100,19 +100,19 @@ def _tres(text: str, where: str) -> tuple[tuple[str, ...], int, int, int]:
 
 
 def _elapsed(row: Row, where: str) -> int:
-    if cell(row, "ElapsedRaw"):
+    if entry(row, "ElapsedRaw"):
         return whole(row, "ElapsedRaw", where, low=0, high=MAX_S)
-    found = ELAPSED.fullmatch(cell(row, "Elapsed"))
+    found = ELAPSED.fullmatch(entry(row, "Elapsed"))
     if found is None:
         raise BadInput(
-            f"{where}: Elapsed is {cell(row, 'Elapsed')[:40]!r}", hint="add ElapsedRaw to sacct's -o"
+            f"{where}: Elapsed is {entry(row, 'Elapsed')[:40]!r}", hint="add ElapsedRaw to sacct's -o"
         )
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _second(row: Row, where: str) -> int:
-    text = cell(row, "Submit")
+    text = entry(row, "Submit")
     if text.isdigit() and len(text) <= 12:  # SLURM_TIME_FORMAT=%s
         return int(text)
     try:

@@ -22,7 +22,7 @@ from brimful.sim.traces.reading import (
     Skips,
     Source,
     Trace,
-    cell,
+    entry,
     in_order,
     number,
     table,
@@ -60,7 +60,7 @@ def _rows(
 ) -> Iterator[tuple[str, Arrival]]:
     first: str | None = None
     for where, row in table(lines, name=name, needed=COLUMNS, skips=skips):
-        mine = cell(row, "workload")
+        mine = entry(row, "workload")
         first = mine if first is None else first
         if workload is None and mine != first:
             raise BadInput(
@@ -76,7 +76,7 @@ def _rows(
 
 
 def _row(row: Row, where: str) -> Arrival:
-    name, application = cell(row, "name"), cell(row, "application")
+    name, application = entry(row, "name"), entry(row, "application")
     if not name:
         raise BadInput(f"{where}: name is empty", hint="every row needs an id of its own")
     if application not in GPU_HOURS:

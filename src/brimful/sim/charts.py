@@ -1,0 +1,166 @@
+"""The report as one HTML page that needs nothing else: charts by plotly, which is packed into it.
+
+plotly is an extra (`brimful[report]`) and is imported only when a page is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+from brimful.errors import BadInput
+from brimful.sim.world import Outcome
+from brimful.units import HOUR_S, MICROUSD
+
+POINTS = 400  # of a curve over time; more cannot be told apart on a screen
+# Colours that people with any colour vision can tell apart (Okabe and Ito).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+Steps = list[tuple[int, float]]
+
+
+def page(title: str, outcomes: Sequence[tuple[str, Outcome]], runs: Sequence[dict[str, Any]]) -> str:
+    """Utilization, queue, JCT and cost of each (policy, outcome), and the table of figures below."""
+    try:
+        from plotly.graph_objects import Figure, Scatter
+        from plotly.offline import get_plotlyjs
+        from plotly.subplots import make_subplots
+    except ImportError as error:
+        raise BadInput("--html needs plotly", hint="pip install 'brimful[report]'") from error
+    names = ("GPUs allocated, per cent", "Jobs that wait", "Jobs finished within, per cent", "Spent, USD")
+    figure: Figure = make_subplots(rows=2, cols=2, subplot_titles=names)
+    for i, (policy, outcome) in enumerate(outcomes):
+        colour = COLOURS[i % len(COLOURS)]
+        curves = (allocated(outcome), queue(outcome), jct_cdf(outcome), spent(outcome))
+        for j, curve in enumerate(curves):
+            figure.add_trace(
+                Scatter(
+                    x=[x for x, _ in curve],
+                    y=[y for _, y in curve],
+                    name=policy,
+                    legendgroup=policy,
+                    showlegend=j == 0,
+                    mode="lines",
+                    line={"color": colour, "shape": "linear" if j in (0, 1) else "hv"},
+                ),
+                row=j // 2 + 1,
+                col=j % 2 + 1,
+            )
+    figure.update_xaxes(title_text="hours since the first submit")
+    figure.update_xaxes(title_text="hours from submit to finish", type="log", row=2, col=1)
+    figure.update_yaxes(rangemode="tozero")
+    figure.update_layout(height=760, margin={"t": 40}, template="plotly_white")
+    charts = figure.to_html(full_html=False, include_plotlyjs=False, div_id="charts")
+    return _page(title, get_plotlyjs(), charts, _table(runs))
+
+
+def allocated(outcome: Outcome) -> list[tuple[float, float]]:
+    """(hour, per cent of GPUs leased), each the mean over its slice of the run."""
+    gpus = sum(node.gpus for node in outcome.fleet.nodes.values())
+    steps = []
+    for lease in outcome.fleet.leases.values():
+        if lease.started_s is not None:
+            steps += [(lease.started_s, lease.size), (_end(lease.ended_s, outcome), -lease.size)]
+    return [(x, 100 * y / gpus) for x, y in _means(steps, outcome)] if gpus else []
+
+
+def queue(outcome: Outcome) -> list[tuple[float, float]]:
+    """(hour, jobs that wait), each the mean over its slice of the run."""
+    steps = []
+    for state in outcome.fleet.jobs.values():
+        since = state.submitted_s
+        for lease in state.leases:
+            steps += [(since, 1), (lease.granted_s, -1)]
+            since = _end(lease.ended_s, outcome)
+        if state.phase == "waiting":
+            steps += [(since, 1), (outcome.end_s, -1)]
+    return _means(steps, outcome)
+
+
+def jct_cdf(outcome: Outcome) -> list[tuple[float, float]]:
+    """(hours from submit to finish, per cent of finished jobs that took no longer)."""
+    jcts = sorted(
+        state.ended_s - state.submitted_s
+        for state in outcome.fleet.jobs.values()
+        if state.phase == "finished" and state.ended_s is not None
+    )
+    every = max(1, len(jcts) // POINTS)
+    kept = sorted({*range(0, len(jcts), every), len(jcts) - 1}) if jcts else []
+    return [(jcts[i] / HOUR_S, 100 * (i + 1) / len(jcts)) for i in kept]
+
+
+def spent(outcome: Outcome) -> list[tuple[float, float]]:
+    """(hour, USD billed by then), counted when a lease ends."""
+    ends = sorted(
+        (lease.ended_s, lease.billed_s(lease.ended_s) * lease.size * lease.microusd_per_gpu_hour / HOUR_S)
+        for lease in outcome.fleet.leases.values()
+        if lease.ended_s is not None
+    )
+    first_s, total, curve = _first_s(outcome), 0.0, []
+    every = max(1, len(ends) // POINTS)
+    for i, (at_s, microusd) in enumerate(ends):
+        total += microusd
+        if i % every == 0 or i == len(ends) - 1:
+            curve.append(((at_s - first_s) / HOUR_S, total / MICROUSD))
+    return curve
+
+
+def _means(steps: Iterable[tuple[int, float]], outcome: Outcome) -> list[tuple[float, float]]:
+    """A step function as its means over equal slices of time."""
+    first_s = _first_s(outcome)
+    width_s = max(1e-9, (outcome.end_s - first_s) / POINTS)
+    areas = [0.0] * POINTS
+    level, last_s = 0.0, float(first_s)
+    for at_s, change in [*sorted(steps), (outcome.end_s, 0.0)]:
+        while last_s < at_s:
+            i = min(POINTS - 1, int((last_s - first_s) / width_s))
+            until_s = min(float(at_s), first_s + (i + 1) * width_s if i < POINTS - 1 else float(at_s))
+            if until_s <= last_s:  # a slice narrower than a float can tell
+                until_s = float(at_s)
+            areas[i] += level * (until_s - last_s)
+            last_s = until_s
+        level += change
+    return [((i + 0.5) * width_s / HOUR_S, area / width_s) for i, area in enumerate(areas)]
+
+
+def _first_s(outcome: Outcome) -> int:
+    return min((state.submitted_s for state in outcome.fleet.jobs.values()), default=0)
+
+
+def _end(ended_s: int | None, outcome: Outcome) -> int:
+    return outcome.end_s if ended_s is None else ended_s
+
+
+def _table(runs: Sequence[dict[str, Any]]) -> str:
+    plain = [key for key, value in runs[0].items() if not isinstance(value, dict | list)]
+    rows = ["<tr><th></th>" + "".join(f"<th>{escape(str(run['policy']))}</th>" for run in runs) + "</tr>"]
+    for key in plain[1:]:
+        cells = "".join(f"<td>{escape(_cell(run.get(key)))}</td>" for run in runs)
+        rows.append(f"<tr><th>{escape(key)}</th>{cells}</tr>")
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "none"
+    return (
+        f"{value:,.3f}"
+        if isinstance(value, float)
+        else f"{value:,}"
+        if isinstance(value, int)
+        else str(value)
+    )
+
+
+def _page(title: str, script: str, charts: str, table: str) -> str:
+    style = (
+        "body{font:15px system-ui,sans-serif;max-width:1200px;margin:2rem auto;padding:0 1rem;color:#222}"
+        "table{border-collapse:collapse;margin-top:1rem}th,td{padding:.25rem .8rem;text-align:right;"
+        "border-bottom:1px solid #ddd}th:first-child{text-align:left;font-weight:normal}"
+    )
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{style}</style>'
+        f"<script>{script}</script></head><body><h1>{escape(title)}</h1>{charts}{table}</body></html>\n"
+    )
