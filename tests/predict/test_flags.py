@@ -49,6 +49,13 @@ def test_lora_freezes_16_bit_weights_and_qlora_4_bit_ones() -> None:
     assert (qlora.tuning, qlora.frozen_bits, qlora.targets) == ("lora", 4, 7)
 
 
+def test_what_is_said_of_an_adapter_overrules_its_defaults_in_any_order() -> None:
+    for words in (["rank=64", "qlora=True"], ["qlora=True", "rank=64"]):
+        reading = read(None, model="gpt2", overrides=words)
+        assert reading.training.rank == 64
+        assert "rank" not in {a.name for a in reading.assumed}
+
+
 def test_several_gpus_copy_the_model_unless_told_to_shard_it() -> None:
     copied = read(None, model="gpt2", overrides=["gpus=8"]).training
     sharded = read(None, model="gpt2", overrides=["gpus=8", "sharding=zero3"]).training

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,6 @@ def test_training_arguments_say_how_it_is_trained(tmp_path: Path) -> None:
     assert (training.checkpointing, training.optimizer) == ("full", "adam8bit")
     assert training.compiled
     assert training.fused_loss
-    assert reading.warnings == ()
 
 
 def test_yaml_that_names_a_published_model_is_all_it_takes(tmp_path: Path) -> None:
@@ -202,6 +202,27 @@ def test_set_and_flags_overrule_both_files_in_either_language(tmp_path: Path) ->
     assert reading.training.checkpointing == "selective"
     assert reading.model.layers == 4
     assert (reading.training.sharding, reading.training.shards) == ("zero3", 8)
+
+
+def test_weights_are_taken_as_fp32_unless_the_arguments_say_otherwise(tmp_path: Path) -> None:
+    config = write(tmp_path, "config.json", LLAMA)
+    silent = read(config, arguments=write(tmp_path, "args.json", {"bf16": True}))
+    told = read(config, arguments=write(tmp_path, "args.json", {"bf16": True, "torch_dtype": "bfloat16"}))
+
+    assert silent.training.weights_dtype == "float32"
+    assert "transformers 5 loads this checkpoint in bfloat16" in silent.warnings[0]
+    assert told.training.weights_dtype == "bfloat16"
+    assert told.warnings == ()
+
+
+def test_what_trainer_has_no_line_for_is_a_change_of_code(tmp_path: Path) -> None:
+    reading = read(None, model="gpt2", arguments=write(tmp_path, "args.json", {}))
+    change, lines_alone = reading.dialect.spell(
+        reading.training, replace(reading.training, checkpointing="selective")
+    )
+
+    assert change == {"checkpointing": ("none", "selective")}
+    assert not lines_alone
 
 
 def test_sharding_on_one_gpu_is_said_to_have_no_effect(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 The words of TRL, axolotl and LLaMA-Factory for the same things are known too. What the file leaves out takes
 Trainer's default and is listed as assumed.
-Source: training_args.py of huggingface/transformers (5.x), trl's SFTConfig and ModelConfig.
+Source: training_args.py of huggingface/transformers, trl's SFTConfig and ModelConfig. Which weights a script
+loads it does not say: fp32 with TRL and up to transformers 4, the checkpoint's own format from 5 on
+(huggingface/trl pull request 4770). fp32 is taken, as it needs more.
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ def _lines(training: Training) -> dict[str, Any]:
         "bf16": training.dtype == "bfloat16" and training.casts != "none",
         "fp16": training.dtype == "float16" and training.casts != "none",
         "tf32": training.tf32 and not training.half,
-        "gradient_checkpointing": training.checkpointing != "none",
+        "gradient_checkpointing": training.checkpointing == "full",
         "optim": optim.get(training.optimizer, training.optimizer),
         "torch_compile": training.compiled,
         "attn_implementation": {"math": "eager"}.get(training.attention, "sdpa"),
@@ -121,6 +123,7 @@ ARGUMENTS = Dialect(
     }),
     lines=_lines,
     code="the training script",
+    unsaid={"checkpointing": ("selective",), "sharding": ("zero1",), "attention": ("efficient",)},
 )  # fmt: skip
 
 

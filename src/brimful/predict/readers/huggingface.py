@@ -50,6 +50,7 @@ class Shape:
     context: int
     warnings: tuple[str, ...]
     unsure: int
+    stored: str = ""  # the format of the checkpoint's weights, where the config says
 
 
 def is_model_config(found: Mapping[str, Any]) -> bool:
@@ -83,7 +84,8 @@ def read_shape(found: Mapping[str, Any], *, name: str) -> Shape:
     sizes |= _details(family, found, sizes)
     _check(sizes, name=name)
     model = family_model(family, name=kind or family, context=context, **sizes)
-    return Shape(model, context, tuple(warnings), unsure)
+    stored = str(found.get("dtype") or found.get("torch_dtype") or "").removeprefix("torch.")[:20]
+    return Shape(model, context, tuple(warnings), unsure, stored)
 
 
 def _sizes(found: Mapping[str, Any], *, name: str) -> dict[str, Any]:

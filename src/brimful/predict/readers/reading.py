@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,30 +31,35 @@ class Dialect:
     says: frozenset[str]  # fields of Training a line of this config can set
     lines: Callable[[Training], Mapping[str, Any]]
     code: str  # what has to be edited where no line says it: "model.py"
+    unsaid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # values of a field no line can say
 
     def spell(self, before: Training, after: Training) -> tuple[Change, bool]:
         """The lines that turn one training into the other, and whether lines alone are enough."""
         changed = [f.name for f in fields(Training) if getattr(before, f.name) != getattr(after, f.name)]
         now, then = self.lines(before), self.lines(after)
         change: Change = {key: (now.get(key), then[key]) for key in then if now.get(key) != then[key]}
-        unsaid = [field for field in changed if field not in self.says]
+        unsaid = [
+            name
+            for name in changed
+            if name not in self.says or getattr(after, name) in self.unsaid.get(name, ())
+        ]
         own_now, own_then = own_lines(before), own_lines(after)
-        for field in unsaid:
-            key = _CHOSEN.get(field) or _OWN.get(field, field)
+        for name in unsaid:
+            key = _CHOSEN.get(name) or _OWN.get(name, name)
             change[key] = (own_now[key], own_then[key])
         return change, not unsaid
 
 
 def own_lines(training: Training) -> dict[str, Any]:
     """Every field of a training in our own words, those of the flags and of `--set`."""
-    values = {field.name: getattr(training, field.name) for field in fields(Training)}
+    values = {f.name: getattr(training, f.name) for f in fields(Training)}
     said = {_OWN.get(name, name): value for name, value in values.items() if name not in _CHOSEN}
     return {**said, "precision": name_of("precision", values)}
 
 
 FLAGS = Dialect(
     name="flags",
-    says=frozenset(field.name for field in fields(Training)),
+    says=frozenset(f.name for f in fields(Training)),
     lines=own_lines,
     code="the training script",
 )

@@ -120,7 +120,8 @@ def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
     training: dict[str, Any] = {}
     warnings: list[str] = []
     unsure = 0
-    for key, value in said.items():
+    # An adapter brings defaults of its own, which other words may overrule.
+    for key, value in sorted(said.items(), key=lambda pair: own_word(pair[0]) not in _TUNING):
         word = own_word(key)
         assert word is not None, key
         if word in _TUNING:

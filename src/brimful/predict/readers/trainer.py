@@ -86,6 +86,13 @@ def _read_arguments(
         for key, value in DEFAULTS.items()
         if key not in given
     ]
+    if "torch_dtype" not in given:
+        said.append(Assumption(name="torch_dtype", value="float32", why="TRL's, and transformers' up to 4"))
+        if shape.stored in ("bfloat16", "float16"):
+            warnings.append(
+                f"weights are taken as fp32; transformers 5 loads this checkpoint in {shape.stored} "
+                f"unless told otherwise: --set torch_dtype={shape.stored}"
+            )
     said.append(Assumption(name="gpus", value=1, why="torchrun says, not the file: --gpus"))
     if strange:
         more = f" and {len(strange) - _MAX_LISTED} more" if len(strange) > _MAX_LISTED else ""
