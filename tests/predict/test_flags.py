@@ -56,6 +56,12 @@ def test_what_is_said_of_an_adapter_overrules_its_defaults_in_any_order() -> Non
         assert "rank" not in {a.name for a in reading.assumed}
 
 
+def test_what_an_adapter_brings_along_is_listed() -> None:
+    assumed = {a.name: a.value for a in read(None, model="gpt2", overrides=["qlora=True"]).assumed}
+
+    assert (assumed["rank"], assumed["targets"]) == (16, 7)
+
+
 def test_several_gpus_copy_the_model_unless_told_to_shard_it() -> None:
     copied = read(None, model="gpt2", overrides=["gpus=8"]).training
     sharded = read(None, model="gpt2", overrides=["gpus=8", "sharding=zero3"]).training

@@ -225,6 +225,25 @@ def test_what_trainer_has_no_line_for_is_a_change_of_code(tmp_path: Path) -> Non
     assert not lines_alone
 
 
+def test_what_a_flag_says_is_no_longer_assumed_under_trainers_name(tmp_path: Path) -> None:
+    words = [
+        "batch_size=2",
+        "precision=bf16",
+        "optimizer=sgd",
+        "compile=True",
+        "checkpointing=full",
+        "gpus=2",
+    ]
+    reading = read(write(tmp_path, "config.json", LLAMA), overrides=words)
+
+    assert {a.name for a in reading.assumed} == {
+        "gradient_accumulation_steps",
+        "max_length",
+        "attn_implementation",
+        "use_liger_kernel",
+    }
+
+
 def test_sharding_on_one_gpu_is_said_to_have_no_effect(tmp_path: Path) -> None:
     reading = read(None, model="gpt2", arguments=write(tmp_path, "a.json", {"fsdp": "full_shard auto_wrap"}))
 

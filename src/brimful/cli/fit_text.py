@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from brimful.specs.training import Training
 
 _WIDTH = 100
+_WIDEST = 105  # of a line that is not wrapped
 _NANOGPT_PEAK_FLOPS_PER_S = 312e12  # nanoGPT divides by an A100 whatever it runs on
 
 
@@ -146,7 +147,8 @@ def _items(answer: Estimate) -> str:
     lines = [paint("Memory at the peak", "bold")]
     for item in answer.memory.items:
         share = f"{show_bytes(item.bytes):>9} {100 * item.bytes / total:3.0f} %"
-        lines.append(f"  {item.name:<{width}}  {share}  {bar(item.bytes / largest, 12)}  {item.why}".rstrip())
+        line = f"  {item.name:<{width}}  {share}  {bar(item.bytes / largest, 12)}  {item.why}".rstrip()
+        lines.append(line if len(line) <= _WIDEST else line[: _WIDEST - 2].rpartition(" ")[0] + " …")
     lines.append(f"  {'total':<{width}}  {show_bytes(total):>9}")
     return "\n".join(lines)
 

@@ -301,6 +301,8 @@ def _fix(
     estimate = predict(after)
     change, lines_alone = dialect.spell(training, after)
     note = "; ".join(move.note for move in moves)
+    if estimate.speed.peak_format != before.speed.peak_format:
+        note += f"; MFU is then of the {estimate.speed.peak_format} peak"
     return Fix(
         change=change,
         training=after,

@@ -72,6 +72,18 @@ _ALSO = {
     "world_size": "gpus",
 }
 
+# Our word -> what TrainingArguments and nanoGPT call the same.
+_ANSWERS: dict[str, tuple[str, ...]] = {
+    "batch_size": ("per_device_train_batch_size",),
+    "seq_len": ("max_length",),
+    "precision": ("bf16", "fp16", "tf32", "torch_dtype", "dtype"),
+    "optimizer": ("optim",),
+    "attention": ("attn_implementation",),
+    "checkpointing": ("gradient_checkpointing",),
+    "compile": ("torch_compile",),
+    "fused_loss": ("use_liger_kernel",),
+}
+
 WORDS: frozenset[str] = frozenset(
     {*_TRAINING_WHOLE, *_TRAINING_SWITCH, *_MODEL_WHOLE, *_MODEL_SWITCH, *_MODEL_FRAC, *_TUNING, *CHOICES}
 )
@@ -143,24 +155,21 @@ def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
         else:
             model[_MODEL_FRAC[word]] = _frac(key, value)
     _spread(reading.training, training)
-    changed = {*model, *training}
+    words = {own_word(key) for key in said}
     return replace(
         reading,
         model=_model(reading.model, model),
         training=replace(reading.training, **training),
-        assumed=tuple(
-            a for a in reading.assumed if _field(a) not in changed and own_word(a.name) not in said
-        ),
+        assumed=tuple(a for a in reading.assumed if not _answered(a, words)),
         warnings=(*reading.warnings, *warnings),
         unsure=reading.unsure + unsure,
     )
 
 
-def _field(assumption: Assumption) -> str:
-    """The field of Training or Model an assumption is about, as far as its name tells."""
-    word = own_word(assumption.name) or assumption.name
-    table = {**_TRAINING_WHOLE, **_MODEL_WHOLE}
-    return table[word][0] if word in table else _TRAINING_SWITCH.get(word, word)
+def _answered(assumption: Assumption, words: set[str | None]) -> bool:
+    """Whether one of our words says what was assumed, under whatever name its format has for it."""
+    names = {name for word in words for name in _ANSWERS.get(word or "", ())}
+    return assumption.name in names or (own_word(assumption.name) or assumption.name) in words
 
 
 def _tuning(word: str, on: bool) -> dict[str, Any]:

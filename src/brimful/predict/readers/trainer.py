@@ -86,7 +86,7 @@ def _read_arguments(
         for key, value in DEFAULTS.items()
         if key not in given
     ]
-    if "torch_dtype" not in given:
+    if "torch_dtype" not in given and "precision" not in ours:
         said.append(Assumption(name="torch_dtype", value="float32", why="TRL's, and transformers' up to 4"))
         if shape.stored in ("bfloat16", "float16"):
             warnings.append(
