@@ -180,6 +180,12 @@ def test_an_mfu_is_held_against_what_the_card_can_do(mfu: float, possible: bool)
     assert "58.3 TFLOPS" in check.why or possible
 
 
+def test_an_mfu_that_nanogpt_printed_is_told_as_a_share_of_this_card() -> None:
+    # 10 % of an A100's 312 TFLOPS are 54 % of an RTX 4070's 58.3.
+    assert "54 % of this card's" in check_mfu(0.10, forum(), CARD, nanogpt=True).why
+    assert "A100" not in check_mfu(0.10, forum(), CARD).why
+
+
 def test_a_peak_below_the_states_or_above_the_card_is_impossible() -> None:
     answer = estimate(a_model(layers=48, width=1600, heads=25), a_training(), find_gpu("a100-80gb"))
     card = find_gpu("a100-80gb")

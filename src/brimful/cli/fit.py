@@ -232,7 +232,8 @@ def _checks(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: G
 
     checks = []
     if args.measured_mfu is not None:
-        checks.append(check_mfu(args.measured_mfu, answer, gpu))
+        nanogpt = reading.dialect.name == "nanoGPT"
+        checks.append(check_mfu(args.measured_mfu, answer, gpu, nanogpt=nanogpt))
     if args.measured_tokens_per_s is not None:
         checks.append(check_rate(args.measured_tokens_per_s, answer, reading.model, reading.training, gpu))
     if args.measured_peak_gib is not None:

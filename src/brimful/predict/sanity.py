@@ -35,28 +35,30 @@ class Check:
         return {"name": self.name, "value": self.value, "possible": self.possible, "why": self.why}
 
 
-def check_mfu(value: float, answer: Estimate, gpu: Gpu) -> Check:
-    """An MFU: below 1, below what a matrix multiply reaches, and near what is predicted."""
+def check_mfu(value: float, answer: Estimate, gpu: Gpu, *, nanogpt: bool = False) -> Check:
+    """An MFU: below 1, below every published run, and beside what is predicted.
+
+    `nanogpt` says that nanoGPT may have printed it, which divides by an A100's peak whatever the card is.
+    """
     speed = answer.speed
     peak = f"{speed.peak_flops_per_s / 1e12:g} TFLOPS of {gpu.title} in {speed.peak_format}"
     own = value * _A100_FLOPS_PER_S / speed.peak_flops_per_s
-    divided = f"if nanoGPT printed it, it is a share of an A100's 312 TFLOPS: {own:.0%} of this card's"
+    other = own != value and own <= 1 and nanogpt
+    divided = f"; as nanoGPT prints it, a share of an A100's 312 TFLOPS, it is {_percent(own)} of this card's"
     if value > 1:
-        why = (
-            f"{value:.0%} of {peak} is more than the card can do; {divided if own <= 1 else 'check the unit'}"
-        )
-        return Check(name="mfu", value=value, possible=False, why=why)
-    if value > _BEST_MFU:
-        why = f"{value:.0%} of {peak} is above every published training run; was another peak used?"
-        return Check(name="mfu", value=value, possible=False, why=why)
-    return Check(name="mfu", value=value, possible=True, why=f"{_beside(value, speed.mfu)}; {divided}")
+        why = f"{_percent(value)} of {peak} is more than the card can do"
+    elif value > _BEST_MFU:
+        why = f"{_percent(value)} of {peak} is above every published training run; was another peak used?"
+    else:
+        why = _beside(value, speed.mfu)
+    return Check(name="mfu", value=value, possible=value <= _BEST_MFU, why=why + (divided if other else ""))
 
 
 def check_rate(value: float, answer: Estimate, model: Model, training: Training, gpu: Gpu) -> Check:
     """Tokens a second of one run, by the FLOPs they take."""
     flops = value / training.gpus * model_flops_per_token(model, sequence_tokens=training.sequence_tokens)
     mfu = flops / answer.speed.peak_flops_per_s
-    said = f"{value:,.0f} tokens/s are {flops / 1e12:.1f} TFLOPS on each GPU, {mfu:.0%} of {gpu.title}'s peak"
+    said = f"{value:,.0f} tokens/s are {flops / 1e12:.1f} TFLOPS on each GPU, {_percent(mfu)} of {gpu.title}'s peak"
     possible = mfu <= _BEST_MFU
     why = f"{said}; {_beside(mfu, answer.speed.mfu)}" if possible else f"{said}: more than any published run"
     return Check(name="tokens_per_s", value=value, possible=possible, why=why)
@@ -91,7 +93,11 @@ def check_peak(value_bytes: int, answer: Estimate, gpu: Gpu) -> Check:
 
 
 def _beside(value: float, predicted: Interval) -> str:
+    span = f"the predicted {_percent(predicted.low)} to {_percent(predicted.high)}"
     if predicted.low <= value <= predicted.high:
-        return f"within the predicted {predicted.low:.0%} to {predicted.high:.0%}"
-    side = "below" if value < predicted.low else "above"
-    return f"{side} the predicted {predicted.low:.0%} to {predicted.high:.0%}"
+        return f"within {span}"
+    return f"{'below' if value < predicted.low else 'above'} {span}"
+
+
+def _percent(frac: float) -> str:
+    return f"{100 * frac:.0f} %"
