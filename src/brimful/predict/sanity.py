@@ -58,7 +58,8 @@ def check_rate(value: float, answer: Estimate, model: Model, training: Training,
     """Tokens a second of one run, by the FLOPs they take."""
     flops = value / training.gpus * model_flops_per_token(model, sequence_tokens=training.sequence_tokens)
     mfu = flops / answer.speed.peak_flops_per_s
-    said = f"{value:,.0f} tokens/s are {flops / 1e12:.1f} TFLOPS on each GPU, {_percent(mfu)} of {gpu.title}'s peak"
+    rate = f"{value:,.0f} tokens/s are {flops / 1e12:.1f} TFLOPS on each GPU"
+    said = f"{rate}, {_percent(mfu)} of {gpu.title}'s peak"
     possible = mfu <= _BEST_MFU
     why = f"{said}; {_beside(mfu, answer.speed.mfu)}" if possible else f"{said}: more than any published run"
     return Check(name="tokens_per_s", value=value, possible=possible, why=why)
