@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     "fit": "will this training config fit this GPU, how fast is it, and what should change?",
     "gpus": "list the GPUs brimful knows, or show one",
     "score": "predict a table of measured runs and print how far off we are",
+    "calibrate": "correct the estimates by runs you measured yourself",
     "up": "start brimful here: API, console and scheduler, on loopback",
     "submit": "hand a command to brimful to run when GPUs are free",
     "jobs": "list jobs and why they wait",
@@ -30,7 +31,7 @@ COMMANDS: dict[str, str] = {
 
 # Shown by `brimful --help`, so that a newcomer sees where to begin.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "One job, one GPU": ("fit", "gpus", "score"),
+    "One job, one GPU": ("fit", "gpus", "score", "calibrate"),
     "A fleet": ("up", "submit", "jobs", "show", "logs", "cancel", "fleet"),
     "Rehearse": ("simulate",),
 }
