@@ -79,6 +79,14 @@ def test_a_wrong_gpu_shows_in_the_useful_share_not_in_the_allocation() -> None:
     assert figures(jobs, "1x1:new+1x1:old")["useful_share"] <= 1.0 + 1e-9
 
 
+def test_a_gang_over_two_nodes_and_a_shared_gpu_count_for_what_they_hold() -> None:
+    wide = an_arrival("wide", 0, 3600, 4, within="any")
+    assert figures([wide], "2x2")["allocation_rate"] == pytest.approx(1.0)
+    assert figures([wide], "2x2")["gpu_h"] == pytest.approx(4.0)
+    half = an_arrival("half", 0, 3600, gpu_milli=500)
+    assert figures([half], "1x1")["allocation_rate"] == pytest.approx(0.5)
+
+
 def test_sizes_are_told_apart() -> None:
     run = figures([an_arrival("a", 0, 60), an_arrival("b", 0, 120, 4), an_arrival("c", 0, 60, 8)], "2x8")
     assert list(run["by_size"]) == ["1", "2-4", "5-8"]

@@ -158,6 +158,7 @@ def test_sacct_keeps_jobs_with_gpus_and_counts_the_rest(put: Put) -> None:
     assert seven.work_s == 26 * 3600 + 3 * 60 + 4
     assert (seven.job.cpu_milli, seven.job.memory_mib, seven.job.tenant) == (64_000, 512 * 1024, "vision")
     assert (nine.job.memory_mib, nine.job.gpu_types, nine.at_s) == (2048, (), 0)
+    assert seven.job.within == "node"
     assert trace.notes == [
         "left out: 1 steps",
         "left out: 1 jobs without GPUs",

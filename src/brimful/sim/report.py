@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.metrics import measure, percentile
 from brimful.fleet.node import Node
@@ -49,14 +50,14 @@ def report(
         "makespan_h": _hours(m.makespan_s),
         "mean_wait_h": _hours(m.mean_wait_s),
         "mean_slowdown": _mean(_slowdowns(states, arrivals, nodes)),
-        "allocation_rate": m.allocation_rate,
+        "allocation_rate": _allocation_rate(outcome, nodes),
         "useful_share": _useful_share(states, arrivals, nodes, outcome.end_s),
         "worst_rho": max(rhos, default=None),
         "unfair_share": sum(rho > 1 for rho in rhos) / len(rhos) if rhos else None,
         "preemptions": sum(state.preemptions for state in states),
         "lost_gpu_h": sum(_lost_gpu_s(lease, outcome.end_s) for lease in leases) / HOUR_S,
         "deadline_met": _share(_in_time(s) for s in deadlines),
-        "gpu_h": m.gpu_s / HOUR_S,
+        "gpu_h": _leased_gpu_s(outcome) / HOUR_S,
         "cost_usd": _cost_usd(outcome),
         "never_ran": dict(outcome.waits),
         "by_size": _by_size(states),
@@ -101,6 +102,22 @@ def _by_size(states: Sequence[JobState]) -> dict[str, dict[str, Any]]:
             "mean_wait_h": _hours(_mean(waits)),
         }
     return found
+
+
+def _leased_gpu_s(outcome: Outcome) -> float:
+    """GPU time on the bills, over all nodes of a gang; a share of a GPU counts as that share."""
+    jobs = outcome.fleet.jobs
+    return sum(
+        lease.size * lease.billed_s(outcome.end_s) * jobs[lease.job].job.gpu_milli / WHOLE_GPU
+        for lease in outcome.fleet.leases.values()
+    )
+
+
+def _allocation_rate(outcome: Outcome, nodes: Sequence[Node]) -> float | None:
+    """Leased GPU time of all GPU time between the first submit and the end of the run."""
+    first_s = min((s.submitted_s for s in outcome.fleet.jobs.values()), default=outcome.end_s)
+    there_s = sum(node.good_gpus for node in nodes) * (outcome.end_s - first_s)
+    return _leased_gpu_s(outcome) / there_s if there_s > 0 else None
 
 
 def _lost_gpu_s(lease: Lease, now_s: int) -> float:

@@ -7,6 +7,7 @@ zone; only differences count. Source: github.com/msr-fiddle/philly-traces; Jeon 
 Scale Multi-Tenant GPU Clusters, USENIX ATC 2019.
 
 A job's work is the sum of its attempts. Jobs that never held a GPU are left out, and counted in a note.
+Gangs may use any GPUs: Philly's own scheduler gave up locality for those that waited.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def recognises_json(head: str) -> bool:
 def read_csv(source: Source, skips: Skips) -> Trace:
     found = from_zero(_rows(source.lines(), source.name, skips))
     arrivals = in_order(found, name=source.name, skips=skips, sort=True)
-    return Trace(format="Philly", arrivals=arrivals, gangs_may_spread=True)
+    return Trace(format="Philly", arrivals=arrivals)
 
 
 def read_json(source: Source, skips: Skips) -> Trace:
@@ -65,7 +66,7 @@ def read_json(source: Source, skips: Skips) -> Trace:
     found = from_zero(_jobs(jobs, source.name, skips, idle))
     arrivals = in_order(found, name=source.name, skips=skips, sort=True)
     notes = [f"{len(idle):,} jobs never held a GPU and are left out"] if idle else []
-    return Trace(format="Philly", arrivals=arrivals, notes=notes, gangs_may_spread=True)
+    return Trace(format="Philly", arrivals=arrivals, notes=notes)
 
 
 def _rows(lines: Iterable[str], name: str, skips: Skips) -> Iterator[tuple[str, Arrival]]:
@@ -82,6 +83,7 @@ def _row(row: Row, where: str, *, job: str) -> Arrival:
         job=Job(
             job=job,
             gpus=whole(row, "num_gpus", where, low=1, high=MAX_GPUS),
+            within="any",
             tenant=entry(row, "cluster") or "default",
             checkpoint_interval_s=0,
             checkpoint_cost_s=RESTART_S,
@@ -129,6 +131,7 @@ def _job(record: object, where: str) -> Arrival | None:
         job=Job(
             job=job,
             gpus=gpus,
+            within="any",
             name=str(record.get("user") or ""),
             tenant=str(record.get("vc") or "default"),
             checkpoint_interval_s=0,

@@ -3,9 +3,9 @@
     sacct -P -a -X -S 2026-01-01 -o JobID,User,Account,Partition,Submit,ElapsedRaw,AllocTRES,State
 
 Needed: JobID, Submit, ElapsedRaw or Elapsed, and AllocTRES or ReqTRES; User, Account and JobName are taken
-where they are there. Steps (JobIDs with a dot) are parts of a job and jobs without GPUs hold none: both are
-left out, and counted in a note. `gres/gpu:a100=8` names a GPU type, which the job is then bound to; add
-`?types=any` to the file's name to let it run on any.
+where they are there. A job on one node stays on one node, others may use any. Steps (JobIDs with a dot) are
+parts of a job and jobs without GPUs hold none: both are left out, and counted in a note. `gres/gpu:a100=8`
+names a GPU type, which the job is then bound to; add `?types=any` to the file's name to let it run on any.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def _rows(
             if "." in entry(row, "JobID"):
                 left_out["steps"] += 1
                 continue
-            types, gpus, cpus, memory_mib = _tres(entry(row, "AllocTRES") or entry(row, "ReqTRES"), where)
+            types, gpus, cpus, memory_mib, one_node = _tres(
+                entry(row, "AllocTRES") or entry(row, "ReqTRES"), where
+            )
             run_s = _elapsed(row, where)
             if gpus == 0 or run_s == 0:
                 left_out["jobs without GPUs" if gpus == 0 else "jobs that never ran"] += 1
@@ -66,6 +68,7 @@ def _rows(
             job = Job(
                 job=entry(row, "JobID"),
                 gpus=gpus,
+                within="node" if one_node else "any",
                 name=entry(row, "JobName"),
                 tenant=entry(row, "Account") or entry(row, "User") or "default",
                 gpu_types=() if any_type else types,
@@ -79,8 +82,8 @@ def _rows(
             skips.note(error)
 
 
-def _tres(text: str, where: str) -> tuple[tuple[str, ...], int, int, int]:
-    """'billing=8,cpu=64,gres/gpu:a100=8,gres/gpu=8,mem=512G,node=1' -> (('a100',), 8, 64, 524288)."""
+def _tres(text: str, where: str) -> tuple[tuple[str, ...], int, int, int, bool]:
+    """'billing=8,cpu=64,gres/gpu:a100=8,gres/gpu=8,mem=512G,node=1' -> (('a100',), 8, 64, 524288, True)."""
     types: list[str] = []
     gpus = typed = cpus = memory_mib = 0
     for part in text.split(","):
@@ -96,7 +99,7 @@ def _tres(text: str, where: str) -> tuple[tuple[str, ...], int, int, int]:
                 typed += count
         elif name == "mem" and (found := MEMORY.fullmatch(value)):
             memory_mib = int(float(found[1]) * MIB[found[2]])
-    return tuple(types), gpus or typed, cpus, memory_mib
+    return tuple(types), gpus or typed, cpus, memory_mib, "node=1" in text.split(",")
 
 
 def _elapsed(row: Row, where: str) -> int:

@@ -52,7 +52,7 @@ def recognises(head: str) -> bool:
 def read(source: Source, *, workload: str | None, skips: Skips) -> Trace:
     found = _rows(source.lines(), source.name, workload, skips)
     arrivals = in_order(found, name=source.name, skips=skips, sort=False)
-    return Trace(format="Sia", arrivals=arrivals, notes=[NOTE], gangs_may_spread=True)
+    return Trace(format="Sia", arrivals=arrivals, notes=[NOTE])
 
 
 def _rows(
@@ -89,6 +89,7 @@ def _row(row: Row, where: str) -> Arrival:
         job=Job(
             job=name,
             gpus=gpus,
+            within="any",
             name=application,
             checkpoint_interval_s=0,
             checkpoint_cost_s=RESTART_S[application],

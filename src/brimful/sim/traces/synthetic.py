@@ -60,6 +60,7 @@ def generate(shape: str, options: dict[str, str]) -> Trace:
             job=Job(
                 job=f"job-{i}",
                 gpus=size,
+                within="any",
                 tenant=f"tenant-{rng.randrange(tenants)}",
                 checkpoint_interval_s=0,
                 checkpoint_cost_s=RESTART_S,
@@ -68,7 +69,7 @@ def generate(shape: str, options: dict[str, str]) -> Trace:
         )
         for i, (at_s, (size, run_s)) in enumerate(zip(times, drawn, strict=True))
     ]
-    return Trace(format=where, arrivals=arrivals, gangs_may_spread=True)
+    return Trace(format=where, arrivals=arrivals)
 
 
 def _run_s(size: int, probability: float) -> int:
