@@ -257,6 +257,18 @@ def test_write_edits_training_arguments_too(tmp_path: Path) -> None:
     assert changed["per_device_train_batch_size"] * changed.get("gradient_accumulation_steps", 1) == 64
 
 
+def test_a_file_that_says_a_setting_twice_is_not_half_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("base_model: gpt2\nmicro_batch_size: 64\nbatch_size: 64\nbf16: true\n")
+
+    assert main(["fit", str(recipe), "--gpu", "rtx-4090", "--write"]) == 1
+
+    assert "cannot be changed line by line" in capsys.readouterr().err
+    assert "micro_batch_size: 64\nbatch_size: 64" in recipe.read_text()
+
+
 def test_a_fix_that_is_code_is_not_passed_off_as_a_patch(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", *FORUM, "--patch", "--fix", "2"]) == 1
 

@@ -1,4 +1,5 @@
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -338,6 +339,29 @@ def test_a_gigabyte_is_refused_by_its_size_alone(tmp_path: Path, name: str) -> N
 
     with pytest.raises(BadInput, match="1,073,741,824 bytes"):
         read(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("long.yaml", "report_to:\n" + "- a\n" * 250_000),
+        ("wide.yaml", "report_to:\n" + "".join(f"  k{n}: 1\n" for n in range(60_000))),
+        ("twice.json", "{" + ",".join(f'"k{n}": 1' for n in range(60_000)) + ', "k59999": 2}'),
+        ("deep.yaml", "".join(" " * n + "a:\n" for n in range(1_000))),
+    ],
+)
+def test_a_file_as_long_as_allowed_is_answered_at_once(tmp_path: Path, name: str, text: str) -> None:
+    began = time.process_time()
+    with pytest.raises(BadInput):
+        read(write(tmp_path, name, text))
+
+    assert time.process_time() - began < 5
+
+
+def test_the_folder_of_a_checkpoint_will_do(tmp_path: Path) -> None:
+    write(tmp_path, "config.json", LLAMA)
+
+    assert read(str(tmp_path)).model.layers == 32
 
 
 def test_a_model_nobody_knows_asks_for_its_config(tmp_path: Path) -> None:

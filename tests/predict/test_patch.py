@@ -1,7 +1,10 @@
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from brimful.predict.patch import patch_text, write_patched
 from brimful.predict.readers.nanogpt import read_nanogpt
@@ -103,3 +106,44 @@ def test_a_link_is_followed_and_stays_a_link(tmp_path: Path) -> None:
 
     assert link.is_symlink()
     assert real.read_text() == "batch_size = 8\n"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 512),
+    st.integers(1, 512),
+    st.booleans(),
+    st.sampled_from(["bfloat16", "float16", "float32"]),
+    st.sampled_from(
+        [
+            "",
+            "batch_size = 3\n",
+            "x = 1\nbatch_size = 4 * (\n  2\n)\n",
+            "compile: bool = True\ndtype = 'float16'",
+        ]
+    ),
+)
+def test_any_nanogpt_file_says_after_the_patch_what_it_should(
+    batch: int, steps: int, compiled: bool, dtype: str, text: str
+) -> None:
+    lines = {"batch_size": batch, "gradient_accumulation_steps": steps, "compile": compiled, "dtype": dtype}
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "config.py"
+        file.write_text(patch_text(text, lines, suffix=".py"))
+        training = read_nanogpt(file).training
+
+    assert (training.batch_size, training.accumulation) == (batch, steps)
+    assert (training.compiled, training.dtype) == (compiled, dtype)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        st.text(max_size=8), st.one_of(st.integers(), st.text(max_size=8), st.none()), max_size=5
+    ),
+    st.sampled_from([None, 1, 2, "\t"]),
+)
+def test_any_json_object_keeps_everything_else(before: dict[str, object], indent: int | str | None) -> None:
+    after = patch_text(json.dumps(before, indent=indent), {"bf16": True, "optim": "sgd"}, suffix=".json")
+
+    assert json.loads(after) == {**before, "bf16": True, "optim": "sgd"}

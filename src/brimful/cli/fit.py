@@ -258,6 +258,7 @@ def _patch(args: argparse.Namespace, answer: Estimate) -> Answer:
     lines = {key: then for key, (_, then) in change.items()}
     text = decode(read_config(plain.file, what="a config"), name=str(plain.file))
     patched = patch_text(text, lines, suffix=plain.file.suffix)
+    _hold(args, plain, patched, wanted)
     shown = {key: list(pair) for key, pair in change.items()}
     data: dict[str, Any] = {"file": str(plain.file), "change": shown, "text": patched, "backup": None}
     said = ", ".join(f"{key} {now} -> {then}" for key, (now, then) in change.items()) or "nothing to change"
@@ -267,6 +268,26 @@ def _patch(args: argparse.Namespace, answer: Estimate) -> Answer:
         return Answer(data, f"would write {plain.file}: {said}")
     backup = write_patched(plain.file, patched)
     return Answer({**data, "backup": str(backup)}, f"wrote {plain.file}: {said}\nas it was: {backup}")
+
+
+def _hold(args: argparse.Namespace, plain: Reading, patched: str, wanted: Training) -> None:
+    """Reads the patched text again: what would be printed or written must say what was predicted."""
+    from argparse import Namespace
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    assert plain.file is not None
+    with TemporaryDirectory() as folder:
+        copy = Path(folder) / plain.file.name
+        copy.write_text(patched, encoding="utf-8", newline="")
+        which = "args" if args.args else "config"
+        again = _read(Namespace(**{**vars(args), which: str(copy)}), [])
+    lines = plain.dialect.lines
+    if lines(again.training) != lines(wanted):
+        raise Refused(
+            f"{plain.file} says some of its settings in a way that cannot be changed line by line",
+            hint="change them by hand: `brimful fit` without --patch lists them",
+        )
 
 
 def _chosen(answer: Estimate, number: int | None) -> Fix | None:

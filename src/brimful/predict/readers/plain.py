@@ -53,11 +53,11 @@ def parse_json(text: str, *, name: str) -> dict[str, Any]:
         return number if math.isfinite(number) else refuse(f"{digits[:12]} is not a finite number")
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            refuse(f"{twice[:60]!r} stands there twice")
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                refuse(f"{key[:60]!r} stands there twice")
+            found[key] = value
         return found
 
     try:
@@ -107,12 +107,13 @@ def parse_yaml(text: str, *, name: str) -> dict[str, Any]:
 def _add_to_block(found: dict[str, Any], key: str, line: str) -> None:
     """A list of plain words, or settings one level down; anything deeper is left unread."""
     if line.startswith("- "):
-        kept = found[key] if isinstance(found[key], list) else []
-        found[key] = [*kept, scalar(line[2:])]
+        if not isinstance(found[key], list):
+            found[key] = []
+        found[key].append(scalar(line[2:]))
     elif (match := _KEY.match(line)) is not None:
-        kept = found[key] if isinstance(found[key], dict) else {}
-        inner = next(part for part in match.groups()[:3] if part)
-        found[key] = {**kept, inner: scalar(match[4] or "")}
+        if not isinstance(found[key], dict):
+            found[key] = {}
+        found[key][next(part for part in match.groups()[:3] if part)] = scalar(match[4] or "")
     elif found[key] is None:
         found[key] = NotRead(line[:40])
 

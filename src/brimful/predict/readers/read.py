@@ -21,6 +21,8 @@ def read(
     A .py file is nanoGPT's; .json and .yaml are Hugging Face's model config or training arguments; a name
     alone takes the flags' defaults. Each reader is imported when it is needed: start-up time is a promise.
     """
+    if config is not None and (Path(config) / "config.json").is_file():
+        config = str(Path(config) / "config.json")  # the folder of a checkpoint
     if config is not None and model is not None:
         raise BadInput("both a config and --model are given", hint="drop one: a config names its own model")
     if config is not None and Path(config).suffix.lower() not in (".json", ".yaml", ".yml"):
