@@ -18,6 +18,7 @@ class Lease:
     node: str
     gpu: str
     gpus: tuple[int, ...]
+    size: int  # GPUs held, over all nodes
     microusd_per_gpu_hour: int
     phase: str  # granted, running, ending, ended
     granted_s: int
@@ -35,11 +36,6 @@ class Lease:
     def parts(self) -> Parts:
         """(node, GPUs) for every node of the gang."""
         return ((self.node, self.gpus), *self.rest)
-
-    @property
-    def size(self) -> int:
-        """GPUs held, over all nodes."""
-        return len(self.gpus) + sum(len(gpus) for _, gpus in self.rest)
 
     def billed_s(self, now_s: int) -> int:
         """Seconds on the bill up to now. A lease that never ran costs nothing."""

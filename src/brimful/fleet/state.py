@@ -57,11 +57,16 @@ class Fleet:
         self.capacity = Capacity()
         self._limits: list[tuple[int, str]] = []  # when a lease reaches its job's budget or longest run
         self._shapes: dict[Hashable, int] = {}
+        self._of_shape: list[Job] = []
 
     def free(self, node: str) -> tuple[int, ...]:
         """Indices of the node's GPUs that nobody holds, lowest first."""
         slot = self.capacity.by_name.get(node)
         return () if slot is None else tuple(slot.free)
+
+    def job_of_shape(self, shape: int) -> Job:
+        """A job of this shape: what holds for where it may go holds for all of them."""
+        return self._of_shape[shape]
 
     def limits_due(self, now_s: int) -> Iterator[Lease]:
         """Leases whose job has used up its budget or its longest run by now."""
@@ -110,10 +115,13 @@ class Fleet:
         job = event.job
         assert job.job not in self.jobs, f"{job.job} was submitted twice"
         assert job.gpu_milli == WHOLE_GPU or job.gpus == 1, "only a share of one GPU can be asked for"
+        shape = self._shapes.setdefault(shape_of(job), len(self._shapes))
+        if shape == len(self._of_shape):
+            self._of_shape.append(job)
         state = JobState(
             job=job,
             serial=len(self.jobs),
-            shape=self._shapes.setdefault(shape_of(job), len(self._shapes)),
+            shape=shape,
             phase="waiting",
             submitted_s=event.at_s,
             leases=[],
@@ -149,6 +157,7 @@ class Fleet:
             node=event.node,
             gpu=node.gpu,
             gpus=event.gpus,
+            size=held,
             microusd_per_gpu_hour=event.microusd_per_gpu_hour,
             phase="granted",
             granted_s=event.at_s,

@@ -10,6 +10,7 @@ from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.state import Fleet, JobState, Pool
 from brimful.scheduler.draft import Draft
 from brimful.scheduler.plan import Plan, Reasons, Start, Stop
+from brimful.scheduler.policies.assign import assign, is_mixed
 from brimful.scheduler.policies.backfill import Reservation, from_s, reserve
 from brimful.scheduler.policies.offpeak import defer
 from brimful.scheduler.policies.order import running_in_order, waiting_in_order
@@ -39,6 +40,7 @@ class _Turn:
     stops: list[Stop] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
     cells: dict[str, Cell] = field(default_factory=dict)
+    targets: dict[str, Pool | None] | None = None  # at a review of a mixed fleet: each job's pool
     blocked: JobState | None = None  # the first that waits although waiting helps
 
 
@@ -70,6 +72,8 @@ def decide(
         stops=[Stop(lease=lease, reason=why) for lease, why in stops(fleet, now_s=now_s)],
     )
     turn.search.spoken_for.update(stop.lease for stop in turn.stops)
+    if is_mixed(fleet, rules):
+        _review_types(turn)
     _walk(turn)
     return Plan(
         starts=turn.starts,
@@ -84,6 +88,14 @@ def _walk(turn: _Turn) -> None:
     heads = waiting_in_order(turn.fleet, turn.rules, now_s=turn.now_s)
     while (state := heads.peek()) is not None:
         pools = allowed_pools(state.job, turn.draft, turn.prices)
+        if turn.targets is not None and not _not_now(turn, state):
+            # Everybody's type is settled: who has none waits, and so does who waits for another to leave.
+            pool = turn.targets.get(state.job.job)
+            settled = None if pool is None else place(state.job, turn.draft, pool)
+            if settled is not None:
+                _start(turn, state, settled)
+            heads.next()
+            continue
         parts = None if _not_now(turn, state) else _find(turn, state, pools)
         if parts is not None:
             _start(turn, state, parts)
@@ -101,6 +113,34 @@ def _walk(turn: _Turn) -> None:
                     return
             _keep_a_cell(turn, state, pools)
         heads.skip_group()
+
+
+def _review_types(turn: _Turn) -> None:
+    """On a fleet of several GPU types, settle who should be on which, and stop those who should change."""
+    fleet, now_s = turn.fleet, turn.now_s
+    turn.search.by_class_only = True
+    pools_of = _Pools(turn)
+    turn.targets = assign(fleet, turn.rules, pools_of, now_s=now_s)
+    for name, pool in (turn.targets or {}).items():
+        lease = fleet.jobs[name].open_lease
+        if lease is None or lease.lease in turn.search.spoken_for:
+            continue
+        if pool != fleet.nodes[lease.node].pool:
+            why = "makes room for jobs that gain more" if pool is None else f"moves to {pool.gpu}"
+            turn.stops.append(Stop(lease=lease.lease, reason=why, requeue=True))
+
+
+class _Pools(dict[int, list[Pool]]):
+    """Pools by shape, found when first asked for."""
+
+    def __init__(self, turn: _Turn) -> None:
+        self._turn = turn
+
+    def __missing__(self, shape: int) -> list[Pool]:
+        turn = self._turn
+        pools = allowed_pools(turn.fleet.job_of_shape(shape), turn.draft, turn.prices)
+        self[shape] = pools
+        return pools
 
 
 def _find(turn: _Turn, state: JobState, pools: list[Pool]) -> Parts | None:
@@ -201,7 +241,8 @@ def _look_again_s(turn: _Turn) -> int | None:
     if limit is not None:
         times.append(limit)
     waiting = len(turn.fleet.waiting) - len(turn.starts)
-    if waiting and (turn.rules.preempt == "index" or turn.rules.off_peak):
+    changing = waiting and (turn.rules.preempt == "index" or turn.rules.off_peak)
+    if changing or (len(turn.fleet.open_leases) and is_mixed(turn.fleet, turn.rules)):
         every_s = turn.rules.rerank_s
         times.append((turn.now_s // every_s + 1) * every_s)  # on the hour's grid, so that reviews coincide
     return min(times, default=None)

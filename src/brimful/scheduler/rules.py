@@ -35,8 +35,8 @@ class Rules:
     fresh_s: float = 600.0  # what a job of unknown length is expected to need when it starts
     margin: float = 2.0  # a victim must be this many times further from its end
     min_run_s: int = 300  # nobody is preempted sooner after a start
-    tries: int = 8  # blocked jobs that look for victims in one decision
-    rerank_s: int = 300  # while jobs wait, think again at least this often
+    tries: int = 4  # blocked jobs that look for victims in one decision
+    rerank_s: int = 600  # while jobs wait, think again at least this often
 
 
 # The named policies of `brimful simulate --policy`.

@@ -66,6 +66,8 @@ class Search:
         self.running = running
         self.spoken_for: set[str] = set()
         self.held: set[int] = set()
+        self.by_class_only = rules.preempt != "index"
+        self._facts: dict[str, tuple[int, float, float]] = {}
         self.tries = rules.tries if rules.preempt != "none" else 0
 
     def cell_for(self, state: JobState, pools: Sequence[Pool]) -> Cell | None:
@@ -83,7 +85,7 @@ class Search:
         self.tries -= 1
         if state.job.gpus == 1:
             single = self._one_gpu(bar, likely, pools)
-            if single is not None:
+            if single is not None or not self._is_review():
                 return single
         nodes = self._candidates(state, likely, pools)
         if any(self.draft.capacity.pools[pool].largest >= state.job.gpus for pool in pools):
@@ -95,15 +97,16 @@ class Search:
         return self._several(state, bar, nodes, pools)
 
     def _due(self, state: JobState) -> bool:
-        if state.job.gpus == 1 or self.now_s - state.waiting_since_s <= REVIEW_S:
-            return True
+        return state.job.gpus == 1 or self.now_s - state.waiting_since_s <= REVIEW_S or self._is_review()
+
+    def _is_review(self) -> bool:
         return self.now_s % self.rules.rerank_s < REVIEW_S
 
     def _likely(self, bar: tuple[int, float]) -> list[JobState]:
         """The first of each group that may stop at all; where the first may not, none of its group may."""
         found: list[JobState] = []
         for (rank, _, _), entries in self.running.items():
-            if rank < bar[0] or (rank == bar[0] and self.rules.preempt != "index"):
+            if rank < bar[0] or (rank == bar[0] and self.by_class_only):
                 continue
             first = entries[0][2]
             if (
@@ -123,7 +126,7 @@ class Search:
             slot = self.draft.capacity.by_name.get(lease.node)
             if slot is None or slot.pool not in pools:
                 continue
-            lost = lost_gpu_s(state, lease, now_s=self.now_s)
+            lost = self._lost(lease)
             if best is None or (lost, lease.lease) < best[:2]:
                 best = (lost, lease.lease, lease, slot.index)
         return None if best is None else Cell((), (best[2],), best[0])
@@ -141,21 +144,29 @@ class Search:
         return PRIORITIES[state.job.priority], work
 
     def _may_stop(self, lease: Lease, bar: tuple[int, float]) -> bool:
-        state = self.fleet.jobs[lease.job]
-        if lease.phase != "running" or lease.lease in self.spoken_for:
-            return False
-        rank = PRIORITIES[state.job.priority]
-        if rank < bar[0]:
-            return False
-        ran_s = lease.billed_s(self.now_s)
-        if ran_s < max(self.rules.min_run_s, state.job.min_run_s) + lease.setup_s:
+        """Of a lower class, or of the same and so much further from its end that the loss is worth it."""
+        facts = self._facts.get(lease.lease)
+        if facts is None:
+            facts = self._facts[lease.lease] = self._look_at(lease)
+        rank, work, lost = facts
+        if rank < bar[0] or lease.lease in self.spoken_for:
             return False
         if rank > bar[0]:
             return True
-        if self.rules.preempt != "index":
-            return False
+        return not self.by_class_only and work > max(0.0, bar[1]) * self.rules.margin + lost
+
+    def _look_at(self, lease: Lease) -> tuple[int, float, float]:
+        """(class, expected work, what a stop would lose); class -1: not to be stopped by anybody."""
+        state = self.fleet.jobs[lease.job]
+        ran_s = lease.billed_s(self.now_s)
+        if lease.phase != "running" or ran_s < max(self.rules.min_run_s, state.job.min_run_s) + lease.setup_s:
+            return -1, 0.0, 0.0
+        rank = PRIORITIES[state.job.priority]
         work = expected_work_s(state, self.rules, now_s=self.now_s)
-        return work > max(0.0, bar[1]) * self.rules.margin + lost_gpu_s(state, lease, now_s=self.now_s)
+        return rank, work, lost_gpu_s(state, lease, now_s=self.now_s)
+
+    def _lost(self, lease: Lease) -> float:
+        return self._facts[lease.lease][2]
 
     def _candidates(self, state: JobState, likely: list[JobState], pools: Sequence[Pool]) -> list[int]:
         """Nodes worth looking at: where the most likely victims run, and those with most free GPUs."""
@@ -187,11 +198,7 @@ class Search:
         if need <= 0:
             return Cell((index,), (), 0.0)
         name = self.draft.capacity.slots[index].node.node
-        able = [
-            (lost_gpu_s(self.fleet.jobs[x.job], x, now_s=self.now_s) / _on(x, name), x.lease, x)
-            for x in leases
-            if self._may_stop(x, bar)
-        ]
+        able = [(self._lost(x) / _on(x, name), x.lease, x) for x in leases if self._may_stop(x, bar)]
         if sum(_on(x, name) for _, _, x in able) < need:
             return None
         able.sort(key=lambda each: each[:2])
@@ -204,7 +211,7 @@ class Search:
             if need + _on(lease, name) <= 0:
                 chosen.remove(lease)
                 need += _on(lease, name)
-        lost = sum(lost_gpu_s(self.fleet.jobs[x.job], x, now_s=self.now_s) for x in chosen)
+        lost = sum(self._lost(x) for x in chosen)
         return Cell((index,), tuple(chosen), lost)
 
     def _several(
@@ -232,7 +239,7 @@ class Search:
             able = [x for x in leases if self._may_stop(x, bar)]
             gpus = len(self.draft.free_on(index)) + coming + sum(_on(x, slot.node.node) for x in able)
             if gpus:
-                lost = sum(lost_gpu_s(self.fleet.jobs[x.job], x, now_s=self.now_s) for x in able)
+                lost = sum(self._lost(x) for x in able)
                 emptied.append((lost / gpus, index, gpus, able))
         emptied.sort(key=lambda each: each[:2])
         chosen: dict[str, Lease] = {}
@@ -243,7 +250,7 @@ class Search:
             have += gpus
             chosen.update((x.lease, x) for x in able)
             if have >= state.job.gpus:
-                lost = sum(lost_gpu_s(self.fleet.jobs[x.job], x, now_s=self.now_s) for x in chosen.values())
+                lost = sum(self._lost(x) for x in chosen.values())
                 return Cell(tuple(taken), tuple(chosen.values()), lost)
         return None
 

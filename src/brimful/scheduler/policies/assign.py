@@ -1,0 +1,146 @@
+"""Which job on which GPU type, for a fleet of several: everybody at once, at every review.
+
+A GPU of type t is worth v(j, t) = rate(j, t) / expected work(j) to job j: the share of the job done in a
+second. The largest v per GPU choose first, then pairs that would both gain, or gain together, change places.
+That is comparative advantage (old cards take what they do nearly as well as new ones) weighed by shortest
+remaining work. It stands in for the linear program of Gavel (Narayanan et al., OSDI 2020), and unlike that
+program's time shares it names one type per job, so that nobody is moved without a gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from brimful.fleet.job import PRIORITIES
+from brimful.fleet.lease import JobState
+from brimful.fleet.node import Pool
+from brimful.fleet.state import Fleet
+from brimful.scheduler.policies.order import expected_work_s
+from brimful.scheduler.policies.preempt import REVIEW_S, lost_gpu_s
+from brimful.scheduler.rules import Rules
+
+SWAPS_UP_TO = 300  # jobs: swapping looks at pairs
+ROUNDS = 4
+NEARLY = 1e-12
+
+
+@dataclass(slots=True)
+class _Want:
+    state: JobState
+    rank: int
+    worth: dict[Pool, float]
+    at: Pool | None = None
+
+
+def is_mixed(fleet: Fleet, rules: Rules) -> bool:
+    return rules.move and len({pool.gpu for pool in fleet.capacity.pools}) > 1
+
+
+def assign(
+    fleet: Fleet, rules: Rules, pools_of: Mapping[int, Sequence[Pool]], *, now_s: int
+) -> dict[str, Pool | None] | None:
+    """The pool each job that waits or may be moved should be in; None for those that should wait.
+
+    Returns nothing between reviews. Jobs that were just started or are about to end stay where they are.
+    """
+    if now_s % rules.rerank_s >= REVIEW_S:
+        return None
+    room = {pool: index.gpus for pool, index in fleet.capacity.pools.items()}
+    wants: list[_Want] = []
+    for lease in fleet.open_leases.values():
+        state, slot = fleet.jobs[lease.job], fleet.capacity.by_name.get(lease.node)
+        if slot is None:
+            continue
+        if lease.phase == "running" and _may_move(state, rules, now_s=now_s):
+            want = _want(state, pools_of[state.shape], rules, now_s=now_s)
+            if slot.pool in want.worth:
+                wants.append(want)
+                continue
+        room[slot.pool] -= lease.size
+    wants += [_want(state, pools_of[state.shape], rules, now_s=now_s) for state in fleet.waiting.values()]
+    wants.sort(key=lambda want: want.state.serial)  # whether a job waits or runs must not change the outcome
+    _greedy(wants, room)
+    if len(wants) <= SWAPS_UP_TO:
+        _swap(wants, room)
+    return {want.state.job.job: want.at for want in wants}
+
+
+def _may_move(state: JobState, rules: Rules, *, now_s: int) -> bool:
+    """It has run its least time, and moving throws away little of what it still has to do."""
+    lease = state.open_lease
+    assert lease is not None
+    # At least a second: whoever was moved a moment ago is not moved again in the same review.
+    if lease.billed_s(now_s) < max(1, rules.min_run_s, state.job.min_run_s) + lease.setup_s:
+        return False
+    return lost_gpu_s(state, lease, now_s=now_s) * 10 <= expected_work_s(state, rules, now_s=now_s)
+
+
+def _want(state: JobState, pools: Sequence[Pool], rules: Rules, *, now_s: int) -> _Want:
+    job = state.job
+    aged_s = rules.ageing * max(0, now_s - state.waiting_since_s) if state.open_lease is None else 0.0
+    left = max(1.0, expected_work_s(state, rules, now_s=now_s) - aged_s)
+    return _Want(
+        state, PRIORITIES[job.priority], {pool: job.rate(pool.gpu) * job.gpus / left for pool in pools}
+    )
+
+
+def _greedy(wants: list[_Want], room: dict[Pool, int]) -> None:
+    pairs = sorted(
+        (
+            (want.rank, -worth / max(1, want.state.job.gpus), want.state.serial, pool, want)
+            for want in wants
+            for pool, worth in want.worth.items()
+        ),
+        key=lambda pair: pair[:4],
+    )
+    for _, _, _, pool, want in pairs:
+        if want.at is None and room[pool] >= want.state.job.gpus:
+            want.at = pool
+            room[pool] -= want.state.job.gpus
+
+
+def _swap(wants: list[_Want], room: dict[Pool, int]) -> None:
+    """Change places in pairs while the two together gain; the first few rounds find nearly all there is."""
+    for _ in range(ROUNDS):
+        changed = False
+        for i, one in enumerate(wants):
+            changed |= _go_elsewhere(one, room)
+            for other in wants[:i]:
+                if one.at is not other.at and one.rank == other.rank:
+                    changed |= _trade(one, other, room)
+        if not changed:
+            return
+
+
+def _go_elsewhere(want: _Want, room: dict[Pool, int]) -> bool:
+    gpus = want.state.job.gpus
+    for pool, worth in want.worth.items():
+        if pool != want.at and room[pool] >= gpus and worth > _worth(want, want.at) + NEARLY:
+            if want.at is not None:
+                room[want.at] += gpus
+            room[pool] -= gpus
+            want.at = pool
+            return True
+    return False
+
+
+def _trade(one: _Want, other: _Want, room: dict[Pool, int]) -> bool:
+    a, b = one.at, other.at
+    if a == b or (b is not None and b not in one.worth) or (a is not None and a not in other.worth):
+        return False
+    if _worth(one, b) + _worth(other, a) <= _worth(one, a) + _worth(other, b) + NEARLY:
+        return False
+    more = one.state.job.gpus - other.state.job.gpus  # that leave a and come to b
+    if (a is not None and room[a] + more < 0) or (b is not None and room[b] - more < 0):
+        return False
+    if a is not None:
+        room[a] += more
+    if b is not None:
+        room[b] -= more
+    one.at, other.at = b, a
+    return True
+
+
+def _worth(want: _Want, pool: Pool | None) -> float:
+    return 0.0 if pool is None else want.worth[pool]
