@@ -194,7 +194,10 @@ def _models() -> Answer:
 
 
 def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
-    """The config as it is, and beside it each variant: another file, or `--set` words joined by commas."""
+    """The config as it is, and beside it each variant: another file, or `--set` words joined by commas.
+
+    Where it does not fit as it is, brimful's own fix is the last row.
+    """
     from pathlib import Path
 
     from brimful.cli.fit_text import compare_text
@@ -207,6 +210,7 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
             compared.append((what.replace(",", ", "), _read(args, [*words, *_split(what)])))
         else:
             compared.append((Path(what).name, _read(args, [], config=what)))
+    compared += _own_fix(args, reading, gpu, [other.training for _, other in compared])
     rows = [
         (name, r, estimate(r.model, r.training, gpu, args.other_mib * MIB, widen=widening(r.unsure)))
         for name, r in compared
@@ -218,6 +222,21 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
         ]
     }
     return Answer(data, compare_text(rows, gpu))
+
+
+def _own_fix(
+    args: argparse.Namespace, reading: Reading, gpu: Gpu, others: list[Training]
+) -> list[tuple[str, Reading]]:
+    from dataclasses import replace
+
+    from brimful.predict.fit import fit_reading
+
+    fixes = fit_reading(reading, gpu, args.other_mib * MIB).fixes
+    best = next((fix for fix in fixes if fix.fits), None)
+    if best is None or best.training in others:
+        return []
+    said = ", ".join(f"{key}={then}" for key, (_, then) in best.change.items())
+    return [(f"brimful's fix: {said}", replace(reading, training=best.training))]
 
 
 def _split(what: str) -> list[str]:
