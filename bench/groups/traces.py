@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,16 @@ CASES = (
 )
 
 
+# Peers' simulators, run on this project's machine on 2026-11-15: (what, jobs, CPU seconds).
+PEERS = (
+    ("Gavel, generated jobs on 108 GPUs, FIFO", 200, 18.7),
+    ("Gavel, the same, heterogeneity-aware LAS", 200, 25.5),
+    ("Sia's simulator, 160 jobs on 64 GPUs, Gavel's policy", 160, 79.9),
+    ("Sia's simulator, the same, Sia's policy", 160, 518.0),
+    ("FGD's simulator, openb on every 8th node", 1361, 67.1),
+)
+
+
 def benchmarks() -> Iterator[Benchmark]:
     made = ["synthetic:philly?jobs=500&gpus=64"]
     arrivals, nodes = read(made)[0].arrivals, parse_fleet("8x8")
@@ -71,8 +81,12 @@ def benchmarks() -> Iterator[Benchmark]:
 
 
 def tables() -> dict[str, str]:
-    """One table a case, named `trace-` and its name."""
-    return {f"trace-{case.name}": _table(case) for case in CASES if DATA.is_dir()}
+    """One table a case, named `trace-` and its name, and the speed of all beside peers."""
+    if not DATA.is_dir():
+        return {}
+    found = {case.name: _runs(case) for case in CASES}
+    told = {f"trace-{name}": _table(runs) for name, runs in found.items()}
+    return {**told, "speed": _speed(found)}
 
 
 def known(arrivals: Sequence[Arrival]) -> list[Arrival]:
@@ -87,35 +101,43 @@ def run(arrivals: Sequence[Arrival], fleet: str, policy: str) -> dict[str, Any]:
     return report(outcome, arrivals, nodes, policy=policy, seed=0, cpu_s=cpu_s)
 
 
-def _table(case: Case) -> str:
+def _runs(case: Case) -> list[dict[str, Any]]:
     hidden = read([str(DATA / name) for name in case.files])[0].arrivals
-    header = [
-        "policy",
-        "durations",
-        "mean JCT, h",
-        "of bound",
-        "p99 JCT, h",
-        "makespan, h",
-        "useful",
-        "worst rho",
-        "preemptions",
-        "CPU s",
+    return [
+        {**run(known(hidden) if told else hidden, case.fleet, policy), "known": told}
+        for policy, told in case.runs
     ]
-    rows = []
-    for policy, told in case.runs:
-        found = run(known(hidden) if told else hidden, case.fleet, policy)
-        rows.append(
-            [
-                policy,
-                "known" if told else "hidden",
-                f"{found['mean_jct_h']:.2f}",
-                f"{found['bound']['mean_jct_ratio']:.2f}x",
-                f"{found['p99_jct_h']:.1f}",
-                f"{found['makespan_h']:,.1f}",
-                f"{found['useful_share']:.1%}",
-                f"{found['worst_rho']:.2f}",
-                f"{found['preemptions']:,}",
-                f"{found['cpu_s']:.1f}",
-            ]
-        )
-    return markdown(header, rows)
+
+
+# Column -> how a run shows it.
+COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "policy": lambda run: str(run["policy"]),
+    "durations": lambda run: "known" if run["known"] else "hidden",
+    "mean JCT, h": lambda run: f"{run['mean_jct_h']:.2f}",
+    "of bound": lambda run: f"{run['bound']['mean_jct_ratio']:.2f}x",
+    "p99 JCT, h": lambda run: f"{run['p99_jct_h']:.1f}",
+    "makespan, h": lambda run: f"{run['makespan_h']:,.1f}",
+    "useful": lambda run: f"{run['useful_share']:.1%}",
+    "worst rho": lambda run: f"{run['worst_rho']:.2f}",
+    "preemptions": lambda run: f"{run['preemptions']:,}",
+    "CPU s": lambda run: f"{run['cpu_s']:.1f}",
+}
+
+
+def _table(runs: Sequence[dict[str, Any]]) -> str:
+    return markdown(list(COLUMNS), [[show(run) for show in COLUMNS.values()] for run in runs])
+
+
+def _speed(found: dict[str, list[dict[str, Any]]]) -> str:
+    rows = [
+        [f"brimful, {name} on {case.fleet}, {run['policy']}", run["jobs"], run["cpu_s"]]
+        for case in CASES
+        for name, runs in found.items()
+        for run in runs
+        if name == case.name and run["policy"] == "brim" and not run["known"]
+    ]
+    header = ["simulator", "jobs", "CPU s", "jobs per CPU s"]
+    cells = [
+        [name, f"{jobs:,}", f"{cpu_s:.1f}", f"{jobs / cpu_s:,.1f}"] for name, jobs, cpu_s in [*rows, *PEERS]
+    ]
+    return markdown(header, cells)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from brimful.fleet.job import WHOLE_GPU
@@ -36,7 +36,8 @@ def report(
     m = measure(outcome.fleet, now_s=outcome.end_s)
     states = list(outcome.fleet.jobs.values())
     leases = list(outcome.fleet.leases.values())
-    rhos = _rhos(states, arrivals, nodes)
+    alone = _alone_s(arrivals, nodes)
+    rhos = _rhos(states, alone, nodes)
     deadlines = [s for s in states if s.job.deadline_s is not None]
     return {
         "policy": policy,
@@ -49,7 +50,7 @@ def report(
         "p99_jct_h": _hours(m.p99_jct_s),
         "makespan_h": _hours(m.makespan_s),
         "mean_wait_h": _hours(m.mean_wait_s),
-        "mean_slowdown": _mean(_slowdowns(states, arrivals, nodes)),
+        "mean_slowdown": _mean(_slowdowns(states, alone)),
         "allocation_rate": _allocation_rate(outcome, nodes),
         "useful_share": _useful_share(states, arrivals, nodes, outcome.end_s),
         "worst_rho": max(rhos, default=None),
@@ -145,19 +146,20 @@ def _useful_share(
     return useful / (span_s * sum(fleet.values()))
 
 
-def _alone_s(arrival: Arrival, nodes: Sequence[Node], fleet: dict[str, int]) -> float | None:
-    """Run time of the gang with a fair mix of the fleet's GPU types (Sia's rule for mixed fleets)."""
-    able = {gpu: count for gpu, count in fleet.items() if arrival.job.rate(gpu) > 0}
-    if not able or not nodes:
-        return None
-    rate = sum(arrival.job.rate(gpu) * count for gpu, count in able.items()) / sum(able.values())
-    return arrival.work_s / rate
-
-
-def _slowdowns(states: Sequence[JobState], arrivals: Sequence[Arrival], nodes: Sequence[Node]) -> list[float]:
-    """JCT over run time alone, both at least ten minutes."""
+def _alone_s(arrivals: Sequence[Arrival], nodes: Sequence[Node]) -> dict[str, float]:
+    """Run time of each gang with a fair mix of the fleet's GPU types (Sia's rule for mixed fleets)."""
     fleet = gpus_by_type(nodes)
-    alone = {a.job.job: _alone_s(a, nodes, fleet) for a in arrivals}
+    found = {}
+    for arrival in arrivals:
+        rates = [(arrival.job.rate(gpu), count) for gpu, count in fleet.items()]
+        able = sum(count for rate, count in rates if rate > 0)
+        if able:
+            found[arrival.job.job] = arrival.work_s * able / sum(rate * count for rate, count in rates)
+    return found
+
+
+def _slowdowns(states: Sequence[JobState], alone: Mapping[str, float]) -> list[float]:
+    """JCT over run time alone, both at least ten minutes."""
     found = []
     for state in states:
         own_s = alone.get(state.job.job)
@@ -166,16 +168,14 @@ def _slowdowns(states: Sequence[JobState], arrivals: Sequence[Arrival], nodes: S
     return found
 
 
-def _rhos(states: Sequence[JobState], arrivals: Sequence[Arrival], nodes: Sequence[Node]) -> list[float]:
+def _rhos(states: Sequence[JobState], alone: Mapping[str, float], nodes: Sequence[Node]) -> list[float]:
     """Finish-time fairness: JCT over that on a private 1/N of the fleet (Themis, NSDI 2020).
 
     N is the mean number of jobs in the system during the job's life. On 1/N of the fleet a gang that is too
     wide for its share takes as much longer as it is too wide. Jobs shorter than ten minutes are left out:
     a ratio of seconds tells nothing.
     """
-    fleet = gpus_by_type(nodes)
-    gpus = sum(fleet.values())
-    alone = {a.job.job: _alone_s(a, nodes, fleet) for a in arrivals}
+    gpus = sum(gpus_by_type(nodes).values())
     over = [s for s in states if s.phase == "finished" and s.ended_s is not None]
     crowd = _Crowd(states)
     rhos = []
