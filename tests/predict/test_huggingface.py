@@ -252,6 +252,27 @@ def test_sharding_on_one_gpu_is_said_to_have_no_effect(tmp_path: Path) -> None:
     assert "no effect on one GPU" in reading.warnings[0]
 
 
+@pytest.mark.parametrize(("stage", "sharding"), [(1, "zero1"), (2, "zero2"), (3, "zero3"), ([], "zero2")])
+def test_a_deepspeed_config_beside_the_arguments_is_read(tmp_path: Path, stage: Any, sharding: str) -> None:
+    write(
+        tmp_path, "ds.json", {"zero_optimization": {"stage": stage, "offload_optimizer": {"device": "cpu"}}}
+    )
+    arguments = write(tmp_path, "args.json", {"deepspeed": "configs/ds.json", "bf16": True})
+    training = read(None, model="gpt2", arguments=arguments, overrides=["gpus=4"]).training
+
+    assert training.sharding == sharding
+    assert training.offload_states
+
+
+def test_a_deepspeed_config_that_is_not_there_is_guessed_and_said_so(tmp_path: Path) -> None:
+    arguments = write(tmp_path, "args.json", {"deepspeed": "../../etc/passwd"})
+    reading = read(None, model="gpt2", arguments=arguments, overrides=["gpus=4"])
+
+    assert reading.training.sharding == "zero2"
+    assert reading.unsure == 1
+    assert "taken as ZeRO 2" in reading.warnings[0]
+
+
 def test_only_the_text_part_of_a_model_for_images_is_counted_and_said_so(tmp_path: Path) -> None:
     reading = read(write(tmp_path, "config.json", {"model_type": "gemma3", "text_config": dict(LLAMA)}))
 

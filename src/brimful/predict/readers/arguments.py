@@ -191,16 +191,28 @@ def _precision(use: Found) -> tuple[dict[str, Any], list[str]]:
 
 
 def _sharding(use: Found) -> tuple[dict[str, Any], list[str]]:
-    if isinstance(use.get("deepspeed"), str):
-        return {"sharding": "zero2"}, [
-            f"deepspeed {use['deepspeed'][:60]!r} is not followed: taken as ZeRO 2; --sharding says"
-        ]
+    if use.get("deepspeed"):
+        return _deepspeed(use["deepspeed"])
     words = str(use.get("fsdp") or "").split()
     if not words:
         return {}, []
     choice = choose("sharding", words[0])
     said = [] if choice.known else [f"fsdp {words[0][:40]!r} is not known: taken as {choice.word}"]
     return {**choice.fields, "offload_states": "offload" in words}, said
+
+
+def _deepspeed(found: object) -> tuple[dict[str, Any], list[str]]:
+    """ZeRO's stage and offloading, from a DeepSpeed config; a file that was not found is taken as stage 2."""
+    zero = found.get("zero_optimization") if isinstance(found, dict) else None
+    if not isinstance(zero, dict):
+        named = f" {str(found)[:60]!r}" if isinstance(found, str) else ""
+        return {"sharding": "zero2"}, [f"deepspeed{named} says no ZeRO stage here: taken as ZeRO 2"]
+    known = {0: "ddp", 1: "zero1", 2: "zero2", 3: "zero3"}
+    stage = zero["stage"] if isinstance(zero.get("stage"), int) else -1
+    moved = zero.get("offload_optimizer")
+    offload = isinstance(moved, dict) and moved.get("device") in ("cpu", "nvme")
+    said = [] if stage in known else ["deepspeed's ZeRO stage is not known: taken as ZeRO 2"]
+    return {"sharding": known.get(stage, "zero2"), "offload_states": offload}, said
 
 
 def _tuning(use: Found) -> dict[str, Any]:

@@ -70,6 +70,8 @@ def _read_arguments(
 ) -> Reading:
     """The shape trained as the arguments say, or by Trainer's defaults where there are none."""
     given, strange = sort_arguments(found)
+    if file is not None and isinstance(given.get("deepspeed"), str):
+        given["deepspeed"] = _beside(file, given["deepspeed"])
     ours = {}
     for key, value in parse_sets(overrides).items():
         # A word both know is taken in our sense, which says more: checkpointing=selective, attention=math.
@@ -110,6 +112,13 @@ def _read_arguments(
     reading = apply_settings(reading, ours)
     spread = {"gpus": reading.training.gpus, "sharding": reading.training.sharding}
     return apply_settings(reading, spread) if reading.training.gpus > 1 else _alone(reading)
+
+
+def _beside(file: Path, name: str) -> Any:  # noqa: ANN401 - what the file holds, or the name where there is none
+    """A config that the arguments name, where it lies in their folder; nothing else is followed."""
+    plain = Path(name).name
+    other = file.parent / plain
+    return read_plain(other) if plain.endswith(".json") and other.is_file() else name
 
 
 def _alone(reading: Reading) -> Reading:
