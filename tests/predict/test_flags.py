@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import pytest
 
 from brimful.errors import BadInput
@@ -123,3 +126,12 @@ def test_nothing_at_all_and_too_much_are_told_apart() -> None:
         read(None)
     with pytest.raises(BadInput, match="both a config and --model"):
         read("config.py", model="gpt2")
+
+
+def test_the_page_names_every_word_of_ours() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "read-a-config.md").read_text("utf-8")
+    rows = {row.split("|")[1].strip(" `-"): row for row in page.splitlines() if row.startswith("| `--")}
+
+    for asked, words in CHOICES.items():
+        named = set(re.findall(r"[\w-]+", rows[asked]))
+        assert {word for word in words if not word.startswith("adamw-")} <= named
