@@ -54,6 +54,12 @@ def test_a_fill_for_people_is_a_table_of_means(capsys: pytest.CaptureFixture[str
         ([str(EXAMPLES / "small.csv"), "--sweep", "gpus=8,x"], "--sweep 'gpus=8,x' is not understood"),
         ([str(EXAMPLES / "small.csv"), "--html", "/nowhere/x.html"], "cannot write"),
         ([*FILL, "--html", "x.html"], "--html does not go with --fill"),
+        ([str(EXAMPLES / "small.csv"), "--faults", "fire=1"], "--faults 'fire=1' is not understood"),
+        (
+            [str(EXAMPLES / "small.csv"), "--faults", "slow_share=x"],
+            "--faults 'slow_share=x' is not understood",
+        ),
+        ([str(EXAMPLES / "small.csv"), "--faults", "slow_share=-1"], "out of range"),
         ([str(EXAMPLES / "small.csv"), "--seeds", "0"], "out of range"),
         ([str(EXAMPLES / "small.csv"), str(EXAMPLES / "small.csv")], "more than one of the files"),
     ],
@@ -142,3 +148,19 @@ def test_help_does_not_load_numpy_or_plotly() -> None:
     code = "import sys\nfrom brimful.cli.main import main\nmain(['simulate', '--help'])\n"
     code += "sys.exit(bool({'numpy', 'plotly'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_faults_come_from_the_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    args = [
+        str(EXAMPLES / "small.csv"),
+        "--policy",
+        "fifo",
+        "--faults",
+        "node_losses_per_day=2,failed_starts=0.1",
+    ]
+    first, again = (data([*args, "--seeds", "3"], capsys)["runs"] for _ in range(2))
+    assert isinstance(first, list)
+    assert isinstance(again, list)
+    assert [run["makespan_h"] for run in first] == [run["makespan_h"] for run in again]
+    assert len({run["makespan_h"] for run in first}) > 1, "another seed breaks other things"
+    assert any(run["lost_gpu_h"] > 0 for run in first)

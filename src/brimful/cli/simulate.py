@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,6 +16,7 @@ from brimful.cli.render import bar, table
 from brimful.errors import BadInput, WorldFailed
 from brimful.fleet.node import Node
 from brimful.scheduler.rules import POLICIES
+from brimful.sim.faults import Faults
 from brimful.sim.fleets import parse_fleet, scaled, show_fleet
 from brimful.sim.report import fill_report, report
 from brimful.sim.traces.read import read
@@ -35,6 +36,8 @@ FILL_POLICIES = ("random", "dot-product", "clustering", "packing", "best-fit", "
 MAX_SEEDS = 1000
 MAX_FILL = 100.0
 MAX_SWEEP = 50
+MAX_FAULT_S = 10_000_000
+MAX_PER_DAY = 100
 MAX_GPUS = 1_000_000
 # A fleet is large enough where jobs wait less than this share of the time they take.
 ENOUGH_WAIT = 0.1
@@ -83,6 +86,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sweep",
         metavar="gpus=N,N,…",
         help="run on fleets of about so many GPUs, the mix of nodes kept: how few would have been enough?",
+    )
+    parser.add_argument(
+        "--faults",
+        metavar="NAME=X,…",
+        help=f"what goes wrong, drawn from the seed: {', '.join(f.name for f in fields(Faults))}",
     )
     parser.add_argument("--html", metavar="FILE", help="write charts and figures as one self-contained page")
     parser.add_argument(
@@ -133,6 +141,29 @@ def _sweep(text: str | None) -> list[int]:
     return sizes
 
 
+def _faults(text: str | None) -> Faults | None:
+    """'node_losses_per_day=0.1,slow_share=0.05' -> how often things break."""
+    if text is None:
+        return None
+    known = {field.name: type(getattr(Faults(), field.name)) for field in fields(Faults)}
+    given: dict[str, Any] = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        try:
+            given[name] = known[name](value)
+        except (KeyError, ValueError) as error:
+            raise BadInput(
+                f"--faults {part.strip()!r} is not understood",
+                hint=f"NAME=X with a name of {', '.join(known)}",
+            ) from error
+        # Seconds, times a day, or a share.
+        low = 0.01 if name == "slow_rate" else 0
+        high = MAX_FAULT_S if name.endswith("_s") else MAX_PER_DAY if name.endswith("_per_day") else 1
+        if not low <= given[name] <= high:
+            raise BadInput(f"--faults {part.strip()!r} is out of range", hint=f"from {low:g} to {high:,}")
+    return Faults(**given)
+
+
 def _policies(args: argparse.Namespace, known: Sequence[str], default: str) -> list[str]:
     wanted = args.policy or [default]
     for policy in wanted:
@@ -146,13 +177,18 @@ def _rehearse(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> 
     arrivals = _spread(trace.arrivals, nodes) if trace.gangs_may_spread else trace.arrivals
     if args.durations == "known":
         arrivals = [replace(a, job=replace(a.job, predicted_work_s=a.work_s)) for a in arrivals]
+    faults = _faults(args.faults)
     runs: Runs = []
     outcomes: list[tuple[str, Outcome]] = []
-    for policy in policies:
+    # Without faults nothing is left to chance: one seed tells all.
+    seeds = range(args.seed, args.seed + (args.seeds if faults else 1))
+    for policy, seed in [(policy, seed) for policy in policies for seed in seeds]:
         began = time.process_time()
-        outcome = rehearse(arrivals, nodes, POLICIES[policy], seed=args.seed, progress=_progress("jobs"))
+        outcome = rehearse(
+            arrivals, nodes, POLICIES[policy], faults=faults, seed=seed, progress=_progress("jobs")
+        )
         cpu_s = time.process_time() - began
-        told = report(outcome, arrivals, nodes, policy=policy, seed=args.seed, cpu_s=cpu_s)
+        told = report(outcome, arrivals, nodes, policy=policy, seed=seed, cpu_s=cpu_s)
         runs.append({**told, "gpus": sum(node.gpus for node in nodes)})
         if args.html:
             outcomes.append((policy, outcome))
