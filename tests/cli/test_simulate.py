@@ -33,6 +33,7 @@ def test_a_fill_tells_the_allocation_at_four_points(capsys: pytest.CaptureFixtur
     ]
     assert all(list(run["allocation_at"]) == ["50", "80", "100", "130"] for run in runs)
     assert all(60 < run["allocation_at"]["130"] <= 100 for run in runs)
+    assert all(set(run) >= KEYS for run in runs), "what a fill cannot tell is None, not absent"
 
 
 def test_a_fill_for_people_is_a_table_of_means(capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,6 +117,16 @@ def test_policies_are_compared_side_by_side(capsys: pytest.CaptureFixture[str]) 
     assert main(["simulate", str(EXAMPLES / "small.csv"), "--policy", "fifo", "--policy", "srpt"]) == YES
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[3:5]] == ["fifo", "srpt"]
+
+
+def test_a_gpu_the_fleet_does_not_have_is_named_with_its_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("job,submit_s,run_s,gpus,gpu\na,0,10,1,\nb,0,1,1,h100|h200\n", encoding="utf-8")
+    assert main(["simulate", str(trace)]) == BAD_INPUT
+    assert "row 3: wants a GPU of type h100 or h200; the fleet has gpu" in capsys.readouterr().err
+    assert main(["simulate", str(trace), "--fleet", "1x1:t4+1x1:h200"]) == YES
 
 
 def test_known_durations_are_told_to_the_scheduler(capsys: pytest.CaptureFixture[str]) -> None:

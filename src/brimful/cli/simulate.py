@@ -33,6 +33,7 @@ brimful simulate examples/fill_nodes.csv examples/fill_pods.csv --fill 1.3 --pol
 
 # Kept here in words, because the placement kernels need NumPy and `--help` must not load it.
 FILL_POLICIES = ("random", "dot-product", "clustering", "packing", "best-fit", "fgd", "brim")
+USUAL_FLEET = "2x4"
 MAX_SEEDS = 1000
 MAX_FILL = 100.0
 MAX_SWEEP = 50
@@ -106,10 +107,16 @@ def run(args: argparse.Namespace) -> Answer:
         )
     sizes = _sweep(args.sweep)
     fleet = parse_fleet(args.fleet) if args.fleet else []
-    trace, skips = read(args.trace, lenient=args.lenient, gpu_types={node.gpu for node in fleet})
+    usual = parse_fleet(USUAL_FLEET)
+    trace, skips = read(
+        args.trace,
+        lenient=args.lenient,
+        gpu_types={node.gpu for node in fleet},
+        otherwise={node.gpu for node in usual},
+    )
     if not trace.arrivals:
         raise BadInput(f"{' '.join(args.trace)} holds no jobs", hint="give the job list beside the node list")
-    nodes = fleet or trace.nodes or parse_fleet("2x4")
+    nodes = fleet or trace.nodes or usual
     fleets = [scaled(nodes, gpus) for gpus in sizes] or [nodes]
     act = _rehearse if args.fill is None else _fill
     runs = [each for some in fleets for each in act(args, trace, some)]

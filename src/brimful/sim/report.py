@@ -18,8 +18,23 @@ if TYPE_CHECKING:
 
 # Gangs by size: name, fewest and most GPUs.
 SIZE_CLASSES = (("1", 0, 1), ("2-4", 2, 4), ("5-8", 5, 8), ("9-64", 9, 64), ("65+", 65, 10**9))
-SHORT_S = (
-    600.0  # a slowdown is measured against at least this: a wait of a minute is no harm to a job of a second
+# A slowdown is measured against at least this: a wait of a minute is no harm to a job of a second.
+SHORT_S = 600.0
+# What only a run in time can tell: None in a fill.
+TIMED = (
+    "finished",
+    "mean_jct_h",
+    "p50_jct_h",
+    "p99_jct_h",
+    "makespan_h",
+    "mean_wait_h",
+    "useful_share",
+    "worst_rho",
+    "preemptions",
+    "lost_gpu_h",
+    "deadline_met",
+    "cost_usd",
+    "bound",
 )
 
 
@@ -70,6 +85,7 @@ def report(
 def fill_report(filled: Filled, *, cpu_s: float) -> dict[str, Any]:
     """One run of `brimful simulate --fill`: nothing ends in it, so there are no times to tell."""
     return {
+        **dict.fromkeys(TIMED),
         "policy": filled.policy,
         "seed": filled.seed,
         "jobs": filled.tasks,

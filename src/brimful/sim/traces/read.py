@@ -97,15 +97,22 @@ FORMATS = (
 
 
 def read(
-    sources: Sequence[str], *, lenient: bool = False, gpu_types: Iterable[str] = ()
+    sources: Sequence[str],
+    *,
+    lenient: bool = False,
+    gpu_types: Iterable[str] = (),
+    otherwise: Iterable[str] = (),
 ) -> tuple[Trace, Skips]:
     """Everything the sources hold, as one trace, and the rows that had to be left out.
 
-    `gpu_types` are those of the fleet, where it is known: a job that wants another one is refused.
+    `gpu_types` are those of the fleet, where it is known: a job that wants another one is refused. If it is
+    not, the trace's own nodes count, and where there are none either, `otherwise`.
     """
     reading = Reading(skips=Skips(lenient=lenient, gpu_types=frozenset(gpu_types)))
     made = [synthetic_trace(source) for source in sources if source.startswith(synthetic.PREFIX)]
     files = [_recognised(source) for source in sources if not source.startswith(synthetic.PREFIX)]
+    if not reading.skips.gpu_types and all(known is not NODES for known, _, _ in files):
+        reading.skips.gpu_types = frozenset(otherwise)
     # Speeds and nodes first: a Gavel trace tells its jobs in steps, and an openb job names its GPUs.
     files.sort(key=lambda known: known[0] not in (THROUGHPUTS, NODES))
     parts = []

@@ -206,7 +206,7 @@ def in_order(found: Iterable[tuple[str, Arrival]], *, name: str, skips: Skips, s
                 BadInput(
                     f"{where}: wants a GPU of type {' or '.join(wants)}; "
                     f"the fleet has {', '.join(sorted(skips.gpu_types))}",
-                    hint="name the fleet's types as the trace does",
+                    hint="give a --fleet of the types the trace names, such as 2x8:" + wants[0],
                 )
             )
             continue
