@@ -87,6 +87,17 @@ def test_an_adapter_is_offered_only_where_nothing_else_helps() -> None:
     assert not any(fix.keeps_numerics and fix.training.tuning == "lora" for fix in fitting)
 
 
+def test_what_no_change_fits_is_told_how_many_cards_would_hold_it() -> None:
+    training = a_training(batch_size=1, sequence_tokens=2048, accumulation=1)
+    answer = fit("llama-3.1-70b", training, "rtx-4090")
+
+    assert not any(fix.fits for fix in answer.fixes)
+    [said] = [warning for warning in answer.warnings if "no set of changes fits one" in warning]
+    many = int(said.partition("; ")[2].split()[0])
+    # The states alone are 16 bytes a parameter, which so many cards must hold together.
+    assert many * 24 > 16 * 70.6 > many * 24 / 4
+
+
 def test_several_gpus_are_told_to_share_the_states() -> None:
     training = a_training(batch_size=1, sequence_tokens=2048, accumulation=8, gpus=8, sharding="ddp")
     fixes = fit("llama-3.1-8b", training, "a100-80gb").fixes

@@ -5,6 +5,7 @@ import pytest
 
 from brimful.errors import BadInput
 from brimful.predict.readers.read import read
+from brimful.predict.readers.reading import own_lines
 from brimful.predict.readers.words import CHOICES, choose
 
 
@@ -126,6 +127,25 @@ def test_nothing_at_all_and_too_much_are_told_apart() -> None:
         read(None)
     with pytest.raises(BadInput, match="both a config and --model"):
         read("config.py", model="gpt2")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["batch_size=3", "seq_len=512", "gradient_accumulation_steps=7", "compile=True", "precision=bf16"],
+        ["precision=fp32", "optimizer=adam8bit", "attention=math", "checkpointing=selective"],
+        ["precision=tf32", "optimizer=adamw-foreach", "loss_chunks=4", "fused_loss=True"],
+        ["gpus=16", "sharding=zero3", "tensor=2", "offload_states=True"],
+        ["lora=True", "rank=4", "targets=4"],
+        ["qlora=True"],
+    ],
+)
+def test_our_words_for_a_training_read_as_that_training(words: list[str]) -> None:
+    reading = read(None, model="gpt2", overrides=words)
+    again = [f"{key}={value}" for key, value in own_lines(reading.training).items()]
+
+    assert read(None, model="gpt2", overrides=again).training == reading.training
 
 
 def test_the_page_names_every_word_of_ours() -> None:

@@ -226,8 +226,12 @@ def _gain(number: int, fix: Fix) -> list[str]:
 
 def _spelled(fix: Fix) -> str:
     """'batch_size 16 -> 8, …', broken after a comma only."""
-    parts = (f"{key} {now} -> {then}".replace(" ", "\xa0") for key, (now, then) in fix.change.items())
-    return fill(", ".join(parts), _WIDTH - 5, subsequent_indent="     ").replace("\xa0", " ")
+    parts = (
+        (f"{key} {then}" if now is None else f"{key} {now} -> {then}").replace(" ", "\xa0")
+        for key, (now, then) in fix.change.items()
+    )
+    text = fill(", ".join(parts), _WIDTH - 5, subsequent_indent="     ", break_on_hyphens=False)
+    return text.replace("\xa0", " ")
 
 
 def _small_print(answer: Estimate, gpu: Gpu, reading: Reading, *, other_mib: int) -> str:

@@ -84,6 +84,21 @@ def faster(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect = FL
     return tuple(alone)
 
 
+def enough_gpus(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect = FLAGS) -> int | None:
+    """How many such cards, sharing weights and states, hold what no set of changes fits on one."""
+    moves = [move for move in savers(training, gpu, dialect) if move.keeps_numerics and not move.last_resort]
+    low = _with(_one_by_one(training), [move for move in moves if "sharding" not in move.fields])
+    if low.half and low.casts == "autocast":
+        low = replace(low, casts="gather")
+    for gpus in (2**power for power in range(1, 13)):
+        many = replace(
+            low, gpus=gpus * low.tensor * low.pipeline, sharding="zero3", shards=gpus, in_backward=False
+        )
+        if gpus > training.gpus and predict(many).fits:
+            return many.gpus
+    return None
+
+
 def largest_batch(training: Training, predict: Predict) -> int | None:
     """The largest batch_size of one micro-step that fits, by bisection: memory only grows with it."""
 
@@ -129,7 +144,7 @@ def _loss_savers(t: Training, dialect: Dialect) -> list[Move]:
         return []
     if "fused_loss" in dialect.says and "loss_chunks" not in dialect.says:
         return [Move({"fused_loss": True}, "the logits are never all in memory; needs liger-kernel")]
-    note = f"logits and loss in {_CHUNKS} slices, each made again in the backward pass"
+    note = f"logits and loss in {_CHUNKS} slices: its fp32 copies are of one slice only"
     return [Move({"loss_chunks": _CHUNKS}, note)]
 
 

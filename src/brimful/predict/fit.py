@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from brimful.predict.advise import faster, fixes, largest_batch
+from brimful.predict.advise import enough_gpus, faster, fixes, largest_batch
 from brimful.predict.count import parameters
 from brimful.predict.memory import peak_memory
 from brimful.predict.readers.reading import FLAGS, Dialect, Reading
@@ -46,11 +46,19 @@ def fit(
         return estimate(shape, changed, card, other_bytes, widen=widen)
 
     answer = again(training)
+    found = () if answer.fits else fixes(training, again, card, dialect)
+    said = [*warnings, *_warnings(shape, training, card)]
+    if not answer.fits and not any(fix.fits for fix in found):
+        many = enough_gpus(training, again, card, dialect)
+        enough = f"; {many:,} of them sharing weights and states (zero3) would hold it" if many else ""
+        said.append(
+            f"no set of changes fits {'one' if training.gpus == 1 else training.gpus} {card.title}{enough}"
+        )
     return replace(
         answer,
         assumed=tuple(assumed),
-        warnings=(*warnings, *_warnings(shape, training, card)),
-        fixes=() if answer.fits else fixes(training, again, card, dialect),
+        warnings=tuple(said),
+        fixes=found,
         faster=faster(training, again, card, dialect) if answer.fits else (),
         largest_batch=largest_batch(training, again),
     )

@@ -20,7 +20,16 @@ _OWN = {
     "accumulation": "gradient_accumulation_steps",
     "compiled": "compile",
 }
-_CHOSEN = {"dtype": "precision", "casts": "precision"}  # fields that one word sets together
+# Fields that share a word, or that several words set.
+_SHARED = {
+    "dtype": ("precision",),
+    "casts": ("precision",),
+    "optimizer": ("optimizer",),
+    "optimizer_kernel": ("optimizer",),
+    "tuning": ("lora", "qlora"),
+    "frozen_bits": ("lora", "qlora"),
+    "shards": ("sharding",),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +53,26 @@ class Dialect:
             if name not in self.says or getattr(after, name) in self.unsaid.get(name, ())
         ]
         own_now, own_then = own_lines(before), own_lines(after)
-        for name in unsaid:
-            key = _CHOSEN.get(name) or _OWN.get(name, name)
-            change[key] = (own_now[key], own_then[key])
+        keys = [key for name in unsaid for key in _SHARED.get(name, (_OWN.get(name, name),))]
+        change |= {
+            key: (own_now.get(key), own_then.get(key))
+            for key in keys
+            if own_now.get(key) != own_then.get(key)
+        }
         return change, not unsaid
 
 
 def own_lines(training: Training) -> dict[str, Any]:
-    """Every field of a training in our own words, those of the flags and of `--set`."""
-    values = {f.name: getattr(training, f.name) for f in fields(Training)}
-    said = {_OWN.get(name, name): value for name, value in values.items() if name not in _CHOSEN}
-    return {**said, "precision": name_of("precision", values)}
+    """A training in our own words, those of the flags and of `--set`: reading them gives it back."""
+    t = training
+    values = {f.name: getattr(t, f.name) for f in fields(Training)}
+    said = {_OWN.get(name, name): value for name, value in values.items() if name not in _SHARED}
+    said["precision"] = name_of("precision", values)
+    said["optimizer"] = f"adamw-{t.optimizer_kernel}" if t.optimizer == "adamw" else t.optimizer
+    adapted = t.tuning == "lora"
+    said["qlora" if adapted and t.frozen_bits else "lora"] = adapted
+    without = {"state_dtype", "adapter_dtype", *(() if adapted else ("rank", "targets"))}
+    return {key: value for key, value in said.items() if key not in without}
 
 
 FLAGS = Dialect(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from brimful.errors import BadInput
@@ -32,16 +32,8 @@ _TRAINING_WHOLE: dict[str, tuple[str, int, int]] = {
     "pipeline": ("pipeline", 1, 10_000),
     "context": ("context", 1, 10_000),
 }
-_TRAINING_SWITCH = {
-    "compile": "compiled",
-    "fused_loss": "fused_loss",
-    "master_weights": "master_weights",
-    "in_backward": "in_backward",
-    "tf32": "tf32",
-    "fp8": "fp8",
-    "offload_states": "offload_states",
-    "offload_activations": "offload_activations",
-}
+# Every switch of Training, by its own name.
+_TRAINING_SWITCH = {"compile": "compiled"} | {f.name: f.name for f in fields(Training) if f.type == "bool"}
 _MODEL_WHOLE: dict[str, tuple[str, int, int]] = {
     "layers": ("layers", 1, 10_000),
     "heads": ("heads", 1, 100_000),
@@ -65,7 +57,6 @@ _ALSO = {
     "max_length": "seq_len",
     "max_seq_length": "seq_len",
     "block_size": "seq_len",
-    "compiled": "compile",
     "vocab_size": "vocab",
     "lora_rank": "rank",
     "lora_r": "rank",
@@ -105,6 +96,8 @@ def _spoken(raw: str, names: Mapping[str, Value]) -> Value:
     """A value from the command line: Python where it is Python, else the word itself (dtype=float16)."""
     if raw in ("true", "false"):
         return raw == "true"
+    if raw.isidentifier() and raw not in ("True", "False", "None"):
+        return raw  # a word, even where a setting has the same name (precision=tf32)
     try:
         return evaluate(ast.parse(raw, mode="eval").body, names)
     except (SyntaxError, ValueError, RecursionError, MemoryError, Unreadable):
