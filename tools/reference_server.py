@@ -42,8 +42,8 @@ def api_page() -> str:
         "JSON over HTTP on loopback. Every answer is one envelope, and an error has the shape described",
         "under [errors](errors.md). A running server gives the full schema at `/v1/openapi.json`.\n",
         '```json\n{"ok": true, "data": "…"}\n```\n',
-        "What changes something needs the header `Authorization: Bearer TOKEN`, with the token that the",
-        "server keeps in the file `token` of its data folder.\n",
+        "What changes something, and what jobs print, needs the header `Authorization: Bearer TOKEN`, with",
+        "the token that the server keeps in the file `token` of its data folder.\n",
         "| Method | Path | Query | Token |\n|---|---|---|---|",
     ]
     for route in router.routes:

@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.stores.sql import SqlStore
+from brimful.fleet.events import LeaseEnding
 from brimful.scheduler.cycle import Rules
 from brimful.server.app import MAX_BODY_BYTES, make_app
 from brimful.server.service import Service
@@ -36,10 +37,15 @@ class Server:
         return name
 
     def get(self, path: str) -> dict[str, object]:
-        answer = self.http.get(path).json()
+        answer = self.http.get(path, headers=OWNER).json()
         assert answer["ok"], answer
         data: dict[str, object] = answer["data"]
         return data
+
+    def requeue(self, lease: str) -> None:
+        """Stop it as a preemption does: its job waits for another lease."""
+        event = LeaseEnding(at_s=self.service.now_s(), lease=lease, reason="preempted", requeue=True)
+        assert self.store.append([event], after=self.service.fleet.seq)
 
     def phase(self, job: str) -> object:
         self.service.tick()
@@ -186,3 +192,53 @@ def test_a_log_is_cut_between_characters(server: Server) -> None:
 
 def test_the_openapi_schema_describes_the_api(server: Server) -> None:
     assert "/v1/jobs" in server.http.get("/v1/openapi.json").json()["paths"]
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs/job-1/log", "/v1/jobs/job-9/log"])
+def test_what_jobs_print_is_the_owners_to_read(server: Server, path: str) -> None:
+    job = server.submit("echo", "my password")
+    eventually(lambda: server.phase(job) == "finished")
+    for headers in ({}, {"authorization": "Bearer wrong"}):
+        answer = server.http.get(path, headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "unauthorized")
+        assert "password" not in answer.text
+
+
+def test_an_offset_belongs_to_a_lease_and_the_next_lease_begins_anew(server: Server) -> None:
+    job = server.submit("sh", "-c", "echo run $BRIMFUL_LEASE; test $BRIMFUL_LEASE = job-1.2 || sleep 600")
+    eventually(lambda: server.phase(job) == "running" and server.get(f"/v1/jobs/{job}/log")["size"])
+    first = server.get(f"/v1/jobs/{job}/log")
+    assert (first["lease"], first["text"], first["over"]) == ("job-1.1", "run job-1.1\n", False)
+    server.requeue("job-1.1")
+    eventually(lambda: server.phase(job) == "finished")
+    offset = first["next_offset"]
+    again = server.get(f"/v1/jobs/{job}/log?lease=job-1.1&offset={offset}")
+    assert (again["lease"], again["text"], again["over"]) == ("job-1.2", "run job-1.2\n", True)
+    whole = server.get(f"/v1/jobs/{job}/log?lease=job-1.1")
+    assert (whole["lease"], whole["text"], whole["over"]) == ("job-1.1", "run job-1.1\n", False)
+    answer = server.http.get(f"/v1/jobs/{job}/log?lease=job-1.7", headers=OWNER)
+    assert (answer.status_code, answer.json()["error"]["problem"]) == (404, "job-1 has no lease 'job-1.7'")
+
+
+def test_a_piece_too_small_for_a_character_is_refused(server: Server) -> None:
+    job = server.submit("true")
+    assert server.http.get(f"/v1/jobs/{job}/log?limit=3", headers=OWNER).status_code == 422
+
+
+def test_a_wrong_method_has_the_same_shape(server: Server) -> None:
+    answer = server.http.delete("/v1/jobs")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
+
+
+def test_a_bug_of_ours_has_the_same_shape_and_tells_a_stranger_nothing(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bug() -> None:
+        raise ZeroDivisionError("/secret/path")
+
+    monkeypatch.setattr(server.service, "now_s", bug)
+    http = TestClient(make_app(server.service, TOKEN), "http://127.0.0.1", raise_server_exceptions=False)
+    answer = http.get("/v1/fleet")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+    assert "secret" not in answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]

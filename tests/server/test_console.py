@@ -95,6 +95,7 @@ class Desk:
     def write(self, *events: Event) -> None:
         """Straight into the log, as another process would; no process is started for it."""
         assert self.store.append(events, after=self.service.fleet.seq)
+        self.service.refresh()
 
     def html(self, path: str = "/") -> str:
         reply = self.client.get(path)
@@ -228,7 +229,6 @@ def test_why_a_job_ended_or_is_being_stopped_is_told(desk: Desk) -> None:
     desk.submit()
     desk.submit()
     desk.write(*a_lease_of("job-1", at_s=desk.now_s), *a_lease_of("job-2", at_s=desk.now_s, gpu=1))
-    desk.service.refresh()
     desk.write(
         LeaseEnded(at_s=desk.now_s + 3, lease="job-1.1", exit_code=1, reason="exit code 1"),
         LeaseEnding(at_s=desk.now_s + 3, lease="job-2.1", reason="a <b>reason</b>", requeue=False),
@@ -242,7 +242,7 @@ def test_why_a_job_ended_or_is_being_stopped_is_told(desk: Desk) -> None:
 
 
 def test_trouble_stands_on_top(desk: Desk) -> None:
-    desk.service.trouble = "the database is <locked>"
+    desk.service._trouble = "the database is <locked>"
 
     assert "The scheduler cannot go on. the database is &lt;locked&gt;" in words(desk.html())
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.client
 import json
 import os
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
@@ -12,6 +14,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFailed
 from brimful.server.settings import Settings, read_settings
+from brimful.server.words import printable
 
 TIMEOUT_S = 30
 BY_STATUS: dict[int, type[BrimfulError]] = {
@@ -25,21 +28,29 @@ BY_STATUS: dict[int, type[BrimfulError]] = {
 
 
 class Client:
-    """One server. Found by BRIMFUL_URL, else by what a server wrote into the data folder."""
+    """One server. Found by BRIMFUL_URL, else by what the server that holds the data folder wrote into it.
+
+    The token goes to nobody else: a server that has ended leaves its address behind, and whoever listens
+    there next may be anybody.
+    """
 
     def __init__(self, settings: Settings | None = None) -> None:
         self._settings = settings or read_settings()
-        self.url = os.environ.get("BRIMFUL_URL", "").rstrip("/") or self._announced_url()
+        named = os.environ.get("BRIMFUL_URL", "").rstrip("/")
+        announced = None if named else _announced_url(self._settings)
+        self._is_ours = bool(named or announced)
+        self.url = named or announced or f"http://{self._settings.host}:{self._settings.port}"
         if not self.url.startswith(("http://", "https://")):
             raise BadInput(f"BRIMFUL_URL is {self.url[:100]!r}", hint="write it as http://127.0.0.1:8642")
         # A proxy from the environment has no business between us and loopback.
         self._opener = build_opener(ProxyHandler({}))
 
-    def get(self, path: str, **query: object) -> Any:  # noqa: ANN401 - JSON
-        return self._call(Request(f"{self.url}{path}{'?' + urlencode(query) if query else ''}"))  # noqa: S310
+    def get(self, path: str, *, as_owner: bool = False, **query: object) -> Any:  # noqa: ANN401 - JSON
+        url = f"{self.url}{path}{'?' + urlencode(query) if query else ''}"
+        return self._call(Request(url, headers=self._owner() if as_owner else {}))  # noqa: S310
 
     def post(self, path: str, body: dict[str, object] | None = None) -> Any:  # noqa: ANN401 - JSON
-        headers = {"content-type": "application/json", "authorization": f"Bearer {self._token()}"}
+        headers = {"content-type": "application/json", **self._owner()}
         payload = json.dumps(body or {}).encode()
         return self._call(Request(f"{self.url}{path}", data=payload, headers=headers, method="POST"))  # noqa: S310
 
@@ -61,17 +72,48 @@ class Client:
                 f"what answers at {self.url} is not brimful", hint="set BRIMFUL_URL", code="no_server"
             ) from error
 
-    def _announced_url(self) -> str:
-        try:
-            return str(json.loads(self._settings.server_file.read_text(encoding="utf-8"))["url"])
-        except (OSError, ValueError, KeyError):
-            return f"http://{self._settings.host}:{self._settings.port}"
+    def _owner(self) -> dict[str, str]:
+        token = os.environ.get("BRIMFUL_TOKEN") or (self._kept_token() if self._is_ours else "")
+        if not token.isascii() or not token.isprintable():
+            raise BadInput("the token holds characters that no token has", hint="check BRIMFUL_TOKEN")
+        return {"authorization": f"Bearer {token}"} if token else {}
 
-    def _token(self) -> str:
+    def _kept_token(self) -> str:
         try:
-            return os.environ.get("BRIMFUL_TOKEN") or self._settings.token_file.read_text("utf-8").strip()
-        except OSError:
+            return self._settings.token_file.read_text("utf-8").strip()
+        except (OSError, ValueError):
             return ""  # the server will say what is missing
+
+
+def _announced_url(settings: Settings) -> str | None:
+    """Where the server is that holds our data folder; None where none does, whatever an old file says."""
+    try:
+        told = json.loads(settings.server_file.read_text(encoding="utf-8"))
+        url, pid = str(told["url"]), int(told["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return url if _is_held(settings.lock_file) and _is_alive(pid) else None
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return pid > 0
 
 
 def job_path(name: str, rest: str = "") -> str:
@@ -82,7 +124,7 @@ def _refusal(error: HTTPError) -> BrimfulError:
     """The server's own words, as the same kind of error they were there."""
     try:
         told = json.load(error)["error"]
-        problem, hint, code = str(told["problem"]), str(told["hint"]), str(told["code"])
+        problem, hint, code = (printable(str(told[key])) for key in ("problem", "hint", "code"))
     except (ValueError, KeyError, TypeError):
         problem, hint, code = f"the server answered {error.code} {error.reason}", "", "server_failed"
     if error.code == 401:

@@ -7,6 +7,7 @@ import argparse
 from brimful.cli.client import Client
 from brimful.cli.commands import Answer
 from brimful.cli.render import table
+from brimful.server.words import all_printable
 from brimful.units import show_usd
 
 EXAMPLE = "brimful fleet"
@@ -17,7 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:  # noqa: ARG001 - it
 
 
 def run(args: argparse.Namespace) -> Answer:  # noqa: ARG001
-    fleet = Client().get("/v1/fleet")
+    data = Client().get("/v1/fleet")
+    fleet = all_printable(data)
     rows = [
         [
             node["node"],
@@ -35,4 +37,4 @@ def run(args: argparse.Namespace) -> Answer:  # noqa: ARG001
     lines += [f"\nsite {site}: {problem}" for site, problem in fleet["problems"].items()]
     if fleet["trouble"]:
         lines.append(f"\nthe scheduler is in trouble: {fleet['trouble']}")
-    return Answer(fleet, "\n".join(lines))
+    return Answer(data, "\n".join(lines))

@@ -9,11 +9,10 @@ from typing import Any
 from brimful.cli.client import Client
 from brimful.cli.commands import Answer
 from brimful.cli.render import table
+from brimful.server.words import all_printable
 from brimful.units import show_seconds, show_usd
 
 EXAMPLE = "brimful jobs --limit 20"
-
-MAX_LIMIT = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +37,7 @@ def run(args: argparse.Namespace) -> Answer:
             show_usd(job["cost_microusd"]),
             job["why"],
         ]
-        for job in data["jobs"]
+        for job in all_printable(data["jobs"])
     ]
     header = ["job", "what", "phase", "GPUs", "priority", "waited", "ran", "cost", "why"]
     text = table(header, rows, right=(3, 5, 6, 7))

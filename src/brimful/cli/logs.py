@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from brimful.cli.client import Client, job_path
@@ -28,31 +29,55 @@ def run(args: argparse.Namespace) -> Answer:
         final = follow(client, args.job)
         sys.stderr.write(f"{args.job} {final['phase']}\n")
         return Answer(None, "")
-    text, offset = "", 0
-    while True:
-        piece = client.get(job_path(args.job, "/log"), offset=offset, limit=PIECE_BYTES)
-        text += piece["text"]
-        if piece["next_offset"] == offset and (piece["over"] or not args.follow):
-            break
-        if piece["next_offset"] == offset:
-            time.sleep(POLL_S)
-        offset = piece["next_offset"]
-    data = {"job": args.job, "phase": piece["phase"], "text": text}
-    shown = text.removesuffix("\n") or f"{args.job} has printed nothing (it is {piece['phase']})"
+    pieces = list(_until_over(client, args.job) if args.follow else _until_now(client, args.job))
+    text, phase = "".join(piece["text"] for piece in pieces), pieces[-1]["phase"]
+    data = {"job": args.job, "phase": phase, "text": text}
+    shown = text.removesuffix("\n") or f"{args.job} has printed nothing (it is {phase})"
     return Answer(data, shown)
 
 
 def follow(client: Client, job: str, *, quiet: bool = False) -> dict[str, Any]:
     """Print the log as it grows until the job is over; return the job as it ended."""
-    offset = 0
-    while True:
-        piece = client.get(job_path(job, "/log"), offset=offset, limit=PIECE_BYTES)
+    for piece in _until_over(client, job):
         if not quiet and piece["text"]:
             sys.stdout.write(piece["text"])
             sys.stdout.flush()
-        if piece["over"] and piece["next_offset"] == offset:
-            final: dict[str, Any] = client.get(job_path(job))
-            return final
-        if piece["next_offset"] == offset:
+    final: dict[str, Any] = client.get(job_path(job))
+    return final
+
+
+def _until_over(client: Client, job: str) -> Iterator[dict[str, Any]]:
+    """Pieces of the log as it grows, from the newest lease on, until no more will come."""
+    lease, offset = None, 0
+    while True:
+        piece = _piece(client, job, lease, offset)
+        yield piece
+        is_new = (piece["lease"], piece["next_offset"]) != (lease, offset)
+        lease, offset = piece["lease"], piece["next_offset"]
+        if piece["over"] and offset >= piece["size"]:
+            return
+        if not is_new:
             time.sleep(POLL_S)
+
+
+def _until_now(client: Client, job: str) -> Iterator[dict[str, Any]]:
+    """Pieces of the newest lease's log up to the size it has now: a job that prints fast has no end."""
+    piece = _piece(client, job, None, 0)
+    lease, size = piece["lease"], piece["size"]
+    while True:
+        yield piece
         offset = piece["next_offset"]
+        if offset >= size or not piece["text"]:
+            return
+        piece = _piece(client, job, lease, offset, limit=min(PIECE_BYTES, max(size - offset, 4)))
+        if piece["lease"] != lease:
+            return
+
+
+def _piece(
+    client: Client, job: str, lease: str | None, offset: int, *, limit: int = PIECE_BYTES
+) -> dict[str, Any]:
+    """The next piece; the offset belongs to the lease, and a requeued job has another after it."""
+    query = {"offset": offset, "limit": limit} | ({} if lease is None else {"lease": lease})
+    piece: dict[str, Any] = client.get(job_path(job, "/log"), as_owner=True, **query)
+    return piece

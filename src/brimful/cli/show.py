@@ -10,6 +10,7 @@ from brimful.cli.client import Client, job_path
 from brimful.cli.commands import Answer
 from brimful.cli.jobs import ran, waited
 from brimful.cli.render import paint, table
+from brimful.server.words import all_printable
 from brimful.units import show_seconds, show_usd
 
 EXAMPLE = "brimful show job-1"
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     job = Client().get(job_path(args.job))
-    return Answer(job, _text(job))
+    return Answer(job, _text(all_printable(job)))
 
 
 def _text(job: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from brimful.cli.commands import NO, Answer
 from brimful.cli.logs import follow
 from brimful.errors import BadInput
 from brimful.fleet.job import PRIORITIES
+from brimful.server.words import all_printable, printable
 from brimful.units import microusd_from_usd, show_usd
 
 EXAMPLE = """brimful submit -- python examples/train_tiny.py
@@ -52,12 +53,13 @@ def run(args: argparse.Namespace) -> Answer:
         )
     body = _body(args)
     if args.dry_run:
-        return Answer(body, _dry_text(body))
+        return Answer(body, _dry_text(all_printable(body)))
     client = Client()
     job = client.post("/v1/jobs", body)
     if args.follow:
         final = follow(client, job["job"], quiet=args.json)
-        outcome = f"{job['job']} {final['phase']}" + (f": {final['why']}" if final["why"] else "")
+        why = printable(final["why"])
+        outcome = f"{job['job']} {final['phase']}" + (f": {why}" if why else "")
         text = f"{outcome}  (cost {show_usd(final['cost_microusd'])})"
         return Answer(final, text, 0 if final["phase"] == "finished" else NO)
     return Answer(
@@ -68,7 +70,7 @@ def run(args: argparse.Namespace) -> Answer:
 def _body(args: argparse.Namespace) -> dict[str, Any]:
     body: dict[str, Any] = {
         "command": args.command,
-        "folder": str(Path.cwd()),
+        "folder": _folder(),
         "gpus": args.gpus,
         "gpu_types": args.gpu,
         "name": args.name,
@@ -83,6 +85,15 @@ def _body(args: argparse.Namespace) -> dict[str, Any]:
                 f"--budget is {args.budget[:40]!r}", hint="a sum in dollars above zero, such as 1.50"
             )
     return body
+
+
+def _folder() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError as error:
+        raise BadInput(
+            "the folder you are in is not there any more", hint="cd into one that is, and submit again"
+        ) from error
 
 
 def _pairs(given: list[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from brimful import __version__
-from brimful.errors import BadInput, BrimfulError, NotFound, Refused
+from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFailed
 from brimful.fleet.job import Job
 from brimful.fleet.state import OVER
 from brimful.server.service import Service
@@ -22,6 +22,7 @@ from brimful.server.views import fleet_view, job_view, jobs_view, spend_view
 MAX_BUDGET_MICROUSD = 10**15  # a billion dollars: more is a slip of the pen
 Word = Annotated[str, Field(max_length=100, pattern=r"^[\w .:+/@-]*$")]
 Text = Annotated[str, Field(max_length=100_000, pattern=r"^[^\x00]*$")]
+LONGEST_CHARACTER = 4  # bytes of UTF-8: a smaller piece might never hold a whole one
 JobName = Annotated[str, Path(max_length=100)]
 
 
@@ -66,18 +67,17 @@ def ok(data: object, status: int = 200) -> JSONResponse:
     return JSONResponse({"ok": True, "data": data}, status_code=status)
 
 
-def make_router(service: Service, may_write: Callable[[Request], None]) -> APIRouter:
+def make_router(service: Service, owner: Callable[[Request], None]) -> APIRouter:
     router = APIRouter(prefix="/v1")
-    writes = [Depends(may_write)]
+    owners = [Depends(owner)]
 
     @router.get("/health")
     def health() -> Response:
-        healthy = not service.trouble
-        return ok(
-            {"version": __version__, "healthy": healthy, "trouble": service.trouble}, 200 if healthy else 503
-        )
+        trouble = service.trouble()
+        body = {"version": __version__, "healthy": not trouble, "trouble": trouble}
+        return ok(body, 503 if trouble else 200)
 
-    @router.post("/jobs", dependencies=writes, status_code=201)
+    @router.post("/jobs", dependencies=owners, status_code=201)
     def submit(submission: Submission) -> Response:
         return ok(job_view(service, service.submit(submission.as_job())), 201)
 
@@ -89,17 +89,19 @@ def make_router(service: Service, may_write: Callable[[Request], None]) -> APIRo
     def show(name: JobName) -> Response:
         return ok(job_view(service, service.job(name)))
 
-    @router.post("/jobs/{name}/cancel", dependencies=writes)
+    @router.post("/jobs/{name}/cancel", dependencies=owners)
     def cancel(name: JobName) -> Response:
         return ok(job_view(service, service.cancel(name)))
 
-    @router.get("/jobs/{name}/log")
+    # What a job prints may be anything, secrets too: it is the owner's to read.
+    @router.get("/jobs/{name}/log", dependencies=owners)
     def log(
         name: JobName,
+        lease: Annotated[str | None, Query(max_length=100)] = None,
         offset: Annotated[int, Query(ge=-(1 << 30), le=1 << 40)] = 0,
-        limit: Annotated[int, Query(ge=1, le=1 << 20)] = 1 << 16,
+        limit: Annotated[int, Query(ge=LONGEST_CHARACTER, le=1 << 20)] = 1 << 16,
     ) -> Response:
-        return ok(_log(service, name, offset=offset, limit=limit))
+        return ok(_log(service, name, lease, offset=offset, limit=limit))
 
     @router.get("/fleet")
     def fleet() -> Response:
@@ -112,18 +114,38 @@ def make_router(service: Service, may_write: Callable[[Request], None]) -> APIRo
     return router
 
 
-def _log(service: Service, name: str, *, offset: int, limit: int) -> dict[str, Any]:
-    """A piece of the newest lease's log. `over` says that no more will come."""
-    state = service.job(name)
-    over = state.phase in OVER
-    if not state.leases:
-        return {"text": "", "next_offset": 0, "over": over, "phase": state.phase}
-    start, piece = service.read_log(state.leases[-1], offset=offset, limit=limit)
+def _log(service: Service, name: str, lease: str | None, *, offset: int, limit: int) -> dict[str, Any]:
+    """A piece of a lease's log, by default the newest one's. `over` says that no more will come.
+
+    An offset belongs to a lease: where that one has no more to say and the job has another, the answer is the
+    beginning of the next.
+    """
+    with service.locked():
+        state = service.job(name)
+        leases, phase = list(state.leases), state.phase
+    names = [each.lease for each in leases]
+    if lease is not None and lease not in names:
+        raise NotFound(f"{name} has no lease {lease!r}", hint=f"`brimful show {name}` lists them")
+    if not leases:
+        over = phase in OVER
+        return {"lease": None, "text": "", "next_offset": 0, "size": 0, "over": over, "phase": phase}
+    at = len(leases) - 1 if lease is None else names.index(lease)
+    piece = service.read_log(leases[at], offset=offset, limit=limit)
+    while not piece.data and at + 1 < len(leases):
+        at += 1
+        piece = service.read_log(leases[at], offset=0, limit=limit)
+    ended = at + 1 < len(leases) or phase in OVER
     # A character may be cut in two at the end of the piece: its first half is left for the next one.
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text = decoder.decode(piece, final=over and len(piece) < limit)
-    used = len(piece) - len(decoder.getstate()[0])
-    return {"text": text, "next_offset": start + used, "over": over, "phase": state.phase}
+    text = decoder.decode(piece.data, final=ended and piece.start + len(piece.data) >= piece.size)
+    return {
+        "lease": names[at],
+        "text": text,
+        "next_offset": piece.start + len(piece.data) - len(decoder.getstate()[0]),
+        "size": piece.size,
+        "over": phase in OVER and at + 1 == len(leases),
+        "phase": phase,
+    }
 
 
 STATUS: tuple[tuple[type[BrimfulError], int], ...] = ((NotFound, 404), (BadInput, 400), (Refused, 409))
@@ -137,6 +159,8 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(BrimfulError)
     def ours(_request: Request, error: BrimfulError) -> JSONResponse:
+        if error.code == "unauthorized":
+            return failed(401, error)
         return failed(next((s for kind, s in STATUS if isinstance(error, kind)), 503), error)
 
     @app.exception_handler(RequestValidationError)
@@ -147,5 +171,22 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     def http(_request: Request, error: HTTPException) -> JSONResponse:
-        code = {401: "unauthorized", 403: "forbidden", 404: "not_found"}.get(error.status_code, "bad_request")
-        return failed(error.status_code, BrimfulError(str(error.detail), code=code))
+        return failed(error.status_code, _of_http(error))
+
+    @app.exception_handler(Exception)
+    def unforeseen(_request: Request, _error: Exception) -> JSONResponse:
+        # What it was goes into the server's log; a stranger learns nothing from the answer.
+        problem = "the server met a bug of its own"
+        return failed(500, WorldFailed(problem, hint="see the server's log", code="internal_error"))
+
+
+def _of_http(error: HTTPException) -> BrimfulError:
+    """What the framework found wrong, in our words."""
+    problem = str(error.detail)
+    if error.status_code == 404:
+        return NotFound(problem, hint="see /v1/openapi.json for the paths")
+    if error.status_code == 405:
+        return BadInput(problem, hint="see /v1/openapi.json for the methods", code="method_not_allowed")
+    if error.status_code == 413:
+        return BadInput(problem, code="too_large")
+    return BadInput(problem, code="bad_request")

@@ -30,24 +30,31 @@ HEADERS = {
 
 
 def make_app(service: Service, token: str) -> ASGIApp:
-    """The whole server as one ASGI application. Writing needs the token; reading does not, on loopback."""
+    """The whole server as one ASGI application.
+
+    Writing, and reading what jobs print, needs the token; looking at the rest does not, on loopback.
+    """
     # The interactive docs pages load scripts from elsewhere; the schema itself is all anybody needs.
     app = FastAPI(
         title="brimful", version=__version__, openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None
     )
-    app.include_router(make_router(service, _writers_with(token)))
+    app.include_router(make_router(service, _owner_with(token)))
     app.include_router(make_console(service), include_in_schema=False)
     add_error_handlers(app)
     return Guard(app)
 
 
-def _writers_with(token: str) -> Callable[[Request], None]:
-    def may_write(request: Request) -> None:
+def _owner_with(token: str) -> Callable[[Request], None]:
+    def owner(request: Request) -> None:
         given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
         if not secrets.compare_digest(given, token.encode()):
-            raise HTTPException(401, "this needs the server's token, which only its owner can read")
+            raise Refused(
+                "this needs the server's token, which only its owner can read",
+                hint="run the command as the user who started the server, or set BRIMFUL_TOKEN",
+                code="unauthorized",
+            )
 
-    return may_write
+    return owner
 
 
 class Guard:

@@ -1,6 +1,9 @@
 """What the API, the console and the loop do, without HTTP.
 
-One lock guards the folded state; the log in the store is the truth and may be written by others too.
+The loop has a state of its own, so that it may take its time with engines and database. Whatever it or a user
+reads from the log or writes to it is folded into a second one, which all readers share: nobody who only looks
+waits for the world. Two locks: `_turn` for one look of the loop at a time, and `_lock`, short and never held
+over I/O, for what readers see.
 """
 
 from __future__ import annotations
@@ -8,27 +11,36 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from brimful.adapters.engines.local import LocalEngine
-from brimful.errors import BrimfulError, NotFound, Refused
-from brimful.fleet.events import CancelRequested, Event, JobSubmitted
+from brimful.adapters.capabilities import Complains, KeepsLogs, LogPiece
+from brimful.errors import BrimfulError, NotFound, Refused, WorldFailed
+from brimful.fleet.events import (
+    CancelRequested,
+    Event,
+    JobSubmitted,
+    LeaseEnded,
+    LeaseEnding,
+    LeaseGranted,
+    LeaseStarted,
+)
 from brimful.fleet.job import Job
 from brimful.fleet.state import OVER, Fleet, JobState, Lease
 from brimful.market.ledger import Ledger
 from brimful.market.posted import PostedPrice
-from brimful.scheduler.cycle import Rules
-from brimful.scheduler.loop import Tick, catch_up, tick
+from brimful.scheduler.cycle import Rules, decide
+from brimful.scheduler.loop import MAX_CONFLICTS, Tick, catch_up, tick
 from brimful.scheduler.plan import Plan
-from brimful.scheduler.ports import Ports, Store
+from brimful.scheduler.ports import Engine, Ports, Store
 
 log = logging.getLogger("brimful")
 
 E = TypeVar("E", bound=Event)
 
 CHANGING_S = 0.2  # while something starts or stops, look more often: somebody is watching
+SILENT_S = 60  # a loop that has not come round for so long is in trouble, whatever it says
 
 
 class Service:
@@ -37,26 +49,31 @@ class Service:
     def __init__(
         self,
         store: Store,
-        engine: LocalEngine,
+        engine: Engine,
         rules: Rules,
         *,
         tick_s: float = 1.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._ports = Ports(store=store, engines={engine.site: engine}, clearing=PostedPrice())
-        self._engine = engine
+        self._store = _Told(store, self._fold)
+        self._ports = Ports(store=self._store, engines={engine.site: engine}, clearing=PostedPrice())
         self._rules = rules
         self._tick_s = tick_s
         self._clock = clock
+        self._turn = threading.Lock()
         self._lock = threading.RLock()
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._loops = Fleet()  # the loop's own, under `_turn`
+        self._came_round_s = time.monotonic()
+        self._trouble = ""  # why the last tick failed, empty while all is well
+        self.last = Tick(plan=Plan())
+        # What readers see, under `_lock`.
         self.fleet = Fleet()
         self.ledger = Ledger()
-        self._booked = 0  # how many events the ledger has seen
-        self.last = Tick(plan=Plan())
-        self.trouble = ""  # why the last tick failed, empty while all is well
+        self._reasons: tuple[tuple[int, int], Plan] | None = None
+        self._prices = PostedPrice()
 
     # -- what users do ---------------------------------------------------------------------------------
 
@@ -66,12 +83,10 @@ class Service:
         def event() -> JobSubmitted:
             return JobSubmitted(at_s=self.now_s(), job=replace(job, job=f"job-{len(self.fleet.jobs) + 1}"))
 
-        with self._lock:
-            name = self._write(event).job.job
-            state = self.fleet.jobs[name]
+        name = self._write(event).job.job
         log.info("%s submitted: %d GPU(s), %s, %s", name, job.gpus, job.priority, " ".join(job.command)[:200])
         self._wake.set()
-        return state
+        return self.job(name)
 
     def cancel(self, name: str) -> JobState:
         def event() -> CancelRequested:
@@ -80,37 +95,63 @@ class Service:
                 raise Refused(f"{name} is already {state.phase}", hint="there is nothing left to cancel")
             return CancelRequested(at_s=self.now_s(), job=name)
 
-        with self._lock:
-            self._write(event)
-            state = self.fleet.jobs[name]
+        self._write(event)
         log.info("%s: cancel requested", name)
         self._wake.set()
-        return state
+        return self.job(name)
 
     # -- what users see --------------------------------------------------------------------------------
 
     def job(self, name: str) -> JobState:
         with self._lock:
-            self.refresh()
             if name not in self.fleet.jobs:
                 raise NotFound(f"there is no job {name[:100]!r}", hint="`brimful jobs` lists them")
             return self.fleet.jobs[name]
 
     def refresh(self) -> None:
-        """Fold what others have written since."""
-        with self._lock:
-            catch_up(self.fleet, self._ports)
-            self._book()
+        """Fold what others have written since. The loop does so at every look; readers need not."""
+        self._store.since(self.fleet.seq)
 
     def why_waiting(self, name: str) -> str:
-        return self.last.plan.waits.get(name, "the scheduler has not looked at it yet")
+        """Decided again on what readers see, once for each state of the log: the loop's plan is its own."""
+        with self._lock:
+            now_s = self.now_s()
+            if self._reasons is None or self._reasons[0] != (self.fleet.seq, now_s):
+                prices = self._prices.clear(self.fleet, now_s=now_s)
+                plan = decide(
+                    self.fleet, self._rules, prices, now_s=now_s, unreachable=self.last.problems.keys()
+                )
+                self._reasons = ((self.fleet.seq, now_s), plan)
+            return self._reasons[1].waits.get(name, "the scheduler has not looked at it yet")
 
-    def read_log(self, lease: Lease, *, offset: int, limit: int) -> tuple[int, bytes]:
-        start, data, _size = self._engine.log(lease.lease, offset=offset, limit=limit)
-        return start, data
+    def read_log(self, lease: Lease, *, offset: int, limit: int) -> LogPiece:
+        engine: object = self._ports.engines.get(lease.site)
+        if not isinstance(engine, KeepsLogs):
+            raise Refused(f"the engine at {lease.site} keeps no logs", code="no_logs")
+        return engine.log(lease.lease, offset=offset, limit=limit)
+
+    def problems(self) -> dict[str, str]:
+        """By site: why it cannot be reached, or what it cannot tell of some leases."""
+        found = {
+            site: "; ".join(engine.complaints().values())
+            for site, engine in self._ports.engines.items()
+            if isinstance(engine, Complains) and engine.complaints()
+        }
+        return found | self.last.problems
+
+    def trouble(self) -> str:
+        """Why the scheduler cannot go on; empty while all is well."""
+        if self._trouble or self._thread is None or self._stopping.is_set():
+            return self._trouble
+        if not self._thread.is_alive():
+            return "the scheduler has ended; see the server's log and start brimful again"
+        silent_s = time.monotonic() - self._came_round_s
+        if silent_s > SILENT_S + self._tick_s:
+            return f"the scheduler has been at one look for {silent_s:.0f} s; an engine or the database hangs"
+        return ""
 
     def locked(self) -> threading.RLock:
-        """Hold this while reading several things that must agree."""
+        """Hold this while reading several things that must agree, and over no I/O."""
         return self._lock
 
     def now_s(self) -> int:
@@ -119,15 +160,14 @@ class Service:
     # -- the loop --------------------------------------------------------------------------------------
 
     def tick(self) -> Tick:
-        with self._lock:
-            before = {name: state.phase for name, state in self.fleet.jobs.items() if state.phase not in OVER}
-            self.last = tick(self.fleet, self._ports, self._rules, now_s=self.now_s())
-            self._book()
-            self._tell(before)
-        return self.last
+        with self._turn:
+            self.last = tick(self._loops, self._ports, self._rules, now_s=self.now_s())
+            return self.last
 
     def start(self) -> None:
-        self.refresh()
+        with self._turn:
+            catch_up(self._loops, self._ports)
+        self._came_round_s = time.monotonic()
         self._thread = threading.Thread(target=self._loop, name="tick", daemon=True)
         self._thread.start()
 
@@ -140,41 +180,77 @@ class Service:
 
     def _loop(self) -> None:
         while not self._stopping.is_set():
+            pause_s = self._tick_s
             try:
                 self.tick()
-                if self.trouble:
+                if self._loops.unsettled:
+                    pause_s = min(pause_s, CHANGING_S)
+                if self._trouble:
                     log.info("the scheduler is well again")
-                self.trouble = ""
+                self._trouble = ""
             except BrimfulError as error:
-                if error.problem != self.trouble:
+                if error.problem != self._trouble:
                     log.error("the scheduler cannot go on: %s", error.problem)  # noqa: TRY400 - foreseen
-                self.trouble = error.problem
+                self._trouble = error.problem
             except Exception:  # a broken tick must be seen, and must not end the server silently
                 log.exception("the scheduler met a bug; trying again every %s s", self._tick_s)
-                self.trouble = "the scheduler met a bug; see the server's log"
-            changing = any(lease.phase != "running" for lease in self.fleet.open_leases.values())
-            self._wake.wait(min(self._tick_s, CHANGING_S) if changing else self._tick_s)
+                self._trouble = "the scheduler met a bug; see the server's log"
+            self._came_round_s = time.monotonic()
+            self._wake.wait(pause_s)
             self._wake.clear()
+
+    # -- the log ---------------------------------------------------------------------------------------
 
     def _write(self, make: Callable[[], E]) -> E:
         """Append one event made from the current state; made again whenever somebody else was faster."""
-        while True:
-            self.refresh()
-            event = make()
-            if self._ports.store.append([event], after=self.fleet.seq):
-                self.refresh()
+        for _ in range(MAX_CONFLICTS):
+            with self._lock:
+                event, after = make(), self.fleet.seq
+            if self._store.append([event], after=after):
                 return event
+            self.refresh()
+        raise WorldFailed(
+            f"the log was written by others {MAX_CONFLICTS} times in a row", hint="try again", code="log_busy"
+        )
 
-    def _book(self) -> None:
-        for event in self._ports.store.since(self._booked):
-            self.ledger.apply(event)
-            self._booked += 1
+    def _fold(self, events: Sequence[Event], *, after: int, written: bool) -> None:
+        """Bring what readers see up to date, and say in the server's log what has just happened."""
+        with self._lock:
+            known = self.fleet.seq - after
+            assert known >= 0, "whoever reads or writes the log has told of everything before"
+            for event in events[known:]:
+                self.fleet.apply(event)
+                self.ledger.apply(event)
+            lines = self._moved(events) if written else []
+        for line in lines:
+            log.info("%s", line)
 
-    def _tell(self, before: dict[str, str]) -> None:
+    def _moved(self, events: Sequence[Event]) -> list[str]:
         """One readable line for every job that has moved on."""
-        for name, phase in before.items():
-            state = self.fleet.jobs[name]
-            if state.phase != phase:
-                lease = state.leases[-1] if state.leases else None
-                where = f" on {lease.node} GPU {','.join(map(str, lease.gpus))}" if lease else ""
-                log.info("%s %s%s%s", name, state.phase, where, f": {state.reason}" if state.reason else "")
+        moved = [e for e in events if isinstance(e, LeaseGranted | LeaseStarted | LeaseEnding | LeaseEnded)]
+        lines: dict[str, str] = {}
+        for event in moved:
+            lease = self.fleet.leases[event.lease]
+            state = self.fleet.jobs[lease.job]
+            reason = f": {state.reason}" if state.reason else ""
+            gpus = ",".join(map(str, lease.gpus))
+            lines[lease.job] = f"{lease.job} {state.phase} on {lease.node} GPU {gpus}{reason}"
+        return list(lines.values())
+
+
+class _Told:
+    """The log, as a Store that tells of all that is read from it and written to it."""
+
+    def __init__(self, store: Store, tell: Callable[..., None]) -> None:
+        self._store, self._tell = store, tell
+
+    def since(self, seq: int) -> Sequence[Event]:
+        events = self._store.since(seq)
+        self._tell(events, after=seq, written=False)
+        return events
+
+    def append(self, events: Sequence[Event], *, after: int) -> bool:
+        if not self._store.append(events, after=after):
+            return False
+        self._tell(events, after=after, written=True)
+        return True

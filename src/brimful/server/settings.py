@@ -55,6 +55,11 @@ class Settings:
         return self.folder / "server.json"
 
     @property
+    def lock_file(self) -> Path:
+        """Held by the server for as long as it lives."""
+        return self.folder / "server.lock"
+
+    @property
     def token_file(self) -> Path:
         return self.folder / "token"
 

@@ -5,6 +5,7 @@ What nobody has measured is None here and "unknown" on the page, never a guess.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from brimful.fleet.metrics import measure
@@ -17,6 +18,11 @@ TRANSFERS_SHOWN = 50
 
 
 def job_view(service: Service, state: JobState) -> dict[str, Any]:
+    with service.locked():
+        return _job_view(service, state)
+
+
+def _job_view(service: Service, state: JobState) -> dict[str, Any]:
     job, now_s = state.job, service.now_s()
     lease = state.leases[-1] if state.leases else None
     return {
@@ -76,14 +82,12 @@ def lease_view(lease: Lease, *, now_s: int) -> dict[str, Any]:
 def jobs_view(service: Service, *, limit: int = 200) -> list[dict[str, Any]]:
     """Newest first."""
     with service.locked():
-        service.refresh()
         newest = list(service.fleet.jobs.values())[: -limit - 1 : -1]
         return [job_view(service, state) for state in newest]
 
 
 def fleet_view(service: Service) -> dict[str, Any]:
     with service.locked():
-        service.refresh()
         fleet = service.fleet
         holders = {(n, i): x.job for x in fleet.open_leases.values() for n, gpus in x.parts for i in gpus}
         nodes = [_node_view(node, holders) for node in fleet.nodes.values()]
@@ -93,16 +97,15 @@ def fleet_view(service: Service) -> dict[str, Any]:
             "free": sum(len(fleet.free(name)) for name in fleet.nodes),
             "allocation_rate": figures.allocation_rate,
             "nodes": nodes,
-            "problems": dict(service.last.problems),
-            "trouble": service.trouble,
+            "problems": service.problems(),
+            "trouble": service.trouble(),
         }
 
 
 def spend_view(service: Service) -> dict[str, Any]:
     with service.locked():
-        service.refresh()
         ledger, now_s = service.ledger, service.now_s()
-        running = [s for s in service.fleet.jobs.values() if s.phase not in OVER]
+        running = [service.fleet.jobs[x.job] for x in service.fleet.open_leases.values()]
         accruing = sum(
             _capped(cost_microusd(s, now_s=now_s), s.job.budget_microusd)
             - ledger.spent_microusd.get(s.job.job, 0)
@@ -129,7 +132,8 @@ def spend_view(service: Service) -> dict[str, Any]:
                     "job": t.job,
                     "lease": t.lease,
                 }
-                for t in ledger.transfers[: -TRANSFERS_SHOWN - 1 : -1]
+                # A lease that never began is posted with nothing: true, and not worth a line.
+                for t in islice((t for t in reversed(ledger.transfers) if t.microusd), TRANSFERS_SHOWN)
             ],
         }
 

@@ -16,8 +16,9 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from brimful.adapters.capabilities import LogPiece
 from brimful.adapters.engines.processes import boot_s, born, held, marked, signal_marked
 from brimful.adapters.files import identity, read_json, reserve, write_json
 from brimful.errors import BrimfulError, WorldFailed
@@ -122,11 +123,9 @@ class LocalEngine:
         return seen
 
     def complaints(self) -> Mapping[str, str]:
-        """Leases that could not be looked at the last time, and why; they count as they did before."""
         return self._complaints
 
     def log(self, lease: str, *, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
-        """Up to `limit` bytes of what it printed; a negative offset is from the end."""
         try:
             with (self._folder(lease) / "log").open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -227,12 +226,6 @@ class LocalEngine:
     def _folder(self, lease: str) -> Path:
         assert re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", lease), f"{lease!r} is no name for a folder"
         return self._root / lease
-
-
-class LogPiece(NamedTuple):
-    start: int
-    data: bytes
-    size: int  # of the whole log, now
 
 
 def _facts(path: Path) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from brimful.server.console.shown import live
 from brimful.server.service import Service
+from brimful.server.words import printable
 from brimful.units import show_bytes, show_seconds, show_usd
 
 MEDIA_TYPES = {
@@ -72,16 +73,10 @@ def make_templates() -> Environment:
 
 
 def _written(value: object) -> object:
-    """How a value is put on the page: None is "unknown", and what would not print is shown as a mark.
-
-    Names and commands come from users; control characters and changes of writing direction in them
-    could make a line read as something else.
-    """
+    """How a value is put on the page: None is "unknown", and what would not print is shown as a mark."""
     if value is None:
         return "unknown"
-    if isinstance(value, str) and not isinstance(value, Markup) and not value.isprintable():
-        return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in value)
-    return value
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _duration(seconds: int) -> str:

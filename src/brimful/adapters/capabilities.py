@@ -1,0 +1,24 @@
+"""What some engines can do besides the scheduler's port. Found by type check; nobody has to do all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol, runtime_checkable
+
+
+class LogPiece(NamedTuple):
+    start: int  # where the bytes begin in the log
+    data: bytes
+    size: int  # of the whole log, now
+
+
+@runtime_checkable
+class KeepsLogs(Protocol):
+    def log(self, lease: str, *, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
+        """Up to `limit` bytes of what the lease printed; a negative offset is from the end."""
+
+
+@runtime_checkable
+class Complains(Protocol):
+    def complaints(self) -> Mapping[str, str]:
+        """Leases that could not be looked at the last time, and why; they count as they did before."""
