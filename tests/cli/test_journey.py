@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from brimful.cli import logs
 from tests.builders import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +32,7 @@ class Here:
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("BRIMFUL_")}
         self.env |= {"BRIMFUL_DATA": str(data), "BRIMFUL_PORT": "0", "BRIMFUL_GRACE_S": "1"}
         self.server: subprocess.Popen[str] | None = None
+        self.last_words = ""
 
     def up(self, *flags: str) -> dict[str, Any]:
         self.server = subprocess.Popen(
@@ -49,15 +53,15 @@ class Here:
     def down(self, number: int = signal.SIGINT) -> tuple[int, str]:
         assert self.server is not None
         self.server.send_signal(number)
-        _out, err = self.server.communicate(timeout=30)
+        self.last_words, err = self.server.communicate(timeout=30)
         code, self.server = self.server.returncode, None
         return code, err
 
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*BRIMFUL, *words],
             env=self.env,
-            cwd=ROOT,
+            cwd=cwd,
             capture_output=True,
             text=True,
             timeout=60,
@@ -114,6 +118,7 @@ def test_ctrl_c_stops_cleanly_and_a_restart_finds_job_and_money_again(here: Here
     eventually(lambda: here.phase("job-2") == "running")
     code, err = here.down()
     assert code == 0
+    assert here.last_words == ""  # one envelope, and it was printed at the start
     assert "Traceback" not in err
     assert "stopped; everything is kept" in err
 
@@ -226,3 +231,159 @@ def test_a_budget_ends_a_job(here: Here) -> None:
     assert time.monotonic() - began < 50
     assert "budget of $1.00 is used up" in job["why"]
     assert job["cost_microusd"] == 1_000_000
+
+
+def test_two_servers_do_not_share_a_database(here: Here, tmp_path: Path) -> None:
+    here.env["BRIMFUL_DATABASE"] = f"sqlite:///{tmp_path / 'log.db'}"
+    here.up()
+    here.run("submit", "--", "sleep", "600")
+    eventually(lambda: here.phase("job-1") == "running")
+    done = here.run("up", "--json", "--data", str(tmp_path / "other"))
+    error = json.loads(done.stdout)["error"]
+    assert (done.returncode, error["code"]) == (3, "foreign_log")
+    assert here.phase("job-1") == "running"
+    # What the hint says to do when the first folder is gone for good.
+    here.run("cancel", "job-1")
+    eventually(lambda: here.phase("job-1") == "cancelled")
+    here.down()
+    shutil.copy(here.data / "leases" / ".id", tmp_path / "other" / "leases" / ".id")
+    here.env["BRIMFUL_DATA"] = str(tmp_path / "other")
+    here.up()
+
+
+def test_the_token_goes_to_no_stranger_at_an_old_address(here: Here) -> None:
+    here.up()
+    told = json.loads((here.data / "server.json").read_text())
+    here.down(signal.SIGKILL)  # it leaves its address behind
+    assert json.loads((here.data / "server.json").read_text()) == told
+    with Stranger(int(told["url"].rpartition(":")[2])) as stranger:
+        here.env["BRIMFUL_PORT"] = told["url"].rpartition(":")[2]
+        for words in (["submit", "--", "true"], ["logs", "job-1"], ["cancel", "job-1"]):
+            here.run(*words)
+    assert len(stranger.heard) == 3
+    assert all("authorization" not in each.lower() for each in stranger.heard)
+    here.env["BRIMFUL_PORT"] = "0"
+
+
+class Stranger:
+    """Somebody else's server, and what it is told."""
+
+    def __init__(self, port: int) -> None:
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self.heard: list[str] = []
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                caller, _ = self._listener.accept()
+            except OSError:
+                return
+            with caller:
+                self.heard.append(caller.recv(65536).decode())
+                caller.sendall(b"HTTP/1.0 200 OK\r\n\r\n{}")
+
+    def __enter__(self) -> Stranger:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(10)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"), [("", 0o600), ("short", 0o600), ("x" * 43, 0o644), ("\xff" * 40, 0o600)]
+)
+def test_a_token_that_is_no_secret_is_replaced(here: Here, text: str, mode: int) -> None:
+    here.data.mkdir(mode=0o755)
+    (here.data / "token").write_text(text)
+    (here.data / "token").chmod(mode)
+    here.up()
+    assert len((here.data / "token").read_text()) >= 32
+    assert (here.data / "token").read_text() != text
+    assert (here.data / "token").stat().st_mode & 0o777 == 0o600
+    assert here.data.stat().st_mode & 0o777 == 0o700
+    assert here.run("submit", "--follow", "--", "true").returncode == 0
+
+
+def test_a_token_file_that_cannot_be_one_is_one_clear_error(here: Here) -> None:
+    (here.data / "token").mkdir(parents=True)
+    done = here.run("up")
+    assert (done.returncode, "Traceback" in done.stderr) == (3, False)
+    assert "cannot use the token file" in done.stderr
+    assert "Traceback" not in here.run("submit", "--", "true").stderr
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"url": 3}', ""])
+def test_a_damaged_server_file_is_as_good_as_none(here: Here, text: str) -> None:
+    here.up()
+    whole = (here.data / "server.json").read_text()
+    (here.data / "server.json").write_text(text)
+    here.env["BRIMFUL_PORT"] = "9"
+    for words, code in ((["jobs"], 3), (["up"], 3), (["submit", "--", "true"], 3)):
+        done = here.run(*words)
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False)
+    (here.data / "server.json").write_text(whole)
+
+
+def test_submitting_from_a_folder_that_is_gone_is_one_clear_error(here: Here, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = f'cd {gone} && rmdir {gone} && exec "$@"'
+    words = [*BRIMFUL, "submit", "--dry-run", "--", "true"]
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *words], env=here.env, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+    assert "not there any more" in done.stderr
+
+
+def test_what_users_write_breaks_out_of_no_line(here: Here) -> None:
+    here.up()
+    evil = "x\x1b[2J\n12:00:00  job-9 finished\u202e"
+    here.run("submit", "--", "sh", "-c", "exit 0", evil)
+    eventually(lambda: here.phase("job-1") == "finished")
+    dry = here.run("submit", "--dry-run", "--", evil).stdout
+    for text in (here.run("jobs").stdout, here.run("show", "job-1").stdout, dry, here.down()[1]):
+        assert "x\ufffd[2J\ufffd12:00:00" in text
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+
+
+def test_a_log_that_grows_as_fast_as_it_is_read_is_shown_up_to_where_it_was() -> None:
+    class Endless:
+        size = 10
+
+        def get(self, path: str, *, as_owner: bool, offset: int, limit: int, **_lease: str) -> dict[str, Any]:
+            assert as_owner
+            self.size += 10
+            text = "x" * min(7, limit, self.size - offset)
+            return {
+                "lease": "job-1.1",
+                "text": text,
+                "next_offset": offset + len(text),
+                "size": self.size,
+                "over": False,
+                "phase": "running",
+            }
+
+    pieces = list(logs._until_now(Endless(), "job-1"))  # type: ignore[arg-type]
+    assert 20 <= sum(len(piece["text"]) for piece in pieces) < 24
+
+
+def test_following_goes_on_with_the_next_lease_of_a_requeued_job() -> None:
+    answers = [("job-1.1", 4, "one\n", False), ("job-1.2", 4, "two\n", False), ("job-1.2", 4, "", True)]
+
+    class Server:
+        asked: ClassVar[list[tuple[object, int]]] = []
+
+        def get(self, _path: str, *, offset: int, **query: object) -> dict[str, Any]:
+            self.asked.append((query.get("lease"), offset))
+            lease, size, text, over = answers[len(self.asked) - 1]
+            return {"lease": lease, "text": text, "next_offset": 4, "size": size, "over": over}
+
+    pieces = list(logs._until_over(Server(), "job-1"))  # type: ignore[arg-type]
+    assert [piece["text"] for piece in pieces] == ["one\n", "two\n", ""]
+    assert Server.asked == [(None, 0), ("job-1.1", 4), ("job-1.2", 4)]

@@ -58,7 +58,7 @@ def _dispatch(args: list[str], *, as_json: bool) -> int:
     elif users:
         raise BadInput(f"`brimful {first}` takes nothing after --", hint=f"see `brimful {first} --help`")
     answer = command.run(options)
-    if as_json:
+    if as_json and answer.data is not None:  # None: the command has told everything while it ran
         _out(envelope(answer.data))
     elif answer.text:
         _out(answer.text)

@@ -10,8 +10,10 @@ import os
 import secrets
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import uvicorn
 
@@ -19,25 +21,30 @@ from brimful import __version__
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.files import read_json, write_atomically, write_json
 from brimful.adapters.stores.sql import SqlStore
-from brimful.errors import WorldFailed
+from brimful.errors import BrimfulError, WorldFailed
 from brimful.fleet.state import Node
 from brimful.scheduler.cycle import Rules
 from brimful.server.app import make_app
 from brimful.server.service import Service
 from brimful.server.settings import Settings
+from brimful.server.words import printable
 
 log = logging.getLogger("brimful")
+
+LOCK_TRIES = 20
+TOKEN_CHARS = 32
 
 
 def serve(settings: Settings, *, as_json: bool = False) -> None:
     """Run until Ctrl-C or SIGTERM. Jobs go on without the server and are found again by the next one."""
     _set_up_logging()
     with _folder_of_our_own(settings), _listening_socket(settings) as listener:
+        token = _token(settings)
+        engine = _local_engine(settings)
         store = SqlStore(settings.database_url)
-        service = Service(
-            store, _local_engine(settings), Rules(grace_s=settings.grace_s), tick_s=settings.tick_s
-        )
-        app = make_app(service, _token(settings))
+        store.claim(engine.identity, folder=settings.folder)
+        service = Service(store, engine, Rules(grace_s=settings.grace_s), tick_s=settings.tick_s)
+        app = make_app(service, token)
         service.start()
         url = f"http://{_bracketed(settings.host)}:{listener.getsockname()[1]}"
         write_json(settings.server_file, {"url": url, "pid": os.getpid()})
@@ -94,7 +101,9 @@ def _folder_of_our_own(settings: Settings) -> Iterator[None]:
     """Hold the data folder: two servers on one folder would both act."""
     try:
         settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = (settings.folder / "server.lock").open("w")
+        if settings.folder.stat().st_uid == os.geteuid():
+            settings.folder.chmod(0o700)  # tokens, logs and commands of jobs are nobody else's
+        lock = settings.lock_file.open("w")
     except OSError as error:
         raise WorldFailed(
             f"cannot use the data folder {settings.folder}: {error.strerror}",
@@ -102,17 +111,33 @@ def _folder_of_our_own(settings: Settings) -> Iterator[None]:
             code="folder_unusable",
         ) from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            other = read_json(settings.server_file) or {}
+        if not _taken(lock):
             raise WorldFailed(
-                f"another brimful (pid {other.get('pid', 'unknown')}) is using {settings.folder}"
-                f" at {other.get('url', 'an address it has not told yet')}",
+                f"another brimful {_whereabouts(settings)} is using {settings.folder}",
                 hint="use that one, stop it, or choose another folder: brimful up --data FOLDER --port PORT",
                 code="already_running",
-            ) from error
+            )
         yield
+
+
+def _taken(lock: IO[str]) -> bool:
+    """Take the lock. A command that looks whether a server runs holds it for a blink: try again."""
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.05)
+        else:
+            return True
+    return False
+
+
+def _whereabouts(settings: Settings) -> str:
+    try:
+        other = read_json(settings.server_file) or {}
+        return f"(pid {other['pid']}, at {other['url']})"
+    except (BrimfulError, OSError, KeyError):
+        return "(which has not told its address)"
 
 
 @contextlib.contextmanager
@@ -145,19 +170,50 @@ def _local_engine(settings: Settings) -> LocalEngine:
 
 
 def _token(settings: Settings) -> str:
-    """The secret that lets this user's CLI write; made at the first start, readable by its owner alone."""
+    """The secret that lets this user's CLI in; made at the first start, readable by its owner alone.
+
+    One that is too short to be ours, or that others could read, is no secret: it is replaced.
+    """
+    path = settings.token_file
     try:
-        return settings.token_file.read_text(encoding="utf-8").strip()
+        found = path.stat()
+        token = path.read_text(encoding="utf-8", errors="replace").strip()
+        private = found.st_uid == os.geteuid() and not found.st_mode & 0o077
+        if private and len(token) >= TOKEN_CHARS and token.isascii():
+            return token
+        log.warning("the token in %s was %s; here is a new one", path, "damaged" if private else "readable")
     except FileNotFoundError:
-        token = secrets.token_urlsafe(32)
-        write_atomically(settings.token_file, token)
-        return token
+        pass
+    except OSError as error:
+        raise _unusable_token(path, error) from error
+    token = secrets.token_urlsafe(TOKEN_CHARS)
+    try:
+        write_atomically(path, token)
+    except OSError as error:
+        raise _unusable_token(path, error) from error
+    return token
+
+
+def _unusable_token(path: Path, error: OSError) -> WorldFailed:
+    return WorldFailed(
+        f"cannot use the token file {path}: {error.strerror}",
+        hint="remove it: the next start makes a new one",
+        code="token_unusable",
+    )
+
+
+class OneLine(logging.Formatter):
+    """What users wrote cannot break out of its line, nor move a terminal's cursor."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
+        record.message = printable(record.message)
+        return super().formatMessage(record)
 
 
 def _set_up_logging() -> None:
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine("%(asctime)s  %(message)s", datefmt="%H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
 
