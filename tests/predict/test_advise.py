@@ -76,6 +76,14 @@ def test_what_keeps_the_numbers_comes_before_what_does_not() -> None:
     assert kept == sorted(kept, reverse=True)
 
 
+def test_one_change_more_is_tried_where_it_spares_the_numbers() -> None:
+    training = a_training(batch_size=16, sequence_tokens=2048, accumulation=2, compiled=False)
+    fixes = fit("llama-3.2-1b", training, "rtx-4090").fixes
+
+    assert fixes[0].fits
+    assert fixes[0].keeps_numerics
+
+
 def test_an_adapter_is_offered_only_where_nothing_else_helps() -> None:
     fixes = fit(
         "llama-3.1-8b", a_training(batch_size=1, sequence_tokens=1024, accumulation=16), "rtx-4090"

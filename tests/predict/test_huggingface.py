@@ -166,6 +166,14 @@ def test_yaml_that_names_a_published_model_is_all_it_takes(tmp_path: Path) -> No
     assert reading.training.checkpointing == "full"
 
 
+def test_the_example_is_the_recipe_it_says() -> None:
+    reading = read(str(Path(__file__).resolve().parents[2] / "examples" / "huggingface" / "sft.yaml"))
+
+    assert reading.model.name == "llama-3.2-1b"
+    assert (reading.training.batch_size, reading.training.effective_batch) == (16, 32)
+    assert (reading.warnings, reading.unsure) == ((), 0)
+
+
 def test_json_and_yaml_say_the_same(tmp_path: Path) -> None:
     config = write(tmp_path, "config.json", LLAMA)
     lines = "\n".join(f"{key}: {json.dumps(value)}" for key, value in ARGUMENTS.items())

@@ -6,7 +6,7 @@ set of changes that fits is looked for first: one, then two together, then three
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -41,28 +41,36 @@ def fixes(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect = FLA
     before = predict(training)
     moves = savers(training, gpu, dialect)
     usual = [move for move in moves if not move.last_resort]
-    found: list[Fix] = []
-    # Where all of it together is not enough, no part of it is.
-    pools = [pool for pool in (usual, moves) if predict(_with(_one_by_one(training), pool)).fits]
-    size = 0
-    for pool, size in ((pool, size) for pool in pools for size in range(1, _MAX_TOGETHER + 1)):
-        tried = (_try(training, before, predict, dialect, chosen) for chosen in _sets(pool, size))
-        found = [fix for fix in tried if fix is not None and fix.fits]
-        if found:
-            break
+    exact = [move for move in usual if move.keeps_numerics]
+
+    def tried(sets: Iterable[tuple[Move, ...]]) -> list[Fix]:
+        found = (_try(training, before, predict, dialect, chosen) for chosen in sets)
+        return [fix for fix in found if fix is not None]
+
+    def smallest(pool: Sequence[Move], *, most: int) -> tuple[int, list[Fix]]:
+        # Where all of it together is not enough, no part of it is.
+        if predict(_with(_one_by_one(training), pool)).fits:
+            for size in range(1, most + 1):
+                found = [fix for fix in tried(_sets(pool, size)) if fix.fits]
+                if found:
+                    return size, found
+        return 0, []
+
+    size, found = smallest(usual, most=_MAX_TOGETHER)
+    if not found:
+        size, found = smallest(moves, most=_MAX_TOGETHER)
+    if size and not any(fix.keeps_numerics for fix in found):
+        # One change more may spare the numbers.
+        found += sorted(smallest(exact, most=_MAX_TOGETHER + 1)[1], key=_order)[:2]
     if size == 1:
         # A pair may beat every single change: code that is both smaller and faster allows a larger batch.
         gains = [move for move in usual if move.fields.keys() & {"compiled", "attention"}]
-        pairs = (_try(training, before, predict, dialect, (SMALLER, move)) for move in gains)
         best = min(fix.step_time_factor for fix in found)
-        found += [
-            fix for fix in pairs if fix is not None and fix.fits and fix.step_time_factor < _GAIN * best
-        ]
+        pairs = tried((SMALLER, move) for move in gains)
+        found += [fix for fix in pairs if fix.fits and fix.step_time_factor < _GAIN * best]
     else:
-        singles = (_try(training, before, predict, dialect, (move,)) for move in (SMALLER, *usual))
-        found += [fix for fix in singles if fix is not None and fix.saves_bytes > 0 and not fix.fits][
-            :_MAX_SHOWN
-        ]
+        singles = [fix for fix in tried([(SMALLER,), *((move,) for move in usual)]) if not fix.fits]
+        found += [fix for fix in singles if fix.saves_bytes > 0]
     return tuple(sorted(found, key=_order)[:_MAX_SHOWN])
 
 
