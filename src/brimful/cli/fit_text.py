@@ -44,7 +44,8 @@ def compare_text(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu) -> str
         for letter, (_, reading, answer) in zip(letters, rows, strict=True)
     ]
     lines = [f"{paint(base.model.name, 'bold')} on {gpu.title}, {show_bytes(first.usable_bytes)} usable", ""]
-    lines += [f"{letter}  {name}" for letter, (name, _, _) in zip(letters, rows, strict=True)]
+    names = zip(letters, (name for name, _, _ in rows), strict=True)
+    lines += [fill(f"{letter}  {name}", _WIDTH, subsequent_indent="   ") for letter, name in names]
     lines += ["", table(header, cells, right=(1, 2, 4, 5, 6, 7))]
     whole = base.training.effective_batch
     others = [x for x, (_, r, _) in zip(letters, rows, strict=True) if r.training.effective_batch != whole]
