@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from starlette.testclient import TestClient
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.stores.sql import SqlStore
 from brimful.fleet.events import LeaseEnding
+from brimful.fleet.job import Job
 from brimful.scheduler.cycle import Rules
 from brimful.server.app import MAX_BODY_BYTES, make_app
 from brimful.server.service import Service
@@ -192,6 +195,55 @@ def test_a_log_is_cut_between_characters(server: Server) -> None:
 
 def test_the_openapi_schema_describes_the_api(server: Server) -> None:
     assert "/v1/jobs" in server.http.get("/v1/openapi.json").json()["paths"]
+
+
+def test_what_a_job_is_told_in_its_environment_is_not_in_the_log_nor_left_behind(server: Server) -> None:
+    job = server.submit("sh", "-c", "echo $KEY $EMPTY $OTHER; read line < go", env=KEYS)
+    os.mkfifo(Path(server.folder) / "go")
+    assert {path.stat().st_mode & 0o777 for path in _holding("hush", server)} == {0o600}
+    eventually(lambda: server.phase(job) == "running" and server.get(f"/v1/jobs/{job}/log")["size"])
+    (Path(server.folder) / "go").write_text("\n")
+    eventually(lambda: server.phase(job) == "finished")
+    assert server.get(f"/v1/jobs/{job}/log")["text"] == "hush me\n"
+    assert [path.name for path in _holding("hush", server)] == ["log"]
+    assert [path.name for path in _holding("OTHER", server)] != []  # the names are
+
+
+def test_many_submits_at_once_keep_their_environments_apart(server: Server) -> None:
+    def submit(i: int) -> None:
+        job = Job(job="", gpus=1, command=("sh", "-c", "test $MINE = $0", str(i)), env=(("MINE", str(i)),))
+        server.service.submit(job)
+
+    threads = [threading.Thread(target=submit, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    eventually(lambda: all(server.phase(f"job-{i}") == "finished" for i in range(1, 9)))
+
+
+def test_a_cancelled_job_leaves_no_environment_behind(server: Server) -> None:
+    job = server.submit("true", gpus=2000 // 2, env=KEYS)
+    assert _holding("hush", server)
+    server.http.post(f"/v1/jobs/{job}/cancel", headers=OWNER)
+    assert not _holding("hush", server)
+
+
+def test_a_job_whose_environment_is_lost_is_not_run_without_it(server: Server) -> None:
+    job = server.submit("true", env=KEYS)
+    for path in _holding("hush", server):
+        path.unlink()
+    eventually(lambda: server.phase(job) == "failed")
+    assert "submit it again" in str(server.get(f"/v1/jobs/{job}")["why"])
+
+
+KEYS = {"KEY": "hush", "EMPTY": "", "OTHER": "me"}
+
+
+def _holding(word: str, server: Server) -> list[Path]:
+    """Files of the data folder that hold the word."""
+    files = [path for path in Path(server.folder).rglob("*") if path.is_file()]
+    return [path for path in files if word.encode() in path.read_bytes()]
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs/job-1/log", "/v1/jobs/job-9/log"])

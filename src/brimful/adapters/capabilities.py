@@ -19,6 +19,17 @@ class KeepsLogs(Protocol):
 
 
 @runtime_checkable
+class KeepsEnvironments(Protocol):
+    """Keeps the values of a job's environment variables, which may be secrets: the log holds names only."""
+
+    def keep_env(self, job: str, env: Mapping[str, str]) -> None:
+        """Before the job is submitted; for all its leases."""
+
+    def forget_env(self, job: str) -> None:
+        """The job is over."""
+
+
+@runtime_checkable
 class Complains(Protocol):
     def complaints(self) -> Mapping[str, str]:
         """Leases that could not be looked at the last time, and why; they count as they did before."""

@@ -53,7 +53,8 @@ RESERVED_BYTES = 4096
 
 def reserve(path: Path) -> None:
     """Take the disk space of a small file now, so that `write_reserved` cannot fail for want of it later."""
-    write_atomically(_reserve_of(path), " " * RESERVED_BYTES)
+    if not _reserve_of(path).exists():
+        write_atomically(_reserve_of(path), " " * RESERVED_BYTES)
 
 
 def write_reserved(path: Path, body: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from brimful.adapters.capabilities import Complains, KeepsLogs, LogPiece
+from brimful.adapters.capabilities import Complains, KeepsEnvironments, KeepsLogs, LogPiece
 from brimful.errors import BrimfulError, NotFound, Refused, WorldFailed
 from brimful.fleet.events import (
     CancelRequested,
@@ -61,6 +61,7 @@ class Service:
         self._tick_s = tick_s
         self._clock = clock
         self._turn = threading.Lock()
+        self._numbering = threading.Lock()  # one submit at a time: what is kept for a number is its winner's
         self._lock = threading.RLock()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -78,12 +79,22 @@ class Service:
     # -- what users do ---------------------------------------------------------------------------------
 
     def submit(self, job: Job) -> JobState:
-        """Take a job in. Its number is given here, in the order of the log."""
+        """Take a job in. Its number is given here, in the order of the log.
+
+        The values of its environment go to those who run it, before it is in the log, and not into the log.
+        """
+        keepers = self._keepers()
+        public = replace(job, env=tuple((key, "") for key, _ in job.env)) if keepers else job
 
         def event() -> JobSubmitted:
-            return JobSubmitted(at_s=self.now_s(), job=replace(job, job=f"job-{len(self.fleet.jobs) + 1}"))
+            return JobSubmitted(at_s=self.now_s(), job=replace(public, job=f"job-{len(self.fleet.jobs) + 1}"))
 
-        name = self._write(event).job.job
+        def keep(submitted: JobSubmitted) -> None:
+            for engine in keepers:
+                engine.keep_env(submitted.job.job, dict(job.env))
+
+        with self._numbering:
+            name = self._write(event, first=keep).job.job
         log.info("%s submitted: %d GPU(s), %s, %s", name, job.gpus, job.priority, " ".join(job.command)[:200])
         self._wake.set()
         return self.job(name)
@@ -201,11 +212,15 @@ class Service:
 
     # -- the log ---------------------------------------------------------------------------------------
 
-    def _write(self, make: Callable[[], E]) -> E:
-        """Append one event made from the current state; made again whenever somebody else was faster."""
+    def _write(self, make: Callable[[], E], *, first: Callable[[E], None] = lambda _event: None) -> E:
+        """Append one event made from the current state; made again whenever somebody else was faster.
+
+        `first` is what must be done, outside of the lock, before the event may be in the log.
+        """
         for _ in range(MAX_CONFLICTS):
             with self._lock:
                 event, after = make(), self.fleet.seq
+            first(event)
             if self._store.append([event], after=after):
                 return event
             self.refresh()
@@ -221,21 +236,34 @@ class Service:
             for event in events[known:]:
                 self.fleet.apply(event)
                 self.ledger.apply(event)
-            lines = self._moved(events) if written else []
-        for line in lines:
+            moved = self._moved(events) if written else {}
+            over = [name for name in moved if self.fleet.jobs[name].phase in OVER]
+        for line in filter(None, moved.values()):
             log.info("%s", line)
+        for engine in self._keepers() if over else ():
+            for name in over:
+                engine.forget_env(name)
 
-    def _moved(self, events: Sequence[Event]) -> list[str]:
-        """One readable line for every job that has moved on."""
-        moved = [e for e in events if isinstance(e, LeaseGranted | LeaseStarted | LeaseEnding | LeaseEnded)]
+    def _keepers(self) -> list[KeepsEnvironments]:
+        """The engines, if all of them keep what jobs were submitted with."""
+        engines: list[object] = list(self._ports.engines.values())
+        keepers = [engine for engine in engines if isinstance(engine, KeepsEnvironments)]
+        return keepers if len(keepers) == len(engines) else []
+
+    def _moved(self, events: Sequence[Event]) -> dict[str, str]:
+        """The jobs that have moved on, with one readable line for each."""
         lines: dict[str, str] = {}
-        for event in moved:
+        for event in events:
+            if isinstance(event, CancelRequested):
+                lines[event.job] = ""  # told where it was asked for
+            if not isinstance(event, LeaseGranted | LeaseStarted | LeaseEnding | LeaseEnded):
+                continue
             lease = self.fleet.leases[event.lease]
             state = self.fleet.jobs[lease.job]
             reason = f": {state.reason}" if state.reason else ""
             gpus = ",".join(map(str, lease.gpus))
             lines[lease.job] = f"{lease.job} {state.phase} on {lease.node} GPU {gpus}{reason}"
-        return list(lines.values())
+        return lines
 
 
 class _Told:

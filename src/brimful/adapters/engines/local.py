@@ -71,7 +71,7 @@ class LocalEngine:
             order = {
                 "command": list(job.command),
                 "folder": job.folder or str(Path.home()),
-                "env": {**_environment(job, node=node, gpus=gpus), **self._mark(lease)},
+                "env": {**_environment(self._kept_env(job), job, node=node, gpus=gpus), **self._mark(lease)},
             }
             reserve(folder / "ended.json")
             write_json(folder / "order.json", order)
@@ -87,6 +87,17 @@ class LocalEngine:
         except OSError as error:
             raise WorldFailed(f"cannot start {lease} in {folder}: {error.strerror}") from error
         self._runners[lease] = runner
+
+    def keep_env(self, job: str, env: Mapping[str, str]) -> None:
+        try:
+            self._env_file(job).parent.mkdir(exist_ok=True, mode=0o700)
+            write_json(self._env_file(job), dict(env))
+        except OSError as error:
+            raise WorldFailed(f"cannot keep the environment of {job}: {error.strerror}") from error
+
+    def forget_env(self, job: str) -> None:
+        with contextlib.suppress(OSError):
+            self._env_file(job).unlink()
 
     def stop(self, lease: str, *, grace_s: int) -> None:
         folder = self._folder(lease)
@@ -219,6 +230,15 @@ class LocalEngine:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, number)
 
+    def _kept_env(self, job: Job) -> Mapping[str, str]:
+        kept = read_json(self._env_file(job.job))
+        if kept is None and job.env and not any(value for _, value in job.env):
+            raise WorldFailed(f"the environment that {job.job} was submitted with is lost; submit it again")
+        return dict(job.env) if kept is None else kept
+
+    def _env_file(self, job: str) -> Path:
+        return self._folder(job).parent / ".env" / f"{job}.json"
+
     def _mark(self, lease: str) -> dict[str, str]:
         """What every process of the lease carries, and no other: another folder's leases have its own id."""
         return {"BRIMFUL_LEASE": lease, "BRIMFUL_ENGINE": self.identity}
@@ -258,8 +278,8 @@ def _last_words(folder: Path, code: int) -> str:
     return text.splitlines()[-1][-SHOWN_CHARS:] if text else f"exit code {code}, and not a word"
 
 
-def _environment(job: Job, *, node: str, gpus: Sequence[int]) -> Mapping[str, str]:
-    wanted = dict(job.env)
+def _environment(env: Mapping[str, str], job: Job, *, node: str, gpus: Sequence[int]) -> Mapping[str, str]:
+    wanted = dict(env)
     path = wanted.pop("PATH", os.environ.get("PATH", os.defpath))
     return {
         **{key: os.environ[key] for key in PASSED_ON if key in os.environ},

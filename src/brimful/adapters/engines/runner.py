@@ -3,7 +3,7 @@
 It starts the job, waits for it, and writes down how it ended, so that a job outlives the server and the
 server learns of its end whenever it comes back. Everything it knows stands in its lease folder:
 
-    order.json    what to run (written by the engine)
+    order.json    what to run (written by the engine, removed when it runs)
     started.json  written before the job is started: whoever finds it never starts the job again
     child.json    the job's process group
     beat          touched every few seconds while the runner lives: the last proof of life
@@ -41,7 +41,8 @@ PROBLEM_CHARS = 500
 
 def main(folder: Path) -> int:
     order = read_json(folder / "order.json")
-    assert order is not None, "the engine writes the order before it calls the runner"
+    if order is None:
+        return 0  # another runner has carried it out
     with (folder / "lock").open("w") as lock, (folder / "runner.lock").open("w") as own:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,6 +90,8 @@ def _run(folder: Path, order: dict[str, Any], log: int, lock: int, watch: _Watch
     except OSError as error:
         return _not_started(order, error)
     # From here on the job runs: nothing, a full disk least of all, may end the runner before it.
+    with contextlib.suppress(OSError):
+        (folder / "order.json").unlink()  # its environment may hold secrets, and nobody needs it again
     with contextlib.suppress(OSError):
         write_json(folder / "child.json", {"group": child.pid, "born": born(child.pid)})
     watch.over(child.pid)
