@@ -149,6 +149,17 @@ def test_a_comparison_says_which_rows_are_other_runs(capsys: pytest.CaptureFixtu
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_two_files_are_compared_by_naming_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "smaller.py"
+    other.write_text(Path(EXAMPLE).read_text() + "batch_size = 4\n")
+
+    assert main(["fit", "--compare", EXAMPLE, str(other), "--gpu", "4070", "--json"]) == 0
+
+    as_is, smaller = json.loads(capsys.readouterr().out)["data"]["compared"]
+    assert (as_is["effective_batch"], smaller["effective_batch"]) == (512, 128)
+    assert smaller["name"] == "smaller.py"
+
+
 def test_flags_alone_are_enough(capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "--model",

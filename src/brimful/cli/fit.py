@@ -98,9 +98,13 @@ def run(args: argparse.Namespace) -> Answer:
     if args.models:
         return _models()
     _check(args)
+    if args.compare and args.config is None and args.model is None:
+        # `--compare a.py b.py`: the first file is what the others are held against.
+        args.config = next((what for what in args.compare if "=" not in what), None)
+        args.compare = [what for what in args.compare if what != args.config]
     gpu = find_gpu(args.gpu)
     reading = _read(args, _words(args))
-    if args.compare:
+    if args.compare is not None:
         return _compare(args, reading, gpu)
     answer = fit_reading(reading, gpu, args.other_mib * MIB)
     if args.patch or args.write:
