@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from brimful.errors import BadInput
 from brimful.fleet.job import Job
@@ -108,6 +110,23 @@ def test_curves_add_up_to_the_figures() -> None:
     assert sum(waits) / len(waits) == pytest.approx(1.0 / 1.5), "one job waits for the first of 1.5 hours"
     assert jct_cdf(outcome)[-1] == (1.5, 100.0)
     assert spent(outcome)[-1] == pytest.approx((1.5, 7.5))
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 10_000), st.integers(1, 9_999), st.integers(1, 2)), min_size=1, max_size=30
+    )
+)
+@settings(max_examples=50)
+def test_no_slice_of_a_curve_is_above_what_there_is(rows: list[tuple[int, int, int]]) -> None:
+    arrivals = [an_arrival(f"j{i}", *row) for i, row in enumerate(sorted(rows))]
+    nodes = parse_fleet("3x2")
+    outcome = rehearse(arrivals, nodes, Rules(order="fifo"))
+    shares = [share for _, share in allocated(outcome)]
+    assert max(shares) <= 100 + 1e-6
+    assert min(jobs for _, jobs in queue(outcome)) >= -1e-9
+    told = report(outcome, arrivals, nodes, policy="p", seed=0, cpu_s=0.0)
+    assert sum(shares) / len(shares) == pytest.approx(100 * told["allocation_rate"])
 
 
 def test_the_page_needs_nothing_else_and_escapes_what_it_is_told() -> None:

@@ -115,9 +115,9 @@ def _means(steps: Iterable[tuple[int, float]], outcome: Outcome) -> list[tuple[f
     for at_s, change in [*sorted(steps), (outcome.end_s, 0.0)]:
         while last_s < at_s:
             i = min(POINTS - 1, int((last_s - first_s) / width_s))
-            until_s = min(float(at_s), first_s + (i + 1) * width_s if i < POINTS - 1 else float(at_s))
-            if until_s <= last_s:  # a slice narrower than a float can tell
-                until_s = float(at_s)
+            if i < POINTS - 1 and first_s + (i + 1) * width_s <= last_s:
+                i += 1  # on the edge of a slice, where the division came out a hair too low
+            until_s = float(at_s) if i == POINTS - 1 else min(float(at_s), first_s + (i + 1) * width_s)
             areas[i] += level * (until_s - last_s)
             last_s = until_s
         level += change
