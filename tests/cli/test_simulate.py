@@ -51,6 +51,9 @@ def test_a_fill_for_people_is_a_table_of_means(capsys: pytest.CaptureFixture[str
         ([*FILL[:2], "--fill", "nan"], "--fill nan is out of range"),
         ([str(EXAMPLES / "fill_nodes.csv")], "holds no jobs"),
         ([str(EXAMPLES / "small.csv"), "--policy", "best"], "--policy best is not known here"),
+        ([str(EXAMPLES / "small.csv"), "--policy", "brim?mvoe=0"], "mvoe=0 is not understood"),
+        ([str(EXAMPLES / "small.csv"), "--policy", "brim?preempt=all"], "preempt=all is not understood"),
+        ([str(EXAMPLES / "small.csv"), "--policy", "brim?ageing=nan"], "ageing=nan is not understood"),
         ([str(EXAMPLES / "small.csv"), "--sweep", "gpus"], "--sweep 'gpus' is not understood"),
         ([str(EXAMPLES / "small.csv"), "--sweep", "gpus=8,x"], "--sweep 'gpus=8,x' is not understood"),
         ([str(EXAMPLES / "small.csv"), "--html", "/nowhere/x.html"], "cannot write"),
@@ -175,3 +178,12 @@ def test_faults_come_from_the_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert [run["makespan_h"] for run in first] == [run["makespan_h"] for run in again]
     assert len({run["makespan_h"] for run in first}) > 1, "another seed breaks other things"
     assert any(run["lost_gpu_h"] > 0 for run in first)
+
+
+def test_a_part_of_a_policy_can_be_switched_off(capsys: pytest.CaptureFixture[str]) -> None:
+    without = "brim?preempt=none&move=0"
+    runs = data([str(EXAMPLES / "small.csv"), "--policy", "brim", "--policy", without], capsys)["runs"]
+    assert isinstance(runs, list)
+    assert [run["policy"] for run in runs] == ["brim", without]
+    assert runs[0]["preemptions"] > 0
+    assert runs[1]["preemptions"] == 0

@@ -10,12 +10,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+from urllib.parse import parse_qsl
 
 from brimful.cli.commands import Answer
 from brimful.cli.render import bar, table
 from brimful.errors import BadInput, WorldFailed
 from brimful.fleet.node import Node
-from brimful.scheduler.rules import POLICIES
+from brimful.scheduler.policies.order import ORDERS
+from brimful.scheduler.rules import POLICIES, Rules
 from brimful.sim.faults import Faults
 from brimful.sim.fleets import parse_fleet, scaled, show_fleet
 from brimful.sim.report import fill_report, report
@@ -43,6 +45,21 @@ MAX_GPUS = 1_000_000
 # A fleet is large enough where jobs wait less than this share of the time they take.
 ENOUGH_WAIT = 0.1
 
+# Parts of a policy that are words, and how the others are read.
+CHOICES: dict[str, tuple[str, ...]] = {
+    "order": tuple(ORDERS),
+    "types": ("tight", "fast", "advantage"),
+    "backfill": ("none", "reserve", "greedy"),
+    "preempt": ("none", "priority", "index"),
+}
+PARTS: dict[type, Callable[[str], Any]] = {
+    str: str,
+    int: int,
+    float: float,
+    bool: lambda text: {"1": True, "true": True, "0": False, "false": False}[text],
+}
+MAX_PART = 1e9
+
 Runs = list[dict[str, Any]]
 
 
@@ -65,7 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="POLICY",
         help=f"who goes first, and where: {', '.join(sorted(POLICIES))} (default priority, as a server has "
-        f"it); with --fill: {', '.join(FILL_POLICIES)} (default brim). Give it twice to compare",
+        "it), with parts switched as in 'brim?move=0&preempt=none'; with --fill: "
+        f"{', '.join(FILL_POLICIES)} (default brim). Give it twice to compare",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="what chance does (default 0)")
     parser.add_argument(
@@ -179,8 +197,29 @@ def _policies(args: argparse.Namespace, known: Sequence[str], default: str) -> l
     return list(dict.fromkeys(wanted))
 
 
+def _rules(policy: str) -> Rules:
+    """'brim?move=0&preempt=none' -> brim without these parts, so that the worth of each can be measured."""
+    name, _, query = policy.partition("?")
+    if name not in POLICIES:
+        raise BadInput(f"--policy {name} is not known here", hint=f"one of {', '.join(sorted(POLICIES))}")
+    known = {field.name: getattr(Rules(), field.name) for field in fields(Rules)}
+    changed: dict[str, Any] = {}
+    for part, value in parse_qsl(query, keep_blank_values=True):
+        try:
+            changed[part] = PARTS[type(known[part])](value)
+            allowed = CHOICES.get(part, (changed[part],))
+            if changed[part] not in allowed or (part not in CHOICES and not 0 <= changed[part] <= MAX_PART):
+                raise ValueError(value)
+        except (KeyError, ValueError) as error:
+            raise BadInput(
+                f"--policy {policy}: {part}={value} is not understood",
+                hint=f"parts are {', '.join(part for part in known if type(known[part]) in PARTS)}",
+            ) from error
+    return replace(POLICIES[name], **changed)
+
+
 def _rehearse(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> Runs:
-    policies = _policies(args, sorted(POLICIES), "priority")
+    policies = {policy: _rules(policy) for policy in args.policy or ["priority"]}
     arrivals = _spread(trace.arrivals, nodes) if trace.gangs_may_spread else trace.arrivals
     if args.durations == "known":
         arrivals = [replace(a, job=replace(a.job, predicted_work_s=a.work_s)) for a in arrivals]
@@ -192,7 +231,7 @@ def _rehearse(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> 
     for policy, seed in [(policy, seed) for policy in policies for seed in seeds]:
         began = time.process_time()
         outcome = rehearse(
-            arrivals, nodes, POLICIES[policy], faults=faults, seed=seed, progress=_progress("jobs")
+            arrivals, nodes, policies[policy], faults=faults, seed=seed, progress=_progress("jobs")
         )
         cpu_s = time.process_time() - began
         told = report(outcome, arrivals, nodes, policy=policy, seed=seed, cpu_s=cpu_s)
