@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.document import markdown
 from bench.measure import CALIBRATION, ROOT, Benchmark, body, calibration
-from brimful.scheduler.rules import POLICIES
+from brimful.scheduler.rules import POLICIES, Rules
 from brimful.sim.fleets import parse_fleet
 from brimful.sim.report import report
 from brimful.sim.traces.read import read
@@ -52,6 +52,15 @@ CASES = (
 )
 
 
+# What is switched off -> the parts of brim that do it.
+OFF: dict[str, dict[str, Any]] = {
+    "without GPU types by speed": {"types": "tight", "move": False},
+    "without moves between types": {"move": False},
+    "without preemption": {"preempt": "none", "move": False},
+    "without reservations (anyone may pass)": {"backfill": "greedy"},
+    "without backfill (nobody may pass)": {"backfill": "none"},
+    "without ageing": {"ageing": 0.0},
+}
 # Peers' simulators, run on this project's machine on 2026-11-15: (what, jobs, CPU seconds).
 PEERS = (
     ("Gavel, generated jobs on 108 GPUs, FIFO", 200, 18.7),
@@ -86,17 +95,17 @@ def tables() -> dict[str, str]:
         return {}
     found = {case.name: _runs(case) for case in CASES}
     told = {f"trace-{name}": _table(runs) for name, runs in found.items()}
-    return {**told, "speed": _speed(found)}
+    return {**told, "ablation": _ablation(CASES[0]), "speed": _speed(found)}
 
 
 def known(arrivals: Sequence[Arrival]) -> list[Arrival]:
     return [replace(a, job=replace(a.job, predicted_work_s=a.work_s)) for a in arrivals]
 
 
-def run(arrivals: Sequence[Arrival], fleet: str, policy: str) -> dict[str, Any]:
+def run(arrivals: Sequence[Arrival], fleet: str, policy: str, rules: Rules | None = None) -> dict[str, Any]:
     nodes = parse_fleet(fleet)
     began = time.process_time()
-    outcome = rehearse(arrivals, nodes, POLICIES[policy])
+    outcome = rehearse(arrivals, nodes, rules or POLICIES[policy])
     cpu_s = time.process_time() - began
     return report(outcome, arrivals, nodes, policy=policy, seed=0, cpu_s=cpu_s)
 
@@ -126,6 +135,25 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 def _table(runs: Sequence[dict[str, Any]]) -> str:
     return markdown(list(COLUMNS), [[show(run) for show in COLUMNS.values()] for run in runs])
+
+
+def _ablation(case: Case) -> str:
+    """brim on the first case, with one part switched off at a time."""
+    hidden = read([str(DATA / name) for name in case.files])[0].arrivals
+    whole = POLICIES["brim"]
+    rows = []
+    for name, rules in {
+        "brim": whole,
+        **{what: replace(whole, **parts) for what, parts in OFF.items()},
+    }.items():
+        runs = [run(some, case.fleet, name, rules) for some in (hidden, known(hidden))]
+        cells = [f"{run['mean_jct_h']:.2f}" for run in runs] + [f"{run['p99_jct_h']:.1f}" for run in runs]
+        rows.append([name, *cells])
+    header = [
+        "",
+        *[f"{figure}, h, {told}" for figure in ("mean JCT", "p99 JCT") for told in ("hidden", "known")],
+    ]
+    return markdown(header, rows)
 
 
 def _speed(found: dict[str, list[dict[str, Any]]]) -> str:
