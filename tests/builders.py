@@ -9,9 +9,11 @@ from brimful.fleet.events import Event, JobSubmitted, LeaseGranted, LeaseStarted
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Node
 from brimful.market.posted import PostedPrice
-from brimful.scheduler.cycle import Rules, decide
+from brimful.scheduler.cycle import decide
+from brimful.scheduler.loop import intents
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import Observation
+from brimful.scheduler.rules import Rules
 
 USD = 1_000_000
 
@@ -61,9 +63,22 @@ class AFleet:
         self._apply(*events)
         return self
 
-    def plan(self, *, order: str = "priority", now_s: int = 0, unreachable: Collection[str] = ()) -> Plan:
+    def plan(
+        self,
+        *,
+        order: str = "priority",
+        now_s: int = 0,
+        unreachable: Collection[str] = (),
+        rules: Rules | None = None,
+    ) -> Plan:
         prices = PostedPrice().clear(self.fleet, now_s=now_s)
-        return decide(self.fleet, Rules(order=order), prices, now_s=now_s, unreachable=unreachable)
+        rules = rules or Rules(order=order)
+        return decide(self.fleet, rules, prices, now_s=now_s, unreachable=unreachable)
+
+    def carry_out(self, plan: Plan, *, now_s: int) -> AFleet:
+        """Write the plan's intents, as `tick` does."""
+        self._apply(*intents(plan, now_s=now_s))
+        return self
 
     def _apply(self, *events: Event) -> None:
         for event in events:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from brimful.errors import WorldFailed
-from brimful.fleet.events import CancelRequested, Event, JobSubmitted, LeaseGranted
+from brimful.fleet.events import CancelRequested, Event, JobSubmitted, LeaseEnded, LeaseGranted
 from brimful.fleet.state import Fleet
 from brimful.market.posted import PostedPrice
 from brimful.scheduler.cycle import Rules
 from brimful.scheduler.loop import Tick, tick
-from brimful.scheduler.ports import Observation, Ports
+from brimful.scheduler.ports import CannotStart, Observation, Ports
 from brimful.sim.world import MemoryStore
 from tests.builders import ScriptedEngine, a_job, a_node
 
@@ -80,12 +80,78 @@ def test_a_lease_the_engine_has_lost_ends_with_a_reason() -> None:
     assert "lost" in world.fleet.jobs["a"].reason
 
 
-def test_an_engine_that_cannot_start_a_job_fails_it_and_frees_the_gpus() -> None:
+def failing(error: Exception) -> Callable[..., None]:
+    def start(*_a: object, **_k: object) -> None:
+        raise error
+
+    return start
+
+
+def test_an_engine_that_vouches_it_cannot_start_a_job_fails_it_and_frees_the_gpus() -> None:
     world = World().submit("a")
-    world.engine.start = lambda *_a, **_k: (_ for _ in ()).throw(WorldFailed("no space left"))  # type: ignore[method-assign]
+    world.engine.start = failing(CannotStart("no space left"))  # type: ignore[method-assign]
     world.tick()
     assert (world.phase("a"), world.fleet.jobs["a"].reason) == ("failed", "no space left")
     assert world.fleet.free("node-0") == (0, 1)
+
+
+def test_a_start_that_may_have_worked_keeps_its_gpus_and_is_asked_again() -> None:
+    world = World().submit("a", gpus=2)
+    start = world.engine.start
+    world.engine.start = failing(WorldFailed("timed out"))  # type: ignore[method-assign]
+    result = world.tick()
+    assert (world.phase("a"), result.problems) == ("starting", {"here": "timed out"})
+    assert world.fleet.free("node-0") == ()
+    world.engine.start = start  # type: ignore[method-assign]
+    world.tick()
+    assert world.engine.calls == [("start", "a.1")]
+
+
+def test_news_is_not_lost_when_somebody_else_writes_at_that_moment() -> None:
+    class Interrupted(MemoryStore):
+        """A user submits `b` at the very moment the end of `a` is written."""
+
+        def append(self, events: Sequence[Event], *, after: int) -> bool:
+            if isinstance(events[0], LeaseEnded) and not any(
+                isinstance(e, JobSubmitted) and e.job.job == "b" for e in self.log
+            ):
+                self.log.append(JobSubmitted(at_s=1, job=a_job("b")))
+            return super().append(events, after=after)
+
+    class TellsOnce(ScriptedEngine):
+        def observe(self, leases: Collection[str]) -> Sequence[Observation]:
+            news, self.sees = list(self.sees.values()), {}
+            return news
+
+    world = World()
+    world.store, world.engine = Interrupted(), TellsOnce(a_node(gpus=2))
+    world.submit("a").tick()
+    world.engine.sees["a.1"] = Observation(lease="a.1", state="ended", started_s=2, ended_s=9, exit_code=0)
+    world.tick()
+    assert world.phase("a") == "finished"
+
+
+def test_a_job_that_failed_is_tried_again_as_often_as_it_asked() -> None:
+    world = World()
+    world.store.append([JobSubmitted(at_s=0, job=a_job("a", retries=1))], after=0)
+    for lease, phase in (("a.1", "starting"), ("a.2", "failed")):
+        world.tick()
+        world.engine.sees[lease] = Observation(
+            lease=lease, state="ended", started_s=2, ended_s=3, exit_code=1
+        )
+        world.tick()
+        assert world.phase("a") == phase
+
+
+def test_a_job_stopped_for_its_budget_is_not_finished_even_if_it_says_so() -> None:
+    world = World()
+    world.store.append([JobSubmitted(at_s=0, job=a_job("a", budget_microusd=1))], after=0)
+    world.tick()
+    world.engine.sees["a.1"] = Observation(lease="a.1", state="running", started_s=2)
+    world.tick(now_s=5000)
+    world.engine.sees["a.1"] = Observation(lease="a.1", state="ended", started_s=2, ended_s=5001, exit_code=0)
+    world.tick(now_s=5001)
+    assert world.phase("a") == "stopped"
 
 
 def test_a_cancelled_job_that_never_started_ends_without_running() -> None:

@@ -99,6 +99,13 @@ class Capacity:
         else:
             pool.largest = max(pool.sizes)
 
+    def check(self, name: str, gpus: tuple[int, ...], job: Job) -> None:
+        """Assert that these GPUs are there to be taken."""
+        slot = self.by_name[name]
+        for gpu in gpus:
+            left = slot.shared.get(gpu, WHOLE_GPU if gpu in slot.free else 0)
+            assert left >= job.gpu_milli, f"GPU {gpu} of {name} already has a tenant"
+
     def take(self, name: str, gpus: tuple[int, ...], job: Job) -> None:
         slot = self.by_name[name]
         pool = self.pools[slot.pool]
@@ -107,7 +114,6 @@ class Capacity:
         elif gpus:
             pool.drop(slot)
             for gpu in gpus:
-                assert gpu in slot.free, f"GPU {gpu} of {name} already has a tenant"
                 slot.free.remove(gpu)
             pool.put(slot)
         self._spend(slot, job, len(gpus), sign=-1)
@@ -140,11 +146,9 @@ class Capacity:
         left = slot.shared.get(gpu)
         if left is None:
             pool.drop(slot)
-            assert gpu in slot.free, f"GPU {gpu} of {slot.node.node} already has a tenant"
             slot.free.remove(gpu)
             pool.put(slot)
             left = WHOLE_GPU
-        assert left >= milli, f"GPU {gpu} of {slot.node.node} has {left} thousandths left, not {milli}"
         slot.shared[gpu] = left - milli
 
     def _give_share(self, slot: Slot, pool: PoolIndex, gpu: int, milli: int) -> None:

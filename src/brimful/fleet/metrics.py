@@ -35,8 +35,8 @@ def measure(fleet: Fleet, *, now_s: int) -> Metrics:
     ends = [s.ended_s for s in states if s.ended_s is not None]
     all_over = len(ends) == len(states)
     last_s = max(ends, default=now_s) if all_over else now_s
-    gpu_s = sum(len(lease.gpus) * lease.billed_s(now_s) for lease in fleet.leases.values())
-    there_s = sum(node.gpus for node in fleet.nodes.values()) * (last_s - first_s)
+    gpu_s = sum(lease.size * lease.billed_s(now_s) for lease in fleet.leases.values())
+    there_s = fleet.gpu_s(last_s) - fleet.gpu_s_before_jobs
     return Metrics(
         jobs=len(states),
         finished=len(jcts),

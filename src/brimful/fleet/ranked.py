@@ -16,6 +16,7 @@ from brimful.fleet.lease import JobState
 
 Key = Callable[[JobState], float | tuple[float, ...]]
 Group = Callable[[JobState], Hashable]
+Rank = Callable[[Any, Any], Any]
 Entry = tuple[float | tuple[float, ...], int, JobState]
 
 
@@ -38,21 +39,19 @@ class Order:
         if not entries:
             del self.groups[name]
 
-    def heads(self, first: Callable[[Any], float] | None = None) -> Heads:
-        """A walk through the order; `first` ranks whole groups before the key does."""
-        return Heads(self.groups, first)
+    def heads(self, rank: Rank | None = None) -> Heads:
+        """A walk through the order; `rank` weighs (group, key) now, where keys keep only within a group."""
+        return Heads(self.groups, rank)
 
 
 class Heads:
     """Walks an order from its first job on; a group can be left out from here on."""
 
-    def __init__(
-        self, groups: dict[Hashable, list[Entry]], first: Callable[[Any], float] | None = None
-    ) -> None:
-        self._groups = groups
+    def __init__(self, groups: dict[Hashable, list[Entry]], rank: Rank | None = None) -> None:
+        self._groups, self._rank = groups, rank
         # Serials differ, so that names are never compared.
-        self._heap: list[tuple[float, Any, int, int, Hashable]] = [
-            (first(name) if first else 0.0, entries[0][0], entries[0][1], 0, name)
+        self._heap: list[tuple[Any, int, int, Hashable]] = [
+            (rank(name, entries[0][0]) if rank else entries[0][0], entries[0][1], 0, name)
             for name, entries in groups.items()
         ]
         heapify(self._heap)
@@ -60,16 +59,16 @@ class Heads:
     def peek(self) -> JobState | None:
         if not self._heap:
             return None
-        _, _, _, at, name = self._heap[0]
+        _, _, at, name = self._heap[0]
         return self._groups[name][at][2]
 
     def next(self) -> None:
         """On to the job after this one."""
-        before, _, _, at, name = self._heap[0]
+        _, _, at, name = self._heap[0]
         entries = self._groups[name]
         if at + 1 < len(entries):
             key, serial, _ = entries[at + 1]
-            heapreplace(self._heap, (before, key, serial, at + 1, name))
+            heapreplace(self._heap, (self._rank(name, key) if self._rank else key, serial, at + 1, name))
         else:
             heappop(self._heap)
 

@@ -3,7 +3,7 @@
 Only `Fleet.apply` writes. Everything else reads, so any number can be traced to the event that made it.
 
     waiting ──LeaseGranted──▶ starting ──LeaseStarted──▶ running ──LeaseEnded──▶ finished | failed
-       ▲                          └──────── LeaseEnding ────┴──▶ stopping ──LeaseEnded──▶ cancelled
+       ▲                          └──────── LeaseEnding ────┴──▶ stopping ──LeaseEnded──▶ stopped | cancelled
        └───────────────────────────────── requeued ─────────────────┘
 """
 
@@ -33,7 +33,7 @@ from brimful.units import HOUR_S
 
 __all__ = ["OVER", "Fleet", "JobState", "Lease", "Node", "Pool"]
 
-OVER = frozenset({"finished", "failed", "cancelled"})
+OVER = frozenset({"finished", "failed", "stopped", "cancelled"})
 
 
 class Fleet:
@@ -58,6 +58,8 @@ class Fleet:
         self._limits: list[tuple[int, str]] = []  # when a lease reaches its job's budget or longest run
         self._shapes: dict[Hashable, int] = {}
         self._of_shape: list[Job] = []
+        self.gpu_s_before_jobs = 0  # GPU-seconds that passed before anybody asked for one
+        self._gpu_s = self._gpus = self._gpus_since_s = 0
 
     def free(self, node: str) -> tuple[int, ...]:
         """Indices of the node's GPUs that nobody holds, lowest first."""
@@ -96,14 +98,30 @@ class Fleet:
             case NodeJoined():
                 self._join(event)
             case NodeLeft(node=node):
-                self.nodes.pop(node, None)
-                self.capacity.leave(node)
-                self.nodes_changed = self.seq + 1
+                self._leave(node, at_s=event.at_s)
             case CancelRequested():
                 self._cancel(event)
         self.seq += 1
 
+    def gpu_s(self, now_s: int) -> int:
+        """GPU-seconds there have been since the first node joined, holes left out."""
+        return self._gpu_s + self._gpus * max(0, now_s - self._gpus_since_s)
+
+    def _count_gpus(self, gpus: int, *, at_s: int) -> None:
+        self._gpu_s = self.gpu_s(at_s)
+        self._gpus += gpus
+        self._gpus_since_s = max(self._gpus_since_s, at_s)
+
+    def _leave(self, name: str, *, at_s: int) -> None:
+        node = self.nodes.pop(name, None)
+        if node is not None:
+            self._count_gpus(-node.good_gpus, at_s=at_s)
+        self.capacity.leave(name)
+        self.nodes_changed = self.seq + 1
+
     def _join(self, event: NodeJoined) -> None:
+        before = self.nodes.get(event.node)
+        self._count_gpus(event.described().good_gpus - (before.good_gpus if before else 0), at_s=event.at_s)
         node = self.nodes[event.node] = event.described()
         held: set[int] = set()
         for lease in self.leases_on.get(event.node, {}).values():
@@ -115,6 +133,8 @@ class Fleet:
         job = event.job
         assert job.job not in self.jobs, f"{job.job} was submitted twice"
         assert job.gpu_milli == WHOLE_GPU or job.gpus == 1, "only a share of one GPU can be asked for"
+        if not self.jobs:
+            self.gpu_s_before_jobs = self.gpu_s(event.at_s)
         shape = self._shapes.setdefault(shape_of(job), len(self._shapes))
         if shape == len(self._of_shape):
             self._of_shape.append(job)
@@ -146,8 +166,10 @@ class Fleet:
         assert state.phase == "waiting", f"{event.job} is {state.phase} and cannot be given GPUs"
         held = len(event.gpus) + sum(len(gpus) for _, gpus in event.rest)
         assert held == job.gpus, "a gang is placed whole"
-        self.capacity.take(event.node, event.gpus, job)
-        for name, gpus in event.rest:
+        parts = ((event.node, event.gpus), *event.rest)
+        for name, gpus in parts:  # all checked before any is taken
+            self.capacity.check(name, gpus, job)
+        for name, gpus in parts:
             self.capacity.take(name, gpus, job)
         ran = any(lease.started_s is not None for lease in state.leases)
         lease = Lease(
@@ -228,6 +250,8 @@ class Fleet:
         state.ended_s, state.exit_code, state.reason = event.at_s, event.exit_code, lease.reason
         if state.cancel_requested:
             state.phase = "cancelled"
+        elif stopped:
+            state.phase = "stopped"  # whatever it said on its way out: it was not done
         else:
             state.phase = "finished" if event.exit_code == 0 else "failed"
 

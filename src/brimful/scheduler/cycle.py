@@ -17,9 +17,10 @@ from brimful.scheduler.policies.order import running_in_order, waiting_in_order
 from brimful.scheduler.policies.place import place, why_not
 from brimful.scheduler.policies.preempt import Cell, Search
 from brimful.scheduler.policies.quota import over_quota
-from brimful.scheduler.policies.stop import stops
+from brimful.scheduler.policies.stop import cost_microusd, stops
 from brimful.scheduler.policies.types import allowed_pools, choose, worth_of_types
 from brimful.scheduler.rules import Rules
+from brimful.units import show_usd
 
 __all__ = ["Rules", "decide"]
 
@@ -38,9 +39,11 @@ class _Turn:
     held: dict[str, int]
     starts: list[Start] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
+    taken: set[tuple[int, int]] = field(default_factory=set)  # (node, GPU) of the starts so far
     reservations: list[Reservation] = field(default_factory=list)
     cells: dict[str, Cell] = field(default_factory=dict)
     targets: dict[str, Pool | None] | None = None  # at a review of a mixed fleet: each job's pool
+    closed: set[Pool] = field(default_factory=set)  # pools where a blocked job lets nobody pass
     blocked: JobState | None = None  # the first that waits although waiting helps
 
 
@@ -87,7 +90,10 @@ def _walk(turn: _Turn) -> None:
     """Try the waiting jobs in order, one of each shape until that shape finds no place."""
     heads = waiting_in_order(turn.fleet, turn.rules, now_s=turn.now_s)
     while (state := heads.peek()) is not None:
-        pools = allowed_pools(state.job, turn.draft, turn.prices)
+        pools = [p for p in allowed_pools(state.job, turn.draft, turn.prices) if p not in turn.closed]
+        if turn.closed and not pools:
+            heads.skip_group()
+            continue
         if turn.targets is not None and not _not_now(turn, state):
             # Everybody's type is settled: who has none waits, and so does who waits for another to leave.
             pool = turn.targets.get(state.job.job)
@@ -109,7 +115,9 @@ def _walk(turn: _Turn) -> None:
                 continue
             if turn.blocked is None and not _not_now(turn, state):
                 turn.blocked = state
-                if turn.rules.backfill == "none":
+            if turn.rules.backfill == "none" and not _not_now(turn, state):
+                turn.closed.update(pools)  # nobody passes it where it waits; elsewhere life goes on
+                if len(turn.closed) == len(turn.fleet.capacity.pools):
                     return
             _keep_a_cell(turn, state, pools)
         heads.skip_group()
@@ -160,8 +168,7 @@ def _in_reserved(turn: _Turn, state: JobState, pools: list[Pool]) -> Parts | Non
     for reservation in turn.reservations:
         for index in reservation.nodes:
             slot = turn.fleet.capacity.slots[index]
-            started = {gpu for start in turn.starts if start.node == slot.node.node for gpu in start.gpus}
-            free = [gpu for gpu in slot.free if gpu not in started]
+            free = [gpu for gpu in slot.free if (index, gpu) not in turn.taken]
             speed = state.job.rate(slot.node.gpu)
             if slot.pool not in pools or len(free) < state.job.gpus or not free:
                 continue
@@ -174,6 +181,9 @@ def _in_reserved(turn: _Turn, state: JobState, pools: list[Pool]) -> Parts | Non
 def _not_now(turn: _Turn, state: JobState) -> str | None:
     """Why a job that would fit is not to start yet: its queue's quota, or a quiet hour to come."""
     rules = turn.rules
+    budget = state.job.budget_microusd
+    if budget is not None and state.leases and cost_microusd(state, now_s=turn.now_s) >= budget:
+        return f"its budget of {show_usd(budget)} is used up"
     if rules.quotas:
         gpus = sum(pool.gpus for pool in turn.fleet.capacity.pools.values())
         reason = over_quota(state.job, rules, turn.held, gpus)
@@ -198,8 +208,10 @@ def _can_help(turn: _Turn, state: JobState, pools: list[Pool]) -> bool:
 def _start(turn: _Turn, state: JobState, parts: Parts) -> None:
     job = state.job
     turn.draft.take(parts, job)
+    slots = turn.fleet.capacity.by_name
+    turn.taken.update((slots[name].index, gpu) for name, gpus in parts for gpu in gpus)
     node, gpus = parts[0]
-    if turn.held:
+    if turn.rules.quotas:
         turn.held[job.queue or job.tenant] = turn.held.get(job.queue or job.tenant, 0) + job.gpus
     turn.starts.append(
         Start(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from brimful.errors import BrimfulError
+from brimful.errors import BrimfulError, WorldFailed
 from brimful.fleet.events import (
     Event,
     LeaseEnded,
@@ -24,7 +24,7 @@ from brimful.fleet.events import (
 from brimful.fleet.state import Fleet, JobState, Lease, Node
 from brimful.scheduler.cycle import decide
 from brimful.scheduler.plan import Plan
-from brimful.scheduler.ports import Engine, Observation, Ports
+from brimful.scheduler.ports import CannotStart, Engine, Observation, Ports
 from brimful.scheduler.rules import Rules
 
 # Another writer can get in between reading and writing only so often before something is badly wrong.
@@ -46,12 +46,16 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
         news = list(_observe(fleet, ports, result.problems, now_s=now_s))
         if not _record(fleet, ports, news):
             continue
+        ports.unrecorded.clear()
         prices = ports.clearing.clear(fleet, now_s=now_s)
         result.plan = decide(fleet, rules, prices, now_s=now_s, unreachable=result.problems.keys())
-        if _record(fleet, ports, list(_intents(result.plan, now_s=now_s))):
+        if _record(fleet, ports, list(intents(result.plan, now_s=now_s))):
             break
     else:
-        raise AssertionError(f"the log moved {MAX_CONFLICTS} times during one tick")
+        raise WorldFailed(
+            f"the log moved {MAX_CONFLICTS} times during one tick",
+            hint="somebody else writes to the same store without pause: run one server per database",
+        )
     _act(fleet, ports, rules, result.problems, now_s=now_s)
     return result
 
@@ -89,7 +93,9 @@ def _observe(fleet: Fleet, ports: Ports, problems: dict[str, str], *, now_s: int
             if not changes:
                 ports.agreed[site] = (nodes, fleet.nodes_changed)
             yield from changes
-        for observation in seen:
+        heard = ports.unrecorded.setdefault(site, [])
+        heard.extend(seen)
+        for observation in {each.lease: each for each in heard}.values():  # the last word on each
             lease = fleet.open_leases.get(observation.lease)
             if lease is not None:
                 yield from _lease_changes(lease, fleet.jobs[lease.job], observation, now_s=now_s)
@@ -130,7 +136,8 @@ def _tries_left(state: JobState) -> bool:
     return state.failures < state.job.retries and not state.cancel_requested
 
 
-def _intents(plan: Plan, *, now_s: int) -> Iterator[Event]:
+def intents(plan: Plan, *, now_s: int) -> Iterator[Event]:
+    """The plan as events: what is written before anything is done."""
     for stop in plan.stops:
         yield LeaseEnding(at_s=now_s, lease=stop.lease, reason=stop.reason, requeue=stop.requeue)
     for start in plan.starts:
@@ -157,7 +164,7 @@ def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, str], *, 
             continue
         try:
             _act_on(lease, fleet, engine, rules)
-        except BrimfulError as error:
+        except CannotStart as error:
             if lease.phase == "granted":
                 failed.append(
                     LeaseEnded(
@@ -168,8 +175,9 @@ def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, str], *, 
                         requeue=_tries_left(fleet.jobs[lease.job]),
                     )
                 )
-            else:
-                problems[lease.site] = error.problem
+        except BrimfulError as error:
+            # It may run or not: the GPUs stay taken, and the next tick asks again.
+            problems[lease.site] = error.problem
     # Should somebody else have written meanwhile, the next tick finds the same and says it again.
     _record(fleet, ports, failed)
 

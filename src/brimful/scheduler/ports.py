@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from brimful.errors import Refused
 from brimful.fleet.events import Event, Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Node, Pool
@@ -38,6 +39,10 @@ class Observation:
     kept_work_s: float | None = None  # useful work that a later lease need not do again, if it can tell
 
 
+class CannotStart(Refused):
+    """An engine vouches that nothing of this lease runs: its GPUs are free."""
+
+
 class Engine(Protocol):
     """Whatever runs processes at one site."""
 
@@ -50,7 +55,8 @@ class Engine(Protocol):
     def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int], rest: Parts = ()) -> None:
         """Begin, or do nothing if this lease was begun before: it may be asked again after a crash.
 
-        `rest`: the other nodes of a gang that spans several.
+        `rest`: the other nodes of a gang that spans several. Raises CannotStart only where it is certain that
+        nothing runs and nothing will; any other failure leaves that open, and it is asked again.
         """
 
     def stop(self, lease: str, *, grace_s: int) -> None:
@@ -72,4 +78,6 @@ class Ports:
     clearing: Clearing
     # The list each engine last gave and the state of the log it was found to agree with: an engine that
     # gives it again has no news, and comparing ten thousand nodes at every tick is most of a tick.
+    # What engines told and the log does not hold yet: a write that failed must not lose it.
+    unrecorded: dict[str, list[Observation]] = field(default_factory=dict)
     agreed: dict[str, tuple[Sequence[Node], int]] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from brimful.market.ledger import Ledger
 from brimful.market.posted import PostedPrice
 from brimful.scheduler.loop import tick
 from brimful.scheduler.plan import Plan
-from brimful.scheduler.ports import Observation, Ports
+from brimful.scheduler.ports import CannotStart, Observation, Ports
 from brimful.scheduler.rules import Rules
 from brimful.sim.faults import Dice, Faults, Mishap, NodeFails, NodeReturns, SiteSilent
 from brimful.sim.kernel import Kernel
@@ -95,7 +95,7 @@ class TimedEngine:
         if lease in self._running or lease in self._news:
             return
         if self._dice is not None and self._dice.start_fails():
-            raise WorldFailed(f"{node} could not start {lease}")
+            raise CannotStart(f"{node} could not start {lease}")
         nodes = (node, *(name for name, _ in rest))
         speed = job.rate(self._all[node].gpu) * (job.spread_rate if rest else 1.0)
         if self._dice is not None and self._dice.slow.intersection(nodes):
@@ -138,6 +138,14 @@ class TimedEngine:
     def back(self, name: str) -> None:
         if all(node.node != name for node in self._nodes):
             self._nodes = [*self._nodes, self._all[name]]
+
+    def change(self, node: Node) -> None:
+        """A node joins or changes. What ran on it is gone if it became smaller or of another type."""
+        before = self._all.get(node.node)
+        if before is not None and (before.gpu != node.gpu or before.gpus > node.gpus):
+            self.fail(node.node)
+        self._all[node.node] = node
+        self._nodes = [*(each for each in self._nodes if each.node != node.node), node]
 
     def _saved_s(self, run: _Run, *, told: bool) -> float:
         """Useful work of this lease that is in a checkpoint. One told to stop may save first, if it can."""

@@ -16,7 +16,7 @@ from brimful.fleet.job import PRIORITIES
 from brimful.fleet.lease import JobState
 from brimful.fleet.node import Pool
 from brimful.fleet.state import Fleet
-from brimful.scheduler.policies.order import expected_work_s
+from brimful.scheduler.policies.order import aged_work_s, expected_work_s
 from brimful.scheduler.policies.preempt import REVIEW_S, lost_gpu_s
 from brimful.scheduler.rules import Rules
 
@@ -78,8 +78,8 @@ def _may_move(state: JobState, rules: Rules, *, now_s: int) -> bool:
 
 def _want(state: JobState, pools: Sequence[Pool], rules: Rules, *, now_s: int) -> _Want:
     job = state.job
-    aged_s = rules.ageing * max(0, now_s - state.waiting_since_s) if state.open_lease is None else 0.0
-    left = max(1.0, expected_work_s(state, rules, now_s=now_s) - aged_s)
+    expected = aged_work_s if state.open_lease is None else expected_work_s
+    left = max(1.0, expected(state, rules, now_s=now_s))
     return _Want(
         state, PRIORITIES[job.priority], {pool: job.rate(pool.gpu) * job.gpus / left for pool in pools}
     )

@@ -7,11 +7,11 @@ key falls by the same amount each second changes no order, so the queue never ha
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import cast
+from typing import Any, cast
 
 from brimful.fleet.job import PRIORITIES
 from brimful.fleet.lease import JobState
-from brimful.fleet.ranked import Entry, Heads, Key, by_shape
+from brimful.fleet.ranked import Entry, Heads, Key, Rank, by_shape
 from brimful.fleet.state import Fleet
 from brimful.scheduler.rules import Rules
 
@@ -37,28 +37,42 @@ def bid(_rules: Rules) -> Key:
 
 
 def index(rules: Rules) -> Key:
-    """Within a class the least expected work first, less what waiting has made up for."""
+    """Within a class the least expected work first, less what waiting has made up for (see `_weigh`)."""
     return lambda state: (
         PRIORITIES[state.job.priority],
-        expected_work_s(state, rules, now_s=state.waiting_since_s) + rules.ageing * state.waiting_since_s,
+        expected_left_s(state, rules, now_s=state.waiting_since_s) + rules.ageing * state.waiting_since_s,
         state.submitted_s,
     )
 
 
-def expected_work_s(state: JobState, rules: Rules, *, now_s: int) -> float:
-    """GPU-seconds a job is expected to need yet, by which gangs are compared.
+def expected_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
+    """Seconds of work a gang is expected to need yet.
 
     Known: the predicted work that is left (shortest remaining first). Unknown: as much again as it has had,
     and at least `fresh_s`: for the heavy-tailed run times of GPU fleets the longer a job has run, the longer
     it will go on, which makes this least attained service (Nuyens and Wierman, "The foreground-background
-    queue: a survey", 2008). `width` says how much a wide gang counts for its GPUs.
+    queue: a survey", 2008).
     """
-    job = state.job
     left = state.remaining_s(now_s) if rules.known else None
-    if left is None:
-        left = max(rules.fresh_s, state.attained_s(now_s))
-    weight: float = max(1, job.gpus) ** rules.width
-    return left * weight
+    return max(rules.fresh_s, state.attained_s(now_s)) if left is None else left
+
+
+def weight(gpus: int, rules: Rules) -> float:
+    """How much a gang of this width counts: a wide one keeps more others waiting."""
+    found: float = max(1, gpus) ** rules.width
+    return found
+
+
+def expected_work_s(state: JobState, rules: Rules, *, now_s: int) -> float:
+    """GPU-seconds a job is expected to need yet, by which gangs of different width are compared."""
+    return expected_left_s(state, rules, now_s=now_s) * weight(state.job.gpus, rules)
+
+
+def aged_work_s(state: JobState, rules: Rules, *, now_s: int) -> float:
+    """Expected work less what waiting has made up for: nobody waits longer than its length / ageing."""
+    waited_s = max(0, now_s - state.waiting_since_s)
+    left_s = expected_left_s(state, rules, now_s=now_s) - rules.ageing * waited_s
+    return left_s * weight(state.job.gpus, rules)
 
 
 def further_from_end(rules: Rules) -> Key:
@@ -120,10 +134,26 @@ def waiting_in_order(fleet: Fleet, rules: Rules, *, now_s: int) -> Heads:
     """
     split = rules.order == "fair" or bool(rules.quotas)
     order = fleet.waiting.order(_name(rules), ORDERS[rules.order](rules), by_queue if split else by_shape)
-    if rules.order != "fair":
-        return order.heads()
-    used = {name: usage.at(now_s) for name, usage in fleet.usage.items()}
-    return order.heads(first=lambda group: used.get(group[0], 0.0))
+    if rules.order == "fair":
+        used = {name: usage.at(now_s) for name, usage in fleet.usage.items()}
+        return order.heads(lambda group, key: (used.get(group[0], 0.0), key))
+    if rules.order == "index":
+        return order.heads(_weigh(fleet, rules, split=split, now_s=now_s))
+    return order.heads()
+
+
+def _weigh(fleet: Fleet, rules: Rules, *, split: bool, now_s: int) -> Rank:
+    """Aged work of each group's first job now. Within a group one width, so there the plain key keeps."""
+    weights: dict[Hashable, float] = {}
+
+    def rank(group: Any, key: Any) -> tuple[int, float, int]:  # noqa: ANN401 - of the order's own making
+        found = weights.get(group)
+        if found is None:
+            shape = group[1] if split else group
+            found = weights[group] = weight(fleet.job_of_shape(shape).gpus, rules)
+        return (key[0], (key[1] - rules.ageing * now_s) * found, key[2])
+
+    return rank
 
 
 def by_queue(state: JobState) -> tuple[str, int]:

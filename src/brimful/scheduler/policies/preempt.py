@@ -16,7 +16,7 @@ from brimful.fleet.node import Pool
 from brimful.fleet.ranked import Entry
 from brimful.fleet.state import Fleet
 from brimful.scheduler.draft import Draft
-from brimful.scheduler.policies.order import expected_work_s
+from brimful.scheduler.policies.order import aged_work_s, expected_work_s
 from brimful.scheduler.policies.place import ONE_NODE
 from brimful.scheduler.rules import Rules
 
@@ -67,8 +67,18 @@ class Search:
         self.spoken_for: set[str] = set()
         self.held: set[int] = set()
         self.by_class_only = rules.preempt != "index"
+        self._coming = self._ending()
         self._facts: dict[str, tuple[int, float, float]] = {}
         self.tries = rules.tries if rules.preempt != "none" else 0
+
+    def _ending(self) -> dict[str, tuple[int, Pool]]:
+        """Leases on their way out: how many GPUs, of which pool."""
+        slots = self.draft.capacity.by_name
+        return {
+            lease.lease: (lease.size, slots[lease.node].pool)
+            for lease in self.fleet.unsettled.values()
+            if lease.phase == "ending" and lease.node in slots
+        }
 
     def cell_for(self, state: JobState, pools: Sequence[Pool]) -> Cell | None:
         """The cheapest cell that would hold the gang, or None.
@@ -80,11 +90,11 @@ class Search:
             return None
         bar = self._bar(state)
         likely = self._likely(bar)
-        if not likely:
+        if not likely and not self._coming:
             return None
         self.tries -= 1
         if state.job.gpus == 1:
-            single = self._one_gpu(bar, likely, pools)
+            single = self._one_coming(pools) or self._one_gpu(bar, likely, pools)
             if single is not None or not self._is_review():
                 return single
         nodes = self._candidates(state, likely, pools)
@@ -97,7 +107,9 @@ class Search:
         return self._several(state, bar, nodes, pools)
 
     def _due(self, state: JobState) -> bool:
-        return state.job.gpus == 1 or self.now_s - state.waiting_since_s <= REVIEW_S or self._is_review()
+        if self.by_class_only or state.job.gpus == 1:
+            return True
+        return self.now_s - state.waiting_since_s <= REVIEW_S or self._is_review()
 
     def _is_review(self) -> bool:
         return self.now_s % self.rules.rerank_s < REVIEW_S
@@ -115,6 +127,14 @@ class Search:
             ):
                 found += [entry[2] for entry in entries[:CHOICES]]
         return found
+
+    def _one_coming(self, pools: Sequence[Pool]) -> Cell | None:
+        """A GPU that is being given up already: nobody else need stop for it."""
+        for name, (gpus, pool) in self._coming.items():
+            if gpus and pool in pools:
+                self._coming[name] = (gpus - 1, pool)
+                return Cell((), (), 0.0)
+        return None
 
     def _one_gpu(self, bar: tuple[int, float], likely: list[JobState], pools: Sequence[Pool]) -> Cell | None:
         """For a single GPU any single GPU is a cell: that of the job with the least to lose."""
@@ -139,9 +159,7 @@ class Search:
 
     def _bar(self, state: JobState) -> tuple[int, float]:
         """(class, expected work): victims must be of a lower class, or much further from their end."""
-        waited = max(0, self.now_s - state.waiting_since_s)
-        work = expected_work_s(state, self.rules, now_s=self.now_s) - self.rules.ageing * waited
-        return PRIORITIES[state.job.priority], work
+        return PRIORITIES[state.job.priority], aged_work_s(state, self.rules, now_s=self.now_s)
 
     def _may_stop(self, lease: Lease, bar: tuple[int, float]) -> bool:
         """Of a lower class, or of the same and so much further from its end that the loss is worth it."""
@@ -172,9 +190,10 @@ class Search:
         """Nodes worth looking at: where the most likely victims run, and those with most free GPUs."""
         slots = self.draft.capacity.by_name
         found: dict[int, None] = {}
-        for each in likely:
-            lease = each.open_lease
-            for name, _ in lease.parts if lease is not None else ():
+        leases = [self.fleet.open_leases[name] for name in self._coming]
+        leases += [lease for each in likely if (lease := each.open_lease) is not None]
+        for lease in leases:
+            for name, _ in lease.parts:
                 slot = slots.get(name)
                 if slot is not None and slot.pool in pools and slot.index not in self.held:
                     found[slot.index] = None

@@ -1,0 +1,170 @@
+"""Random fleets, random events, every policy: what must hold after each of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from brimful.fleet.events import CancelRequested, Event, JobSubmitted
+from brimful.fleet.job import Job
+from brimful.fleet.node import Node
+from brimful.fleet.state import OVER, Fleet
+from brimful.market.posted import PostedPrice
+from brimful.scheduler.loop import tick
+from brimful.scheduler.ports import Ports
+from brimful.scheduler.rules import POLICIES, Quota, Rules
+from brimful.sim.kernel import Kernel
+from brimful.sim.world import SITE, Due, MemoryStore, TimedEngine
+
+TYPES = ("new", "old")
+QUOTA = (Quota(queue="a", gpus=4, borrow_gpus=2), Quota(queue="b", gpus=4))
+RULES: list[Rules] = [*POLICIES.values(), replace(POLICIES["brim"], quotas=QUOTA, rerank_s=60)]
+
+nodes = st.builds(
+    Node,
+    site=st.just(SITE),
+    node=st.sampled_from(["n0", "n1", "n2", "n3"]),
+    gpu=st.sampled_from(TYPES),
+    gpus=st.integers(1, 8),
+    microusd_per_gpu_hour=st.just(10**6),
+    declared=st.just(True),
+    rack=st.sampled_from(["r0", "r1"]),
+    nvlink_gpus=st.sampled_from([0, 2, 4]),
+)
+jobs = st.builds(
+    Job,
+    job=st.just(""),
+    gpus=st.integers(1, 12),
+    within=st.sampled_from(["node", "nvlink", "rack", "any"]),
+    priority=st.sampled_from(["urgent", "normal", "background"]),
+    queue=st.sampled_from(["a", "b"]),
+    gpu_types=st.sampled_from([(), ("new",), ("old",)]),
+    rates=st.sampled_from([(), (("new", 1.0), ("old", 0.5))]),
+    predicted_work_s=st.none() | st.floats(1, 1000),
+    checkpoint_interval_s=st.sampled_from([None, 0, 10]),
+    checkpoint_cost_s=st.integers(0, 20),
+    min_run_s=st.integers(0, 100),
+    max_run_s=st.none() | st.integers(1, 500),
+    deferrable=st.booleans(),
+    retries=st.integers(0, 2),
+)
+
+
+class Promises(RuleBasedStateMachine):
+    """The production tick against an engine whose nodes come and go."""
+
+    @initialize(rules=st.sampled_from(RULES), first=nodes)
+    def begin(self, rules: Rules, first: Node) -> None:
+        self.policy = rules
+        self.kernel: Kernel[Due] = Kernel()
+        self.work_s: dict[str, float] = {}
+        self.engine = TimedEngine([first], self.work_s, self.kernel)
+        self.store, self.fleet = MemoryStore(), Fleet()
+        self.ports = Ports(store=self.store, engines={SITE: self.engine}, clearing=PostedPrice())
+        self.kept: dict[str, float] = {}
+
+    def _write(self, event: Event) -> None:
+        assert self.store.append([event], after=len(self.store.log))
+
+    @rule(job=jobs, work_s=st.integers(0, 400))
+    def submit(self, job: Job, work_s: int) -> None:
+        name = f"j{len(self.work_s)}"
+        self.work_s[name] = work_s
+        self._write(JobSubmitted(at_s=self.engine.now_s, job=replace(job, job=name)))
+
+    @rule(pick=st.integers(0, 50))
+    def cancel(self, pick: int) -> None:
+        if pick < len(self.work_s):
+            self._write(CancelRequested(at_s=self.engine.now_s, job=f"j{pick}"))
+
+    @rule(node=nodes)
+    def node_comes_or_changes(self, node: Node) -> None:
+        self.engine.change(node)
+
+    @rule(name=st.sampled_from(["n0", "n1", "n2", "n3"]))
+    def node_fails(self, name: str) -> None:
+        self.engine.fail(name)
+
+    @rule(seconds=st.integers(0, 120))
+    def time_passes(self, seconds: int) -> None:
+        until_s = self.engine.now_s + seconds
+        while (due := self.kernel.next()) is not None:
+            at_s, batch = due
+            if at_s > until_s:
+                for what in batch:
+                    self.kernel.at(at_s, what)
+                break
+            self.engine.now_s = at_s
+            for what in batch:
+                if isinstance(what, str):
+                    self.engine.finish(what)
+            self._tick()
+        self.engine.now_s = until_s
+        self._tick()
+
+    def _tick(self) -> None:
+        tick(self.fleet, self.ports, self.policy, now_s=self.engine.now_s)
+        self._no_queue_is_over_its_quota()
+
+    def _no_queue_is_over_its_quota(self) -> None:
+        if self.policy.quotas:
+            assert self.fleet.usage.get("a") is None or self.fleet.usage["a"].held <= 6
+
+    @invariant()
+    def no_gpu_has_two_tenants_and_gangs_are_whole(self) -> None:
+        held: set[tuple[str, int]] = set()
+        for lease in self.fleet.open_leases.values():
+            mine = [(node, gpu) for node, gpus in lease.parts for gpu in gpus]
+            assert len(mine) == len(set(mine)) == self.fleet.jobs[lease.job].job.gpus
+            assert not held & set(mine)
+            held |= set(mine)
+        for name in self.fleet.nodes:
+            free = {(name, gpu) for gpu in self.fleet.free(name)}
+            assert not free & held
+
+    @invariant()
+    def the_index_of_free_gpus_agrees_with_the_leases(self) -> None:
+        capacity = self.fleet.capacity
+        for pool, index in capacity.pools.items():
+            slots = [slot for slot in capacity.slots.values() if slot.pool == pool]
+            assert index.free == sum(len(slot.free) for slot in slots)
+            assert index.gpus == sum(slot.node.good_gpus for slot in slots)
+            for count, bucket in enumerate(index.buckets):
+                assert bucket == sorted(slot.index for slot in slots if len(slot.free) == count)
+
+    @invariant()
+    def no_job_is_lost(self) -> None:
+        for name, state in self.fleet.jobs.items():
+            assert (name in self.fleet.waiting) == (state.phase == "waiting")
+            assert (state.open_lease is not None) == (state.phase in ("starting", "running", "stopping"))
+            assert sum(lease.ended_s is None for lease in state.leases) <= 1
+            assert (state.ended_s is not None) == (state.phase in OVER)
+
+    @invariant()
+    def progress_never_goes_back_and_never_beyond_the_work(self) -> None:
+        for name, state in self.fleet.jobs.items():
+            assert state.kept_work_s >= self.kept.get(name, 0.0)
+            assert state.kept_work_s <= self.work_s[name] + 1e-6
+            self.kept[name] = state.kept_work_s
+
+    @invariant()
+    def contiguity_is_kept(self) -> None:
+        for lease in self.fleet.open_leases.values():
+            job = self.fleet.jobs[lease.job].job
+            if job.within in ("node", "nvlink"):
+                assert not lease.rest
+            assert job.rate(lease.gpu) > 0
+
+    @invariant()
+    def whoever_waits_is_told_why(self) -> None:
+        if not hasattr(self, "fleet") or not len(self.fleet.waiting) or self.fleet.seq != len(self.store.log):
+            return
+        waits = tick(self.fleet, self.ports, self.policy, now_s=self.engine.now_s).plan.waits
+        assert all(waits[name] for name in self.fleet.waiting if name in waits)
+
+
+Promises.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestPromises = Promises.TestCase

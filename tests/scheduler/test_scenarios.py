@@ -1,0 +1,197 @@
+"""Situations other schedulers get wrong, each named after the report that describes it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from brimful.fleet.job import Job
+from brimful.scheduler.plan import Plan
+from brimful.scheduler.rules import POLICIES, Quota, Rules
+from brimful.sim.world import Arrival, rehearse
+from tests.builders import AFleet, a_fleet, a_job, a_node
+
+BY_CLASS = Rules(order="priority", preempt="priority", backfill="reserve", min_run_s=0)
+
+
+def stopped(plan: Plan) -> list[str]:
+    return sorted(stop.lease.split(".")[0] for stop in plan.stops)
+
+
+def test_preemption_frees_one_node_and_not_gpus_here_and_there() -> None:
+    """kueue 10815 and 5243, volcano 4374: victims were picked by rank alone, and no node had room after."""
+    jobs = [a_job(f"low-{i}", gpus=2, priority="background") for i in range(8)]
+    world = a_fleet(nodes=2, gpus_per_node=8).running(*jobs).waiting(a_job("gang", gpus=8, priority="urgent"))
+
+    victims = stopped(world.plan(rules=BY_CLASS, now_s=100))
+
+    nodes = {world.fleet.jobs[name].leases[-1].node for name in victims}
+    assert len(victims) == 4
+    assert len(nodes) == 1
+
+
+def test_one_whole_job_is_evicted_and_not_a_worker_of_each_of_ten() -> None:
+    """volcano 4607: a pod was taken from each of several gangs, and none of them could go on."""
+    wide = a_job("wide", gpus=8, priority="background")
+    narrow = [a_job(f"narrow-{i}", gpus=1, priority="background", checkpoint_interval_s=0) for i in range(8)]
+    world = a_fleet(nodes=2, gpus_per_node=8).running(wide, *narrow)
+    world.waiting(a_job("urgent", gpus=8, priority="urgent"))
+
+    plan = world.plan(rules=BY_CLASS, now_s=0)
+
+    assert stopped(plan) == ["wide"]
+
+
+def test_the_job_with_the_youngest_checkpoint_is_the_one_stopped() -> None:
+    """kueue 477: an hour's unsaved work was thrown away while a job next to it had saved a minute ago."""
+    old = a_job("saved-an-hour-ago", gpus=8, priority="background", checkpoint_interval_s=7200)
+    young = a_job("saved-a-minute-ago", gpus=8, priority="background", checkpoint_interval_s=3540)
+    world = a_fleet(nodes=2).running(old, young).waiting(a_job("urgent", gpus=8, priority="urgent"))
+
+    assert stopped(world.plan(rules=BY_CLASS, now_s=3600)) == ["saved-a-minute-ago"]
+
+
+def test_a_job_within_its_least_running_time_is_left_alone() -> None:
+    low = a_job("low", gpus=8, priority="background", min_run_s=600)
+    world = a_fleet().running(low).waiting(a_job("urgent", gpus=8, priority="urgent"))
+
+    assert world.plan(rules=BY_CLASS, now_s=599).stops == []
+    assert stopped(world.plan(rules=BY_CLASS, now_s=600)) == ["low"]
+
+
+def test_quota_does_not_admit_what_topology_cannot_hold() -> None:
+    """kueue 4329: quota was there, so the gang was admitted, held it, and hung: no rack had the room."""
+    nodes = [replace(a_node(f"node-{i}", gpus=8), rack=f"rack-{i // 2}") for i in range(4)]
+    world = AFleet(nodes).running(a_job("a", gpus=8)).waiting(a_job("b", gpus=8), at_s=0)
+    world.running(a_job("c", gpus=8))  # one node of the first rack, then the second node
+    gang = a_job("gang", gpus=32, within="rack", queue="team")
+    small = a_job("small", gpus=8, queue="team")
+    rules = Rules(quotas=(Quota(queue="team", gpus=64),), backfill="greedy")
+
+    plan = world.waiting(gang, small).plan(rules=rules)
+
+    assert "gang" not in {start.job for start in plan.starts}
+    assert {start.job for start in plan.starts} == {"b", "small"}
+    assert "32 GPUs" in plan.waits["gang"]
+
+
+def test_a_gang_for_one_rack_is_not_spread_over_two() -> None:
+    nodes = [replace(a_node(f"node-{i}", gpus=8), rack=f"rack-{i % 2}") for i in range(4)]
+    world = AFleet(nodes).running(a_job("a", gpus=8)).waiting(a_job("gang", gpus=16, within="rack"))
+    (start,) = world.plan().starts
+    parts = [start.node, *(node for node, _ in start.rest)]
+    assert {world.fleet.nodes[node].rack for node in parts} == {"rack-1"}
+
+
+def test_a_gang_for_one_nvlink_domain_gets_one_domain() -> None:
+    node = replace(a_node(gpus=8), nvlink_gpus=4)
+    world = AFleet([node]).running(a_job("a", gpus=2)).waiting(a_job("gang", gpus=4, within="nvlink"))
+    (start,) = world.plan().starts
+    assert start.gpus == (4, 5, 6, 7)
+
+
+def test_small_jobs_do_not_starve_a_large_gang() -> None:
+    """A stream of one-GPU jobs always fills the hole first, unless somebody keeps the hole."""
+    small = [
+        Arrival(at_s=60 * i, job=Job(job=f"s{i}", gpus=1, predicted_work_s=600.0), work_s=600.0)
+        for i in range(400)
+    ]
+    gang = Arrival(at_s=600, job=Job(job="gang", gpus=8, predicted_work_s=600.0), work_s=600.0)
+    arrivals = sorted([*small, gang], key=lambda arrival: arrival.at_s)
+
+    def waited(rules: Rules) -> int:
+        outcome = rehearse(arrivals, [replace(a_node(gpus=8), site="sim")], rules)
+        state = outcome.fleet.jobs["gang"]
+        assert state.first_start_s is not None
+        return state.first_start_s - state.submitted_s
+
+    assert waited(Rules(order="fifo", backfill="greedy")) > 20_000
+    assert waited(Rules(order="fifo", backfill="reserve")) <= 1200
+    assert waited(POLICIES["brim"]) <= 600 / POLICIES["brim"].ageing  # what ageing promises
+
+
+def test_backfill_lets_pass_who_will_be_gone_in_time_and_nobody_else() -> None:
+    rules = Rules(order="fifo", backfill="reserve")
+    world = a_fleet(gpus_per_node=8).running(a_job("busy", gpus=6, predicted_work_s=1000.0))
+    world.waiting(a_job("gang", gpus=8), a_job("short", predicted_work_s=900.0))
+    world.waiting(a_job("long", predicted_work_s=1100.0), a_job("unknown"))
+
+    plan = world.plan(rules=rules)
+
+    assert [start.job for start in plan.starts] == ["short"]
+    assert "kept for gang" in plan.waits["unknown"]
+
+
+def test_a_cell_that_is_being_emptied_is_waited_for_and_nobody_else_is_stopped() -> None:
+    jobs = [a_job(f"low-{i}", gpus=8, priority="background") for i in range(2)]
+    world = a_fleet(nodes=2).running(*jobs).waiting(a_job("urgent", gpus=8, priority="urgent"))
+    first = world.plan(rules=BY_CLASS, now_s=0)
+    assert stopped(first) == ["low-0"]
+
+    world.carry_out(first, now_s=0)  # told to stop, and still stopping
+
+    second = world.plan(rules=BY_CLASS, now_s=1)
+    assert (second.starts, second.stops) == ([], [])
+
+
+def test_a_job_blocked_in_one_pool_does_not_block_another_pool() -> None:
+    nodes = [a_node("new", gpus=1, gpu="h100"), a_node("old", gpus=1, gpu="t4")]
+    world = AFleet(nodes).running(a_job("busy", gpu_types=("h100",)))
+    world.waiting(a_job("first", gpu_types=("h100",)), a_job("second", gpu_types=("h100",)))
+    plan = world.waiting(a_job("other", gpu_types=("t4",))).plan(order="fifo")
+    assert [start.job for start in plan.starts] == ["other"]
+    assert plan.waits["second"].startswith("waits behind first")
+
+
+def test_quota_is_borrowed_while_idle_and_the_reason_has_numbers() -> None:
+    rules = Rules(
+        quotas=(Quota(queue="a", gpus=4, borrow_gpus=2), Quota(queue="b", gpus=4)), backfill="greedy"
+    )
+    world = a_fleet(gpus_per_node=8)
+    world.waiting(*[a_job(f"a{i}", gpus=2, queue="a") for i in range(4)], a_job("b0", gpus=2, queue="b"))
+
+    plan = world.plan(rules=rules)
+
+    assert [start.job for start in plan.starts] == ["a0", "a1", "a2", "b0"]
+    assert plan.waits["a3"] == ("queue a holds 6 of its 4 GPUs; 2 more would borrow 4, and it may borrow 2")
+
+
+def test_what_a_queue_does_not_lend_stays_its_own() -> None:
+    rules = Rules(quotas=(Quota(queue="a", gpus=4), Quota(queue="b", gpus=4, lend=False)), backfill="greedy")
+    world = a_fleet(gpus_per_node=8).waiting(*[a_job(f"a{i}", gpus=2, queue="a") for i in range(4)])
+    assert [start.job for start in world.plan(rules=rules).starts] == ["a0", "a1"]
+
+
+def test_fair_share_serves_the_queue_that_has_had_least() -> None:
+    rules = POLICIES["fair"]
+    world = a_fleet(gpus_per_node=8).running(a_job("greedy-1", gpus=7, tenant="greedy"))
+    world.waiting(a_job("greedy-2", tenant="greedy"), at_s=10).waiting(
+        a_job("modest", tenant="modest"), at_s=20
+    )
+    assert [start.job for start in world.plan(rules=rules, now_s=3600).starts] == ["modest"]
+
+
+def test_the_highest_bid_goes_first_and_a_price_above_the_limit_waits() -> None:
+    usd = 1_000_000
+    world = a_fleet(gpus_per_node=1).waiting(a_job("low", limit_microusd_per_gpu_hour=3 * usd))
+    world.waiting(
+        a_job("high", limit_microusd_per_gpu_hour=5 * usd), a_job("poor", limit_microusd_per_gpu_hour=1)
+    )
+    plan = world.plan(rules=POLICIES["bid"])
+    assert [start.job for start in plan.starts] == ["high"]
+    assert "price it accepts" in plan.waits["poor"]
+
+
+def test_patient_work_waits_for_a_quiet_hour_and_not_beyond_its_deadline() -> None:
+    night = a_job("night", deferrable=True, deadline_s=10_000, predicted_work_s=4000.0)
+    world = a_fleet(gpus_per_node=8).running(a_job("day", gpus=7)).waiting(night)
+    rules = Rules(off_peak=True, backfill="greedy")
+    assert "quiet hour: 1 of 8 GPUs" in world.plan(rules=rules, now_s=100).waits["night"]
+    assert [start.job for start in world.plan(rules=rules, now_s=5000).starts] == ["night"]
+
+
+def test_an_old_card_takes_what_it_does_nearly_as_well() -> None:
+    nodes = [a_node("new", gpus=1, gpu="h100"), a_node("old", gpus=1, gpu="k80")]
+    picky = a_job("picky", rates=(("h100", 1.0), ("k80", 0.1)), predicted_work_s=1000.0)
+    easy = a_job("easy", rates=(("h100", 1.0), ("k80", 0.9)), predicted_work_s=1000.0)
+    plan = AFleet(nodes).waiting(easy, picky).plan(rules=POLICIES["brim"])
+    assert {start.job: start.node for start in plan.starts} == {"picky": "new", "easy": "old"}
