@@ -74,8 +74,15 @@ def model_flops_per_token(model: Model, *, sequence_tokens: int) -> int:
 
 
 def step_flops(model: Model, training: Training) -> int:
-    """FLOPs of one optimizer step over all GPUs that MFU counts."""
-    return model_flops_per_token(model, sequence_tokens=training.sequence_tokens) * training.step_tokens
+    """FLOPs of one optimizer step over all GPUs that MFU counts.
+
+    A frozen weight needs no gradient of its own, so an adapter's run counts 4N where full training counts 6N:
+    work that nobody has to do is not useful work.
+    """
+    flops = model_flops_per_token(model, sequence_tokens=training.sequence_tokens)
+    if training.tuning != "full":
+        flops -= 2 * matmul_parameters(model)
+    return flops * training.step_tokens
 
 
 def recompute_flops(model: Model, training: Training) -> int:

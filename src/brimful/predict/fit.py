@@ -133,13 +133,21 @@ def _wider(interval: Interval, widen: float, most: float | None = None) -> Inter
     return Interval(interval.low * (1 - widen), interval.likely, high if most is None else min(most, high))
 
 
+# Compute capability below 7.0. Source: Triton's own refusal, karpathy/nanoGPT issues 157 and 326.
+_NO_TRITON = ("Kepler", "Maxwell", "Pascal")
+
+
 def _warnings(model: Model, training: Training, gpu: Gpu) -> list[str]:
     said = []
+    if training.compiled and gpu.architecture in _NO_TRITON:
+        said.append(
+            f"torch.compile does not run on {gpu.title}: Triton needs Volta or newer; set compile=False"
+        )
     if training.dtype == "bfloat16" and not gpu.bf16:
         peak = peak_format(training, gpu)
-        said.append(
-            f"{gpu.title} has no bf16 hardware: speed is taken at its {peak} peak; dtype='float16' is faster"
-        )
+        faster_fp16 = gpu.dense_flops_per_s.get("fp16", 0) > gpu.dense_flops_per_s[peak]
+        tip = "; dtype='float16' is faster" if faster_fp16 else ""
+        said.append(f"{gpu.title} has no bf16 hardware: speed is taken at its {peak} peak{tip}")
     if model.classes is None and model.vocab % 64:
         padded = -(-model.vocab // 64) * 64
         said.append(
