@@ -219,3 +219,10 @@ def test_a_change_is_spelled_as_the_lines_of_the_file(tmp_path: Path) -> None:
         "checkpointing": ("none", "full"),
     }
     assert not lines_alone
+
+
+def test_a_character_dataset_has_the_letters_of_its_text_and_not_gpt2s_vocabulary(tmp_path: Path) -> None:
+    reading = read(tmp_path, "dataset = 'shakespeare_char'\nn_embd = 384\nn_head = 6\n")
+    assert reading.model.vocab == 65
+    assert any("meta.pkl" in said for said in reading.warnings)
+    assert read(tmp_path, "dataset = 'shakespeare_char'\nvocab_size = 100\n").model.vocab == 100

@@ -202,6 +202,10 @@ def _warnings(found: _Found) -> tuple[str, ...]:
     return tuple(said)
 
 
+# Letters of nanoGPT's own character datasets. Source: data/shakespeare_char/prepare.py says so when it is run.
+CHARACTERS = {"shakespeare_char": 65}
+
+
 def _reading(
     values: dict[str, Value], where: dict[str, str], *, name: str, warnings: tuple[str, ...]
 ) -> Reading:
@@ -212,6 +216,8 @@ def _reading(
         if key not in given and key != "init_from"
     ]
     use = {**DEFAULTS, **given}
+    if "vocab_size" not in given:
+        assumed, warnings = _vocabulary_of(values.get("dataset"), use, assumed, warnings)
     for key, value in use.items():
         _check(key, value, where.get(key, f"--set {key}"))
     if use["init_from"].startswith("gpt2"):
@@ -239,6 +245,23 @@ def _reading(
         dialect=NANOGPT,
         context_tokens=use["block_size"],
     )
+
+
+def _vocabulary_of(
+    dataset: Value | None, use: dict[str, Any], assumed: list[Assumption], warnings: tuple[str, ...]
+) -> tuple[list[Assumption], tuple[str, ...]]:
+    """nanoGPT takes a character dataset's vocabulary from its meta.pkl, which is not here and not opened.
+
+    Left at 50304 it would be most of the memory of a model that has 65 letters.
+    """
+    if not isinstance(dataset, str) or not dataset.endswith("_char"):
+        return assumed, warnings
+    letters = CHARACTERS.get(dataset, 128)
+    use["vocab_size"] = letters
+    known = "as its prepare.py makes it" if dataset in CHARACTERS else "a guess for a character dataset"
+    others = [each for each in assumed if each.name != "vocab_size"]
+    said = f"vocab_size {letters} is {known}; nanoGPT reads it from meta.pkl: check with --set vocab_size=N"
+    return [*others, Assumption(name="vocab_size", value=letters, why=known)], (*warnings, said)
 
 
 def _model(use: Mapping[str, Any], *, name: str) -> Model:
