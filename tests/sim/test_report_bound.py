@@ -58,6 +58,11 @@ def test_prices_follow_comparative_advantage() -> None:
     assert bound(jobs, parse_fleet("1x5:new+1x5:old")).makespan_s == pytest.approx(20, rel=0.01)
 
 
+def test_a_job_without_gpus_takes_its_time_and_no_room() -> None:
+    found = bound([an_arrival(0, 100), an_arrival(0, 10, gpus=0)], parse_fleet("1x1"))
+    assert found.mean_jct_s == pytest.approx(55.0)
+
+
 def test_a_job_that_can_run_nowhere_bounds_nothing() -> None:
     only = an_arrival(0, 10, rates=(("h100", 1.0),))
     assert bound([only], parse_fleet("1x1:t4")).mean_jct_s is None

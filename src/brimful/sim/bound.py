@@ -52,8 +52,8 @@ def gpus_by_type(nodes: Sequence[Node]) -> dict[str, int]:
 def bound(arrivals: Sequence[Arrival], nodes: Sequence[Node]) -> Bound:
     """For jobs that did run on these nodes; one that can run nowhere bounds nothing."""
     fleet = gpus_by_type(nodes)
-    able = [a for a in arrivals if a.job.gpus and best_rate(a.job, fleet) > 0]
-    if not able or not fleet:
+    able = [a for a in arrivals if best_rate(a.job, fleet) > 0]
+    if not able:
         return Bound(mean_jct_s=None, makespan_s=None)
     prices = fleet_prices(able, fleet)
     speed = float(sum(fleet.values()))
