@@ -94,6 +94,7 @@ def test_a_command_runs_prints_and_ends(site: Site) -> None:
     assert seen.ended_s is not None
     assert seen.started_s <= seen.ended_s
     assert site.text() == "hello 0,3 a\n"
+    assert (site.lease / "log").stat().st_mode & 0o777 == 0o600
 
 
 def test_starting_twice_runs_once_even_after_a_restart(site: Site) -> None:
@@ -302,6 +303,22 @@ def test_a_runner_gives_signs_of_life(site: Site) -> None:
     eventually((site.lease / "child.json").exists)
     os.utime(site.lease / "beat", (1, 1))
     eventually(lambda: (site.lease / "beat").stat().st_mtime > 1)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}"])
+def test_a_job_can_be_stopped_whatever_became_of_its_notes(site: Site, text: str) -> None:
+    site.start(["sleep", "600"])
+    eventually((site.lease / "child.json").exists)
+    started = (site.lease / "started.json").read_text()
+    for name in ("started.json", "child.json"):
+        (site.lease / name).write_text(text)
+    site.engine.stop("a.1", grace_s=1)
+    eventually((site.lease / "ended.json").exists)
+    (site.lease / "started.json").write_text(started)
+    eventually(lambda: site.is_state("ended"))
+    seen = site.look()
+    assert seen is not None
+    assert seen.problem == "killed by SIGTERM"
 
 
 def test_finished_runners_are_reaped_though_nobody_asks_about_their_leases(site: Site) -> None:

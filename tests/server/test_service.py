@@ -13,6 +13,7 @@ import pytest
 
 from brimful.errors import Refused, WorldFailed
 from brimful.fleet.events import CancelRequested, Event
+from brimful.fleet.job import Job
 from brimful.scheduler.cycle import Rules
 from brimful.scheduler.ports import Observation
 from brimful.server.service import SILENT_S, Service
@@ -61,10 +62,16 @@ class SlowEngine(ScriptedEngine):
         super().__init__(a_node(gpus=1))
         self.look = Gate()
         self.told: dict[str, str] = {}
+        self.broken_start: Exception | None = None
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:
         self.look()
         return super().observe(leases)
+
+    def start(self, lease: str, job: Job, **more: Any) -> None:
+        if self.broken_start is not None:
+            raise self.broken_start
+        super().start(lease, job, **more)
 
     def complaints(self) -> dict[str, str]:
         return self.told
@@ -154,6 +161,33 @@ def test_readers_and_the_loop_agree_whoever_writes(world: World) -> None:
     assert {n: s.phase for n, s in service.fleet.jobs.items()} == {
         n: s.phase for n, s in service._loops.jobs.items()
     }
+
+
+@pytest.mark.parametrize("view", [job_view, lambda service, _state: jobs_view(service)])
+def test_what_is_shown_of_a_job_is_of_one_moment(world: World, view: Callable[..., object]) -> None:
+    service, seen = world.service, threading.Event()
+    state = service.submit(a_job(""))
+
+    def look() -> None:
+        view(service, state)
+        seen.set()
+
+    thread = threading.Thread(target=look)
+    with service.locked():  # somebody is changing it
+        thread.start()
+        assert not seen.wait(0.2)
+    assert seen.wait(30)
+    thread.join()
+
+
+def test_a_lease_that_cost_nothing_is_no_line_of_the_ledger(world: World) -> None:
+    service = world.service
+    service.submit(a_job(""))
+    world.engine.broken_start = WorldFailed("no")
+    service.tick()
+    assert service.job("job-1").phase == "failed"
+    assert [transfer.microusd for transfer in service.ledger.transfers] == [0]
+    assert spend_view(service)["transfers"] == []
 
 
 def test_a_waiting_job_says_why_by_what_is_so_now(world: World) -> None:

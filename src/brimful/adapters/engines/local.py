@@ -110,10 +110,10 @@ class LocalEngine:
                 write_json(folder / "stop.json", stop)
             except OSError as error:
                 raise WorldFailed(f"cannot ask {lease} to stop in {folder}: {error.strerror}") from error
-            started = _facts(folder / "started.json")
-            if started and held(folder / "runner.lock"):
+            runner = (_facts(folder / "started.json") or {}).get("pid")
+            if isinstance(runner, int) and held(folder / "runner.lock"):
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(started["pid"]), signal.SIGTERM)
+                    os.kill(runner, signal.SIGTERM)
                 return
         self._end_orphans(lease, deadline_s=stop.get("deadline_s", 0))
 
@@ -191,9 +191,10 @@ class LocalEngine:
     def _group(self, lease: str) -> int | None:
         """The job's process group while its first process lives; never one that merely has its number."""
         child = _facts(self._folder(lease) / "child.json") or {}
-        if child.get("born") is None or born(int(child["group"])) != child["born"]:
+        group, birth = child.get("group"), child.get("born")
+        if not isinstance(group, int) or birth is None or born(group) != birth:
             return None
-        return int(child["group"])
+        return group
 
     def _reap(self) -> None:
         """Hear of every runner that has ended, also of leases nobody asks about any more."""

@@ -60,6 +60,7 @@ def main(folder: Path) -> int:
             watch = _Watch(folder)  # before anybody can learn our pid and signal it
             write_json(folder / "started.json", {"at_s": int(time.time()), "pid": os.getpid()})
             log = (folder / "log").open("ab")
+            os.fchmod(log.fileno(), 0o600)
         except OSError as error:
             _write_end(folder, exit_code=None, problem=f"cannot begin in {folder}: {error.strerror}")
             return 1
