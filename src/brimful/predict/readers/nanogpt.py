@@ -202,7 +202,7 @@ def _warnings(found: _Found) -> tuple[str, ...]:
     return tuple(said)
 
 
-# Letters of nanoGPT's own character datasets. Source: data/shakespeare_char/prepare.py says so when it is run.
+# Letters of nanoGPT's own character datasets. Source: what data/shakespeare_char/prepare.py prints.
 CHARACTERS = {"shakespeare_char": 65}
 
 
