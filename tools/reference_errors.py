@@ -26,7 +26,7 @@ def errors_page() -> str:
     kinds = error_kinds(trees.values())
     rows: dict[str, tuple[ErrorKind, set[str]]] = {}
     for kind in kinds.values():
-        rows[kind.code] = (kind, set())
+        rows.setdefault(kind.code, (kind, set()))  # a code is its first class's; others may inherit it
     for path, tree in trees.items():
         room = path.relative_to(ROOT / "src" / "brimful").parts[0].removesuffix(".py")
         for kind in raised_kinds(tree, kinds):

@@ -294,3 +294,11 @@ def test_a_bug_of_ours_has_the_same_shape_and_tells_a_stranger_nothing(
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
     assert "secret" not in answer.text
     assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    "code", ["unauthorized", "wrong_host", "too_large", "method_not_allowed", "bad_request", "internal_error"]
+)
+def test_every_code_of_an_answer_is_in_the_reference(code: str) -> None:
+    reference = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
+    assert f"| `{code}` |" in reference.read_text()
