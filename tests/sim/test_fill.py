@@ -216,6 +216,12 @@ def test_a_trace_that_asks_for_more_than_wanted_ends_early() -> None:
     assert len(set(tasks.tolist())) == len(tasks), "no task comes twice before all have come"
 
 
+def test_a_fill_that_would_never_end_is_refused() -> None:
+    crumbs = workload_of([a_task(milli=1)], ["a100"])
+    with pytest.raises(BadInput, match="10,400,000 tasks"):
+        fill([a_node(8, name=f"n{i}") for i in range(1000)], crumbs, policy="brim", seed=0)
+
+
 def test_a_fill_without_gpus_is_refused() -> None:
     work = workload_of([a_task(0)], ["a100"])
     with pytest.raises(BadInput, match="no task"):

@@ -22,6 +22,7 @@ from brimful.scheduler.policies.place_kernels import PLACERS, WHOLE, Columns, Fl
 AT_PERCENT = (50, 80, 100, 130)
 # Nobody counted them, so they never run out.
 PLENTY = 2**40
+MAX_TASKS = 5_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +117,12 @@ def order(workload: Workload, capacity_milli: int, *, until: float, rng: np.rand
     target = until * capacity_milli
     if asked.sum() <= 0:
         raise BadInput("no task of the trace asks for a GPU", hint="--fill needs tasks with GPUs")
+    expected = target / float(asked.mean())
+    if expected > MAX_TASKS:
+        raise BadInput(
+            f"it would take about {expected:,.0f} tasks of this trace to ask for {until:g} times the fleet's GPUs",
+            hint=f"at most {MAX_TASKS:,}: take a smaller fleet or a smaller --fill",
+        )
     shuffled = rng.permutation(len(asked))
     came = asked[shuffled].cumsum()
     if came[-1] > target:
