@@ -120,7 +120,7 @@ def order(workload: Workload, capacity_milli: int, *, until: float, rng: np.rand
     expected = target / float(asked.mean())
     if expected > MAX_TASKS:
         raise BadInput(
-            f"it would take about {expected:,.0f} tasks of this trace to ask for {until:g} times the fleet's GPUs",
+            f"it takes about {expected:,.0f} tasks of this trace to ask for {until:g} times the fleet's GPUs",
             hint=f"at most {MAX_TASKS:,}: take a smaller fleet or a smaller --fill",
         )
     shuffled = rng.permutation(len(asked))
