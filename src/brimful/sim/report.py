@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.lease import JobState, Lease
-from brimful.fleet.metrics import measure, percentile
+from brimful.fleet.metrics import Metrics, measure, percentile
 from brimful.fleet.node import Node
 from brimful.sim.bound import bound, fleet_prices, gpus_by_type, priced
 from brimful.sim.world import Arrival, Outcome
@@ -66,7 +66,7 @@ def report(
         "makespan_h": _hours(m.makespan_s),
         "mean_wait_h": _hours(m.mean_wait_s),
         "mean_slowdown": _mean(_slowdowns(states, alone)),
-        "allocation_rate": _allocation_rate(outcome, nodes),
+        "allocation_rate": _allocation_rate(outcome, m),
         "useful_share": _useful_share(states, arrivals, nodes, outcome.end_s),
         "worst_rho": max(rhos, default=None),
         "unfair_share": sum(rho > 1 for rho in rhos) / len(rhos) if rhos else None,
@@ -130,11 +130,11 @@ def _leased_gpu_s(outcome: Outcome) -> float:
     )
 
 
-def _allocation_rate(outcome: Outcome, nodes: Sequence[Node]) -> float | None:
-    """Leased GPU time of all GPU time between the first submit and the end of the run."""
-    first_s = min((s.submitted_s for s in outcome.fleet.jobs.values()), default=outcome.end_s)
-    there_s = sum(node.good_gpus for node in nodes) * (outcome.end_s - first_s)
-    return _leased_gpu_s(outcome) / there_s if there_s > 0 else None
+def _allocation_rate(outcome: Outcome, metrics: Metrics) -> float | None:
+    """Leased GPU time of the time that healthy GPUs were there. A share of a GPU counts as that share."""
+    if not metrics.allocation_rate:
+        return metrics.allocation_rate
+    return metrics.allocation_rate * _leased_gpu_s(outcome) / metrics.gpu_s
 
 
 def _lost_gpu_s(lease: Lease, now_s: int) -> float:
