@@ -47,7 +47,7 @@ CASES = (
         name="philly",
         files=("philly/philly_jobs.csv.gz",),
         fleet="75x8",
-        runs=(("fifo", False), ("backfill", False), ("las", False), ("brim", False), ("brim", True)),
+        runs=(("fifo", False), ("las", False), ("brim", False), ("brim", True)),
     ),
 )
 
