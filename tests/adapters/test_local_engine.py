@@ -19,8 +19,9 @@ import pytest
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.engines.processes import born
 from brimful.adapters.files import read_json, reserve, write_json, write_reserved
+from brimful.errors import WorldFailed
 from brimful.fleet.job import Job
-from brimful.scheduler.ports import Observation
+from brimful.scheduler.ports import CannotStart, Observation
 from tests.builders import a_node, eventually
 
 
@@ -247,6 +248,26 @@ def test_a_full_disk_does_not_swallow_how_a_job_ended(
     write_reserved(tmp_path / "ended.json", {"exit_code": 0})
     assert read_json(tmp_path / "ended.json") == {"exit_code": 0}
     assert [path.name for path in tmp_path.iterdir()] == ["ended.json"]
+
+
+def test_a_start_that_met_a_full_disk_is_tried_again_later(site: Site) -> None:
+    def full(*_given: object, **_more: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "mkstemp", full)
+        with pytest.raises(WorldFailed, match=r"cannot start a\.1 .*: No space left"):
+            site.start(["true"])
+    assert site.is_state("absent")
+    site.start(["true"])
+    eventually(lambda: site.is_state("ended"))
+
+
+def test_a_start_that_never_can_be_is_certain_to_run_nothing(site: Site) -> None:
+    site.lease.write_text("a file in the way")
+    with pytest.raises(CannotStart, match=r"cannot start a\.1 in "):
+        site.start(["true"])
+    site.lease.unlink()
 
 
 def test_a_job_that_cannot_leave_notes_any_more_is_still_waited_for(site: Site) -> None:

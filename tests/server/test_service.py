@@ -15,7 +15,7 @@ from brimful.errors import Refused, WorldFailed
 from brimful.fleet.events import CancelRequested, Event
 from brimful.fleet.job import Job
 from brimful.scheduler.cycle import Rules
-from brimful.scheduler.ports import Observation
+from brimful.scheduler.ports import CannotStart, Observation
 from brimful.server.service import SILENT_S, Service
 from brimful.server.views import fleet_view, job_view, jobs_view, spend_view
 from brimful.sim.world import MemoryStore
@@ -183,7 +183,7 @@ def test_what_is_shown_of_a_job_is_of_one_moment(world: World, view: Callable[..
 def test_a_lease_that_cost_nothing_is_no_line_of_the_ledger(world: World) -> None:
     service = world.service
     service.submit(a_job(""))
-    world.engine.broken_start = WorldFailed("no")
+    world.engine.broken_start = CannotStart("no")
     service.tick()
     assert service.job("job-1").phase == "failed"
     assert [transfer.microusd for transfer in service.ledger.transfers] == [0]

@@ -7,6 +7,7 @@ away, and what happened meanwhile is read from the folder when it is back.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -25,12 +26,17 @@ from brimful.errors import BrimfulError, WorldFailed
 from brimful.fleet.events import Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Node
-from brimful.scheduler.ports import Observation
+from brimful.scheduler.ports import CannotStart, Observation
 
 log = logging.getLogger("brimful")
 
 VANISHED = "it vanished without a word, as after kill -9 or a reboot"
 SHOWN_CHARS = 300
+# Troubles of the machine, not of the lease: they pass, or somebody mends them.
+PASSING = frozenset(
+    getattr(errno, name)
+    for name in ("ENOSPC", "EDQUOT", "EROFS", "EIO", "EMFILE", "ENFILE", "ENOMEM", "EAGAIN")
+)
 
 # What a job may know of the server's environment. Secrets of the server are not among it.
 PASSED_ON = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR")
@@ -85,7 +91,9 @@ class LocalEngine:
                     start_new_session=True,
                 )
         except OSError as error:
-            raise WorldFailed(f"cannot start {lease} in {folder}: {error.strerror}") from error
+            # Nothing runs. A full disk passes, and the next tick asks again; a file in the way does not.
+            kind = WorldFailed if error.errno in PASSING else CannotStart
+            raise kind(f"cannot start {lease} in {folder}: {error.strerror}") from error
         self._runners[lease] = runner
 
     def keep_env(self, job: str, env: Mapping[str, str]) -> None:
@@ -234,7 +242,7 @@ class LocalEngine:
     def _kept_env(self, job: Job) -> Mapping[str, str]:
         kept = read_json(self._env_file(job.job))
         if kept is None and job.env and not any(value for _, value in job.env):
-            raise WorldFailed(f"the environment that {job.job} was submitted with is lost; submit it again")
+            raise CannotStart(f"the environment that {job.job} was submitted with is lost; submit it again")
         return dict(job.env) if kept is None else kept
 
     def _env_file(self, job: str) -> Path:
