@@ -5,7 +5,8 @@
 
 - the pages of docs/reference that describe commands, errors, settings and the API;
 - in README.md and docs/**/*.md, every block `<!-- run: COMMAND -->` … `<!-- end -->` becomes the transcript
-  of that brimful command, so what a page shows is what the program prints.
+  of that brimful command, so what a page shows is what the program prints;
+- where the shared data folder is there, the tables of docs/explanation/accuracy.md (tools/accuracy.py).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from brimful.cli.main import main as brimful
+from tools.accuracy import PAGE as ACCURACY
+from tools.accuracy import accuracy_page, shared_runs
 from tools.reference_cli import cli_page
 from tools.reference_errors import errors_page
 from tools.reference_server import api_page, settings_page
@@ -50,6 +53,9 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield reference / "errors.md", errors_page()
     yield reference / "settings.md", settings_page()
     yield reference / "api.md", api_page()
+    runs = shared_runs()
+    if runs is not None:
+        yield ACCURACY, accuracy_page(ACCURACY.read_text(encoding="utf-8"), runs)
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text = path.read_text(encoding="utf-8")
         if BLOCK.search(text):

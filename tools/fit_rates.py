@@ -1,0 +1,80 @@
+"""Fit the constants of `brimful.predict.roofline.Rates` again; say how they do on runs they have not seen.
+
+    python -m tools.fit_rates                fit to all runs: prints the constants and the error (20 s)
+    python -m tools.fit_rates --cross        cross-validate by family and by source (4 min)
+    python -m tools.fit_rates --cross --write   and put the result into docs/explanation/accuracy.md
+
+Reads runs/training_runs.csv and runs/quality.csv of the shared data folder. Nothing else is written: a new
+set of constants is a change of roofline.py, made by hand, with the table before and after in the commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from brimful.predict.readers.runs import read_rows
+from brimful.predict.refit import (
+    EVALUATIONS,
+    SEED,
+    Timed,
+    at_limit,
+    cross_validated,
+    loss,
+    ratio,
+    search,
+    timed_runs,
+)
+from brimful.predict.roofline import RATES, Rates
+from tools.accuracy import CROSS, PAGE, cross_table, put, shared_runs, stamped
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--evaluations", type=int, default=EVALUATIONS)
+    parser.add_argument("--cross", action="store_true", help="cross-validate instead of fitting to all")
+    parser.add_argument("--write", action="store_true", help="with --cross: put the result into the page")
+    options = parser.parse_args()
+    folder = shared_runs()
+    if folder is None:
+        print("the shared data folder is not here: name it in BRIMFUL_SHARED_DATA", file=sys.stderr)
+        return 3
+    quality = {row["id"]: row for row in read_rows(folder / "quality.csv", needed=("id",))}
+    runs = timed_runs(read_rows(folder / "training_runs.csv"), quality)
+
+    def fit(some: Sequence[Timed]) -> Rates:
+        return search(some, random.Random(options.seed), evaluations=options.evaluations)
+
+    if not options.cross:
+        show("as they are", runs, RATES)
+        show("fitted again", runs, fit(runs))
+        return 0
+    table = cross_table(
+        runs,
+        {
+            "fitted to the same runs": {each.id: ratio(each, RATES) for each in runs},
+            "left out by family": cross_validated(runs, lambda each: each.family, fit),
+            "left out by source": cross_validated(runs, lambda each: each.source, fit),
+        },
+    )
+    print(table)
+    if options.write:
+        text = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(put(text, CROSS, stamped(table, runs)), encoding="utf-8")
+        print(f"written: {PAGE.name}")
+    return 0
+
+
+def show(name: str, runs: Sequence[Timed], rates: Rates) -> None:
+    print(f"{name}: mean |log ratio| {loss(runs, rates):.4f}")
+    limits = at_limit(rates)
+    for field, value in asdict(rates).items():
+        print(f"    {field:20} {value:.4g}{'   at the limit of what is sensible' if field in limits else ''}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
