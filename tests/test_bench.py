@@ -7,7 +7,7 @@ import pkgutil
 
 from bench import document, groups
 from bench.__main__ import table
-from bench.measure import Benchmark, body, measure
+from bench.measure import ROOT, Benchmark, body, measure
 
 
 def a_benchmark(*, subject_s: float, peer_s: float, bar: float | None = None) -> Benchmark:
@@ -55,3 +55,12 @@ def test_a_table_goes_into_its_place_and_leaves_the_others_alone() -> None:
     page = "a\n<!-- bench: one -->\nold\n<!-- end -->\nb\n<!-- bench: two -->\nkept\n<!-- end -->\n"
     fresh = document.fill_places(page, {"one": document.markdown(["x", "y"], [["1", "22"]])})
     assert fresh == page.replace("old\n", "| x |  y |\n|---|---:|\n| 1 | 22 |\n")
+
+
+def test_every_table_a_group_measures_has_its_place_in_the_documentation() -> None:
+    pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md"))
+    for found in pkgutil.iter_modules(groups.__path__):
+        module = importlib.import_module(f"bench.groups.{found.name}")
+        assert hasattr(module, "TABLES") == hasattr(module, "tables"), found.name
+        for name in getattr(module, "TABLES", ()):
+            assert f"<!-- bench: {name} -->" in pages

@@ -24,6 +24,7 @@ from brimful.sim.fill import Workload, fill, gpu_types_of, workload_of
 from brimful.sim.traces.read import read
 
 TITLE = "Filling a fleet"
+TABLES = ("openb-policies", "openb-workloads")
 DATA = Path(os.environ.get("BRIMFUL_SHARED_DATA", ROOT.parent / "shared" / "data")) / "traces" / "openb"
 WORKLOADS = (
     "default",

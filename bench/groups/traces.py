@@ -23,6 +23,7 @@ from brimful.sim.traces.read import read
 from brimful.sim.world import Arrival, rehearse
 
 TITLE = "Replaying traces"
+TABLES = ("trace-gavel", "trace-philly", "ablation", "speed")
 DATA = Path(os.environ.get("BRIMFUL_SHARED_DATA", ROOT.parent / "shared" / "data")) / "traces"
 
 
