@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from brimful.cli.main import main
 from brimful.errors import BadInput
-from brimful.predict.calibrate import (
+from brimful.predict.calibrate import calibrate, factor_of
+from brimful.predict.correction import (
     FARTHEST,
     Correction,
     Factor,
-    calibrate,
     calibrated,
     calibration_path,
-    factor_of,
     load_correction,
     write_correction,
 )
@@ -289,3 +288,40 @@ def test_calibrate_without_a_table_is_bad_input(
 
     assert code == 2
     assert answer["error"]["hint"]
+
+
+def test_fit_applies_what_is_kept_and_says_so(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = ["fit", "--model", "gpt2", "--batch-size", "8", "--seq-len", "1024", "--gpu", "rtx-4070", "--json"]
+    main(wanted)
+    plain = json.loads(capsys.readouterr().out)["data"]
+    write_correction(kept, a_correction(device=1.2, tokens_per_s=0.5))
+
+    main(wanted)
+    corrected = json.loads(capsys.readouterr().out)["data"]
+    ratio = corrected["memory"]["device_bytes"]["likely"] / plain["memory"]["device_bytes"]["likely"]
+    assert ratio == pytest.approx(1.2, rel=1e-6)
+    assert corrected["speed"]["step_s"]["likely"] == pytest.approx(2 * plain["speed"]["step_s"]["likely"])
+    assert corrected["largest_batch"] < plain["largest_batch"]
+    assert any("runs of your own" in said for said in corrected["warnings"])
+
+    main([*wanted, "--uncalibrated"])
+    assert json.loads(capsys.readouterr().out)["data"] == plain
+
+
+def test_fit_shows_what_a_correction_takes_off(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_correction(kept, a_correction(reserved=0.9))
+
+    main(["fit", "--model", "gpt2", "--batch-size", "8", "--seq-len", "1024", "--gpu", "rtx-4070"])
+    shown = capsys.readouterr().out
+    assert "your calibration" in shown
+    assert "runs of your own" in shown
+
+
+def test_fit_with_a_damaged_calibration_says_which_file(
+    kept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept.parent.mkdir(parents=True)
+    kept.write_text("{")
+
+    assert main(["fit", "--model", "gpt2", "--gpu", "rtx-4070"]) == 2
+    assert str(kept) in capsys.readouterr().err

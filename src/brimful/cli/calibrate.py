@@ -44,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.predict.calibrate import calibrate, calibration_path, enough, write_correction
+    from brimful.predict.calibrate import calibrate, enough
+    from brimful.predict.correction import calibration_path, write_correction
     from brimful.predict.readers.runs import read_rows
     from brimful.predict.score import report, score
 

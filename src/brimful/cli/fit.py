@@ -11,6 +11,7 @@ from brimful.units import GIB, MIB
 if TYPE_CHECKING:
     import argparse
 
+    from brimful.predict.correction import Correction
     from brimful.predict.ladder import Rung
     from brimful.predict.readers.reading import Reading
     from brimful.predict.sanity import Check
@@ -72,6 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     training.add_argument("--fused-loss", action="store_true", help="one kernel from hidden state to loss")
     training.add_argument("--lora", action="store_true", help="train an adapter on frozen 16-bit weights")
     training.add_argument("--qlora", action="store_true", help="train an adapter on frozen 4-bit weights")
+    parser.add_argument(
+        "--uncalibrated", action="store_true", help="leave out what `brimful calibrate --write` kept"
+    )
     advice = parser.add_argument_group("what to change")
     advice.add_argument(
         "--compare", nargs="+", metavar="WHAT", help="beside it: other configs, or key=value,key=value"
@@ -104,9 +108,10 @@ def run(args: argparse.Namespace) -> Answer:
         args.compare = [what for what in args.compare if what != args.config]
     gpu = find_gpu(args.gpu)
     reading = _read(args, _words(args))
+    args.correction = _correction(args)
     if args.compare is not None:
         return _compare(args, reading, gpu)
-    answer = fit_reading(reading, gpu, args.other_mib * MIB)
+    answer = fit_reading(reading, gpu, args.other_mib * MIB, args.correction)
     if args.patch or args.write:
         return _patch(args, answer)
     return _answer(args, reading, answer, gpu)
@@ -127,14 +132,26 @@ def _answer(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: G
     return Answer(data, "\n\n".join(parts), YES if answer.fits else NO)
 
 
-def _ladder(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> tuple[Rung, ...]:
+def _correction(args: argparse.Namespace) -> Correction | None:
+    """What `brimful calibrate --write` kept, if anything."""
+    from brimful.predict.correction import calibration_path, load_correction
+
+    return None if args.uncalibrated else load_correction(calibration_path())
+
+
+def _estimate(args: argparse.Namespace, reading: Reading, training: Training, gpu: Gpu) -> Estimate:
+    from brimful.predict.correction import calibrated
     from brimful.predict.fit import estimate, widening
+
+    found = estimate(reading.model, training, gpu, args.other_mib * MIB, widen=widening(reading.unsure))
+    return calibrated(found, args.correction)
+
+
+def _ladder(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> tuple[Rung, ...]:
     from brimful.predict.ladder import ladder
 
-    widen = widening(reading.unsure)
-
     def predict(training: Training) -> Estimate:
-        return estimate(reading.model, training, gpu, args.other_mib * MIB, widen=widen)
+        return _estimate(args, reading, training, gpu)
 
     return ladder(reading.training, predict, gpu, reading.dialect)
 
@@ -205,7 +222,6 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
     from pathlib import Path
 
     from brimful.cli.fit_text import compare_text
-    from brimful.predict.fit import estimate, widening
 
     words = _words(args)
     compared = [("as it is", reading)]
@@ -215,17 +231,15 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
         else:
             compared.append((Path(what).name, _read(args, [], config=what)))
     compared += _own_fix(args, reading, gpu, [other.training for _, other in compared])
-    rows = [
-        (name, r, estimate(r.model, r.training, gpu, args.other_mib * MIB, widen=widening(r.unsure)))
-        for name, r in compared
-    ]
+    rows = [(name, r, _estimate(args, r, r.training, gpu)) for name, r in compared]
     data = {
         "compared": [
             {"name": name, "effective_batch": r.training.effective_batch, **answer.as_dict()}
             for name, r, answer in rows
         ]
     }
-    return Answer(data, compare_text(rows, gpu))
+    note = f"\n\n{args.correction.note}" if args.correction is not None else ""
+    return Answer(data, compare_text(rows, gpu) + note)
 
 
 def _own_fix(
@@ -235,7 +249,7 @@ def _own_fix(
 
     from brimful.predict.fit import fit_reading
 
-    fixes = fit_reading(reading, gpu, args.other_mib * MIB).fixes
+    fixes = fit_reading(reading, gpu, args.other_mib * MIB, args.correction).fixes
     best = next((fix for fix in fixes if fix.fits), None)
     if best is None or best.training in others:
         return []

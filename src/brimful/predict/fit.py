@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 from brimful.predict.advise import enough_gpus, faster, fixes, largest_batch
+from brimful.predict.correction import Correction, calibrated
 from brimful.predict.count import parameters
 from brimful.predict.memory import peak_memory
 from brimful.predict.readers.reading import FLAGS, Dialect, Reading
@@ -30,12 +31,14 @@ def fit(
     warnings: Sequence[str] = (),
     unsure: int = 0,
     dialect: Dialect = FLAGS,
+    correction: Correction | None = None,
 ) -> Estimate:
     """The whole answer: memory, speed, what was taken for granted, and what to change.
 
     `model` and `gpu` may be names, written as people write them.
     `other_bytes` is what other programs hold of the card. `assumed`, `warnings`, `unsure` and `dialect` come
-    from a reader: what it took for granted, and how its kind of config spells a change.
+    from a reader: what it took for granted, and how its kind of config spells a change. `correction` comes
+    from runs of the user's own; fixes and the largest batch are judged by it too.
     """
     shape = _named(model) if isinstance(model, str) else model
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
@@ -43,11 +46,13 @@ def fit(
 
     @cache
     def again(changed: Training) -> Estimate:
-        return estimate(shape, changed, card, other_bytes, widen=widen)
+        return calibrated(estimate(shape, changed, card, other_bytes, widen=widen), correction)
 
     answer = again(training)
     found = () if answer.fits else fixes(training, again, card, dialect)
     said = [*warnings, *_warnings(shape, training, card)]
+    if correction is not None and correction.factors:
+        said.append(correction.note)
     if not answer.fits and not any(fix.fits for fix in found):
         many = enough_gpus(training, again, card, dialect)
         enough = f"; {many:,} of them sharing weights and states (zero3) would hold it" if many else ""
@@ -64,7 +69,9 @@ def fit(
     )
 
 
-def fit_reading(reading: Reading, gpu: Gpu, other_bytes: int = 0) -> Estimate:
+def fit_reading(
+    reading: Reading, gpu: Gpu, other_bytes: int = 0, correction: Correction | None = None
+) -> Estimate:
     """`fit` for what a reader made of a config."""
     return fit(
         reading.model,
@@ -75,6 +82,7 @@ def fit_reading(reading: Reading, gpu: Gpu, other_bytes: int = 0) -> Estimate:
         warnings=reading.warnings,
         unsure=reading.unsure,
         dialect=reading.dialect,
+        correction=correction,
     )
 
 

@@ -1,0 +1,210 @@
+"""A user's own correction of our estimates: what it is, how it is applied, and where it is kept.
+
+`brimful calibrate` makes it (calibrate.py) and `brimful fit` applies it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from brimful.errors import BadInput, WorldFailed
+from brimful.specs.estimate import Estimate, Interval, Item, Memory, Speed
+
+SPEED = "tokens_per_s"
+SUBJECTS = ("allocated", "reserved", "device", SPEED)
+# A run further off than this was not the run its row describes: a unit, a counter or a shape is wrong.
+FARTHEST = 3.0
+LEAST_GAIN = 0.005  # a correction worth less than half a point is noise
+MAX_BYTES = 1 << 20
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factor:
+    """Measured / predicted of one counter, or of speed, over a user's own runs."""
+
+    factor: float  # the median
+    low: float  # the least and the most of the runs
+    high: float
+    runs: int
+    error_before: float  # median absolute error as predicted
+    error_after: float  # the same, each run corrected by the others
+
+    @property
+    def helps(self) -> bool:
+        return self.error_before - self.error_after > LEAST_GAIN
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "factor": self.factor,
+            "low": self.low,
+            "high": self.high,
+            "runs": self.runs,
+            "error_before": self.error_before,
+            "error_after": self.error_after,
+            "helps": self.helps,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """The factors that help, by counter; what `brimful fit` applies."""
+
+    factors: Mapping[str, Factor]
+    gpus: tuple[str, ...] = ()  # on which they were measured
+
+    @property
+    def runs(self) -> int:
+        return max((factor.runs for factor in self.factors.values()), default=0)
+
+    @property
+    def note(self) -> str:
+        """One sentence for whoever reads the estimate."""
+        parts = ", ".join(f"{name} x{factor.factor:.3g}" for name, factor in self.factors.items())
+        cards = ", ".join(self.gpus)
+        return f"corrected by {self.runs} runs of your own on {cards}: {parts} (`brimful calibrate`)"
+
+
+# -- applying ----------------------------------------------------------------------------------------------
+
+
+def calibrated(estimate: Estimate, correction: Correction | None) -> Estimate:
+    """The estimate as your own runs correct it. Everything else about it stays."""
+    if correction is None or not correction.factors:
+        return estimate
+    factors = {name: factor.factor for name, factor in correction.factors.items()}
+    return replace(
+        estimate,
+        memory=_memory(estimate.memory, factors, correction),
+        speed=_speed(estimate.speed, factors.get(SPEED, 1.0)),
+    )
+
+
+def _memory(memory: Memory, factors: Mapping[str, float], correction: Correction) -> Memory:
+    """Each counter by its own factor; one nobody measured moves by as many bytes as the one within it.
+
+    Other programs on the card are what the user said they are, and are not corrected.
+    """
+    other = sum(item.bytes for item in memory.items if item.name == "other programs")
+    allocated = _scaled(memory.allocated_bytes, factors.get("allocated", 1.0))
+    moved = allocated.likely - memory.allocated_bytes.likely
+    reserved = (
+        _scaled(memory.reserved_bytes, factors["reserved"])
+        if "reserved" in factors
+        else _moved(memory.reserved_bytes, moved)
+    )
+    reserved = _at_least(reserved, allocated)
+    moved = reserved.likely - memory.reserved_bytes.likely
+    device, first = memory.device_bytes, memory.first_step_bytes
+    if "device" in factors:
+        device, first = (
+            _moved(_scaled(_moved(counter, -other), factors["device"]), other) for counter in (device, first)
+        )
+    else:
+        device, first = _moved(device, moved), _moved(first, moved)
+    device = _whole(_at_least(device, _moved(reserved, other)))
+    change = round(device.likely - memory.device_bytes.likely)
+    why = f"as {correction.runs} runs of your own say (`brimful calibrate`)"
+    items = (*memory.items, Item("your calibration", change, why)) if change else memory.items
+    return replace(
+        memory,
+        allocated_bytes=allocated,
+        reserved_bytes=reserved,
+        device_bytes=device,
+        first_step_bytes=_whole(first),
+        items=items,
+    )
+
+
+def _speed(speed: Speed, factor: float) -> Speed:
+    return replace(
+        speed,
+        step_s=_scaled(speed.step_s, 1 / factor),
+        tokens_per_s=_scaled(speed.tokens_per_s, factor),
+        mfu=_scaled(speed.mfu, factor, most=1.0),
+        hfu=_scaled(speed.hfu, factor, most=1.0),
+    )
+
+
+def _scaled(interval: Interval, factor: float, most: float | None = None) -> Interval:
+    ends = (interval.low * factor, interval.likely * factor, interval.high * factor)
+    return Interval(*ends) if most is None else Interval(*(min(most, end) for end in ends))
+
+
+def _moved(interval: Interval, amount: float) -> Interval:
+    return Interval(*(max(0, end + amount) for end in (interval.low, interval.likely, interval.high)))
+
+
+def _at_least(outer: Interval, inner: Interval) -> Interval:
+    """Counters nest whatever their factors say."""
+    return Interval(max(outer.low, inner.low), max(outer.likely, inner.likely), max(outer.high, inner.high))
+
+
+def _whole(interval: Interval) -> Interval:
+    return Interval(round(interval.low), round(interval.likely), round(interval.high))
+
+
+# -- keeping -----------------------------------------------------------------------------------------------
+
+
+def calibration_path(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where the correction is kept: the user's config folder (XDG base directories)."""
+    folder = environment.get("XDG_CONFIG_HOME", "")
+    base = Path(folder) if folder.startswith("/") else Path.home() / ".config"
+    return base / "brimful" / "calibration.json"
+
+
+def write_correction(path: Path, correction: Correction) -> None:
+    """Beside and then over: a reader meets the old file or the new one, never half of one."""
+    data = {
+        "version": VERSION,
+        "gpus": list(correction.gpus),
+        "factors": {name: factor.as_dict() for name, factor in correction.factors.items()},
+    }
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        raise WorldFailed(
+            f"cannot write {path}: {error.strerror}", hint="name another folder in XDG_CONFIG_HOME"
+        ) from error
+
+
+def load_correction(path: Path) -> Correction | None:
+    """What was kept, or None where nothing was."""
+    try:
+        if not path.is_file():
+            return None
+        if path.stat().st_size > MAX_BYTES:
+            raise _unreadable(path, f"it has {path.stat().st_size:,} bytes")
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["version"] != VERSION:
+            raise _unreadable(path, f"it has version {data['version']!r}, not {VERSION}")
+        factors = {name: _factor(values) for name, values in data["factors"].items() if name in SUBJECTS}
+        return Correction(factors=factors, gpus=tuple(map(str, data["gpus"])))
+    except OSError as error:
+        raise _unreadable(path, error.strerror or "unreadable") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _unreadable(path, f"{type(error).__name__}: {str(error)[:80]}") from error
+
+
+def _factor(values: Mapping[str, Any]) -> Factor:
+    names = ("factor", "low", "high", "error_before", "error_after")
+    numbers = {name: float(values[name]) for name in names}
+    if not 1 / FARTHEST <= numbers["factor"] <= FARTHEST:
+        raise ValueError(f"a factor of {numbers['factor']}")
+    return Factor(**numbers, runs=int(values["runs"]))
+
+
+def _unreadable(path: Path, why: str) -> BadInput:
+    return BadInput(
+        f"{path} is not a calibration: {why}",
+        hint="remove it, or write it again with `brimful calibrate --write`",
+    )
