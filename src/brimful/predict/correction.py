@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -161,6 +160,8 @@ def calibration_path(environment: Mapping[str, str] = os.environ) -> Path:
 
 def write_correction(path: Path, correction: Correction) -> None:
     """Beside and then over: a reader meets the old file or the new one, never half of one."""
+    import json
+
     data = {
         "version": VERSION,
         "gpus": list(correction.gpus),
@@ -182,6 +183,8 @@ def load_correction(path: Path) -> Correction | None:
     try:
         if not path.is_file():
             return None
+        import json
+
         if path.stat().st_size > MAX_BYTES:
             raise _unreadable(path, f"it has {path.stat().st_size:,} bytes")
         data = json.loads(path.read_text(encoding="utf-8"))
