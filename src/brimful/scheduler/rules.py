@@ -18,7 +18,7 @@ class Quota:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     order: str = "priority"  # who is next: a name of policies/order.py
-    types: str = "tight"  # which GPU type: tight (best fit, speed ignored), fast, advantage
+    types: str = "tight"  # which GPU type: tight (best fit, speed ignored), rotate, fast, advantage
     backfill: str = (
         "none"  # none: nobody passes a blocked job; reserve: who does not delay it; greedy: anyone
     )
@@ -46,7 +46,25 @@ POLICIES: dict[str, Rules] = {
     "backfill": Rules(order="priority", backfill="reserve"),
     "bid": Rules(order="bid", backfill="reserve"),
     "fair": Rules(order="fair", backfill="reserve"),
-    "las": Rules(order="index", known=False, backfill="greedy", preempt="index"),
+    # Least attained service, all GPU types in turn, and with each job on the type that suits it.
+    "las": Rules(
+        order="index",
+        known=False,
+        types="rotate",
+        backfill="greedy",
+        preempt="index",
+        move=True,
+        rerank_s=360,
+    ),
+    "las-aware": Rules(
+        order="index",
+        known=False,
+        types="advantage",
+        backfill="greedy",
+        preempt="index",
+        move=True,
+        rerank_s=360,
+    ),
     "srpt": Rules(order="index", backfill="greedy", preempt="index", ageing=0.0, margin=1.0, min_run_s=0),
     "brim": Rules(
         order="index",
@@ -56,5 +74,6 @@ POLICIES: dict[str, Rules] = {
         move=True,
         off_peak=True,
         ageing=0.05,
+        fresh_s=1800.0,
     ),
 }

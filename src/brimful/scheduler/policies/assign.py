@@ -53,15 +53,17 @@ def assign(
         if slot is None:
             continue
         if lease.phase == "running" and _may_move(state, rules, now_s=now_s):
-            want = _want(state, pools_of[state.shape], rules, now_s=now_s)
+            want = _want(state, pools_of[state.shape], fleet, rules, now_s=now_s)
             if slot.pool in want.worth:
                 wants.append(want)
                 continue
         room[slot.pool] -= lease.size
-    wants += [_want(state, pools_of[state.shape], rules, now_s=now_s) for state in fleet.waiting.values()]
+    wants += [
+        _want(state, pools_of[state.shape], fleet, rules, now_s=now_s) for state in fleet.waiting.values()
+    ]
     wants.sort(key=lambda want: want.state.serial)  # whether a job waits or runs must not change the outcome
     _greedy(wants, room)
-    if len(wants) <= SWAPS_UP_TO:
+    if len(wants) <= SWAPS_UP_TO and rules.types != "rotate":
         _swap(wants, room)
     return {want.state.job.job: want.at for want in wants}
 
@@ -76,13 +78,36 @@ def _may_move(state: JobState, rules: Rules, *, now_s: int) -> bool:
     return lost_gpu_s(state, lease, now_s=now_s) * 10 <= expected_work_s(state, rules, now_s=now_s)
 
 
-def _want(state: JobState, pools: Sequence[Pool], rules: Rules, *, now_s: int) -> _Want:
+def _want(state: JobState, pools: Sequence[Pool], fleet: Fleet, rules: Rules, *, now_s: int) -> _Want:
     job = state.job
+    if rules.types == "rotate":
+        return _Want(state, PRIORITIES[job.priority], _in_turn(state, pools, fleet, rules, now_s=now_s))
     expected = aged_work_s if state.open_lease is None else expected_work_s
     left = max(1.0, expected(state, rules, now_s=now_s))
     return _Want(
         state, PRIORITIES[job.priority], {pool: job.rate(pool.gpu) * job.gpus / left for pool in pools}
     )
+
+
+def _in_turn(
+    state: JobState, pools: Sequence[Pool], fleet: Fleet, rules: Rules, *, now_s: int
+) -> dict[Pool, float]:
+    """Speed ignored: who has had least goes first, to the type it has had least of for its size.
+
+    What a scheduler does that takes all GPUs for equal and shares them fairly in rounds: the
+    heterogeneity-agnostic policy that Gavel compares with.
+    """
+    had_s = {pool.gpu: 0 for pool in pools}
+    for lease in state.leases:
+        had_s[lease.gpu] = had_s.get(lease.gpu, 0) + lease.billed_s(now_s)
+    turns = state.attained_s(now_s) / rules.rerank_s + 1
+    return {
+        pool: fleet.capacity.pools[pool].gpus
+        * state.job.gpus
+        / (had_s[pool.gpu] / rules.rerank_s + 1)
+        / turns
+        for pool in pools
+    }
 
 
 def _greedy(wants: list[_Want], room: dict[Pool, int]) -> None:

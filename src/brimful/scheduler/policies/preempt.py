@@ -20,7 +20,7 @@ from brimful.scheduler.policies.order import aged_work_s, expected_work_s
 from brimful.scheduler.policies.place import ONE_NODE
 from brimful.scheduler.rules import Rules
 
-CHOICES = 8  # of each group of running jobs, the first to be pushed aside
+CHOICES = 4  # of each group of running jobs, the first to be pushed aside
 REVIEW_S = 10  # how long a review lasts: a live loop may skip a second
 
 
@@ -109,7 +109,7 @@ class Search:
     def _due(self, state: JobState) -> bool:
         if self.by_class_only or state.job.gpus == 1:
             return True
-        return self.now_s - state.waiting_since_s <= REVIEW_S or self._is_review()
+        return self.now_s - state.waiting_since_s <= 1 or self._is_review()
 
     def _is_review(self) -> bool:
         return self.now_s % self.rules.rerank_s < REVIEW_S
@@ -198,7 +198,7 @@ class Search:
                 if slot is not None and slot.pool in pools and slot.index not in self.held:
                     found[slot.index] = None
         for pool in pools:
-            limit = 8 + 8 * (state.job.gpus // max(1, self.draft.capacity.pools[pool].largest))
+            limit = 4 + 4 * (state.job.gpus // max(1, self.draft.capacity.pools[pool].largest))
             for index in islice(self.draft.fullest(pool), limit):
                 if index not in self.held:
                     found[index] = None

@@ -36,7 +36,7 @@ def choose(
     """
     if len(pools) == 1:
         return place(job, draft, pools[0])
-    if rules.types == "tight" or not job.rates:
+    if rules.types in ("tight", "rotate") or not job.rates:
         found = [parts for pool in pools if (parts := place(job, draft, pool)) is not None]
         return min(found, key=lambda parts: leftover(parts, draft), default=None)
     if rules.types == "fast":
