@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brimful.predict.activations import logits_bytes_per_number
 from brimful.predict.count import parameters
 from brimful.predict.fit import estimate
 from brimful.predict.memory import peak_memory
@@ -20,6 +23,7 @@ from brimful.specs.estimate import Memory
 from brimful.specs.gpu import find_gpu
 from brimful.specs.model import Model
 from brimful.specs.training import Training
+from brimful.units import MIB
 from tests.predict.builders import a_model, a_training
 
 H100 = find_gpu("h100-sxm-80gb")
@@ -295,3 +299,56 @@ def test_a_published_change_is_right_in_size_too(shared_data: Path, change: str)
             continue
         ours = (predicted(after) - predicted(before)) / 2**30
         assert 0.5 < ours / measured < 2, f"{before['id']} to {after['id']}: {measured:.2f} GiB, {ours:.2f}"
+
+
+def test_eager_cross_entropy_takes_as_many_copies_of_the_logits_as_measured(shared_data: Path) -> None:
+    with (shared_data / "runs" / "kernel_memory.csv").open(newline="", encoding="utf-8") as file:
+        rows = [
+            row
+            for row in csv.DictReader(file)
+            if (row["kernel"], row["provider"], row["mode"], row["x_name"])
+            == ("cross_entropy", "huggingface", "full", "V")
+        ]
+    ours = logits_bytes_per_number(a_training(dtype="float32", compiled=False))["backward"]
+
+    assert len(rows) >= 6
+    for row in rows:
+        config = json.loads(row["config_json"])
+        logits = config["B"] * config["T"] * int(row["x_value"])
+        assert ours == pytest.approx(float(row["median"]) * MIB / logits, rel=0.01)
+
+
+FASTER_FRAC = 0.10  # published rates of one setting differ by several per cent
+
+
+def test_a_card_a_format_a_batch_or_compiling_makes_a_run_faster_as_published(shared_data: Path) -> None:
+    """Length is left out: a micro-batch of one short sequence is bound by what no row tells."""
+    runs = shared_data / "runs"
+    marks = {row["id"]: row for row in read_rows(runs / "quality.csv", needed=("id",))}
+    rows = [
+        row for row in read_rows(runs / "training_runs.csv") if marks[row["id"]]["throughput_test"] == "yes"
+    ]
+    seen: dict[str, int] = {}
+    for before, after in combinations(rows, 2):
+        differ = [key for key in before if key not in SPEED_OUTCOMES and before[key] != after[key]]
+        if len(differ) != 1 or before["id"].split("-")[0] != after["id"].split("-")[0]:
+            continue
+        (column,) = differ
+        if column not in ("gpu", "precision", "micro_batch_per_gpu", "compile"):
+            continue
+        measured = float(after["tokens_per_s_per_gpu"]) / float(before["tokens_per_s_per_gpu"]) - 1
+        if abs(measured) <= FASTER_FRAC or "thunder" in after["compile"]:
+            continue
+        seen[column] = seen.get(column, 0) + 1
+        ours = predicted_rate(after) / predicted_rate(before) - 1
+        assert measured * ours > 0, f"{column}: {before['id']} to {after['id']} {measured:+.0%}, {ours:+.0%}"
+
+    assert sum(seen.values()) >= 20, seen
+
+
+SPEED_OUTCOMES = OUTCOMES - {"grad_accum"} | {"mem_kind"}
+
+
+def predicted_rate(row: Row) -> float:
+    run = understand(row)
+    return estimate(run.model, run.training, run.gpu).speed.tokens_per_s.likely / run.training.gpus

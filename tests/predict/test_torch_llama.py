@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from brimful.predict.activations import layer_bytes
-from brimful.predict.count import forward_flops_per_token, model_flops_per_token, parameters
+from brimful.predict.count import forward_flops_per_token, model_flops_per_token, parameters, step_flops
 from brimful.specs.model import Model
 from brimful.specs.training import Training
 from tests.predict.builders import a_model, a_training
@@ -206,6 +206,22 @@ def test_flops_of_a_llama_equal_flop_counter_modes(kv_heads: int) -> None:
     assert forward.get_total_flops() == pytest.approx(ours, rel=0.02)
     both = forward.get_total_flops() + backward.get_total_flops()
     assert both == pytest.approx(model_flops_per_token(model, sequence_tokens=TOKENS) * tokens, rel=0.02)
+
+
+def test_a_frozen_layer_multiplies_4n_and_not_6n() -> None:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    found, ours = [], []
+    for layers in (2, 1):  # one layer: the first of all needs no gradient of its input
+        model = a_llama_model(layers=layers, width=512, mlp_width=1408)
+        llama = a_llama(model, targets=2)
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counted:
+            llama(ids_of()).backward()
+        found.append(counted.get_total_flops())
+        ours.append(step_flops(model, replace(a_run(tuning="lora", targets=2), accumulation=1)))
+
+    assert found[0] - found[1] == pytest.approx(ours[0] - ours[1], rel=0.02)
 
 
 def test_a_trained_layer_keeps_what_we_say_it_keeps() -> None:
