@@ -352,3 +352,35 @@ SPEED_OUTCOMES = OUTCOMES - {"grad_accum"} | {"mem_kind"}
 def predicted_rate(row: Row) -> float:
     run = understand(row)
     return estimate(run.model, run.training, run.gpu).speed.tokens_per_s.likely / run.training.gpus
+
+
+def test_longer_sequences_and_adapters_go_the_published_way_whatever_the_counter(shared_data: Path) -> None:
+    """Tables that do not name their counter still order their own rows: by length, and by what is trained."""
+    rows = [
+        row
+        for row in read_rows(shared_data / "runs" / "training_runs.csv")
+        if row["id"].startswith("qwen-") and row["peak_mem_gib"] and row["d_model"]
+    ]
+    seen = {"seq_len": 0, "model": 0}
+    for before, after in combinations(rows, 2):
+        differ = {key for key in before if key not in OUTCOMES and before[key] != after[key]}
+        same_size = before["model"].split()[0] == after["model"].split()[0]
+        if differ == {"seq_len"}:
+            change = "seq_len"
+        elif same_size and "model" in differ and differ <= {"model", "precision", "optimizer"}:
+            change = "model"  # full, LoRA or Q-LoRA
+        else:
+            continue
+        measured = float(after["peak_mem_gib"]) / float(before["peak_mem_gib"]) - 1
+        if abs(measured) > NOISE_FRAC:
+            seen[change] += 1
+            ours = reserved(after) / reserved(before) - 1
+            assert measured * ours > 0, f"{before['id']} to {after['id']} {measured:+.0%}, {ours:+.0%}"
+
+    assert seen["seq_len"] >= 40, seen
+    assert seen["model"] >= 5, seen
+
+
+def reserved(row: Row) -> float:
+    run = understand(row)
+    return estimate(run.model, run.training, run.gpu).memory.reserved_bytes.likely
