@@ -38,6 +38,11 @@ def show_seconds(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
+def counted(n: int, noun: str) -> str:
+    """'1 job', '2 jobs'."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
 def show_usd(microusd: int) -> str:
     """'$12.34', or as many decimals as it takes to show a small sum that is not nothing."""
     sign = "-" if microusd < 0 else ""

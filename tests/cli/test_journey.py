@@ -84,7 +84,9 @@ def here(tmp_path: Path) -> Iterator[Here]:
     if here.server is not None:
         for job in here.data_of("jobs")["jobs"]:
             here.run("cancel", job["job"])
-        eventually(lambda: all(gpu["job"] is None for gpu in here.data_of("fleet")["nodes"][0]["gpus"]))
+        eventually(
+            lambda: all(gpu["job"] is None for node in here.data_of("fleet")["nodes"] for gpu in node["gpus"])
+        )
         here.down()
 
 
@@ -387,3 +389,41 @@ def test_following_goes_on_with_the_next_lease_of_a_requeued_job() -> None:
     pieces = list(logs._until_over(Server(), "job-1"))  # type: ignore[arg-type]
     assert [piece["text"] for piece in pieces] == ["one\n", "two\n", ""]
     assert Server.asked == [(None, 0), ("job-1.1", 4), ("job-1.2", 4)]
+
+
+def test_sigterm_stops_as_cleanly_as_ctrl_c_and_says_what_goes_on(here: Here) -> None:
+    here.up()
+    here.run("submit", "--", "sleep", "600")
+    eventually(lambda: here.phase("job-1") == "running")
+    code, err = here.down(signal.SIGTERM)
+    assert code == 0
+    assert "1 job still running, and billed" in err
+    here.up()
+    assert here.phase("job-1") == "running"
+
+
+def test_a_job_that_can_never_start_is_told_so_at_once(here: Here) -> None:
+    here.up()
+    told = here.run("submit", "--gpus", "9", "--", "true").stdout
+    assert "job-1 submitted, waiting: wants 9 GPUs (any type) on one node; the largest node has 2" in told
+    assert "    wants 9 GPUs (any type) on one node" in here.run("jobs").stdout
+
+
+def test_a_command_without_its_dashes_is_told_where_to_put_them(here: Here) -> None:
+    done = here.run("submit", "--follow", "python", "train.py")
+    assert done.returncode == 2
+    assert "-- python train.py" in done.stderr
+
+
+def test_the_drivers_gpus_are_used_by_their_own_indices_and_any_name(here: Here, tmp_path: Path) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nprintf '0, Tesla T4\\n1, NVIDIA GeForce RTX 4070\\n'\n")
+    tool.chmod(0o755)
+    here.env["PATH"] = f"{tmp_path}:{here.env['PATH']}"
+    here.up()
+    nodes = {node["gpu"]: node["declared"] for node in here.data_of("fleet")["nodes"]}
+    assert nodes == {"t4": False, "rtx-4070": False}
+    done = here.run(
+        "submit", "-f", "--gpu", "NVIDIA GeForce RTX 4070", "--", "sh", "-c", "echo on $CUDA_VISIBLE_DEVICES"
+    )
+    assert "on 1\n" in done.stdout

@@ -37,6 +37,23 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 
 
+def whole(text: str) -> int:
+    """A count for argparse: 1 or more, and not absurd."""
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
+    if value < 1:
+        from argparse import ArgumentTypeError
+
+        raise ArgumentTypeError(f"{text[:40]!r} is not a whole number above zero")
+    return value
+
+
+def called() -> str:
+    """How the user called us, so that a hint can be pasted as it stands."""
+    import sys
+
+    return sys.argv[0] if sys.argv and sys.argv[0].endswith("bin/brimful") else "brimful"
+
+
 class Answer(NamedTuple):
     """What a command found out. `data` goes into the JSON envelope, `text` to people."""
 

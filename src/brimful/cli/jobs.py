@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from typing import Any
 
 from brimful.cli.client import Client
-from brimful.cli.commands import Answer
+from brimful.cli.commands import Answer, whole
 from brimful.cli.render import table
 from brimful.server.words import all_printable
 from brimful.units import show_seconds, show_usd
@@ -17,7 +16,7 @@ EXAMPLE = "brimful jobs --limit 20"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--limit", type=int, default=50, metavar="N", help="how many, newest first (default 50)"
+        "--limit", type=whole, default=50, metavar="N", help="how many, newest first (default 50)"
     )
 
 
@@ -25,28 +24,31 @@ def run(args: argparse.Namespace) -> Answer:
     data = Client().get("/v1/jobs", limit=args.limit)
     if not data["jobs"]:
         return Answer(data, "no jobs yet\n\n  brimful submit -- python examples/train_tiny.py")
+    header = ["job", "phase", "GPUs", "waited", "ran", "cost", "what"]
+    shown = all_printable(data["jobs"])
     rows = [
         [
             job["job"],
-            label(job),
             job["phase"],
             str(job["gpus"]),
-            job["priority"],
             waited(job),
             ran(job),
             show_usd(job["cost_microusd"]),
-            job["why"],
+            label(job),
         ]
-        for job in all_printable(data["jobs"])
+        for job in shown
     ]
-    header = ["job", "what", "phase", "GPUs", "priority", "waited", "ran", "cost", "why"]
-    text = table(header, rows, right=(3, 5, 6, 7))
-    width = shutil.get_terminal_size((160, 24)).columns
-    return Answer(data, "\n".join(_cut(line, width) for line in text.splitlines()))
+    title, *lines = table(header, rows, right=(2, 3, 4, 5)).splitlines()
+    # The reason stands on a line of its own, whole: it is what people come for, and what they grep.
+    for at, job in reversed(list(enumerate(shown))):
+        if job["why"]:
+            lines.insert(at + 1, f"    {job['why']}")
+    return Answer(data, "\n".join([title, *lines]))
 
 
 def label(job: dict[str, Any]) -> str:
-    return _cut(job["name"] or " ".join(job["command"]), 40)
+    urgency = "" if job["priority"] == "normal" else f" ({job['priority']})"
+    return _cut(job["name"] or " ".join(job["command"]), 36) + urgency
 
 
 def waited(job: dict[str, Any]) -> str:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from brimful.cli.client import Client, job_path
-from brimful.cli.commands import Answer
+from brimful.cli.commands import Answer, called
+from brimful.server.words import printable
 
 EXAMPLE = """brimful logs job-1
 brimful logs -f job-1"""
@@ -32,18 +33,42 @@ def run(args: argparse.Namespace) -> Answer:
     pieces = list(_until_over(client, args.job) if args.follow else _until_now(client, args.job))
     text, phase = "".join(piece["text"] for piece in pieces), pieces[-1]["phase"]
     data = {"job": args.job, "phase": phase, "text": text}
-    shown = text.removesuffix("\n") or f"{args.job} has printed nothing (it is {phase})"
+    shown = (
+        text.removesuffix("\n")
+        or f"{args.job} has printed nothing (it is {phase}); see `{called()} show {args.job}`"
+    )
     return Answer(data, shown)
 
 
 def follow(client: Client, job: str, *, quiet: bool = False) -> dict[str, Any]:
-    """Print the log as it grows until the job is over; return the job as it ended."""
-    for piece in _until_over(client, job):
-        if not quiet and piece["text"]:
-            sys.stdout.write(piece["text"])
-            sys.stdout.flush()
+    """Print the log as it grows until the job is over; return the job as it ended.
+
+    Why it waits goes to stderr: the log alone is what a pipe should see.
+    """
+    told = ""
+    try:
+        for piece in _until_over(client, job):
+            if not quiet and piece["text"]:
+                sys.stdout.write(piece["text"])
+                sys.stdout.flush()
+            elif not quiet and piece["phase"] != told:
+                told = _tell(client, job)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"\n{job} goes on; `{called()} cancel {job}` stops it\n")
+        raise
     final: dict[str, Any] = client.get(job_path(job))
     return final
+
+
+def _tell(client: Client, job: str) -> str:
+    """Say once what it is doing while there is nothing to read."""
+    now = client.get(job_path(job))
+    if now["phase"] == "waiting" and not now["why"]:
+        return ""
+    if now["phase"] in ("waiting", "starting", "running"):
+        why = f": {printable(now['why'])}" if now["why"] else ""
+        sys.stderr.write(f"{job} {now['phase']}{why}\n")
+    return str(now["phase"])
 
 
 def _until_over(client: Client, job: str) -> Iterator[dict[str, Any]]:

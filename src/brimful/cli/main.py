@@ -52,7 +52,14 @@ def _dispatch(args: list[str], *, as_json: bool) -> int:
         raise _unknown_command(first)
     command = load(first)
     own, users = _split(args[1:])
-    options = parser_for(command).parse_args(own)
+    options, strange = parser_for(command).parse_known_args(own)
+    if strange and command.takes_command and not users and not strange[0].startswith("-"):
+        rest = " ".join(strange)
+        raise BadInput(
+            f"the command {rest[:60]!r} needs -- before it", hint=f"brimful {first} … -- {rest[:200]}"
+        )
+    if strange:
+        raise BadInput(f"not understood: {' '.join(strange)[:200]}", hint=f"see `brimful {first} --help`")
     if command.takes_command:
         options.command = users
     elif users:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from pathlib import Path
 from typing import Any
 
-from brimful.cli.client import Client
-from brimful.cli.commands import NO, Answer
+from brimful.adapters.engines.found import catalog_name
+from brimful.cli.client import Client, job_path
+from brimful.cli.commands import NO, Answer, called, whole
 from brimful.cli.logs import follow
 from brimful.errors import BadInput
 from brimful.fleet.job import PRIORITIES
@@ -19,6 +21,7 @@ EXAMPLE = """brimful submit -- python examples/train_tiny.py
 brimful submit --gpus 2 --priority background --budget 1.50 --follow -- python train.py --lr 3e-4"""
 
 TAKES_COMMAND = True
+LOOKS = 20  # a tenth of a second apart
 # What makes `python` mean the same in the job as in the shell that submits it.
 CARRIED = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG", "LC_ALL", "TZ")
 
@@ -26,7 +29,7 @@ CARRIED = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG", "LC_ALL", "TZ")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "brimful submit [options] -- COMMAND [ARG ...]"
     parser.add_argument(
-        "--gpus", type=int, default=1, metavar="N", help="how many, all on one node (default 1)"
+        "--gpus", type=whole, default=1, metavar="N", help="how many, all on one node (default 1)"
     )
     parser.add_argument(
         "--gpu", action="append", default=[], metavar="TYPE", help="allowed GPU type (default: any)"
@@ -62,9 +65,20 @@ def run(args: argparse.Namespace) -> Answer:
         outcome = f"{job['job']} {final['phase']}" + (f": {why}" if why else "")
         text = f"{outcome}  (cost {show_usd(final['cost_microusd'])})"
         return Answer(final, text, 0 if final["phase"] == "finished" else NO)
-    return Answer(
-        job, f"{job['job']} submitted\n\n  brimful logs -f {job['job']}\n  brimful show {job['job']}"
-    )
+    job = _after_a_look(client, job)
+    why = f": {printable(job['why'])}" if job["why"] else ""
+    state = f"{job['job']} {'submitted, ' if job['phase'] == 'waiting' else ''}{job['phase']}{why}"
+    return Answer(job, f"{state}\n\n  {called()} logs -f {job['job']}\n  {called()} show {job['job']}")
+
+
+def _after_a_look(client: Client, job: dict[str, Any]) -> dict[str, Any]:
+    """The job once the scheduler has looked at it: one that can never start should say so at once."""
+    for _ in range(LOOKS):
+        job = client.get(job_path(job["job"]))
+        if job["phase"] != "waiting" or job["why"]:
+            break
+        time.sleep(0.1)
+    return job
 
 
 def _body(args: argparse.Namespace) -> dict[str, Any]:
@@ -72,7 +86,7 @@ def _body(args: argparse.Namespace) -> dict[str, Any]:
         "command": args.command,
         "folder": _folder(),
         "gpus": args.gpus,
-        "gpu_types": args.gpu,
+        "gpu_types": [catalog_name(text) for text in args.gpu],
         "name": args.name,
         "priority": args.priority,
         "tenant": args.tenant,

@@ -8,16 +8,18 @@ import json
 import logging
 import os
 import secrets
+import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 import uvicorn
 
 from brimful import __version__
+from brimful.adapters.engines.found import Found, found_gpus
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.files import read_json, write_atomically, write_json
 from brimful.adapters.stores.sql import SqlStore
@@ -28,11 +30,13 @@ from brimful.server.app import make_app
 from brimful.server.service import Service
 from brimful.server.settings import Settings
 from brimful.server.words import printable
+from brimful.units import counted, show_usd
 
 log = logging.getLogger("brimful")
 
 LOCK_TRIES = 20
 TOKEN_CHARS = 32
+DECLARED_SLOTS = 2  # where there is no GPU and nobody said otherwise
 
 
 def serve(settings: Settings, *, as_json: bool = False) -> None:
@@ -48,28 +52,35 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         service.start()
         url = f"http://{_bracketed(settings.host)}:{listener.getsockname()[1]}"
         write_json(settings.server_file, {"url": url, "pid": os.getpid()})
-        sys.stdout.write((_announcement(url, settings) if as_json else banner(url, settings, service)) + "\n")
+        sys.stdout.write(
+            (_announcement(url, settings) if as_json else banner(url, settings, service, engine.nodes()))
+            + "\n"
+        )
         sys.stdout.flush()
         config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=3)
+        # uvicorn shuts down and then passes the signal on to these, which have nothing left to do.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda _number, _frame: None)
         try:
             uvicorn.Server(config).run(sockets=[listener])
-        except KeyboardInterrupt:
-            pass  # uvicorn has shut down and passes the signal on; this is the end we want
         finally:
             service.stop()
             settings.server_file.unlink(missing_ok=True)
             store.close()
-            log.info("stopped; everything is kept in %s", settings.folder)
+            going = len(service.fleet.open_leases)
+            on = f"; {counted(going, 'job')} still running, and billed" if going else ""
+            log.info("stopped; everything is kept in %s%s", settings.folder, on)
 
 
-def banner(url: str, settings: Settings, service: Service) -> str:
-    running = sum(state.phase == "running" for state in service.fleet.jobs.values())
-    known = f", {len(service.fleet.jobs)} jobs known, {running} running" if service.fleet.jobs else ""
+def banner(url: str, settings: Settings, service: Service, nodes: Sequence[Node]) -> str:
+    jobs = len(service.fleet.jobs)
+    known = f", {counted(jobs, 'job')} known, {len(service.fleet.open_leases)} running" if jobs else ""
+    fleet = "\n              ".join(_node_text(node) for node in nodes)
     return f"""
   brimful {__version__} is up{known}
 
     console   {url}
-    fleet     {settings.slots} x {settings.gpu} (declared, ${settings.usd_per_hour} per GPU-hour)
+    fleet     {fleet}
     data      {settings.folder}
 
   try, in another terminal:
@@ -78,8 +89,16 @@ def banner(url: str, settings: Settings, service: Service) -> str:
     {_brimful()} submit -- python examples/train_tiny.py
     {_brimful()} jobs
 
-  Ctrl-C stops it; jobs and money are kept.
+  Ctrl-C stops the server; jobs go on and the next start finds them again.
 """
+
+
+def _node_text(node: Node) -> str:
+    price = show_usd(node.microusd_per_gpu_hour)
+    if not node.declared:
+        return f"{node.gpus} x {node.gpu}, as the driver lists them, {price} per GPU-hour"
+    hint = "; your own: --slots 1 --gpu rtx-4070" if node.gpu == "slot" else ""
+    return f"{node.gpus} x {node.gpu}, declared, {price} per GPU-hour{hint}"
 
 
 def _announcement(url: str, settings: Settings) -> str:
@@ -158,15 +177,22 @@ def _listening_socket(settings: Settings) -> Iterator[socket.socket]:
 
 
 def _local_engine(settings: Settings) -> LocalEngine:
-    node = Node(
-        site="local",
-        node="local-0",
-        gpu=settings.gpu,
-        gpus=settings.slots,
-        microusd_per_gpu_hour=settings.microusd_per_gpu_hour,
-        declared=True,
-    )
-    return LocalEngine(settings.folder / "leases", [node])
+    """This machine's engine: on the GPUs its driver lists, unless others are declared."""
+    found = [] if settings.slots else found_gpus()
+    declared = Found(gpu=settings.gpu or "slot", indices=tuple(range(settings.slots or DECLARED_SLOTS)))
+    nodes = [
+        Node(
+            site="local",
+            node=f"local-{i}",
+            gpu=each.gpu,
+            gpus=len(each.indices),
+            microusd_per_gpu_hour=settings.microusd_per_gpu_hour,
+            declared=not found,
+        )
+        for i, each in enumerate(found or [declared])
+    ]
+    devices = {node.node: each.indices for node, each in zip(nodes, found, strict=False)}
+    return LocalEngine(settings.folder / "leases", nodes, devices=devices)
 
 
 def _token(settings: Settings) -> str:

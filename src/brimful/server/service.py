@@ -133,7 +133,7 @@ class Service:
                     self.fleet, self._rules, prices, now_s=now_s, unreachable=self.last.problems.keys()
                 )
                 self._reasons = ((self.fleet.seq, now_s), plan)
-            return self._reasons[1].waits.get(name, "the scheduler has not looked at it yet")
+            return self._reasons[1].waits.get(name, "")  # nothing to say of one that is about to start
 
     def read_log(self, lease: Lease, *, offset: int, limit: int) -> LogPiece:
         engine: object = self._ports.engines.get(lease.site)

@@ -29,8 +29,8 @@ class Settings:
     host: str = _set("127.0.0.1", "address to listen on; only loopback is allowed for now")
     port: int = _set(8642, "port of the API and the console; 0 takes any that is free")
     database: str = _set("", "database URL (default: a SQLite file in the data folder)")
-    slots: int = _set(2, "how many jobs' GPUs this machine is declared to have")
-    gpu: str = _set("slot", "what to call a declared GPU")
+    slots: int = _set(0, "declare so many GPUs; 0 takes those the driver lists, else two slots without one")
+    gpu: str = _set("", "what a declared GPU is, however you write it (default: slot)")
     usd_per_hour: str = _set("0.10", "posted price of one declared GPU for an hour, in dollars")
     tick_s: int = _set(1, "seconds between two looks at the fleet")
     grace_s: int = _set(10, "seconds a stopped job gets to end by itself")
@@ -66,7 +66,7 @@ class Settings:
 
 LIMITS: dict[str, tuple[int, int]] = {
     "port": (0, 65535),
-    "slots": (1, 1024),
+    "slots": (0, 1024),
     "tick_s": (1, 3600),
     "grace_s": (1, 3600),
 }
@@ -104,8 +104,13 @@ def _checked(name: str, text: str, source: str) -> str | int:
             hint="leave it at 127.0.0.1 and use an ssh tunnel: ssh -L 8642:127.0.0.1:8642 HOST",
             code="not_loopback",
         )
-    if name == "gpu" and not (1 <= len(text) <= 64 and all(c.isalnum() or c in "-_." for c in text)):
-        raise BadInput(f"{source} is {text[:80]!r}", hint="letters, digits, '-', '_' and '.', 64 at most")
+    if name == "gpu":
+        from brimful.adapters.engines.found import catalog_name
+
+        known = catalog_name(text)
+        if not all(c.isalnum() or c in "-_." for c in known):
+            raise BadInput(f"{source} is {text[:80]!r}", hint="a card of `brimful gpus`, or a plain word")
+        return known
     if name == "data":
         return str(Path(text).expanduser().absolute())
     return text

@@ -45,7 +45,16 @@ PASSED_ON = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR
 class LocalEngine:
     """Runs leases as processes under `root`, on the nodes it was told of."""
 
-    def __init__(self, root: Path, nodes: Sequence[Node], *, site: str = "local") -> None:
+    def __init__(
+        self,
+        root: Path,
+        nodes: Sequence[Node],
+        *,
+        site: str = "local",
+        devices: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """`devices` tells, by node, which of the driver's GPUs stands behind each of ours."""
+        self._devices = devices or {}
         self._root = root
         self._nodes = nodes
         self._site = site
@@ -77,7 +86,12 @@ class LocalEngine:
             order = {
                 "command": list(job.command),
                 "folder": job.folder or str(Path.home()),
-                "env": {**_environment(self._kept_env(job), job, node=node, gpus=gpus), **self._mark(lease)},
+                "env": {
+                    **_environment(
+                        self._kept_env(job), job, node=node, gpus=self._driver_indices(node, gpus)
+                    ),
+                    **self._mark(lease),
+                },
             }
             reserve(folder / "ended.json")
             write_json(folder / "order.json", order)
@@ -95,6 +109,10 @@ class LocalEngine:
             kind = WorldFailed if error.errno in PASSING else CannotStart
             raise kind(f"cannot start {lease} in {folder}: {error.strerror}") from error
         self._runners[lease] = runner
+
+    def _driver_indices(self, node: str, gpus: Sequence[int]) -> Sequence[int]:
+        known = self._devices.get(node)
+        return gpus if known is None else [known[i] for i in gpus]
 
     def keep_env(self, job: str, env: Mapping[str, str]) -> None:
         try:
