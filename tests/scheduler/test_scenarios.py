@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from brimful.fleet.events import LeaseStarted
 from brimful.fleet.job import Job
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.rules import POLICIES, Quota, Rules
 from brimful.sim.world import Arrival, rehearse
-from tests.builders import AFleet, a_fleet, a_job, a_node
+from tests.builders import AFleet, a_fleet, a_job, a_node, granted
 
 BY_CLASS = Rules(order="priority", preempt="priority", backfill="reserve", min_run_s=0)
 
@@ -140,6 +141,19 @@ def test_a_job_blocked_in_one_pool_does_not_block_another_pool() -> None:
     plan = world.waiting(a_job("other", gpu_types=("t4",))).plan(order="fifo")
     assert [start.job for start in plan.starts] == ["other"]
     assert plan.waits["second"].startswith("waits behind first")
+
+
+def test_a_node_is_made_whole_for_a_gang_when_its_pool_has_only_gaps() -> None:
+    nodes = [a_node("a", gpus=2), a_node("b", gpus=2), a_node("old", gpus=1, gpu="k80")]
+    world = AFleet(nodes)
+    for job, node in (("x", "a"), ("y", "b")):
+        single = a_job(job, gpu_types=("h100",), predicted_work_s=9000.0, checkpoint_interval_s=0)
+        world.waiting(single).then(granted(job, node=node, gpus=(0,)), LeaseStarted(at_s=0, lease=f"{job}.1"))
+    world.waiting(a_job("gang", gpus=2, gpu_types=("h100",), predicted_work_s=9000.0))
+
+    plan = world.plan(rules=POLICIES["brim"], now_s=6000)
+
+    assert [(stop.lease, stop.reason) for stop in plan.stops] == [("x.1", "makes a whole node for gang")]
 
 
 def test_quota_is_borrowed_while_idle_and_the_reason_has_numbers() -> None:

@@ -14,7 +14,7 @@ from brimful.scheduler.policies.assign import assign, is_mixed
 from brimful.scheduler.policies.backfill import Reservation, from_s, reserve
 from brimful.scheduler.policies.offpeak import defer
 from brimful.scheduler.policies.order import running_in_order, waiting_in_order
-from brimful.scheduler.policies.place import place, why_not
+from brimful.scheduler.policies.place import ONE_NODE, place, why_not
 from brimful.scheduler.policies.preempt import Cell, Search
 from brimful.scheduler.policies.quota import over_quota
 from brimful.scheduler.policies.stop import cost_microusd, stops
@@ -77,7 +77,10 @@ def decide(
     turn.search.spoken_for.update(stop.lease for stop in turn.stops)
     if is_mixed(fleet, rules):
         _review_types(turn)
-    _walk(turn)
+    if turn.targets is None:
+        _walk(turn)
+    else:
+        _place_settled(turn, turn.targets)
     return Plan(
         starts=turn.starts,
         stops=turn.stops,
@@ -93,14 +96,6 @@ def _walk(turn: _Turn) -> None:
         pools = [p for p in allowed_pools(state.job, turn.draft, turn.prices) if p not in turn.closed]
         if turn.closed and not pools:
             heads.skip_group()
-            continue
-        if turn.targets is not None and not _not_now(turn, state):
-            # Everybody's type is settled: who has none waits, and so does who waits for another to leave.
-            pool = turn.targets.get(state.job.job)
-            settled = None if pool is None else place(state.job, turn.draft, pool)
-            if settled is not None:
-                _start(turn, state, settled)
-            heads.next()
             continue
         parts = None if _not_now(turn, state) else _find(turn, state, pools)
         if parts is not None:
@@ -136,6 +131,43 @@ def _review_types(turn: _Turn) -> None:
         if pool != fleet.nodes[lease.node].pool:
             why = "makes room for jobs that gain more" if pool is None else f"moves to {pool.gpu}"
             turn.stops.append(Stop(lease=lease.lease, reason=why, requeue=True))
+            turn.search.spoken_for.add(lease.lease)
+
+
+def _place_settled(turn: _Turn, targets: Mapping[str, Pool | None]) -> None:
+    """Everybody's type is settled: wide gangs first; who has none waits, or waits for others to leave."""
+    moving = bool(turn.stops)
+    chosen = [state for state in turn.fleet.waiting.values() if targets.get(state.job.job) is not None]
+    for state in sorted(chosen, key=lambda each: (-each.job.gpus, each.serial)):
+        pool = targets[state.job.job]
+        if pool is None or _not_now(turn, state):
+            continue
+        parts = place(state.job, turn.draft, pool)
+        if parts is not None:
+            _start(turn, state, parts)
+        elif not moving and state.job.within in ONE_NODE:
+            _make_a_node(turn, state, pool, targets)
+
+
+def _make_a_node(turn: _Turn, state: JobState, pool: Pool, targets: Mapping[str, Pool | None]) -> None:
+    """The pool has the GPUs and no node has: whoever is on the emptiest node goes to the gaps elsewhere."""
+    best: tuple[int, int, list[str]] | None = None
+    for slot in turn.fleet.capacity.slots.values():
+        if slot.pool != pool or slot.node.good_gpus < state.job.gpus:
+            continue
+        leases = turn.fleet.leases_on.get(slot.node.node, {}).values()
+        free, held = len(turn.draft.free_on(slot.index)), sum(lease.size for lease in leases)
+        if free + held < state.job.gpus or held > turn.draft.free_in(pool) - free:
+            continue
+        if any(targets.get(x.job) != pool or x.lease in turn.search.spoken_for for x in leases):
+            continue
+        if best is None or held < best[0]:
+            best = (held, slot.index, [lease.lease for lease in leases])
+    if best is not None:
+        turn.draft.hold(best[1])
+        turn.search.spoken_for.update(best[2])
+        why = f"makes a whole node for {state.job.job}"
+        turn.stops += [Stop(lease=lease, reason=why, requeue=True) for lease in best[2]]
 
 
 class _Pools(dict[int, list[Pool]]):

@@ -21,6 +21,7 @@ from brimful.scheduler.policies.place import ONE_NODE
 from brimful.scheduler.rules import Rules
 
 CHOICES = 4  # of each group of running jobs, the first to be pushed aside
+ENOUGH = 6  # cells that would do, of which the cheapest is taken: the likeliest nodes come first
 REVIEW_S = 10  # how long a review lasts: a live loop may skip a second
 
 
@@ -99,7 +100,8 @@ class Search:
                 return single
         nodes = self._candidates(state, likely, pools)
         if any(self.draft.capacity.pools[pool].largest >= state.job.gpus for pool in pools):
-            cells = [cell for i in nodes if (cell := self._one_node(state, bar, i)) is not None]
+            found = (cell for i in nodes if (cell := self._one_node(state, bar, i)) is not None)
+            cells = list(islice(found, ENOUGH))
             if cells:
                 return min(cells, key=_cheapest)
         if state.job.within in ONE_NODE:
