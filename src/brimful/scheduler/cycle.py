@@ -93,6 +93,9 @@ def _walk(turn: _Turn) -> None:
     """Try the waiting jobs in order, one of each shape until that shape finds no place."""
     heads = waiting_in_order(turn.fleet, turn.rules, now_s=turn.now_s)
     while (state := heads.peek()) is not None:
+        if _is_hopeless(turn, state):
+            heads.skip_group()
+            continue
         pools = [p for p in allowed_pools(state.job, turn.draft, turn.prices) if p not in turn.closed]
         if turn.closed and not pools:
             heads.skip_group()
@@ -116,6 +119,13 @@ def _walk(turn: _Turn) -> None:
                     return
             _keep_a_cell(turn, state, pools)
         heads.skip_group()
+
+
+def _is_hopeless(turn: _Turn, state: JobState) -> bool:
+    """The fleet is full and it may not look for victims now: most of what waits, most of the time."""
+    if turn.rules.backfill == "none" or not state.job.gpus or state.job.gpu_milli < WHOLE_GPU:
+        return False
+    return not turn.reservations and turn.draft.is_full() and not turn.search.may_look(state)
 
 
 def _review_types(turn: _Turn) -> None:
@@ -270,7 +280,7 @@ def _clear(turn: _Turn, state: JobState, cell: Cell) -> None:
 def _keep_a_cell(turn: _Turn, state: JobState, pools: list[Pool]) -> None:
     if turn.rules.backfill != "reserve" or len(turn.reservations) >= turn.rules.reservations:
         return
-    if state.job.gpus <= 1 or _not_now(turn, state):
+    if state.job.gpus <= 1 or turn.draft.is_full() or _not_now(turn, state):
         return
     kept = reserve(state, turn.draft, pools)
     if kept is not None:

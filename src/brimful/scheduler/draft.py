@@ -32,6 +32,10 @@ class Draft:
         """Whole GPUs left in the pool."""
         return self.capacity.pools[pool].free - self._taken.get(pool, 0)
 
+    def is_full(self) -> bool:
+        """Whether no pool has a whole GPU left."""
+        return sum(pool.free for pool in self.capacity.pools.values()) <= sum(self._taken.values())
+
     def free_on(self, index: int) -> list[int]:
         found = self._free.get(index)
         return self.capacity.slots[index].free if found is None else found

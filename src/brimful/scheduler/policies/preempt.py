@@ -87,7 +87,7 @@ class Search:
         A gang looks when it comes and then at every review, not at every event: a search costs many looks at
         running jobs, and what it found missing a second ago is missing still.
         """
-        if self.tries <= 0 or not self._due(state):
+        if not self.may_look(state):
             return None
         bar = self._bar(state)
         likely = self._likely(bar)
@@ -108,7 +108,9 @@ class Search:
             return None
         return self._several(state, bar, nodes, pools)
 
-    def _due(self, state: JobState) -> bool:
+    def may_look(self, state: JobState) -> bool:
+        if self.tries <= 0:
+            return False
         if self.by_class_only or state.job.gpus == 1:
             return True
         return self.now_s - state.waiting_since_s <= 1 or self._is_review()
