@@ -208,7 +208,12 @@ def layer_backward_bytes(model: Model, training: Training) -> int:
             (h + FP32_BYTES if training.casts == "autocast" and training.half else h) * d * model.mlp_width
         )
     again = sum(layer_bytes(model, training).values()) if training.checkpointing != "none" else 0
-    return (gradients + weight) // training.tensor + again
+    mlp = gradients + weight
+    if training.attention == "math":
+        # the scores' gradient on both sides of softmax, while attention itself runs backward
+        each = FP32_BYTES if training.casts == "autocast" else h
+        mlp = max(mlp, 2 * each * n * model.heads * training.sequence_tokens)
+    return mlp // training.tensor + again
 
 
 def logits_bytes_per_number(training: Training) -> dict[str, float]:

@@ -33,6 +33,7 @@ from brimful.predict.overhead import (
 )
 from brimful.predict.states import (
     adapter_bytes,
+    bucket_bytes,
     cast_bytes,
     dtype_bytes,
     fixed_items,
@@ -73,7 +74,7 @@ class _Moment:
 class _Held:
     """What is the same at every moment of the step."""
 
-    weights: int  # and adapter
+    weights: int  # and adapter and DDP buckets
     state: int
     passing: int  # casts and gathered weights: only while activations are alive
     scratch: int
@@ -94,7 +95,9 @@ def peak_memory(model: Model, training: Training, gpu: Gpu, *, other_bytes: int)
     """The three counters at the larger of first and steady step, itemised where it peaks."""
     kept = kept_items(model, training)
     held = _Held(
-        weights=weights_bytes(model, training) + adapter_bytes(model, training),
+        weights=weights_bytes(model, training)
+        + adapter_bytes(model, training)
+        + bucket_bytes(model, training),
         state=optimizer_bytes(model, training),
         passing=cast_bytes(model, training) + gathered_bytes(model, training),
         scratch=workspace_bytes(gpu),
@@ -112,14 +115,14 @@ def peak_memory(model: Model, training: Training, gpu: Gpu, *, other_bytes: int)
     peak_bytes = max(steady_bytes, loading)  # the first step holds no more than a steady one
     # The allocator's cache is left over from every moment of the step, not from the peak alone.
     moving = max(held.moving_at(moment) for moment in moments)
-    reserve = _Reserve.of(model, training, moving)
+    reserve = _Reserve.of(model, training, moving, gathered_bytes(model, training))
     shares = _TRAINED_FRAC if training.tuning == "full" else _FROZEN_FRAC
     allocated = _allocated(steady_bytes, held.moving_at(steady), shares)
     if loading == peak_bytes:
         allocated = _allocated(loading, loading, (_LOADING_FRAC, _LOADING_FRAC))
     reserved = reserve.over(allocated)
     first_reserved = reserve.over(_allocated(first_bytes, held.moving_at(first), shares))
-    context = context_bytes(gpu)
+    context = context_bytes(gpu, gpus=training.gpus)
     if loading == peak_bytes:
         items = [Item("weights, whole", loading, "each GPU loads the model before it is cut into shards")]
         peak_at = "loading, before the first step"
@@ -148,6 +151,7 @@ def peak_memory(model: Model, training: Training, gpu: Gpu, *, other_bytes: int)
 def _items(model: Model, training: Training, gpu: Gpu, kept: list[Item], moment: _Moment) -> list[Item]:
     """What is alive at one moment of the steady step, by name."""
     items = fixed_items(model, training, gradients=moment.gradients)
+    items.append(Item("DDP buckets", bucket_bytes(model, training), "a second copy of the gradients"))
     if moment.alive:
         items += [
             Item("weight casts", cast_bytes(model, training), f"autocast's {training.dtype} copies"),
@@ -243,10 +247,11 @@ def _logits_why(model: Model, training: Training, moment: str) -> str:
     if training.loss_chunks > 1:
         return f"1/{training.loss_chunks} of {rows} at a time"
     if moment == "start of the backward pass":
-        return f"{rows}: " + ("logits, gradient, zeros" if training.compiled else "logits, 3 fp32 copies")
+        fused = training.compiled and training.loss_compiled and training.casts != "none"
+        return f"{rows}: " + ("logits, gradient, zeros" if fused else "logits and fp32 copies")
     if moment == "end of the forward pass":
         return f"{rows}: old and new" + ("" if training.compiled else ", 2 fp32 copies")
-    return f"{rows}: still held by train.py"
+    return f"{rows}: still held by the loop"
 
 
 def _allocated(total: int, moving: int, shares: tuple[float, float]) -> Interval:
@@ -256,26 +261,25 @@ def _allocated(total: int, moving: int, shares: tuple[float, float]) -> Interval
 
 @dataclass(frozen=True, slots=True)
 class _Reserve:
-    """What the allocator holds beyond what is allocated: low, likely, high."""
+    """What the allocator holds beyond what is allocated."""
 
-    bytes: tuple[int, int, int]
-    share: tuple[float, float, float]  # of all that is allocated, where that is more
+    low: int
+    likely: int
+    high: int
 
     @classmethod
-    def of(cls, model: Model, training: Training, moving: int) -> _Reserve:
+    def of(cls, model: Model, training: Training, moving: int, gathered: int) -> _Reserve:
         shares, rounding = CACHE_FRAC, 0.0
         if training.compiled:
             block = training.micro_tokens * model.width * number_bytes(training)
             shares, rounding = COMPILED_CACHE_FRAC, rounding_frac(block)
-        low, likely, high = (round((share + rounding) * moving) for share in shares)
-        # Made again in a different order than they were freed, activations leave more holes.
-        holes = training.checkpointing == "full" and not training.compiled
-        return cls((low, likely, high), CHECKPOINTED_CACHE_FRAC if holes else (0.0, 0.0, 0.0))
+        elif training.checkpointing == "full":
+            # Made again in a different order than they were freed, activations leave more holes.
+            shares, moving = CHECKPOINTED_CACHE_FRAC, moving + gathered
+        return cls(*(round((share + rounding) * moving) for share in shares))
 
     def over(self, allocated: Interval) -> Interval:
-        sizes = (allocated.low, allocated.likely, allocated.high)
-        beyond = zip(self.bytes, self.share, sizes, strict=True)
-        return Interval(*(size + max(extra, round(share * size)) for extra, share, size in beyond))
+        return Interval(allocated.low + self.low, allocated.likely + self.likely, allocated.high + self.high)
 
 
 def _device(reserved: Interval, context: Interval, other_bytes: int) -> Interval:

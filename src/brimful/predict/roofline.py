@@ -73,6 +73,9 @@ GELU_BYTES, GATED_BYTES, GATED_EAGER_BYTES = 10, 16, 26
 OPTIMIZER_BYTES = {"fused": 28, "foreach": 60, "loop": 90}
 MICRO_BYTES = 18  # the same for each micro-step: casts, and adding to the gradient
 NODE_GPUS = 8
+# Between host and card, per direction, by PCIe generation: about 80 % of the bus.
+HOST_BYTES_PER_S = {3: 12e9, 4: 24e9, 5: 48e9}
+CPU_BYTES_PER_S = 100e9  # what an update on the host moves, memory-bound
 
 # How much faster or slower than likely a step may be: nine in ten published runs on NVIDIA cards lie within.
 # Of the eight on AMD cards some lie far below what their matmuls reach, others far above the rest.
@@ -131,7 +134,9 @@ def predict_speed(model: Model, training: Training, gpu: Gpu, rates: Rates = RAT
     trained = trained_parameters(model, training) / (training.shards * training.tensor * training.pipeline)
     moved = OPTIMIZER_BYTES[training.optimizer_kernel] * trained
     optimizer_s = moved / (BANDWIDTH_FRAC * gpu.bandwidth_bytes_per_s)
-    likely_s = training.accumulation * micro.total_s + optimizer_s
+    # A pipeline fills and drains: its stages idle for as many micro-steps as there are others.
+    micro_steps = training.accumulation + training.pipeline - 1
+    likely_s = micro_steps * micro.total_s + optimizer_s + _offload_seconds(model, training, gpu)
     faster, slower = (FASTER_AMD, SLOWER_AMD) if gpu.vendor == "AMD" else (FASTER, SLOWER)
     step = Interval(likely_s * faster, likely_s, likely_s * slower)
     flops = step_flops(model, training) / training.gpus
@@ -235,30 +240,54 @@ def _kernels(model: Model, training: Training) -> float:
     return model.layers * forward * (3 + (1 if training.checkpointing == "full" else 0))
 
 
+def _offload_seconds(model: Model, training: Training, gpu: Gpu) -> float:
+    """States that rest in host memory: gradients down and weights up, and the update on the CPU, every step.
+
+    With sharded weights those come up twice in every micro-step as well. Nothing is taken to be hidden.
+    """
+    if not training.offload_states:
+        return 0.0
+    host = HOST_BYTES_PER_S.get(gpu.pcie_generation or 4, HOST_BYTES_PER_S[4])
+    split = training.shards * training.tensor * training.pipeline
+    trained = trained_parameters(model, training) / split
+    step = 2 * dtype_bytes(training.weights_dtype) * trained / host
+    step += OPTIMIZER_BYTES["fused"] * trained / CPU_BYTES_PER_S
+    if training.sharding == "zero3":
+        step += 2 * training.accumulation * _weight_bytes(model, training) / training.shards / host
+    return step
+
+
+def _weight_bytes(model: Model, training: Training) -> float:
+    """All weights as they travel, on one tensor and pipeline rank."""
+    count, layers = parameters(model), model.layers * layer_matmul_parameters(model)
+    each: float = dtype_bytes(training.dtype)
+    frozen = training.frozen_bits / 8 if training.frozen_bits else each
+    return (each * (count - layers) + frozen * layers) / (training.tensor * training.pipeline)
+
+
 def _link_seconds(model: Model, training: Training, gpu: Gpu, rates: Rates) -> float:
     """Bytes each GPU sends and receives in a micro-step, over the slowest link on the way."""
     if training.gpus == 1:
         return 0.0
-    count, layers = parameters(model), model.layers * layer_matmul_parameters(model)
-    each: float = dtype_bytes(training.dtype)
-    frozen = training.frozen_bits / 8 if training.frozen_bits else each
-    whole = (each * (count - layers) + frozen * layers) / (training.tensor * training.pipeline)
-    trained = each * trained_parameters(model, training) / (training.tensor * training.pipeline)
+    whole = _weight_bytes(model, training)
+    trained = trained_parameters(model, training) / (training.tensor * training.pipeline)
+    gradients = trained * dtype_bytes(training.dtype)
     if training.sharding == "zero3":
-        moved = 2 * whole + trained  # gathered forward and backward, gradients scattered
+        moved = 2 * whole + gradients  # gathered forward and backward, gradients scattered
     elif training.sharding == "zero2":
-        moved = (2 * whole + trained) / training.accumulation
+        moved = whole + gradients  # gathered once, as FSDP's SHARD_GRAD_OP does
+    elif training.data_parallel > 1:
+        # a ring passes every gradient twice, in its own format
+        moved = 2 * trained * dtype_bytes(training.weights_dtype) / training.accumulation
     else:
-        moved = 2 * trained / training.accumulation  # a ring passes everything twice
+        moved = 0.0
     if training.tensor > 1:
-        moved += 8 * training.micro_tokens * model.width * model.layers * dtype_bytes(training.dtype)
-    if training.gpus > NODE_GPUS:
-        link = rates.network_bytes_per_s
-    elif gpu.link_bytes_per_s and "GeForce" not in gpu.title:
-        link = gpu.link_bytes_per_s * rates.node_link_frac
-    else:
-        link = rates.pcie_bytes_per_s
-    return moved / link
+        layers = model.layers / training.pipeline
+        moved += 8 * training.micro_tokens * model.width * layers * dtype_bytes(training.dtype)
+    near = rates.pcie_bytes_per_s
+    if gpu.link_bytes_per_s and "GeForce" not in gpu.title:
+        near = gpu.link_bytes_per_s * rates.node_link_frac
+    return moved / (min(near, rates.network_bytes_per_s) if training.gpus > NODE_GPUS else near)
 
 
 def _rate(amount: float, step: Interval) -> Interval:

@@ -35,9 +35,10 @@ def trained_parameters(model: Model, training: Training) -> int:
     """All of them, or only those of the adapter: r·(in + out) for each layer LoRA adapts."""
     if training.tuning == "full":
         return parameters(model)
-    wide = max(0, training.targets - 4)
-    sides = 2 * model.width * min(training.targets, 4) + wide * (model.width + model.mlp_width)
-    return model.layers * training.rank * sides
+    d, q, k, m = model.width, model.query_width, model.kv_width, model.mlp_width
+    # queries, values, keys, output, then the MLP's: the order in which people add them
+    sides = [d + q, d + k, d + k, q + d, *([d + m] * (3 if model.gated else 2))]
+    return model.layers * training.rank * sum(sides[: training.targets])
 
 
 def _split(training: Training, *, from_stage: int) -> int:
@@ -112,13 +113,14 @@ def gathered_bytes(model: Model, training: Training) -> int:
     return round((2 * layer + tables) / training.tensor)
 
 
+def bucket_bytes(model: Model, training: Training) -> int:
+    """DDP's buckets: a copy of every gradient, made when the model is wrapped and kept."""
+    return gradient_bytes(model, training) if training.sharding == "ddp" else 0
+
+
 def reduce_bytes(model: Model, training: Training) -> int:
-    """Gradients on their way between GPUs: one layer's under ZeRO, a full copy in DDP's buckets."""
-    if training.tuning != "full":
-        return 0
-    if training.sharding == "ddp":
-        return gradient_bytes(model, training)
-    if training.sharding in ("zero2", "zero3"):
+    """Gradients on their way between GPUs under ZeRO: two layers' at a time."""
+    if training.tuning == "full" and training.sharding in ("zero2", "zero3"):
         return 2 * layer_matmul_parameters(model) * dtype_bytes(training.dtype) // training.tensor
     return 0
 
