@@ -48,6 +48,8 @@ def run(args: argparse.Namespace) -> Answer:
     quality = None
     if args.quality:
         quality = {row["id"]: row for row in read_rows(Path(args.quality), needed=("id",))}
+    if args.rows:
+        _check_target(Path(args.rows), {args.runs, args.quality})
     scored = score(read_rows(Path(args.runs)), quality)
     if not scored:
         raise BadInput(f"{args.runs} has no rows", hint="add a row for each run you measured")
@@ -55,6 +57,14 @@ def run(args: argparse.Namespace) -> Answer:
         _write_rows(Path(args.rows), scored)
     found = report(scored)
     return Answer(found.as_dict(), _text(found, args.runs, args.rows))
+
+
+def _check_target(path: Path, inputs: set[str | None]) -> None:
+    """Never write over what was read, nor over anything that is not a plain file."""
+    if path.exists() and not path.is_file():
+        raise BadInput(f"--rows {path} is not a plain file", hint="name a new file, such as predictions.csv")
+    if any(given and path.resolve() == Path(given).resolve() for given in inputs):
+        raise BadInput(f"--rows {path} is the table that is read", hint="name a new file for the predictions")
 
 
 def _write_rows(path: Path, scored: list[Scored]) -> None:
@@ -76,7 +86,8 @@ def _write_rows(path: Path, scored: list[Scored]) -> None:
                 "predicted_mfu": f"{speed.mfu.likely:.4f}",
             }
         writer.writerow(line)
-    # Beside and then over: nobody meets half a table.
+    # Beside and then over: nobody meets half a table. A link stays one, and what it names is written.
+    path = path.resolve()
     beside = path.with_name(f".{path.name}.new")
     try:
         beside.write_text(out.getvalue(), encoding="utf-8")

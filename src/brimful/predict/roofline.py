@@ -223,6 +223,10 @@ def _moved_bytes(model: Model, training: Training, rates: Rates) -> float:
         moved += 30 * tokens * model.layers * model.heads * training.sequence_tokens
     if training.casts == "autocast" and training.half:
         moved += MICRO_BYTES * parameters(model)
+    if training.frozen_bits:
+        # every pass reads the quantized weights, writes them in 16 bits, and reads those
+        layers = model.layers * layer_matmul_parameters(model)
+        moved += (training.frozen_bits / 8 + 4) * layers * _passes(training)
     return moved
 
 

@@ -45,12 +45,9 @@ def read_flags(name: str, said: Mapping[str, Value]) -> Reading:
         ("optimizer", "adamw-fused", "the usual one"),
     ]
     if adapted:
-        quantized = words.get("qlora") is True
         assumed.append(("precision", "bf16", "frozen weights are loaded in 16 bits"))
-        assumed.append(("rank", 16 if quantized else 8, "QLoRA's recipes" if quantized else "PEFT's default"))
-        assumed.append(
-            ("targets", 7 if quantized else 2, "every matrix" if quantized else "queries and values")
-        )
+        assumed.append(("rank", 16, "what recipes take"))
+        assumed.append(("targets", 7, "every matrix, as recipes do"))
     else:
         assumed.append(
             ("precision", "amp-bf16", "fp32 weights under autocast, what Trainer's bf16=True does")
