@@ -75,6 +75,43 @@ def test_several_gpus_copy_the_model_unless_told_to_shard_it() -> None:
     assert copied.effective_batch == 8
 
 
+@pytest.mark.parametrize(
+    ("words", "says", "hint"),
+    [
+        (["tensor=8"], "tensor=8 takes a multiple of 8 GPUs, and there is 1", "gpus=8,"),
+        (["pipeline=2"], "pipeline=2 takes a multiple of 2 GPUs", "gpus=2,"),
+        (["context=4", "gpus=2"], "context=4 takes a multiple of 4 GPUs, and there are 2", "gpus=4,"),
+        (["tensor=3", "gpus=8"], "tensor=3 takes a multiple of 3 GPUs", "gpus=9,"),
+        (["sharding=zero3", "shards=8"], "shards=8 takes at least 8 GPUs", "gpus=8,"),
+        (["sharding=zero3", "shards=8", "tensor=2", "gpus=8"], "shards=8 takes at least 16", "gpus=16,"),
+    ],
+)
+def test_a_split_over_gpus_that_are_not_there_is_refused_with_how_many_it_takes(
+    words: list[str], says: str, hint: str
+) -> None:
+    with pytest.raises(BadInput, match=says) as refused:
+        read(None, model="llama-3.1-8b", overrides=words)
+    assert hint in refused.value.hint
+
+    enough = hint.strip(",")
+    read(None, model="llama-3.1-8b", overrides=[*(w for w in words if not w.startswith("gpus")), enough])
+
+
+@pytest.mark.parametrize("targets", [0, 8, 100])
+def test_lora_adapts_one_to_seven_matrices_of_a_layer(targets: int) -> None:
+    with pytest.raises(BadInput, match="out of range"):
+        read(None, model="gpt2", overrides=["lora=True", f"targets={targets}"])
+
+
+def test_an_update_within_the_backward_pass_has_nothing_to_accumulate() -> None:
+    with pytest.raises(BadInput, match="4 micro-steps") as refused:
+        read(None, model="gpt2", overrides=["in_backward=True", "gradient_accumulation_steps=4"])
+    assert "gradient_accumulation_steps=1" in refused.value.hint
+
+    words = ["in_backward=True", "gradient_accumulation_steps=1"]
+    assert read(None, model="gpt2", overrides=words).training.in_backward
+
+
 def test_a_choice_nobody_taught_us_is_named_and_counts_as_unsure() -> None:
     reading = read(None, model="gpt2", overrides=["optimizer=sophia", "attention=telepathic"])
 

@@ -25,7 +25,7 @@ _TRAINING_WHOLE: dict[str, tuple[str, int, int]] = {
     "gradient_accumulation_steps": ("accumulation", 1, 1_000_000_000),
     "loss_chunks": ("loss_chunks", 1, 100_000),
     "rank": ("rank", 1, 100_000),
-    "targets": ("targets", 1, 100),
+    "targets": ("targets", 1, 7),
     "gpus": ("gpus", 1, 1_000_000),
     "shards": ("shards", 1, 1_000_000),
     "tensor": ("tensor", 1, 10_000),
@@ -148,6 +148,7 @@ def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
         else:
             model[_MODEL_FRAC[word]] = _frac(key, value)
     _spread(reading.training, training)
+    _possible(reading.training, training)
     words = {own_word(key) for key in said}
     return replace(
         reading,
@@ -172,9 +173,12 @@ def _tuning(word: str, on: bool) -> dict[str, Any]:
     """
     if not on:
         return {"tuning": "full", "frozen_bits": 0}
-    if word == "lora":
-        return {"tuning": "lora"}
-    return {"tuning": "lora", "frozen_bits": 4, "targets": 7, "rank": 16}
+    adapter = {
+        "tuning": "lora",
+        "targets": 7,
+        "rank": 16,
+    }  # the same for both, so that one can follow the other
+    return adapter if word == "lora" else {**adapter, "frozen_bits": 4}
 
 
 def _spread(before: Training, training: dict[str, Any]) -> None:
@@ -192,6 +196,31 @@ def _spread(before: Training, training: dict[str, Any]) -> None:
     dtype, casts = training.get("dtype", before.dtype), training.get("casts", before.casts)
     if sharding in ("zero2", "zero3") and dtype != "float32" and casts == "autocast":
         training["casts"] = "gather"  # FSDP and DeepSpeed cast the shards, not the ops
+
+
+def _possible(before: Training, changes: Mapping[str, Any]) -> None:
+    """Refuse a split over GPUs that are not there, and an update that would come too early."""
+
+    def now(field: str) -> int:
+        return int(changes.get(field, getattr(before, field)))
+
+    gpus, copy = now("gpus"), now("tensor") * now("pipeline")
+    split, held = copy * now("context"), copy * now("shards")
+    if gpus % split or held > gpus:
+        enough = -(-max(gpus, held) // split) * split
+        named = [f"{name}={now(name)}" for name in ("tensor", "pipeline", "context", "shards")]
+        parts = ", ".join(part for part in named if not part.endswith("=1"))
+        wanted = f"a multiple of {split}" if gpus % split else f"at least {held}"
+        raise BadInput(
+            f"a split by {parts} takes {wanted} GPUs, and there {'is 1' if gpus == 1 else f'are {gpus}'}",
+            hint=f"set gpus={enough}, or split by less",
+        )
+    if now("in_backward") and now("accumulation") > 1:
+        raise BadInput(
+            f"in_backward updates a weight as soon as its gradient is made, so {now('accumulation')} "
+            "micro-steps cannot add theirs up first",
+            hint="set gradient_accumulation_steps=1, or in_backward=False",
+        )
 
 
 def _model(before: Model, changes: Mapping[str, Any]) -> Model:
