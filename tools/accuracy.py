@@ -18,8 +18,8 @@ from statistics import median
 from brimful.predict import overhead
 from brimful.predict.readers.runs import read_rows
 from brimful.predict.refit import Timed, ratio, timed_runs
-from brimful.predict.roofline import RATES, Rates
-from brimful.predict.score import COUNTERS, NODE_GPUS, Errors, Report, Scored, report, score, summed
+from brimful.predict.roofline import NODE_GPUS, RATES, Rates
+from brimful.predict.score import COUNTERS, Errors, Report, Scored, report, score, summed
 from brimful.specs.estimate import Interval
 from brimful.units import GIB
 from tools.markdown import row

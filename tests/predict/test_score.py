@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from brimful.cli.main import main
-from brimful.predict.readers.runs import MAX_BYTES, read_rows
+from brimful.predict.calibrate import calibrate
+from brimful.predict.readers import runs as reader
+from brimful.predict.readers.runs import MAX_BYTES, read_rows, understand
 from brimful.predict.score import Scored, report, score
 from brimful.units import GIB
 
@@ -242,6 +247,127 @@ def test_a_path_that_is_no_file_is_refused(
 
     assert code == 2
     assert answer["error"]["hint"]
+
+
+@pytest.mark.parametrize("command", ["score", "calibrate"])
+def test_a_device_without_end_and_a_pipe_without_writer_are_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    pipe = tmp_path / "runs.csv"
+    os.mkfifo(pipe)
+
+    for path in ("/dev/zero", str(pipe)):
+        assert main([command, path, "--json"]) == 2
+        assert "not a regular file" in json.loads(capsys.readouterr().out)["error"]["problem"]
+
+
+def test_a_file_that_grows_past_the_bound_while_it_is_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reader, "MAX_BYTES", 100)
+    code, answer = scored(capsys, "/proc/cpuinfo")  # says that it has 0 bytes
+
+    assert code == 2
+    assert "101 bytes" in answer["error"]["problem"]
+
+
+def test_a_table_that_a_spreadsheet_marked_as_utf_8_is_read(tmp_path: Path) -> None:
+    path = a_table(tmp_path / "runs.csv", ROW)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+
+    assert [row["id"] for row in read_rows(path)] == ["me-1"]
+
+
+def test_a_short_row_whose_id_is_missing_is_read_without_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    names = [name for name in ROW if name != "id"]
+    path.write_text(",".join([*names, "id"]) + "\n" + ",".join(ROW[name] for name in names) + "\n")
+
+    (one,) = score(read_rows(path), quality={})
+    assert (one.source, one.skipped_because) == ("", "")
+    calibrate(score([{**one.row, "peak_mem_gib": "9999"}]))  # set aside, by no name
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "gpus", "reads", "says"),
+    [
+        ("zero-0", "8", {"sharding": "ddp", "shards": 1, "gpus": 8}, ""),
+        ("zero-2", "8", {"sharding": "zero2", "shards": 8, "gpus": 8}, ""),
+        ("zero-4", "8", {"sharding": "zero3", "shards": 8}, "parallelism 'zero-4' taken as ZeRO-3"),
+        ("tp0", "1", {"tensor": 1}, ""),
+        ("fsdp, tp x0", "8", {"tensor": 1, "sharding": "zero3", "shards": 8}, ""),
+        ("tp x8", "", {"tensor": 8, "gpus": 8}, "n_gpus '' taken as 8"),
+        ("tp x8", "1", {"tensor": 8, "gpus": 8}, "n_gpus '1' taken as 8"),
+        ("tp x4", "10", {"tensor": 4, "gpus": 8}, "n_gpus '10' taken as 8"),
+        ("pp" + "9" * 5000, "1", {"pipeline": 999999}, "n_gpus '1' taken as 999999"),
+    ],
+)
+def test_a_parallelism_that_cannot_be_is_read_as_the_nearest_that_can_and_named(
+    parallelism: str, gpus: str, reads: dict[str, Any], says: str
+) -> None:
+    run = understand({**ROW, "parallelism": parallelism, "n_gpus": gpus})
+
+    assert {name: getattr(run.training, name) for name in reads} == reads
+    assert any(said.startswith(says) for said in run.fallbacks) if says else not run.fallbacks
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name", "listed"),
+    [
+        ("A100-SXM-80GB", "a100-sxm-80gb", False),
+        ("A100-SXM-80GB (as stated)", "a100-sxm-80gb", False),
+        ("A100-SXM", "a100-sxm-80gb", True),
+        ("RTX 4090-48GB", "rtx-4090", True),
+        ("RTX 4090 (48 GB)", "rtx-4090", True),
+    ],
+)
+def test_a_card_whose_size_was_made_up_or_lost_is_listed(gpu: str, name: str, listed: bool) -> None:
+    run = understand({**ROW, "gpu": gpu})
+
+    assert run.gpu.name == name
+    assert [said.startswith("gpu ") for said in run.fallbacks] == [True] * listed
+
+
+def test_that_an_old_card_keeps_its_gradients_is_listed() -> None:
+    old, new = (understand({**ROW, "gpu": gpu}) for gpu in ("V100-SXM2-32GB", "A100-SXM-80GB"))
+
+    assert (old.training.keeps_gradients, new.training.keeps_gradients) == (True, False)
+    assert any("PyTorch 2.0" in said for said in old.fallbacks)
+    assert not new.fallbacks
+
+
+COLUMNS = [*ROW, "n_kv_head", "d_ff", "n_params", "parallelism", "grad_accum", "attention",
+           "activation_checkpointing", "fused_ce_or_chunked_loss", "source_repo_or_url"]  # fmt: skip
+words = st.lists(
+    st.sampled_from([
+        "offload", "\x00",
+        "zero", "zero-", "-", "tp", "pp", "cp", "x", " ", ",", "fsdp", "ddp", "hsdp", "shard_grad_op",
+        "0", "1", "3", "7", "8", "64", "999999999", "٣", "nan", "inf", "-1", "1e400", "fp32", "fp16", "fp8",
+        "bf16", "amp", "mixed", "params", "pure", "master", "nf4", "lora", "adapter", "8bit", "muon", "sgd",
+        "litgpt", "on adapter only", "bert", "gpt-neo", "gemma-2", "qwen3", "classification", "V100", "P100",
+        "MI300X", "4090", "-48GB", "(40GB)", "H100", "full", "selective", "chunk", "fused", "yes", "oom",
+    ]),
+    max_size=4,
+).map("".join)  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from(COLUMNS), st.one_of(words, st.text(max_size=12), st.none()), max_size=5)
+)
+def test_whatever_stands_in_a_column_the_row_is_predicted_or_skipped(said: dict[str, Any]) -> None:
+    scores = score([{**ROW, **said}])
+
+    report(scores)
+    calibrate(scores)
+    (one,) = scores
+    assert bool(one.skipped_because) == (one.estimate is None)
+    if one.run is not None:
+        training = one.run.training
+        copy = training.tensor * training.pipeline
+        assert training.gpus % (copy * training.context) == 0
+        assert training.shards * copy <= training.gpus
+        assert 1 <= training.targets <= 7
 
 
 def test_a_row_shorter_or_longer_than_the_header_is_read_as_far_as_it_goes(tmp_path: Path) -> None:

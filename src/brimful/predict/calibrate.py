@@ -13,7 +13,7 @@ from statistics import median
 
 from brimful.errors import Refused
 from brimful.predict.correction import FARTHEST, SPEED, SUBJECTS, Correction, Factor
-from brimful.predict.score import COUNTERS, Scored
+from brimful.predict.score import COUNTERS, Scored, row_id
 
 LEAST_RUNS = 3
 
@@ -49,7 +49,7 @@ def calibrate(scored: Iterable[Scored]) -> Calibration:
                 ratios[name].append(ratio)
                 gpus.add(each.run.gpu.name if each.run else "")
             else:
-                aside.append((each.row["id"], name, ratio))
+                aside.append((row_id(each.row), name, ratio))
     return Calibration(
         factors={name: factor_of(found) for name, found in ratios.items() if len(found) >= LEAST_RUNS},
         too_few={name: len(found) for name, found in ratios.items() if 0 < len(found) < LEAST_RUNS},

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from brimful.predict.count import parameters
 from brimful.predict.fit import estimate
 from brimful.predict.readers.runs import Row, Run, Skipped, understand
+from brimful.predict.roofline import NODE_GPUS
 from brimful.specs.estimate import Estimate
 from brimful.units import GIB
 
 # mem_kind of the table -> the counter it was read from
 COUNTERS = {"allocated_peak": "allocated", "reserved_peak": "reserved", "nvidia-smi": "device"}
-NODE_GPUS = 8
 MFU_POINTS = 0.04
 
 
@@ -46,11 +46,16 @@ Quality = Mapping[str, Mapping[str, str]]  # id -> its row in the quality table
 
 def score(rows: Iterable[Row], quality: Quality | None = None) -> list[Scored]:
     """Predict every row. With a quality table only the tests it marks count; else all a row can serve."""
-    return [_scored(row, None if quality is None else quality.get(row["id"], {})) for row in rows]
+    return [_scored(row, None if quality is None else quality.get(row_id(row), {})) for row in rows]
+
+
+def row_id(row: Row) -> str:
+    """The name of a row; a row that is shorter than its header may have none."""
+    return row.get("id") or ""
 
 
 def _scored(row: Row, marks: Mapping[str, str] | None) -> Scored:
-    source = row["id"].split("-")[0]
+    source = row_id(row).split("-")[0]
     try:
         run = understand(row)
     except Skipped as reason:

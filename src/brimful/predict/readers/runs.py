@@ -7,7 +7,9 @@ gets a named fallback and is listed. Notes are never read.
 from __future__ import annotations
 
 import csv
+import io
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -72,25 +74,35 @@ class _Reader:
 
 def read_rows(path: Path, needed: Sequence[str] = NEEDED) -> Iterator[Row]:
     """The rows of a CSV as they stand."""
+    raw = _read_bytes(path)
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise BadInput(
-                f"{path} has {path.stat().st_size:,} bytes", hint=f"at most {MAX_BYTES:,} are read"
-            )
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = csv.DictReader(file)
-            missing = [name for name in needed if name not in (rows.fieldnames or [])]
-            if missing:
-                raise BadInput(
-                    f"{path} has no column {', '.join(missing)}", hint=f"needed: {', '.join(needed)}"
-                )
-            yield from rows
-    except FileNotFoundError as error:
-        raise NotFound(f"there is no file {path}", hint="give the path of a CSV of runs") from error
+        rows = csv.DictReader(io.StringIO(raw.decode("utf-8-sig"), newline=""))
+        missing = [name for name in needed if name not in (rows.fieldnames or [])]
+        if missing:
+            raise BadInput(f"{path} has no column {', '.join(missing)}", hint=f"needed: {', '.join(needed)}")
+        yield from rows
     except (UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{path} is not a CSV in UTF-8: {error}", hint="export it as plain CSV") from error
-    except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}", hint="give the path of a CSV") from error
+
+
+def _read_bytes(path: Path) -> bytes:
+    """All of a regular file of sane size. A pipe would block, and a device never ends."""
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            kind = "a folder" if stat.S_ISDIR(found.st_mode) else "not a regular file"
+            raise BadInput(f"{path} is {kind}", hint="give the path of a CSV of runs")
+        raw = b""
+        if found.st_size <= MAX_BYTES:
+            with path.open("rb") as file:
+                raw = file.read(MAX_BYTES + 1)  # it may have grown, or not tell its size
+        if (size := max(found.st_size, len(raw))) > MAX_BYTES:
+            raise BadInput(f"{path} has {size:,} bytes", hint=f"at most {MAX_BYTES:,} are read")
+        return raw
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no file {path}", hint="give the path of a CSV of runs") from error
+    except (OSError, ValueError) as error:
+        raise BadInput(f"cannot read {str(path)!r}: {error}", hint="give the path of a CSV") from error
 
 
 def understand(row: Row) -> Run:
@@ -111,11 +123,19 @@ def _gpu(reader: _Reader) -> Gpu:
         raise Skipped("no GPU is named")
     # '(280 W cap)', '(as stated)': remarks people add behind the name
     plain = re.sub(r"\s*\(.*?\)", "", name)
-    for each in (name, plain, f"{plain}-80gb", re.sub(r"-\d+GB.*$", "", plain)):
+    sized = re.search(r"\(.*?\d ?gi?b.*?\)", name.lower()) is not None
+    # Each way to read the name, and whether a size was made up or lost on it.
+    tries = (
+        (name, False), (plain, sized), (f"{plain}-80gb", True), (re.sub(r"-\d+GB.*$", "", plain), True)
+    )  # fmt: skip
+    for each, guessed in tries:
         try:
-            return find_gpu(each)
+            gpu = find_gpu(each)
         except NotFound:
             continue
+        if guessed:
+            reader.assume("gpu", f"{gpu.name}, whatever its memory")
+        return gpu
     raise Skipped(f"GPU {name[:40]!r} is not in the catalog")
 
 
@@ -225,10 +245,12 @@ def _training(reader: _Reader, model: Model, gpu: Gpu) -> Training:
     }
     if "gpt-neo" in model.name.lower():
         fields["attention"] = "math"
-    if fields["sharding"] != "none" and fields["casts"] == "autocast" and fields["sharding"] == "zero3":
+    if fields["sharding"] == "zero3" and fields["casts"] == "autocast":
         fields["casts"] = "gather"  # FSDP casts the weights as it gathers them
     # What is published of cards this old was run before PyTorch 2.0, which kept gradients, zeroed.
-    fields["keeps_gradients"] |= gpu.year <= 2018
+    if gpu.year <= 2018 and not fields["keeps_gradients"]:
+        fields["keeps_gradients"] = True
+        reader.assume("gpu", "a run before PyTorch 2.0, whose gradients stay")
     # LitGPT's commands, told by their optimizer, load the frozen model before sharding it.
     fields["loads_whole"] = "on adapter only" in reader.words("optimizer")
     return Training(**fields)
@@ -292,7 +314,7 @@ def _loss(reader: _Reader) -> dict[str, Any]:
 def _optimizer(reader: _Reader) -> dict[str, Any]:
     words = reader.words("optimizer")
     names = ("adafactor", "adam8bit", "muon", "lion", "sgd", "adamw", "adam")
-    name = next((name for name in names if name in words.replace("8bit", "8bit")), None)
+    name = next((name for name in names if name in words), None)
     if "8bit" in words or "8-bit" in words:
         name = "adam8bit"
     if name is None:
@@ -331,10 +353,12 @@ def _tuning(reader: _Reader) -> dict[str, Any]:
 
 
 def _parallel(reader: _Reader) -> dict[str, Any]:
-    words, gpus = reader.words("parallelism"), reader.whole("n_gpus", 1)
-    sizes = {name: int(n) for name, n in re.findall(r"\b(tp|pp|cp|dp|fsdp2?|ddp) ?x?(\d+)", words)}
+    words = reader.words("parallelism")
+    # At most six digits of a number are read: no machine has more GPUs.
+    sizes = {name: max(1, int(n)) for name, n in re.findall(r"\b(tp|pp|cp) ?x?(\d{1,6})", words)}
     tensor, pipeline, context = sizes.get("tp", 1), sizes.get("pp", 1), sizes.get("cp", 1)
-    rest = max(1, gpus // (tensor * pipeline * context))
+    gpus = _whole_gpus(reader, tensor * pipeline * context)
+    rest = gpus // (tensor * pipeline * context)
     fields: dict[str, Any] = {
         "gpus": gpus,
         "tensor": tensor,
@@ -343,8 +367,8 @@ def _parallel(reader: _Reader) -> dict[str, Any]:
         "sharding": "none",
         "offload_states": "offload" in words,
     }
-    if stage := re.search(r"zero-?(\d)", words):
-        fields |= {"sharding": f"zero{stage[1]}", "shards": rest}
+    if stage := re.search(r"zero-?(\d{1,6})", words):
+        fields |= _zero(reader, int(stage[1]), rest)
     elif "shard_grad_op" in words:
         fields |= {"sharding": "zero2", "shards": rest}
     elif "fsdp" in words or "hsdp" in words or "zero" in words:
@@ -354,3 +378,21 @@ def _parallel(reader: _Reader) -> dict[str, Any]:
         if "ddp" not in words and "dp" not in words:
             reader.assume("parallelism", "DDP")
     return fields
+
+
+def _whole_gpus(reader: _Reader, split: int) -> int:
+    """GPUs of the run: as many as the split needs at least, and none left over."""
+    said = reader.whole("n_gpus", 1)
+    gpus = max(split, said - said % split)
+    if gpus != said:
+        reader.assume("n_gpus", f"{gpus}, as the parallelism splits by {split}")
+    return gpus
+
+
+def _zero(reader: _Reader, stage: int, shards: int) -> dict[str, Any]:
+    """DeepSpeed's stages: 0 copies everything, and there are three more."""
+    if stage == 0:
+        return {"sharding": "ddp"}
+    if stage > 3:
+        reader.assume("parallelism", "ZeRO-3")
+    return {"sharding": f"zero{min(3, stage)}", "shards": shards}
