@@ -23,7 +23,7 @@ from brimful.predict.correction import (
     load_correction,
     write_correction,
 )
-from brimful.predict.fit import estimate
+from brimful.predict.fit import estimate, fit
 from brimful.predict.score import score
 from brimful.specs.gpu import find_gpu
 from brimful.units import GIB, MIB
@@ -113,6 +113,17 @@ PLAIN = estimate(a_model(), a_training(), GPU, other_bytes=2100 * MIB)
 def test_no_correction_changes_nothing() -> None:
     assert calibrated(PLAIN, None) is PLAIN
     assert calibrated(PLAIN, Correction(factors={})) is PLAIN
+
+
+def test_what_one_card_taught_is_not_applied_to_another() -> None:
+    correction = a_correction(device=1.2, tokens_per_s=0.5)
+    other = estimate(a_model(), a_training(), find_gpu("rtx-4090"))
+
+    assert calibrated(other, correction) is other
+    assert calibrated(PLAIN, correction) != PLAIN
+    answer = fit(a_model(), a_training(), "rtx-4090", correction=correction)
+    assert answer.memory == other.memory
+    assert any(said.startswith("not corrected: your own runs were on rtx-4070") for said in answer.warnings)
 
 
 def test_a_counter_nobody_measured_moves_with_the_one_inside_it() -> None:

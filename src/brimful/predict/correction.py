@@ -61,9 +61,15 @@ class Correction:
     def runs(self) -> int:
         return max((factor.runs for factor in self.factors.values()), default=0)
 
-    @property
-    def note(self) -> str:
-        """One sentence for whoever reads the estimate."""
+    def covers(self, gpu: str) -> bool:
+        """Whether it was fitted on this card. What one card taught says nothing about another."""
+        return gpu in self.gpus
+
+    def note(self, gpu: str) -> str:
+        """One sentence for whoever reads the estimate of this card."""
+        if not self.covers(gpu):
+            cards = ", ".join(self.gpus) or "no card"
+            return f"not corrected: your own runs were on {cards}, not on {gpu} (`brimful calibrate`)"
         parts = ", ".join(f"{name} x{factor.factor:.3g}" for name, factor in self.factors.items())
         cards = ", ".join(self.gpus)
         return f"corrected by {self.runs} runs of your own on {cards}: {parts} (`brimful calibrate`)"
@@ -73,8 +79,8 @@ class Correction:
 
 
 def calibrated(estimate: Estimate, correction: Correction | None) -> Estimate:
-    """The estimate as your own runs correct it. Everything else about it stays."""
-    if correction is None or not correction.factors:
+    """The estimate as your own runs on the same card correct it. Everything else about it stays."""
+    if correction is None or not correction.factors or not correction.covers(estimate.gpu):
         return estimate
     factors = {name: factor.factor for name, factor in correction.factors.items()}
     return replace(

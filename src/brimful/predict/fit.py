@@ -52,7 +52,7 @@ def fit(
     found = () if answer.fits else fixes(training, again, card, dialect)
     said = [*warnings, *_warnings(shape, training, card)]
     if correction is not None and correction.factors:
-        said.append(correction.note)
+        said.append(correction.note(card.name))
     if not answer.fits and not any(fix.fits for fix in found):
         many = enough_gpus(training, again, card, dialect)
         enough = f"; {many:,} of them sharing weights and states (zero3) would hold it" if many else ""
