@@ -8,6 +8,7 @@ written by `python -m tools.fit_rates --cross --write` and says so when the form
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,9 +16,9 @@ from dataclasses import fields
 from pathlib import Path
 from statistics import median
 
-from brimful.predict import overhead
+from brimful.predict import overhead, roofline
 from brimful.predict.readers.runs import read_rows
-from brimful.predict.refit import Timed, ratio, timed_runs
+from brimful.predict.refit import LIMITS, Timed, ratio, timed_runs
 from brimful.predict.roofline import NODE_GPUS, RATES, Rates
 from brimful.predict.score import COUNTERS, Errors, Report, Scored, report, score, summed
 from brimful.specs.estimate import Interval
@@ -29,6 +30,21 @@ PAGE = ROOT / "docs" / "explanation" / "accuracy.md"
 CROSS = "cross-validation"
 OLD = "*Of an earlier version of the formulas; `python -m tools.fit_rates --cross --write` counts again.*"
 WORST = 8
+EDGE_FRAC = 0.05  # of the width of a search, on a log scale: nearer to an end than this is at its edge
+
+# Constants of speed that nobody fitted, measured or published, and what they stand for.
+JUDGED: dict[str, str] = {
+    "FP8_FRAC": "share of the fp8 rate that fp8 linear layers reach",
+    "BANDWIDTH_FRAC": "share of the published bandwidth that kernels reach",
+    "LOGIT_BYTES": "bytes moved for each logit, compiled (True) and not",
+    "GELU_BYTES": "bytes moved for each number of the MLP's width",
+    "GATED_BYTES": "the same, gated and compiled",
+    "GATED_EAGER_BYTES": "the same, gated and not compiled",
+    "OPTIMIZER_BYTES": "bytes moved for each trained parameter and step, by kind of kernel",
+    "MICRO_BYTES": "bytes moved for each parameter and micro-step under autocast",
+    "HOST_BYTES_PER_S": "between host and card, by PCIe generation",
+    "CPU_BYTES_PER_S": "what an update in host memory moves",
+}
 
 # Why a run is far off, as far as anybody knows: (id, words of the row) -> reason. The first that matches.
 WHY: tuple[tuple[str, str, str], ...] = (
@@ -69,6 +85,8 @@ def accuracy_page(text: str, folder: Path) -> str:
         "intervals": interval_table(scored),
         "one-number": one_number_table(scored),
         "constants": constants_table(),
+        "judged": judged_table(),
+        "edges": edges_table(),
         "worst memory": worst_table(scored, lambda each: each.memory_error),
         "worst speed": worst_table(scored, lambda each: each.rate_error),
     }
@@ -243,6 +261,29 @@ def constants_table() -> str:
     return "\n".join(
         [row("constants", "how many", "fitted to"), "|---|---:|---|", *[row(*cells) for cells in rows]]
     )
+
+
+def judged_table() -> str:
+    """What was set by judgement, as the code has it today."""
+    lines = [row("constant of `roofline.py`", "value", "what it stands for"), "|---|---|---|"]
+    for name, what in JUDGED.items():
+        value = getattr(roofline, name)
+        shown = (
+            ", ".join(f"{k}: {v:g}" for k, v in value.items()) if isinstance(value, dict) else f"{value:g}"
+        )
+        lines.append(row(f"`{name}`", shown, what))
+    return "\n".join(lines)
+
+
+def edges_table(rates: Rates = RATES) -> str:
+    """The fitted constants that ended where the search was not allowed to go on."""
+    rows = []
+    for name, (low, high) in LIMITS.items():
+        value, near = getattr(rates, name), EDGE_FRAC * math.log(high / low)
+        for end, at in (("lowest", low), ("highest", high)):
+            if abs(math.log(value / at)) <= near:
+                rows.append([f"`{name}`", f"{value:g}", f"{end} allowed is {at:g}"])
+    return markdown(["constant of `Rates`", "value", "edge"], rows)
 
 
 def worst_table(scored: Sequence[Scored], error: Callable[[Scored], float | None]) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from brimful.predict import memory, roofline
+from brimful.predict.refit import LIMITS, START
 from brimful.predict.roofline import RATES
+from tests.predict.builders import a_model, a_training
 from tests.predict.test_refit import runs_of
-from tools.accuracy import CROSS, OLD, PAGE, accuracy_page, block, dated, put, stamped
+from tools.accuracy import CROSS, OLD, PAGE, accuracy_page, block, dated, edges_table, put, stamped
 
 RUNS = runs_of(RATES)
 
@@ -42,3 +46,33 @@ def test_the_page_tells_the_cross_validated_error() -> None:
 
     assert "left out by family" in table
     assert "left out by source" in table
+
+
+def test_the_page_names_every_constant_of_speed_that_nobody_fitted() -> None:
+    sourced = {"LARGE_FRAC", "SMALL_FRAC", "AMD_FRAC", "SMALL_CHIP_FLOPS_PER_S", "HOPPER_ATTENTION_FRAC"}
+    elsewhere = {"RATES", "NODE_GPUS", "FASTER", "SLOWER", "FASTER_AMD", "SLOWER_AMD"}
+    table = block(PAGE.read_text(encoding="utf-8"), "judged")
+
+    for name in {name for name in vars(roofline) if name.isupper()} - sourced - elsewhere:
+        assert f"`{name}`" in table, f"{name} of roofline.py: say in tools/accuracy.py where it comes from"
+
+
+def test_a_constant_at_the_edge_of_its_search_is_named_and_one_in_the_middle_is_not() -> None:
+    assert edges_table(START).count("\n") == 1
+
+    table = edges_table(replace(START, launch_s=LIMITS["launch_s"][1]))
+    assert "`launch_s`" in table
+    assert "highest" in table
+    assert "`eager_bytes`" not in table
+
+
+def test_the_page_on_memory_says_the_shares_and_moments_of_the_code() -> None:
+    page = " ".join((PAGE.parent / "memory.md").read_text(encoding="utf-8").split())
+
+    for low, high in (memory._TRAINED_FRAC, memory._FROZEN_FRAC):
+        assert f"-{low:.0%}".replace("%", " %") + f" to +{high:.0%}".replace("%", " %") in page
+    moments = memory._moments(a_model(), a_training())
+    count = {5: "Five", 6: "Six", 7: "Seven", 8: "Eight"}[len(moments)]
+    assert f"{count} moments can be the peak" in page
+    for moment in moments:
+        assert moment.name in page
