@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -6,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brimful.errors import Refused, WorldFailed
 from brimful.predict.patch import patch_text, write_patched
 from brimful.predict.readers.nanogpt import read_nanogpt
 
@@ -95,6 +97,62 @@ def test_writing_leaves_the_old_file_beside_the_new_one(tmp_path: Path) -> None:
     assert (second.name, second.read_text()) == ("config.py.bak2", "batch_size = 8\n")
     assert file.stat().st_mode & 0o777 == 0o640
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_backup_is_not_written_through_a_link(tmp_path: Path) -> None:
+    file, elsewhere = tmp_path / "config.py", tmp_path / "elsewhere"
+    file.write_text("batch_size = 16\n")
+    (tmp_path / "config.py.bak").symlink_to(elsewhere)  # dangling: `exists()` says no
+
+    backup = write_patched(file, "batch_size = 8\n")
+
+    assert not elsewhere.exists()
+    assert (backup.name, backup.read_text()) == ("config.py.bak2", "batch_size = 16\n")
+
+
+@pytest.mark.parametrize("step", ["copystat", "read_bytes", "replace"])
+def test_where_writing_fails_only_the_old_file_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    file = tmp_path / "config.py"
+    file.write_text("batch_size = 16\n")
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil if step == "copystat" else Path, step, fails)
+
+    with pytest.raises(WorldFailed, match="No space left"):
+        write_patched(file, "batch_size = 8\n")
+
+    assert [each.name for each in tmp_path.iterdir()] == ["config.py"]
+    assert file.read_text() == "batch_size = 16\n"
+
+
+def test_text_that_cannot_be_encoded_leaves_nothing_behind(tmp_path: Path) -> None:
+    file = tmp_path / "config.py"
+    file.write_text("batch_size = 16\n")
+
+    with pytest.raises(UnicodeEncodeError):
+        write_patched(file, "\ud800")
+
+    assert [each.name for each in tmp_path.iterdir()] == ["config.py"]
+
+
+def test_where_every_backup_name_is_taken_nothing_is_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brimful.predict.patch._MOST_BACKUPS", 2)
+    file = tmp_path / "config.py"
+    for name in ("config.py", "config.py.bak", "config.py.bak2"):
+        (tmp_path / name).write_text(name)
+
+    with pytest.raises(Refused, match="2 backups"):
+        write_patched(file, "batch_size = 8\n")
+
+    assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {
+        name: name for name in ("config.py", "config.py.bak", "config.py.bak2")
+    }
 
 
 def test_a_link_is_followed_and_stays_a_link(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import WorldFailed
+from brimful.errors import Refused, WorldFailed
 from brimful.predict.readers.arguments import own_name
 
 _SPACE = " \t\r\n"
+_MOST_BACKUPS = 999
 
 
 def patch_text(text: str, lines: Mapping[str, Any], *, suffix: str) -> str:
@@ -31,28 +32,47 @@ def patch_text(text: str, lines: Mapping[str, Any], *, suffix: str) -> str:
 def write_patched(path: Path, text: str) -> Path:
     """Replaces the file in one step and leaves the old one beside it; returns where that is.
 
-    A crash at any line leaves either the old file or the new one under its name, never half of one.
+    A crash at any line leaves either the old file or the new one under its name, never half of one. Where it
+    fails, nothing of its own stays behind.
     """
     target = path.resolve()
-    backup = _free_name(target)
+    made: list[Path] = []
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        made.append(Path(name))
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         shutil.copystat(target, name)
-        shutil.copy2(target, backup)
+        handle, backup = _new_backup(target)
+        made.append(backup)
+        with os.fdopen(handle, "wb") as copy:
+            copy.write(target.read_bytes())
+        shutil.copystat(target, backup)
         Path(name).replace(target)
-    except OSError as error:
+    except BaseException as error:
+        for leftover in made:
+            leftover.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise WorldFailed(f"cannot write {str(path)!r}: {error}", hint="check its permissions") from error
     return backup
 
 
-def _free_name(target: Path) -> Path:
-    first = target.with_name(target.name + ".bak")
-    more = (target.with_name(f"{target.name}.bak{number}") for number in range(2, 1000))
-    return next((name for name in (first, *more) if not name.exists()), first)
+def _new_backup(target: Path) -> tuple[int, Path]:
+    """A file that was not there before, open for writing: neither a file nor a link is written through."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+    for number in range(1, _MOST_BACKUPS + 1):
+        backup = target.with_name(f"{target.name}.bak{number if number > 1 else ''}")
+        try:
+            return os.open(backup, flags, 0o600), backup
+        except FileExistsError:
+            continue
+    raise Refused(
+        f"{target.name} has {_MOST_BACKUPS} backups beside it, and none is overwritten",
+        hint=f"remove those of {target.name}.bak* that you no longer need",
+    )
 
 
 def _patch_python(text: str, key: str, value: object) -> str:
