@@ -3,17 +3,18 @@ from itertools import pairwise
 
 import pytest
 
-from brimful.predict.advise import largest_that, smaller_batches
+from brimful.predict.advise import largest_that, savers, smaller_batches
 from brimful.predict.fit import estimate, fit, fit_reading, widening
 from brimful.predict.ladder import ladder
 from brimful.predict.readers.arguments import ARGUMENTS
 from brimful.predict.readers.nanogpt import NANOGPT
 from brimful.predict.readers.read import read
 from brimful.predict.readers.reading import FLAGS
-from brimful.predict.sanity import check_mfu, check_peak, check_rate
+from brimful.predict.sanity import check_mfu, check_peak, check_rate, nominal_bytes
 from brimful.specs.estimate import Estimate
-from brimful.specs.gpu import find_gpu
-from brimful.specs.training import Training
+from brimful.specs.gpu import Gpu, all_gpus, find_gpu
+from brimful.specs.presets import find_preset
+from brimful.specs.training import Casts, Dtype, Training
 from brimful.units import GIB, MIB
 from tests.predict.builders import a_model, a_training
 
@@ -191,12 +192,34 @@ def test_a_guessed_word_of_a_config_reaches_the_interval() -> None:
     assert "sophia" in guessed.warnings[0]
 
 
-@pytest.mark.parametrize(("mfu", "possible"), [(0.3, True), (0.8, False), (1.4, False)])
-def test_an_mfu_is_held_against_what_the_card_can_do(mfu: float, possible: bool) -> None:
+@pytest.mark.parametrize(
+    ("mfu", "possible", "unusual"), [(0.3, True, False), (0.8, True, True), (1.4, False, False)]
+)
+def test_an_mfu_is_held_against_what_the_card_can_do(mfu: float, possible: bool, unusual: bool) -> None:
     check = check_mfu(mfu, forum(), CARD)
 
-    assert check.possible == possible
-    assert "58.3 TFLOPS" in check.why or possible
+    assert (check.possible, check.unusual) == (possible, unusual)
+    assert ("58.3 TFLOPS" in check.why) == (mfu > 0.75)
+
+
+@pytest.mark.parametrize("card", all_gpus(), ids=lambda card: card.name)
+def test_what_brimful_predicts_it_does_not_call_impossible(card: Gpu) -> None:
+    training = a_training(batch_size=64, sequence_tokens=4096)
+    model = find_preset("llama-3.1-8b").model
+    answer = estimate(model, training, card)
+
+    for part in ("low", "likely", "high"):
+        assert check_mfu(getattr(answer.speed.mfu, part), answer, card).possible
+    assert check_rate(answer.speed.tokens_per_s.likely, answer, model, training, card).possible
+
+
+def test_what_nanogpt_prints_above_one_is_possible_on_a_card_faster_than_an_a100() -> None:
+    card = find_gpu("h100-sxm-80gb")
+    answer = estimate(FORUM_MODEL, FORUM_TRAINING, card)
+
+    assert check_mfu(1.2, answer, card, nanogpt=True).possible
+    assert not check_mfu(1.2, answer, card).possible
+    assert not check_mfu(4.0, answer, card, nanogpt=True).possible
 
 
 def test_an_mfu_that_nanogpt_printed_is_told_as_a_share_of_this_card() -> None:
@@ -217,11 +240,54 @@ def test_a_peak_below_the_states_or_above_the_card_is_impossible() -> None:
     assert check_peak(likely, answer, card).possible
 
 
+def test_a_peak_that_only_nvidia_smi_can_show_is_possible() -> None:
+    # A framework sees 11.69 GiB of an RTX 4070; nvidia-smi shows 12282 MiB.
+    assert check_peak(round(11.8 * GIB), forum(), CARD).possible
+    assert check_peak(12282 * MIB, forum(), CARD).possible
+    assert not check_peak(round(12.1 * GIB), forum(), CARD).possible
+
+    small = forum(replace(FORUM_TRAINING, batch_size=1))
+    assert "only nvidia-smi can show it" in check_peak(round(11.8 * GIB), small, CARD).why
+
+
+def test_a_card_whose_name_says_no_size_may_show_three_hundredths_more() -> None:
+    card = find_gpu("l4")
+    assert not any("gb" in name for name in (card.name, *card.aliases))
+
+    assert nominal_bytes(card) == pytest.approx(1.03 * card.memory_bytes)
+    assert nominal_bytes(find_gpu("a100-sxm-80gb")) == 80 * GIB
+    assert all(nominal_bytes(each) >= each.memory_bytes for each in all_gpus())
+
+
 def test_a_rate_is_held_against_the_peak_it_implies() -> None:
     answer = forum()
 
     assert check_rate(60_000, answer, FORUM_MODEL, FORUM_TRAINING, CARD).possible
     assert not check_rate(600_000, answer, FORUM_MODEL, FORUM_TRAINING, CARD).possible
+
+
+@pytest.mark.parametrize(
+    ("dtype", "casts", "kept"),
+    [("bfloat16", "autocast", False), ("bfloat16", "gather", True), ("float32", "autocast", True)],
+)
+def test_sharding_that_casts_what_autocast_left_alone_is_told_as_other_numbers(
+    dtype: Dtype, casts: Casts, kept: bool
+) -> None:
+    copied = a_training(gpus=8, sharding="ddp", dtype=dtype, casts=casts)
+    moves = [move for move in savers(copied, CARD, FLAGS) if "sharding" in move.fields]
+
+    assert [move.fields["sharding"] for move in moves] == ["zero2", "zero3"]
+    assert {move.keeps_numerics for move in moves} == {kept}
+    assert all(("whole layers then run in bfloat16" in move.note) != kept for move in moves)
+
+
+def test_a_fix_that_keeps_the_numbers_changes_no_number_format() -> None:
+    training = a_training(batch_size=8, accumulation=4, gpus=8, sharding="ddp")
+    fixes = fit("llama-3.1-8b", training, "h100").fixes
+    formats = [(fix.training.dtype, fix.training.casts) for fix in fixes if fix.keeps_numerics]
+
+    assert any(fix.training.casts == "gather" for fix in fixes)
+    assert all(each == (training.dtype, training.casts) for each in formats)
 
 
 def test_smaller_batches_divide_what_one_gpu_reads_in_a_step() -> None:

@@ -94,7 +94,8 @@ def _ladder(rungs: Sequence[Rung]) -> str:
 def checks_text(checks: Sequence[Check]) -> str:
     lines = []
     for check in checks:
-        word = paint("possible", "green") if check.possible else paint("IMPOSSIBLE", "red")
+        word = paint("unusual", "yellow") if check.unusual else paint("possible", "green")
+        word = word if check.possible else paint("IMPOSSIBLE", "red")
         lines.append(fill(f"{word}  {check.name}: {check.why}", _WIDTH, subsequent_indent="  "))
     return "\n".join(lines)
 

@@ -172,9 +172,15 @@ def _shards(t: Training) -> list[Move]:
         return []
     rest = order[order.index(t.sharding) + 1 :]
     spread: dict[str, Any] = {"shards": max(1, t.gpus // (t.tensor * t.pipeline))}
+    cast = ""
     if t.half and t.casts == "autocast":
         spread["casts"] = "gather"
-    return [Move({"sharding": kind, **spread}, note) for kind, note in notes.items() if kind in rest]
+        cast = f"; whole layers then run in {t.dtype}, not only their multiplies"
+    return [
+        Move({"sharding": kind, **spread}, note + cast, keeps_numerics=not cast)
+        for kind, note in notes.items()
+        if kind in rest
+    ]
 
 
 def _narrower(t: Training, gpu: Gpu) -> list[Move]:
@@ -191,11 +197,11 @@ def _narrower(t: Training, gpu: Gpu) -> list[Move]:
 def _last_resorts(t: Training) -> list[Move]:
     moves = []
     if t.tuning == "full":
-        lora = {"tuning": "lora", "dtype": "bfloat16", "casts": "none"}
+        lora = {"tuning": "lora", "dtype": "bfloat16", "casts": "none", "rank": 16, "targets": 7}
         note = "trains an adapter of rank 16, not the model"
-        moves.append(Move({**lora, "rank": 16}, note, keeps_numerics=False, last_resort=True))
+        moves.append(Move(lora, note, keeps_numerics=False, last_resort=True))
         note = "an adapter over weights held in 4 bits"
-        quantized = {**lora, "rank": 16, "targets": 7, "frozen_bits": 4}
+        quantized = {**lora, "frozen_bits": 4}
         moves.append(Move(quantized, note, keeps_numerics=False, last_resort=True))
     elif not t.frozen_bits:
         note = "the frozen weights in 4 bits"
