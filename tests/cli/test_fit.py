@@ -149,6 +149,21 @@ def test_a_comparison_says_which_rows_are_other_runs(capsys: pytest.CaptureFixtu
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_a_row_of_a_comparison_says_what_fit_says_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["fit", *FORUM, "--json", "--compare", "batch_size=4,vocab_size=50257"])
+    as_is, variant, ours = json.loads(capsys.readouterr().out)["data"]["compared"]
+    main(["fit", *FORUM, "--json", "--set", "batch_size=4", "--set", "vocab_size=50257"])
+    alone = json.loads(capsys.readouterr().out)["data"]
+
+    assert {key: variant[key] for key in alone} == alone
+    assert variant["fits"]
+    assert variant["largest_batch"] >= 4
+    assert any("50,257 is no multiple of 64" in warning for warning in variant["warnings"])
+    assert as_is["assumed"]
+    assert as_is["fixes"]
+    assert ours["largest_batch"] >= 8
+
+
 def test_two_files_are_compared_by_naming_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "smaller.py"
     other.write_text(Path(EXAMPLE).read_text() + "batch_size = 4\n")
@@ -222,11 +237,19 @@ def test_the_ladder_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_an_impossible_number_is_called_so_first(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["fit", *FORUM, "--measured-mfu", "0.8", "--measured-peak-gib", "0.5"])
+    main(["fit", *FORUM, "--measured-mfu", "1.2", "--measured-peak-gib", "0.5"])
 
     mfu, peak = [line for line in capsys.readouterr().out.splitlines() if line.startswith("IMPOSSIBLE")]
     assert "mfu" in mfu
     assert "peak_bytes" in peak
+
+
+def test_a_number_that_is_rarely_seen_is_called_unusual(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["fit", *FORUM, "--measured-mfu", "0.8", "--measured-peak-gib", "11.8"])
+
+    mfu, *rest = capsys.readouterr().out.splitlines()
+    assert mfu.startswith("unusual  mfu: 80 %")
+    assert any(line.startswith("possible  peak_bytes: 11.80 GiB") for line in rest)
 
 
 def test_patch_prints_the_config_with_the_fix_made(capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,6 +302,80 @@ def test_a_file_that_says_a_setting_twice_is_not_half_changed(
 
     assert "cannot be changed line by line" in capsys.readouterr().err
     assert "micro_batch_size: 64\nbatch_size: 64" in recipe.read_text()
+
+
+@pytest.mark.parametrize("how", ["--write", "--patch"])
+@pytest.mark.parametrize(
+    ("said", "problem", "hint"),
+    [
+        (["--set", "checkpointing=full"], "checkpointing none -> full", "make that change in model.py"),
+        (["--attention", "math"], "attention flash -> math", "make that change in model.py"),
+        (["--batch-size", "4", "--set", "loss_chunks=8"], "loss_chunks 1 -> 8", "model.py or train.py"),
+        (["--set", "n_layer=10", "--batch-size", "4"], "another model was asked for (layers)", "by hand"),
+        (["--set", "dropout=0.1", "--batch-size", "4"], "asked for (dropout)", "by hand"),
+    ],
+)
+def test_what_no_line_of_the_config_says_is_neither_invented_nor_dropped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str, said: list[str], problem: str, hint: str
+) -> None:
+    file = tmp_path / "config.py"
+    file.write_text(Path(EXAMPLE).read_text())
+
+    assert main(["fit", str(file), "--gpu", "rtx-4070", "--other-mib", "2100", *said, how]) == 1
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert problem in captured.err
+    assert hint in captured.err
+    assert [each.name for each in tmp_path.iterdir()] == ["config.py"]
+    assert file.read_text() == Path(EXAMPLE).read_text()
+
+
+def test_selective_checkpointing_is_no_training_argument(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = tmp_path / "args.json"
+    arguments.write_text('{"per_device_train_batch_size": 2, "bf16": true}')
+    words = ["--model", "gpt2", "--args", str(arguments), "--gpu", "b200", "--checkpointing", "selective"]
+
+    assert main(["fit", *words, "--write"]) == 1
+
+    assert "checkpointing none -> selective cannot be said by a line of" in capsys.readouterr().err
+
+
+def test_how_many_gpus_torchrun_starts_does_not_stand_in_the_way_of_a_patch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.py"
+    file.write_text(Path(EXAMPLE).read_text())
+    words = ["fit", str(file), "--gpu", "rtx-4070", "--other-mib", "2100", "--gpus", "8"]
+
+    assert main(words) == 1
+    assert main([*words, "--write"]) == 0
+    assert main(words) == 0
+    assert "gpus =" not in file.read_text()
+    assert "for 512 sequences" in capsys.readouterr().out
+
+
+def test_a_deepspeed_config_beside_the_arguments_is_read_with_the_patch_too(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 3}}')
+    arguments = tmp_path / "args.json"
+    arguments.write_text('{"per_device_train_batch_size": 64, "bf16": true, "deepspeed": "ds.json"}')
+    words = ["fit", "--model", "gpt2", "--args", str(arguments), "--gpu", "rtx-4090", "--gpus", "2"]
+
+    assert main(words) == 1
+    assert main([*words, "--write"]) == 0
+    assert main(words) == 0
+
+
+def test_a_precision_is_written_whatever_the_file_says_of_tf32(tmp_path: Path) -> None:
+    arguments = tmp_path / "args.json"
+    arguments.write_text('{"per_device_train_batch_size": 4, "tf32": true}')
+    words = ["fit", "--model", "gpt2", "--args", str(arguments), "--gpu", "4090", "--precision", "amp-bf16"]
+
+    assert main([*words, "--write"]) == 0
+
+    assert json.loads(arguments.read_text())["bf16"] is True
 
 
 def test_a_fix_that_is_code_is_not_passed_off_as_a_patch(capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,6 +77,13 @@ def test_what_fit_prints_is_what_the_schema_says(capsys: pytest.CaptureFixture[s
     assert faults(data(capsys, RUNS[run]), SCHEMA) == []
 
 
+def test_every_row_of_a_comparison_is_what_the_schema_says(capsys: pytest.CaptureFixture[str]) -> None:
+    for row in data(capsys, [*RUNS["out of memory"], "--compare", "batch_size=1", "n_layer=96"])["compared"]:
+        answer = {key: value for key, value in row.items() if key not in ("name", "effective_batch")}
+        assert faults(answer, SCHEMA) == []
+        assert (row["largest_batch"] is not None) or not row["fits"]
+
+
 def test_the_check_notices_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     good = data(capsys, RUNS["out of memory"])
 

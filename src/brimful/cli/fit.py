@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from brimful.predict.sanity import Check
     from brimful.specs.estimate import Estimate, Fix
     from brimful.specs.gpu import Gpu
+    from brimful.specs.model import Model
     from brimful.specs.training import Training
 
 EXAMPLE = """brimful fit examples/nanogpt/train_fineweb.py --gpu rtx-4070
@@ -96,7 +97,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.predict.fit import fit_reading
     from brimful.specs.gpu import find_gpu
 
     if args.models:
@@ -111,9 +111,9 @@ def run(args: argparse.Namespace) -> Answer:
     args.correction = _correction(args)
     if args.compare is not None:
         return _compare(args, reading, gpu)
-    answer = fit_reading(reading, gpu, args.other_mib * MIB, args.correction)
+    answer = _fit(args, reading, gpu)
     if args.patch or args.write:
-        return _patch(args, answer)
+        return _patch(args, reading, answer)
     return _answer(args, reading, answer, gpu)
 
 
@@ -230,8 +230,9 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
             compared.append((what.replace(",", ", "), _read(args, [*words, *_split(what)])))
         else:
             compared.append((Path(what).name, _read(args, [], config=what)))
-    compared += _own_fix(args, reading, gpu, [other.training for _, other in compared])
-    rows = [(name, r, _estimate(args, r, r.training, gpu)) for name, r in compared]
+    rows = [(name, r, _fit(args, r, gpu)) for name, r in compared]
+    own = _own_fix(reading, rows[0][2], [other.training for _, other in compared])
+    rows += [(name, r, _fit(args, r, gpu)) for name, r in own]
     data = {
         "compared": [
             {"name": name, "effective_batch": r.training.effective_batch, **answer.as_dict()}
@@ -242,15 +243,16 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
     return Answer(data, compare_text(rows, gpu) + note)
 
 
-def _own_fix(
-    args: argparse.Namespace, reading: Reading, gpu: Gpu, others: list[Training]
-) -> list[tuple[str, Reading]]:
-    from dataclasses import replace
-
+def _fit(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Estimate:
     from brimful.predict.fit import fit_reading
 
-    fixes = fit_reading(reading, gpu, args.other_mib * MIB, args.correction).fixes
-    best = next((fix for fix in fixes if fix.fits), None)
+    return fit_reading(reading, gpu, args.other_mib * MIB, args.correction)
+
+
+def _own_fix(reading: Reading, answer: Estimate, others: list[Training]) -> list[tuple[str, Reading]]:
+    from dataclasses import replace
+
+    best = next((fix for fix in answer.fixes if fix.fits), None)
     if best is None or best.training in others:
         return []
     said = ", ".join(f"{key}={then}" for key, (_, then) in best.change.items())
@@ -278,20 +280,24 @@ def _checks(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: G
     return checks
 
 
-def _patch(args: argparse.Namespace, answer: Estimate) -> Answer:
+def _patch(args: argparse.Namespace, reading: Reading, answer: Estimate) -> Answer:
     """Prints or writes the file with the lines of one fix changed, and those of `--set`."""
+    from dataclasses import replace
+
     from brimful.predict.patch import patch_text, write_patched
     from brimful.predict.readers.files import decode, read_config
 
-    plain = _read(args, [])
+    plain = _read(args, _launched(reading))
     if plain.file is None:
         raise BadInput(
             "there is no file whose lines could be changed",
             hint="give a nanoGPT .py, or TrainingArguments with --args FILE",
         )
     fix = _chosen(answer, args.fix)
-    wanted = fix.training if fix else _read(args, _words(args)).training
-    change, _ = plain.dialect.spell(plain.training, wanted)
+    wanted = replace(reading, training=fix.training) if fix else reading
+    change, lines_alone = plain.dialect.spell(plain.training, wanted.training)
+    if not lines_alone:
+        raise _not_lines(plain, wanted, change)
     lines = {key: then for key, (_, then) in change.items()}
     text = decode(read_config(plain.file, what="a config"), name=str(plain.file))
     patched = patch_text(text, lines, suffix=plain.file.suffix)
@@ -307,9 +313,25 @@ def _patch(args: argparse.Namespace, answer: Estimate) -> Answer:
     return Answer({**data, "backup": str(backup)}, f"wrote {plain.file}: {said}\nas it was: {backup}")
 
 
-def _hold(args: argparse.Namespace, plain: Reading, patched: str, wanted: Training) -> None:
+def _launched(reading: Reading) -> list[str]:
+    """What torchrun says and no config does: it is said again whenever the config is read."""
+    return [f"gpus={reading.training.gpus}"] if reading.training.gpus > 1 else []
+
+
+def _not_lines(plain: Reading, wanted: Reading, change: dict[str, tuple[Any, Any]]) -> Refused:
+    """Why a change that no line of this kind of config can say is not written."""
+    known = plain.dialect.lines(wanted.training)
+    said = [f"{key} {now} -> {then}" for key, (now, then) in change.items() if key not in known]
+    return Refused(
+        f"{', '.join(said) or 'some of it'} cannot be said by a line of {plain.file}",
+        hint=f"make that change in {plain.dialect.code}; --patch and --write only change lines of the config",
+    )
+
+
+def _hold(args: argparse.Namespace, plain: Reading, patched: str, wanted: Reading) -> None:
     """Reads the patched text again: what would be printed or written must say what was predicted."""
     from argparse import Namespace
+    from dataclasses import replace
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
@@ -317,14 +339,29 @@ def _hold(args: argparse.Namespace, plain: Reading, patched: str, wanted: Traini
     with TemporaryDirectory() as folder:
         copy = Path(folder) / plain.file.name
         copy.write_text(patched, encoding="utf-8", newline="")
+        for beside in plain.file.resolve().parent.glob("*.json"):  # a DeepSpeed config that it names
+            if beside.name in patched and beside.name != copy.name:
+                (Path(folder) / beside.name).symlink_to(beside)
         which = "args" if args.args else "config"
-        again = _read(Namespace(**{**vars(args), which: str(copy)}), [])
-    lines = plain.dialect.lines
-    if lines(again.training) != lines(wanted):
+        again = _read(Namespace(**{**vars(args), which: str(copy)}), _launched(wanted))
+    if names := _differ(replace(again.model, name=wanted.model.name), wanted.model):
         raise Refused(
-            f"{plain.file} says some of its settings in a way that cannot be changed line by line",
-            hint="change them by hand: `brimful fit` without --patch lists them",
+            f"another model was asked for ({', '.join(names)}), and only lines of its training are changed",
+            hint=f"write the model's sizes into {plain.file} by hand, then run this without them",
         )
+    # Where multiplies are in 16 bits there is none left that tf32 could be for.
+    tf32 = again.training.tf32 if wanted.training.half else wanted.training.tf32
+    if names := _differ(again.training, replace(wanted.training, tf32=tf32)):
+        raise Refused(
+            f"{plain.file} says {', '.join(names)} in a way that cannot be changed line by line",
+            hint="change it by hand: `brimful fit` without --patch lists what to write",
+        )
+
+
+def _differ(one: Model | Training, other: Model | Training) -> list[str]:
+    from dataclasses import fields
+
+    return [f.name for f in fields(one) if getattr(one, f.name) != getattr(other, f.name)]
 
 
 def _chosen(answer: Estimate, number: int | None) -> Fix | None:
