@@ -339,9 +339,9 @@ def _hold(args: argparse.Namespace, plain: Reading, patched: str, wanted: Readin
     with TemporaryDirectory() as folder:
         copy = Path(folder) / plain.file.name
         copy.write_text(patched, encoding="utf-8", newline="")
-        for beside in plain.file.resolve().parent.glob("*.json"):  # a DeepSpeed config that it names
+        for beside in plain.file.parent.glob("*.json"):  # a DeepSpeed config that it names
             if beside.name in patched and beside.name != copy.name:
-                (Path(folder) / beside.name).symlink_to(beside)
+                (Path(folder) / beside.name).symlink_to(beside.resolve())
         which = "args" if args.args else "config"
         again = _read(Namespace(**{**vars(args), which: str(copy)}), _launched(wanted))
     if names := _differ(replace(again.model, name=wanted.model.name), wanted.model):
