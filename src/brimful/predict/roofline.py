@@ -138,8 +138,10 @@ def predict_speed(model: Model, training: Training, gpu: Gpu, rates: Rates = RAT
     micro_steps = training.accumulation + training.pipeline - 1
     likely_s = micro_steps * micro.total_s + optimizer_s + _offload_seconds(model, training, gpu)
     faster, slower = (FASTER_AMD, SLOWER_AMD) if gpu.vendor == "AMD" else (FASTER, SLOWER)
-    step = Interval(likely_s * faster, likely_s, likely_s * slower)
     flops = step_flops(model, training) / training.gpus
+    # No run is faster than the card's peak, whatever the interval would allow.
+    least_s = min(likely_s, max(likely_s * faster, flops / peak))
+    step = Interval(least_s, likely_s, likely_s * slower)
     hardware = flops + recompute_flops(model, training) / training.gpus
     return Speed(
         step_s=step,
