@@ -73,6 +73,9 @@ class Training:
     def __post_init__(self) -> None:
         assert min(self.batch_size, self.sequence_tokens, self.accumulation, self.loss_chunks) > 0
         assert min(self.gpus, self.shards, self.tensor, self.pipeline, self.context) > 0
+        # A split over GPUs that are not there would make anything fit.
+        assert self.tensor * self.pipeline * self.context <= self.gpus
+        assert self.shards * self.tensor * self.pipeline <= self.gpus
         assert self.dtype in DTYPES
         assert self.optimizer in OPTIMIZERS
         assert self.frozen_bits in (0, 4, 8)
