@@ -93,3 +93,15 @@ def test_peaks_are_dense_with_fp32_accumulate() -> None:
 def test_turing_and_older_have_no_bf16() -> None:
     for name in ("k80", "p100", "v100-16gb", "t4", "2080 ti"):
         assert not find_gpu(name).bf16
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [("RTX 4090 24GB", "rtx-4090"), ("T4 16 GB", "t4"), ("L40S-48GB", "l40s")]
+)
+def test_a_name_with_its_own_gigabytes_is_the_card(text: str, name: str) -> None:
+    assert find_gpu(text).name == name
+
+
+def test_a_name_with_other_gigabytes_is_not() -> None:
+    with pytest.raises(NotFound, match="no NVIDIA GeForce RTX 4090 with 48 GB is known"):
+        find_gpu("rtx 4090 48gb")

@@ -53,7 +53,28 @@ def find_gpu(text: str) -> Gpu:
 
     A name that several cards share is refused with the choices: an A100 with 40 GB is not one with 80.
     """
-    return _load(_CATALOG.find(text))
+    try:
+        return _load(_CATALOG.find(text))
+    except NotFound as unknown:
+        return _without_its_size(text, unknown)
+
+
+def _without_its_size(text: str, unknown: NotFound) -> Gpu:
+    """'RTX 4090 24GB': people add the gigabytes where the catalog needs none. They must be the card's own."""
+    size = re.search(r"[\s-]*\b(\d{1,4})\s*(?:gb|gib|g)\b", text, re.IGNORECASE)
+    if unknown.code != "unknown_gpu" or size is None:
+        raise unknown
+    try:
+        card = _load(_CATALOG.find(text[: size.start()] + text[size.end() :]))
+    except NotFound:
+        raise unknown from None
+    if not 0.9 <= card.memory_bytes / GIB / int(size[1]) <= 1.02:
+        raise NotFound(
+            f"no {card.title} with {size[1]} GB is known",
+            hint=f"{card.name} has {card.memory_bytes / GIB:.1f} GiB; `brimful gpus` lists them all",
+            code="unknown_gpu",
+        )
+    return card
 
 
 @cache
