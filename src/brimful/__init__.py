@@ -1,11 +1,13 @@
 """brimful fills the GPUs you already pay for."""
 
-from typing import Any
+TYPE_CHECKING = False  # typing's own takes as long to import as Python takes to start
+if TYPE_CHECKING:
+    from brimful.predict.fit import fit as fit
 
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - what it returns depends on the name asked for
+def __getattr__(name: str) -> object:
     """`brimful.fit`, imported when first asked for: `import brimful` stays light."""
     if name == "fit":
         from brimful.predict.fit import fit
