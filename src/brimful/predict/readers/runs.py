@@ -111,7 +111,7 @@ def understand(row: Row) -> Run:
     gpu = _gpu(reader)
     model = _model(reader)
     try:
-        training = _training(reader, model, gpu)
+        training = _training(reader, model)
     except AssertionError as error:
         raise Skipped(f"the row contradicts itself: {error}") from error
     return Run(model=model, training=training, gpu=gpu, fallbacks=tuple(reader.fallbacks))
@@ -191,9 +191,7 @@ def _model(reader: _Reader) -> Model:
     if re.search(r"classification", name.lower()):
         fields["classes"] = 2
     try:
-        model = _nearest(Model(**fields), reader)
-        # LitGPT keeps an output table of its own even where the weights came tied.
-        return replace(model, tied=False) if "litgpt" in reader.words("source_repo_or_url") else model
+        return _nearest(Model(**fields), reader)
     except AssertionError as error:
         raise Skipped("heads, width and layers do not go together") from error
 
@@ -229,7 +227,7 @@ def _nearest(model: Model, reader: _Reader) -> Model:
 # -- how it is trained ------------------------------------------------------------------------------------
 
 
-def _training(reader: _Reader, model: Model, gpu: Gpu) -> Training:
+def _training(reader: _Reader, model: Model) -> Training:
     fields: dict[str, Any] = {
         "batch_size": reader.whole("micro_batch_per_gpu"),
         "sequence_tokens": reader.whole("seq_len"),
@@ -247,12 +245,6 @@ def _training(reader: _Reader, model: Model, gpu: Gpu) -> Training:
         fields["attention"] = "math"
     if fields["sharding"] == "zero3" and fields["casts"] == "autocast":
         fields["casts"] = "gather"  # FSDP casts the weights as it gathers them
-    # What is published of cards this old was run before PyTorch 2.0, which kept gradients, zeroed.
-    if gpu.year <= 2018 and not fields["keeps_gradients"]:
-        fields["keeps_gradients"] = True
-        reader.assume("gpu", "a run before PyTorch 2.0, whose gradients stay")
-    # LitGPT's commands, told by their optimizer, load the frozen model before sharding it.
-    fields["loads_whole"] = "on adapter only" in reader.words("optimizer")
     return Training(**fields)
 
 
@@ -343,10 +335,9 @@ def _tuning(reader: _Reader) -> dict[str, Any]:
     if re.search(r"\badapter\b", name):
         return {"tuning": "adapter"}
     if re.search(r"\bq?-?lora\b", words) or quantized:
-        # A row rarely says which layers LoRA adapts. PEFT (fp32 adapters) and LitGPT's commands (bnb, or an
-        # optimizer on the adapter only) default to queries and values; recipes mostly take every layer.
-        few = "fp32 adapter" in words or "bnb" in words or "on adapter only" in words
-        return {"tuning": "lora", "targets": 2 if few and "all-linear" not in words else 7}
+        # A row rarely says which layers are adapted. The LoRA paper adapts queries and values, the QLoRA
+        # paper every linear layer; one rule for every source.
+        return {"tuning": "lora", "targets": 7 if quantized or "all-linear" in words else 2}
     if "adapter" in words or "lora" in words:
         return {"tuning": "adapter"}
     return {"tuning": "full"}
