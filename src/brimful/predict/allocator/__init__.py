@@ -1,0 +1,17 @@
+"""PyTorch's caching allocator as a simulation: the same requests give the same addresses and segments."""
+
+from brimful.predict.allocator.caching import Allocator, OutOfMemory
+from brimful.predict.allocator.run import EMPTY_CACHE, FREE, MALLOC, Outcome, Request, run
+from brimful.predict.allocator.settings import Settings
+
+__all__ = [
+    "EMPTY_CACHE",
+    "FREE",
+    "MALLOC",
+    "Allocator",
+    "OutOfMemory",
+    "Outcome",
+    "Request",
+    "Settings",
+    "run",
+]

@@ -1,0 +1,241 @@
+"""The allocator's settings, in the syntax of PYTORCH_CUDA_ALLOC_CONF / PYTORCH_ALLOC_CONF.
+
+Names, ranges and defaults were read in c10/core/AllocatorConfig.{h,cpp} and c10/cuda/CUDAAllocatorConfig.cpp
+(PyTorch 2.5 to 2.13). What only touches pinned host memory or locking changes no device byte: it is
+accepted, and said so in `notes`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from brimful.errors import BadInput, Refused
+from brimful.units import MIB
+
+# Requests between 1 and 10 MiB are cut from segments of this size, so that they share a cudaMalloc.
+LARGE_SEGMENT = 20 * MIB
+# `large_segment_size_mb` must exceed the largest request that is cut from such a segment.
+MIN_LARGE_SEGMENT_MB = 10
+# Sizes from 1 MiB to 64 GiB fall into 16 intervals, one per power of two; the ends take what lies outside.
+DIVISION_INTERVALS = 16
+_FIRST_INTERVAL_BIT = 20
+
+# Accepted and without effect on device bytes: pinned host memory, locks, address space.
+_NO_DEVICE_BYTES = {
+    "pinned_use_cuda_host_register": "pinned host memory",
+    "pinned_use_hip_host_register": "pinned host memory",
+    "pinned_num_register_threads": "pinned host memory",
+    "pinned_use_background_threads": "pinned host memory",
+    "pinned_reserve_segment_size_mb": "pinned host memory",
+    "pinned_free_catch_all": "pinned host memory",
+    "release_lock_on_cudamalloc": "a lock",
+    "release_lock_on_hipmalloc": "a lock",
+    "throw_on_cudamalloc_oom": "when the error is raised, not what is held",
+    "graph_capture_record_stream_reuse": "graph capture over several streams, which is not simulated",
+    "expandable_segments_reserve": "address space, not memory",
+    "expandable_segments_reserve_by_class": "address space, not memory",
+}
+_KNOWN_HINT = (
+    "known options: expandable_segments, max_split_size_mb, max_non_split_rounding_mb, "
+    "garbage_collection_threshold, roundup_power2_divisions, large_segment_size_mb, "
+    "per_process_memory_fraction, backend:native, and the pinned_* options (no effect on the GPU)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What PYTORCH_CUDA_ALLOC_CONF can change about device memory. The defaults are PyTorch's."""
+
+    expandable_segments: bool = False
+    max_split_bytes: int | None = None
+    max_non_split_rounding_bytes: int = LARGE_SEGMENT
+    garbage_collection_threshold: float = 0.0
+    divisions: tuple[int, ...] = ()  # one per interval from 1 MiB up; empty: round to 512 B only
+    large_segment_bytes: int = LARGE_SEGMENT
+    memory_fraction: float | None = None  # also torch.cuda.set_per_process_memory_fraction
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @staticmethod
+    def parse(conf: str) -> Settings:
+        """Settings from `key:value,key:value`; '' is PyTorch's default."""
+        settings = Settings()
+        notes: list[str] = []
+        for key, value in _pairs(conf):
+            if key in _NO_DEVICE_BYTES:
+                notes.append(f"{key} concerns {_NO_DEVICE_BYTES[key]}: device bytes do not depend on it")
+                continue
+            if key not in _READERS:
+                raise BadInput(f"unknown allocator option {key!r} in {conf[:120]!r}", hint=_KNOWN_HINT)
+            settings = replace(settings, **_READERS[key](key, value))
+        if (settings.max_split_bytes or settings.large_segment_bytes) < settings.large_segment_bytes:
+            raise BadInput(
+                f"max_split_size_mb is below large_segment_size_mb ({settings.large_segment_bytes // MIB}): "
+                "a fresh segment would already be too large to split",
+                hint="raise max_split_size_mb or lower large_segment_size_mb",
+            )
+        return replace(settings, notes=tuple(notes))
+
+    def __str__(self) -> str:
+        """The same settings as a string for PYTORCH_CUDA_ALLOC_CONF; '' for the defaults."""
+        parts = []
+        if self.expandable_segments:
+            parts.append("expandable_segments:True")
+        if self.max_split_bytes is not None:
+            parts.append(f"max_split_size_mb:{self.max_split_bytes // MIB}")
+        if self.max_non_split_rounding_bytes != LARGE_SEGMENT:
+            parts.append(f"max_non_split_rounding_mb:{self.max_non_split_rounding_bytes // MIB}")
+        if self.garbage_collection_threshold:
+            parts.append(f"garbage_collection_threshold:{self.garbage_collection_threshold:g}")
+        if self.divisions:
+            parts.append(f"roundup_power2_divisions:{_divisions_text(self.divisions)}")
+        if self.large_segment_bytes != LARGE_SEGMENT:
+            parts.append(f"large_segment_size_mb:{self.large_segment_bytes // MIB}")
+        if self.memory_fraction is not None:
+            parts.append(f"per_process_memory_fraction:{self.memory_fraction:g}")
+        return ",".join(parts)
+
+
+def divisions_for(divisions: tuple[int, ...], nbytes: int) -> int:
+    """Into how many steps the interval of `nbytes` is divided; 0 and 1 mean: not."""
+    interval = nbytes.bit_length() - 1 - _FIRST_INTERVAL_BIT
+    return divisions[min(max(interval, 0), DIVISION_INTERVALS - 1)]
+
+
+def _pairs(conf: str) -> list[tuple[str, str]]:
+    """`a:1,b:[x:1,y:2]` as [('a', '1'), ('b', '[x:1,y:2]')]; blanks are ignored, as PyTorch does."""
+    if len(conf) > 2000:
+        raise BadInput(f"allocator settings of {len(conf):,} characters; 2,000 are plenty")
+    text = re.sub(r"\s+", "", conf)
+    pairs = []
+    while text:
+        match = re.match(r"([^,:\[\]]+):(\[[^\[\]]*\]|[^,:\[\]]+)(?:,|$)", text)
+        if match is None:
+            raise BadInput(
+                f"cannot read allocator settings from {text[:60]!r} on",
+                hint="write key:value pairs with commas between, as in PYTORCH_CUDA_ALLOC_CONF: "
+                "expandable_segments:True,max_split_size_mb:128",
+            )
+        pairs.append((match[1], match[2]))
+        text = text[match.end() :]
+    return pairs
+
+
+def _whole(key: str, value: str, *, at_least: int) -> int:
+    number = int(value) if value.isascii() and value.isdigit() and len(value) < 16 else -1
+    if number < at_least:
+        raise BadInput(f"{key} is {value[:40]!r}; it must be a whole number of at least {at_least}")
+    return number
+
+
+def _fraction(key: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not 0.0 < number <= 1.0:
+        raise BadInput(f"{key} is {value[:40]!r}; it must lie above 0 and not above 1")
+    return number
+
+
+def _expandable(key: str, value: str) -> dict[str, Any]:
+    if value not in ("True", "False"):
+        raise BadInput(f"{key} is {value[:40]!r}; PyTorch takes True or False, written so")
+    return {"expandable_segments": value == "True"}
+
+
+def _max_split(key: str, value: str) -> dict[str, Any]:
+    return {"max_split_bytes": _whole(key, value, at_least=LARGE_SEGMENT // MIB) * MIB}
+
+
+def _non_split_rounding(key: str, value: str) -> dict[str, Any]:
+    return {"max_non_split_rounding_bytes": _whole(key, value, at_least=LARGE_SEGMENT // MIB) * MIB}
+
+
+def _large_segment(key: str, value: str) -> dict[str, Any]:
+    return {"large_segment_bytes": _whole(key, value, at_least=MIN_LARGE_SEGMENT_MB + 1) * MIB}
+
+
+def _threshold(key: str, value: str) -> dict[str, Any]:
+    threshold = _fraction(key, value)
+    if threshold == 1.0:
+        raise BadInput(f"{key} is {value[:40]!r}; it must lie between 0 and 1, both excluded")
+    return {"garbage_collection_threshold": threshold}
+
+
+def _memory_fraction(key: str, value: str) -> dict[str, Any]:
+    return {"memory_fraction": _fraction(key, value)}
+
+
+def _backend(key: str, value: str) -> dict[str, Any]:
+    if value == "native":
+        return {}
+    if value in ("cudaMallocAsync", "hipMallocAsync"):
+        raise Refused(
+            f"{key}:{value} hands every request to the driver's own pool, which PyTorch does not manage and "
+            "whose rules are not published: it cannot be simulated",
+            hint="leave `backend` out to see what PyTorch's native allocator would do with the same requests",
+            code="backend_not_simulated",
+        )
+    raise BadInput(
+        f"unknown allocator backend {value[:40]!r}", hint="PyTorch knows native and cudaMallocAsync"
+    )
+
+
+def _divisions(key: str, value: str) -> dict[str, Any]:
+    """`4`, or `[256:1,512:2,>:4]`: sizes in MiB, each entry for one power of two.
+
+    The first entry also holds for everything below it, `>` for everything above the last one; a power of
+    two that is not named stays undivided.
+    """
+    if not value.startswith("["):
+        return {"divisions": (_division(key, value, at_least=1),) * DIVISION_INTERVALS}
+    divisions = [0] * DIVISION_INTERVALS
+    last = 0
+    for number, entry in enumerate(value[1:-1].split(",")):
+        size, colon, steps = entry.partition(":")
+        if not colon:
+            raise BadInput(
+                f"{key} has the entry {entry[:40]!r}; it must read size:divisions",
+                hint="for example roundup_power2_divisions:[256:1,512:2,1024:4,>:8], sizes in MiB",
+            )
+        parts = _division(key, steps, at_least=0)
+        if size == ">":
+            divisions[last:] = [parts] * (DIVISION_INTERVALS - last)
+            continue
+        mib = _whole(key, size, at_least=1)
+        if mib & (mib - 1):
+            raise BadInput(f"{key} names an interval of {mib} MiB; intervals begin at powers of two")
+        last = min(mib.bit_length() - 1, DIVISION_INTERVALS - 1)
+        if number == 0:
+            divisions[:last] = [parts] * last
+        divisions[last] = parts
+    return {"divisions": tuple(divisions)}
+
+
+def _division(key: str, value: str, *, at_least: int) -> int:
+    parts = _whole(key, value, at_least=at_least)
+    if parts & (parts - 1):
+        raise BadInput(f"{key} asks for {parts} divisions; PyTorch takes powers of two")
+    return parts
+
+
+def _divisions_text(divisions: tuple[int, ...]) -> str:
+    if len(set(divisions)) == 1 and divisions[0]:
+        return str(divisions[0])
+    return "[" + ",".join(f"{1 << i}:{parts}" for i, parts in enumerate(divisions)) + "]"
+
+
+_READERS: dict[str, Callable[[str, str], dict[str, Any]]] = {
+    "expandable_segments": _expandable,
+    "max_split_size_mb": _max_split,
+    "max_non_split_rounding_mb": _non_split_rounding,
+    "garbage_collection_threshold": _threshold,
+    "roundup_power2_divisions": _divisions,
+    "large_segment_size_mb": _large_segment,
+    "per_process_memory_fraction": _memory_fraction,
+    "backend": _backend,
+}
