@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
+from brimful.adapters.stores import sql
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BadInput, WorldFailed
 from brimful.fleet.events import CancelRequested, Event, JobSubmitted
 from tests.builders import a_job
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'log.db'}"
-        return
-    url = request.getfixturevalue("postgres_url")
-    admin = sa.create_engine(url, isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        connection.execute(sa.text("DROP TABLE IF EXISTS events, brimful"))
-    yield url
-    admin.dispose()
 
 
 def submitted(*names: str) -> list[Event]:
@@ -72,7 +60,7 @@ def test_of_many_writers_exactly_one_is_next(url: str) -> None:
 
 def test_a_database_of_a_newer_brimful_is_refused(url: str) -> None:
     SqlStore(url).close()
-    _run(url, "UPDATE brimful SET value = '99'")
+    _run(url, "UPDATE brimful SET value = '99' WHERE key = 'schema'")
     with pytest.raises(WorldFailed, match="schema 99"):
         SqlStore(url)
 
@@ -181,6 +169,52 @@ def test_the_database_file_is_the_owners_alone(tmp_path: Path) -> None:
         modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob(f"{name}*")}
         assert modes == {name: 0o600, f"{name}-wal": 0o600, f"{name}-shm": 0o600}
         store.close()
+
+
+def test_a_locked_database_says_so_and_loses_nothing(tmp_path: Path) -> None:
+
+    store = SqlStore(f"sqlite:///{tmp_path / 'log.db'}")
+    assert store.append(submitted("a"), after=0)
+    with store.reading() as connection:  # so that the test need not wait for five seconds
+        connection.exec_driver_sql("PRAGMA busy_timeout=50")
+    other = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(WorldFailed, match="database is locked") as caught:
+        store.append(submitted("b"), after=1)
+    assert caught.value.code == "database_failed"
+    assert store.since(0) == submitted("a"), "readers do not wait for a writer"
+    other.execute("ROLLBACK")
+    other.close()
+    assert store.append(submitted("b"), after=1)
+    store.close()
+
+
+def test_a_full_disk_says_so_and_loses_nothing(tmp_path: Path) -> None:
+    store = SqlStore(f"sqlite:///{tmp_path / 'log.db'}")
+    assert store.append(submitted("a"), after=0)
+    with store.reading() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(WorldFailed, match="full") as caught:
+        store.append(submitted(*(f"job-{i}" for i in range(2000))), after=1)
+    assert "not full" in caught.value.hint
+    assert store.since(0) == submitted("a")
+    with store.reading() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count=1000000")
+    assert store.append(submitted("b"), after=1)
+    store.close()
+
+
+def test_a_long_log_is_read_piece_by_piece(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql, "CHUNK", 2)
+    store = SqlStore(url)
+    assert store.append(submitted("a", "b", "c"), after=0)
+    assert store.since(0) == submitted("a", "b")
+    assert store.since(2) == submitted("c")
+    assert store.since(3) == []
+    assert [row["kind"] for row in store.records(1, 9)] == ["JobSubmitted"] * 2
+    assert store.records(1, 1)[0]["body"]["job"]["job"] == "b"
+    store.close()
 
 
 def _run(url: str, statement: str) -> None:

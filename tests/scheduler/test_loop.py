@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 from brimful.errors import WorldFailed
 from brimful.fleet.events import CancelRequested, Event, JobSubmitted, LeaseEnded, LeaseGranted
@@ -191,3 +192,65 @@ def test_a_site_that_is_no_longer_set_up_leaves_and_its_jobs_stay_known() -> Non
     assert "no engine is set up for site here" in result.problems["here"]
     assert world.fleet.nodes == {}
     assert world.phase("a") == "starting"
+
+
+def test_a_site_that_falls_silent_and_answers_again_is_in_the_log_once_each() -> None:
+    world = World().submit("a")
+    world.tick()
+    world.engine.broken = WorldFailed("no route to host")
+    for _ in range(3):
+        world.tick()
+    assert world.fleet.silent["here"].reason == "no route to host"
+    world.engine.broken = None
+    for _ in range(3):
+        world.tick()
+    assert world.fleet.silent == {}
+    kinds = [type(event).__name__ for event in world.store.log]
+    assert (kinds.count("SiteLost"), kinds.count("SiteFound")) == (1, 1)
+
+
+def two_sites() -> tuple[Ports, Fleet, dict[str, ScriptedEngine]]:
+    engines = {}
+    for site in ("east", "west"):
+        node = replace(a_node(f"{site}-0", gpus=1), site=site)
+        engines[site] = ScriptedEngine(node)
+        engines[site].site = site
+    return Ports(store=MemoryStore(), engines=engines, clearing=PostedPrice()), Fleet(), engines
+
+
+def test_a_job_does_not_go_straight_back_to_the_site_that_failed_it() -> None:
+    ports, fleet, engines = two_sites()
+    ports.store.append([JobSubmitted(at_s=0, job=a_job("a", retries=9))], after=0)
+    seen = []
+    for now_s in (1, 2, 3):
+        tick(fleet, ports, Rules(), now_s=now_s)
+        lease = fleet.jobs["a"].leases[-1]
+        seen.append(lease.site)
+        engines[lease.site].sees[lease.lease] = Observation(
+            lease=lease.lease, state="ended", started_s=now_s, ended_s=now_s, exit_code=1
+        )
+        assert lease.lease == f"a.{now_s}"
+        tick(fleet, ports, Rules(), now_s=now_s)
+    assert seen[0] != seen[1] != seen[2]
+
+
+def test_it_waits_for_another_site_and_goes_back_after_a_while() -> None:
+    ports, fleet, engines = two_sites()
+    jobs = [a_job("a", retries=9), a_job("b")]
+    ports.store.append([JobSubmitted(at_s=0, job=job) for job in jobs], after=0)
+    tick(fleet, ports, Rules(), now_s=0)
+    site = fleet.jobs["a"].leases[0].site
+    engines[site].sees["a.1"] = Observation(lease="a.1", state="ended", started_s=0, ended_s=0, exit_code=1)
+    plan = tick(fleet, ports, Rules(), now_s=1).plan
+    assert f"not back to {site}, where it has just failed, for 119 s" in plan.waits["a"]
+    assert plan.look_again_s == 120
+    assert tick(fleet, ports, Rules(), now_s=119).plan.starts == []
+    assert [start.job for start in tick(fleet, ports, Rules(), now_s=120).plan.starts] == ["a"]
+
+
+def test_where_there_is_only_one_site_it_goes_back_at_once() -> None:
+    world = World()
+    world.store.append([JobSubmitted(at_s=0, job=a_job("a", retries=1))], after=0)
+    world.tick()
+    world.engine.sees["a.1"] = Observation(lease="a.1", state="ended", started_s=2, ended_s=3, exit_code=1)
+    assert [start.lease for start in world.tick().plan.starts] == ["a.2"]

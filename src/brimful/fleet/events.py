@@ -116,6 +116,25 @@ class LeaseEnded:
     requeue: bool = False  # True: it failed, and its job has tries left
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteLost:
+    """The site does not answer: what runs there is unknown. It is neither ended nor started elsewhere."""
+
+    version: ClassVar[int] = 1
+    at_s: int
+    site: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteFound:
+    """The site answers again."""
+
+    version: ClassVar[int] = 1
+    at_s: int
+    site: str
+
+
 Event = (
     NodeJoined
     | NodeLeft
@@ -125,6 +144,8 @@ Event = (
     | LeaseStarted
     | LeaseEnding
     | LeaseEnded
+    | SiteLost
+    | SiteFound
 )
 
 KINDS: dict[str, type[Any]] = {
@@ -138,6 +159,8 @@ KINDS: dict[str, type[Any]] = {
         LeaseStarted,
         LeaseEnding,
         LeaseEnded,
+        SiteLost,
+        SiteFound,
     )
 }
 
@@ -157,7 +180,7 @@ def from_record(kind: str, version: int, body: dict[str, Any]) -> Event:
         )
     filled = dict(body)  # what an older version did not write has its default
     if kind == "JobSubmitted":
-        filled["job"] = _job_from(filled["job"])
+        filled["job"] = job_from_record(filled["job"])
     elif kind == "LeaseGranted":
         filled["gpus"] = tuple(filled["gpus"])
         filled["rest"] = tuple((node, tuple(gpus)) for node, gpus in filled.get("rest", ()))
@@ -167,7 +190,7 @@ def from_record(kind: str, version: int, body: dict[str, Any]) -> Event:
     return event
 
 
-def _job_from(body: dict[str, Any]) -> Job:
+def job_from_record(body: dict[str, Any]) -> Job:
     """JSON knows only lists; the noun is hashable and so holds tuples."""
     filled = dict(body)
     filled["gpu_types"] = tuple(filled["gpu_types"])

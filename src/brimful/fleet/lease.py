@@ -64,6 +64,9 @@ class JobState:
     run_s: int = 0  # seconds on the bills of the leases that have ended
     failures: int = 0
     preemptions: int = 0
+    # The site that failed or evicted it last, and until when it goes elsewhere if there is an elsewhere.
+    avoid_site: str = ""
+    avoid_until_s: int = 0
     ended_s: int | None = None
     exit_code: int | None = None
     reason: str = ""

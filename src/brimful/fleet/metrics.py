@@ -26,20 +26,21 @@ class Metrics:
 def measure(fleet: Fleet, *, now_s: int) -> Metrics:
     """The fleet's record from its first submit until now, or until the last job's end if all are over.
 
-    Leaves out: useful share and lost work, which need speeds per GPU type and checkpoints.
+    Leaves out: useful share and lost work, which need speeds per GPU type and checkpoints; and, in the times,
+    jobs that have left memory (`Fleet.keep`).
     """
     states = list(fleet.jobs.values())
     jcts = [s.ended_s - s.submitted_s for s in states if s.phase == "finished" and s.ended_s is not None]
     waits = [s.first_start_s - s.submitted_s for s in states if s.first_start_s is not None]
-    first_s = min((s.submitted_s for s in states), default=now_s)
+    first_s = now_s if fleet.first_submit_s is None else fleet.first_submit_s
     ends = [s.ended_s for s in states if s.ended_s is not None]
     all_over = len(ends) == len(states)
-    last_s = max(ends, default=now_s) if all_over else now_s
-    gpu_s = sum(lease.size * lease.billed_s(now_s) for lease in fleet.leases.values())
+    last_s = max([*ends, fleet.past.last_end_s]) if states and all_over else now_s
+    gpu_s = fleet.past.gpu_s + sum(lease.size * lease.billed_s(now_s) for lease in fleet.leases.values())
     there_s = fleet.gpu_s(last_s) - fleet.gpu_s_before_jobs
     return Metrics(
-        jobs=len(states),
-        finished=len(jcts),
+        jobs=fleet.past.jobs + len(states),
+        finished=fleet.past.finished + len(jcts),
         mean_jct_s=_mean(jcts),
         p50_jct_s=percentile(jcts, 50),
         p99_jct_s=percentile(jcts, 99),

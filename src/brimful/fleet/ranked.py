@@ -89,6 +89,12 @@ class Ranked:
         self._states: dict[str, JobState] = {}
         self._orders: dict[Hashable, Order] = {}
 
+    def __getstate__(self) -> tuple[dict[str, JobState]]:
+        return (self._states,)  # the orders hold functions, and are sorted again when they are asked for
+
+    def __setstate__(self, state: tuple[dict[str, JobState]]) -> None:
+        (self._states,), self._orders = state, {}
+
     def __len__(self) -> int:
         return len(self._states)
 

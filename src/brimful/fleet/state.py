@@ -10,7 +10,9 @@ Only `Fleet.apply` writes. Everything else reads, so any number can be traced to
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 
 from brimful.fleet.capacity import Capacity
 from brimful.fleet.events import (
@@ -23,6 +25,8 @@ from brimful.fleet.events import (
     LeaseStarted,
     NodeJoined,
     NodeLeft,
+    SiteFound,
+    SiteLost,
 )
 from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.lease import JobState, Lease
@@ -31,16 +35,55 @@ from brimful.fleet.ranked import Ranked
 from brimful.fleet.usage import Usage
 from brimful.units import HOUR_S
 
-__all__ = ["OVER", "Fleet", "JobState", "Lease", "Node", "Pool"]
+__all__ = ["OVER", "Fleet", "JobState", "Lease", "Left", "Node", "Pool"]
+
+# A site that failed or evicted a job is not asked again for so long, twice as long each time.
+AVOID_S, AVOID_DOUBLINGS = 120, 4
 
 OVER = frozenset({"finished", "failed", "stopped", "cancelled"})
 
 
-class Fleet:
-    """Nodes, jobs and leases after the first `seq` events of the log."""
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A job that has left memory with the event of this number."""
 
-    def __init__(self) -> None:
+    seq: int
+    state: JobState
+
+
+@dataclass(slots=True)
+class Past:
+    """What the jobs that have left memory add up to."""
+
+    jobs: int = 0
+    finished: int = 0
+    gpu_s: int = 0
+    last_end_s: int = 0
+
+    def add(self, state: JobState) -> None:
+        assert state.ended_s is not None, "only what is over leaves"
+        self.jobs += 1
+        self.finished += state.phase == "finished"
+        self.gpu_s += sum(lease.size * lease.billed_s(state.ended_s) for lease in state.leases)
+        self.last_end_s = max(self.last_end_s, state.ended_s)
+
+
+class Fleet:
+    """Nodes, jobs and leases after the first `seq` events of the log.
+
+    With `keep`, jobs that are over leave memory once so many newer ones are over; whoever reads `leaving`
+    puts them where history is kept. Without it, as a rehearsal wants, all of them stay.
+    """
+
+    def __init__(self, *, keep: int | None = None) -> None:
         self.seq = 0
+        self._keep = keep
+        self._over: deque[str] = deque()  # jobs that are over, in the order they ended
+        self.leaving: dict[str, Left] = {}  # gone from `jobs`, and not yet known to be kept elsewhere
+        self.submitted = 0  # jobs ever; the next one's serial
+        self.first_submit_s: int | None = None
+        self.past = Past()
+        self.silent: dict[str, SiteLost] = {}  # sites that do not answer
         self.nodes: dict[str, Node] = {}
         self.nodes_changed = 0  # `seq` of the last event about a node: what is derived from nodes may be kept
         self.jobs: dict[str, JobState] = {}
@@ -101,6 +144,10 @@ class Fleet:
                 self._leave(node, at_s=event.at_s)
             case CancelRequested():
                 self._cancel(event)
+            case SiteLost(site=site):
+                self.silent[site] = event
+            case SiteFound(site=site):
+                self.silent.pop(site, None)
         self.seq += 1
 
     def gpu_s(self, now_s: int) -> int:
@@ -133,20 +180,22 @@ class Fleet:
         job = event.job
         assert job.job not in self.jobs, f"{job.job} was submitted twice"
         assert job.gpu_milli == WHOLE_GPU or job.gpus == 1, "only a share of one GPU can be asked for"
-        if not self.jobs:
+        if not self.submitted:
             self.gpu_s_before_jobs = self.gpu_s(event.at_s)
+            self.first_submit_s = event.at_s
         shape = self._shapes.setdefault(shape_of(job), len(self._shapes))
         if shape == len(self._of_shape):
             self._of_shape.append(job)
         state = JobState(
             job=job,
-            serial=len(self.jobs),
+            serial=self.submitted,
             shape=shape,
             phase="waiting",
             submitted_s=event.at_s,
             leases=[],
             waiting_since_s=event.at_s,
         )
+        self.submitted += 1
         self.jobs[job.job] = state
         self.waiting.add(state)
 
@@ -155,6 +204,7 @@ class Fleet:
         if state.phase == "waiting":
             self.waiting.remove(state)
             state.phase, state.ended_s, state.reason = "cancelled", event.at_s, "cancelled while waiting"
+            self._is_over(state)
         elif state.phase not in OVER:
             state.cancel_requested = True
             if state.phase != "stopping":
@@ -242,6 +292,8 @@ class Fleet:
         state.run_s += lease.billed_s(event.at_s)
         if not stopped and event.exit_code != 0:
             state.failures += 1
+            state.avoid_site = lease.site
+            state.avoid_until_s = event.at_s + AVOID_S * 2 ** min(state.failures - 1, AVOID_DOUBLINGS)
         if (lease.requeue or event.requeue) and not state.cancel_requested:
             state.phase = "waiting"
             state.waiting_since_s = event.at_s
@@ -254,6 +306,18 @@ class Fleet:
             state.phase = "stopped"  # whatever it said on its way out: it was not done
         else:
             state.phase = "finished" if event.exit_code == 0 else "failed"
+        self._is_over(state)
+
+    def _is_over(self, state: JobState) -> None:
+        if self._keep is None:
+            return
+        self._over.append(state.job.job)
+        while len(self._over) > self._keep:
+            left = self.jobs.pop(self._over.popleft())
+            for lease in left.leases:
+                del self.leases[lease.lease]
+            self.leaving[left.job.job] = Left(seq=self.seq + 1, state=left)
+            self.past.add(left)
 
     def _use(self, job: Job, gpus: int, *, at_s: int) -> None:
         usage = self.usage.get(job.queue or job.tenant)

@@ -20,6 +20,8 @@ from brimful.fleet.events import (
     LeaseStarted,
     NodeJoined,
     NodeLeft,
+    SiteFound,
+    SiteLost,
 )
 from brimful.fleet.job import Job
 from brimful.units import HOUR_S
@@ -102,8 +104,21 @@ class Ledger:
                 self._cancelled.add(name)
                 if name not in self._open:
                     self._void(at_s, self._jobs[name])
-            case NodeLeft():
+            case NodeLeft() | SiteLost() | SiteFound():
                 pass
+
+    def forget(self, job: str) -> int:
+        """Drop what is kept about a job that is over, and say what it cost: its transfers are history."""
+        self._jobs.pop(job, None)
+        self._cancelled.discard(job)
+        hold = f"hold:{job}"
+        if not self.balance(hold):
+            self.balances.pop(hold, None)
+        return self.spent_microusd.pop(job, 0)
+
+    def forget_transfers(self, *, keep: int) -> None:
+        """Keep the newest in memory; the event log rebuilds the others."""
+        del self.transfers[:-keep]
 
     def _post(self, event: LeaseEnded) -> None:
         meter = self._meters.pop(event.lease)

@@ -45,6 +45,7 @@ class _Turn:
     targets: dict[str, Pool | None] | None = None  # at a review of a mixed fleet: each job's pool
     closed: set[Pool] = field(default_factory=set)  # pools where a blocked job lets nobody pass
     blocked: JobState | None = None  # the first that waits although waiting helps
+    avoided_until_s: list[int] = field(default_factory=list)  # when jobs may go back to a site that failed
 
 
 def decide(
@@ -100,9 +101,14 @@ def _walk(turn: _Turn) -> None:
         if turn.closed and not pools:
             heads.skip_group()
             continue
-        parts = None if _not_now(turn, state) else _find(turn, state, pools)
+        elsewhere = _elsewhere(turn, state, pools)
+        parts = None if _not_now(turn, state) else _find(turn, state, elsewhere)
         if parts is not None:
             _start(turn, state, parts)
+            heads.next()
+            continue
+        if len(elsewhere) < len(pools):  # others of its shape may go where it may not, and none waits for it
+            turn.avoided_until_s.append(state.avoid_until_s)
             heads.next()
             continue
         if _can_help(turn, state, pools):
@@ -152,6 +158,11 @@ def _place_settled(turn: _Turn, targets: Mapping[str, Pool | None]) -> None:
         pool = targets[state.job.job]
         if pool is None or _not_now(turn, state):
             continue
+        if state.avoid_site and pool not in _elsewhere(
+            turn, state, allowed_pools(state.job, turn.draft, turn.prices)
+        ):
+            turn.avoided_until_s.append(state.avoid_until_s)
+            continue
         parts = place(state.job, turn.draft, pool)
         if parts is not None:
             _start(turn, state, parts)
@@ -191,6 +202,14 @@ class _Pools(dict[int, list[Pool]]):
         pools = allowed_pools(turn.fleet.job_of_shape(shape), turn.draft, turn.prices)
         self[shape] = pools
         return pools
+
+
+def _elsewhere(turn: _Turn, state: JobState, pools: list[Pool]) -> list[Pool]:
+    """The pools without the site that has just failed or evicted this job, if others could hold it."""
+    if not state.avoid_site or turn.now_s >= state.avoid_until_s:
+        return pools
+    others = [pool for pool in pools if pool.site != state.avoid_site]
+    return others if others and _can_help(turn, state, others) else pools
 
 
 def _find(turn: _Turn, state: JobState, pools: list[Pool]) -> Parts | None:
@@ -294,6 +313,7 @@ def _look_again_s(turn: _Turn) -> int | None:
     limit = turn.fleet.next_limit_s(turn.now_s)
     if limit is not None:
         times.append(limit)
+    times += turn.avoided_until_s
     waiting = len(turn.fleet.waiting) - len(turn.starts)
     changing = waiting and (turn.rules.preempt == "index" or turn.rules.off_peak)
     if changing or (len(turn.fleet.open_leases) and is_mixed(turn.fleet, turn.rules)):
@@ -324,6 +344,9 @@ def _reasons(turn: _Turn, unreachable: Collection[str]) -> Reasons:
         if cell is not None and cell.victims:
             return f"{reason}; {', '.join(lease.job for lease in cell.victims)} will stop for it"
         held_back = _not_now(turn, state)
+        if held_back is None and len(_elsewhere(turn, state, pools)) < len(pools):
+            left_s = state.avoid_until_s - turn.now_s
+            held_back = f"{reason}; not back to {state.avoid_site}, where it has just failed, for {left_s} s"
         if held_back is not None:
             return held_back
         passed = turn.rules.backfill == "none" and blocked is not None and blocked is not state

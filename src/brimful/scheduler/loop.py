@@ -20,11 +20,13 @@ from brimful.fleet.events import (
     LeaseStarted,
     NodeJoined,
     NodeLeft,
+    SiteFound,
+    SiteLost,
 )
 from brimful.fleet.state import Fleet, JobState, Lease, Node
 from brimful.scheduler.cycle import decide
 from brimful.scheduler.plan import Plan
-from brimful.scheduler.ports import CannotStart, Engine, Observation, Ports
+from brimful.scheduler.ports import CannotStart, Carries, Engine, Observation, Ports
 from brimful.scheduler.rules import Rules
 
 # Another writer can get in between reading and writing only so often before something is badly wrong.
@@ -61,8 +63,9 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
 
 
 def catch_up(fleet: Fleet, ports: Ports) -> None:
-    for event in ports.store.since(fleet.seq):
-        fleet.apply(event)
+    while events := ports.store.since(fleet.seq):
+        for event in events:
+            fleet.apply(event)
 
 
 def _record(fleet: Fleet, ports: Ports, events: list[Event]) -> bool:
@@ -85,7 +88,11 @@ def _observe(fleet: Fleet, ports: Ports, problems: dict[str, str], *, now_s: int
         except BrimfulError as error:
             # Unreachable is not ended: its jobs are unknown, and nothing of theirs starts elsewhere.
             problems[site] = error.problem
+            if site not in fleet.silent:
+                yield SiteLost(at_s=now_s, site=site, reason=error.problem)
             continue
+        if site in fleet.silent:
+            yield SiteFound(at_s=now_s, site=site)
         agreed = ports.agreed.get(site)
         if agreed is None or agreed[0] is not nodes or agreed[1] != fleet.nodes_changed:
             here = {node.node: node if node.site == site else replace(node, site=site) for node in nodes}
@@ -162,8 +169,9 @@ def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, str], *, 
         if engine is None:
             problems[lease.site] = f"no engine is set up for site {lease.site}, where {lease.job} holds GPUs"
             continue
+        ports.may_act()
         try:
-            _act_on(lease, fleet, engine, rules)
+            _act_on(lease, fleet, ports, engine, rules)
         except CannotStart as error:
             if lease.phase == "granted":
                 failed.append(
@@ -182,9 +190,22 @@ def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, str], *, 
     _record(fleet, ports, failed)
 
 
-def _act_on(lease: Lease, fleet: Fleet, engine: Engine, rules: Rules) -> None:
+def _act_on(lease: Lease, fleet: Fleet, ports: Ports, engine: Engine, rules: Rules) -> None:
     if lease.phase == "granted":
-        job = fleet.jobs[lease.job].job
+        state = fleet.jobs[lease.job]
+        job = state.job
+        before = ports.engines.get(_ran_last_at(state))
+        if before is not None and before is not engine and isinstance(before, Carries):
+            if not isinstance(engine, Carries):
+                raise CannotStart(
+                    f"site {lease.site} cannot fetch the checkpoint of {job.job} from {before.site}"
+                )
+            engine.start_from(lease.lease, before.checkpoints(job.job))
         engine.start(lease.lease, job, node=lease.node, gpus=lease.gpus, rest=lease.rest)
     else:
         engine.stop(lease.lease, grace_s=rules.grace_s)
+
+
+def _ran_last_at(state: JobState) -> str:
+    """The site where the job last ran; empty where it never did."""
+    return next((each.site for each in reversed(state.leases) if each.started_s is not None), "")

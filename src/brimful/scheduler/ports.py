@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from brimful.errors import Refused
 from brimful.fleet.events import Event, Parts
@@ -16,7 +16,7 @@ class Store(Protocol):
     """The event log."""
 
     def since(self, seq: int) -> Sequence[Event]:
-        """Every event after the first `seq`, in order."""
+        """Events after the first `seq`, in order: all of them or the first many, and none only at the end."""
 
     def append(self, events: Sequence[Event], *, after: int) -> bool:
         """Write all of them right after the first `after` events, or none and say False.
@@ -66,6 +66,17 @@ class Engine(Protocol):
         """News of these leases. One that has not changed since it was last told may be left out."""
 
 
+@runtime_checkable
+class Carries(Protocol):
+    """An engine whose jobs keep checkpoints where another engine can fetch them."""
+
+    def checkpoints(self, job: str) -> str:
+        """Where this site keeps the job's checkpoints."""
+
+    def start_from(self, lease: str, checkpoints: str) -> None:
+        """Before `start`: the lease is to go on from what another site has kept, if that is newer."""
+
+
 class Clearing(Protocol):
     def clear(self, fleet: Fleet, *, now_s: int) -> Mapping[Pool, int]:
         """The price of each pool now, in micro-dollars per GPU-hour."""
@@ -76,8 +87,10 @@ class Ports:
     store: Store
     engines: Mapping[str, Engine]  # by site
     clearing: Clearing
-    # The list each engine last gave and the state of the log it was found to agree with: an engine that
-    # gives it again has no news, and comparing ten thousand nodes at every tick is most of a tick.
+    # Raises where this server may not act (any more). Asked before each act.
+    may_act: Callable[[], object] = lambda: None
     # What engines told and the log does not hold yet: a write that failed must not lose it.
     unrecorded: dict[str, list[Observation]] = field(default_factory=dict)
+    # The list each engine last gave and the state of the log it was found to agree with: an engine that
+    # gives it again has no news, and comparing ten thousand nodes at every tick is most of a tick.
     agreed: dict[str, tuple[Sequence[Node], int]] = field(default_factory=dict)

@@ -22,6 +22,7 @@ from brimful import __version__
 from brimful.adapters.engines.found import Found, found_gpus
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.files import read_json, write_atomically, write_json
+from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.fleet.state import Node
@@ -47,7 +48,13 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         engine = _local_engine(settings)
         store = SqlStore(settings.database_url)
         store.claim(engine.identity, folder=settings.folder)
-        service = Service(store, engine, Rules(grace_s=settings.grace_s), tick_s=settings.tick_s)
+        service = Service(
+            store,
+            engine,
+            Rules(grace_s=settings.grace_s),
+            leadership=Leadership(store),
+            tick_s=settings.tick_s,
+        )
         app = make_app(service, token)
         service.start()
         url = f"http://{_bracketed(settings.host)}:{listener.getsockname()[1]}"

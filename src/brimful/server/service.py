@@ -4,6 +4,8 @@ The loop has a state of its own, so that it may take its time with engines and d
 reads from the log or writes to it is folded into a second one, which all readers share: nobody who only looks
 waits for the world. Two locks: `_turn` for one look of the loop at a time, and `_lock`, short and never held
 over I/O, for what readers see.
+
+Several servers may share one database. All of them answer and take jobs in; one of them, the leader, acts.
 """
 
 from __future__ import annotations
@@ -16,6 +18,10 @@ from dataclasses import replace
 from typing import TypeVar
 
 from brimful.adapters.capabilities import Complains, KeepsEnvironments, KeepsLogs, LogPiece
+from brimful.adapters.stores import snapshot
+from brimful.adapters.stores.leader import Leadership
+from brimful.adapters.stores.past import PastJob
+from brimful.adapters.stores.sql import LostLead, SqlStore
 from brimful.errors import BrimfulError, NotFound, Refused, WorldFailed
 from brimful.fleet.events import (
     CancelRequested,
@@ -40,6 +46,8 @@ log = logging.getLogger("brimful")
 E = TypeVar("E", bound=Event)
 
 CHANGING_S = 0.2  # while something starts or stops, look more often: somebody is watching
+SEEK_S = 1.5  # how often a server says that it leads, or looks whether it may
+LEAVING = 500  # jobs that have left memory are looked for among past ones once so many have
 SILENT_S = 60  # a loop that has not come round for so long is in trouble, whatever it says
 
 
@@ -49,14 +57,24 @@ class Service:
     def __init__(
         self,
         store: Store,
-        engine: Engine,
+        engines: Engine | Sequence[Engine],
         rules: Rules,
         *,
+        leadership: Leadership | None = None,
         tick_s: float = 1.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """Without a `leadership` it is alone, and leads."""
+        self.store = store
+        self._leadership = leadership
         self._store = _Told(store, self._fold)
-        self._ports = Ports(store=self._store, engines={engine.site: engine}, clearing=PostedPrice())
+        mine = _Told(_Fenced(store, leadership), self._fold) if leadership is not None else self._store
+        self._ports = Ports(
+            store=mine,
+            engines={each.site: each for each in (engines if isinstance(engines, Sequence) else [engines])},
+            clearing=PostedPrice(),
+            may_act=self._may_act,
+        )
         self._rules = rules
         self._tick_s = tick_s
         self._clock = clock
@@ -66,13 +84,14 @@ class Service:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._loops = Fleet()  # the loop's own, under `_turn`
+        self._seeker: threading.Thread | None = None
+        self._loops = Fleet(keep=snapshot.KEEP)  # the loop's own, under `_turn`
+        self._snapshot_seq = 0
         self._came_round_s = time.monotonic()
         self._trouble = ""  # why the last tick failed, empty while all is well
         self.last = Tick(plan=Plan())
         # What readers see, under `_lock`.
-        self.fleet = Fleet()
-        self.ledger = Ledger()
+        self._seen = snapshot.Fold()
         self._reasons: tuple[tuple[int, int], Plan] | None = None
         self._prices = PostedPrice()
 
@@ -87,7 +106,7 @@ class Service:
         public = replace(job, env=tuple((key, "") for key, _ in job.env)) if keepers else job
 
         def event() -> JobSubmitted:
-            return JobSubmitted(at_s=self.now_s(), job=replace(public, job=f"job-{len(self.fleet.jobs) + 1}"))
+            return JobSubmitted(at_s=self.now_s(), job=replace(public, job=f"job-{self.fleet.submitted + 1}"))
 
         def keep(submitted: JobSubmitted) -> None:
             for engine in keepers:
@@ -115,13 +134,65 @@ class Service:
 
     def job(self, name: str) -> JobState:
         with self._lock:
-            if name not in self.fleet.jobs:
-                raise NotFound(f"there is no job {name[:100]!r}", hint="`brimful jobs` lists them")
-            return self.fleet.jobs[name]
+            if name in self.fleet.jobs:
+                return self.fleet.jobs[name]
+            if name in self.fleet.leaving:
+                return self.fleet.leaving[name].state
+        past = self.store.past_job(name) if isinstance(self.store, SqlStore) else None
+        if past is None:
+            raise NotFound(f"there is no job {name[:100]!r}", hint="`brimful jobs` lists them")
+        return past.state
+
+    def past_jobs(
+        self, *, before_serial: int | None = None, limit: int = 200, tenant: str | None = None
+    ) -> list[PastJob]:
+        """Jobs that have left memory, newest first, with what they cost; those in memory are `fleet.jobs`."""
+        with self._lock:
+            spent = self._seen.spent
+            leaving = [
+                PastJob(state=left.state, spent_microusd=spent[name])
+                for name, left in self.fleet.leaving.items()
+                if (before_serial is None or left.state.serial < before_serial)
+                and (tenant is None or left.state.job.tenant == tenant)
+            ]
+        kept = (
+            self.store.past_jobs(before=before_serial, limit=limit, tenant=tenant)
+            if isinstance(self.store, SqlStore)
+            else []
+        )
+        found = {past.state.serial: past for past in (*kept, *leaving)}
+        return [found[serial] for serial in sorted(found, reverse=True)[:limit]]
+
+    def spent_microusd(self, name: str) -> int:
+        """What is on the ledger for the job, whether or not it has left memory."""
+        with self._lock:
+            if name in self.fleet.jobs or name in self._seen.spent:
+                return self.ledger.spent_microusd.get(name, self._seen.spent.get(name, 0))
+        past = self.store.past_job(name) if isinstance(self.store, SqlStore) else None
+        return 0 if past is None else past.spent_microusd
+
+    def phase_of(self, state: JobState) -> str:
+        """`unknown` while the job's site does not answer: nobody can tell whether it has ended."""
+        lease = state.open_lease
+        return "unknown" if lease is not None and lease.site in self.fleet.silent else state.phase
+
+    @property
+    def fleet(self) -> Fleet:
+        return self._seen.fleet
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._seen.ledger
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the server that acts."""
+        return self._leadership is None or self._leadership.leads
 
     def refresh(self) -> None:
         """Fold what others have written since. The loop does so at every look; readers need not."""
-        self._store.since(self.fleet.seq)
+        while self._store.since(self.fleet.seq):
+            pass
 
     def why_waiting(self, name: str) -> str:
         """Decided again on what readers see, once for each state of the log: the loop's plan is its own."""
@@ -171,13 +242,23 @@ class Service:
     # -- the loop --------------------------------------------------------------------------------------
 
     def tick(self) -> Tick:
+        """One look, and what follows from it. A server that does not lead only takes in what happened."""
         with self._turn:
+            if not self.leads:
+                self.refresh()
+                self.last = Tick(plan=Plan())
+                return self.last
             self.last = tick(self._loops, self._ports, self._rules, now_s=self.now_s())
             return self.last
 
     def start(self) -> None:
         with self._turn:
+            self._load()
             catch_up(self._loops, self._ports)
+        if self._leadership is not None:
+            self._leadership.seek()
+            self._seeker = threading.Thread(target=self._seek, name="lead", daemon=True)
+            self._seeker.start()
         self._came_round_s = time.monotonic()
         self._thread = threading.Thread(target=self._loop, name="tick", daemon=True)
         self._thread.start()
@@ -186,19 +267,68 @@ class Service:
         """End the loop. Running jobs go on; the next start finds them again."""
         self._stopping.set()
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join(timeout=30)
+        for thread in (self._thread, self._seeker):
+            if thread is not None:
+                thread.join(timeout=30)
+        if self._leadership is not None:
+            try:
+                self._advance(at_least=snapshot.EVERY // 5)
+                self._leadership.give_back()
+            except BrimfulError as error:
+                log.warning("stopping all the same: %s", error.problem)
+
+    def _load(self) -> None:
+        """Begin with the newest snapshot: one for the loop, one for readers."""
+        if isinstance(self.store, SqlStore):
+            self._loops = snapshot.load(self.store).fleet
+            with self._lock:
+                self._seen = snapshot.load(self.store)
+            self._snapshot_seq = self._loops.seq
+
+    def _may_act(self) -> None:
+        if self._leadership is not None:
+            _ = self._leadership.token
+
+    def _seek(self) -> None:
+        """Beside the loop, so that an engine that takes long does not cost the lead."""
+        assert self._leadership is not None
+        led = self._leadership.leads
+        while not self._stopping.wait(SEEK_S):
+            try:
+                leads = self._leadership.seek()
+                if leads != led:
+                    log.info("this server leads now" if leads else "another server leads now")
+                    self._wake.set()
+                led = leads
+                self._advance(at_least=snapshot.EVERY)
+            except BrimfulError as error:
+                log.warning("cannot say that this server lives: %s", error.problem)
+
+    def _advance(self, *, at_least: int) -> None:
+        """Keep a snapshot once enough has happened, and let go of what it keeps."""
+        if not isinstance(self.store, SqlStore) or self._leadership is None:
+            return
+        if self.leads and self.fleet.seq - self._snapshot_seq >= at_least:
+            snapshot.advance(self.store, fence=self._leadership.token, at_least=at_least)
+            self._snapshot_seq = self.fleet.seq
+        if len(self.fleet.leaving) >= LEAVING:
+            kept = self.store.snapshot_seq()
+            with self._lock:
+                self._seen.let_go(by_seq=kept)
 
     def _loop(self) -> None:
         while not self._stopping.is_set():
             pause_s = self._tick_s
             try:
                 self.tick()
-                if self._loops.unsettled:
+                self._loops.leaving.clear()  # readers look after them
+                if self.leads and self._loops.unsettled:
                     pause_s = min(pause_s, CHANGING_S)
                 if self._trouble:
                     log.info("the scheduler is well again")
                 self._trouble = ""
+            except LostLead as error:
+                log.info("%s", error.problem)
             except BrimfulError as error:
                 if error.problem != self._trouble:
                     log.error("the scheduler cannot go on: %s", error.problem)  # noqa: TRY400 - foreseen
@@ -234,10 +364,9 @@ class Service:
             known = self.fleet.seq - after
             assert known >= 0, "whoever reads or writes the log has told of everything before"
             for event in events[known:]:
-                self.fleet.apply(event)
-                self.ledger.apply(event)
+                self._seen.apply(event)
             moved = self._moved(events) if written else {}
-            over = [name for name in moved if self.fleet.jobs[name].phase in OVER]
+            over = [name for name in moved if self.job(name).phase in OVER]
         for line in filter(None, moved.values()):
             log.info("%s", line)
         for engine in self._keepers() if over else ():
@@ -258,7 +387,9 @@ class Service:
                 lines[event.job] = ""  # told where it was asked for
             if not isinstance(event, LeaseGranted | LeaseStarted | LeaseEnding | LeaseEnded):
                 continue
-            lease = self.fleet.leases[event.lease]
+            lease = self.fleet.leases.get(event.lease)
+            if lease is None:
+                continue  # it has left memory with this very event
             state = self.fleet.jobs[lease.job]
             reason = f": {state.reason}" if state.reason else ""
             gpus = ",".join(map(str, lease.gpus))
@@ -282,3 +413,17 @@ class _Told:
             return False
         self._tell(events, after=after, written=True)
         return True
+
+
+class _Fenced:
+    """The log, as the leader writes it: with its token."""
+
+    def __init__(self, store: Store, leadership: Leadership) -> None:
+        assert isinstance(store, SqlStore), "who leads stands in the database"
+        self._store, self._leadership = store, leadership
+
+    def since(self, seq: int) -> Sequence[Event]:
+        return self._store.since(seq)
+
+    def append(self, events: Sequence[Event], *, after: int) -> bool:
+        return self._store.append(events, after=after, fence=self._leadership.token)

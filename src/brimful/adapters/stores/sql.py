@@ -1,7 +1,8 @@
-"""The event log in SQLite (WAL) or PostgreSQL, by URL.
+"""The event log in SQLite (WAL) or PostgreSQL, by URL, and the tables folded from it.
 
-One table that is only ever added to. Its primary key is the event's place in the log, so two writers who
-both mean to be next collide in the database, and exactly one of them is.
+The log is only ever added to. Its primary key is the event's place in it, so two writers who both mean to be
+next collide in the database, and exactly one of them is. A leader's writes also carry its token, which is
+checked in the same transaction: one that was deposed, and has not noticed, writes nothing.
 """
 
 from __future__ import annotations
@@ -15,127 +16,200 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from brimful.adapters.stores.past import PastJob, past_job_from, past_job_row
+from brimful.adapters.stores.prepare import keep_first, prepare
+from brimful.adapters.stores.schema import events as _events
+from brimful.adapters.stores.schema import leader as _leader
+from brimful.adapters.stores.schema import meta as _meta
+from brimful.adapters.stores.schema import past_jobs as _past_jobs
+from brimful.adapters.stores.schema import snapshots as _snapshots
 from brimful.errors import BadInput, BrimfulError, WorldFailed
 from brimful.fleet.events import Event, from_record, to_record
 
-SCHEMA_VERSION = 1
-
-_metadata = sa.MetaData()
-_events = sa.Table(
-    "events",
-    _metadata,
-    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("at_s", sa.BigInteger, nullable=False),
-    sa.Column("kind", sa.String(40), nullable=False),
-    sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-)
-_meta = sa.Table(
-    "brimful",
-    _metadata,
-    sa.Column("key", sa.String(40), primary_key=True),
-    sa.Column("value", sa.Text, nullable=False),
-)
+CHUNK = 10_000  # events read at once: a long log is folded piece by piece
+SNAPSHOTS_KEPT = 2
+LEADER = "loop"  # the one thing there is to lead
 
 
-# Both databases understand this; of two first starts at once, one row stays.
-_keep_first = sa.text("INSERT INTO brimful (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING")
+class LostLead(WorldFailed):
+    """Another server acts now. What this one wanted to write was not written."""
 
-# Held while the tables are made: two sessions of PostgreSQL that make one table at once collide.
-PREPARING = 0x6272696D66756C  # "brimful"
+    code = "lost_lead"
 
 
 class SqlStore:
     """The scheduler's Store port on a database."""
 
     def __init__(self, url: str) -> None:
-        self._where = _shown(url)
+        self.where = _shown(url)
         try:
             # A connection that the database has closed meanwhile is noticed before it is used.
-            self._engine = sa.create_engine(url, pool_pre_ping=True)
+            self.engine = sa.create_engine(url, pool_pre_ping=True)
         except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ValueError) as error:
             raise BadInput(
-                f"the database URL {self._where!r} is not understood",
+                f"the database URL {self.where!r} is not understood",
                 hint="sqlite:////path/to/file.db or postgresql+psycopg://user:password@host/name",
             ) from error
         except ModuleNotFoundError as error:
             raise BadInput(
-                f"the driver for {self._where!r} is not installed ({error.name})",
+                f"the driver for {self.where!r} is not installed ({error.name})",
                 hint="pip install 'brimful[postgres]'",
             ) from error
-        if self._engine.dialect.name == "sqlite":
-            _make_private(self._engine.url)
-            sa.event.listen(self._engine, "connect", _set_up_sqlite)
+        if self.engine.dialect.name == "sqlite":
+            _make_private(self.engine.url)
+            sa.event.listen(self.engine, "connect", _set_up_sqlite)
+            sa.event.listen(self.engine, "begin", _begin_sqlite)
+        self._writer = self.engine.execution_options(brimful_writes=True)
         try:
-            with self._failing_clearly():
-                self._prepare()
+            with self.writing() as connection:
+                prepare(connection, where=self.where)
         except BrimfulError:
             self.close()
             raise
 
-    def claim(self, owner: str, *, folder: Path) -> None:
-        """Take the log for the data folder with this id, or refuse: it may belong to one folder only.
-
-        A second folder sees none of the first one's processes, and would start its jobs again and hand out
-        its GPUs.
-        """
-        row = {"key": "folder", "value": f"{owner} {folder}"}
-        with self._failing_clearly(), self._engine.begin() as connection:
-            connection.execute(_keep_first, row)
-            found = connection.execute(sa.select(_meta.c.value).where(_meta.c.key == "folder")).scalar_one()
-        first, _, first_folder = found.partition(" ")
-        if first != owner:
-            raise WorldFailed(
-                f"the database {self._where} belongs to the data folder {first_folder}, not to {folder}",
-                hint=f"use that folder (brimful up --data), or another database; to take over from a folder"
-                f" that is gone for good, when none of its jobs runs, write {first} into {folder}/leases/.id",
-                code="foreign_log",
-            )
+    # -- the log ---------------------------------------------------------------------------------------
 
     def since(self, seq: int) -> Sequence[Event]:
-        wanted = sa.select(_events).where(_events.c.seq > seq).order_by(_events.c.seq)
-        with self._failing_clearly(), self._engine.connect() as connection:
-            rows = connection.execute(wanted).all()
-        for expected, row in enumerate(rows, start=seq + 1):
-            if row.seq != expected:
-                raise self._damaged(f"event {expected} is missing and event {row.seq} is there")
-        return [self._event(row) for row in rows]
+        return [self._event(row) for row in self._rows(seq, CHUNK)]
 
-    def append(self, events: Sequence[Event], *, after: int) -> bool:
+    def records(self, seq: int, limit: int) -> list[dict[str, Any]]:
+        """Events as they were written: seq, at_s, kind, version, and the body as JSON has it."""
+        return [{**row._mapping, "body": json.loads(row.body)} for row in self._rows(seq, limit)]
+
+    def end(self) -> int:
+        """How many events there are."""
+        with self.reading() as connection:
+            return connection.execute(sa.select(sa.func.max(_events.c.seq))).scalar() or 0
+
+    def append(
+        self,
+        events: Sequence[Event],
+        *,
+        after: int,
+        fence: int | None = None,
+    ) -> bool:
+        """`fence`: the writer's token, if it writes as the leader."""
         rows = [
             {"seq": after + i, "at_s": event.at_s, "kind": kind, "version": version, "body": json.dumps(body)}
             for i, event in enumerate(events, start=1)
             for kind, version, body in [to_record(event)]
         ]
-        with self._failing_clearly():
-            try:
-                with self._engine.begin() as connection:
-                    end = connection.execute(sa.select(sa.func.max(_events.c.seq))).scalar() or 0
-                    if end < after:
-                        raise self._damaged(f"it ends at event {end}; {after} had been read from it before")
-                    if end > after:
-                        return False
-                    connection.execute(_events.insert(), rows)
-            except sa.exc.IntegrityError:
+        try:
+            with self.writing() as connection:
+                if fence is not None:
+                    self._check_fence(connection, fence)
+                end = connection.execute(sa.select(sa.func.max(_events.c.seq))).scalar() or 0
+                if end < after:
+                    raise self._damaged(f"it ends at event {end}; {after} had been read from it before")
+                if end > after:
+                    return False
+                connection.execute(_events.insert(), rows)
+        except WorldFailed as error:
+            if isinstance(error.__cause__, sa.exc.IntegrityError):
                 return False
+            raise
         return True
 
-    def close(self) -> None:
-        self._engine.dispose()
+    # -- what is folded from it ------------------------------------------------------------------------
 
-    def _prepare(self) -> None:
-        with self._engine.begin() as connection:
-            if self._engine.dialect.name == "postgresql":
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(PREPARING)))
-            for table in _metadata.sorted_tables:
-                connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
-            connection.execute(_keep_first, {"key": "schema", "value": str(SCHEMA_VERSION)})
-            found = connection.execute(sa.select(_meta.c.value).where(_meta.c.key == "schema")).scalar_one()
-        if int(found) > SCHEMA_VERSION:
+    def snapshot(self, code: str) -> tuple[int, bytes] | None:
+        """The newest one that this code can read."""
+        wanted = sa.select(_snapshots.c.seq, _snapshots.c.body).where(_snapshots.c.code == code)
+        with self.reading() as connection:
+            row = connection.execute(wanted.order_by(_snapshots.c.seq.desc()).limit(1)).first()
+        return None if row is None else (row.seq, row.body)
+
+    def snapshot_seq(self) -> int:
+        """Jobs that left memory by this event are in the table of past jobs."""
+        with self.reading() as connection:
+            return connection.execute(sa.select(sa.func.max(_snapshots.c.seq))).scalar() or 0
+
+    def keep_snapshot(
+        self, seq: int, code: str, body: bytes, *, left: Sequence[PastJob], fence: int | None = None
+    ) -> None:
+        """Write the snapshot and the jobs it no longer holds in one go; older snapshots go."""
+        with self.writing() as connection:
+            if fence is not None:
+                self._check_fence(connection, fence)
+            serials = [each.state.serial for each in left]
+            for at in range(0, len(serials), 500):
+                connection.execute(_past_jobs.delete().where(_past_jobs.c.serial.in_(serials[at : at + 500])))
+            if left:
+                connection.execute(_past_jobs.insert(), [past_job_row(each) for each in left])
+            connection.execute(_snapshots.delete().where(_snapshots.c.seq == seq))
+            connection.execute(_snapshots.insert(), [{"seq": seq, "code": code, "body": body}])
+            older = sa.select(_snapshots.c.seq).order_by(_snapshots.c.seq.desc()).offset(SNAPSHOTS_KEPT)
+            for (old,) in connection.execute(older).all():
+                connection.execute(_snapshots.delete().where(_snapshots.c.seq == old))
+
+    def past_job(self, name: str) -> PastJob | None:
+        with self.reading() as connection:
+            row = connection.execute(sa.select(_past_jobs).where(_past_jobs.c.job == name)).first()
+        return None if row is None else past_job_from(row)
+
+    def past_jobs(
+        self, *, before: int | None = None, limit: int = 200, tenant: str | None = None
+    ) -> list[PastJob]:
+        """Newest first, those submitted before the job with this serial."""
+        wanted = sa.select(_past_jobs).order_by(_past_jobs.c.serial.desc()).limit(limit)
+        if before is not None:
+            wanted = wanted.where(_past_jobs.c.serial < before)
+        if tenant is not None:
+            wanted = wanted.where(_past_jobs.c.tenant == tenant)
+        with self.reading() as connection:
+            return [past_job_from(row) for row in connection.execute(wanted)]
+
+    # -- the database ----------------------------------------------------------------------------------
+
+    def claim(self, owner: str, *, folder: Path) -> None:
+        """Take the log for the engine folder with this id, or refuse: it may belong to one folder only.
+
+        A second folder sees none of the first one's processes, and would start its jobs again and hand out
+        its GPUs.
+        """
+        with self.writing() as connection:
+            keep_first(connection, key="folder", value=f"{owner} {folder}")
+            found = connection.execute(sa.select(_meta.c.value).where(_meta.c.key == "folder")).scalar_one()
+        first, _, first_folder = found.partition(" ")
+        if first != owner:
             raise WorldFailed(
-                f"the database {self._where} has schema {found}; this brimful knows {SCHEMA_VERSION}",
-                hint="it was written by a newer brimful: use that version",
-                code="schema_too_new",
+                f"the database {self.where} belongs to the data folder {first_folder}, not to {folder}",
+                hint=f"use that folder (brimful up --data), or another database; to take over from a folder"
+                f" that is gone for good, when none of its jobs runs, write {first} into {folder}/leases/.id",
+                code="foreign_log",
+            )
+
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        with self._failing_clearly(), self.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        """A transaction that nobody else writes beside; all of it or nothing."""
+        with self._failing_clearly(), self._writer.begin() as connection:
+            yield connection
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    def _rows(self, seq: int, limit: int) -> Sequence[sa.Row[Any]]:
+        wanted = sa.select(_events).where(_events.c.seq > seq).order_by(_events.c.seq).limit(limit)
+        with self.reading() as connection:
+            rows = connection.execute(wanted).all()
+        for expected, row in enumerate(rows, start=seq + 1):
+            if row.seq != expected:
+                raise self._damaged(f"event {expected} is missing and event {row.seq} is there")
+        return rows
+
+    def _check_fence(self, connection: sa.Connection, token: int) -> None:
+        """The row stays locked until the write is through, so that nobody takes over in between."""
+        wanted = sa.select(_leader.c.token).where(_leader.c.name == LEADER).with_for_update()
+        found = connection.execute(wanted).scalar()
+        if found != token:
+            raise LostLead(
+                f"another server leads now (token {found}; this one had {token}): nothing was written",
+                hint="this one goes on answering, and takes over when the other is gone",
             )
 
     def _event(self, row: sa.Row[Any]) -> Event:
@@ -146,7 +220,7 @@ class SqlStore:
 
     def _damaged(self, how: str) -> WorldFailed:
         return WorldFailed(
-            f"the event log in {self._where} is damaged: {how}",
+            f"the event log in {self.where} is damaged: {how}",
             hint="stop brimful and restore the database from a backup: every number is a fold of this log",
             code="log_damaged",
         )
@@ -158,7 +232,7 @@ class SqlStore:
         except sa.exc.SQLAlchemyError as error:
             cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
             raise WorldFailed(
-                f"the database {self._where} does not answer: {cause}",
+                f"the database {self.where} does not answer: {cause}",
                 hint="check that it is there, writable and not full",
                 code="database_failed",
             ) from error
@@ -183,11 +257,18 @@ def _make_private(url: sa.URL) -> None:
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:  # noqa: ANN401 - the driver's own type
+    connection.isolation_level = None  # the driver would begin by itself, and too late
     cursor = connection.cursor()
     cursor.execute("PRAGMA busy_timeout=5000")
     cursor.execute("PRAGMA journal_mode=WAL")  # readers do not wait for the writer
     cursor.execute("PRAGMA synchronous=FULL")  # what was acknowledged survives a power cut
     cursor.close()
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    """Who will write says so at once: two readers who both turn writer would each wait for the other."""
+    writes = connection.get_execution_options().get("brimful_writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def _shown(url: str) -> str:

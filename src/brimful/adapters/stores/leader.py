@@ -1,0 +1,121 @@
+"""Who acts: one server at a time, and a deposed one writes nothing.
+
+The holder moves a counter while it lives. Whoever else wants to lead watches it on a clock of its own, and
+takes over, with the next token, when it has stood still for longer than the holder may act without moving it.
+So no two clocks are compared, and none that can be set back is read. A holder that is seen to be dead (its
+process is gone from this machine) is not waited for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from brimful.adapters.engines.processes import born
+from brimful.adapters.stores.schema import leader
+from brimful.adapters.stores.sql import LEADER, LostLead, SqlStore
+
+LEASE_S = 6.0  # a holder that has not moved the counter for so long may not act
+MARGIN_S = 0.5  # and is waited for a little longer
+
+
+def _awake_s() -> float:
+    """Goes on while the process or the machine sleeps, and is never set."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Leadership:
+    """This server's standing. `seek` is called every second or two; everything else only reads."""
+
+    def __init__(
+        self, store: SqlStore, *, lease_s: float = LEASE_S, clock: Callable[[], float] = _awake_s
+    ) -> None:
+        self._store = store
+        self._lease_s = lease_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._token: int | None = None
+        self._until = 0.0
+        self._seen: tuple[tuple[int, int], float] | None = None  # the holder's counter, and since when
+        self._me = json.dumps({"machine": _machine(), "pid": os.getpid(), "born": born(os.getpid())})
+
+    @property
+    def leads(self) -> bool:
+        return self._token is not None and self._clock() < self._until
+
+    @property
+    def token(self) -> int:
+        """Ours, while we may act."""
+        token = self._token
+        if token is None or self._clock() >= self._until:
+            raise LostLead("this server does not lead (any more)", hint="it goes on answering")
+        return token
+
+    def seek(self) -> bool:
+        """Say that we still live, or try to take over; whether we lead now."""
+        with self._lock:
+            asked = self._clock()
+            with self._store.writing() as connection:
+                token = self._sought(connection)
+            self._token, self._until = token, asked + self._lease_s
+            return token is not None
+
+    def give_back(self) -> None:
+        """Let the next one begin at once."""
+        with self._lock:
+            if self._token is None:
+                return
+            mine = (leader.c.name == LEADER) & (leader.c.token == self._token)
+            self._token = None
+            with self._store.writing() as connection:
+                connection.execute(leader.update().where(mine).values(holder=""))
+
+    def _sought(self, connection: sa.Connection) -> int | None:
+        row = connection.execute(
+            sa.select(leader).where(leader.c.name == LEADER).with_for_update()
+        ).one_or_none()
+        if row is None:
+            statement = sa.text(
+                "INSERT INTO leader (name, token, beat, holder) VALUES (:name, 1, 0, :me)"
+                " ON CONFLICT (name) DO NOTHING"
+            )
+            return 1 if connection.execute(statement, {"name": LEADER, "me": self._me}).rowcount else None
+        here = leader.update().where(leader.c.name == LEADER)
+        if row.token == self._token:
+            connection.execute(here.values(beat=row.beat + 1))
+            return self._token
+        if row.holder and not _is_dead(row.holder) and not self._stood_still(row.token, row.beat):
+            return None
+        connection.execute(here.values(token=row.token + 1, beat=0, holder=self._me))
+        return int(row.token) + 1
+
+    def _stood_still(self, token: int, beat: int) -> bool:
+        now = self._clock()
+        if self._seen is None or self._seen[0] != (token, beat):
+            self._seen = ((token, beat), now)
+        return now - self._seen[1] > self._lease_s + MARGIN_S
+
+
+def _machine() -> str:
+    """This boot of this machine, and the namespace its pids belong to; empty where that cannot be told."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - a link to no path
+    except OSError:
+        return ""
+
+
+def _is_dead(holder: str) -> bool:
+    """Whether its process was here and is gone; one of another machine is never called dead."""
+    try:
+        who = json.loads(holder)
+        machine, pid, birth = who["machine"], int(who["pid"]), who["born"]
+    except (ValueError, KeyError, TypeError):
+        return False
+    return bool(machine) and machine == _machine() and birth is not None and born(pid) != birth

@@ -1,0 +1,1 @@
+"""How a database of an older brimful becomes one of this. Numbered; a number is never reused or changed."""

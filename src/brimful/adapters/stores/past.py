@@ -1,0 +1,44 @@
+"""Jobs that have left memory: a row each, whole enough to answer every question about them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from brimful.fleet.events import job_from_record
+from brimful.fleet.lease import JobState, Lease
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastJob:
+    state: JobState
+    spent_microusd: int
+
+
+def past_job_row(past: PastJob) -> dict[str, Any]:
+    state = past.state
+    return {
+        "serial": state.serial,
+        "job": state.job.job,
+        "tenant": state.job.tenant,
+        "phase": state.phase,
+        "spent_microusd": past.spent_microusd,
+        "body": json.dumps(asdict(state)),
+    }
+
+
+def past_job_from(row: sa.Row[Any]) -> PastJob:
+    body = json.loads(row.body)
+    body["job"] = job_from_record(body["job"])
+    body["leases"] = [_lease_from(each) for each in body["leases"]]
+    return PastJob(state=JobState(**body), spent_microusd=row.spent_microusd)
+
+
+def _lease_from(body: dict[str, Any]) -> Lease:
+    """JSON knows only lists."""
+    body["gpus"] = tuple(body["gpus"])
+    body["rest"] = tuple((node, tuple(gpus)) for node, gpus in body["rest"])
+    return Lease(**body)

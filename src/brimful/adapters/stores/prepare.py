@@ -1,0 +1,54 @@
+"""Make the tables of a new database, or bring those of an older brimful up to date."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from brimful.adapters.stores.schema import SCHEMA_VERSION, meta
+from brimful.errors import WorldFailed
+
+# Held while the tables are made: two sessions of PostgreSQL that make one table at once collide.
+PREPARING = 0x6272696D66756C  # "brimful"
+
+
+def prepare(connection: sa.Connection, *, where: str, target: int = SCHEMA_VERSION) -> None:
+    """All in the caller's transaction: an upgrade that fails leaves the database as it was."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(PREPARING)))
+    found = schema_of(connection)
+    if found > SCHEMA_VERSION:
+        raise WorldFailed(
+            f"the database {where} has schema {found}; this brimful knows {SCHEMA_VERSION}",
+            hint="it was written by a newer brimful: use that version",
+            code="schema_too_new",
+        )
+    if found < target:
+        _upgrade(connection, found, target)
+
+
+def schema_of(connection: sa.Connection) -> int:
+    """0: there is nothing yet."""
+    if not sa.inspect(connection).has_table(meta.name):
+        return 0
+    return int(connection.execute(sa.select(meta.c.value).where(meta.c.key == "schema")).scalar_one())
+
+
+def keep_first(connection: sa.Connection, *, key: str, value: str) -> None:
+    """Both databases understand this; of two who come first at once, one row stays."""
+    statement = sa.text("INSERT INTO brimful (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING")
+    connection.execute(statement, {"key": key, "value": value})
+
+
+def _upgrade(connection: sa.Connection, found: int, target: int) -> None:
+    # Only here: it takes a third of a second to import, and nearly every start has nothing to upgrade.
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", "brimful.adapters.stores:migrations")
+    config.attributes["connection"] = connection
+    if found:  # those from before there were migrations do not name theirs
+        command.stamp(config, f"{found:04d}")
+    command.upgrade(config, f"{target:04d}")
+    keep_first(connection, key="schema", value=str(target))
+    connection.execute(meta.update().where(meta.c.key == "schema").values(value=str(target)))

@@ -1,0 +1,60 @@
+"""The tables of a brimful database. What changes here needs a migration beside it (migrations/versions)."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+# The number of the newest migration. A database says its own in `brimful`, so that one written by a newer
+# brimful is refused by any older one, also by those from before there were migrations.
+SCHEMA_VERSION = 2
+
+metadata = sa.MetaData()
+
+# The log. Its primary key is an event's place in it, so that of two writers who mean to be next one is.
+events = sa.Table(
+    "events",
+    metadata,
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("at_s", sa.BigInteger, nullable=False),
+    sa.Column("kind", sa.String(40), nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+)
+
+meta = sa.Table(
+    "brimful",
+    metadata,
+    sa.Column("key", sa.String(40), primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+)
+
+# One row. Whoever holds the newest token acts; `beat` moves while its holder lives.
+leader = sa.Table(
+    "leader",
+    metadata,
+    sa.Column("name", sa.String(40), primary_key=True),
+    sa.Column("token", sa.BigInteger, nullable=False),
+    sa.Column("beat", sa.BigInteger, nullable=False),
+    sa.Column("holder", sa.Text, nullable=False),  # empty: it was given back
+)
+
+# The fold of the first `seq` events, so that a start need not read them. A cache: the log is the truth.
+snapshots = sa.Table(
+    "snapshots",
+    metadata,
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("code", sa.String(64), nullable=False),  # which code can read it
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+
+# Jobs that are over and have left memory, as the fold had them.
+past_jobs = sa.Table(
+    "past_jobs",
+    metadata,
+    sa.Column("serial", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("job", sa.String(100), nullable=False, unique=True),
+    sa.Column("tenant", sa.String(100), nullable=False, index=True),
+    sa.Column("phase", sa.String(20), nullable=False),
+    sa.Column("spent_microusd", sa.BigInteger, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+)

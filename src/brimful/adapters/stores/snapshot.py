@@ -1,0 +1,120 @@
+"""The fold of a log's beginning, kept so that a start reads only what came after.
+
+A snapshot is a cache in the form of a pickle. It is opened by an unpickler that knows the nouns of `fleet`
+and `market` and refuses every other name, and only by the code that wrote it: any other folds the log again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import brimful.fleet
+import brimful.market
+from brimful.adapters.stores.past import PastJob
+from brimful.fleet.state import Fleet
+from brimful.market.ledger import Ledger
+
+KEEP = 5_000  # jobs that are over and stay in memory
+TRANSFERS = 5_000
+EVERY = 10_000  # events between two snapshots
+ROOMS = (brimful.fleet, brimful.market)
+PLAIN = {("collections", "deque"), ("builtins", "set"), ("builtins", "frozenset")}
+
+
+class Kept(Protocol):
+    """What a store that keeps snapshots can do."""
+
+    def since(self, seq: int) -> Any: ...  # noqa: ANN401
+    def end(self) -> int: ...
+    def snapshot(self, code: str) -> tuple[int, bytes] | None: ...
+    def keep_snapshot(
+        self, seq: int, code: str, body: bytes, *, left: list[PastJob], fence: int | None = None
+    ) -> None: ...
+
+
+class Fold:
+    """Fleet and ledger after the same events, with history out of memory."""
+
+    def __init__(self) -> None:
+        self.fleet = Fleet(keep=KEEP)
+        self.ledger = Ledger()
+        self.spent: dict[str, int] = {}  # of the jobs in `fleet.leaving`
+
+    def apply(self, event: Any) -> None:  # noqa: ANN401 - any event
+        before = len(self.fleet.leaving)
+        self.fleet.apply(event)
+        self.ledger.apply(event)
+        if len(self.fleet.leaving) != before:
+            for name in list(self.fleet.leaving)[before:]:
+                self.spent[name] = self.ledger.forget(name)
+            if len(self.ledger.transfers) > 2 * TRANSFERS:
+                self.ledger.forget_transfers(keep=TRANSFERS)
+
+    def let_go(self, *, by_seq: int) -> list[PastJob]:
+        """The jobs that had left memory by this event: from now on somebody else keeps them."""
+        gone = [name for name, left in self.fleet.leaving.items() if left.seq <= by_seq]
+        return [
+            PastJob(state=self.fleet.leaving.pop(name).state, spent_microusd=self.spent.pop(name))
+            for name in gone
+        ]
+
+
+def load(store: Kept) -> Fold:
+    """The newest snapshot's fold, or an empty one where there is none that this code can read."""
+    found = store.snapshot(code_id())
+    if found is None:
+        return Fold()
+    fold: Fold = _Unpickler(io.BytesIO(zlib.decompress(found[1]))).load()
+    assert fold.fleet.seq == found[0], "a snapshot says how far it goes"
+    return fold
+
+
+def advance(store: Kept, *, fence: int | None = None, at_least: int = EVERY) -> int:
+    """Write a new snapshot if so many events came after the last; the number of events it took in.
+
+    It folds on from the last snapshot by itself, so that nobody who runs on the fold has to wait for it.
+    """
+    found = store.snapshot(code_id())
+    start, end = (0 if found is None else found[0]), store.end()
+    if end - start < at_least:
+        return 0
+    fold = load(store)
+    while events := store.since(fold.fleet.seq):
+        for event in events:
+            fold.apply(event)
+    seq = fold.fleet.seq
+    left = fold.let_go(by_seq=seq)
+    fold.ledger.forget_transfers(keep=TRANSFERS)
+    store.keep_snapshot(seq, code_id(), dump(fold), left=left, fence=fence)
+    return seq - start
+
+
+def dump(fold: Fold) -> bytes:
+    return zlib.compress(pickle.dumps(fold, protocol=5), level=1)
+
+
+@cache
+def code_id() -> str:
+    """Which code wrote it: any change of the nouns makes another."""
+    digest = hashlib.sha256()
+    for room in ROOMS:
+        for path in sorted(Path(room.__path__[0]).glob("*.py")):
+            digest.update(path.name.encode() + path.read_bytes())
+    digest.update(Path(__file__).read_bytes())
+    return digest.hexdigest()
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401
+        ours = any(module.startswith(f"{room.__name__}.") for room in ROOMS)
+        if (module, name) in PLAIN or (ours and "." not in name) or (module, name) == (__name__, "Fold"):
+            found = super().find_class(module, name)
+            if isinstance(found, type):
+                return found
+        raise pickle.UnpicklingError(f"a snapshot may not name {module}.{name}")
