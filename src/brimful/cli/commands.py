@@ -16,6 +16,7 @@ YES, NO, BAD_INPUT, WORLD_FAILED = 0, 1, 2, 3
 # Name -> what it does. A command `x` lives in cli/x.py and offers EXAMPLE, add_arguments and run.
 COMMANDS: dict[str, str] = {
     "fit": "will this training config fit this GPU, how fast is it, and what should change?",
+    "explain": "what does this error, log line or nvidia-smi table mean?",
     "gpus": "list the GPUs brimful knows, or show one",
     "score": "predict a table of measured runs and print how far off we are",
     "calibrate": "correct the estimates by runs you measured yourself",
@@ -31,7 +32,7 @@ COMMANDS: dict[str, str] = {
 
 # Shown by `brimful --help`, so that a newcomer sees where to begin.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "One job, one GPU": ("fit", "gpus", "score", "calibrate"),
+    "One job, one GPU": ("fit", "explain", "gpus", "score", "calibrate"),
     "A fleet": ("up", "submit", "jobs", "show", "logs", "cancel", "fleet"),
     "Rehearse": ("simulate",),
 }

@@ -1,0 +1,139 @@
+"""`brimful explain`: what an out-of-memory message, a log line or an nvidia-smi table means."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from brimful.cli.commands import NO, YES, Answer
+from brimful.cli.render import paint
+from brimful.cli.spoken import add_language, spoken, wrapped
+from brimful.errors import BadInput, WorldFailed
+from brimful.units import MIB
+
+if TYPE_CHECKING:
+    import argparse
+
+    from brimful.language import Language
+    from brimful.predict.explain.explain import About, Explanation
+
+EXAMPLE = """brimful explain crash.log
+nvidia-smi | brimful explain
+brimful explain train.log --gpu rtx-4070 --config examples/nanogpt/train_fineweb.py
+brimful explain crash.log --lang fr"""
+
+_MAX_BYTES = 16_000_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", default="-", help="the text; - or nothing: standard input")
+    parser.add_argument(
+        "--config", metavar="FILE", help="the config of that run: names the tensor, gives fixes"
+    )
+    parser.add_argument("--gpu", metavar="NAME", help="the card: an MFU is a share of its peak")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrule the config")
+    parser.add_argument("--other-mib", type=int, default=0, metavar="N", help="MiB that other programs hold")
+    add_language(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    from brimful.predict.explain.advice import advised
+    from brimful.predict.explain.explain import explain
+
+    text = _text(args.file)
+    about = _about(args)
+    found = explain(text, about)
+    if found:
+        found = (*found, *advised(about))
+    tongue = spoken(args)
+    data = {
+        "language": tongue.code,
+        "recognised": [one.as_dict(tongue) for one in found],
+        "cannot_tell": not any(one.says for one in found),
+    }
+    if not found:
+        data["missing"] = [tongue.text(sentence) for sentence in _nothing()]
+    return Answer(data, _shown(found, tongue), NO if data["cannot_tell"] else YES)
+
+
+def _text(file: str) -> str:
+    """What is to be explained. Bytes that are no UTF-8 are shown as such, and hurt nothing else."""
+    if file == "-":
+        if sys.stdin is None or sys.stdin.isatty():
+            raise BadInput(
+                "there is no text to explain",
+                hint="name a file, or pipe one in: nvidia-smi | brimful explain",
+            )
+        raw = sys.stdin.buffer.read(_MAX_BYTES + 1)
+    else:
+        try:
+            with open(file, "rb") as source:  # noqa: PTH123 (a device or pipe is as good as a file)
+                raw = source.read(_MAX_BYTES + 1)
+        except OSError as error:
+            raise WorldFailed(
+                f"cannot read {file}: {error.strerror}", hint="name the file with the text"
+            ) from error
+    if len(raw) > _MAX_BYTES:
+        raise BadInput(
+            f"the text is longer than {_MAX_BYTES // 1_000_000} MB",
+            hint="cut out the part around the message",
+        )
+    return raw.decode("utf-8", errors="replace")
+
+
+def _about(args: argparse.Namespace) -> About:
+    from brimful.predict.explain.explain import About
+
+    reading = gpu = estimate = None
+    if not 0 <= args.other_mib <= 1_000_000:
+        raise BadInput(
+            f"--other-mib {args.other_mib} is out of range", hint="give MiB, as nvidia-smi shows them"
+        )
+    if args.config is not None:
+        from brimful.predict.readers.read import read
+
+        reading = read(args.config, overrides=args.set)
+    elif args.set:
+        raise BadInput("--set goes with --config", hint="name the config whose line it overrules")
+    if args.gpu is not None:
+        from brimful.specs.gpu import find_gpu
+
+        gpu = find_gpu(args.gpu)
+    if reading is not None and gpu is not None:
+        from brimful.predict.fit import fit_reading
+
+        estimate = fit_reading(reading, gpu, args.other_mib * MIB)
+    return About(reading=reading, gpu=gpu, estimate=estimate)
+
+
+def _nothing() -> list[object]:
+    from brimful.language import say
+
+    return [
+        say(
+            "Cannot tell: nothing in this text is an out-of-memory message, an nvidia-smi table, a memory "
+            "summary, "
+            "or a log line of nanoGPT, llm.c, nanochat, torchtitan or the Hugging Face Trainer."
+        ),
+        say("Give the whole message, from “out of memory” to its end, or a whole line of the log."),
+    ]
+
+
+def _shown(found: tuple[Explanation, ...], tongue: Language) -> str:
+    from brimful.language import say
+
+    if not found:
+        return "\n".join(wrapped(tongue.text(sentence)) for sentence in _nothing())
+    blocks = []
+    for one in found:
+        lines = [paint(wrapped(tongue.text(one.title)), "bold")]
+        lines += [wrapped(tongue.text(sentence), first="  ", rest="  ") for _, sentence in one.says]
+        if not one.says:
+            lines.append("  " + tongue.text(say("Cannot tell more from this.")))
+        if one.missing:
+            lines.append("  " + paint(tongue.text(say("To tell more:")), "dim"))
+            lines += [
+                wrapped(tongue.text(sentence), first="  - ", rest="    ") for _, sentence in one.missing
+            ]
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)

@@ -1,0 +1,130 @@
+"""Out-of-memory messages, of every wording PyTorch has used since 1.0, read into bytes.
+
+Each number is looked for by itself, so a message that is cut off, wrapped or mixed with another still gives
+what is left of it. A number that stands there twice with two values is not believed at all.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_UNITS = {"bytes": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_SIZE = r"(\d{1,20}(?:\.\d{1,4})?) ?(bytes|[KMGT]iB)"
+_BEYOND_BYTES = 2**44  # 16 TiB: no card has it; an unsigned number that went below zero looks like this
+_LENGTH = 2500  # characters of one message: the longest wording, with a long list of processes
+
+_START = re.compile(r"\b(CUDA|HIP|XPU) out of memory\b|(?<!out of memory\. )\b[Tt]ried to allocate \d")
+# Messages that say no more than that memory ran out.
+_BARE = re.compile(
+    r"CUDA error: out of memory|cuda runtime error \(2\) ?: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
+    r"|CUBLAS_STATUS_ALLOC_FAILED|hipErrorOutOfMemory"
+)
+# Memory of the host, which no setting of the GPU changes.
+_HOST = re.compile(r"DefaultCPUAllocator: can't allocate memory|\bOOMKilled\b|std::bad_alloc")
+
+# Field -> every wording of it.
+_FIELDS: dict[str, tuple[str, ...]] = {
+    "tried_bytes": (rf"[Tt]ried to allocate {_SIZE}",),
+    "total_bytes": (rf"{_SIZE} total capacity", rf"total capaci?ty of {_SIZE}"),
+    "free_bytes": (rf"{_SIZE} free;", rf"of which {_SIZE} is free"),
+    "allocated_bytes": (rf"{_SIZE} already allocated", rf"{_SIZE} is allocated by PyTorch"),
+    "reserved_bytes": (rf"{_SIZE} reserved in total by PyTorch",),
+    # Up to PyTorch 1.3: what is cached and not allocated; the same as the next one.
+    "cached_bytes": (rf"{_SIZE} cached\)", rf"{_SIZE} is reserved by PyTorch but unallocated"),
+    "process_bytes": (rf"this process has {_SIZE} memory in use",),
+    "private_bytes": (rf"{_SIZE} allocated in private pools",),
+    "allowed_bytes": (rf"{_SIZE} allowed",),
+}
+_PATTERNS = {name: [re.compile(one) for one in wordings] for name, wordings in _FIELDS.items()}
+_GPU = re.compile(r"GPU (\d{1,4})(?:;| has a total)")
+_OTHERS = re.compile(rf"Process \d{{1,10}} has {_SIZE} memory in use")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfMemory:
+    """One message. A number it does not give, or gives twice, is None."""
+
+    kind: str  # CUDA, HIP or XPU; host for memory of the machine
+    gpu_index: int | None = None
+    tried_bytes: int | None = None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    cached_bytes: int | None = None  # reserved and not allocated
+    process_bytes: int | None = None  # this process, CUDA context included
+    private_bytes: int | None = None
+    allowed_bytes: int | None = None
+    other_process_bytes: tuple[int, ...] = ()
+    absurd: tuple[str, ...] = ()  # numbers no card can have
+    mixed: tuple[str, ...] = ()  # numbers that stand there twice, differently
+    trace: str = ""  # what stood before it: its traceback
+
+    def as_dict(self) -> dict[str, Any]:
+        left_out = ("trace", "other_process_bytes", "absurd", "mixed")
+        facts = {name: getattr(self, name) for name in self.__slots__ if name not in left_out}
+        return {
+            **facts,
+            "other_process_bytes": list(self.other_process_bytes),
+            "absurd": list(self.absurd),
+            "mixed": list(self.mixed),
+        }
+
+
+def find_out_of_memory(text: str) -> list[OutOfMemory]:
+    """Every different message of the text, in its order. Ranks that print the same are one."""
+    flat = re.sub(r"\s+", " ", text)
+    starts = [match.start() for match in _START.finditer(flat)]
+    found: list[OutOfMemory] = []
+    for number, start in enumerate(starts):
+        end = min(starts[number + 1] if number + 1 < len(starts) else len(flat), start + _LENGTH)
+        before = starts[number - 1] if number else 0
+        message = _read(flat[start:end], trace=flat[max(before, start - 20_000) : start])
+        if all(message.as_dict() != other.as_dict() for other in found):
+            found.append(message)
+    if not found and (bare := _BARE.search(flat)):
+        found.append(OutOfMemory(kind="CUDA", trace=flat[max(0, bare.start() - 20_000) : bare.start()]))
+    if not found and _HOST.search(flat):
+        found.append(OutOfMemory(kind="host"))
+    return found
+
+
+def _read(message: str, *, trace: str) -> OutOfMemory:
+    numbers: dict[str, int | None] = {}
+    absurd, mixed = [], []
+    for name, wordings in _PATTERNS.items():
+        values = {_bytes(*match.groups()) for wording in wordings for match in wording.finditer(message)}
+        if len(values) > 1:
+            mixed.append(name)
+        value = values.pop() if len(values) == 1 else None
+        if value is not None and value >= _BEYOND_BYTES:
+            absurd.append(name)
+            value = None
+        numbers[name] = value
+    if numbers["cached_bytes"] is None and None not in (
+        numbers["reserved_bytes"],
+        numbers["allocated_bytes"],
+    ):
+        numbers["cached_bytes"] = max(0, (numbers["reserved_bytes"] or 0) - (numbers["allocated_bytes"] or 0))
+    if numbers["reserved_bytes"] is None and None not in (
+        numbers["cached_bytes"],
+        numbers["allocated_bytes"],
+    ):
+        numbers["reserved_bytes"] = (numbers["cached_bytes"] or 0) + (numbers["allocated_bytes"] or 0)
+    gpus = set(_GPU.findall(message))
+    kind = re.match(r"(CUDA|HIP|XPU)", message)
+    return OutOfMemory(
+        kind=kind[1] if kind else "CUDA",
+        gpu_index=int(gpus.pop()) if len(gpus) == 1 else None,
+        other_process_bytes=tuple(_bytes(*match.groups()) for match in _OTHERS.finditer(message)),
+        absurd=tuple(absurd),
+        mixed=tuple(mixed),
+        trace=trace,
+        **numbers,
+    )
+
+
+def _bytes(number: str, unit: str) -> int:
+    return round(float(number) * _UNITS[unit.lower()])

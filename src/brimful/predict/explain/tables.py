@@ -1,0 +1,184 @@
+"""Tables people paste: nvidia-smi, torch.cuda.memory_summary(), and a line of code inductor wrote."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+MIB = 2**20
+_UNITS = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}  # PyTorch means powers of 1024
+DTYPE_BYTES = {
+    "float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1, "uint8": 1, "bool": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One card of an nvidia-smi table."""
+
+    index: int
+    name: str
+    used_bytes: int
+    total_bytes: int
+    busy_frac: float | None
+    watts: float | None
+    watts_cap: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmiTable:
+    cards: tuple[Card, ...]
+    processes: tuple[tuple[int, str, int], ...]  # GPU, program, bytes
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "cards": [card.as_dict() for card in self.cards],
+            "processes": [{"gpu": gpu, "program": name, "bytes": size} for gpu, name, size in self.processes],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySummary:
+    """torch.cuda.memory_summary(): current and peak bytes by counter."""
+
+    device: int
+    ooms: int | None
+    retries: int | None  # times the allocator had to give its cache back to the driver
+    current_bytes: dict[str, int]
+    peak_bytes: dict[str, int]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffer:
+    """One line of inductor's code that makes a tensor."""
+
+    name: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...] | None
+    dtype: str | None  # None where the line does not say
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers it takes, holes of its strides included."""
+        if self.stride is None or len(self.stride) != len(self.shape):
+            count = 1
+            for side in self.shape:
+                count *= side
+            return count
+        return 1 + sum((side - 1) * step for side, step in zip(self.shape, self.stride, strict=True))
+
+    def as_dict(self) -> dict[str, Any]:
+        size = DTYPE_BYTES.get(self.dtype or "")
+        return {
+            "name": self.name,
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+            "bytes": self.numbers * size if size else None,
+        }
+
+
+_CARD = re.compile(r"^\|\s*(\d{1,3})\s+(\S.*?)\s+(?:On|Off|N/A|TCC|WDDM)\s*\|")
+_USE = re.compile(r"(\d{1,7}) ?MiB ?/ +?(\d{1,7}) ?MiB \|(?:\s*(\d{1,3})%|\s*N/A)?")
+_WATTS = re.compile(r"(\d{1,4})W\s*/\s*(\d{1,4})W")
+_PROCESS = re.compile(
+    r"^\|\s*(\d{1,3})\s+(?:(?:N/A|\d{1,3})\s+(?:N/A|\d{1,3})\s+)?(\d{1,9})\s+[CGM+]{1,3}\s+"
+    r"(\S.*?)\s+(\d{1,7})MiB\s*\|"
+)
+
+
+def find_smi(lines: list[str]) -> SmiTable | None:
+    """A card is two lines: its name, then what it uses. One without the other is not told of."""
+    cards: list[Card] = []
+    processes = []
+    named: tuple[int, str] | None = None
+    for line in lines:
+        if use := _USE.search(re.sub(r" +", " ", line)):
+            if named is not None:
+                watts = _WATTS.search(line)
+                cards.append(
+                    Card(
+                        index=named[0],
+                        name=named[1],
+                        used_bytes=int(use[1]) * MIB,
+                        total_bytes=int(use[2]) * MIB,
+                        busy_frac=int(use[3]) / 100 if use[3] else None,
+                        watts=float(watts[1]) if watts else None,
+                        watts_cap=float(watts[2]) if watts else None,
+                    )
+                )
+            named = None
+        elif process := _PROCESS.match(line):
+            processes.append((int(process[1]), process[3], int(process[4]) * MIB))
+        elif card := _CARD.match(line):
+            named = int(card[1]), card[2]
+    sound = [card for card in cards if card.used_bytes <= card.total_bytes and card.total_bytes]
+    return SmiTable(cards=tuple(sound), processes=tuple(processes)) if sound else None
+
+
+_HEADER = re.compile(r"PyTorch CUDA memory summary, device ID (\d{1,4})")
+_COUNTS = re.compile(r"CUDA OOMs: (\d{1,9})\s*\|\s*cudaMalloc retries: (\d{1,9})")
+_ROW = re.compile(
+    r"\|\s*(Allocated memory|Active memory|Requested memory|GPU reserved memory|Non-releasable memory)\s*"
+    r"\|\s*(\d{1,12}) ([KMGT]?)i?B?\s*\|\s*(\d{1,12}) ([KMGT]?)i?B?\s*\|"
+)
+_NAMES = {
+    "Allocated memory": "allocated",
+    "Active memory": "active",
+    "Requested memory": "requested",
+    "GPU reserved memory": "reserved",
+    "Non-releasable memory": "non_releasable",
+}
+
+
+def find_summary(lines: list[str]) -> MemorySummary | None:
+    text = "\n".join(lines)
+    header = _HEADER.search(text)
+    if header is None:
+        return None
+    rest = text[header.start() :]
+    if (following := _HEADER.search(rest, 1)) is not None:
+        rest = rest[: following.start()]
+    current, peak = {}, {}
+    for row in _ROW.finditer(rest):
+        current[_NAMES[row[1]]] = int(row[2]) * _UNITS[row[3] + "B"]
+        peak[_NAMES[row[1]]] = int(row[4]) * _UNITS[row[5] + "B"]
+    if "allocated" not in peak or "reserved" not in peak:
+        return None
+    counts = _COUNTS.search(rest)
+    return MemorySummary(
+        device=int(header[1]),
+        ooms=int(counts[1]) if counts else None,
+        retries=int(counts[2]) if counts else None,
+        current_bytes=current,
+        peak_bytes=peak,
+    )
+
+
+_BUFFER = re.compile(
+    r"\b(\w{1,40}) = (?:torch\.)?empty_strided(?:_cuda)?\(\s*\(([\d, ]{1,120})\)"
+    r"(?:,\s*\(([\d, ]{1,200})\))?([^\n]{0,120})"
+)
+
+
+def find_buffers(text: str) -> list[Buffer]:
+    found = []
+    for match in _BUFFER.finditer(text):
+        shape = _whole_numbers(match[2])
+        stride = _whole_numbers(match[3]) if match[3] else None
+        dtype = re.search(r"torch\.(\w+)", match[4])
+        known = dtype[1] if dtype and dtype[1] in DTYPE_BYTES else None
+        if shape and 0 not in shape:
+            found.append(Buffer(name=match[1], shape=shape, stride=stride, dtype=known))
+    return list(dict.fromkeys(found))
+
+
+def _whole_numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d{1,12}", text))

@@ -1,0 +1,87 @@
+"""`brimful explain` as people call it: a file or a pipe in, sentences or JSON out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from brimful.cli.commands import BAD_INPUT, NO, WORLD_FAILED, YES
+from brimful.cli.main import main
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CONFIG = str(ROOT / "examples" / "nanogpt" / "train_fineweb.py")
+OOM = (
+    "    buf1 = empty_strided_cuda((16, 1024, 50304), (51511296, 50304, 1), torch.bfloat16)\n"
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.54 GiB. GPU 0 has a total capacity of "
+    "11.69 GiB of which 1.12 GiB is free. Including non-PyTorch memory, this process has 8.43 GiB memory in "
+    "use. Of the allocated memory 8.02 GiB is allocated by PyTorch, and 180.12 MiB is reserved by PyTorch "
+    "but unallocated.\n"
+)
+
+
+@pytest.fixture
+def crash(tmp_path: Path) -> str:
+    path = tmp_path / "crash.log"
+    path.write_text(OOM)
+    return str(path)
+
+
+def test_a_crash_is_explained_with_its_config_and_the_fixes(
+    crash: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = ["--gpu", "rtx-4070", "--other-mib", "2100"]
+    assert main(["explain", crash, "--config", CONFIG, *card, "--json"]) == YES
+    data = json.loads(capsys.readouterr().out)["data"]
+    message, config = data["recognised"]
+
+    assert message["facts"]["tried_bytes"] == round(1.54 * 2**30)
+    assert any(
+        "16 x 1024 x 50304 x 2 bytes = 1.54 GiB: the logits" in said["text"] for said in message["says"]
+    )
+    assert {"fragmentation", "no_fragmentation"} & {said["code"] for said in message["says"]} == {
+        "no_fragmentation"
+    }
+    assert config["kind"] == "config"
+    assert [said for said in config["says"] if said["code"] == "fix"]
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_no_line_is_wider_than_the_terminal(
+    crash: str, columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    main(["explain", crash, "--config", CONFIG, "--gpu", "rtx-4070"])
+
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= int(columns)
+
+
+def test_text_may_come_through_a_pipe() -> None:
+    command = [sys.executable, "-m", "brimful.cli.main", "explain", "--gpu", "4070"]
+    line = b"iter 4000: loss 3.1, time 245.1ms, mfu 10.00%\n\xff\xfe\n"
+    done = subprocess.run(command, input=line, capture_output=True, cwd=ROOT, check=True)
+
+    assert b"53.5 %" in done.stdout
+
+
+def test_what_is_no_message_is_a_clear_no_that_says_what_would_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "poem.txt"
+    path.write_text("Of memory and its loss\n")
+
+    assert main(["explain", str(path)]) == NO
+    assert capsys.readouterr().out.startswith("Cannot tell")
+    assert main(["explain", str(path), "--json"]) == NO
+    data = json.loads(capsys.readouterr().out)["data"]
+    assert data["cannot_tell"] is True
+    assert data["missing"]
+
+
+def test_a_file_that_is_not_there_and_options_that_do_not_go_together(crash: str) -> None:
+    assert main(["explain", "no/such/file"]) == WORLD_FAILED
+    assert main(["explain", crash, "--set", "batch_size=8"]) == BAD_INPUT
+    assert main(["explain", crash, "--gpu", "rtx 9999"]) == BAD_INPUT
