@@ -52,8 +52,25 @@ class NodeLeft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDrained:
+    """Nothing more starts there and what runs goes on, until NodeResumed; it may leave and join meanwhile."""
+
+    version: ClassVar[int] = 1
+    at_s: int
+    node: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeResumed:
+    version: ClassVar[int] = 1
+    at_s: int
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSubmitted:
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     at_s: int
     job: Job
 
@@ -63,6 +80,33 @@ class CancelRequested:
     version: ClassVar[int] = 1
     at_s: int
     job: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobHeld:
+    """It does not start until it is released. What stops a running one is a LeaseEnding beside this."""
+
+    version: ClassVar[int] = 1
+    at_s: int
+    job: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReleased:
+    version: ClassVar[int] = 1
+    at_s: int
+    job: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveRequested:
+    """From its next lease on it runs at these sites only; none: anywhere. A LeaseEnding may stand beside."""
+
+    version: ClassVar[int] = 1
+    at_s: int
+    job: str
+    sites: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +182,13 @@ class SiteFound:
 Event = (
     NodeJoined
     | NodeLeft
+    | NodeDrained
+    | NodeResumed
     | JobSubmitted
     | CancelRequested
+    | JobHeld
+    | JobReleased
+    | MoveRequested
     | LeaseGranted
     | LeaseStarted
     | LeaseEnding
@@ -153,8 +202,13 @@ KINDS: dict[str, type[Any]] = {
     for kind in (
         NodeJoined,
         NodeLeft,
+        NodeDrained,
+        NodeResumed,
         JobSubmitted,
         CancelRequested,
+        JobHeld,
+        JobReleased,
+        MoveRequested,
         LeaseGranted,
         LeaseStarted,
         LeaseEnding,
@@ -186,6 +240,8 @@ def from_record(kind: str, version: int, body: dict[str, Any]) -> Event:
         filled["rest"] = tuple((node, tuple(gpus)) for node, gpus in filled.get("rest", ()))
     elif kind == "NodeJoined":
         filled["holes"] = tuple(filled.get("holes", ()))
+    elif kind == "MoveRequested":
+        filled["sites"] = tuple(filled["sites"])
     event: Event = KINDS[kind](**filled)
     return event
 
@@ -195,6 +251,7 @@ def job_from_record(body: dict[str, Any]) -> Job:
     filled = dict(body)
     filled["gpu_types"] = tuple(filled["gpu_types"])
     filled["command"] = tuple(filled["command"])
-    for pairs in ("env", "rates"):
+    filled["sites"] = tuple(filled.get("sites", ()))
+    for pairs in ("env", "rates", "peak_bytes", "step_s"):
         filled[pairs] = tuple((key, value) for key, value in filled.get(pairs, ()))
     return Job(**filled)

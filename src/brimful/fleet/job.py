@@ -29,6 +29,7 @@ class Job:
     queue: str = ""  # empty: the tenant's own
     priority: str = "normal"
     gpu_types: tuple[str, ...] = ()  # empty: any
+    sites: tuple[str, ...] = ()  # empty: any
     budget_microusd: int | None = None  # None: no limit was set
     command: tuple[str, ...] = ()
     folder: str = ""  # where the command runs
@@ -51,6 +52,14 @@ class Job:
     min_run_s: int = 0  # left alone this long after each start
     max_run_s: int | None = None  # stopped after this much running time, all leases together
     retries: int = 0
+    submitter: str = ""  # who handed it in; empty: from before anybody asked
+    key: str = ""  # the submitter's own name for this submission: a second one under it is the first
+    # What was predicted at submit, by GPU type: the likely peak on one card, and the time of a step.
+    peak_bytes: tuple[tuple[str, int], ...] = ()
+    step_s: tuple[tuple[str, float], ...] = ()
+
+    def may_be_at(self, site: str) -> bool:
+        return not self.sites or site in self.sites
 
     def rate(self, gpu: str) -> float:
         """Useful work per second on this GPU type; 0.0 where it may not run."""

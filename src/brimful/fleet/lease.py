@@ -71,6 +71,8 @@ class JobState:
     exit_code: int | None = None
     reason: str = ""
     cancel_requested: bool = False
+    hold: bool = False  # it does not start until it is released
+    hold_reason: str = ""
 
     @property
     def first_start_s(self) -> int | None:

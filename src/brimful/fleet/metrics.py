@@ -36,8 +36,7 @@ def measure(fleet: Fleet, *, now_s: int) -> Metrics:
     ends = [s.ended_s for s in states if s.ended_s is not None]
     all_over = len(ends) == len(states)
     last_s = max([*ends, fleet.past.last_end_s]) if states and all_over else now_s
-    gpu_s = fleet.past.gpu_s + sum(lease.size * lease.billed_s(now_s) for lease in fleet.leases.values())
-    there_s = fleet.gpu_s(last_s) - fleet.gpu_s_before_jobs
+    gpu_s = fleet.leased_gpu_s(now_s)
     return Metrics(
         jobs=fleet.past.jobs + len(states),
         finished=fleet.past.finished + len(jcts),
@@ -46,7 +45,7 @@ def measure(fleet: Fleet, *, now_s: int) -> Metrics:
         p99_jct_s=percentile(jcts, 99),
         mean_wait_s=_mean(waits),
         makespan_s=float(last_s - first_s) if states and all_over else None,
-        allocation_rate=gpu_s / there_s if there_s > 0 else None,
+        allocation_rate=fleet.allocation_rate(now_s),
         gpu_s=gpu_s,
     )
 

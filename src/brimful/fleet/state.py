@@ -5,6 +5,8 @@ Only `Fleet.apply` writes. Everything else reads, so any number can be traced to
     waiting ──LeaseGranted──▶ starting ──LeaseStarted──▶ running ──LeaseEnded──▶ finished | failed
        ▲                          └──────── LeaseEnding ────┴──▶ stopping ──LeaseEnded──▶ stopped | cancelled
        └───────────────────────────────── requeued ─────────────────┘
+
+A job that is put on hold leaves `waiting` for `held` and comes back when it is released.
 """
 
 from __future__ import annotations
@@ -12,19 +14,24 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from brimful.fleet.capacity import Capacity
 from brimful.fleet.events import (
     CancelRequested,
     Event,
+    JobHeld,
+    JobReleased,
     JobSubmitted,
     LeaseEnded,
     LeaseEnding,
     LeaseGranted,
     LeaseStarted,
+    MoveRequested,
+    NodeDrained,
     NodeJoined,
     NodeLeft,
+    NodeResumed,
     SiteFound,
     SiteLost,
 )
@@ -86,7 +93,9 @@ class Fleet:
         self.silent: dict[str, SiteLost] = {}  # sites that do not answer
         self.nodes: dict[str, Node] = {}
         self.nodes_changed = 0  # `seq` of the last event about a node: what is derived from nodes may be kept
+        self.drained: dict[str, str] = {}  # nodes where nothing starts, and why
         self.jobs: dict[str, JobState] = {}
+        self.keyed: dict[tuple[str, str], str] = {}  # (submitter, its key) -> job
         self.leases: dict[str, Lease] = {}
         # What a tick touches, kept apart from history so that its cost does not grow with it.
         self.waiting = Ranked()
@@ -95,6 +104,7 @@ class Fleet:
         self.leases_at: dict[str, dict[str, Lease]] = {}  # open ones by site
         self.leases_on: dict[str, dict[str, Lease]] = {}  # open ones by node
         self.unsettled: dict[str, Lease] = {}  # granted or ending: the engine has yet to confirm
+        self.on_hold: dict[str, JobState] = {}
         self.cancelling: dict[str, JobState] = {}  # cancelled, and not yet told to stop
         self.usage: dict[str, Usage] = {}  # by queue
         self.capacity = Capacity()
@@ -103,6 +113,8 @@ class Fleet:
         self._of_shape: list[Job] = []
         self.gpu_s_before_jobs = 0  # GPU-seconds that passed before anybody asked for one
         self._gpu_s = self._gpus = self._gpus_since_s = 0
+        self._ended_gpu_s = 0  # GPU-seconds on the bills of leases that have ended
+        self.last_end_s: int | None = None  # when the last job so far was over
 
     def free(self, node: str) -> tuple[int, ...]:
         """Indices of the node's GPUs that nobody holds, lowest first."""
@@ -142,17 +154,47 @@ class Fleet:
                 self._join(event)
             case NodeLeft(node=node):
                 self._leave(node, at_s=event.at_s)
-            case CancelRequested():
-                self._cancel(event)
+            case NodeDrained(node=node):
+                self._drain(node, event.reason)
+            case NodeResumed(node=node):
+                self._resume(node)
             case SiteLost(site=site):
                 self.silent[site] = event
             case SiteFound(site=site):
                 self.silent.pop(site, None)
+            case _:
+                self._asked(event)
         self.seq += 1
+
+    def _asked(self, event: CancelRequested | JobHeld | JobReleased | MoveRequested) -> None:
+        match event:
+            case CancelRequested():
+                self._cancel(event)
+            case JobHeld():
+                self._hold(event)
+            case JobReleased():
+                self._release(event)
+            case MoveRequested():
+                self._move(event)
 
     def gpu_s(self, now_s: int) -> int:
         """GPU-seconds there have been since the first node joined, holes left out."""
         return self._gpu_s + self._gpus * max(0, now_s - self._gpus_since_s)
+
+    def leased_gpu_s(self, now_s: int) -> int:
+        """GPU-seconds that leases have held until now."""
+        going = sum(lease.size * lease.billed_s(now_s) for lease in self.open_leases.values())
+        return self._ended_gpu_s + going
+
+    def is_idle(self) -> bool:
+        """Whether every job there was is over."""
+        return not (len(self.waiting) or self.open_leases or self.on_hold)
+
+    def allocation_rate(self, now_s: int) -> float | None:
+        """Leased GPU-seconds / GPU-seconds there were, since the first submit, until now or the last end."""
+        end_s = self.last_end_s if self.is_idle() and self.last_end_s is not None else now_s
+        there_s = self.gpu_s(end_s) - self.gpu_s_before_jobs
+        return self.leased_gpu_s(now_s) / there_s if there_s > 0 else None
 
     def _count_gpus(self, gpus: int, *, at_s: int) -> None:
         self._gpu_s = self.gpu_s(at_s)
@@ -170,10 +212,24 @@ class Fleet:
         before = self.nodes.get(event.node)
         self._count_gpus(event.described().good_gpus - (before.good_gpus if before else 0), at_s=event.at_s)
         node = self.nodes[event.node] = event.described()
+        if event.node not in self.drained:
+            self._offer(node)
+        self.nodes_changed = self.seq + 1
+
+    def _offer(self, node: Node) -> None:
         held: set[int] = set()
-        for lease in self.leases_on.get(event.node, {}).values():
-            held.update(i for name, gpus in lease.parts if name == event.node for i in gpus)
+        for lease in self.leases_on.get(node.node, {}).values():
+            held.update(i for name, gpus in lease.parts if name == node.node for i in gpus)
         self.capacity.join(node, held)
+
+    def _drain(self, name: str, reason: str) -> None:
+        self.drained[name] = reason
+        self.capacity.leave(name)
+        self.nodes_changed = self.seq + 1
+
+    def _resume(self, name: str) -> None:
+        if self.drained.pop(name, None) is not None and name in self.nodes:
+            self._offer(self.nodes[name])
         self.nodes_changed = self.seq + 1
 
     def _submit(self, event: JobSubmitted) -> None:
@@ -183,13 +239,10 @@ class Fleet:
         if not self.submitted:
             self.gpu_s_before_jobs = self.gpu_s(event.at_s)
             self.first_submit_s = event.at_s
-        shape = self._shapes.setdefault(shape_of(job), len(self._shapes))
-        if shape == len(self._of_shape):
-            self._of_shape.append(job)
         state = JobState(
             job=job,
             serial=self.submitted,
-            shape=shape,
+            shape=self._shape(job),
             phase="waiting",
             submitted_s=event.at_s,
             leases=[],
@@ -197,13 +250,57 @@ class Fleet:
         )
         self.submitted += 1
         self.jobs[job.job] = state
+        if job.key:
+            self.keyed[job.submitter, job.key] = job.job
         self.waiting.add(state)
 
-    def _cancel(self, event: CancelRequested) -> None:
+    def _shape(self, job: Job) -> int:
+        shape = self._shapes.setdefault(shape_of(job), len(self._shapes))
+        if shape == len(self._of_shape):
+            self._of_shape.append(job)
+        return shape
+
+    def _hold(self, event: JobHeld) -> None:
+        state = self.jobs[event.job]
+        state.hold, state.hold_reason = True, event.reason
+        if state.phase == "waiting":
+            self.waiting.remove(state)
+            state.phase = "held"
+            self.on_hold[event.job] = state
+
+    def _release(self, event: JobReleased) -> None:
+        state = self.jobs[event.job]
+        state.hold, state.hold_reason = False, ""
+        if state.phase == "held":
+            del self.on_hold[event.job]
+            self._wait(state, at_s=event.at_s)
+
+    def _move(self, event: MoveRequested) -> None:
         state = self.jobs[event.job]
         if state.phase == "waiting":
             self.waiting.remove(state)
-            state.phase, state.ended_s, state.reason = "cancelled", event.at_s, "cancelled while waiting"
+        state.job = replace(state.job, sites=event.sites)
+        state.shape = self._shape(state.job)
+        if state.phase == "waiting":
+            self.waiting.add(state)
+
+    def _wait(self, state: JobState, *, at_s: int) -> None:
+        state.waiting_since_s = at_s
+        state.phase = "held" if state.hold else "waiting"
+        if state.hold:
+            self.on_hold[state.job.job] = state
+        else:
+            self.waiting.add(state)
+
+    def _cancel(self, event: CancelRequested) -> None:
+        state = self.jobs[event.job]
+        if state.phase in ("waiting", "held"):
+            if state.phase == "waiting":
+                self.waiting.remove(state)
+            self.on_hold.pop(event.job, None)
+            state.reason = f"cancelled while {'waiting' if state.phase == 'waiting' else 'on hold'}"
+            state.phase, state.ended_s = "cancelled", event.at_s
+            self.last_end_s = max(self.last_end_s or 0, event.at_s)
             self._is_over(state)
         elif state.phase not in OVER:
             state.cancel_requested = True
@@ -290,16 +387,16 @@ class Fleet:
         lease.kept_work_s = event.kept_work_s or 0.0
         state.kept_work_s += lease.kept_work_s
         state.run_s += lease.billed_s(event.at_s)
+        self._ended_gpu_s += lease.size * lease.billed_s(event.at_s)
         if not stopped and event.exit_code != 0:
             state.failures += 1
             state.avoid_site = lease.site
             state.avoid_until_s = event.at_s + AVOID_S * 2 ** min(state.failures - 1, AVOID_DOUBLINGS)
         if (lease.requeue or event.requeue) and not state.cancel_requested:
-            state.phase = "waiting"
-            state.waiting_since_s = event.at_s
-            self.waiting.add(state)
+            self._wait(state, at_s=event.at_s)
             return
         state.ended_s, state.exit_code, state.reason = event.at_s, event.exit_code, lease.reason
+        self.last_end_s = max(self.last_end_s or 0, event.at_s)
         if state.cancel_requested:
             state.phase = "cancelled"
         elif stopped:
@@ -316,6 +413,8 @@ class Fleet:
             left = self.jobs.pop(self._over.popleft())
             for lease in left.leases:
                 del self.leases[lease.lease]
+            if left.job.key:
+                del self.keyed[left.job.submitter, left.job.key]
             self.leaving[left.job.job] = Left(seq=self.seq + 1, state=left)
             self.past.add(left)
 
@@ -342,6 +441,7 @@ def shape_of(job: Job) -> Hashable:
         job.gpu_milli,
         job.within,
         job.gpu_types,
+        job.sites,
         job.rates,
         job.cpu_milli,
         job.memory_mib,

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from brimful.adapters.capabilities import Complains, KeepsEnvironments, KeepsLogs, LogPiece
 from brimful.adapters.stores import snapshot
@@ -26,11 +25,16 @@ from brimful.errors import BrimfulError, NotFound, Refused, WorldFailed
 from brimful.fleet.events import (
     CancelRequested,
     Event,
+    JobHeld,
+    JobReleased,
     JobSubmitted,
     LeaseEnded,
     LeaseEnding,
     LeaseGranted,
     LeaseStarted,
+    MoveRequested,
+    NodeDrained,
+    NodeResumed,
 )
 from brimful.fleet.job import Job
 from brimful.fleet.state import OVER, Fleet, JobState, Lease
@@ -42,8 +46,6 @@ from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import Engine, Ports, Store
 
 log = logging.getLogger("brimful")
-
-E = TypeVar("E", bound=Event)
 
 CHANGING_S = 0.2  # while something starts or stops, look more often: somebody is watching
 SEEK_S = 1.5  # how often a server says that it leads, or looks whether it may
@@ -101,32 +103,118 @@ class Service:
         """Take a job in. Its number is given here, in the order of the log.
 
         The values of its environment go to those who run it, before it is in the log, and not into the log.
+        A second submission under a submitter's key is the first: the job it made is given back.
         """
         keepers = self._keepers()
         public = replace(job, env=tuple((key, "") for key, _ in job.env)) if keepers else job
 
-        def event() -> JobSubmitted:
-            return JobSubmitted(at_s=self.now_s(), job=replace(public, job=f"job-{self.fleet.submitted + 1}"))
+        name = ""
 
-        def keep(submitted: JobSubmitted) -> None:
+        def events() -> Sequence[Event]:
+            nonlocal name
+            known = self.fleet.keyed.get((job.submitter, job.key)) if job.key else None
+            name = known or f"job-{self.fleet.submitted + 1}"
+            if known:
+                return ()
+            return [JobSubmitted(at_s=self.now_s(), job=replace(public, job=name))]
+
+        def keep() -> None:
             for engine in keepers:
-                engine.keep_env(submitted.job.job, dict(job.env))
+                if job.env:
+                    engine.keep_env(name, dict(job.env))
+                else:
+                    engine.forget_env(name)  # of a submission under this number that came to nothing
 
         with self._numbering:
-            name = self._write(event, first=keep).job.job
-        log.info("%s submitted: %d GPU(s), %s, %s", name, job.gpus, job.priority, " ".join(job.command)[:200])
+            written = self._write(events, first=keep)
+        if not written:
+            return self.job(name)
+        # Not its command: people put passwords on command lines.
+        log.info("%s submitted by %s: %d GPU(s), %s", name, job.tenant, job.gpus, job.priority)
         self._wake.set()
         return self.job(name)
 
     def cancel(self, name: str) -> JobState:
-        def event() -> CancelRequested:
+        def events() -> Sequence[Event]:
             state = self.job(name)
             if state.phase in OVER:
                 raise Refused(f"{name} is already {state.phase}", hint="there is nothing left to cancel")
-            return CancelRequested(at_s=self.now_s(), job=name)
+            return [CancelRequested(at_s=self.now_s(), job=name)]
 
-        self._write(event)
-        log.info("%s: cancel requested", name)
+        return self._asked(name, "cancel", events)
+
+    def hold(self, name: str, *, reason: str = "put on hold") -> JobState:
+        """Keep it from starting; one that runs is stopped as a preemption stops it. Again changes nothing."""
+
+        def events() -> Sequence[Event]:
+            state = self._going(name, "hold")
+            if state.hold:
+                return ()
+            now_s = self.now_s()
+            return [JobHeld(at_s=now_s, job=name, reason=reason), *_stop_of(state, reason, now_s=now_s)]
+
+        return self._asked(name, "hold", events)
+
+    def release(self, name: str) -> JobState:
+        def events() -> Sequence[Event]:
+            return [JobReleased(at_s=self.now_s(), job=name)] if self._going(name, "release").hold else ()
+
+        return self._asked(name, "release", events)
+
+    def move(self, name: str, site: str) -> JobState:
+        """From now on it runs at this site (empty: at any); one that runs elsewhere is stopped first."""
+
+        def events() -> Sequence[Event]:
+            state = self._going(name, "move")
+            here = {node.site for node in self.fleet.nodes.values()}
+            if site and site not in here:
+                raise NotFound(
+                    f"there is no site {site[:100]!r}", hint=f"there are {', '.join(sorted(here))}"
+                )
+            wanted = (site,) if site else ()
+            if state.job.sites == wanted:
+                return ()
+            now_s, lease = self.now_s(), state.open_lease
+            moved = MoveRequested(at_s=now_s, job=name, sites=wanted)
+            elsewhere = site and lease is not None and lease.site != site
+            return [moved, *(_stop_of(state, f"moves to {site}", now_s=now_s) if elsewhere else ())]
+
+        return self._asked(name, "move", events)
+
+    def drain(self, node: str, *, reason: str = "") -> None:
+        """Nothing more starts there; what runs goes on."""
+
+        def events() -> Sequence[Event]:
+            self._node(node)
+            if node in self.fleet.drained:
+                return ()
+            return [NodeDrained(at_s=self.now_s(), node=node, reason=reason)]
+
+        self._write(events)
+        self._wake.set()
+
+    def resume(self, node: str) -> None:
+        def events() -> Sequence[Event]:
+            self._node(node)
+            return [NodeResumed(at_s=self.now_s(), node=node)] if node in self.fleet.drained else ()
+
+        self._write(events)
+        self._wake.set()
+
+    def _node(self, name: str) -> None:
+        if name not in self.fleet.nodes:
+            raise NotFound(f"there is no node {name[:100]!r}", hint="`brimful fleet` lists them")
+
+    def _going(self, name: str, verb: str) -> JobState:
+        state = self.job(name)
+        if state.phase in OVER or state.cancel_requested:
+            phase = state.phase if state.phase in OVER else "being cancelled"
+            raise Refused(f"{name} is already {phase}", hint=f"there is nothing left to {verb}")
+        return state
+
+    def _asked(self, name: str, verb: str, events: Callable[[], Sequence[Event]]) -> JobState:
+        if self._write(events):
+            log.info("%s: %s requested", name, verb)
         self._wake.set()
         return self.job(name)
 
@@ -342,17 +430,21 @@ class Service:
 
     # -- the log ---------------------------------------------------------------------------------------
 
-    def _write(self, make: Callable[[], E], *, first: Callable[[E], None] = lambda _event: None) -> E:
-        """Append one event made from the current state; made again whenever somebody else was faster.
+    def _write(
+        self, make: Callable[[], Sequence[Event]], *, first: Callable[[], None] = lambda: None
+    ) -> Sequence[Event]:
+        """Append the events made from the current state, all or none; made again when somebody was faster.
 
-        `first` is what must be done, outside of the lock, before the event may be in the log.
+        `first` is what must be done, outside of the lock, before they may be in the log.
         """
         for _ in range(MAX_CONFLICTS):
             with self._lock:
-                event, after = make(), self.fleet.seq
-            first(event)
-            if self._store.append([event], after=after):
-                return event
+                events, after = make(), self.fleet.seq
+            if not events:
+                return ()
+            first()
+            if self._store.append(events, after=after):
+                return events
             self.refresh()
         raise WorldFailed(
             f"the log was written by others {MAX_CONFLICTS} times in a row", hint="try again", code="log_busy"
@@ -395,6 +487,14 @@ class Service:
             gpus = ",".join(map(str, lease.gpus))
             lines[lease.job] = f"{lease.job} {state.phase} on {lease.node} GPU {gpus}{reason}"
         return lines
+
+
+def _stop_of(state: JobState, reason: str, *, now_s: int) -> Sequence[Event]:
+    """What ends its lease so that it waits again, if it has one that was not told to end."""
+    lease = state.open_lease
+    if lease is None or lease.phase == "ending":
+        return ()
+    return [LeaseEnding(at_s=now_s, lease=lease.lease, reason=reason, requeue=True)]
 
 
 class _Told:

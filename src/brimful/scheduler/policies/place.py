@@ -153,16 +153,21 @@ def _in_one_rack(job: Job, draft: Draft, pool: Pool) -> Parts | None:
 def why_not(job: Job, fleet: Fleet, draft: Draft, pools: Sequence[Pool]) -> tuple[str, bool]:
     """(the reason with its numbers, whether waiting can help)."""
     kind = " or ".join(job.gpu_types or [name for name, _ in job.rates]) or "any type"
-    index = fleet.capacity.pools
+    index = {pool: of for pool, of in fleet.capacity.pools.items() if job.may_be_at(pool.site)}
+    drained = f" ({len(fleet.drained)} of its nodes drained)" if fleet.drained else ""
     if not any(job.rate(pool.gpu) > 0.0 for pool in index):
         have = ", ".join(sorted({pool.gpu for pool in index})) or "no nodes at all"
-        return f"wants GPUs of {kind}; the fleet has {have}", False
+        whose = f"the site {' or '.join(job.sites)}" if job.sites else "the fleet"
+        return f"wants GPUs of {kind}; {whose} has {have}{drained}", False
     allowed = [pool for pool in index if job.rate(pool.gpu) > 0.0]
     where = "on one node" if job.within in ONE_NODE else f"within one {job.within}"
     if job.within in ONE_NODE:
         largest = max(index[pool].largest for pool in allowed)
         if largest < job.gpus:
-            return f"wants {job.gpus} GPUs ({kind}) on one node; the largest node has {largest}", False
+            return (
+                f"wants {job.gpus} GPUs ({kind}) on one node; the largest node has {largest}{drained}",
+                False,
+            )
     elif max(index[pool].gpus for pool in allowed) < job.gpus:
         most = max(index[pool].gpus for pool in allowed)
         return f"wants {job.gpus} GPUs ({kind}) of one type; the largest pool has {most}", False

@@ -23,6 +23,7 @@ def allowed_pools(job: Job, draft: Draft, prices: Mapping[Pool, int]) -> list[Po
         pool
         for pool in draft.capacity.pools
         if pool.site not in draft.closed
+        and job.may_be_at(pool.site)
         and job.rate(pool.gpu) > 0.0
         and (limit is None or prices[pool] <= limit)
     ]
