@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> Answer:
     from brimful.predict.explain.advice import advised
     from brimful.predict.explain.explain import explain
 
-    text = _text(args.file)
+    text = read_text(args.file)
     about = _about(args)
     found = explain(text, about)
     if found:
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(data, _shown(found, tongue), NO if data["cannot_tell"] else YES)
 
 
-def _text(file: str) -> str:
+def read_text(file: str) -> str:
     """What is to be explained. Bytes that are no UTF-8 are shown as such, and hurt nothing else."""
     if file == "-":
         if sys.stdin is None or sys.stdin.isatty():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from shutil import get_terminal_size
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     import argparse
 
 _WIDEST = 100
+_KEPT = "\u2007"  # a space that textwrap does not break at
+_UNIT = re.compile(r"(?<=\d) (?=%|[GMK]i[Bo]\b|TFLOPS|W\b|s\b)")
 
 
 def add_language(parser: argparse.ArgumentParser) -> None:
@@ -28,11 +31,13 @@ def spoken(args: argparse.Namespace) -> Language:
 def wrapped(text: str, *, first: str = "", rest: str = "") -> str:
     """One paragraph, `first` before its first line and `rest` before the others."""
     width = min(_WIDEST, max(40, get_terminal_size((_WIDEST, 24)).columns))
-    return fill(
-        text,
+    together = _UNIT.sub(_KEPT, text)
+    filled = fill(
+        together,
         width,
         initial_indent=first,
         subsequent_indent=rest,
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return filled.replace(_KEPT, " ")

@@ -1,0 +1,247 @@
+"""Advice, judged: each claim on a config, a pasted answer in four languages, and against published pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brimful.language import language
+from brimful.predict.claims.judge import CLAIMS, Case, effect, judge_all
+from brimful.predict.claims.paste import Line, judge_paste
+from brimful.predict.readers.read import read
+from brimful.predict.readers.reading import Reading
+from brimful.predict.readers.runs import Row, Skipped, understand
+from brimful.specs.gpu import find_gpu
+from brimful.units import GIB, MIB
+from tests.predict.builders import a_model, a_training
+from tests.predict.test_direction import NOISE_FRAC, pairs
+
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
+CONFIG = str(ROOT / "examples" / "nanogpt" / "train_fineweb.py")
+CARD = find_gpu("rtx-4070")
+
+
+def reread(words: Sequence[str] = ()) -> Reading:
+    return read(CONFIG, overrides=words)
+
+
+def a_case(words: Sequence[str] = (), gpu: str = "rtx-4070", other_mib: int = 2100) -> Case:
+    return Case(reread(words), find_gpu(gpu), other_mib * MIB)
+
+
+VERDICTS = {
+    "fp16": "false",
+    "compile_off": "false",
+    "smaller_batch": "partly",
+    "memory_is_work": "false",
+    "smaller_model": "false",
+    "expandable_segments": "false",
+    "checkpointing": "true",
+    "adam8bit": "true",
+    "pad_vocabulary": "false",
+}
+
+
+def test_every_claim_is_judged_with_a_reason_and_what_was_published() -> None:
+    judged = {one.claim: one for one in judge_all(a_case())}
+
+    assert {name: one.verdict for name, one in judged.items()} == VERDICTS
+    assert all(one.why and one.published for one in judged.values())
+
+
+def test_a_verdict_depends_on_the_config_not_on_the_claim() -> None:
+    assert CLAIMS["fp16"](a_case(gpu="v100-sxm-32gb")).verdict == "partly"  # no bf16 hardware: it saves time
+    assert CLAIMS["pad_vocabulary"](a_case(["vocab_size=50257"])).verdict == "partly"
+    assert CLAIMS["expandable_segments"](a_case(other_mib=1000)).verdict == "partly"  # it fits, or nearly
+    assert CLAIMS["adam8bit"](a_case(["optimizer=sgd"])).verdict == "cannot tell"
+    small = a_case(["batch_size=1", "block_size=64", "vocab_size=64"])
+    assert CLAIMS["checkpointing"](small).verdict == "false"  # there is nothing to save
+
+
+def test_fp16_saves_nothing_over_bf16_on_every_kind_of_run() -> None:
+    for words in ([], ["compile=False"], ["checkpointing=full"], ["optimizer=adam8bit"]):
+        done = CLAIMS["fp16"](a_case(words)).effect
+        assert done is not None
+        assert done.saves_bytes == 0
+
+
+@pytest.mark.parametrize("claimed", [0.10, 0.25])
+def test_a_smaller_batch_saves_less_than_its_share(claimed: float) -> None:
+    done = CLAIMS["smaller_batch"](a_case(), claimed, batch_size=12, accumulation=40)
+    assert done.effect is not None
+
+    assert 0 < done.effect.saves_frac < 0.25
+    assert done.verdict == "partly"
+
+
+# -- the pasted answer -------------------------------------------------------------------------------------
+
+PASTES = {
+    "en": """Your card is simply full. Change four lines:
+batch_size = 12
+gradient_accumulation_steps = 40
+compile = False  # torch.compile needs more memory than eager
+dtype = 'float16'  # uses 10-15% less memory than bfloat16
+90% of the memory is in use, so the GPU is busy.
+With these settings it never fails.""",
+    "fr": """Votre carte est tout simplement saturée. Changez quatre lignes :
+batch_size = 12
+gradient_accumulation_steps = 40
+compile = False  # torch.compile prend plus de mémoire que le mode eager
+dtype = 'float16'  # 10 à 15 % de mémoire en moins que bfloat16
+La mémoire est utilisée à 90 %, donc le GPU est bien occupé.
+Avec ces réglages, ça ne plante jamais.""",
+    "es": """Tu tarjeta está sencillamente al límite. Cambia cuatro líneas:
+batch_size = 12
+gradient_accumulation_steps = 40
+compile = False  # torch.compile ocupa más memoria que el modo eager
+dtype = 'float16'  # gasta un 10-15 % menos de memoria que bfloat16
+La memoria está al 90 %, así que la GPU está trabajando a tope.
+Con estos ajustes nunca falla.""",
+    "de": """Deine Karte ist einfach voll. Ändere vier Zeilen:
+batch_size = 12
+gradient_accumulation_steps = 40
+compile = False  # torch.compile braucht mehr Speicher als eager
+dtype = 'float16'  # braucht 10 bis 15 % weniger Speicher als bfloat16
+90 % des Speichers sind belegt, die GPU ist also beschäftigt.
+Mit diesen Einstellungen stürzt es nie ab.""",
+}
+PROSE = {
+    "en": "Use a batch of 12 x 40, turn compile off, and use fp16: guaranteed.",
+    "fr": "Prenez un batch de 12 x 40, désactivez compile et passez en fp16 : c'est garanti.",
+    "es": "Usa un batch de 12 x 40, desactiva compile y pasa a fp16: garantizado.",
+    "de": "Nimm einen Batch von 12 x 40, schalte compile aus und nimm fp16: garantiert.",
+}
+MORE = {
+    "expandable_segments": "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    "checkpointing": "gradient checkpointing",
+    "adam8bit": "bnb.optim.AdamW8bit",
+    "pad_vocabulary": "vocab_size 50257 -> 50304",
+}
+SMALLER = {
+    "en": "Take a smaller model and a bigger batch.",
+    "fr": "Prenez un modèle plus petit et un batch plus grand.",
+    "es": "Usa un modelo más pequeño y un batch más grande.",
+    "de": "Nimm ein kleineres Modell und einen größeren Batch.",
+}
+
+
+def verdicts(lines: tuple[Line, ...]) -> list[Any]:
+    return [(line.number, one.claim, one.verdict, one.effect) for line in lines for one in line.judged]
+
+
+def test_the_forum_answer_is_judged_line_by_line() -> None:
+    judged = [
+        (n, claim, verdict) for n, claim, verdict, _ in verdicts(judge_paste(PASTES["en"], a_case(), reread))
+    ]
+
+    assert judged == [
+        (2, "smaller_batch", "partly"),
+        (3, "same_batch", "false"),
+        (4, "compile_off", "false"),
+        (5, "fp16", "false"),
+        (6, "memory_is_work", "false"),
+        (7, "never_fails", "false"),
+    ]
+
+
+@pytest.mark.parametrize("code", ["fr", "es", "de"])
+def test_the_judgement_does_not_depend_on_the_language_of_the_paste(code: str) -> None:
+    for pastes in (PASTES, PROSE, SMALLER):
+        english, other = (verdicts(judge_paste(pastes[c], a_case(), reread)) for c in ("en", code))
+        assert english
+        assert english == other
+
+
+@pytest.mark.parametrize("claim", MORE)
+def test_the_other_claims_are_found_by_their_names(claim: str) -> None:
+    assert [one.claim for line in judge_paste(MORE[claim], a_case(), reread) for one in line.judged] == [
+        claim
+    ]
+
+
+def test_never_fails_is_believed_as_far_as_the_prediction_goes() -> None:
+    (line,) = judge_paste("batch_size = 4, and it never fails", a_case(other_mib=0), reread)
+    by_claim = {one.claim: one for one in line.judged}
+
+    assert by_claim["never_fails"].verdict == "partly"
+
+
+@pytest.mark.parametrize("text", ["", "Good morning", "I have 12 apples", "batch_size is a setting", "50 %"])
+def test_what_claims_nothing_is_not_judged(text: str) -> None:
+    assert not verdicts(judge_paste(text, a_case(), reread))
+
+
+@given(st.text(max_size=200))
+@settings(max_examples=60, deadline=None)
+def test_any_paste_is_answered(text: str) -> None:
+    for line in judge_paste(f"batch_size = {text}\n{text}", a_case(), reread):
+        line.as_dict(language("en"))
+
+
+def test_settings_that_cannot_be_are_not_judged() -> None:
+    lines = judge_paste("dtype = 'int3' and it never fails\nbatch_size = 0", a_case(), reread)
+
+    assert {one.verdict for line in lines for one in line.judged} <= {"cannot tell", "false", "partly"}
+
+
+# -- as published ------------------------------------------------------------------------------------------
+
+CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "compile": ("compile_off", {}),
+    "8-bit Adam": ("adam8bit", {}),
+    "checkpointing": ("checkpointing", {}),
+    "batch": ("smaller_batch", {}),
+}
+
+
+def test_directions_agree_with_every_published_pair(shared_data: Path) -> None:
+    """The saving a claim predicts on the config of the larger run has the sign that was measured."""
+    seen: dict[str, int] = {}
+    for name, before, after in pairs(shared_data):
+        measured = float(after["peak_mem_gib"]) - float(before["peak_mem_gib"])
+        if name not in CHANGES or abs(measured) <= NOISE_FRAC * float(before["peak_mem_gib"]):
+            continue
+        try:
+            saved = _claimed_saving(name, before, after)
+        except Skipped:
+            continue
+        seen[name] = seen.get(name, 0) + 1
+        assert saved * measured < 0, (
+            f"{name}: {before['id']} to {after['id']} {measured:+.2f}, {saved / GIB:+.2f}"
+        )
+
+    assert seen.keys() >= {"compile", "8-bit Adam", "batch"}, seen
+    assert sum(seen.values()) >= 18, seen
+
+
+def _claimed_saving(name: str, before: Row, after: Row) -> float:
+    """What `after` saves over `before` by the claim's own effect on the config of `before`."""
+    run, other = understand(before), understand(after)
+    case = Case(Reading(model=run.model, training=run.training, assumed=(), warnings=()), run.gpu)
+    claim, words = CHANGES[name]
+    if name == "batch":
+        words = {"batch_size": other.training.batch_size}
+    done = CLAIMS[claim](case, **words).effect
+    assert done is not None
+    backwards = {
+        "compile": before["compile"] == "no",
+        "8-bit Adam": "8bit" in before["optimizer"].lower(),
+        "checkpointing": run.training.checkpointing != "none",
+    }
+    return -done.saves_bytes if backwards.get(name) else done.saves_bytes
+
+
+def test_an_effect_is_of_the_same_tokens() -> None:
+    case = Case(Reading(model=a_model(), training=a_training(), assumed=(), warnings=()), CARD)
+    twice = replace(case.training, accumulation=80)
+
+    assert effect(case.now(), case.of(twice), tokens_factor=2.0).step_time_factor == pytest.approx(
+        1, rel=0.01
+    )
