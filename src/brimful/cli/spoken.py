@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import argparse
 
 _WIDEST = 100
-_KEPT = "\u2007"  # a space that textwrap does not break at
+KEPT = "\u2007"  # a space that textwrap does not break at
 _UNIT = re.compile(r"(?<=\d) (?=%|[GMK]i[Bo]\b|TFLOPS|W\b|s\b)")
 
 
@@ -28,10 +28,14 @@ def spoken(args: argparse.Namespace) -> Language:
     return language(args.lang or language_of_locale(os.environ))
 
 
+def terminal_width() -> int:
+    return max(40, get_terminal_size((_WIDEST, 24)).columns)
+
+
 def wrapped(text: str, *, first: str = "", rest: str = "") -> str:
     """One paragraph, `first` before its first line and `rest` before the others."""
-    width = min(_WIDEST, max(40, get_terminal_size((_WIDEST, 24)).columns))
-    together = _UNIT.sub(_KEPT, text)
+    width = min(_WIDEST, terminal_width())
+    together = _UNIT.sub(KEPT, text)
     filled = fill(
         together,
         width,
@@ -40,4 +44,4 @@ def wrapped(text: str, *, first: str = "", rest: str = "") -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return filled.replace(_KEPT, " ")
+    return filled.replace(KEPT, " ")

@@ -1,0 +1,59 @@
+"""`brimful sweep` as people call it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from brimful.cli.commands import BAD_INPUT, WORLD_FAILED, YES
+from brimful.cli.main import main
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SWEEP = ["sweep", str(ROOT / "examples" / "nanogpt" / "train_fineweb.py"), "--gpu", "rtx-4070"]
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_the_chart_fits_the_terminal(
+    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    for what in (["--batch-size", "1:64"], ["--seq-len", "256:4096:256"]):
+        assert main([*SWEEP, *what]) == YES
+        text = capsys.readouterr().out
+        assert max(map(len, text.splitlines())) <= int(columns)
+        assert "largest" in text
+
+
+def test_json_has_every_point_and_the_terminal_not_more_than_it_can_show(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main([*SWEEP, "--batch-size", "1:200", "--json"])
+    data = json.loads(capsys.readouterr().out)["data"]
+    assert [point["value"] for point in data["points"]] == list(range(1, 201))
+    main([*SWEEP, "--batch-size", "1:200"])
+    assert len(capsys.readouterr().out.splitlines()) < 40
+
+
+@pytest.mark.parametrize(
+    ("name", "start"), [("s.png", b"\x89PNG"), ("s.svg", b"<?xml"), ("s.html", b"<!doctype html>")]
+)
+def test_a_picture_is_written_and_twice_the_same(name: str, start: bytes, tmp_path: Path) -> None:
+    pictures = []
+    for folder in ("one", "two"):
+        path = tmp_path / folder / name
+        path.parent.mkdir()
+        assert main([*SWEEP, "--batch-size", "1:32", "--plot", str(path)]) == YES
+        pictures.append(path.read_bytes())
+
+    assert pictures[0].startswith(start)
+    assert pictures[0] == pictures[1]
+    assert b"http://www.w3.org/1999/xlink" in pictures[0] or name.endswith("png")
+
+
+def test_bad_ranges_and_files_are_refused(tmp_path: Path) -> None:
+    assert main([*SWEEP, "--batch-size", "9:1"]) == BAD_INPUT
+    assert main([*SWEEP, "--batch-size", "1:4", "--seq-len", "64:128"]) == BAD_INPUT
+    assert main([*SWEEP, "--plot", str(tmp_path / "s.gif")]) == BAD_INPUT
+    assert main([*SWEEP, "--plot", str(tmp_path / "no" / "s.png")]) == WORLD_FAILED
