@@ -91,14 +91,9 @@ class Promises(RuleBasedStateMachine):
     @rule(seconds=st.integers(0, 120))
     def time_passes(self, seconds: int) -> None:
         until_s = self.engine.now_s + seconds
-        while (due := self.kernel.next()) is not None:
-            at_s, batch = due
-            if at_s > until_s:
-                for what in batch:
-                    self.kernel.at(at_s, what)
-                break
+        while (at_s := self.kernel.next_s()) is not None and at_s <= until_s:
             self.engine.now_s = at_s
-            for what in batch:
+            for what in self.kernel.due(at_s):
                 if isinstance(what, str):
                     self.engine.finish(what)
             self._tick()

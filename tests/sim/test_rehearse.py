@@ -58,9 +58,9 @@ def test_equal_times_come_out_in_the_order_they_went_in() -> None:
     kernel: Kernel[str] = Kernel()
     for at_s, what in [(5, "b"), (3, "a"), (5, "c"), (5, "d")]:
         kernel.at(at_s, what)
-    assert kernel.next() == (3, ["a"])
-    assert kernel.next() == (5, ["b", "c", "d"])
-    assert kernel.next() is None
+    assert (kernel.next_s(), kernel.due(3)) == (3, ["a"])
+    assert (kernel.next_s(), kernel.due(5)) == (5, ["b", "c", "d"])
+    assert kernel.next_s() is None
 
 
 @given(

@@ -59,6 +59,7 @@ class Capacity:
         self.by_name: dict[str, Slot] = {}
         self.pools: dict[Pool, PoolIndex] = {}
         self.racks: dict[tuple[Pool, str], list[int]] = {}
+        self.is_mixed = False  # whether there are GPUs of several types
         self._indices: dict[str, int] = {}  # a node that comes back gets its old place
 
     def join(self, node: Node, held: Iterable[int]) -> None:
@@ -80,6 +81,7 @@ class Capacity:
         pool.largest = max(pool.sizes)
         pool.put(slot)
         insort(self.racks.setdefault((slot.pool, node.rack), []), index)
+        self.is_mixed = len({pool.gpu for pool in self.pools}) > 1
 
     def leave(self, name: str) -> None:
         slot = self.by_name.pop(name, None)
@@ -98,6 +100,7 @@ class Capacity:
             del self.pools[slot.pool]
         else:
             pool.largest = max(pool.sizes)
+        self.is_mixed = len({pool.gpu for pool in self.pools}) > 1
 
     def check(self, name: str, gpus: tuple[int, ...], job: Job) -> None:
         """Assert that these GPUs are there to be taken."""

@@ -41,8 +41,8 @@ class Lease:
         """Seconds on the bill up to now. A lease that never ran costs nothing."""
         if self.started_s is None:
             return 0
-        end_s = now_s if self.ended_s is None else self.ended_s
-        return max(0, end_s - self.started_s)
+        seconds = (now_s if self.ended_s is None else self.ended_s) - self.started_s
+        return seconds if seconds > 0 else 0
 
     def done_work_s(self, now_s: int) -> float:
         """Useful work this lease has done by now, as far as its speed can tell."""
@@ -87,8 +87,10 @@ class JobState:
 
     def attained_s(self, now_s: int) -> float:
         """Seconds its whole gang has held GPUs: what least-attained-service compares, per GPU."""
-        lease = self.open_lease
-        return self.run_s + (lease.billed_s(now_s) if lease else 0)
+        leases = self.leases
+        if not leases or leases[-1].ended_s is not None:
+            return self.run_s
+        return self.run_s + leases[-1].billed_s(now_s)
 
     def remaining_s(self, now_s: int) -> float | None:
         """Predicted useful work left; None where nobody predicted, 0 where the prediction has run out."""

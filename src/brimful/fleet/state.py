@@ -134,6 +134,8 @@ class Fleet:
 
     def next_limit_s(self, now_s: int) -> int | None:
         """When the next lease reaches a limit."""
+        if not self._limits:
+            return None
         at = bisect_left(self._limits, (now_s + 1, ""))
         return self._limits[at][0] if at < len(self._limits) else None
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from brimful.fleet.events import Parts
-from brimful.fleet.job import WHOLE_GPU
+from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.state import Fleet, JobState, Pool
 from brimful.scheduler.draft import Draft
 from brimful.scheduler.plan import Plan, Reasons, Start, Stop
@@ -63,7 +63,7 @@ def decide(
     Nothing starts at a site that cannot be reached.
     """
     draft = Draft(fleet.capacity, closed=unreachable)
-    running = running_in_order(fleet, rules) if rules.preempt != "none" and len(fleet.waiting) else {}
+    running = running_in_order(fleet, rules) if rules.preempt != "none" and fleet.waiting else {}
     turn = _Turn(
         fleet=fleet,
         rules=rules,
@@ -94,15 +94,19 @@ def _walk(turn: _Turn) -> None:
     """Try the waiting jobs in order, one of each shape until that shape finds no place."""
     heads = waiting_in_order(turn.fleet, turn.rules, now_s=turn.now_s)
     while (state := heads.peek()) is not None:
-        if _is_hopeless(turn, state):
+        free = turn.draft.most_free()
+        if _is_hopeless(turn, state, free):
             heads.skip_group()
             continue
-        pools = [p for p in allowed_pools(state.job, turn.draft, turn.prices) if p not in turn.closed]
+        pools = _open_pools(turn, state.job)
         if turn.closed and not pools:
             heads.skip_group()
             continue
-        elsewhere = _elsewhere(turn, state, pools)
-        parts = None if _not_now(turn, state) else _find(turn, state, elsewhere)
+        held_back = _not_now(turn, state) is not None
+        whole = state.job.gpu_milli == WHOLE_GPU
+        crowded = whole and free < state.job.gpus and not turn.reservations
+        elsewhere = _elsewhere(turn, state, pools) if state.avoid_site else pools
+        parts = None if held_back or crowded else _find(turn, state, elsewhere)
         if parts is not None:
             _start(turn, state, parts)
             heads.next()
@@ -117,21 +121,32 @@ def _walk(turn: _Turn) -> None:
                 _clear(turn, state, cell)
                 heads.next()
                 continue
-            if turn.blocked is None and not _not_now(turn, state):
-                turn.blocked = state
-            if turn.rules.backfill == "none" and not _not_now(turn, state):
-                turn.closed.update(pools)  # nobody passes it where it waits; elsewhere life goes on
-                if len(turn.closed) == len(turn.fleet.capacity.pools):
-                    return
-            _keep_a_cell(turn, state, pools)
+            if not held_back:
+                if turn.blocked is None:
+                    turn.blocked = state
+                if turn.rules.backfill == "none":
+                    turn.closed.update(pools)  # nobody passes it where it waits; elsewhere life goes on
+                    if len(turn.closed) == len(turn.fleet.capacity.pools):
+                        return
+                _keep_a_cell(turn, state, pools)
         heads.skip_group()
 
 
-def _is_hopeless(turn: _Turn, state: JobState) -> bool:
-    """The fleet is full and it may not look for victims now: most of what waits, most of the time."""
-    if turn.rules.backfill == "none" or not state.job.gpus or state.job.gpu_milli < WHOLE_GPU:
+def _open_pools(turn: _Turn, job: Job) -> list[Pool]:
+    pools = allowed_pools(job, turn.draft, turn.prices)
+    return [pool for pool in pools if pool not in turn.closed] if turn.closed else pools
+
+
+def _is_hopeless(turn: _Turn, state: JobState, free: int) -> bool:
+    """No pool has room and it may not look for victims now: most of what waits, most of the time."""
+    job = state.job
+    if turn.rules.backfill == "none" or not job.gpus or job.gpu_milli < WHOLE_GPU:
         return False
-    return not turn.reservations and turn.draft.is_full() and not turn.search.may_look(state)
+    if turn.reservations and job.predicted_work_s is not None:
+        return False  # it may be gone before those are who a cell is kept for
+    if free >= job.gpus or turn.search.may_look(state):
+        return False
+    return not free or not _may_keep(turn, job)
 
 
 def _review_types(turn: _Turn) -> None:
@@ -261,7 +276,7 @@ def _can_help(turn: _Turn, state: JobState, pools: list[Pool]) -> bool:
     job, index = state.job, turn.fleet.capacity.pools
     if not pools:
         return why_not(job, turn.fleet, turn.draft, pools)[1]
-    if job.within in ("nvlink", "node"):
+    if job.within in ONE_NODE:
         return any(index[pool].largest >= job.gpus for pool in pools)
     return any(index[pool].gpus >= job.gpus for pool in pools)
 
@@ -296,10 +311,14 @@ def _clear(turn: _Turn, state: JobState, cell: Cell) -> None:
     ]
 
 
+def _may_keep(turn: _Turn, job: Job) -> bool:
+    """Whether a cell may be kept for one more blocked gang; a single GPU needs none."""
+    rules = turn.rules
+    return rules.backfill == "reserve" and job.gpus > 1 and len(turn.reservations) < rules.reservations
+
+
 def _keep_a_cell(turn: _Turn, state: JobState, pools: list[Pool]) -> None:
-    if turn.rules.backfill != "reserve" or len(turn.reservations) >= turn.rules.reservations:
-        return
-    if state.job.gpus <= 1 or turn.draft.is_full() or _not_now(turn, state):
+    if not _may_keep(turn, state.job) or not turn.draft.most_free():
         return
     kept = reserve(state, turn.draft, pools)
     if kept is not None:
@@ -309,52 +328,57 @@ def _keep_a_cell(turn: _Turn, state: JobState, pools: list[Pool]) -> None:
 
 
 def _look_again_s(turn: _Turn) -> int | None:
-    times = []
     limit = turn.fleet.next_limit_s(turn.now_s)
-    if limit is not None:
-        times.append(limit)
-    times += turn.avoided_until_s
+    if turn.avoided_until_s:
+        limit = min((at for at in (limit, *turn.avoided_until_s) if at is not None), default=None)
     waiting = len(turn.fleet.waiting) - len(turn.starts)
     changing = waiting and (turn.rules.preempt == "index" or turn.rules.off_peak)
     if changing or (len(turn.fleet.open_leases) and is_mixed(turn.fleet, turn.rules)):
         every_s = turn.rules.rerank_s
-        times.append((turn.now_s // every_s + 1) * every_s)  # on the hour's grid, so that reviews coincide
-    return min(times, default=None)
+        review_s = (turn.now_s // every_s + 1) * every_s  # on the hour's grid, so that reviews coincide
+        return review_s if limit is None else min(limit, review_s)
+    return limit
 
 
 def _reasons(turn: _Turn, unreachable: Collection[str]) -> Reasons:
     """Reasons worded on demand, from the plan if it is still to come and from the fleet once it is done."""
-    fleet, seq, blocked = turn.fleet, turn.fleet.seq, turn.blocked
-    starting = {start.job for start in turn.starts}
+    fleet, seq = turn.fleet, turn.fleet.seq
 
     def jobs() -> Iterator[str]:
+        starting = {start.job for start in turn.starts}
         return (name for name in fleet.waiting if name not in starting)
 
-    def why(name: str) -> str:
-        state = fleet.waiting[name]
+    def why(name: str) -> str | None:
+        if name not in fleet.waiting or any(start.job == name for start in turn.starts):
+            return None
         draft = Draft(fleet.capacity, closed=unreachable)
         if fleet.seq == seq:
             for start in turn.starts:
                 draft.take(((start.node, start.gpus), *start.rest), fleet.jobs[start.job].job)
-        pools = allowed_pools(state.job, draft, turn.prices)
-        reason, can_help = why_not(state.job, fleet, draft, pools)
-        if not can_help:
-            return reason
-        cell = turn.cells.get(name)
-        if cell is not None and cell.victims:
-            return f"{reason}; {', '.join(lease.job for lease in cell.victims)} will stop for it"
-        held_back = _not_now(turn, state)
-        if held_back is None and len(_elsewhere(turn, state, pools)) < len(pools):
-            left_s = state.avoid_until_s - turn.now_s
-            held_back = f"{reason}; not back to {state.avoid_site}, where it has just failed, for {left_s} s"
-        if held_back is not None:
-            return held_back
-        passed = turn.rules.backfill == "none" and blocked is not None and blocked is not state
-        if passed and blocked is not None:
-            return f"waits behind {blocked.job.job}, which needs {blocked.job.gpus}; {reason}"
-        if any(place(state.job, draft, pool) is not None for pool in pools):
-            kept = ", ".join(r.job for r in turn.reservations) or "gangs that are being made room for"
-            return f"{reason}; they are kept for {kept}"
-        return reason
+        return _worded(turn, fleet.waiting[name], draft)
 
     return Reasons(jobs, why)
+
+
+def _worded(turn: _Turn, state: JobState, draft: Draft) -> str:
+    """Why this job waits, with numbers."""
+    pools = allowed_pools(state.job, draft, turn.prices)
+    reason, can_help = why_not(state.job, turn.fleet, draft, pools)
+    if not can_help:
+        return reason
+    cell = turn.cells.get(state.job.job)
+    if cell is not None and cell.victims:
+        return f"{reason}; {', '.join(lease.job for lease in cell.victims)} will stop for it"
+    held_back = _not_now(turn, state)
+    if held_back is None and len(_elsewhere(turn, state, pools)) < len(pools):
+        left_s = state.avoid_until_s - turn.now_s
+        held_back = f"{reason}; not back to {state.avoid_site}, where it has just failed, for {left_s} s"
+    if held_back is not None:
+        return held_back
+    blocked = turn.blocked if turn.rules.backfill == "none" else None
+    if blocked is not None and blocked is not state:
+        return f"waits behind {blocked.job.job}, which needs {blocked.job.gpus}; {reason}"
+    if any(place(state.job, draft, pool) is not None for pool in pools):
+        kept = ", ".join(r.job for r in turn.reservations) or "gangs that are being made room for"
+        return f"{reason}; they are kept for {kept}"
+    return reason

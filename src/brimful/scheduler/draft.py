@@ -7,13 +7,14 @@ buckets for all others, so that it costs what the decision touches and not what 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from brimful.fleet.capacity import Capacity, PoolIndex, Slot
 from brimful.fleet.events import Parts
 from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.node import Pool
 
+NONE_MOVED: Mapping[int, list[int]] = {}
 Fits = Callable[[Slot, list[int]], bool]
 
 
@@ -32,9 +33,12 @@ class Draft:
         """Whole GPUs left in the pool."""
         return self.capacity.pools[pool].free - self._taken.get(pool, 0)
 
-    def is_full(self) -> bool:
-        """Whether no pool has a whole GPU left."""
-        return sum(pool.free for pool in self.capacity.pools.values()) <= sum(self._taken.values())
+    def most_free(self) -> int:
+        """Whole GPUs left in the pool that has most."""
+        taken, most = self._taken, 0
+        for pool, index in self.capacity.pools.items():
+            most = max(most, index.free - taken.get(pool, 0))
+        return most
 
     def free_on(self, index: int) -> list[int]:
         found = self._free.get(index)
@@ -59,17 +63,21 @@ class Draft:
         index = self.capacity.pools[pool]
         if index.free - self._taken.get(pool, 0) < least:
             return None
+        moved = self._moved.get(pool, NONE_MOVED)
         for count in range(least, len(index.buckets)):
-            found = next(self._at(index, count, fits), None)
-            if found is not None:
-                return found
+            if index.buckets[count] or count in moved:
+                found = next(self._at(index, count, fits), None)
+                if found is not None:
+                    return found
         return None
 
     def fullest(self, pool: Pool, fits: Fits | None = None) -> Iterator[int]:
         """Nodes with any free GPU, most free first. The draft must not change meanwhile."""
         index = self.capacity.pools[pool]
+        moved = self._moved.get(pool, NONE_MOVED)
         for count in range(len(index.buckets) - 1, 0, -1):
-            yield from self._at(index, count, fits)
+            if index.buckets[count] or count in moved:
+                yield from self._at(index, count, fits)
 
     def _at(self, index: PoolIndex, count: int, fits: Fits | None) -> Iterator[int]:
         """Nodes with exactly `count` free, in the order they joined, untouched and touched merged."""

@@ -78,7 +78,7 @@ def _record(fleet: Fleet, ports: Ports, events: list[Event]) -> bool:
 
 
 def _observe(fleet: Fleet, ports: Ports, problems: dict[str, str], *, now_s: int) -> Iterator[Event]:
-    if any(site not in ports.engines for site in {pool.site for pool in fleet.capacity.pools}):
+    if any(pool.site not in ports.engines for pool in fleet.capacity.pools):
         for name, node in fleet.nodes.items():
             if node.site not in ports.engines:
                 yield NodeLeft(at_s=now_s, node=name)

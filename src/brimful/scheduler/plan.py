@@ -28,13 +28,14 @@ class Stop:
 class Reasons(Mapping[str, str]):
     """Why each job waits, with numbers. Worded when it is asked for: thousands wait and few are looked at."""
 
-    def __init__(self, jobs: Callable[[], Iterator[str]], why: Callable[[str], str]) -> None:
-        self._jobs, self._why = jobs, why
+    def __init__(self, jobs: Callable[[], Iterator[str]], why: Callable[[str], str | None]) -> None:
+        self._jobs, self._why = jobs, why  # `why` of a job that does not wait is None
 
     def __getitem__(self, job: str) -> str:
-        if job not in set(self._jobs()):
+        reason = self._why(job)
+        if reason is None:
             raise KeyError(job)
-        return self._why(job)
+        return reason
 
     def __iter__(self) -> Iterator[str]:
         return self._jobs()

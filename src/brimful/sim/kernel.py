@@ -19,12 +19,13 @@ class Kernel(Generic[What]):
         heappush(self._heap, (at_s, self._serial, what))
         self._serial += 1
 
-    def next(self) -> tuple[int, list[What]] | None:
-        """The next moment at which anything is due, and everything due then."""
-        if not self._heap:
-            return None
-        at_s = self._heap[0][0]
-        due = []
-        while self._heap and self._heap[0][0] == at_s:
-            due.append(heappop(self._heap)[2])
-        return at_s, due
+    def next_s(self) -> int | None:
+        """The next moment at which anything is due."""
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now_s: int) -> list[What]:
+        """Everything due now, taken out."""
+        heap, found = self._heap, []
+        while heap and heap[0][0] == now_s:
+            found.append(heappop(heap)[2])
+        return found

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 
 from brimful.errors import WorldFailed
@@ -39,7 +40,7 @@ class MemoryStore:
         self.log: list[Event] = []
 
     def since(self, seq: int) -> Sequence[Event]:
-        return self.log[seq:]
+        return self.log[seq:] if seq < len(self.log) else ()
 
     def append(self, events: Sequence[Event], *, after: int) -> bool:
         if after != len(self.log):
@@ -59,7 +60,7 @@ class _Run:
     speed: float
 
 
-Due = Arrival | Mishap | str | None  # a lease's end is its name; None: look again
+Due = Mishap | str | None  # a lease's end is its name; None: look again
 
 
 class TimedEngine:
@@ -176,13 +177,20 @@ class TimedEngine:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     fleet: Fleet
-    ledger: Ledger
     log: list[Event]
     end_s: int
     waits: dict[str, str]  # jobs that never ran, and why
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The bills, made out when somebody asks: on a fleet without prices nobody does."""
+        ledger = Ledger()
+        for event in self.log:
+            ledger.apply(event)
+        return ledger
 
 
 def rehearse(
@@ -197,11 +205,11 @@ def rehearse(
 ) -> Outcome:
     """Run the trace to its end through the production `tick`. `watch` is shown the fleet after every tick."""
     run = _Rehearsal(arrivals, nodes, faults, seed=seed)
-    ledger = Ledger()
     with _nothing_cyclic():
-        while (due := run.kernel.next()) is not None:
-            run.engine.now_s, batch = due
-            for what in batch:
+        while (now_s := run.next_s()) is not None:
+            run.engine.now_s = now_s
+            run.arrive(now_s)
+            for what in run.kernel.due(now_s):
                 run.happen(what, progress)
             run.submit()
             plan = tick(run.fleet, run.ports, rules, now_s=run.engine.now_s).plan
@@ -209,10 +217,8 @@ def rehearse(
                 watch(run.fleet)
             if run.is_over(plan):
                 break
-        for event in run.store.log:
-            ledger.apply(event)
     waits = dict(run.plan.waits) if len(run.fleet.waiting) else {}
-    return Outcome(fleet=run.fleet, ledger=ledger, log=run.store.log, end_s=run.engine.now_s, waits=waits)
+    return Outcome(fleet=run.fleet, log=run.store.log, end_s=run.engine.now_s, waits=waits)
 
 
 @contextmanager
@@ -237,29 +243,42 @@ class _Rehearsal:
         self, arrivals: Sequence[Arrival], nodes: Sequence[Node], faults: Faults | None, *, seed: int
     ) -> None:
         self.kernel: Kernel[Due] = Kernel()
-        for arrival in arrivals:
-            self.kernel.at(arrival.at_s, arrival)
+        # Known beforehand and in order: a heap would carry them all to the end of the run.
+        self._arrivals = sorted(arrivals, key=lambda arrival: arrival.at_s)
         self.dice = None if faults is None else Dice(faults, nodes, seed=seed)
         self.engine = TimedEngine(nodes, {a.job.job: a.work_s for a in arrivals}, self.kernel, self.dice)
         self.store = MemoryStore()
         self.ports = Ports(store=self.store, engines={SITE: self.engine}, clearing=PostedPrice())
         self.fleet, self.plan = Fleet(), Plan()
-        self._jobs = self._coming = len(arrivals)
+        self._arrived = 0
         self._ended = self._down = 0
         self._wake_s = -1
         self._submitted: list[Event] = []
         if self.dice is not None and arrivals:
             self._roll(self.dice, arrivals[0].at_s)
 
+    def next_s(self) -> int | None:
+        """The next moment at which anything is due."""
+        later = self.kernel.next_s()
+        if self._arrived == len(self._arrivals):
+            return later
+        comes_s = self._arrivals[self._arrived].at_s
+        return comes_s if later is None or comes_s <= later else later
+
+    def arrive(self, now_s: int) -> None:
+        """Whoever arrives now, does so before anything else that is due."""
+        arrivals, at = self._arrivals, self._arrived
+        while at < len(arrivals) and arrivals[at].at_s == now_s:
+            self._submitted.append(JobSubmitted(at_s=now_s, job=arrivals[at].job))
+            at += 1
+        self._arrived = at
+
     def happen(self, what: Due, progress: Callable[[int, int], None]) -> None:
         match what:
             case str():
                 if self.engine.finish(what):
                     self._ended += 1
-                    progress(self._ended, self._jobs)
-            case Arrival():
-                self._submitted.append(JobSubmitted(at_s=self.engine.now_s, job=what.job))
-                self._coming -= 1
+                    progress(self._ended, len(self._arrivals))
             case NodeFails() | NodeReturns() | SiteSilent():
                 self._befall(what)
             case None:
@@ -277,9 +296,10 @@ class _Rehearsal:
         if again_s is not None and (self._wake_s <= now_s or again_s < self._wake_s):
             self._wake_s = again_s
             self.kernel.at(again_s, None)
-        idle = not self._coming and not self.fleet.open_leases and not plan.starts and not self._down
+        if self._arrived < len(self._arrivals) or self.fleet.open_leases or plan.starts or self._down:
+            return False
         # A job that waits on an idle fleet waits for a quiet hour or for ever.
-        return idle and not any(state.job.deferrable for state in self.fleet.waiting.values())
+        return not any(state.job.deferrable for state in self.fleet.waiting.values())
 
     def _roll(self, dice: Dice, now_s: int) -> None:
         for drawn in (dice.next_loss(now_s), dice.next_outage(now_s)):

@@ -34,7 +34,7 @@ class _Want:
 
 
 def is_mixed(fleet: Fleet, rules: Rules) -> bool:
-    return rules.move and len({pool.gpu for pool in fleet.capacity.pools}) > 1
+    return rules.move and fleet.capacity.is_mixed
 
 
 def assign(

@@ -7,6 +7,7 @@ key falls by the same amount each second changes no order, so the queue never ha
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import cache
 from typing import Any, cast
 
 from brimful.fleet.job import PRIORITIES
@@ -54,12 +55,20 @@ def expected_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
     queue: a survey", 2008).
     """
     left = state.remaining_s(now_s) if rules.known else None
-    return max(rules.fresh_s, state.attained_s(now_s)) if left is None else left
+    if left is not None:
+        return left
+    had_s = state.attained_s(now_s)
+    return had_s if had_s > rules.fresh_s else rules.fresh_s
 
 
 def weight(gpus: int, rules: Rules) -> float:
     """How much a gang of this width counts: a wide one keeps more others waiting."""
-    found: float = max(1, gpus) ** rules.width
+    return _weight(gpus, rules.width)
+
+
+@cache
+def _weight(gpus: int, width: float) -> float:
+    found: float = max(1, gpus) ** width
     return found
 
 
@@ -144,14 +153,11 @@ def waiting_in_order(fleet: Fleet, rules: Rules, *, now_s: int) -> Heads:
 
 def _weigh(fleet: Fleet, rules: Rules, *, split: bool, now_s: int) -> Rank:
     """Aged work of each group's first job now. Within a group one width, so there the plain key keeps."""
-    weights: dict[Hashable, float] = {}
+    aged_s, width = rules.ageing * now_s, rules.width
 
     def rank(group: Any, key: Any) -> tuple[int, float, int]:  # noqa: ANN401 - of the order's own making
-        found = weights.get(group)
-        if found is None:
-            shape = group[1] if split else group
-            found = weights[group] = weight(fleet.job_of_shape(shape).gpus, rules)
-        return (key[0], (key[1] - rules.ageing * now_s) * found, key[2])
+        gpus = fleet.job_of_shape(group[1] if split else group).gpus
+        return (key[0], (key[1] - aged_s) * _weight(gpus, width), key[2])
 
     return rank
 

@@ -22,6 +22,7 @@ from brimful.scheduler.rules import Rules
 
 CHOICES = 4  # of each group of running jobs, the first to be pushed aside
 ENOUGH = 6  # cells that would do, of which the cheapest is taken: the likeliest nodes come first
+NEVER = (-1, 0.0, 0.0)  # the facts about a lease that nobody may stop
 REVIEW_S = 10  # how long a review lasts: a live loop may skip a second
 
 
@@ -68,8 +69,9 @@ class Search:
         self.spoken_for: set[str] = set()
         self.held: set[int] = set()
         self.by_class_only = rules.preempt != "index"
-        self._coming = self._ending()
+        self._coming = self._ending() if fleet.unsettled else {}
         self._facts: dict[str, tuple[int, float, float]] = {}
+        self._firsts: list[tuple[int, float, list[Entry]]] | None = None  # see `_likely`
         self.tries = rules.tries if rules.preempt != "none" else 0
 
     def _ending(self) -> dict[str, tuple[int, Pool]]:
@@ -120,15 +122,16 @@ class Search:
 
     def _likely(self, bar: tuple[int, float]) -> list[JobState]:
         """The first of each group that may stop at all; where the first may not, none of its group may."""
+        if self._firsts is None:
+            rules, now_s = self.rules, self.now_s
+            self._firsts = [
+                (rank, expected_work_s(entries[0][2], rules, now_s=now_s), entries)
+                for (rank, _, _), entries in self.running.items()
+            ]
+        least, enough = bar[0], bar[1] * self.rules.margin
         found: list[JobState] = []
-        for (rank, _, _), entries in self.running.items():
-            if rank < bar[0] or (rank == bar[0] and self.by_class_only):
-                continue
-            first = entries[0][2]
-            if (
-                rank > bar[0]
-                or expected_work_s(first, self.rules, now_s=self.now_s) > bar[1] * self.rules.margin
-            ):
+        for rank, work, entries in self._firsts:
+            if rank > least or (rank == least and work > enough and not self.by_class_only):
                 found += [entry[2] for entry in entries[:CHOICES]]
         return found
 
@@ -175,14 +178,16 @@ class Search:
             return False
         if rank > bar[0]:
             return True
-        return not self.by_class_only and work > max(0.0, bar[1]) * self.rules.margin + lost
+        limit = bar[1] if bar[1] > 0.0 else 0.0
+        return work > limit * self.rules.margin + lost and not self.by_class_only
 
     def _look_at(self, lease: Lease) -> tuple[int, float, float]:
         """(class, expected work, what a stop would lose); class -1: not to be stopped by anybody."""
-        state = self.fleet.jobs[lease.job]
-        ran_s = lease.billed_s(self.now_s)
-        if lease.phase != "running" or ran_s < max(self.rules.min_run_s, state.job.min_run_s) + lease.setup_s:
-            return -1, 0.0, 0.0
+        if lease.phase != "running":
+            return NEVER
+        state, ran_s = self.fleet.jobs[lease.job], lease.billed_s(self.now_s) - lease.setup_s
+        if ran_s < self.rules.min_run_s or ran_s < state.job.min_run_s:
+            return NEVER
         rank = PRIORITIES[state.job.priority]
         work = expected_work_s(state, self.rules, now_s=self.now_s)
         return rank, work, lost_gpu_s(state, lease, now_s=self.now_s)
@@ -210,10 +215,12 @@ class Search:
 
     def _one_node(self, state: JobState, bar: tuple[int, float], index: int) -> Cell | None:
         slot = self.draft.capacity.slots[index]
+        name = slot.node.node
         need = state.job.gpus - len(self.draft.free_on(index))
-        leases = self.fleet.leases_on.get(slot.node.node, {}).values()
-        # GPUs that are being given up already come back without anybody else being stopped.
-        need -= sum(_on(lease, slot.node.node) for lease in leases if lease.phase == "ending")
+        leases = self.fleet.leases_on.get(name, {}).values()
+        if self._coming:
+            # GPUs that are being given up already come back without anybody else being stopped.
+            need -= sum(_on(lease, name) for lease in leases if lease.phase == "ending")
         return self._free_up(leases, need, bar, index)
 
     def _free_up(self, leases: Iterable[Lease], need: int, bar: tuple[int, float], index: int) -> Cell | None:
@@ -221,21 +228,27 @@ class Search:
         if need <= 0:
             return Cell((index,), (), 0.0)
         name = self.draft.capacity.slots[index].node.node
-        able = [(self._lost(x) / _on(x, name), x.lease, x) for x in leases if self._may_stop(x, bar)]
-        if sum(_on(x, name) for _, _, x in able) < need:
+        able: list[tuple[float, str, int, Lease]] = []
+        spare = -need
+        for lease in leases:
+            if self._may_stop(lease, bar):
+                gpus = _on(lease, name)
+                spare += gpus
+                able.append((self._lost(lease) / gpus, lease.lease, gpus, lease))
+        if spare < 0:
             return None
-        able.sort(key=lambda each: each[:2])
-        chosen: list[Lease] = []
-        for _, _, lease in able:
+        able.sort()  # names differ, so that leases are never compared
+        chosen: list[tuple[Lease, int]] = []
+        for _, _, gpus, lease in able:
             if need > 0:
-                chosen.append(lease)
-                need -= _on(lease, name)
-        for lease in list(chosen):  # a small one taken first may not be needed after a large one
-            if need + _on(lease, name) <= 0:
-                chosen.remove(lease)
-                need += _on(lease, name)
-        lost = sum(self._lost(x) for x in chosen)
-        return Cell((index,), tuple(chosen), lost)
+                chosen.append((lease, gpus))
+                need -= gpus
+        for each in list(chosen):  # a small one taken first may not be needed after a large one
+            if need + each[1] <= 0:
+                chosen.remove(each)
+                need += each[1]
+        lost = sum(self._lost(lease) for lease, _ in chosen)
+        return Cell((index,), tuple(lease for lease, _ in chosen), lost)
 
     def _several(
         self, state: JobState, bar: tuple[int, float], nodes: Sequence[int], pools: Sequence[Pool]
