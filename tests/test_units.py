@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.units import GIB, MIB, microusd_from_usd, show_bytes, show_seconds, show_usd
+from brimful.units import GIB, MIB, bytes_from_text, microusd_from_usd, show_bytes, show_seconds, show_usd
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,25 @@ def test_money_survives_being_written_and_read(microusd: int) -> None:
 )
 def test_what_is_no_sum_of_money_is_none(text: str) -> None:
     assert microusd_from_usd(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("12GiB", 12 * 2**30),
+        (" 12 GB ", 12 * 10**9),
+        ("80g", 80 * 2**30),
+        ("1.5T", 3 * 2**39),
+        ("512mib", 2**29),
+        ("4096", 4096),
+        ("7 B", 7),
+        ("", None),
+        ("GiB", None),
+        ("12 gigs", None),
+        ("1.2.3G", None),
+        ("-5G", None),
+        ("9" * 30, None),
+    ],
+)
+def test_sizes_are_read_with_the_unit_they_are_written_with(text: str, nbytes: int | None) -> None:
+    assert bytes_from_text(text) == nbytes

@@ -3,14 +3,19 @@
 TYPE_CHECKING = False  # typing's own takes as long to import as Python takes to start
 if TYPE_CHECKING:
     from brimful.predict.fit import fit as fit
+    from brimful.predict.replay import replay as replay
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """`brimful.fit`, imported when first asked for: `import brimful` stays light."""
+    """`brimful.fit` and `brimful.replay`, imported when first asked for: `import brimful` stays light."""
     if name == "fit":
         from brimful.predict.fit import fit
 
         return fit
+    if name == "replay":
+        from brimful.predict.replay import replay
+
+        return replay
     raise AttributeError(f"module 'brimful' has no attribute {name!r}")

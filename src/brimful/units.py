@@ -21,6 +21,21 @@ def show_bytes(n: float) -> str:
     return f"{n:.0f} B"
 
 
+def bytes_from_text(text: str) -> int | None:
+    """Bytes in '12GiB', '12 GB', '512MiB' or '80g'; None where it is no size.
+
+    GiB is 2^30 and GB is 10^9, as written; a bare K, M, G or T is binary, as GPUs are sold.
+    """
+    digits = text.strip()
+    unit = digits.lstrip("0123456789.")
+    digits, unit = digits[: len(digits) - len(unit)], unit.strip().lower()
+    power = {"": 0, "b": 0, "k": 1, "m": 2, "g": 3, "t": 4}.get(unit.removesuffix("ib").removesuffix("b"))
+    if power is None or len(digits) > 20 or digits.count(".") > 1 or not digits.strip("."):
+        return None
+    decimal = len(unit) == 2 and unit.endswith("b")
+    return int(float(digits) * (1000 if decimal else KIB) ** power)
+
+
 def show_seconds(seconds: float) -> str:
     """'512 ms', '42.3 s', '7 s', '3 h 05 min', '2 d 4 h': three figures or so, whatever the size."""
     if seconds < 0:

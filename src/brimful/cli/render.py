@@ -37,3 +37,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequen
         return "  ".join(parts).rstrip()
 
     return "\n".join([paint(line(cells[0]), "dim"), *[line(row) for row in cells[1:]]])
+
+
+def spark(values: Sequence[float], width: int, *, top: float | None = None) -> str:
+    """A curve on one line: each character is the highest value of its slice, `top` a full block."""
+    top = max(values, default=0.0) if top is None else top
+    if not values or top <= 0:
+        return ""
+    slices = [values[i * len(values) // width : (i + 1) * len(values) // width] for i in range(width)]
+    heights = [max(part) for part in slices if part]
+    return "".join("▁▂▃▄▅▆▇█"[min(7, max(0, int(height / top * 8 - 1e-9)))] for height in heights)

@@ -155,6 +155,13 @@ class Allocator:
         else:
             self._give_back(block)
 
+    def request_free(self, address: int) -> None:
+        """Free a block that some other stream still uses: `complete` brings it back."""
+        block = self.live.pop(address)
+        self.allocated_bytes -= block.size
+        block.state = PENDING
+        self.pending[address] = block
+
     def record_stream(self, address: int, stream: int) -> None:
         """The block at `address` is also used on `stream`; its own stream needs no record."""
         block = self.live[address]
@@ -201,6 +208,10 @@ class Allocator:
             self.private[owner] = (Pool(small=True, owner=owner), Pool(small=False, owner=owner))
         return self.private[owner]
 
+    def pool_of(self, owner: PoolId, size: int) -> Pool:
+        small, large = (self.small, self.large) if owner == DEFAULT_POOL else self.private_pools(owner)
+        return small if size <= SMALL_MAX else large
+
     # Rules: sizes.
 
     def round_size(self, nbytes: int) -> int:
@@ -216,7 +227,7 @@ class Allocator:
         if self.capturing:
             for owner, streams in reversed(self.capturing):
                 if streams is None or stream in streams:
-                    return self.private[owner][0 if size <= SMALL_MAX else 1]
+                    return self.pool_of(owner, size)
         return self.small if size <= SMALL_MAX else self.large
 
     def segment_size(self, size: int) -> int:
@@ -465,6 +476,25 @@ class Allocator:
                 self._release(block)
         for block in expandable:
             self._unmap(block)
+
+    def releasable_segments(self) -> int:
+        """How many whole free segments emptying the cache would return."""
+        pools = [self.large, self.small, *(pool for owner in self.releasable for pool in self.private[owner])]
+        return sum(1 for pool in pools for block in pool.in_order() if block.whole)
+
+    def whole_free_at(self, address: int) -> Block | None:
+        """The ordinary segment at `address`, where all of it is free."""
+        for pool in (self.large, self.small):
+            for block in pool.in_order():
+                if block.address == address and block.whole and block.va is None:
+                    return block
+        return None
+
+    def release_at(self, address: int) -> None:
+        """Return the segment at `address`, where all of it is free."""
+        block = self.whole_free_at(address)
+        if block is not None:
+            self._release(block)
 
     def _release_oversize(self, pool: Pool, size: int, stream: int) -> bool:
         """With max_split_size_mb: return one oversize block that suffices, or the largest until enough."""

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from brimful.predict.allocator.blocks import DEFAULT_POOL, PoolId
 from brimful.predict.allocator.caching import Allocator, OutOfMemory
 from brimful.predict.allocator.settings import Settings
 
 MALLOC, FREE, EMPTY_CACHE = "malloc", "free", "empty_cache"
+# A free in two parts, where another stream still used the block: it is active until COMPLETE.
+REQUEST_FREE, COMPLETE = "request_free", "complete"
 
 
 class Request(NamedTuple):
@@ -19,6 +22,8 @@ class Request(NamedTuple):
     key: int = 0
     nbytes: int = 0
     stream: int = 0
+    owner: PoolId = DEFAULT_POOL
+    label: str = ""  # who asked; the allocator does not care
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,19 +49,26 @@ def run(
     other_bytes: int = 0,
 ) -> Outcome:
     """Replay `requests` on an empty device. A failed request ends the run, as it ends most programs."""
-    allocator = Allocator(settings, capacity_bytes, other_bytes=other_bytes)
+    allocator = Allocator(settings, capacity_bytes, other_bytes=other_bytes, events_complete=False)
     addresses: dict[int, int] = {}
     malloc, free = allocator.malloc, allocator.free
     failure, at = None, None
-    for i, (op, key, nbytes, stream) in enumerate(requests):
+    for i, (op, key, nbytes, stream, owner, _) in enumerate(requests):
         if op == MALLOC:
             try:
-                addresses[key] = malloc(nbytes, stream)
+                if owner == DEFAULT_POOL:
+                    addresses[key] = malloc(nbytes, stream)
+                else:
+                    addresses[key] = malloc_in(allocator, owner, nbytes, stream)
             except OutOfMemory as error:
                 failure, at = error, i
                 break
         elif op == FREE:
             free(addresses.pop(key))
+        elif op == REQUEST_FREE:
+            allocator.request_free(addresses[key])
+        elif op == COMPLETE:
+            complete(allocator, addresses.pop(key))
         else:
             assert op == EMPTY_CACHE, op
             allocator.empty_cache()
@@ -71,3 +83,18 @@ def run(
         out_of_memory=failure,
         failed_at=at,
     )
+
+
+def malloc_in(allocator: Allocator, owner: PoolId, nbytes: int, stream: int) -> int:
+    """A request that goes to a private pool."""
+    allocator.begin_pool(owner)
+    try:
+        return allocator.malloc(nbytes, stream)
+    finally:
+        allocator.end_pool(owner)
+
+
+def complete(allocator: Allocator, address: int) -> None:
+    """Bring a freed block back, unless running out of memory has already waited for it."""
+    if address in allocator.pending:
+        allocator.complete(address)

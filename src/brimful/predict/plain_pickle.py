@@ -1,0 +1,145 @@
+"""Open a pickle that holds only dicts, lists, strings and numbers, and refuse every other one unopened.
+
+A pickle is a program. This reads its opcodes first, without running any: one that could name, make or call
+anything is refused, and so is one that asks for more memory than the file could fill. Only then is it loaded,
+by an unpickler that refuses every global once more (decision 0008).
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import NoReturn
+
+from brimful.errors import BadInput
+
+_HINT = "a snapshot is written by torch.cuda.memory._dump_snapshot(path) and holds plain data only"
+_MAX_NUMBER_BYTES = 64  # addresses and sizes have 8
+_MAX_OPEN_MARKS = 64  # a snapshot nests five deep; a hostile file as deep as it is long
+
+# What follows an opcode: a number of bytes, or one of these.
+_LENGTH1, _LENGTH4, _LENGTH8, _LINE, _NUMBER1, _NUMBER4, _PUT, _MARK, _CLOSE, _STOP, _REFUSED = range(
+    -1, -12, -1
+)
+
+
+def _table() -> list[int]:
+    table = [_REFUSED] * 256
+    for opcodes, follows in (
+        (b"N\x88\x89]a)s}\x85\x86\x87\x8f02\x94", 0),
+        (b"Kh\x80", 1),
+        (b"M", 2),
+        (b"Jj", 4),
+        (b"G\x95", 8),
+        (b"UC\x8c", _LENGTH1),
+        (b"TBX", _LENGTH4),
+        (b"\x8e\x8d", _LENGTH8),
+        (b"ILSVFg", _LINE),
+        (b"\x8a", _NUMBER1),
+        (b"\x8b", _NUMBER4),
+        (b"qrp", _PUT),
+        (b"(", _MARK),
+        (b"eldtu1\x90\x91", _CLOSE),
+        (b".", _STOP),
+    ):
+        for opcode in opcodes:
+            table[opcode] = follows
+    return table
+
+
+_FOLLOWS = _table()
+_NAMES = {
+    **dict.fromkeys(b"ci\x93", "names a Python object"),
+    **dict.fromkeys(b"Rbo\x81\x92", "makes or calls a Python object"),
+    **dict.fromkeys(b"PQ\x82\x83\x84\x96\x97\x98", "refers to something outside itself"),
+}
+
+
+class _Plain(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise pickle.UnpicklingError(f"it names {module}.{name}")
+
+    def persistent_load(self, pid: object) -> NoReturn:
+        raise pickle.UnpicklingError(f"it refers to {pid!r} outside itself")
+
+
+def load_plain(data: bytes, *, name: str) -> object:
+    """What the pickle holds. Raises BadInput; nothing in it is ever run."""
+    try:
+        _check(data, name)
+        found: object = _Plain(io.BytesIO(data)).load()
+        return found
+    except IndexError as error:
+        raise BadInput(
+            f"{name!r} ends in the middle: it was cut off", hint="record or copy it again"
+        ) from error
+    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadInput(f"{name!r} cannot be read as a pickle: {error}", hint=_HINT) from error
+    except (MemoryError, OverflowError, RecursionError) as error:
+        raise BadInput(f"{name!r} asks for more memory than there is", hint=_HINT) from error
+
+
+def _check(data: bytes, name: str) -> None:
+    """Walk the opcodes up to STOP. Raises BadInput, or IndexError where the file ends before."""
+    follows, at, marks = _FOLLOWS, 0, 0
+    while True:
+        kind = follows[data[at]]
+        if kind >= 0:
+            at += 1 + kind
+        elif kind == _LENGTH1:
+            at += 2 + data[at + 1]
+        elif kind == _MARK:
+            marks += 1
+            at += 1
+            if marks > _MAX_OPEN_MARKS:
+                raise BadInput(f"{name!r} nests more than {_MAX_OPEN_MARKS} deep", hint=_HINT)
+        elif kind == _CLOSE:
+            marks -= 1
+            at += 1
+        elif kind == _STOP:
+            return
+        else:
+            at = _skip(data, at, kind, name)
+        if at > len(data):
+            raise IndexError(at)
+
+
+def _skip(data: bytes, at: int, kind: int, name: str) -> int:
+    """Where the opcode after the one at `at` stands: the rarer kinds."""
+    if kind in (_LENGTH4, _LENGTH8):
+        width = 4 if kind == _LENGTH4 else 8
+        return at + 1 + width + int.from_bytes(data[at + 1 : at + 1 + width], "little")
+    if kind in (_NUMBER1, _NUMBER4):
+        width = 1 if kind == _NUMBER1 else 4
+        length = int.from_bytes(data[at + 1 : at + 1 + width], "little")
+        if length > _MAX_NUMBER_BYTES:
+            raise BadInput(f"{name!r} holds a number of {length:,} bytes at byte {at:,}", hint=_HINT)
+        return at + 1 + width + length
+    if kind == _PUT:
+        return _put(data, at, name)
+    if kind == _LINE:
+        return _line(data, at)
+    what = _NAMES.get(data[at], f"has an unknown opcode {data[at]:#04x}")
+    raise BadInput(f"{name!r} {what} at byte {at:,}: it is refused, and nothing in it was run", hint=_HINT)
+
+
+def _put(data: bytes, at: int, name: str) -> int:
+    """A store in the memo, which is an array as long as its largest index: 2^31 would take 16 GiB."""
+    if data[at] == ord("p"):
+        end = _line(data, at)
+        digits = data[at + 1 : end - 1]
+        index = int(digits) if digits.isdigit() and len(digits) < 12 else len(data) + 1
+    else:
+        width = 1 if data[at] == ord("q") else 4
+        end = at + 1 + width
+        index = int.from_bytes(data[at + 1 : end], "little")
+    if index > len(data):
+        raise BadInput(f"{name!r} asks for a memo of {index:,} entries at byte {at:,}", hint=_HINT)
+    return end
+
+
+def _line(data: bytes, at: int) -> int:
+    end = data.find(b"\n", at)
+    if end < 0:
+        raise IndexError(at)
+    return end + 1
