@@ -74,7 +74,7 @@ class Site:
 def site(tmp_path: Path) -> Iterator[Site]:
     site = Site(tmp_path)
     yield site
-    leases = [folder.name for folder in (tmp_path / "leases").iterdir() if folder.is_dir()]
+    leases = [each.name for each in (tmp_path / "leases").iterdir() if each.is_dir() and each.name[0] != "."]
     eventually(lambda: all(_is_over(site, lease) for lease in leases))
 
 

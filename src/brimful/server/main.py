@@ -19,9 +19,10 @@ from typing import IO
 import uvicorn
 
 from brimful import __version__
+from brimful.adapters.clock import SteadyClock
 from brimful.adapters.engines.found import Found, found_gpus
 from brimful.adapters.engines.local import LocalEngine
-from brimful.adapters.files import read_json, write_atomically, write_json
+from brimful.adapters.files import identity, read_json, write_atomically, write_json
 from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BrimfulError, WorldFailed
@@ -45,22 +46,23 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
     _set_up_logging()
     with _folder_of_our_own(settings), _listening_socket(settings) as listener:
         token = _token(settings)
-        engine = _local_engine(settings)
+        engines = _local_engines(settings)
         store = SqlStore(settings.database_url)
-        store.claim(engine.identity, folder=settings.folder)
+        store.claim(_identity(settings), folder=settings.engines_folder)
         service = Service(
             store,
-            engine,
-            Rules(grace_s=settings.grace_s),
+            engines,
+            Rules(preempt="priority", min_run_s=settings.min_run_s, grace_s=settings.grace_s),
             leadership=Leadership(store),
             tick_s=settings.tick_s,
+            clock=SteadyClock(),
         )
         app = make_app(service, token)
         service.start()
         url = f"http://{_bracketed(settings.host)}:{listener.getsockname()[1]}"
         write_json(settings.server_file, {"url": url, "pid": os.getpid()})
         sys.stdout.write(
-            (_announcement(url, settings) if as_json else banner(url, settings, service, engine.nodes()))
+            (_announcement(url, settings) if as_json else banner(url, settings, service, _nodes_of(engines)))
             + "\n"
         )
         sys.stdout.flush()
@@ -104,6 +106,8 @@ def _node_text(node: Node) -> str:
     price = show_usd(node.microusd_per_gpu_hour)
     if not node.declared:
         return f"{node.gpus} x {node.gpu}, as the driver lists them, {price} per GPU-hour"
+    if node.site != "local":
+        return f"{node.site}: {node.gpus} x {node.gpu}, declared, {price} per GPU-hour"
     hint = "; your own: --slots 1 --gpu rtx-4070" if node.gpu == "slot" else ""
     return f"{node.gpus} x {node.gpu}, declared, {price} per GPU-hour{hint}"
 
@@ -183,6 +187,41 @@ def _listening_socket(settings: Settings) -> Iterator[socket.socket]:
         yield listener
 
 
+def _identity(settings: Settings) -> str:
+    """Of the folder where jobs run, whatever sites it is divided into now."""
+    folder = settings.engines_folder / "leases"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return identity(folder)
+
+
+def _nodes_of(engines: Sequence[LocalEngine]) -> list[Node]:
+    return [node for engine in engines for node in engine.nodes()]
+
+
+def _local_engines(settings: Settings) -> list[LocalEngine]:
+    """This machine as one site, or as the several that were declared."""
+    if not settings.sites:
+        return [_local_engine(settings)]
+    return [
+        LocalEngine(
+            settings.engines_folder / "sites" / each.site,
+            [
+                Node(
+                    site=each.site,
+                    node=f"{each.site}-0",
+                    gpu=each.gpu,
+                    gpus=each.gpus,
+                    microusd_per_gpu_hour=each.microusd_per_gpu_hour,
+                    declared=True,
+                )
+            ],
+            site=each.site,
+            log_bytes=settings.log_mib << 20,
+        )
+        for each in settings.declared_sites
+    ]
+
+
 def _local_engine(settings: Settings) -> LocalEngine:
     """This machine's engine: on the GPUs its driver lists, unless others are declared."""
     found = [] if settings.slots else found_gpus()
@@ -199,7 +238,9 @@ def _local_engine(settings: Settings) -> LocalEngine:
         for i, each in enumerate(found or [declared])
     ]
     devices = {node.node: each.indices for node, each in zip(nodes, found, strict=False)}
-    return LocalEngine(settings.folder / "leases", nodes, devices=devices)
+    return LocalEngine(
+        settings.engines_folder / "leases", nodes, devices=devices, log_bytes=settings.log_mib << 20
+    )
 
 
 def _token(settings: Settings) -> str:

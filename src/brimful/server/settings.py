@@ -6,6 +6,7 @@ Light on purpose: the command line reads it to find a running server without loa
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -31,9 +32,17 @@ class Settings:
     database: str = _set("", "database URL (default: a SQLite file in the data folder)")
     slots: int = _set(0, "declare so many GPUs; 0 takes those the driver lists, else two slots without one")
     gpu: str = _set("", "what a declared GPU is, however you write it (default: slot)")
+    sites: str = _set(
+        "", "several sites on this machine instead of one: east=2xh100@2.50,west=4xrtx-4070@0.30"
+    )
+    engines: str = _set(
+        "", "folder of the running jobs, one for all servers of a database (default: in data)"
+    )
+    log_mib: int = _set(64, "MiB of its output that is kept of each run of a job, about")
     usd_per_hour: str = _set("0.10", "posted price of one declared GPU for an hour, in dollars")
     tick_s: int = _set(1, "seconds between two looks at the fleet")
-    grace_s: int = _set(10, "seconds a stopped job gets to end by itself")
+    grace_s: int = _set(10, "seconds a stopped job gets to save and to end by itself")
+    min_run_s: int = _set(60, "seconds a job is left alone before a more urgent one may take its place")
 
     @property
     def folder(self) -> Path:
@@ -42,6 +51,14 @@ class Settings:
     @property
     def database_url(self) -> str:
         return self.database or f"sqlite:///{self.folder / 'brimful.db'}"
+
+    @property
+    def engines_folder(self) -> Path:
+        return Path(self.engines) if self.engines else self.folder
+
+    @property
+    def declared_sites(self) -> list[Site]:
+        return read_sites(self.sites) if self.sites else []
 
     @property
     def microusd_per_gpu_hour(self) -> int:
@@ -64,11 +81,52 @@ class Settings:
         return self.folder / "token"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """GPUs of one kind that stand for a provider's region."""
+
+    site: str
+    gpu: str
+    gpus: int
+    microusd_per_gpu_hour: int
+
+
+SITE = re.compile(r"(?P<site>[a-z][a-z0-9-]{0,29})=(?P<gpus>\d{1,4})x(?P<gpu>[^@,]{1,80})@(?P<usd>[\d.]+)")
+
+
+def read_sites(text: str) -> list[Site]:
+    found: list[Site] = []
+    for part in text.split(","):
+        match = SITE.fullmatch(part.strip())
+        price = None if match is None else microusd_from_usd(match["usd"])
+        if match is None or price is None or not 1 <= int(match["gpus"]) <= 1024:
+            raise BadInput(
+                f"the site {part.strip()[:80]!r} is not understood",
+                hint="NAME=COUNTxGPU@DOLLARS_PER_HOUR, such as east=2xh100@2.50,west=1xslot@0.10",
+            )
+        if match["site"] in {each.site for each in found}:
+            raise BadInput(f"the site {match['site']} is there twice", hint="give each a name of its own")
+        gpu = _gpu_name(match["gpu"], "--sites")
+        found.append(Site(site=match["site"], gpu=gpu, gpus=int(match["gpus"]), microusd_per_gpu_hour=price))
+    return found
+
+
+def _gpu_name(text: str, source: str) -> str:
+    from brimful.adapters.engines.found import catalog_name
+
+    known = catalog_name(text)
+    if not all(c.isalnum() or c in "-_." for c in known):
+        raise BadInput(f"{source} is {text[:80]!r}", hint="a card of `brimful gpus`, or a plain word")
+    return known
+
+
 LIMITS: dict[str, tuple[int, int]] = {
+    "log_mib": (1, 1 << 20),
     "port": (0, 65535),
     "slots": (0, 1024),
     "tick_s": (1, 3600),
     "grace_s": (1, 3600),
+    "min_run_s": (0, 1 << 20),
 }
 
 
@@ -105,13 +163,10 @@ def _checked(name: str, text: str, source: str) -> str | int:
             code="not_loopback",
         )
     if name == "gpu":
-        from brimful.adapters.engines.found import catalog_name
-
-        known = catalog_name(text)
-        if not all(c.isalnum() or c in "-_." for c in known):
-            raise BadInput(f"{source} is {text[:80]!r}", hint="a card of `brimful gpus`, or a plain word")
-        return known
-    if name == "data":
+        return _gpu_name(text, source)
+    if name == "sites" and text:
+        read_sites(text)
+    if name in ("data", "engines") and text:
         return str(Path(text).expanduser().absolute())
     return text
 

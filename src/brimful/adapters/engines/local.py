@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from brimful.adapters.capabilities import LogPiece
+from brimful.adapters.engines import logs
 from brimful.adapters.engines.processes import boot_s, born, held, marked, signal_marked
 from brimful.adapters.files import identity, read_json, reserve, write_json
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.fleet.events import Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Node
+from brimful.job import newest
 from brimful.scheduler.ports import CannotStart, Observation
 
 log = logging.getLogger("brimful")
@@ -39,6 +41,8 @@ PASSING = frozenset(
 )
 
 # What a job may know of the server's environment. Secrets of the server are not among it.
+LOG_BYTES = 64 << 20  # of each lease: about so much of what it printed last is kept
+
 PASSED_ON = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR")
 
 
@@ -52,9 +56,12 @@ class LocalEngine:
         *,
         site: str = "local",
         devices: Mapping[str, Sequence[int]] | None = None,
+        log_bytes: int = LOG_BYTES,
     ) -> None:
         """`devices` tells, by node, which of the driver's GPUs stands behind each of ours."""
         self._devices = devices or {}
+        self._log_bytes = log_bytes
+        self._from: dict[str, str] = {}  # leases that go on from another site's checkpoints
         self._root = root
         self._nodes = nodes
         self._site = site
@@ -78,7 +85,7 @@ class LocalEngine:
     def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int], rest: Parts = ()) -> None:
         assert not rest, "this machine is one node"
         folder = self._folder(lease)
-        begun = any((folder / name).exists() for name in ("started.json", "ended.json"))
+        begun = any((folder / name).exists() for name in ("started.json", "ended.json", "stop.json"))
         if begun or self._has_runner(lease) or lease in self._not_begun:
             return
         try:
@@ -91,7 +98,13 @@ class LocalEngine:
                         self._kept_env(job), job, node=node, gpus=self._driver_indices(node, gpus)
                     ),
                     **self._mark(lease),
+                    "BRIMFUL_NOTICE": str(folder / "notice.json"),
+                    "BRIMFUL_CHECKPOINT_DIR": self.checkpoints(job.job),
                 },
+                "checkpoints": self.checkpoints(job.job),
+                "checkpoints_from": self._from.get(lease),
+                "log_bytes": self._log_bytes,
+                "speed": self._speed(job, node),
             }
             reserve(folder / "ended.json")
             write_json(folder / "order.json", order)
@@ -110,6 +123,16 @@ class LocalEngine:
             raise kind(f"cannot start {lease} in {folder}: {error.strerror}") from error
         self._runners[lease] = runner
 
+    def checkpoints(self, job: str) -> str:
+        """One folder for all leases of the job at this site."""
+        return str(self._folder(job).parent / ".checkpoints" / job)
+
+    def start_from(self, lease: str, checkpoints: str) -> None:
+        self._from[lease] = checkpoints
+
+    def _speed(self, job: Job, node: str) -> float:
+        return next((job.rate(each.gpu) for each in self._nodes if each.node == node), 1.0)
+
     def _driver_indices(self, node: str, gpus: Sequence[int]) -> Sequence[int]:
         known = self._devices.get(node)
         return gpus if known is None else [known[i] for i in gpus]
@@ -127,12 +150,12 @@ class LocalEngine:
 
     def stop(self, lease: str, *, grace_s: int) -> None:
         folder = self._folder(lease)
-        if not folder.exists():
-            return
         stop = _facts(folder / "stop.json")
         if stop is None:
             stop = {"grace_s": grace_s, "deadline_s": int(time.time()) + grace_s}
             try:
+                # Also where nothing has begun: whoever is asked to start it later, and too late, finds this.
+                folder.mkdir(exist_ok=True, mode=0o700)
                 write_json(folder / "stop.json", stop)
             except OSError as error:
                 raise WorldFailed(f"cannot ask {lease} to stop in {folder}: {error.strerror}") from error
@@ -164,12 +187,7 @@ class LocalEngine:
 
     def log(self, lease: str, *, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
         try:
-            with (self._folder(lease) / "log").open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                start = file.seek(max(0, size + offset) if offset < 0 else min(offset, size))
-                return LogPiece(start, file.read(limit), size)
-        except FileNotFoundError:
-            return LogPiece(0, b"", 0)
+            return logs.read(self._folder(lease) / "log", offset=offset, limit=limit)
         except OSError as error:
             raise WorldFailed(f"cannot read the log of {lease}: {error.strerror}") from error
 
@@ -198,7 +216,19 @@ class LocalEngine:
             ended_s=ended.get("at_s"),
             exit_code=ended.get("exit_code"),
             problem=str(ended["problem"]),
+            kept_work_s=None if started is None else self._kept_work_s(started, ended),
         )
+
+    def _kept_work_s(self, started: Mapping[str, Any], ended: Mapping[str, Any]) -> float | None:
+        """Work of this lease that a later one need not do again: up to its last whole checkpoint, or all."""
+        speed, began_s = started.get("speed"), int(started["at_s"])
+        if not isinstance(speed, int | float):
+            return None
+        ran_s = max(0, int(ended.get("at_s") or began_s) - began_s)
+        last = newest(Path(str(started.get("checkpoints", ""))))
+        if ended.get("exit_code") == 0:
+            return speed * ran_s
+        return speed * min(ran_s, max(0, last.at_s - began_s)) if last is not None else 0.0
 
     def _alive(self, lease: str, started: Mapping[str, Any]) -> Observation:
         folder = self._folder(lease)
@@ -251,6 +281,9 @@ class LocalEngine:
             return
         self._asked.add(lease)
         number = signal.SIGKILL if late else signal.SIGTERM
+        if not late:
+            with contextlib.suppress(OSError):
+                write_json(folder / "notice.json", {"deadline_s": int(deadline_s)})
         signal_marked(self._mark(lease), number)
         group = self._group(lease)
         if group is not None:

@@ -8,9 +8,10 @@ server learns of its end whenever it comes back. Everything it knows stands in i
     child.json    the job's process group
     beat          touched every few seconds while the runner lives: the last proof of life
     stop.json     somebody wants it to end (written by the engine), with the grace and its deadline
+    notice.json   what the job is told of that: the deadline (BRIMFUL_NOTICE)
     ended.json    exit code and time: nothing of the job runs any more. Its space is taken beforehand, so
                   that a full disk cannot swallow it
-    log           what the job printed
+    log           what the job printed; log.start: where it begins now
     runner.err    what the runner itself had to complain of
     lock          held by runner and job as long as anything of them lives: no pid can be mistaken
 """
@@ -26,8 +27,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from brimful.adapters.engines.checkpoints import make_ready
+from brimful.adapters.engines.logs import shorten
 from brimful.adapters.engines.processes import born
 from brimful.adapters.files import read_json, write_json, write_reserved
 from brimful.errors import BrimfulError
@@ -57,21 +60,54 @@ def main(folder: Path) -> int:
         _adopt_orphans()
         try:
             (folder / "beat").touch(mode=0o600)
-            watch = _Watch(folder)  # before anybody can learn our pid and signal it
-            write_json(folder / "started.json", {"at_s": int(time.time()), "pid": os.getpid()})
+            watch = _Watch(
+                folder, log_bytes=order.get("log_bytes")
+            )  # before anybody can learn our pid and signal it
+            told = {key: order.get(key) for key in ("speed", "checkpoints")}
+            began = _Began()
+            write_json(folder / "started.json", {"at_s": began.at_s, "pid": os.getpid(), **told})
             log = (folder / "log").open("ab")
             os.fchmod(log.fileno(), 0o600)
         except OSError as error:
             _write_end(folder, exit_code=None, problem=f"cannot begin in {folder}: {error.strerror}")
             return 1
         with log:
+            _make_ready(order, log)
             exit_code, problem = _run(folder, order, log.fileno(), lock.fileno(), watch)
-        _write_end(folder, exit_code=exit_code, problem=problem)
+        _write_end(folder, exit_code=exit_code, problem=problem, at_s=began.now_s())
+        with contextlib.suppress(OSError):
+            (folder / "order.json").unlink()  # an engine that was late may have written it again
     return 0
 
 
-def _write_end(folder: Path, *, exit_code: int | None, problem: str) -> None:
-    ended = {"at_s": int(time.time()), "exit_code": exit_code, "problem": problem[:PROBLEM_CHARS]}
+class _Began:
+    """When it began, and how long ago by a clock that nobody sets: billed is the time that passed."""
+
+    def __init__(self) -> None:
+        self._wall, self._awake = time.time(), time.monotonic()
+        self.at_s = int(self._wall)
+
+    def now_s(self) -> int:
+        return int(self._wall + time.monotonic() - self._awake)
+
+
+def _make_ready(order: dict[str, Any], log: IO[bytes]) -> None:
+    """Have the newest whole checkpoint where the job looks for it; if that fails, the job starts anew."""
+    source = order.get("checkpoints_from")
+    try:
+        for line in make_ready(Path(order["checkpoints"]), Path(source) if source else None):
+            log.write(f"brimful: {line}\n".encode())
+    except OSError as error:
+        log.write(f"brimful: its checkpoints cannot be used: {error}\n".encode())
+    log.flush()
+
+
+def _write_end(folder: Path, *, exit_code: int | None, problem: str, at_s: int | None = None) -> None:
+    ended = {
+        "at_s": int(time.time()) if at_s is None else at_s,
+        "exit_code": exit_code,
+        "problem": problem[:PROBLEM_CHARS],
+    }
     write_reserved(folder / "ended.json", ended)
 
 
@@ -118,8 +154,9 @@ def _not_started(order: dict[str, Any], error: OSError) -> tuple[int, str]:
 class _Watch:
     """Beside the waiting: gives a sign of life, passes a stop on, and kills when its grace is over."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, log_bytes: int | None = None) -> None:
         self._folder = folder
+        self._log_bytes = log_bytes
         self._group: int | None = None
         self._deadline_s: float | None = None
         signal.signal(signal.SIGTERM, lambda _signal, _frame: self._ask())
@@ -139,6 +176,8 @@ class _Watch:
             return
         grace_s = self._grace_s()
         self._deadline_s = time.monotonic() + grace_s
+        with contextlib.suppress(OSError):  # a full disk must not keep the signal from it
+            write_json(self._folder / "notice.json", {"deadline_s": int(time.time()) + grace_s})
         _signal_group(self._group, signal.SIGTERM)
         signal.setitimer(signal.ITIMER_REAL, min(grace_s, BEAT_S), min(grace_s, BEAT_S))
 
@@ -150,6 +189,8 @@ class _Watch:
     def _look(self) -> None:
         with contextlib.suppress(OSError):
             os.utime(self._folder / "beat")
+            if self._log_bytes:
+                shorten(self._folder / "log", keep_bytes=self._log_bytes)
         if self._group is None:
             return
         if self._deadline_s is None:

@@ -1,0 +1,239 @@
+"""For a job that runs under brimful: keep checkpoints, leave in time, go on where it was. Needs nothing else.
+
+    from brimful.job import Run
+
+    run, start = Run(every_s=600), 0
+    if run.latest:
+        state = torch.load(run.latest / "state.pt")
+        model.load_state_dict(state["model"]); start = state["step"]
+    for step in range(start, steps):
+        train_one(model, step)
+        run.after(step + 1, lambda folder: torch.save(
+            {"model": model.state_dict(), "step": step + 1}, folder / "state.pt"))
+
+The contract behind it, for programs in any language. brimful sets `BRIMFUL_CHECKPOINT_DIR`, a folder that
+outlives the run, and `BRIMFUL_NOTICE`, a file that appears when the job has to leave: JSON with `deadline_s`
+(UTC seconds) inside. SIGTERM says the same. A checkpoint is a folder in the first with a file `brimful.json`,
+written last, that names each file with its size and SHA-256. A folder without it is half-written and is never
+used; one whose files do not agree with it is put aside. The newest whole one is there at the next start, at
+this site or another. A job that knows nothing of this is simply started again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SEAL = "brimful.json"
+UNFINISHED = ".saving-"
+LEFT_IN_TIME = 128 + signal.SIGTERM  # what a shell shows for a program that SIGTERM ended
+BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A sealed folder, and what its seal says."""
+
+    folder: Path
+    step: int
+    at_s: int
+    files: dict[str, tuple[int, str]]  # by relative path: bytes and SHA-256
+
+
+class Run:
+    """One run of a training job. Works without brimful too: then it only keeps checkpoints."""
+
+    def __init__(
+        self, *, every_s: float | None = None, keep: int = 2, folder: str | Path = "checkpoints"
+    ) -> None:
+        """Saves when told to leave and every `every_s`; the newest `keep` stay. `folder`: without brimful."""
+        self.folder = Path(os.environ.get("BRIMFUL_CHECKPOINT_DIR") or folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._notice = os.environ.get("BRIMFUL_NOTICE", "")
+        self._every_s, self._keep = every_s, max(1, keep)
+        self._saved = time.monotonic()
+        self._signalled = False
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._hear)
+
+    @property
+    def latest(self) -> Path | None:
+        """The newest whole checkpoint."""
+        found = newest(self.folder)
+        return None if found is None else found.folder
+
+    @property
+    def told(self) -> bool:
+        """Whether it has to leave: save now, and stop."""
+        return self._signalled or bool(self._notice and Path(self._notice).exists())
+
+    @property
+    def deadline_s(self) -> float | None:
+        """UTC second at which it will be killed, once it was told to leave."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            return float(json.loads(Path(self._notice).read_text(encoding="utf-8"))["deadline_s"])
+        return None
+
+    def after(self, step: int, save: Callable[[Path], object]) -> None:
+        """After each step: save if it is time to, and leave if it was told to."""
+        told = self.told
+        late = self._every_s is not None and time.monotonic() - self._saved >= self._every_s
+        if told or late:
+            with self.saving(step) as folder:
+                save(folder)
+        if told:
+            raise SystemExit(LEFT_IN_TIME)
+
+    @contextlib.contextmanager
+    def saving(self, step: int) -> Iterator[Path]:
+        """A folder to write a checkpoint into; sealed, and there, only if all went well."""
+        half = Path(tempfile.mkdtemp(dir=self.folder, prefix=UNFINISHED))
+        try:
+            yield half
+            seal(half, step=step)
+            whole = self.folder / f"step-{step:09d}"
+            if whole.exists():  # the same step again, after going back to an older one
+                shutil.rmtree(whole)
+            half.replace(whole)
+            _sync(self.folder)
+        except BaseException:
+            shutil.rmtree(half, ignore_errors=True)
+            raise
+        self._saved = time.monotonic()
+        self._forget_older()
+
+    def for_trainer(self) -> Any:  # noqa: ANN401 - a class of a library that need not be there
+        """A callback for Hugging Face's Trainer with `output_dir=run.folder`.
+
+        trainer.train(resume_from_checkpoint=str(run.latest) if run.latest else None)
+        """
+        from transformers import TrainerCallback
+
+        run = self
+
+        class Leave(TrainerCallback):  # type: ignore[misc]
+            def on_step_end(self, _args: Any, _state: Any, control: Any, **_more: Any) -> Any:  # noqa: ANN401
+                if run.told:
+                    control.should_save = control.should_training_stop = True
+                return control
+
+            def on_save(self, args: Any, state: Any, control: Any, **_more: Any) -> Any:  # noqa: ANN401
+                folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+                if state.is_world_process_zero:
+                    seal(folder, step=state.global_step)
+                return control
+
+            def on_train_end(self, *_args: Any, **_more: Any) -> None:  # noqa: ANN401
+                if run.told:
+                    raise SystemExit(LEFT_IN_TIME)
+
+        return Leave()
+
+    def for_lightning(self) -> Any:  # noqa: ANN401 - a class of a library that need not be there
+        """A callback for Lightning's Trainer; `trainer.fit(…, ckpt_path=run.lightning_path)` goes on."""
+        try:
+            from lightning.pytorch.callbacks import Callback
+        except ModuleNotFoundError:
+            from pytorch_lightning.callbacks import Callback
+
+        run = self
+
+        class Leave(Callback):  # type: ignore[misc]
+            def on_train_batch_end(self, trainer: Any, *_args: Any, **_more: Any) -> None:  # noqa: ANN401
+                run.after(trainer.global_step, lambda folder: trainer.save_checkpoint(folder / "last.ckpt"))
+
+        return Leave()
+
+    @property
+    def lightning_path(self) -> str | None:
+        return None if self.latest is None else str(self.latest / "last.ckpt")
+
+    def _hear(self, _number: int, _frame: object) -> None:
+        self._signalled = True
+
+    def _forget_older(self) -> None:
+        for old in whole_ones(self.folder)[self._keep :]:
+            shutil.rmtree(old.folder, ignore_errors=True)
+
+
+def seal(folder: Path, *, step: int) -> None:
+    """Vouch for what the folder holds now: flushed to disk, and named with its hash, in that order."""
+    files = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SEAL):
+        _sync(path)
+        files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+    body = json.dumps({"step": step, "at_s": int(time.time()), "files": files}, indent=1)
+    temporary = folder / f".{SEAL}"
+    temporary.write_text(body, encoding="utf-8")
+    _sync(temporary)
+    temporary.replace(folder / SEAL)
+    _sync(folder)
+
+
+def read_seal(folder: Path) -> Checkpoint | None:
+    """What the seal says, or None where there is none that can be read. The files are not looked at."""
+    try:
+        body = json.loads((folder / SEAL).read_text(encoding="utf-8"))
+        files = {str(n): (int(f["bytes"]), str(f["sha256"])) for n, f in body["files"].items()}
+        if any(Path(name).is_absolute() or ".." in Path(name).parts for name in files):
+            return None
+        return Checkpoint(folder=folder, step=int(body["step"]), at_s=int(body["at_s"]), files=files)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def damage(checkpoint: Checkpoint) -> str:
+    """What is wrong with it, by its seal; empty where every byte is as it was sealed."""
+    for name, (size, digest) in checkpoint.files.items():
+        path = checkpoint.folder / name
+        try:
+            found = path.stat().st_size
+            if found != size:
+                return f"{name} has {found:,} bytes instead of {size:,}"
+            if sha256(path) != digest:
+                return f"{name} has another SHA-256 than when it was sealed"
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror}"
+    return ""
+
+
+def whole_ones(folder: Path) -> list[Checkpoint]:
+    """The sealed checkpoints of a folder, newest first."""
+    try:
+        names = [path for path in folder.iterdir() if not path.name.startswith((".", "damaged-"))]
+    except OSError:
+        return []
+    found = [sealed for path in names if (sealed := read_seal(path)) is not None]
+    return sorted(found, key=lambda each: (each.step, each.at_s), reverse=True)
+
+
+def newest(folder: Path) -> Checkpoint | None:
+    found = whole_ones(folder)
+    return found[0] if found else None
+
+
+def sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

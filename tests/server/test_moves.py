@@ -1,0 +1,88 @@
+"""A real training run is preempted, moves to another site, and goes on as if nothing had happened.
+
+The commands are those of docs/tutorial/stop-and-move.md.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.server.live import live, wait_for
+
+STEPS = 160
+GPT = (sys.executable, str(ROOT / "examples" / "tiny_gpt.py"), "--steps", str(STEPS))
+USD = {"east": 3.6, "west": 1.8}  # 1,000 and 500 micro-dollars a second
+
+
+def losses(text: str) -> list[tuple[int, float]]:
+    found = re.findall(r"^step (\d+) loss (\S+)$", text, re.MULTILINE)
+    return [(int(step), float(loss)) for step, loss in found]
+
+
+@contextmanager
+def _ending(go: Path) -> Iterator[None]:
+    """Whatever fails, the filler does not run on."""
+    try:
+        yield
+    finally:
+        go.touch()
+
+
+@pytest.mark.torch
+def test_a_gpt_is_preempted_and_goes_on_at_another_site(tmp_path: Path) -> None:
+    sites = ",".join(f"{name}=1xslot@{usd}" for name, usd in USD.items())
+    with (
+        _ending(tmp_path / "go"),
+        live(tmp_path / "data", "--sites", sites, "--min-run-s", "1", "--grace-s", "30") as server,
+    ):
+
+        def log_of(job: str, lease: int, site: str) -> str:
+            path = tmp_path / "data" / "sites" / site / f"{job}.{lease}" / "log"
+            return path.read_text() if path.exists() else ""
+
+        def over(job: str) -> bool:
+            return bool(server.show(job)["phase"] == "finished")
+
+        gpt = server.submit(
+            "--name", "gpt", "--priority", "background", "--env", "OMP_NUM_THREADS=1", command=GPT
+        )
+        first = wait_for(lambda: server.show(gpt)["leases"])[0]["site"]
+        other = "west" if first == "east" else "east"
+        filler = server.submit(
+            "--priority", "urgent", command=("sh", "-c", f"while ! test -e {tmp_path}/go; do sleep 0.1; done")
+        )
+        wait_for(lambda: server.show(filler)["phase"] == "running")
+        wait_for(lambda: len(losses(log_of(gpt, 1, first))) >= 20)
+
+        urgent = server.submit("--priority", "urgent", command=("sleep", "2"))
+        wait_for(lambda: server.show(gpt)["phase"] == "waiting")
+        assert server.show(gpt)["leases"][0]["reason"] == f"preempted by {urgent}"
+        wait_for(lambda: server.show(urgent)["phase"] in ("running", "finished"))
+        (tmp_path / "go").touch()  # the filler ends, and the other site is free
+        wait_for(lambda: over(gpt), within_s=120)
+        wait_for(lambda: over(urgent) and over(filler))
+
+        leases = server.show(gpt)["leases"]
+        before, after = log_of(gpt, 1, first), log_of(gpt, 2, other)
+        money = server.ask("fleet") and {name: server.show(name) for name in (gpt, urgent, filler)}
+
+    assert [lease["site"] for lease in leases] == [first, other]
+    assert "fetched from" in after
+    assert 20 <= len(losses(before)) < STEPS
+    curve = losses(before) + losses(after)
+    assert [step for step, _ in curve] == list(range(STEPS)), "every step once, in order"
+    alone = subprocess.run(GPT, cwd=tmp_path, env=server.env, capture_output=True, text=True, check=True)
+    assert curve == losses(alone.stdout), "the curve of a run that nobody stopped"
+    for shown in money.values():
+        due = sum(
+            lease["billed_s"] * round(USD[lease["site"]] * 1_000_000) // 3600 for lease in shown["leases"]
+        )
+        assert shown["posted_microusd"] == shown["cost_microusd"] == due
