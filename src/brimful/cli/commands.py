@@ -30,6 +30,9 @@ COMMANDS: dict[str, str] = {
     "logs": "what a job printed",
     "cancel": "stop a job, or take it out of the queue",
     "fleet": "the nodes and GPUs brimful may use, and who holds them",
+    "backup": "the whole database in one file, while brimful runs",
+    "restore": "fill an empty database from a backup",
+    "doctor": "check every promise brimful makes on its own data",
     "simulate": "replay a trace of jobs through the real scheduler on a virtual clock",
 }
 
@@ -37,6 +40,7 @@ COMMANDS: dict[str, str] = {
 GROUPS: dict[str, tuple[str, ...]] = {
     "One job, one GPU": ("fit", "explain", "claims", "sweep", "replay", "gpus", "score", "calibrate"),
     "A fleet": ("up", "submit", "jobs", "show", "logs", "cancel", "fleet"),
+    "Keep it": ("backup", "restore", "doctor"),
     "Rehearse": ("simulate",),
 }
 

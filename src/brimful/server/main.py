@@ -20,15 +20,14 @@ import uvicorn
 
 from brimful import __version__
 from brimful.adapters.clock import SteadyClock
-from brimful.adapters.engines.found import Found, found_gpus
-from brimful.adapters.engines.local import LocalEngine
-from brimful.adapters.files import identity, read_json, write_atomically, write_json
+from brimful.adapters.files import read_json, write_atomically, write_json
 from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.fleet.state import Node
 from brimful.scheduler.cycle import Rules
 from brimful.server.app import make_app
+from brimful.server.engines import identity_of, local_engines, nodes_of
 from brimful.server.service import Service
 from brimful.server.settings import Settings
 from brimful.server.words import printable
@@ -38,7 +37,6 @@ log = logging.getLogger("brimful")
 
 LOCK_TRIES = 20
 TOKEN_CHARS = 32
-DECLARED_SLOTS = 2  # where there is no GPU and nobody said otherwise
 
 
 def serve(settings: Settings, *, as_json: bool = False) -> None:
@@ -46,9 +44,9 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
     _set_up_logging()
     with _folder_of_our_own(settings), _listening_socket(settings) as listener:
         token = _token(settings)
-        engines = _local_engines(settings)
+        engines = local_engines(settings)
         store = SqlStore(settings.database_url)
-        store.claim(_identity(settings), folder=settings.engines_folder)
+        store.claim(identity_of(settings), folder=settings.engines_folder)
         service = Service(
             store,
             engines,
@@ -62,7 +60,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         url = f"http://{_bracketed(settings.host)}:{listener.getsockname()[1]}"
         write_json(settings.server_file, {"url": url, "pid": os.getpid()})
         sys.stdout.write(
-            (_announcement(url, settings) if as_json else banner(url, settings, service, _nodes_of(engines)))
+            (_announcement(url, settings) if as_json else banner(url, settings, service, nodes_of(engines)))
             + "\n"
         )
         sys.stdout.flush()
@@ -187,62 +185,6 @@ def _listening_socket(settings: Settings) -> Iterator[socket.socket]:
         yield listener
 
 
-def _identity(settings: Settings) -> str:
-    """Of the folder where jobs run, whatever sites it is divided into now."""
-    folder = settings.engines_folder / "leases"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return identity(folder)
-
-
-def _nodes_of(engines: Sequence[LocalEngine]) -> list[Node]:
-    return [node for engine in engines for node in engine.nodes()]
-
-
-def _local_engines(settings: Settings) -> list[LocalEngine]:
-    """This machine as one site, or as the several that were declared."""
-    if not settings.sites:
-        return [_local_engine(settings)]
-    return [
-        LocalEngine(
-            settings.engines_folder / "sites" / each.site,
-            [
-                Node(
-                    site=each.site,
-                    node=f"{each.site}-0",
-                    gpu=each.gpu,
-                    gpus=each.gpus,
-                    microusd_per_gpu_hour=each.microusd_per_gpu_hour,
-                    declared=True,
-                )
-            ],
-            site=each.site,
-            log_bytes=settings.log_mib << 20,
-        )
-        for each in settings.declared_sites
-    ]
-
-
-def _local_engine(settings: Settings) -> LocalEngine:
-    """This machine's engine: on the GPUs its driver lists, unless others are declared."""
-    found = [] if settings.slots else found_gpus()
-    declared = Found(gpu=settings.gpu or "slot", indices=tuple(range(settings.slots or DECLARED_SLOTS)))
-    nodes = [
-        Node(
-            site="local",
-            node=f"local-{i}",
-            gpu=each.gpu,
-            gpus=len(each.indices),
-            microusd_per_gpu_hour=settings.microusd_per_gpu_hour,
-            declared=not found,
-        )
-        for i, each in enumerate(found or [declared])
-    ]
-    devices = {node.node: each.indices for node, each in zip(nodes, found, strict=False)}
-    return LocalEngine(
-        settings.engines_folder / "leases", nodes, devices=devices, log_bytes=settings.log_mib << 20
-    )
-
-
 def _token(settings: Settings) -> str:
     """The secret that lets this user's CLI in; made at the first start, readable by its owner alone.
 
@@ -288,7 +230,8 @@ def _set_up_logging() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine("%(asctime)s  %(message)s", datefmt="%H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    for name in ("uvicorn", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _bracketed(host: str) -> str:

@@ -21,7 +21,14 @@ from typing import Any
 
 from brimful.adapters.capabilities import LogPiece
 from brimful.adapters.engines import logs
-from brimful.adapters.engines.processes import boot_s, born, held, marked, signal_marked
+from brimful.adapters.engines.processes import (
+    boot_s,
+    born,
+    held,
+    leases_living,
+    marked,
+    signal_marked,
+)
 from brimful.adapters.files import identity, read_json, reserve, write_json
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.fleet.events import Parts
@@ -181,6 +188,10 @@ class LocalEngine:
                     log.warning("%s", problem)
         self._complaints = found
         return seen
+
+    def living(self) -> list[str]:
+        """Leases of which any process lives, whoever asked for it."""
+        return sorted({name for name in leases_living(self.identity) if (self._root / name).exists()})
 
     def complaints(self) -> Mapping[str, str]:
         return self._complaints

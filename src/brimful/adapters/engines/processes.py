@@ -47,6 +47,16 @@ def marked(mark: Mapping[str, str]) -> Iterator[int]:
             yield int(entry)
 
 
+def leases_living(engine: str) -> Iterator[str]:
+    """By what they carry: the lease of each living process that the engine with this id started."""
+    mine = f"BRIMFUL_ENGINE={engine}".encode()
+    for entry in _listing():
+        with contextlib.suppress(OSError):
+            carried = (PROC / entry / "environ").read_bytes().split(b"\0") if entry.isdigit() else []
+            if mine in carried:
+                yield from (c[14:].decode() for c in carried if c.startswith(b"BRIMFUL_LEASE="))
+
+
 def signal_marked(mark: Mapping[str, str], number: int) -> int:
     """Signal every one of them, and nobody else: the process is held fast before it is looked at again."""
     wanted = [f"{key}={value}".encode() for key, value in mark.items()]

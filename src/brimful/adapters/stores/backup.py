@@ -1,0 +1,198 @@
+"""A database in one file, and back: every table as lines of JSON, each with its hash.
+
+The same file opens on SQLite and on PostgreSQL, and in a later brimful: it is restored with the schema it was
+made with and then upgraded like any older database. Who leads and snapshots are left out: the first is no
+longer true, the second is made again.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from brimful import __version__
+from brimful.adapters.stores.prepare import prepare, schema_of
+from brimful.adapters.stores.schema import SCHEMA_VERSION
+from brimful.adapters.stores.sql import SqlStore
+from brimful.errors import BadInput, Refused, WorldFailed
+
+LEFT_OUT = frozenset({"alembic_version", "leader", "snapshots"})
+MANIFEST = "manifest.json"
+ROWS = 5_000
+MAX_LINE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backup:
+    schema: int
+    brimful: str
+    rows: dict[str, int]
+    sha256: dict[str, str]
+
+
+def back_up(store: SqlStore, target: Path) -> Backup:
+    """Write the whole database as it is at one moment, beside a running server. Whole, or not at all."""
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            made = _write(store, archive)
+            archive.writestr(MANIFEST, json.dumps(_described(made), indent=1))
+        with open(temporary, "rb") as written:  # noqa: PTH123 - to flush it
+            os.fsync(written.fileno())
+        Path(temporary).replace(target)
+    except OSError as error:
+        raise WorldFailed(f"cannot write {target}: {error.strerror}", code="backup_failed") from error
+    finally:
+        with contextlib.suppress(OSError):
+            Path(temporary).unlink()
+    return made
+
+
+def read_manifest(source: Path) -> Backup:
+    try:
+        with zipfile.ZipFile(source) as archive:
+            body = json.loads(archive.read(MANIFEST))
+        return Backup(
+            schema=int(body["schema"]),
+            brimful=str(body["brimful"]),
+            rows={str(k): int(v) for k, v in body["rows"].items()},
+            sha256={str(k): str(v) for k, v in body["sha256"].items()},
+        )
+    except FileNotFoundError as error:
+        raise BadInput(f"there is no {source}", code="not_found") from error
+    except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput(
+            f"{source} is no backup of brimful, or is damaged: {error}",
+            hint="`brimful backup FILE` makes one",
+        ) from error
+
+
+def restore(source: Path, store: SqlStore) -> Backup:
+    """Fill an empty database: checked against its hashes first, written in one transaction."""
+    made = read_manifest(source)
+    if made.schema > SCHEMA_VERSION:
+        raise WorldFailed(
+            f"{source} has schema {made.schema}; this brimful knows {SCHEMA_VERSION}",
+            hint=f"it was made by brimful {made.brimful}: use that version or a later one",
+            code="schema_too_new",
+        )
+    with store.reading() as connection:
+        there = sa.inspect(connection).get_table_names()
+        rows = sum(
+            connection.execute(sa.select(sa.func.count()).select_from(sa.table(name))).scalar_one()
+            for name in there
+            if name in ("events", "past_jobs")
+        )
+    if rows:
+        raise Refused(
+            f"the database {store.where} is not empty: {rows:,} rows",
+            hint="restore into a new one: --data FOLDER or --database URL",
+            code="not_empty",
+        )
+    _verify(source, made)
+    with store.writing() as connection:
+        _empty(connection)
+        prepare(connection, where=store.where, target=made.schema)
+        found = schema_of(connection)
+        assert found == made.schema, "an empty database takes any schema"
+        tables = sa.MetaData()
+        tables.reflect(connection)
+        for name in made.rows:
+            if name not in tables.tables:
+                raise BadInput(f"{source} has a table {name!r} that schema {made.schema} does not know")
+            connection.execute(tables.tables[name].delete())
+            for rows_of in _rows(source, name):
+                connection.execute(tables.tables[name].insert(), rows_of)
+        prepare(connection, where=store.where)
+    return made
+
+
+def _write(store: SqlStore, archive: zipfile.ZipFile) -> Backup:
+    rows: dict[str, int] = {}
+    hashes: dict[str, str] = {}
+    engine = store.engine
+    if engine.dialect.name == "postgresql":
+        engine = engine.execution_options(isolation_level="REPEATABLE READ")
+    with engine.connect() as connection:
+        schema = schema_of(connection)
+        tables = sa.MetaData()
+        tables.reflect(connection)
+        for table in tables.sorted_tables:
+            if table.name in LEFT_OUT:
+                continue
+            digest, count = hashlib.sha256(), 0
+            wanted = sa.select(table).order_by(*table.primary_key.columns)
+            with archive.open(f"{table.name}.jsonl", "w", force_zip64=True) as file:
+                for row in connection.execution_options(yield_per=ROWS).execute(wanted):
+                    line = json.dumps({k: _to_json(v) for k, v in row._mapping.items()}).encode() + b"\n"
+                    digest.update(line)
+                    file.write(line)
+                    count += 1
+            rows[table.name], hashes[table.name] = count, digest.hexdigest()
+    return Backup(schema=schema, brimful=__version__, rows=rows, sha256=hashes)
+
+
+def _verify(source: Path, made: Backup) -> None:
+    with zipfile.ZipFile(source) as archive:
+        for name, wanted in made.sha256.items():
+            digest = hashlib.sha256()
+            try:
+                with archive.open(f"{name}.jsonl") as file:
+                    while block := file.read(1 << 20):
+                        digest.update(block)
+                found = digest.hexdigest()
+            except (KeyError, zipfile.BadZipFile, OSError, EOFError) as error:
+                found = str(error)
+            if found != wanted:
+                raise BadInput(
+                    f"{source} is damaged: {name} does not have the hash it was written with",
+                    hint="use another backup; nothing was changed",
+                    code="backup_damaged",
+                )
+
+
+def _rows(source: Path, name: str) -> Iterator[list[dict[str, Any]]]:
+    batch: list[dict[str, Any]] = []
+    with zipfile.ZipFile(source) as archive, archive.open(f"{name}.jsonl") as file:
+        while line := file.readline(MAX_LINE_BYTES):
+            batch.append({key: _from_json(value) for key, value in json.loads(line).items()})
+            if len(batch) >= ROWS:
+                yield batch
+                batch = []
+    if batch:
+        yield batch
+
+
+def _empty(connection: sa.Connection) -> None:
+    """An empty database of this brimful becomes one without tables, so that any schema can be made in it."""
+    tables = sa.MetaData()
+    tables.reflect(connection)
+    tables.drop_all(connection)
+
+
+def _to_json(value: object) -> object:
+    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+
+
+def _from_json(value: object) -> object:
+    return base64.b64decode(value["base64"]) if isinstance(value, dict) and "base64" in value else value
+
+
+def _described(made: Backup) -> dict[str, Any]:
+    return {
+        "schema": made.schema,
+        "brimful": made.brimful,
+        "rows": made.rows,
+        "sha256": made.sha256,
+    }

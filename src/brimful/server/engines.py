@@ -1,0 +1,77 @@
+"""The engines of this machine, as the settings describe them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from brimful.adapters.engines.found import Found, found_gpus
+from brimful.adapters.engines.local import LocalEngine
+from brimful.adapters.files import identity
+from brimful.fleet.state import Node
+from brimful.server.settings import Settings
+
+DECLARED_SLOTS = 2  # where there is no GPU and nobody said otherwise
+
+
+def identity_of(settings: Settings) -> str:
+    """Of the folder where jobs run, whatever sites it is divided into now."""
+    folder = settings.engines_folder / "leases"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return identity(folder)
+
+
+def nodes_of(engines: Sequence[LocalEngine]) -> list[Node]:
+    return [node for engine in engines for node in engine.nodes()]
+
+
+def local_engines(settings: Settings) -> list[LocalEngine]:
+    """This machine as one site, or as the several that were declared."""
+    if not settings.sites:
+        return [_local_engine(settings)]
+    return [
+        LocalEngine(
+            settings.engines_folder / "sites" / each.site,
+            [
+                Node(
+                    site=each.site,
+                    node=f"{each.site}-0",
+                    gpu=each.gpu,
+                    gpus=each.gpus,
+                    microusd_per_gpu_hour=each.microusd_per_gpu_hour,
+                    declared=True,
+                )
+            ],
+            site=each.site,
+            log_bytes=settings.log_mib << 20,
+        )
+        for each in settings.declared_sites
+    ]
+
+
+def _local_engine(settings: Settings) -> LocalEngine:
+    """This machine's engine: on the GPUs its driver lists, unless others are declared."""
+    found = [] if settings.slots else found_gpus()
+    declared = Found(gpu=settings.gpu or "slot", indices=tuple(range(settings.slots or DECLARED_SLOTS)))
+    nodes = [
+        Node(
+            site="local",
+            node=f"local-{i}",
+            gpu=each.gpu,
+            gpus=len(each.indices),
+            microusd_per_gpu_hour=settings.microusd_per_gpu_hour,
+            declared=not found,
+        )
+        for i, each in enumerate(found or [declared])
+    ]
+    devices = {node.node: each.indices for node, each in zip(nodes, found, strict=False)}
+    return LocalEngine(
+        settings.engines_folder / "leases", nodes, devices=devices, log_bytes=settings.log_mib << 20
+    )
+
+
+def engines_in(folder: Path) -> list[LocalEngine]:
+    """Those that have run anything here, to look at what they left; they have no nodes and start nothing."""
+    found = [LocalEngine(folder / "leases", [])] if (folder / "leases").is_dir() else []
+    sites = sorted(path for path in (folder / "sites").glob("*") if path.is_dir())
+    return found + [LocalEngine(path, [], site=path.name) for path in sites]

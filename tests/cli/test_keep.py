@@ -1,0 +1,179 @@
+"""backup, restore and doctor, on a database with a history."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from brimful.adapters.stores import snapshot
+from brimful.adapters.stores.sql import SqlStore
+from brimful.cli.main import main
+from brimful.fleet.events import LeaseEnded, LeaseStarted
+from tests.adapters.test_snapshot import a_history
+from tests.adapters.test_upgrade import an_old_database
+from tests.builders import granted
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(snapshot, "KEEP", 3)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    store = SqlStore(f"sqlite:///{folder / 'brimful.db'}")
+    events = a_history(8)
+    assert store.append(events, after=0)
+    snapshot.advance(store, at_least=1)
+    store.close()
+    return folder
+
+
+def ask(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, object]]:
+    code = main([*words, "--json"])
+    answer: dict[str, object] = json.loads(capsys.readouterr().out)
+    return code, answer
+
+
+def test_a_healthy_database_keeps_every_promise(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--data", str(data)]) == 0
+    text = capsys.readouterr().out
+    assert "33 events" in text
+    assert "BROKEN" not in text
+    assert "nothing was changed" in text
+    assert max(map(len, text.splitlines())) <= 110
+
+
+@pytest.mark.parametrize(
+    ("statement", "promise"),
+    [
+        ("DELETE FROM events WHERE seq = 7", "the log is whole"),
+        ("UPDATE events SET body = '{}' WHERE seq = 3", "the log is whole"),
+        ("UPDATE past_jobs SET spent_microusd = 1 WHERE job = 'job-2'", "tables say what the log says"),
+        ("DELETE FROM past_jobs WHERE job = 'job-2'", "tables say what the log says"),
+    ],
+)
+def test_what_is_damaged_is_found_and_left_as_it_is(
+    data: Path, capsys: pytest.CaptureFixture[str], statement: str, promise: str
+) -> None:
+    engine = sa.create_engine(f"sqlite:///{data / 'brimful.db'}")
+    with engine.begin() as connection:
+        connection.execute(sa.text(statement))
+    before = _dump(engine)
+    code, answer = ask(capsys, "doctor", "--data", str(data))
+    assert code == 1
+    found = answer["data"]["findings"]  # type: ignore[index]
+    broken = [f["promise"] for f in found if not f["kept"]]
+    assert len(broken) == 1
+    assert broken[0].startswith(promise)
+    assert _dump(engine) == before
+    engine.dispose()
+
+
+def test_a_run_that_began_before_the_last_one_ended_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = SqlStore(f"sqlite:///{tmp_path / 'brimful.db'}")
+    events = a_history(1)[:-1]
+    again = granted("job-1", gpus=(1,), at_s=13)
+    events += [
+        LeaseEnded(at_s=20, lease="job-1.1", exit_code=1, requeue=True),
+        type(again)(**{**{f: getattr(again, f) for f in again.__slots__}, "lease": "job-1.2"}),
+        LeaseStarted(at_s=15, lease="job-1.2"),
+        LeaseEnded(at_s=21, lease="job-1.2", exit_code=0),
+    ]
+    assert store.append(events, after=0)
+    store.close()
+    code, answer = ask(capsys, "doctor", "--data", str(tmp_path))
+    assert code == 1
+    assert "job-1.2 began 5 s before job-1.1 ended" in json.dumps(answer)
+
+
+def _dump(engine: sa.Engine) -> list[object]:
+    with engine.connect() as connection:
+        return [
+            tuple(row)
+            for table in ("events", "past_jobs", "brimful")
+            for row in connection.execute(sa.text(f"SELECT * FROM {table} ORDER BY 1"))
+        ]
+
+
+def test_there_and_back_nothing_is_different(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "b.zip"
+    code, answer = ask(capsys, "backup", str(file), "--data", str(data))
+    assert code == 0
+    assert answer["data"]["rows"]["events"] == 33  # type: ignore[index]
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert ask(capsys, "backup", str(file), "--data", str(data))[0] == 1, "it is there already"
+    assert main(["restore", str(file), "--data", str(tmp_path / "new")]) == 0
+    assert "33 events" in capsys.readouterr().out
+    engines = [sa.create_engine(f"sqlite:///{folder / 'brimful.db'}") for folder in (data, tmp_path / "new")]
+    one, other = (_dump(engine) for engine in engines)
+    assert one == other
+    for engine in engines:
+        engine.dispose()
+    assert main(["doctor", "--data", str(tmp_path / "new")]) == 0
+    capsys.readouterr()
+    code, answer = ask(capsys, "restore", str(file), "--data", str(data))
+    assert (code, answer["error"]["code"]) == (1, "not_empty")  # type: ignore[index]
+
+
+@pytest.mark.postgres
+def test_a_backup_moves_from_sqlite_to_postgresql_and_back(
+    data: Path, tmp_path: Path, postgres_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, there = tmp_path / "1.zip", tmp_path / "2.zip", ["--database", postgres_url]
+    assert main(["backup", str(first), "--data", str(data)]) == 0
+    assert main(["restore", str(first), "--data", str(tmp_path / "pg"), *there]) == 0
+    assert main(["doctor", "--data", str(tmp_path / "pg"), *there]) == 0
+    assert main(["backup", str(second), "--data", str(tmp_path / "pg"), *there]) == 0
+    with zipfile.ZipFile(first) as one, zipfile.ZipFile(second) as other:
+        assert one.read("events.jsonl") == other.read("events.jsonl")
+        assert one.read("past_jobs.jsonl") == other.read("past_jobs.jsonl")
+
+
+def test_a_damaged_backup_changes_nothing(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, bad = tmp_path / "b.zip", tmp_path / "bad.zip"
+    assert main(["backup", str(file), "--data", str(data)]) == 0
+    with zipfile.ZipFile(file) as whole, zipfile.ZipFile(bad, "w") as half:
+        for name in whole.namelist():
+            text = whole.read(name)
+            half.writestr(name, text.replace(b"job-3", b"job-4") if name == "events.jsonl" else text)
+    capsys.readouterr()
+    code, answer = ask(capsys, "restore", str(bad), "--data", str(tmp_path / "new"))
+    assert (code, answer["error"]["code"]) == (2, "backup_damaged")  # type: ignore[index]
+    (tmp_path / "no.zip").write_text("nothing of the kind")
+    assert ask(capsys, "restore", str(tmp_path / "no.zip"), "--data", str(tmp_path / "new"))[0] == 2
+    assert main(["restore", str(file), "--data", str(tmp_path / "new")]) == 0
+
+
+def test_runs_that_the_restored_log_does_not_know_are_put_aside(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "b.zip"
+    assert main(["backup", str(file), "--data", str(data)]) == 0
+    for name in ("job-1.1", "job-99.1"):
+        (tmp_path / "new" / "leases" / name).mkdir(parents=True)
+    assert main(["restore", str(file), "--data", str(tmp_path / "new")]) == 0
+    assert "Put aside" in capsys.readouterr().out
+    assert (tmp_path / "new" / "leases" / "job-1.1").is_dir()
+    assert not (tmp_path / "new" / "leases" / "job-99.1").exists()
+
+
+def test_an_old_database_is_healthy_after_its_upgrade(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    an_old_database(f"sqlite:///{tmp_path / 'brimful.db'}")
+    assert main(["doctor", "--data", str(tmp_path)]) == 0
+
+
+def test_no_database_is_a_clear_no(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, answer = ask(capsys, "doctor", "--data", str(tmp_path))
+    assert (code, answer["error"]["code"]) == (3, "no_database")  # type: ignore[index]
+    assert list(tmp_path.iterdir()) == []
