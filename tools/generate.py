@@ -6,6 +6,7 @@
 - the pages of docs/reference that describe commands, errors, settings and the API;
 - in README.md and docs/**/*.md, every block `<!-- run: COMMAND -->` … `<!-- end -->` becomes the transcript
   of that brimful command, so what a page shows is what the program prints;
+- the table of docs/explanation/inference.md (tools/serving.py), and pictures that sweeps draw;
 - where the shared data folder is there, the tables of docs/explanation/accuracy.md (tools/accuracy.py).
 """
 
@@ -26,6 +27,9 @@ from tools.accuracy import accuracy_page, shared_runs
 from tools.reference_cli import cli_page
 from tools.reference_errors import errors_page
 from tools.reference_server import api_page, settings_page
+from tools.serving import PAGE as SERVING
+from tools.serving import serving_page
+from tools.sweeps import pictures
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(<!-- run: (brimful .+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -33,7 +37,7 @@ BLOCK = re.compile(r"(<!-- run: (brimful .+?) -->\n).*?(<!-- end -->)", re.DOTAL
 
 def main() -> int:
     # One width and no colour, so that every machine writes the same bytes.
-    os.environ.update(COLUMNS="100", NO_COLOR="1", PYTHON_COLORS="0")
+    os.environ.update(COLUMNS="100", NO_COLOR="1", PYTHON_COLORS="0", LC_ALL="C.UTF-8")
     # Nobody's own calibration (brimful calibrate --write) belongs in a page.
     os.environ["XDG_CONFIG_HOME"] = str(ROOT / "build" / "no-config")
     os.chdir(ROOT)
@@ -56,8 +60,11 @@ def pages() -> Iterator[tuple[Path, str]]:
     runs = shared_runs()
     if runs is not None:
         yield ACCURACY, accuracy_page(ACCURACY.read_text(encoding="utf-8"), runs)
+    yield from pictures()
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text = path.read_text(encoding="utf-8")
+        if path == SERVING:
+            text = serving_page(text)
         if BLOCK.search(text):
             yield path, BLOCK.sub(lambda m: f"{m[1]}{transcript(m[2])}{m[3]}", text)
 

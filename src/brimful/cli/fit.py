@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 EXAMPLE = """brimful fit examples/nanogpt/train_fineweb.py --gpu rtx-4070
 brimful fit examples/nanogpt/train_fineweb.py --gpu 4070 --other-mib 2100 --set batch_size=8
 brimful fit --model llama-3.1-8b --batch-size 4 --seq-len 4096 --checkpointing full --gpu h100
-brimful fit --model gpt2-xl --gpu 4090 --compare compile=True,batch_size=8 checkpointing=full"""
+brimful fit --model gpt2-xl --gpu 4090 --compare compile=True,batch_size=8 checkpointing=full
+brimful fit examples/nanogpt/train_fineweb.py --gpu all
+brimful fit --model llama-3.1-8b --gpu 4090 --inference --weight-bits 4"""
 
 _MAX_OTHER_MIB = 1_000_000
 # Flag -> (word of `--set`, placeholder, help). A flag is a `--set` that --help can show.
@@ -48,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "config", nargs="?", help="nanoGPT .py, Hugging Face config.json or a YAML recipe; never executed"
     )
-    parser.add_argument("--gpu", metavar="NAME", help="the card, however you write it; see `brimful gpus`")
+    parser.add_argument(
+        "--gpu", metavar="NAME", help="the card, however you write it; `all` ranks every card by cost"
+    )
     parser.add_argument(
         "--other-mib",
         type=int,
@@ -90,6 +94,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     advice.add_argument("--dry-run", action="store_true", help="with --write: show it and write nothing")
     advice.add_argument("--fix", type=int, metavar="N", help="which fix to print or write (the first)")
+    from brimful.cli.fit_cards import add_arguments as add_cards
+    from brimful.cli.spoken import add_language
+
+    add_cards(parser)
+    add_language(parser)
     measured = parser.add_argument_group("a number you measured, held against what is possible")
     measured.add_argument("--measured-mfu", type=float, metavar="X", help="0 to 1, as your log prints it")
     measured.add_argument("--measured-peak-gib", type=float, metavar="X", help="peak memory in GiB")
@@ -97,10 +106,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
+    from brimful.cli import fit_cards
     from brimful.specs.gpu import find_gpu
 
     if args.models:
         return _models()
+    if fit_cards.wanted(args):
+        return fit_cards.run(args, _read(args, _words(args)))
     _check(args)
     if args.compare and args.config is None and args.model is None:
         # `--compare a.py b.py`: the first file is what the others are held against.

@@ -35,12 +35,12 @@ def write_plot(file: str, done: Sweep, title: str, tongue: Language) -> None:
         raise BadInput(
             f"{file[:80]} is neither a picture nor a page", hint=f"end its name in {', '.join(_KINDS)}"
         )
-    picture = _picture(done, title, tongue, "png" if kind == ".png" else "svg")
+    drawn = picture(done, title, tongue, "png" if kind == ".png" else "svg")
     if kind == ".html":
-        picture = _page(picture.decode("utf-8"), done, title, tongue).encode("utf-8")
+        drawn = _page(drawn.decode("utf-8"), done, title, tongue).encode("utf-8")
     beside = path.with_name(path.name + ".part")
     try:
-        beside.write_bytes(picture)
+        beside.write_bytes(drawn)
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)
@@ -49,7 +49,7 @@ def write_plot(file: str, done: Sweep, title: str, tongue: Language) -> None:
         ) from error
 
 
-def _picture(done: Sweep, title: str, tongue: Language, kind: str) -> bytes:
+def picture(done: Sweep, title: str, tongue: Language, kind: str) -> bytes:
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -102,7 +102,7 @@ def _speed(axes: Any, done: Sweep, tongue: Language) -> None:  # noqa: ANN401 - 
     axes.set_xlabel(done.swept)
     rate = axes.twinx()
     rate.plot(values, [point.tokens_per_s for point in done.points], color="#CC79A7", linestyle=":")
-    rate.set_ylabel("tokens/s")
+    rate.set_ylabel("tokens/s (dotted)")
     rate.set_ylim(bottom=0)
     if done.knee is not None:
         knee = next(point for point in done.points if point.value == done.knee)
@@ -117,10 +117,10 @@ def _speed(axes: Any, done: Sweep, tongue: Language) -> None:  # noqa: ANN401 - 
 
 
 def _page(svg: str, done: Sweep, title: str, tongue: Language) -> str:
-    picture = svg[svg.index("<svg") :]
+    drawn = svg[svg.index("<svg") :]
     sentences = "".join(f"<p>{escape(tongue.text(sentence))}</p>" for sentence in done.says())
     return (
         f'<!doctype html><html lang="{tongue.code}"><head><meta charset="utf-8">'
         f"<title>{escape(title)}</title><style>body{{font:16px sans-serif;max-width:52rem;margin:2rem auto}}"
-        f"svg{{max-width:100%;height:auto}}</style></head><body>{picture}{sentences}</body></html>\n"
+        f"svg{{max-width:100%;height:auto}}</style></head><body>{drawn}{sentences}</body></html>\n"
     )

@@ -79,6 +79,8 @@ _PARTS = {
     "allocator cache": say("allocator cache"),
     "CUDA context": say("CUDA context"),
     "other programs": say("other programs"),
+    "KV cache": say("KV cache"),
+    "activations": say("activations"),
 }
 
 

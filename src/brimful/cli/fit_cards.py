@@ -1,0 +1,317 @@
+"""`brimful fit --gpu all` and `--inference`: which card is cheapest, and what serving a model takes."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from brimful.cli.commands import NO, YES, Answer
+from brimful.cli.render import bar, paint, table
+from brimful.cli.spoken import spoken, terminal_width, wrapped
+from brimful.errors import BadInput
+from brimful.language import Number, Percent, Size, say
+from brimful.units import MIB
+
+if TYPE_CHECKING:
+    import argparse
+
+    from brimful.language import Language, Sentence
+    from brimful.predict.cards import Ranked, Served
+    from brimful.predict.inference import InferenceEstimate, Serving
+    from brimful.predict.readers.reading import Reading
+    from brimful.specs.estimate import Interval
+    from brimful.specs.gpu import Gpu
+    from brimful.specs.prices import Prices
+
+_MOST_TOKENS = 10_000_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prices", metavar="FILE", help="with --gpu all: your own, `name = dollars an hour`")
+    serving = parser.add_argument_group("serving instead of training")
+    serving.add_argument(
+        "--inference", action="store_true", help="weights, KV cache, prefill and decode rates"
+    )
+    serving.add_argument("--prompt-tokens", type=int, default=1024, metavar="N", help="of each prompt (1024)")
+    serving.add_argument("--output-tokens", type=int, default=256, metavar="N", help="of each answer (256)")
+    serving.add_argument(
+        "--weight-bits", type=int, choices=(16, 8, 4), default=16, help="of each weight (16)"
+    )
+    serving.add_argument("--cache-bits", type=int, choices=(16, 8), default=16, help="of the KV cache (16)")
+
+
+def wanted(args: argparse.Namespace) -> bool:
+    """Whether this is for us, and not a training on one card."""
+    every = args.gpu is not None and args.gpu.strip().lower() == "all"
+    if not every and args.prices is not None and not args.inference:
+        raise BadInput(
+            "--prices goes with --gpu all or --inference", hint="`fit --gpu all` ranks cards by them"
+        )
+    others = ("compare", "ladder", "patch", "write", "dry_run", "fix")
+    if (every or args.inference) and any(getattr(args, name) for name in others):
+        raise BadInput(
+            "--gpu all and --inference answer a question of their own", hint="drop the other option"
+        )
+    return every or bool(args.inference)
+
+
+def run(args: argparse.Namespace, reading: Reading) -> Answer:
+    from brimful.specs.prices import known_prices, read_prices
+
+    if args.gpu is None:
+        raise BadInput("no card is named", hint="say which with --gpu, or --gpu all")
+    if not 0 <= args.other_mib <= 1_000_000:
+        raise BadInput(
+            f"--other-mib {args.other_mib} is out of range", hint="give MiB, as nvidia-smi shows them"
+        )
+    prices = known_prices() if args.prices is None else read_prices(Path(args.prices))
+    tongue = spoken(args)
+    every = args.gpu.strip().lower() == "all"
+    if not args.inference:
+        return _rank(args, reading, prices, tongue)
+    serving = _serving(args, reading)
+    if every:
+        return _rank_serving(args, reading, serving, prices, tongue)
+    return _serve(args, reading, serving, prices)
+
+
+def _serving(args: argparse.Namespace, reading: Reading) -> Serving:
+    from brimful.predict.inference import Serving
+
+    for name in ("prompt_tokens", "output_tokens"):
+        if not 1 <= getattr(args, name) <= _MOST_TOKENS:
+            flag = "--" + name.replace("_", "-")
+            raise BadInput(
+                f"{flag} {getattr(args, name)} is out of range", hint="give a whole number above zero"
+            )
+    if reading.model.encoder or reading.model.classes is not None:
+        raise BadInput(f"{reading.model.name} writes no text", hint="--inference is for decoders")
+    batch = reading.training.batch_size if args.batch_size is not None else 1
+    return Serving(
+        batch_size=batch,
+        prompt_tokens=args.prompt_tokens,
+        output_tokens=args.output_tokens,
+        weight_bits=args.weight_bits,
+        cache_bits=args.cache_bits,
+    )
+
+
+def _rank(args: argparse.Namespace, reading: Reading, prices: Prices, tongue: Language) -> Answer:
+    from brimful.predict.cards import rank
+
+    ranked = rank(reading, prices, args.other_mib * MIB)
+    t = reading.training
+    head = say(
+        "{model}: {sequences} sequences of {tokens} tokens a step, on every card",
+        model=reading.model.name,
+        sequences=t.effective_batch,
+        tokens=t.sequence_tokens,
+    )
+    rows = [
+        _row(one, one.estimate.speed.tokens_per_s.likely, tongue, Percent(one.estimate.speed.mfu.likely))
+        for one in ranked
+        if one.usd_per_million is not None
+    ]
+    columns = ("", say("card"), say("$/1M tokens"), say("tokens/s"), "MFU", "$/h", say("why"))
+    text = _ranking((head, columns, rows), ranked, prices, tongue)
+    data = {
+        "prices": {"as_of": prices.as_of, "source": prices.source},
+        "ranked": [one.as_dict(tongue) for one in ranked],
+    }
+    return Answer(data, text, YES if rows else NO)
+
+
+def _rank_serving(
+    args: argparse.Namespace, reading: Reading, serving: Serving, prices: Prices, tongue: Language
+) -> Answer:
+    from brimful.predict.cards import rank_serving
+
+    fill = args.batch_size is None
+    ranked = rank_serving(reading, serving, prices, args.other_mib * MIB, fill=fill)
+    head = say(
+        "{model} in {bits} bits: prompts of {prompt} tokens, answers of {output}, on every card",
+        model=reading.model.name,
+        bits=serving.weight_bits,
+        prompt=serving.prompt_tokens,
+        output=serving.output_tokens,
+    )
+    rows = [
+        _row(one, one.estimate.tokens_per_s.likely, tongue, one.serving.batch_size)
+        for one in ranked
+        if one.usd_per_million is not None
+    ]
+    columns = ("", say("card"), say("$/1M tokens"), say("tokens/s"), say("batch"), "$/h", say("why"))
+    text = _ranking((head, columns, rows), ranked, prices, tongue)
+    data = {
+        "prices": {"as_of": prices.as_of, "source": prices.source},
+        "ranked": [one.as_dict(tongue) for one in ranked],
+    }
+    return Answer(data, text, YES if rows else NO)
+
+
+def _row(one: Ranked | Served, rate: float, tongue: Language, fourth: object) -> list[str]:
+    cost, price = one.usd_per_million, one.microusd_per_gpu_hour
+    assert cost is not None
+    assert price is not None
+    digits = min(6, max(2, 2 - math.floor(math.log10(cost))))  # three figures that count
+    return [
+        one.gpu.name,
+        tongue.number(cost, digits),
+        tongue.text(Number(rate)),
+        tongue.text(fourth),
+        tongue.number(price / 1e6, 2),
+        tongue.text(one.why),
+    ]
+
+
+def _ranking(
+    listed: tuple[Sentence, tuple[object, ...], list[list[str]]],
+    ranked: tuple[Ranked, ...] | tuple[Served, ...],
+    prices: Prices,
+    tongue: Language,
+) -> str:
+    head, columns, rows = listed
+    numbered = [[str(number), *row] for number, row in enumerate(rows, start=1)]
+    header = [tongue.text(column) for column in columns]
+    blocks = [paint(wrapped(tongue.text(head)), "bold")]
+    if numbered:
+        blocks.append(_fitted(header, numbered))
+    unpriced = [one.gpu.name for one in ranked if one.estimate.fits and one.usd_per_million is None]
+    short = [one for one in ranked if not one.estimate.fits]
+    if unpriced:
+        blocks.append(
+            wrapped(tongue.text(say("Fits too, but no price is known: {cards}", cards=", ".join(unpriced))))
+        )
+    if short:
+        lines = [tongue.text(say("Does not fit, even with a smaller batch:"))]
+        lines += [
+            wrapped(f"{one.gpu.name}  {tongue.text(one.why)}", first="  ", rest="    ") for one in short
+        ]
+        blocks.append("\n".join(lines))
+    if prices.as_of:
+        said = say(
+            "Prices: one GPU on demand, the median of public lists of {date}; --prices takes your own.",
+            date=prices.as_of,
+        )
+    else:
+        said = say("Prices: {source}.", source=prices.source)
+    blocks.append(wrapped(tongue.text(said)))
+    return "\n\n".join(blocks)
+
+
+def _fitted(header: list[str], rows: list[list[str]]) -> str:
+    """The table with its last column broken so that it fits the terminal."""
+    others = sum(max(len(row[i]) for row in (header, *rows)) + 2 for i in range(len(header) - 1))
+    room = max(12, terminal_width() - others)
+    broken: list[list[str]] = []
+    for row in rows:
+        first, *rest = textwrap.wrap(row[-1], room) or [""]
+        broken.append([*row[:-1], first])
+        broken += [[*[""] * (len(header) - 1), line] for line in rest]
+    return table(header, broken, right=(0, 2, 3, 4, 5))
+
+
+def _serve(args: argparse.Namespace, reading: Reading, serving: Serving, prices: Prices) -> Answer:
+    from brimful.predict.inference import infer, usd_per_million
+    from brimful.specs.gpu import find_gpu
+
+    gpu, tongue = find_gpu(args.gpu), spoken(args)
+
+    answer = infer(reading.model, serving, gpu, args.other_mib * MIB)
+    price = prices.by_gpu.get(gpu.name)
+    rate = answer.tokens_per_s
+    dollars = (
+        [
+            usd_per_million(tokens, price.microusd_per_gpu_hour)
+            for tokens in (rate.high, rate.likely, rate.low)
+        ]
+        if price
+        else None
+    )
+    data = {
+        **answer.as_dict(),
+        "usd_per_million_tokens": dollars and dict(zip(("low", "likely", "high"), dollars, strict=True)),
+    }
+    blocks = [
+        _serve_head(answer, reading, gpu, tongue),
+        _serve_items(answer, tongue),
+        _serve_speed(answer, serving, dollars, prices, tongue),
+    ]
+    return Answer(data, "\n\n".join(blocks), YES if answer.fits else NO)
+
+
+def _serve_head(answer: InferenceEstimate, reading: Reading, gpu: Gpu, tongue: Language) -> str:
+    word = tongue.text(say("fits") if answer.fits else say("does not fit")).upper()
+    device = answer.device_bytes
+    needs = say(
+        "serving needs {likely} ({low} to {high}) of {usable} usable",
+        likely=Size(device.likely),
+        low=Size(device.low),
+        high=Size(device.high),
+        usable=Size(answer.usable_bytes),
+    )
+    largest = (
+        say("largest batch that fits: {n}", n=answer.largest_batch)
+        if answer.largest_batch
+        else say("not even one sequence fits")
+    )
+    style = "green" if answer.fits else "red"
+    what = tongue.text(say("{model} on {gpu}", model=reading.model.name, gpu=gpu.title))
+    title = f"{paint(word, style)}  {what}"
+    return "\n".join([title, *(wrapped(tongue.text(one), first="  ", rest="  ") for one in (needs, largest))])
+
+
+def _serve_items(answer: InferenceEstimate, tongue: Language) -> str:
+    from brimful.predict.explain.advice import part
+
+    total = answer.device_bytes.likely
+    names = [tongue.text(part(item.name)) for item in answer.items]
+    width = max(map(len, names))
+    lines = [paint(tongue.text(say("Memory")), "bold")]
+    for name, item in zip(names, answer.items, strict=True):
+        share = tongue.text(Percent(item.bytes / total))
+        size = tongue.text(Size(item.bytes))
+        lines.append(f"  {name:<{width}}  {size:>10} {share:>5}  {bar(item.bytes / total, 20)}".rstrip())
+    return "\n".join(lines)
+
+
+def _serve_speed(
+    answer: InferenceEstimate, serving: Serving, dollars: list[float] | None, prices: Prices, tongue: Language
+) -> str:
+    def between(interval: Interval, factor: float, digits: int) -> dict[str, Number]:
+        return {name: Number(factor * value, digits) for name, value in interval.as_dict().items()}
+
+    step = answer.decode_step_s
+    user = {
+        "low": Number(1 / step.high, 1),
+        "likely": Number(1 / step.likely, 1),
+        "high": Number(1 / step.low, 1),
+    }
+    lines = [
+        say(
+            "prefill: {prompts} x {tokens} tokens in {likely} ms ({low} to {high})",
+            prompts=serving.batch_size,
+            tokens=serving.prompt_tokens,
+            **between(answer.prefill_s, 1000, 1),
+        ),
+        say("decode: {likely} tokens a second for each sequence ({low} to {high})", **user),
+        say(
+            "together: {likely} tokens a second written ({low} to {high}), prompts included",
+            **between(answer.tokens_per_s, 1, 0),
+        ),
+    ]
+    if dollars is not None:
+        low, likely, high = (Number(value, 3) for value in dollars)
+        lines.append(
+            say(
+                "cost: ${likely} for a million tokens written (${low} to ${high}), prices of {date}",
+                low=low,
+                likely=likely,
+                high=high,
+                date=prices.as_of or prices.source,
+            )
+        )
+    title = paint(tongue.text(say("Speed")), "bold")
+    return "\n".join([title, *(wrapped(tongue.text(line), first="  ", rest="    ") for line in lines)])

@@ -1,0 +1,97 @@
+"""Prices of a GPU-hour: the dated table that brimful brings, or the user's own."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from brimful.errors import BadInput, NotFound
+from brimful.specs.gpu import find_gpu
+from brimful.units import MICROUSD, microusd_from_usd
+
+_MAX_BYTES = 1_000_000
+_HINT = "write one line for each card: rtx-4090 = 0.45 (or rtx-4090,0.45 in a .csv), in dollars an hour"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """Of one GPU for an hour, on demand."""
+
+    gpu: str
+    microusd_per_gpu_hour: int
+    low_microusd_per_gpu_hour: int  # the cheapest seller's
+    offers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    as_of: str
+    source: str
+    by_gpu: dict[str, Price]
+
+
+@cache
+def known_prices() -> Prices:
+    """The table that comes with brimful; `prices.toml` says how it was made."""
+    table = tomllib.loads((Path(__file__).parent / "prices.toml").read_text(encoding="utf-8"))
+    rows = {
+        name: Price(
+            gpu=name,
+            microusd_per_gpu_hour=round(row["usd_per_hour"] * MICROUSD),
+            low_microusd_per_gpu_hour=round(row["low"] * MICROUSD),
+            offers=row["offers"],
+        )
+        for name, row in table.items()
+        if isinstance(row, dict)
+    }
+    return Prices(as_of=table["as_of"], source=table["source"], by_gpu=rows)
+
+
+def read_prices(path: Path) -> Prices:
+    """The user's own: TOML `name = dollars`, or a CSV of name and dollars; any name `brimful gpus` takes."""
+    try:
+        text = path.read_bytes()[: _MAX_BYTES + 1].decode("utf-8")
+    except OSError as error:
+        raise BadInput(f"cannot read the prices of {path}: {error.strerror}", hint=_HINT) from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} is not text", hint=_HINT) from error
+    if len(text) > _MAX_BYTES:
+        raise BadInput(f"{path} is longer than a table of prices", hint=_HINT)
+    pairs = _csv(text) if path.suffix.lower() == ".csv" else _toml(text, path)
+    rows = {}
+    for name, dollars in pairs:
+        try:
+            gpu = find_gpu(name).name
+        except NotFound as error:
+            raise BadInput(f"{path}: {error.problem}", hint=error.hint) from error
+        microusd = microusd_from_usd(dollars)
+        if not microusd:
+            raise BadInput(f"{path}: {dollars[:40]!r} is no price for {gpu}", hint=_HINT)
+        rows[gpu] = Price(
+            gpu=gpu, microusd_per_gpu_hour=microusd, low_microusd_per_gpu_hour=microusd, offers=1
+        )
+    if not rows:
+        raise BadInput(f"{path} has no prices", hint=_HINT)
+    return Prices(as_of="", source=str(path), by_gpu=rows)
+
+
+def _csv(text: str) -> list[tuple[str, str]]:
+    import csv
+
+    rows = [row for row in csv.reader(text.splitlines()) if row and not row[0].startswith("#")]
+    return [
+        (row[0].strip(), row[1].strip())
+        for number, row in enumerate(rows)
+        if len(row) >= 2 and (number or microusd_from_usd(row[1]))  # the first line may be a header
+    ]
+
+
+def _toml(text: str, path: Path) -> list[tuple[str, str]]:
+    try:
+        table: dict[str, Any] = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BadInput(f"{path} is no TOML: {str(error)[:120]}", hint=_HINT) from error
+    return [(name, str(value)) for name, value in table.items() if isinstance(value, int | float | str)]

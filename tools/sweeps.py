@@ -1,0 +1,22 @@
+"""Pictures of docs/images that `brimful sweep --plot` draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from brimful.cli.sweep_plot import picture
+from brimful.language import language
+from brimful.predict.readers.read import read
+from brimful.predict.sweep import sweep
+from brimful.specs.gpu import find_gpu
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pictures() -> Iterator[tuple[Path, str]]:
+    reading = read(str(ROOT / "examples" / "nanogpt" / "train_gpt2.py"))
+    gpu = find_gpu("rtx-4070")
+    done = sweep(reading, gpu, "batch_size", range(1, 25))
+    drawn = picture(done, f"GPT-2 124M, {gpu.title}", language("en"), "svg")
+    yield ROOT / "docs" / "images" / "sweep-gpt2-4070.svg", drawn.decode("utf-8")
