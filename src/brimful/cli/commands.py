@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "claims": "is the advice I found any good, for this config on this card?",
     "sweep": "memory and speed over a range of batch sizes or lengths",
     "replay": "replay recorded GPU memory: who held it, and which setting would save some?",
+    "trace": "run your own script without a GPU: what would it hold, and where would it run out?",
     "gpus": "list the GPUs brimful knows, or show one",
     "score": "predict a table of measured runs and print how far off we are",
     "calibrate": "correct the estimates by runs you measured yourself",
@@ -38,7 +39,17 @@ COMMANDS: dict[str, str] = {
 
 # Shown by `brimful --help`, so that a newcomer sees where to begin.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "One job, one GPU": ("fit", "explain", "claims", "sweep", "replay", "gpus", "score", "calibrate"),
+    "One job, one GPU": (
+        "fit",
+        "explain",
+        "claims",
+        "sweep",
+        "trace",
+        "replay",
+        "gpus",
+        "score",
+        "calibrate",
+    ),
     "A fleet": ("up", "submit", "jobs", "show", "logs", "cancel", "fleet"),
     "Keep it": ("backup", "restore", "doctor"),
     "Rehearse": ("simulate",),

@@ -1,0 +1,96 @@
+"""`brimful trace`: run your own script for two steps without a GPU and say what a GPU would hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from brimful.cli.commands import NO, YES, Answer, whole
+
+if TYPE_CHECKING:
+    import argparse
+
+EXAMPLE = """\
+brimful trace examples/train_gpt2.py --gpu rtx-4070
+brimful trace examples/train_gpt2.py --gpu rtx-4070 -- --batch 8
+brimful trace examples/train_gpt2.py --gpu h100 --conf expandable_segments:True --json"""
+
+TAKES_COMMAND = True
+LIMIT_S = 300
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "script", type=Path, help="your own training script; it is run, in a process of its own"
+    )
+    parser.add_argument(
+        "--gpu", required=True, help="the card to trace for, by any name `brimful gpus` knows"
+    )
+    parser.add_argument(
+        "--steps", type=whole, default=2, help="optimizer steps to run (default 2: first and steady)"
+    )
+    parser.add_argument(
+        "--conf",
+        metavar="SETTINGS",
+        help="allocator settings, as in PYTORCH_CUDA_ALLOC_CONF (default: the environment's)",
+    )
+    parser.add_argument(
+        "--gpus", metavar="N", type=whole, default=1, help="ranks of a DDP run to pretend (default 1)"
+    )
+    parser.add_argument(
+        "--limit",
+        metavar="SECONDS",
+        type=whole,
+        default=LIMIT_S,
+        help=f"seconds it may take (default {LIMIT_S})",
+    )
+    parser.add_argument(
+        "--rough", action="store_true", help="without the shim, on CPU-typed tensors: off by more"
+    )
+
+
+def run(options: argparse.Namespace) -> Answer:
+    from brimful.cli.trace_text import show
+    from brimful.predict.allocator import Settings
+    from brimful.predict.traced.launch import trace_script
+    from brimful.predict.traced.program import need_torch
+    from brimful.specs.gpu import find_gpu
+
+    gpu = find_gpu(options.gpu)
+    Settings.parse(options.conf or "")
+    need_torch()
+    data = trace_script(
+        options.script,
+        options.command,
+        gpu=gpu.name,
+        steps=options.steps,
+        limit_s=options.limit,
+        settings=options.conf,
+        rough=options.rough,
+        world=options.gpus,
+    )
+    _draw(data, options)
+    return Answer(data, show(data, gpu, options.script.name), YES if data["fits"] else NO)
+
+
+def _draw(data: dict[str, Any], options: argparse.Namespace) -> None:
+    """The timeline as pictures, where asked for."""
+    from brimful.predict.timeline import Timeline, write_html, write_png
+
+    if not (options.html or options.png):
+        return
+    line, failure = data["timeline"], data["out_of_memory"]
+    layers = sorted(line["by_category"].items(), key=lambda pair: -max(pair[1]))
+    picture = Timeline(
+        title=f"{options.script.name} on {data['gpu']}, {data['steps']} steps",
+        x=tuple(line["event"]),
+        layers=tuple((name, tuple(values)) for name, values in layers),
+        reserved=tuple(zip(line["event"], line["reserved_bytes"], strict=True)),
+        capacity_bytes=data["usable_bytes"],
+        failed_at=failure["event"] if failure else None,
+        failure=f"out of memory: {failure['op']}, {failure['line']}" if failure else "",
+    )
+    if options.html:
+        write_html(picture, options.html)
+    if options.png:
+        write_png(picture, options.png)

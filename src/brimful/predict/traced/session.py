@@ -1,0 +1,47 @@
+"""One traced run: the shim, the fake card, the recorder, and what watches steps and modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+import torch._dynamo  # every FakeTensorMode loads it: here, so that it belongs to loading PyTorch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from brimful.predict.traced.card import Card
+from brimful.predict.traced.fakecuda import fake_cuda, patched, tensor_changes
+from brimful.predict.traced.recorder import CUDA, Recorder
+from brimful.predict.traced.rough import CpuInstead, rough_changes
+from brimful.predict.traced.shim import load_shim
+from brimful.predict.traced.steps import Steps
+
+
+@contextmanager
+def recording(card: Card, *, steps: int, rough: bool = False) -> Iterator[Recorder]:
+    """Fake CUDA and a recorder around the body, which `EnoughSteps` ends after `steps` optimizer steps."""
+    if not rough:
+        load_shim()
+    recorder = Recorder(card, device="cpu" if rough else CUDA)
+    with ExitStack() as stack:
+        stack.enter_context(patched(tensor_changes(recorder)))
+        stack.enter_context(patched(rough_changes() if rough else fake_cuda(card, recorder)))
+        if rough:
+            stack.enter_context(CpuInstead())
+        stack.enter_context(Steps(recorder, steps).watching())
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        if not rough:
+            _calibrate(recorder)
+        stack.enter_context(recorder)
+        yield recorder
+
+
+def _calibrate(recorder: Recorder) -> None:
+    """Run a backward pass in which the engine surely adds in place, to learn what its counts look like."""
+    trial = Recorder(recorder.card)
+    trial.in_place.calibrating = True
+    with trial:
+        weight = torch.empty(4, device=CUDA, requires_grad=True)
+        middle = weight * 2
+        (middle * 3 + middle * 4).sum().backward()
+    recorder.in_place.alone = trial.in_place.alone

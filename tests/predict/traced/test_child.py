@@ -1,0 +1,99 @@
+"""What a script may do instead of training, as the child process tells it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brimful.errors import BrimfulError
+from brimful.predict.traced.child import traced
+
+pytestmark = pytest.mark.torch
+
+EXTENSION = """\
+import torch
+lib = torch.library.Library('nobody', 'DEF')
+lib.define('kernel(Tensor x) -> Tensor')
+lib.impl('kernel', lambda x: x, 'CUDA')
+torch.ops.nobody.kernel(torch.ones(2, device='cuda'))
+"""
+
+# What the script does -> its code, the error's code, words of the problem.
+TROUBLE = {
+    "raises": ("x = 1\nx.shape", "script_failed", "train.py:2: AttributeError"),
+    "reads stdin": ("name = input('dataset? ')", "bad_input", "EOFError"),
+    "forks": ("import os\nos.fork()", "script_forks", "forks"),
+    "exits": ("import sys\nsys.exit(3)", "bad_input", "ended with 3"),
+    "lacks a package": ("import flash_attn_of_nobody", "script_failed", "flash_attn_of_nobody"),
+    "calls an extension": (EXTENSION, "unknown_kernel", "nobody.kernel"),
+    "shapes by values": (
+        "import torch\ntorch.ones(9, device='cuda').nonzero()",
+        "shape_from_values",
+        "train.py:2",
+    ),
+    "never uses the GPU": ("import torch\ntorch.ones(3).sum()", "nothing_on_gpu", "nothing on the GPU"),
+    "is no Python": ("for for", "script_failed", "SyntaxError"),
+}
+
+
+def a_request(script: Path, **more: Any) -> dict[str, Any]:
+    request = {
+        "script": str(script),
+        "arguments": [],
+        "gpu": "rtx-4070",
+        "steps": 2,
+        "settings": "",
+        "rough": False,
+    }
+    return {**request, **more}
+
+
+@pytest.mark.parametrize("what", TROUBLE)
+def test_a_script_that(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, error_code, words = TROUBLE[what]
+    path = tmp_path / "train.py"
+    path.write_text(code)
+    with Path(os.devnull).open() as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        with pytest.raises(BrimfulError) as caught:
+            traced(a_request(path))
+
+    assert caught.value.code == error_code
+    assert words in caught.value.problem
+    assert caught.value.hint
+
+
+def test_a_script_may_set_the_allocator_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import os\nos.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'\n"
+        "import torch\ntorch.ones(3, device='cuda')"
+    )
+
+    data = traced(a_request(path, settings=None))
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF")
+    assert data["allocator_settings"] == "expandable_segments:True"
+
+
+def test_what_a_script_asks_the_card_is_answered(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\n"
+        "assert torch.cuda.is_available() and torch.cuda.device_count() == 1\n"
+        "x = torch.ones(1 << 20, device='cuda')\n"
+        "card = torch.cuda.get_device_name()\n"
+        "print(card, torch.cuda.memory_allocated(), torch.cuda.get_device_capability())\n"
+        "start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))\n"
+        "start.record(); end.record(); torch.cuda.synchronize(); start.elapsed_time(end)\n"
+        "with torch.cuda.stream(torch.cuda.Stream()): x.record_stream(torch.cuda.current_stream())\n"
+        "torch.cuda.reset_peak_memory_stats(); torch.cuda.empty_cache(); torch.cuda.manual_seed(1)\n"
+        "torch.manual_seed(1); torch.cuda.memory._record_memory_history(); torch.cuda.nvtx.range_push('x')\n"
+    )
+    traced(a_request(path))
+
+    assert "NVIDIA GeForce RTX 4070 4194304 (8, 9)" in capfd.readouterr().out
