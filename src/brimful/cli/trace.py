@@ -44,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=LIMIT_S,
         help=f"seconds it may take (default {LIMIT_S})",
     )
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write the timeline as one page")
+    parser.add_argument("--png", metavar="FILE", type=Path, help="write the timeline as a picture")
     parser.add_argument(
         "--rough", action="store_true", help="without the shim, on CPU-typed tensors: off by more"
     )
