@@ -26,7 +26,7 @@ from tools.accuracy import PAGE as ACCURACY
 from tools.accuracy import accuracy_page, shared_runs
 from tools.reference_cli import cli_page
 from tools.reference_errors import errors_page
-from tools.reference_server import api_page, settings_page
+from tools.reference_server import api_page, metrics_page, settings_page
 from tools.serving import PAGE as SERVING
 from tools.serving import serving_page
 from tools.sweeps import pictures
@@ -57,6 +57,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield reference / "errors.md", errors_page()
     yield reference / "settings.md", settings_page()
     yield reference / "api.md", api_page()
+    yield reference / "metrics.md", metrics_page()
     runs = shared_runs()
     if runs is not None:
         yield ACCURACY, accuracy_page(ACCURACY.read_text(encoding="utf-8"), runs)

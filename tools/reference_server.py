@@ -1,4 +1,4 @@
-"""docs/reference/settings.md and docs/reference/api.md, from the server's own tables."""
+"""docs/reference/settings.md, api.md and metrics.md, from the server's own tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any, cast
 
 from fastapi.routing import APIRoute
 
-from brimful.server.api import Submission, make_router
+from brimful.server.api.asked import Submission
+from brimful.server.api.router import make_router
+from brimful.server.app import MAX_BODY_BYTES
+from brimful.server.metrics import COUNTERS, GAUGES, REQUESTS, SECONDS
 from brimful.server.settings import LIMITS, Settings
 from tools.markdown import NOTE, row
 
@@ -35,24 +38,55 @@ def settings_page() -> str:
 
 def api_page() -> str:
     # The routes are described, not called: no service stands behind them here.
-    router = make_router(cast(Any, None), lambda _request: None)
+    router = make_router(cast(Any, None), cast(Any, None))
     lines = [
         NOTE,
         "# API\n",
-        "JSON over HTTP on loopback. Every answer is one envelope, and an error has the shape described",
-        "under [errors](errors.md). A running server gives the full schema at `/v1/openapi.json`.\n",
+        "JSON over HTTP. Every answer is one envelope, and an error has the shape described under",
+        "[errors](errors.md). A running server gives the full schema at `/v1/openapi.json`.\n",
         '```json\n{"ok": true, "data": "…"}\n```\n',
-        "What changes something, and what jobs print, needs the header `Authorization: Bearer TOKEN`, with",
-        "the token that the server keeps in the file `token` of its data folder.\n",
-        "| Method | Path | Query | Token |\n|---|---|---|---|",
+        "The role says which token a route needs: the header `Authorization: Bearer TOKEN` with one of",
+        "that role or a higher one ([tokens](../how-to/share-with-others.md)). What belongs to another",
+        "tenant is not there: 404, in the same words as what never was.\n",
+        "- Lists come in pages: `next_cursor` of one is `cursor` of the next, and `null` is the end.",
+        "- `Idempotency-Key` with a submission: sent again with the same key, it gives the first one's job",
+        "  back. A key belongs to its token and is known while the job is in memory: it is not over,",
+        "  or among the last 5,000 that are. The other verbs are idempotent by themselves.",
+        "- The routes that end in `/stream` are server-sent events; `Last-Event-ID` goes on after a cut.",
+        f"- A body is at most {MAX_BODY_BYTES:,} bytes.\n",
+        "| Method | Path | Query | Role |\n|---|---|---|---|",
     ]
     for route in router.routes:
         assert isinstance(route, APIRoute)
-        query = ", ".join(f"`{param.name}` ({param.default})" for param in route.dependant.query_params)
-        token = "yes" if route.dependencies else "no"
-        lines.append(row(", ".join(sorted(route.methods or ())), f"`{route.path}`", query, token))
+        query = ", ".join(f"`{param.name}`" for param in route.dependant.query_params)
+        lines.append(row(", ".join(sorted(route.methods or ())), f"`{route.path}`", query, role_of(route)))
     lines += ["\n## Submit a job\n", "The body of `POST /v1/jobs`:\n", "| Field | Default |\n|---|---|"]
     for name, field in Submission.model_fields.items():
         default = "required" if field.is_required() else f"`{field.get_default(call_default_factory=True)!r}`"
         lines.append(row(f"`{name}`", default))
+    return "\n".join(lines) + "\n"
+
+
+def role_of(route: APIRoute) -> str:
+    found = [role for each in route.dependant.dependencies if (role := getattr(each.call, "role", None))]
+    return found[0] if found else "none"
+
+
+def metrics_page() -> str:
+    lines = [
+        NOTE,
+        "# Metrics\n",
+        "`GET /metrics` with an operator's token, in the text format of Prometheus, where counters end in",
+        "`_total`.\n",
+        "```yaml\nscrape_configs:\n  - job_name: brimful",
+        "    authorization: {credentials_file: /etc/brimful/token}",
+        "    static_configs: [{targets: ['127.0.0.1:8642']}]\n```\n",
+        "| Name | Kind | Labels | Meaning |\n|---|---|---|---|",
+    ]
+    tables = (("gauge", GAUGES), ("counter", COUNTERS))
+    for kind, table in tables:
+        for name, (labels, words) in table.items():
+            lines.append(row(f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels), words))
+    lines.append(row(f"`{REQUESTS[0]}`", "counter", "`method`, `route`, `status`", REQUESTS[1]))
+    lines.append(row(f"`{SECONDS[0]}`", "histogram", "`route`", SECONDS[1]))
     return "\n".join(lines) + "\n"

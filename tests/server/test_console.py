@@ -26,6 +26,7 @@ from brimful.server.app import make_app
 from brimful.server.console import shown
 from brimful.server.service import Service
 from brimful.server.views import fleet_view
+from tests.server.builders import OPERATOR, an_access, bearer
 
 PATIENCE_MS = 30_000
 CHROMIUM = [
@@ -86,7 +87,9 @@ class Desk:
             Rules(),
             clock=lambda: self.now_s,
         )
-        self.client = TestClient(make_app(self.service, "token"), base_url="http://127.0.0.1")
+        self.access = an_access(self.store)
+        self.client = TestClient(make_app(self.service, self.access), base_url="http://127.0.0.1")
+        self.client.headers.update(bearer(self.access))
 
     def submit(self, **given: Any) -> None:
         wanted: dict[str, Any] = {"gpus": 1, "command": ("true",), "folder": "/"} | given
@@ -236,7 +239,7 @@ def test_why_a_job_ended_or_is_being_stopped_is_told(desk: Desk) -> None:
 
     page = words(desk.html())
     assert "failed 1 0 s 3 s $0.0003 exit code 1" in page
-    assert "read on: brimful logs job-1" in page
+    assert "its log says more" in page
     assert "stopping" in page
     assert "a &lt;b&gt;reason&lt;/b&gt;" in page
 
@@ -259,16 +262,16 @@ def test_a_job_that_still_waits_is_shown_however_many_came_after(
 
     page = desk.html()
     assert "the old one" in page
-    assert "2 more:" in page
+    assert "There are more:" in page
 
 
 def test_measured_gpus_show_their_numbers_and_the_others_unknown(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.service.tick()
-    fleet = fleet_view(desk.service)
+    fleet = fleet_view(desk.service, OPERATOR)
     fleet["nodes"][0]["gpus"][0] |= {"memory_used_bytes": 3 << 30, "busy_frac": 0.5}
-    monkeypatch.setattr(shown, "fleet_view", lambda _service: fleet)
+    monkeypatch.setattr(shown, "fleet_view", lambda _service, _who: fleet)
 
     page = words(desk.html())
     assert "GPU 0 free memory 3.00 GiB, compute 50%" in page
@@ -302,8 +305,8 @@ class Server:
         )
         assert self.process.stdout is not None
         for line in self.process.stdout:  # the banner is written when the socket listens
-            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
-                self.url = found[0]
+            if found := re.search(r"(http://127\.0\.0\.1:\d+)\S*", line):
+                self.link, self.url = found[0], found[1]
                 return
         raise AssertionError("the server did not start")
 
@@ -312,11 +315,13 @@ class Server:
             self.process.send_signal(signal.SIGINT)
         self.process.communicate(timeout=30)
 
-    def submit(self, *command: str, **given: Any) -> str:
+    def headers(self) -> dict[str, str]:
         token = (self.folder / "data" / "token").read_text(encoding="utf-8")
+        return {"authorization": f"Bearer {token}"}
+
+    def submit(self, *command: str, **given: Any) -> str:
         body = {"command": command, "folder": str(self.folder), **given}
-        headers = {"authorization": f"Bearer {token}"}
-        reply = httpx2.post(f"{self.url}/v1/jobs", json=body, headers=headers, timeout=30)
+        reply = httpx2.post(f"{self.url}/v1/jobs", json=body, headers=self.headers(), timeout=30)
         assert reply.status_code == 201, reply.text
         return str(reply.json()["data"]["job"])
 
@@ -337,8 +342,8 @@ def browser(chromium_path: Path) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens pages that fail their test if anything was written to the browser's console as an error."""
+def open_page(server: Server, browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens pages, signed in, that fail their test if the browser's console tells of an error."""
     contexts = []
     complaints: list[str] = []
 
@@ -352,7 +357,10 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
                 "console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None
             )
             page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(url)
+        link = httpx2.post(f"{server.url}/v1/tickets", headers=server.headers(), timeout=30).json()
+        page.goto(server.url + link["data"]["path"])
+        if url != server.url:
+            page.goto(url)
         return page
 
     yield open_at

@@ -17,9 +17,10 @@ from brimful.fleet.job import Job
 from brimful.scheduler.cycle import Rules
 from brimful.scheduler.ports import CannotStart, Observation
 from brimful.server.service import SILENT_S, Service
-from brimful.server.views import fleet_view, job_view, jobs_view, spend_view
+from brimful.server.views import fleet_view, job_view, jobs_page, spend_view
 from brimful.sim.world import MemoryStore
 from tests.builders import ScriptedEngine, a_job, a_node, eventually
+from tests.server.builders import OPERATOR
 
 
 class Gate:
@@ -110,7 +111,12 @@ def look_at_everything(service: Service) -> list[object]:
 
     def look() -> None:
         state = service.job("job-1")
-        views = (job_view(service, state), jobs_view(service), fleet_view(service), spend_view(service))
+        views = (
+            job_view(service, state),
+            jobs_page(service),
+            fleet_view(service, OPERATOR),
+            spend_view(service, OPERATOR),
+        )
         seen.extend(views)
 
     thread = threading.Thread(target=look, daemon=True)
@@ -163,7 +169,7 @@ def test_readers_and_the_loop_agree_whoever_writes(world: World) -> None:
     }
 
 
-@pytest.mark.parametrize("view", [job_view, lambda service, _state: jobs_view(service)])
+@pytest.mark.parametrize("view", [job_view, lambda service, _state: jobs_page(service)])
 def test_what_is_shown_of_a_job_is_of_one_moment(world: World, view: Callable[..., object]) -> None:
     service, seen = world.service, threading.Event()
     state = service.submit(a_job(""))
@@ -187,7 +193,7 @@ def test_a_lease_that_cost_nothing_is_no_line_of_the_ledger(world: World) -> Non
     service.tick()
     assert service.job("job-1").phase == "failed"
     assert [transfer.microusd for transfer in service.ledger.transfers] == [0]
-    assert spend_view(service)["transfers"] == []
+    assert spend_view(service, OPERATOR)["transfers"] == []
 
 
 def test_a_waiting_job_says_why_by_what_is_so_now(world: World) -> None:
@@ -248,7 +254,7 @@ def test_whatever_a_tick_meets_the_loop_goes_on(world: World, monkeypatch: pytes
 
 def test_what_an_engine_cannot_tell_of_a_lease_is_a_problem_of_its_site(world: World) -> None:
     world.engine.told = {"job-1.1": "job-1.1 cannot be looked at"}
-    assert fleet_view(world.service)["problems"] == {"here": "job-1.1 cannot be looked at"}
+    assert fleet_view(world.service, OPERATOR)["problems"] == {"here": "job-1.1 cannot be looked at"}
 
 
 def test_an_engine_without_logs_says_so(world: World) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from brimful.cli.client import Client, job_path
+from brimful.cli.client import Client
 from brimful.cli.commands import Answer
 
 EXAMPLE = "brimful cancel job-1"
@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     client = Client()
     if args.dry_run:
-        job = client.get(job_path(args.job))
+        job = client.job(args.job)
         return Answer(job, f"{args.job} is {job['phase']} and would be cancelled (nothing was changed)")
-    job = client.post(job_path(args.job, "/cancel"))
+    job = client.cancel(args.job)
     text = f"{args.job} cancelled" if job["phase"] == "cancelled" else f"{args.job} is being stopped"
     return Answer(job, text)

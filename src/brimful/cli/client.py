@@ -1,4 +1,8 @@
-"""How commands talk to a running brimful: its public API, over loopback, with the owner's token."""
+"""`brimful.Client`: a running brimful's public API, for scripts and for the commands, which use nothing else.
+
+Needs nothing but Python. Every method answers the `data` of the API's envelope as plain dicts
+(docs/reference/api.md) and raises the error the server told, as the same kind it was there.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ import fcntl
 import http.client
 import json
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -23,6 +29,7 @@ BY_STATUS: dict[int, type[BrimfulError]] = {
     403: Refused,
     404: NotFound,
     409: Refused,
+    413: BadInput,
     422: BadInput,
 }
 
@@ -45,19 +52,126 @@ class Client:
         # A proxy from the environment has no business between us and loopback.
         self._opener = build_opener(ProxyHandler({}))
 
-    def get(self, path: str, *, as_owner: bool = False, **query: object) -> Any:  # noqa: ANN401 - JSON
-        url = f"{self.url}{path}{'?' + urlencode(query) if query else ''}"
-        return self._call(Request(url, headers=self._owner() if as_owner else {}))  # noqa: S310
+    # -- jobs ------------------------------------------------------------------------------------------
 
-    def post(self, path: str, body: dict[str, object] | None = None) -> Any:  # noqa: ANN401 - JSON
-        headers = {"content-type": "application/json", **self._owner()}
-        payload = json.dumps(body or {}).encode()
-        return self._call(Request(f"{self.url}{path}", data=payload, headers=headers, method="POST"))  # noqa: S310
+    def submit(self, command: Sequence[str], *, folder: str, key: str = "", **more: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Hand over a command; `more` are the other fields of `POST /v1/jobs`.
+
+        With a `key` it may be sent again when nobody knows whether it arrived: it makes no second job.
+        """
+        headers = {"idempotency-key": key} if key else {}
+        job: dict[str, Any] = self.post(
+            "/v1/jobs", {"command": list(command), "folder": folder, **more}, headers
+        )
+        return job
+
+    def jobs(
+        self, *, limit: int = 200, phase: Sequence[str] = (), tenant: str | None = None
+    ) -> list[dict[str, Any]]:
+        """The newest jobs, as many as asked for."""
+        found: list[dict[str, Any]] = []
+        query: dict[str, object] = {"phase": list(phase)} if phase else {}
+        query |= {"tenant": tenant} if tenant else {}
+        while len(found) < limit:
+            page = self.get("/v1/jobs", limit=min(limit - len(found), 1000), **query)
+            found += page["jobs"]
+            if page["next_cursor"] is None:
+                break
+            query["cursor"] = page["next_cursor"]
+        return found
+
+    def job(self, job: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.get(job_path(job))
+        return found
+
+    def why(self, job: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.get(job_path(job, "/why"))
+        return found
+
+    def cancel(self, job: str) -> dict[str, Any]:
+        done: dict[str, Any] = self.post(job_path(job, "/cancel"))
+        return done
+
+    def hold(self, job: str, reason: str = "") -> dict[str, Any]:
+        done: dict[str, Any] = self.post(job_path(job, "/hold"), {"reason": reason})
+        return done
+
+    def release(self, job: str) -> dict[str, Any]:
+        done: dict[str, Any] = self.post(job_path(job, "/release"))
+        return done
+
+    def move(self, job: str, site: str) -> dict[str, Any]:
+        done: dict[str, Any] = self.post(job_path(job, "/move"), {"site": site})
+        return done
+
+    def log_stream(self, job: str, *, offset: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+        """("log", {lease, text, next_offset}) as it grows, and ("over", {phase}) at the end."""
+        return self.stream(job_path(job, "/log/stream"), offset=offset)
+
+    # -- the fleet -------------------------------------------------------------------------------------
+
+    def fleet(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.get("/v1/fleet")
+        return found
+
+    def queues(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.get("/v1/queues")["queues"]
+        return found
+
+    def drain(self, node: str, reason: str = "") -> dict[str, Any]:
+        done: dict[str, Any] = self.post(f"/v1/nodes/{quote(node, safe='')}/drain", {"reason": reason})
+        return done
+
+    def resume(self, node: str) -> dict[str, Any]:
+        done: dict[str, Any] = self.post(f"/v1/nodes/{quote(node, safe='')}/resume")
+        return done
+
+    def events(self, *, after: int = 0, limit: int = 200) -> dict[str, Any]:
+        found: dict[str, Any] = self.get("/v1/events", after=after, limit=limit)
+        return found
+
+    def event_stream(self, *, after: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(kind, event) from that place of the log on, for as long as the server lives."""
+        return self.stream("/v1/events/stream", after=after)
+
+    # -- HTTP ------------------------------------------------------------------------------------------
+
+    def get(self, path: str, **query: object) -> Any:  # noqa: ANN401 - JSON
+        return self._call(Request(self._at(path, query), headers=self._token()))  # noqa: S310
+
+    def post(
+        self, path: str, body: dict[str, object] | None = None, headers: dict[str, str] | None = None
+    ) -> Any:  # noqa: ANN401 - JSON
+        sent = {"content-type": "application/json", **self._token(), **(headers or {})}
+        payload = None if body is None else json.dumps(body).encode()
+        return self._call(Request(f"{self.url}{path}", data=payload or b"", headers=sent, method="POST"))  # noqa: S310
+
+    def stream(self, path: str, **query: object) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Server-sent events: (what, data), until the server has no more."""
+        request = Request(self._at(path, query), headers=self._token())  # noqa: S310
+        with self._failing_clearly(), self._opener.open(request, timeout=TIMEOUT_S) as answer:
+            kind = ""
+            for raw in answer:
+                name, _, value = raw.decode("utf-8").rstrip("\n").partition(": ")
+                if name == "event":
+                    kind = value
+                elif name == "data":
+                    data = json.loads(value)
+                    if kind == "error":
+                        raise WorldFailed(data["problem"], hint=data["hint"], code=data["code"])
+                    yield kind, data
+
+    def _at(self, path: str, query: dict[str, object]) -> str:
+        return f"{self.url}{path}{'?' + urlencode(query, doseq=True) if query else ''}"
 
     def _call(self, request: Request) -> Any:  # noqa: ANN401 - JSON
+        with self._failing_clearly(), self._opener.open(request, timeout=TIMEOUT_S) as answer:
+            return json.load(answer)["data"]
+
+    @contextmanager
+    def _failing_clearly(self) -> Iterator[None]:
         try:
-            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
-                return json.load(answer)["data"]
+            yield
         except HTTPError as error:
             raise _refusal(error) from error
         except (URLError, OSError, http.client.HTTPException) as error:
@@ -72,7 +186,7 @@ class Client:
                 f"what answers at {self.url} is not brimful", hint="set BRIMFUL_URL", code="no_server"
             ) from error
 
-    def _owner(self) -> dict[str, str]:
+    def _token(self) -> dict[str, str]:
         token = os.environ.get("BRIMFUL_TOKEN") or (self._kept_token() if self._is_ours else "")
         if not token.isascii() or not token.isprintable():
             raise BadInput("the token holds characters that no token has", hint="check BRIMFUL_TOKEN")

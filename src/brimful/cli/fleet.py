@@ -18,14 +18,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:  # noqa: ARG001 - it
 
 
 def run(args: argparse.Namespace) -> Answer:  # noqa: ARG001
-    data = Client().get("/v1/fleet")
+    data = Client().fleet()
     fleet = all_printable(data)
     rows = [
         [
             node["node"],
             str(gpu["index"]),
             node["gpu"] + (" (declared)" if node["declared"] else ""),
-            gpu["job"] or "free",
+            gpu["job"] or ("held" if gpu["held"] else "drained" if node["drained"] is not None else "free"),
             f"{show_usd(node['microusd_per_gpu_hour'])}/h",
             "unknown" if gpu["mfu"] is None else f"{gpu['mfu']:.0%}",
         ]

@@ -11,17 +11,36 @@ from brimful.cli.render import table
 from brimful.server.words import all_printable
 from brimful.units import show_seconds, show_usd
 
-EXAMPLE = "brimful jobs --limit 20"
+EXAMPLE = """brimful jobs --limit 20
+brimful jobs --phase waiting --phase held"""
+
+PHASES = (
+    "waiting",
+    "held",
+    "starting",
+    "running",
+    "stopping",
+    "finished",
+    "failed",
+    "stopped",
+    "cancelled",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", type=whole, default=50, metavar="N", help="how many, newest first (default 50)"
     )
+    parser.add_argument(
+        "--phase", action="append", default=[], choices=PHASES, help="only these (may be given again)"
+    )
+    parser.add_argument("--tenant", help="only this tenant's")
 
 
 def run(args: argparse.Namespace) -> Answer:
-    data = Client().get("/v1/jobs", limit=args.limit)
+    data = {"jobs": Client().jobs(limit=args.limit, phase=args.phase, tenant=args.tenant)}
+    if not data["jobs"] and (args.phase or args.tenant):
+        return Answer(data, "no such jobs")
     if not data["jobs"]:
         return Answer(data, "no jobs yet\n\n  brimful submit -- python examples/train_tiny.py")
     header = ["job", "phase", "GPUs", "waited", "ran", "cost", "what"]

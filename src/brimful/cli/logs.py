@@ -104,5 +104,5 @@ def _piece(
 ) -> dict[str, Any]:
     """The next piece; the offset belongs to the lease, and a requeued job has another after it."""
     query = {"offset": offset, "limit": limit} | ({} if lease is None else {"lease": lease})
-    piece: dict[str, Any] = client.get(job_path(job, "/log"), as_owner=True, **query)
+    piece: dict[str, Any] = client.get(job_path(job, "/log"), **query)
     return piece

@@ -47,3 +47,14 @@ def spark(values: Sequence[float], width: int, *, top: float | None = None) -> s
     slices = [values[i * len(values) // width : (i + 1) * len(values) // width] for i in range(width)]
     heights = [max(part) for part in slices if part]
     return "".join("▁▂▃▄▅▆▇█"[min(7, max(0, int(height / top * 8 - 1e-9)))] for height in heights)
+
+
+def wrapped(head: str, text: str, *, columns: int = 0) -> list[str]:
+    """The text after its head, over as many lines as it takes, each as far in as the first."""
+    import shutil
+    import textwrap
+
+    width = columns or min(120, shutil.get_terminal_size((100, 24)).columns)
+    return textwrap.wrap(
+        text, width=width, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False
+    )

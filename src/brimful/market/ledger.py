@@ -67,6 +67,7 @@ class Ledger:
         # Remainders of postings, in 1/3600 micro-dollars: kept, so that nothing vanishes by rounding.
         self.rounding = 0
         self.spent_microusd: dict[str, int] = {}  # by job; a lease that still runs is not in it yet
+        self.spent_by_tenant: dict[str, int] = {}
         self._jobs: dict[str, Job] = {}
         self._meters: dict[str, _Meter] = {}
         self._sites: dict[str, str] = {}
@@ -135,6 +136,7 @@ class Ledger:
         site = f"site:{meter.site}"
         self._move(payer, site, paid, at_s=event.at_s, kind="post", job=job.job, lease=event.lease)
         self.spent_microusd[job.job] = self.spent_microusd.get(job.job, 0) + paid
+        self.spent_by_tenant[job.tenant] = self.spent_by_tenant.get(job.tenant, 0) + paid
         if owed > paid:
             self._move(
                 "operator:overrun",
@@ -159,6 +161,8 @@ class Ledger:
         assert microusd >= 0, "money moves forward; a refund is a transfer the other way"
         self.balances[source] = self.balance(source) - microusd
         self.balances[target] = self.balance(target) + microusd
+        if source.startswith("hold:") and not self.balances[source]:
+            del self.balances[source]  # closed: there is one for every job that ever had a budget
         self.transfers.append(
             Transfer(
                 at_s=at_s, source=source, target=target, microusd=microusd, kind=kind, job=job, lease=lease

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
-from collections.abc import Callable
+import time
+from collections.abc import Collection
 
-from fastapi import FastAPI, Request
-from starlette.datastructures import Headers, MutableHeaders
+from fastapi import FastAPI
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from brimful import __version__
 from brimful.errors import BadInput, BrimfulError, Refused
-from brimful.server.api import add_error_handlers, make_router
+from brimful.server.api.errors import add_error_handlers
+from brimful.server.api.router import make_router
+from brimful.server.auth import Access
 from brimful.server.console.pages import make_console
+from brimful.server.metrics import Metrics, make_metrics
 from brimful.server.service import Service
 from brimful.server.settings import LOOPBACK
+
+log = logging.getLogger("brimful.http")
 
 MAX_BODY_BYTES = 1 << 20
 HEADERS = {
@@ -26,74 +33,88 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
+HSTS = {"strict-transport-security": "max-age=31536000"}
 
 
-def make_app(service: Service, token: str) -> ASGIApp:
-    """The whole server as one ASGI application.
-
-    Writing, and reading what jobs print, needs the token; looking at the rest does not, on loopback.
-    """
+def make_app(
+    service: Service, access: Access, *, hosts: Collection[str] = LOOPBACK, secure: bool = False
+) -> ASGIApp:
+    """The whole server as one ASGI application, answering to these names; `secure`: it is served over TLS."""
     # The interactive docs pages load scripts from elsewhere; the schema itself is all anybody needs.
     app = FastAPI(
         title="brimful", version=__version__, openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None
     )
-    app.include_router(make_router(service, _owner_with(token)))
-    app.include_router(make_console(service), include_in_schema=False)
+    metrics = Metrics(service)
+    app.include_router(make_router(service, access))
+    app.include_router(make_metrics(metrics, access), include_in_schema=False)
+    app.include_router(make_console(service, access, secure=secure), include_in_schema=False)
     add_error_handlers(app)
-    return Guard(app)
-
-
-def _owner_with(token: str) -> Callable[[Request], None]:
-    def owner(request: Request) -> None:
-        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
-        if not secrets.compare_digest(given, token.encode()):
-            raise Refused(
-                "this needs the server's token, which only its owner can read",
-                hint="run the command as the user who started the server, or set BRIMFUL_TOKEN",
-                code="unauthorized",
-            )
-
-    return owner
+    return Guard(app, metrics, hosts=hosts, headers=HEADERS | (HSTS if secure else {}))
 
 
 class Guard:
-    """Turns away what no honest client sends, before anything reads it.
+    """Turns away what no honest client sends, before anything reads it; counts and names every request.
 
     A web page the user visits can make the browser call loopback, under a name of its own (DNS
-    rebinding) or with a large body; such a request names a host that is not loopback, or says its size.
+    rebinding) or with a large body; such a request names a host that is not ours, or says its size.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, *, hosts: Collection[str], headers: dict[str, str]
+    ) -> None:
+        self._app, self._metrics, self._hosts = app, metrics, frozenset(hosts)
+        self._headers = [(name.encode(), value.encode()) for name, value in headers.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        began, request_id, status = time.perf_counter(), secrets.token_hex(8), 500
 
         async def send_guarded(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                status = message["status"]
+                # In place: of a framework's headers none is among ours.
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    *self._headers,
+                    (b"x-request-id", request_id.encode()),
+                ]
             await send(message)
 
-        error = _objection(Headers(scope=scope))
-        if error is not None:
-            status = 413 if error.code == "too_large" else 403
-            refusal = JSONResponse({"ok": False, "error": error.as_dict()}, status_code=status)
-            await refusal(scope, receive, send_guarded)
-            return
-        await self._app(scope, _limited(receive), send_guarded)
+        try:
+            error = self._objection(Headers(scope=scope))
+            if error is not None:
+                refused = 413 if error.code == "too_large" else 403
+                refusal = JSONResponse({"ok": False, "error": error.as_dict()}, status_code=refused)
+                await refusal(scope, receive, send_guarded)
+            else:
+                await self._app(scope, _limited(receive), send_guarded)
+        finally:
+            route = getattr(scope.get("route"), "path", "none")
+            self._metrics.seen(scope["method"], route, status, time.perf_counter() - began)
+            if log.isEnabledFor(logging.DEBUG):
+                log.debug("%s %s %d %s", scope["method"], route, status, request_id)
+
+    def _objection(self, headers: Headers) -> BrimfulError | None:
+        host = re.sub(r":\d+$", "", headers.get("host", "")).strip("[]")
+        if host not in self._hosts:
+            hint = f"use {min(self._hosts)}"
+            return Refused(f"the host {host[:100]!r} is not this server", hint=hint, code="wrong_host")
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > MAX_BODY_BYTES:
+            return too_large()
+        return None
 
 
-def _objection(headers: Headers) -> BrimfulError | None:
-    host = re.sub(r":\d+$", "", headers.get("host", "")).strip("[]")
-    if host not in LOOPBACK:
-        return Refused(f"the host {host[:100]!r} is not this server", hint="use 127.0.0.1", code="wrong_host")
-    length = headers.get("content-length", "0")
-    if not length.isdigit() or int(length) > MAX_BODY_BYTES:
-        return BadInput(f"the body is larger than {MAX_BODY_BYTES:,} bytes", code="too_large")
-    return None
+def too_large() -> BadInput:
+    hint = "put what is large in a file the job reads; a job is described in a few kilobytes"
+    return BadInput(f"the body is larger than {MAX_BODY_BYTES:,} bytes", hint=hint, code="too_large")
 
 
 def _limited(receive: Receive) -> Receive:

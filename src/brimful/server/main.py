@@ -7,7 +7,6 @@ import fcntl
 import json
 import logging
 import os
-import secrets
 import signal
 import socket
 import sys
@@ -20,30 +19,31 @@ import uvicorn
 
 from brimful import __version__
 from brimful.adapters.clock import SteadyClock
-from brimful.adapters.files import read_json, write_atomically, write_json
+from brimful.adapters.files import read_json, write_json
+from brimful.adapters.stores.access import AccessStore
 from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.fleet.state import Node
 from brimful.scheduler.cycle import Rules
 from brimful.server.app import make_app
+from brimful.server.auth import Access
 from brimful.server.engines import identity_of, local_engines, nodes_of
+from brimful.server.first_token import operator_token
+from brimful.server.logged import set_up_logging
 from brimful.server.service import Service
 from brimful.server.settings import Settings
-from brimful.server.words import printable
 from brimful.units import counted, show_usd
 
 log = logging.getLogger("brimful")
 
 LOCK_TRIES = 20
-TOKEN_CHARS = 32
 
 
 def serve(settings: Settings, *, as_json: bool = False) -> None:
     """Run until Ctrl-C or SIGTERM. Jobs go on without the server and are found again by the next one."""
-    _set_up_logging()
+    set_up_logging(settings.log_format)
     with _folder_of_our_own(settings), _listening_socket(settings) as listener:
-        token = _token(settings)
         engines = local_engines(settings)
         store = SqlStore(settings.database_url)
         store.claim(identity_of(settings), folder=settings.engines_folder)
@@ -55,16 +55,31 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             tick_s=settings.tick_s,
             clock=SteadyClock(),
         )
-        app = make_app(service, token)
+        access = Access(AccessStore(store.engine))
+        operator = operator_token(access, settings.token_file)
+        app = make_app(service, access, hosts=settings.hosts, secure=bool(settings.tls_cert))
         service.start()
-        url = f"http://{_bracketed(settings.host)}:{listener.getsockname()[1]}"
+        url = f"{settings.scheme}://{_bracketed(settings.host)}:{listener.getsockname()[1]}"
+        console = f"{url}/console/enter?ticket={access.ticket(operator)}"
         write_json(settings.server_file, {"url": url, "pid": os.getpid()})
         sys.stdout.write(
-            (_announcement(url, settings) if as_json else banner(url, settings, service, nodes_of(engines)))
+            (
+                _announcement(url, console, settings)
+                if as_json
+                else banner(console, settings, service, nodes_of(engines))
+            )
             + "\n"
         )
         sys.stdout.flush()
-        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=3)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=3,
+            ssl_certfile=settings.tls_cert or None,
+            ssl_keyfile=settings.tls_key or None,
+        )
         # uvicorn shuts down and then passes the signal on to these, which have nothing left to do.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda _number, _frame: None)
@@ -72,6 +87,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             uvicorn.Server(config).run(sockets=[listener])
         finally:
             service.stop()
+            access.close()
             settings.server_file.unlink(missing_ok=True)
             store.close()
             going = len(service.fleet.open_leases)
@@ -79,14 +95,14 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             log.info("stopped; everything is kept in %s%s", settings.folder, on)
 
 
-def banner(url: str, settings: Settings, service: Service, nodes: Sequence[Node]) -> str:
+def banner(console: str, settings: Settings, service: Service, nodes: Sequence[Node]) -> str:
     jobs = len(service.fleet.jobs)
     known = f", {counted(jobs, 'job')} known, {len(service.fleet.open_leases)} running" if jobs else ""
     fleet = "\n              ".join(_node_text(node) for node in nodes)
     return f"""
   brimful {__version__} is up{known}
 
-    console   {url}
+    console   {console}
     fleet     {fleet}
     data      {settings.folder}
 
@@ -110,8 +126,9 @@ def _node_text(node: Node) -> str:
     return f"{node.gpus} x {node.gpu}, declared, {price} per GPU-hour{hint}"
 
 
-def _announcement(url: str, settings: Settings) -> str:
-    return json.dumps({"ok": True, "data": {"url": url, "pid": os.getpid(), "data": settings.data}})
+def _announcement(url: str, console: str, settings: Settings) -> str:
+    data = {"url": url, "console": console, "pid": os.getpid(), "data": settings.data}
+    return json.dumps({"ok": True, "data": data})
 
 
 def _brimful() -> str:
@@ -183,55 +200,6 @@ def _listening_socket(settings: Settings) -> Iterator[socket.socket]:
                 code="port_taken",
             ) from error
         yield listener
-
-
-def _token(settings: Settings) -> str:
-    """The secret that lets this user's CLI in; made at the first start, readable by its owner alone.
-
-    One that is too short to be ours, or that others could read, is no secret: it is replaced.
-    """
-    path = settings.token_file
-    try:
-        found = path.stat()
-        token = path.read_text(encoding="utf-8", errors="replace").strip()
-        private = found.st_uid == os.geteuid() and not found.st_mode & 0o077
-        if private and len(token) >= TOKEN_CHARS and token.isascii():
-            return token
-        log.warning("the token in %s was %s; here is a new one", path, "damaged" if private else "readable")
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise _unusable_token(path, error) from error
-    token = secrets.token_urlsafe(TOKEN_CHARS)
-    try:
-        write_atomically(path, token)
-    except OSError as error:
-        raise _unusable_token(path, error) from error
-    return token
-
-
-def _unusable_token(path: Path, error: OSError) -> WorldFailed:
-    return WorldFailed(
-        f"cannot use the token file {path}: {error.strerror}",
-        hint="remove it: the next start makes a new one",
-        code="token_unusable",
-    )
-
-
-class OneLine(logging.Formatter):
-    """What users wrote cannot break out of its line, nor move a terminal's cursor."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
-        record.message = printable(record.message)
-        return super().formatMessage(record)
-
-
-def _set_up_logging() -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(OneLine("%(asctime)s  %(message)s", datefmt="%H:%M:%S"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-    for name in ("uvicorn", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _bracketed(host: str) -> str:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from brimful.adapters.capabilities import Complains, KeepsEnvironments, KeepsLogs, LogPiece
 from brimful.adapters.stores import snapshot
@@ -37,7 +38,7 @@ from brimful.fleet.events import (
     NodeResumed,
 )
 from brimful.fleet.job import Job
-from brimful.fleet.state import OVER, Fleet, JobState, Lease
+from brimful.fleet.state import OVER, Fleet, JobState, Lease, Pool
 from brimful.market.ledger import Ledger
 from brimful.market.posted import PostedPrice
 from brimful.scheduler.cycle import Rules, decide
@@ -95,6 +96,7 @@ class Service:
         # What readers see, under `_lock`.
         self._seen = snapshot.Fold()
         self._reasons: tuple[tuple[int, int], Plan] | None = None
+        self._rest_until = 0.0
         self._prices = PostedPrice()
 
     # -- what users do ---------------------------------------------------------------------------------
@@ -283,16 +285,42 @@ class Service:
             pass
 
     def why_waiting(self, name: str) -> str:
-        """Decided again on what readers see, once for each state of the log: the loop's plan is its own."""
+        """Decided again on what readers see, for the loop's plan is its own.
+
+        Once for each state of the log and second; where that takes long, no more than a tenth of the time.
+        """
         with self._lock:
-            now_s = self.now_s()
-            if self._reasons is None or self._reasons[0] != (self.fleet.seq, now_s):
-                prices = self._prices.clear(self.fleet, now_s=now_s)
+            now_s, began = self.now_s(), time.monotonic()
+            if self._reasons is None or (
+                self._reasons[0] != (self.fleet.seq, now_s) and began > self._rest_until
+            ):
                 plan = decide(
-                    self.fleet, self._rules, prices, now_s=now_s, unreachable=self.last.problems.keys()
+                    self.fleet, self._rules, self.prices(), now_s=now_s, unreachable=self.last.problems.keys()
                 )
                 self._reasons = ((self.fleet.seq, now_s), plan)
-            return self._reasons[1].waits.get(name, "")  # nothing to say of one that is about to start
+                ended = time.monotonic()
+                self._rest_until = ended + 9 * (ended - began)
+            try:
+                return self._reasons[1].waits.get(name, "")  # nothing to say of one that is about to start
+            except (KeyError, AssertionError):  # the fleet has moved on since
+                return ""
+
+    @property
+    def rules(self) -> Rules:
+        return self._rules
+
+    def prices(self) -> Mapping[Pool, int]:
+        """What a lease that begins now pays, in micro-dollars per GPU-hour."""
+        with self._lock:
+            return self._prices.clear(self.fleet, now_s=self.now_s())
+
+    def records(self, after: int, limit: int) -> list[dict[str, Any]]:
+        """Up to `limit` events after that place of the log, as it holds them."""
+        assert isinstance(self.store, SqlStore), "only a database holds records"
+        return [
+            {name: row[name] for name in ("seq", "at_s", "kind", "body")}
+            for row in self.store.records(after, limit)
+        ]
 
     def read_log(self, lease: Lease, *, offset: int, limit: int) -> LogPiece:
         engine: object = self._ports.engines.get(lease.site)

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,12 @@ class Settings:
     """Each can be set by an environment variable BRIMFUL_<NAME> or, for `brimful up`, by its flag."""
 
     data: str = _set("", "folder for the database, logs and token (default: ~/.local/state/brimful)")
-    host: str = _set("127.0.0.1", "address to listen on; only loopback is allowed for now")
+    host: str = _set("127.0.0.1", "address to listen on; any but loopback needs --tls-cert and --tls-key")
     port: int = _set(8642, "port of the API and the console; 0 takes any that is free")
+    names: str = _set("", "names this server is reached by besides its address, with commas between them")
+    tls_cert: str = _set("", "file with the certificate chain, to serve https")
+    tls_key: str = _set("", "file with the certificate's key; yours alone to read")
+    log_format: str = _set("text", "text for people or json for programs, one object a line")
     database: str = _set("", "database URL (default: a SQLite file in the data folder)")
     slots: int = _set(0, "declare so many GPUs; 0 takes those the driver lists, else two slots without one")
     gpu: str = _set("", "what a declared GPU is, however you write it (default: slot)")
@@ -43,6 +48,16 @@ class Settings:
     tick_s: int = _set(1, "seconds between two looks at the fleet")
     grace_s: int = _set(10, "seconds a stopped job gets to save and to end by itself")
     min_run_s: int = _set(60, "seconds a job is left alone before a more urgent one may take its place")
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """What a request may say this server is called."""
+        named = {name.strip() for name in self.names.split(",") if name.strip()}
+        return frozenset({*LOOPBACK, self.host, *named} - {"0.0.0.0", "::"})  # noqa: S104 - left out
+
+    @property
+    def scheme(self) -> str:
+        return "https" if self.tls_cert else "http"
 
     @property
     def folder(self) -> Path:
@@ -143,7 +158,23 @@ def read_settings(given: Mapping[str, object] | None = None, env: Mapping[str, s
             values[each.name] = _checked(each.name, str(value), source)
     if not values.get("data"):
         values["data"] = str(_default_folder(env))
-    return Settings(**values)
+    settings = Settings(**values)
+    _check_together(settings)
+    return settings
+
+
+def _check_together(settings: Settings) -> None:
+    if bool(settings.tls_cert) != bool(settings.tls_key):
+        raise BadInput(
+            "a certificate and its key go together, and one of them is missing",
+            hint="--tls-cert FILE --tls-key FILE",
+        )
+    if settings.host not in LOOPBACK and not settings.tls_cert:
+        raise BadInput(
+            f"--host is {settings.host[:100]!r}, not loopback; without TLS tokens would travel in the clear",
+            hint="give --tls-cert and --tls-key, or stay on 127.0.0.1 behind ssh -L 8642:127.0.0.1:8642 HOST",
+            code="not_loopback",
+        )
 
 
 def _checked(name: str, text: str, source: str) -> str | int:
@@ -157,11 +188,14 @@ def _checked(name: str, text: str, source: str) -> str | int:
             f"{source} is {text[:40]!r}", hint="a sum in dollars such as 0.25, six decimals at most"
         )
     if name == "host" and text not in LOOPBACK:
-        raise BadInput(
-            f"{source} is {text[:100]!r}, not loopback; brimful runs commands for whoever reaches it",
-            hint="leave it at 127.0.0.1 and use an ssh tunnel: ssh -L 8642:127.0.0.1:8642 HOST",
-            code="not_loopback",
-        )
+        try:
+            ip_address(text)
+        except ValueError as error:
+            raise BadInput(f"{source} is {text[:100]!r}", hint="an address of this machine") from error
+    if name == "log_format" and text not in ("text", "json"):
+        raise BadInput(f"{source} is {text[:40]!r}", hint="text or json")
+    if name in ("tls_cert", "tls_key") and text and not Path(text).is_file():
+        raise BadInput(f"{source} is {text[:200]!r}, and there is no such file", hint="a file in PEM form")
     if name == "gpu":
         return _gpu_name(text, source)
     if name == "sites" and text:

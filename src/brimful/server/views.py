@@ -1,58 +1,91 @@
-"""The state as the API tells it and the console shows it: plain data, one shape each.
+"""The state as the API tells it and the console shows it: plain data, one shape each (api/answers.py).
 
-What nobody has measured is None here and "unknown" on the page, never a guess.
+What nobody has measured is None here and "unknown" on the page, never a guess. What belongs to a tenant the
+asker does not see is left out here, once, and not by those who show it. Nothing here walks the history: what
+it costs depends on what is asked for and on what is active now.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
-from brimful.fleet.metrics import measure
-from brimful.fleet.state import OVER, JobState, Lease, Node
+from brimful.fleet.state import JobState, Lease, Node
 from brimful.market.ledger import lease_microusd
 from brimful.scheduler.policies.stop import cost_microusd
+from brimful.server.auth import Principal
 from brimful.server.service import Service
 
 TRANSFERS_SHOWN = 50
+TRANSFERS_LOOKED_AT = 2000
 
 
-def job_view(service: Service, state: JobState) -> dict[str, Any]:
+class Page(NamedTuple):
+    views: list[dict[str, Any]]
+    next_serial: int | None  # where the next page begins; None: this was the last
+
+
+def job_view(service: Service, state: JobState, *, explain: bool = True) -> dict[str, Any]:
+    """`explain` finds out why it waits, which takes a decision; who has just changed it can ask again."""
     with service.locked():
-        return _job_view(service, state)
+        return _job_view(service, state, explain=explain)
 
 
-def _job_view(service: Service, state: JobState) -> dict[str, Any]:
+def _job_view(service: Service, state: JobState, *, explain: bool) -> dict[str, Any]:
     job, now_s = state.job, service.now_s()
-    lease = state.leases[-1] if state.leases else None
+    lease = state.open_lease
     return {
         "job": job.job,
         "name": job.name,
         "tenant": job.tenant,
+        "queue": job.queue or job.tenant,
+        "submitter": job.submitter,
         "priority": job.priority,
         "gpus": job.gpus,
         "gpu_types": list(job.gpu_types),
+        "sites": list(job.sites),
+        "within": job.within,
         "command": list(job.command),
         "folder": job.folder,
         "phase": state.phase,
-        "why": _why(service, state),
+        "why": _why(service, state, explain=explain),
         "submitted_s": state.submitted_s,
         "now_s": now_s,
         "started_s": state.first_start_s,
         "ended_s": state.ended_s,
         "exit_code": state.exit_code,
-        "node": lease.node if lease and state.phase not in OVER else None,
+        "node": lease.node if lease else None,
+        "site": lease.site if lease else None,
+        "preemptions": state.preemptions,
+        "failures": state.failures,
+        "retries": job.retries,
+        "max_run_s": job.max_run_s,
+        "deadline_s": job.deadline_s,
+        "limit_microusd_per_gpu_hour": job.limit_microusd_per_gpu_hour,
         "budget_microusd": job.budget_microusd,
         # What is on the ledger, and what the running lease has come to on top of that.
         "posted_microusd": service.ledger.spent_microusd.get(job.job, 0),
         "cost_microusd": _capped(cost_microusd(state, now_s=now_s), job.budget_microusd),
+        "predicted": _predicted(state),
         "leases": [lease_view(each, now_s=now_s) for each in state.leases],
     }
 
 
-def _why(service: Service, state: JobState) -> str:
+def _predicted(state: JobState) -> dict[str, dict[str, float | None]]:
+    job = state.job
+    bytes_of, step_of = dict(job.peak_bytes), dict(job.step_s)
+    return {
+        gpu: {"peak_bytes": bytes_of.get(gpu), "step_s": step_of.get(gpu), "rate": rate}
+        for gpu, rate in job.rates
+    }
+
+
+def _why(service: Service, state: JobState, *, explain: bool) -> str:
     if state.phase == "waiting":
-        return service.why_waiting(state.job.job)
+        return service.why_waiting(state.job.job) if explain else ""
+    if state.phase == "held":
+        return state.hold_reason
     return state.leases[-1].reason if state.phase == "stopping" else state.reason
 
 
@@ -68,7 +101,9 @@ def lease_view(lease: Lease, *, now_s: int) -> dict[str, Any]:
         "node": lease.node,
         "gpu": lease.gpu,
         "gpus": list(lease.gpus),
+        "rest": [[node, list(gpus)] for node, gpus in lease.rest],
         "phase": lease.phase,
+        "granted_s": lease.granted_s,
         "started_s": lease.started_s,
         "ended_s": lease.ended_s,
         "billed_s": lease.billed_s(now_s),
@@ -79,75 +114,65 @@ def lease_view(lease: Lease, *, now_s: int) -> dict[str, Any]:
     }
 
 
-def jobs_view(service: Service, *, limit: int = 200) -> list[dict[str, Any]]:
-    """Newest first."""
+def jobs_page(
+    service: Service,
+    *,
+    before: int | None = None,
+    limit: int = 200,
+    phases: Collection[str] | None = None,
+    tenant: str | None = None,
+) -> Page:
+    """Newest first, from the job before that serial on."""
     with service.locked():
-        newest = list(service.fleet.jobs.values())[: -limit - 1 : -1]
-        return [job_view(service, state) for state in newest]
+        wanted = (
+            state
+            for state in reversed(service.fleet.jobs.values())
+            if (before is None or state.serial < before)
+            and (tenant is None or state.job.tenant == tenant)
+            and (not phases or state.phase in phases)
+        )
+        found = list(islice(wanted, limit + 1))
+        views = [_job_view(service, state, explain=True) for state in found[:limit]]
+    return Page(views, found[limit - 1].serial if len(found) > limit else None)
 
 
-def fleet_view(service: Service) -> dict[str, Any]:
+def fleet_view(service: Service, who: Principal) -> dict[str, Any]:
     with service.locked():
         fleet = service.fleet
-        holders = {(n, i): x.job for x in fleet.open_leases.values() for n, gpus in x.parts for i in gpus}
-        nodes = [_node_view(node, holders) for node in fleet.nodes.values()]
-        figures = measure(fleet, now_s=service.now_s())
+        holders = {
+            (node, gpu): lease.job if who.sees(fleet.jobs[lease.job].job.tenant) else None
+            for lease in fleet.open_leases.values()
+            for node, gpus in lease.parts
+            for gpu in gpus
+        }
+        gpus = sum(node.gpus for node in fleet.nodes.values())
+        trouble, problems = service.trouble(), service.problems()
+        if not who.may("operator"):  # they may name folders and databases
+            trouble = trouble and "the scheduler cannot go on; its operator is told why"
+            problems = dict.fromkeys(problems, "it has a problem; its operator is told which")
         return {
-            "gpus": sum(node.gpus for node in fleet.nodes.values()),
-            "free": sum(len(fleet.free(name)) for name in fleet.nodes),
-            "allocation_rate": figures.allocation_rate,
-            "nodes": nodes,
-            "problems": service.problems(),
-            "trouble": service.trouble(),
+            "gpus": gpus,
+            "free": gpus - len(holders) - sum(len(node.holes) for node in fleet.nodes.values()),
+            "allocation_rate": fleet.allocation_rate(service.now_s()),
+            "nodes": [_node_view(service, node, holders) for node in fleet.nodes.values()],
+            "problems": problems,
+            "trouble": trouble,
         }
 
 
-def spend_view(service: Service) -> dict[str, Any]:
-    with service.locked():
-        ledger, now_s = service.ledger, service.now_s()
-        running = [service.fleet.jobs[x.job] for x in service.fleet.open_leases.values()]
-        accruing = sum(
-            _capped(cost_microusd(s, now_s=now_s), s.job.budget_microusd)
-            - ledger.spent_microusd.get(s.job.job, 0)
-            for s in running
-        )
-        posted: dict[str, int] = {}
-        for job, microusd in ledger.spent_microusd.items():
-            tenant = service.fleet.jobs[job].job.tenant
-            posted[tenant] = posted.get(tenant, 0) + microusd
-        return {
-            "posted_microusd": sum(posted.values()),
-            "accruing_microusd": accruing,
-            "held_microusd": sum(n for account, n in ledger.balances.items() if account.startswith("hold:")),
-            "by_tenant": posted,
-            "balances": dict(sorted(ledger.balances.items())),
-            "sum_microusd": sum(ledger.balances.values()),  # zero, always
-            "transfers": [
-                {
-                    "at_s": t.at_s,
-                    "kind": t.kind,
-                    "source": t.source,
-                    "target": t.target,
-                    "microusd": t.microusd,
-                    "job": t.job,
-                    "lease": t.lease,
-                }
-                # A lease that never began is posted with nothing: true, and not worth a line.
-                for t in islice((t for t in reversed(ledger.transfers) if t.microusd), TRANSFERS_SHOWN)
-            ],
-        }
-
-
-def _node_view(node: Node, holders: dict[tuple[str, int], str]) -> dict[str, Any]:
+def _node_view(service: Service, node: Node, holders: dict[tuple[str, int], str | None]) -> dict[str, Any]:
     return {
         "node": node.node,
         "site": node.site,
         "gpu": node.gpu,
+        "rack": node.rack,
         "declared": node.declared,
+        "drained": service.fleet.drained.get(node.node),
         "microusd_per_gpu_hour": node.microusd_per_gpu_hour,
         "gpus": [
             {
                 "index": i,
+                "held": (node.node, i) in holders,
                 "job": holders.get((node.node, i)),
                 # Nothing measures these yet.
                 "memory_used_bytes": None,
@@ -157,6 +182,113 @@ def _node_view(node: Node, holders: dict[tuple[str, int], str]) -> dict[str, Any
             for i in range(node.gpus)
         ],
     }
+
+
+def drain_view(service: Service, node: str) -> dict[str, Any]:
+    with service.locked():
+        running = [lease.job for lease in service.fleet.leases_on.get(node, {}).values()]
+        return {"node": node, "drained": service.fleet.drained.get(node), "running": running}
+
+
+def queues_view(service: Service, who: Principal) -> list[dict[str, Any]]:
+    """Every queue that has had work, with what of it the asker may see."""
+    with service.locked():
+        fleet, now_s = service.fleet, service.now_s()
+        queues: dict[str, dict[str, Any]] = {}
+
+        def of(state: JobState) -> dict[str, Any] | None:
+            if not who.sees(state.job.tenant):
+                return None
+            name = state.job.queue or state.job.tenant
+            return queues.setdefault(name, _empty_queue(service, name, now_s=now_s))
+
+        for name in fleet.usage if who.only_tenant is None else ():
+            queues.setdefault(name, _empty_queue(service, name, now_s=now_s))
+        for lease in fleet.open_leases.values():
+            if (row := of(fleet.jobs[lease.job])) is not None:
+                row["running"] += 1
+                row["held_gpus"] += lease.size
+        for state in fleet.waiting.values():
+            if (row := of(state)) is not None:
+                row["waiting"] += 1
+                row["waiting_gpus"] += state.job.gpus
+                row["oldest_wait_s"] = max(row["oldest_wait_s"] or 0, now_s - state.waiting_since_s)
+        for state in fleet.on_hold.values():
+            if (row := of(state)) is not None:
+                row["on_hold"] += 1
+        return sorted(queues.values(), key=lambda row: (-row["held_gpus"], row["queue"]))
+
+
+def _empty_queue(service: Service, name: str, *, now_s: int) -> dict[str, Any]:
+    usage = service.fleet.usage.get(name)
+    quota = next((each.gpus for each in service.rules.quotas if each.queue == name), None)
+    return {
+        "queue": name,
+        "running": 0,
+        "held_gpus": 0,
+        "waiting": 0,
+        "waiting_gpus": 0,
+        "on_hold": 0,
+        "oldest_wait_s": None,
+        "recent_gpu_s": usage.at(now_s) if usage else 0.0,
+        "quota_gpus": quota,
+    }
+
+
+def spend_view(service: Service, who: Principal) -> dict[str, Any]:
+    with service.locked():
+        ledger, fleet, now_s = service.ledger, service.fleet, service.now_s()
+        running = [
+            state
+            for lease in fleet.open_leases.values()
+            if who.sees((state := fleet.jobs[lease.job]).job.tenant)
+        ]
+        accruing = sum(
+            _capped(cost_microusd(s, now_s=now_s), s.job.budget_microusd)
+            - ledger.spent_microusd.get(s.job.job, 0)
+            for s in running
+        )
+        posted = {name: n for name, n in ledger.spent_by_tenant.items() if who.sees(name)}
+        balances = {name: n for name, n in ledger.balances.items() if _sees_account(service, who, name)}
+        return {
+            "posted_microusd": sum(posted.values()),
+            "accruing_microusd": accruing,
+            "held_microusd": sum(n for account, n in balances.items() if account.startswith("hold:")),
+            "by_tenant": posted,
+            "balances": dict(sorted(balances.items())),
+            # Of all accounts zero, always; of some it says nothing.
+            "sum_microusd": sum(balances.values()) if who.only_tenant is None else None,
+            "transfers": list(islice(_transfers(service, who), TRANSFERS_SHOWN)),
+        }
+
+
+def _sees_account(service: Service, who: Principal, account: str) -> bool:
+    if who.only_tenant is None:
+        return True
+    kind, _, name = account.partition(":")
+    if kind == "hold":
+        state = service.fleet.jobs.get(name)
+        return state is not None and who.sees(state.job.tenant)
+    return kind == "tenant" and who.sees(name)
+
+
+def _transfers(service: Service, who: Principal) -> Iterator[dict[str, Any]]:
+    for t in islice(reversed(service.ledger.transfers), TRANSFERS_LOOKED_AT):
+        state = service.fleet.jobs.get(t.job)
+        # A lease that never began is posted with nothing: true, and not worth a line.
+        if not t.microusd or (
+            who.only_tenant is not None and (state is None or not who.sees(state.job.tenant))
+        ):
+            continue
+        yield {
+            "at_s": t.at_s,
+            "kind": t.kind,
+            "source": t.source,
+            "target": t.target,
+            "microusd": t.microusd,
+            "job": t.job,
+            "lease": t.lease,
+        }
 
 
 def _capped(microusd: int, budget_microusd: int | None) -> int:

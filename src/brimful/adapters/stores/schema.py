@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 # The number of the newest migration. A database says its own in `brimful`, so that one written by a newer
 # brimful is refused by any older one, also by those from before there were migrations.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 metadata = sa.MetaData()
 
@@ -57,4 +57,36 @@ past_jobs = sa.Table(
     sa.Column("phase", sa.String(20), nullable=False),
     sa.Column("spent_microusd", sa.BigInteger, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
+)
+
+# Who may come in. A token's secret is its holder's; here is its SHA-256.
+tokens = sa.Table(
+    "tokens",
+    metadata,
+    sa.Column("token", sa.String(32), primary_key=True),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("kind", sa.String(20), nullable=False),
+    sa.Column("name", sa.String(100), nullable=False),
+    sa.Column("tenant", sa.String(60), nullable=False),
+    sa.Column("role", sa.String(20), nullable=False),
+    sa.Column("parent", sa.String(32), nullable=False, index=True),
+    sa.Column("created_s", sa.BigInteger, nullable=False),
+    sa.Column("expires_s", sa.BigInteger, nullable=True),
+    sa.Column("revoked_s", sa.BigInteger, nullable=True),
+)
+
+# What was done, and by whom.
+audit = sa.Table(
+    "audit",
+    metadata,
+    sa.Column(
+        "seq", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True
+    ),
+    sa.Column("at_s", sa.BigInteger, nullable=False),
+    sa.Column("token", sa.String(32), nullable=False),
+    sa.Column("name", sa.String(100), nullable=False),
+    sa.Column("tenant", sa.String(60), nullable=False, index=True),
+    sa.Column("verb", sa.String(40), nullable=False),
+    sa.Column("target", sa.String(200), nullable=False),
+    sa.Column("outcome", sa.String(40), nullable=False),
 )

@@ -5,6 +5,7 @@
 const EVERY_MS = 2000;
 const PATIENCE_MS = 5000;
 const live = document.getElementById("live");
+const from = live.dataset.from;
 const age = document.getElementById("age");
 const lost = document.getElementById("lost");
 
@@ -18,7 +19,7 @@ async function ask() {
   asking = true;
   clearTimeout(timer);
   try {
-    const reply = await fetch("/console/live", { cache: "no-cache", signal: AbortSignal.timeout(PATIENCE_MS) });
+    const reply = await fetch(from, { cache: "no-cache", signal: AbortSignal.timeout(PATIENCE_MS) });
     if (!reply.ok) throw new Error(await problemIn(reply));
     take(await reply.text());
     answeredMs = Date.now();
@@ -101,6 +102,34 @@ function tellAge() {
   if (age.textContent !== text) age.textContent = text;
   age.className = state;
 }
+
+// A job's log, as it grows. Text is only ever text here, whatever a job prints.
+const LOG_CHARS = 400000;
+const logBox = document.getElementById("log");
+
+function followLog() {
+  const state = document.getElementById("log-state");
+  const source = new EventSource(logBox.dataset.from);
+  let begun = false;
+  source.onopen = () => {
+    if (begun) logBox.textContent = "";
+    begun = true;
+  };
+  source.addEventListener("log", (event) => {
+    const atEnd = logBox.scrollTop + logBox.clientHeight >= logBox.scrollHeight - 8;
+    const text = logBox.textContent + JSON.parse(event.data).text;
+    logBox.textContent = text.length > LOG_CHARS ? text.slice(-LOG_CHARS) : text;
+    if (atEnd) logBox.scrollTop = logBox.scrollHeight;
+    state.textContent = "live";
+  });
+  source.addEventListener("over", (event) => {
+    source.close();
+    state.textContent = logBox.textContent ? `ended: ${JSON.parse(event.data).phase}` : "it printed nothing";
+  });
+  source.addEventListener("error", () => (state.textContent = "connection lost; retrying"));
+}
+
+if (logBox !== null) followLog();
 
 document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : ask()));
 setInterval(tellAge, 1000);

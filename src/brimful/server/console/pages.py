@@ -1,18 +1,26 @@
-"""The console's routes: the page, its live part, and the three files it loads."""
+"""The console's routes: the way in, the pages, their live parts, and the files they load."""
 
 from __future__ import annotations
 
 import hashlib
 from datetime import UTC, datetime
 from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from brimful.server.console.shown import live
+from brimful import __version__
+from brimful.errors import NotFound
+from brimful.server.api.gate import cookie_name, principal_of
+from brimful.server.api.jobs import job_for
+from brimful.server.auth import SESSION_S, Access, Principal
+from brimful.server.console.shown import live, shown_job
 from brimful.server.service import Service
 from brimful.server.words import printable
 from brimful.units import show_bytes, show_seconds, show_usd
@@ -25,30 +33,112 @@ MEDIA_TYPES = {
 HTML = "text/html; charset=utf-8"
 
 
-def make_console(service: Service) -> APIRouter:
+class Pages:
+    """Renders, with what every page needs."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._templates = make_templates()
+        self.assets = {name: (files(__package__) / name).read_bytes() for name in MEDIA_TYPES}
+        # A page left open over an upgrade sees another build and loads itself anew.
+        self._build = _digest(b"".join(self.assets.values()))
+
+    def answer(self, request: Request, name: str, status: int = 200, **values: Any) -> Response:  # noqa: ANN401
+        shown = {"now_s": self._service.now_s(), "version": __version__, "build": self._build, **values}
+        html = self._templates.get_template(name).render(**shown)
+        return answered(request, html.encode(), HTML, status)
+
+    def sign_in(self, request: Request, problem: str = "") -> Response:
+        return self.answer(request, "enter.html", 401, problem=problem)
+
+
+def make_console(service: Service, access: Access, *, secure: bool = False) -> APIRouter:
     router = APIRouter()
-    templates = make_templates()
-    page, part = templates.get_template("page.html"), templates.get_template("live.html")
-    assets = {name: (files(__package__) / name).read_bytes() for name in MEDIA_TYPES}
-    # A page left open over an upgrade sees another build and loads itself anew.
-    build = _digest(b"".join(assets.values()))
+    pages = Pages(service)
+    add_way_in(router, access, pages, secure=secure)
+
+    def shown(who: Principal, name: str) -> dict[str, Any]:
+        return shown_job(service, job_for(service, who, name))
+
+    async def known(request: Request) -> Principal:
+        who = await principal_of(access, request)
+        if who is None:
+            raise HTTPException(401, "your session is over: load the page again")
+        return who
 
     @router.get("/")
-    def console(request: Request) -> Response:
-        html = page.render(**live(service), now_s=service.now_s(), build=build)
-        return _answer(request, html.encode(), HTML)
+    async def console(request: Request) -> Response:
+        who = await principal_of(access, request)
+        if who is None:
+            return pages.sign_in(request)
+        return pages.answer(request, "page.html", who=who, **await run_in_threadpool(live, service, who))
 
     @router.get("/console/live")
-    def live_part(request: Request) -> Response:
-        return _answer(request, part.render(**live(service), build=build).encode(), HTML)
+    async def live_part(request: Request) -> Response:
+        who = await known(request)
+        return pages.answer(request, "live.html", who=who, **await run_in_threadpool(live, service, who))
 
-    @router.get("/console/{name}")
-    def asset(request: Request, name: str) -> Response:
-        if name not in assets:
-            raise HTTPException(404, f"the console has no file {name[:100]!r}")
-        return _answer(request, assets[name], MEDIA_TYPES[name])
+    @router.get("/jobs/{name}")
+    async def job(request: Request, name: str) -> Response:
+        who = await principal_of(access, request)
+        if who is None:
+            return pages.sign_in(request)
+        try:
+            found = await run_in_threadpool(shown, who, name)
+        except NotFound as error:
+            return pages.answer(request, "missing.html", 404, who=who, problem=error.problem)
+        return pages.answer(request, "job.html", who=who, **found)
 
+    @router.get("/jobs/{name}/live")
+    async def job_part(request: Request, name: str) -> Response:
+        who = await known(request)
+        return pages.answer(request, "job_live.html", who=who, **await run_in_threadpool(shown, who, name))
+
+    add_assets(router, pages)
     return router
+
+
+def add_assets(router: APIRouter, pages: Pages) -> None:
+    @router.get("/console/{name}")
+    async def asset(request: Request, name: str) -> Response:
+        if name not in pages.assets:
+            raise HTTPException(404, f"the console has no file {name[:100]!r}")
+        return answered(request, pages.assets[name], MEDIA_TYPES[name])
+
+
+def add_way_in(router: APIRouter, access: Access, pages: Pages, *, secure: bool) -> None:
+    """A ticket or a token becomes a session, which the browser keeps and no script can read."""
+
+    async def enter(request: Request, text: str, problem: str) -> Response:
+        session = await run_in_threadpool(access.session, text)
+        if session is None:
+            return pages.sign_in(request, problem)
+        answer = RedirectResponse("/", status_code=303, headers={"cache-control": "no-store"})
+        name = cookie_name(request)
+        answer.set_cookie(name, session, max_age=SESSION_S, httponly=True, samesite="strict", secure=secure)
+        return answer
+
+    @router.get("/console/enter")
+    async def by_ticket(request: Request, ticket: str = "") -> Response:
+        return await enter(request, ticket, "This link was used before, or is older than an hour.")
+
+    @router.post("/console/enter")
+    async def by_token(request: Request) -> Response:
+        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            raise HTTPException(403, "another site sent this form")
+        body = (await request.body()).decode("utf-8", "replace")
+        try:
+            token = parse_qs(body, max_num_fields=10).get("token", [""])[0].strip()
+        except ValueError as error:
+            raise HTTPException(400, "this is not the form") from error
+        return await enter(request, token, "That is no valid token.")
+
+    @router.post("/console/leave")
+    async def leave(request: Request) -> Response:
+        await run_in_threadpool(access.end_session, request.cookies.get(cookie_name(request), ""))
+        answer = RedirectResponse("/", status_code=303)
+        answer.delete_cookie(cookie_name(request))
+        return answer
 
 
 def make_templates() -> Environment:
@@ -84,12 +174,12 @@ def _duration(seconds: int) -> str:
     return f"{seconds} s" if seconds < 60 else show_seconds(seconds)
 
 
-def _answer(request: Request, body: bytes, media_type: str) -> Response:
+def answered(request: Request, body: bytes, media_type: str, status: int = 200) -> Response:
     """The body, or 304 where the browser has it already; always asked for, since it may have changed."""
     headers = {"etag": f'"{_digest(body)}"', "cache-control": "no-cache"}
-    if headers["etag"] in request.headers.get("if-none-match", ""):
+    if status == 200 and headers["etag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    return Response(body, media_type=media_type, headers=headers)
+    return Response(body, media_type=media_type, headers=headers, status_code=status)
 
 
 def _digest(body: bytes) -> str:

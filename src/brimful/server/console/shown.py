@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from brimful import __version__
-from brimful.fleet.state import OVER
+from brimful.fleet.state import OVER, JobState
+from brimful.server.auth import Principal
 from brimful.server.service import Service
-from brimful.server.views import fleet_view, job_view, jobs_view, spend_view
+from brimful.server.views import fleet_view, job_view, jobs_page, spend_view
 
 ACTIVE_SHOWN = 200
 OVER_SHOWN = 50
@@ -18,29 +18,28 @@ COMMAND_CHARS = 72
 TITLE_CHARS = 2000
 
 
-def live(service: Service) -> dict[str, Any]:
+def live(service: Service, who: Principal) -> dict[str, Any]:
     """Everything the live part of the page needs, read at one moment."""
     with service.locked():
         now_s = service.now_s()
-        fleet, spend = fleet_view(service), spend_view(service)
+        fleet, spend = fleet_view(service, who), spend_view(service, who)
         state = service.fleet
-        leases = list(state.open_leases.values())
+        leases = [x for x in state.open_leases.values() if who.sees(state.jobs[x.job].job.tenant)]
         holding = {lease.job: state.jobs[lease.job] for lease in leases}
-        active = [*list(holding.values())[::-1], *list(state.waiting.values())[::-1]]
+        waiting = [each for each in state.waiting.values() if who.sees(each.job.tenant)]
+        on_hold = [each for each in state.on_hold.values() if who.sees(each.job.tenant)]
+        active = [*list(holding.values())[::-1], *waiting[::-1], *on_hold[::-1]]
         rows = [job_row(job_view(service, each), now_s=now_s) for each in active[:ACTIVE_SHOWN]]
-        over = [view for view in jobs_view(service, limit=OVER_SHOWN) if view["phase"] in OVER]
+        over = jobs_page(service, limit=OVER_SHOWN, phases=OVER, tenant=who.only_tenant)
         return {
-            "version": __version__,
             "fleet": fleet,
             "nodes": [node_card(node) for node in fleet["nodes"]],
             "held": fleet["gpus"] - fleet["free"],
             "running": len(holding),
-            "waiting": len(state.waiting),
-            "microusd_per_hour": sum(
-                x.microusd_per_gpu_hour * len(x.gpus) for x in state.open_leases.values()
-            ),
-            "jobs": rows + [job_row(view, now_s=now_s) for view in over],
-            "jobs_not_shown": len(state.jobs) - len(rows) - len(over),
+            "waiting": len(waiting),
+            "microusd_per_hour": sum(x.microusd_per_gpu_hour * x.size for x in leases),
+            "jobs": rows + [job_row(view, now_s=now_s) for view in over.views],
+            "more_jobs": len(active) > ACTIVE_SHOWN or over.next_serial is not None,
             "spend": spend,
             "tenants": tenant_rows(spend["by_tenant"]),
             # A closed hold is an empty account; one line for each would bury the others.
@@ -70,6 +69,52 @@ def job_row(view: Mapping[str, Any], *, now_s: int) -> dict[str, Any]:
         "budget_frac": None if not budget else min(1.0, view["cost_microusd"] / budget),
         "gpu_indices": spans(view["leases"][-1]["gpus"]) if view["node"] else "",
     }
+
+
+def shown_job(service: Service, state: JobState) -> dict[str, Any]:
+    """Everything the page of one job needs."""
+    with service.locked():
+        view, now_s = job_view(service, state), service.now_s()
+        return {"job": job_row(view, now_s=now_s), "timeline": timeline(view, now_s=now_s)}
+
+
+def timeline(view: Mapping[str, Any], *, now_s: int) -> list[dict[str, Any]]:
+    """What the job did with its time, from submit to its end or now: waits, leases, stops."""
+    parts: list[tuple[str, int, int, str]] = []
+    at, why = view["submitted_s"], "waited for its first lease"
+    for lease in view["leases"]:
+        if lease["granted_s"] > at:
+            parts.append(("waited", at, lease["granted_s"], why))
+        where = f"{lease['node']} ({len(lease['gpus'])} × {lease['gpu']}, {lease['site']})"
+        began = lease["started_s"]
+        end = now_s if lease["ended_s"] is None else lease["ended_s"]
+        if began is None:
+            parts.append(("starting", lease["granted_s"], end, f"was starting on {where}"))
+        else:
+            if began > lease["granted_s"]:
+                parts.append(("starting", lease["granted_s"], began, f"was starting on {where}"))
+            ran = f"ran on {where}" + (f"; {lease['reason']}" if lease["reason"] else "")
+            parts.append(("ran", began, end, ran))
+        at, why = end, f"waited after: {lease['reason'] or 'its last lease'}"
+    last_s = now_s if view["ended_s"] is None else view["ended_s"]
+    if view["phase"] in ("waiting", "held"):
+        words = f"on hold: {view['why']}" if view["phase"] == "held" else f"waits: {view['why'] or why}"
+        parts.append((view["phase"], at, last_s, words))
+    elif not view["leases"]:
+        parts.append(("waited", at, last_s, view["why"] or why))
+    whole = max(1, last_s - view["submitted_s"])
+    return [
+        {
+            "kind": kind,
+            "from_s": from_s,
+            "seconds": max(0, to_s - from_s),
+            "words": words,
+            "hue": hue(view["job"]),
+            "x": round(100 * (from_s - view["submitted_s"]) / whole, 2),
+            "width": max(0.4, round(100 * (to_s - from_s) / whole, 2)),
+        }
+        for kind, from_s, to_s, words in parts
+    ]
 
 
 def node_card(view: Mapping[str, Any]) -> dict[str, Any]:

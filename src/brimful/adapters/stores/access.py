@@ -1,0 +1,116 @@
+"""Who may come in, and what was done: tokens by their hash, and the audit log, beside the event log.
+
+Apart from the events on purpose: a token that was revoked may be forgotten, and no fold of the fleet depends
+on who asked for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any
+
+import sqlalchemy as sa
+
+from brimful.adapters.stores.schema import audit as _audit
+from brimful.adapters.stores.schema import tokens as _tokens
+from brimful.errors import WorldFailed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """One right to come in. The secret itself is kept by its holder alone; here is its SHA-256."""
+
+    token: str
+    digest: str
+    kind: str  # token, session (a browser's) or ticket (one use, to become a session)
+    name: str
+    tenant: str  # "*": all
+    role: str
+    parent: str  # the token it was made with; revoking that revokes this
+    created_s: int
+    expires_s: int | None
+    revoked_s: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """A line of the audit log."""
+
+    at_s: int
+    token: str
+    name: str
+    tenant: str
+    verb: str
+    target: str
+    outcome: str  # "ok" or the code of the error
+
+
+class AccessStore:
+    def __init__(self, engine: sa.Engine) -> None:
+        """On the database of a SqlStore, which has made its tables."""
+        self._engine = engine
+
+    def add(self, token: Token) -> None:
+        with self._failing_clearly(), self._engine.begin() as connection:
+            connection.execute(_tokens.insert(), _row(token))
+
+    def token(self, name: str) -> Token | None:
+        found = self._tokens(_tokens.c.token == name)
+        return found[0] if found else None
+
+    def tokens(self, tenant: str | None = None, *, limit: int = 1000) -> Sequence[Token]:
+        """Newest first; all tenants' where none is named. Sessions and tickets are not listed."""
+        where = _tokens.c.kind == "token"
+        return self._tokens(where if tenant is None else sa.and_(where, _tokens.c.tenant == tenant), limit)
+
+    def revoke(self, name: str, *, at_s: int) -> bool:
+        """It, and all that was made with it, from now on. False where it had been revoked before."""
+        mine = sa.or_(_tokens.c.token == name, _tokens.c.parent == name)
+        change = _tokens.update().where(mine, _tokens.c.revoked_s.is_(None)).values(revoked_s=at_s)
+        with self._failing_clearly(), self._engine.begin() as connection:
+            return connection.execute(change).rowcount > 0
+
+    def forget(self, *, before_s: int) -> None:
+        """Drop sessions and tickets that ended before."""
+        over = sa.and_(_tokens.c.kind != "token", _tokens.c.expires_s < before_s)
+        with self._failing_clearly(), self._engine.begin() as connection:
+            connection.execute(_tokens.delete().where(over))
+
+    def note(self, deeds: Sequence[Deed]) -> None:
+        with self._failing_clearly(), self._engine.begin() as connection:
+            connection.execute(_audit.insert(), [_row(deed) for deed in deeds])
+
+    def deeds(
+        self, tenant: str | None = None, *, before: int | None = None, limit: int = 200
+    ) -> list[dict[str, Any]]:
+        """Newest first, each with its `seq`."""
+        wanted = sa.select(_audit).order_by(_audit.c.seq.desc()).limit(limit)
+        if tenant is not None:
+            wanted = wanted.where(_audit.c.tenant == tenant)
+        if before is not None:
+            wanted = wanted.where(_audit.c.seq < before)
+        with self._failing_clearly(), self._engine.connect() as connection:
+            return [dict(row._mapping) for row in connection.execute(wanted)]
+
+    def _tokens(self, where: sa.ColumnElement[bool], limit: int = 1) -> list[Token]:
+        wanted = sa.select(_tokens).where(where).order_by(_tokens.c.created_s.desc()).limit(limit)
+        with self._failing_clearly(), self._engine.connect() as connection:
+            return [Token(**row._mapping) for row in connection.execute(wanted)]
+
+    @contextmanager
+    def _failing_clearly(self) -> Iterator[None]:
+        try:
+            yield
+        except sa.exc.SQLAlchemyError as error:
+            cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+            raise WorldFailed(
+                f"the tokens cannot be read or written: {cause}",
+                hint="check that the database is there, writable and not full",
+                code="database_failed",
+            ) from error
+
+
+def _row(noun: Token | Deed) -> dict[str, Any]:
+    return {each.name: getattr(noun, each.name) for each in fields(noun)}

@@ -1,0 +1,97 @@
+"""`brimful tokens`: who may use this brimful."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any
+
+from brimful.cli.client import Client
+from brimful.cli.commands import Answer
+from brimful.cli.render import table
+from brimful.cli.show import clock
+from brimful.errors import BadInput
+from brimful.server.words import all_printable, printable
+
+EXAMPLE = """brimful tokens
+brimful tokens add alice --tenant vision --role submitter --for 90d
+brimful tokens revoke 4f1c0a9be2d37a55
+brimful tokens audit"""
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "verb",
+        nargs="?",
+        choices=("list", "add", "revoke", "audit"),
+        default="list",
+        help="what to do (default: list); audit: what was done with them",
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="add: whose it is; revoke: the token's id")
+    parser.add_argument(
+        "--tenant", default="default", help="whose jobs it sees; '*' for all (default: default)"
+    )
+    parser.add_argument(
+        "--role",
+        choices=("viewer", "submitter", "admin", "operator"),
+        default="submitter",
+        help="what it may do (default: submitter)",
+    )
+    parser.add_argument(
+        "--for", dest="lasts", default="90d", metavar="TIME", help="30m, 12h, 90d or ever (default 90d)"
+    )
+
+
+def run(args: argparse.Namespace) -> Answer:
+    client = Client()
+    if args.verb == "list":
+        data = client.get("/v1/tokens")
+        return Answer(data, _list(all_printable(data["tokens"])))
+    if args.verb == "audit":
+        data = client.get("/v1/audit")
+        return Answer(data, _audit(all_printable(data["deeds"])))
+    if args.name is None:
+        raise BadInput(f"tokens {args.verb} needs a name", hint=EXAMPLE.splitlines()[1])
+    if args.verb == "revoke":
+        data = client.post(f"/v1/tokens/{_id(args.name)}/revoke")
+        return Answer(data, f"{printable(data['name'])}'s token {data['token']} is revoked")
+    body = {"name": args.name, "tenant": args.tenant, "role": args.role, "ttl_s": _seconds(args.lasts)}
+    data = client.post("/v1/tokens", body)
+    token = data["token"]
+    until = "for ever" if token["expires_s"] is None else f"until {clock(token['expires_s'])}"
+    whose = f"{token['role']} of {token['tenant']} {until}"
+    return Answer(data, f"{data['secret']}\n\n({whose}; shown this once: export BRIMFUL_TOKEN=…)")
+
+
+def _id(text: str) -> str:
+    """The id, also where somebody gives the whole token, which then goes no further."""
+    match = re.match(r"(?:brim_)?([0-9a-f]{16})(?:_|$)", text)
+    if match is None:
+        raise BadInput(f"{text[:10]!r} is no id of a token", hint="16 letters, as `brimful tokens` shows it")
+    return match[1]
+
+
+def _seconds(text: str) -> int | None:
+    if text == "ever":
+        return None
+    number, unit = text[:-1], text[-1:]
+    if not (number.isascii() and number.isdigit() and len(number) < 6 and unit in UNITS and int(number)):
+        raise BadInput(f"--for {text[:40]!r} is no time", hint="30m, 12h, 90d or ever")
+    return int(number) * UNITS[unit]
+
+
+def _list(tokens: list[dict[str, Any]]) -> str:
+    def state(token: dict[str, Any]) -> str:
+        if token["revoked_s"] is not None:
+            return f"revoked {clock(token['revoked_s'])}"
+        return "for ever" if token["expires_s"] is None else f"until {clock(token['expires_s'])}"
+
+    rows = [[t["token"], t["name"], t["tenant"], t["role"], clock(t["created_s"]), state(t)] for t in tokens]
+    return table(["token", "name", "tenant", "role", "made", "good"], rows)
+
+
+def _audit(deeds: list[dict[str, Any]]) -> str:
+    rows = [[clock(d["at_s"]), d["name"], d["tenant"], d["verb"], d["target"], d["outcome"]] for d in deeds]
+    return table(["when", "who", "tenant", "what", "of", "outcome"], rows) if rows else "nothing was done yet"

@@ -1,0 +1,73 @@
+"""Routes of tokens, the audit log and the console's way in."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import Response
+
+from brimful.adapters.stores.access import Token
+from brimful.server.api.answers import (
+    AuditAnswer,
+    NewTokenAnswer,
+    Ok,
+    TicketAnswer,
+    TokenAnswer,
+    TokensAnswer,
+    WhoAnswer,
+)
+from brimful.server.api.asked import NewToken
+from brimful.server.api.errors import CHANGING, COMMON, ok
+from brimful.server.api.gate import Gate
+from brimful.server.api.pages import Cursor, page_after, read_cursor
+from brimful.server.auth import TICKET_S, Access, Principal
+
+TokenName = Annotated[str, Path(max_length=40, pattern=r"^[^\x00]+$")]
+SHOWN = ("token", "name", "tenant", "role", "created_s", "expires_s", "revoked_s")
+
+
+def token_view(token: Token) -> dict[str, Any]:
+    """Never its digest."""
+    return {name: getattr(token, name) for name in SHOWN}
+
+
+def add_access_routes(router: APIRouter, access: Access, gate: Gate) -> None:
+    viewer, admin = gate.needs("viewer"), gate.needs("admin")
+
+    @router.get("/whoami", response_model=Ok[WhoAnswer], responses=COMMON)
+    async def whoami(who: Principal = viewer) -> Response:
+        return ok(asdict(who))
+
+    @router.get("/tokens", response_model=Ok[TokensAnswer], responses=COMMON)
+    def tokens(who: Principal = admin) -> Response:
+        return ok({"tokens": [token_view(token) for token in access.tokens(who)]})
+
+    @router.post("/tokens", status_code=201, response_model=Ok[NewTokenAnswer], responses=CHANGING)
+    def add(asked: NewToken, who: Principal = admin) -> Response:
+        with gate.noted(who, "token.add", lambda: f"{asked.name} {asked.tenant} {asked.role}"):
+            secret, token = access.issue_for(
+                who, name=asked.name, tenant=asked.tenant, role=asked.role, ttl_s=asked.ttl_s
+            )
+        return ok({"token": token_view(token), "secret": secret}, 201)
+
+    @router.post("/tokens/{token}/revoke", response_model=Ok[TokenAnswer], responses=CHANGING)
+    def revoke(token: TokenName, who: Principal = admin) -> Response:
+        with gate.noted(who, "token.revoke", lambda: token):
+            return ok(token_view(access.revoke(who, token)))
+
+    @router.post("/tickets", status_code=201, response_model=Ok[TicketAnswer], responses=CHANGING)
+    def ticket(who: Principal = viewer) -> Response:
+        """A link that opens the console in a browser, once."""
+        with gate.noted(who, "console.ticket", lambda: ""):
+            path = f"/console/enter?ticket={access.ticket(who)}"
+        return ok({"path": path, "expires_in_s": TICKET_S}, 201)
+
+    @router.get("/audit", response_model=Ok[AuditAnswer], responses=COMMON)
+    def audit(
+        limit: Annotated[int, Query(ge=1, le=1000)] = 200, cursor: Cursor = None, who: Principal = admin
+    ) -> Response:
+        deeds = access.deeds(who, before=read_cursor(cursor), limit=limit)
+        more = int(str(deeds[-1]["seq"])) if len(deeds) == limit else None
+        return ok({"deeds": deeds, "next_cursor": page_after(more)})

@@ -1,0 +1,136 @@
+"""What clients send, checked before anything acts on it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from brimful.errors import BadInput
+from brimful.fleet.job import Job
+from brimful.server.auth import TENANT, Principal
+
+MAX_BUDGET_MICROUSD = 10**15  # a billion dollars: more is a slip of the pen
+YEAR_S = 366 * 86400
+Word = Annotated[str, Field(max_length=100, pattern=r"^[\w .:+/@-]*$")]
+Text = Annotated[str, Field(max_length=100_000, pattern=r"^[^\x00]*$")]
+Tenant = Annotated[str, Field(max_length=60, pattern=TENANT)]
+Microusd = Annotated[int, Field(ge=1, le=MAX_BUDGET_MICROUSD)]
+Seconds = Annotated[int, Field(ge=0, le=10 * YEAR_S)]
+Reason = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")]
+
+
+class Prediction(BaseModel):
+    """What was predicted for one GPU type at submit (`brimful fit`)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    peak_bytes: Annotated[int, Field(ge=0, le=1 << 50)]
+    step_s: Annotated[float, Field(gt=0, le=1e9)]
+
+
+class Submission(BaseModel):
+    """What a client sends to have a command run."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    command: Annotated[list[Text], Field(min_length=1, max_length=1000)]
+    folder: Annotated[str, Field(max_length=4096, pattern=r"^/[^\x00]*$")]
+    gpus: Annotated[int, Field(ge=1, le=1024)] = 1
+    name: Word = ""
+    tenant: Tenant | None = None
+    queue: Word = ""
+    priority: Literal["urgent", "normal", "background"] = "normal"
+    gpu_types: Annotated[list[Word], Field(max_length=50)] = []
+    sites: Annotated[list[Word], Field(max_length=50)] = []
+    within: Literal["nvlink", "node", "rack", "site", "any"] = "node"
+    budget_microusd: Microusd | None = None
+    limit_microusd_per_gpu_hour: Microusd | None = None
+    deadline_s: Annotated[int, Field(ge=0, le=1 << 40)] | None = None
+    deferrable: bool = False
+    max_run_s: Annotated[int, Field(ge=1, le=10 * YEAR_S)] | None = None
+    retries: Annotated[int, Field(ge=0, le=100)] = 0
+    cpus: Annotated[float, Field(ge=0, le=100_000)] = 0.0
+    memory_mib: Annotated[int, Field(ge=0, le=1 << 30)] = 0
+    checkpoint_interval_s: Seconds | None = None
+    checkpoint_cost_s: Annotated[int, Field(ge=0, le=86400)] = 0
+    steps: Annotated[int, Field(ge=1, le=10**12)] | None = None
+    predicted: Annotated[dict[str, Prediction], Field(max_length=50)] = {}
+    env: Annotated[dict[str, Text], Field(max_length=200)] = {}
+
+    def as_job(self, who: Principal, key: str) -> Job:
+        if not self.command[0].strip():
+            raise BadInput("the command is empty", hint="brimful submit -- python train.py")
+        for name in self.env:
+            if not name.isidentifier() or not name.isascii() or len(name) > 200:
+                raise BadInput(
+                    f"{name[:80]!r} is no name for an environment variable", hint="--env NAME=VALUE"
+                )
+        rates = self._rates()
+        return Job(
+            job="",  # numbered by the service
+            gpus=self.gpus,
+            name=self.name,
+            tenant=self.tenant or (who.only_tenant or "default"),
+            queue=self.queue,
+            priority=self.priority,
+            gpu_types=tuple(self.gpu_types),
+            sites=tuple(self.sites),
+            within=self.within,
+            budget_microusd=self.budget_microusd,
+            limit_microusd_per_gpu_hour=self.limit_microusd_per_gpu_hour,
+            deadline_s=self.deadline_s,
+            deferrable=self.deferrable,
+            max_run_s=self.max_run_s,
+            retries=self.retries,
+            cpu_milli=round(self.cpus * 1000),
+            memory_mib=self.memory_mib,
+            checkpoint_interval_s=self.checkpoint_interval_s,
+            checkpoint_cost_s=self.checkpoint_cost_s,
+            command=tuple(self.command),
+            folder=self.folder,
+            env=tuple(sorted(self.env.items())),
+            rates=rates,
+            predicted_work_s=self._work_s(),
+            peak_bytes=tuple((gpu, each.peak_bytes) for gpu, each in sorted(self.predicted.items())),
+            step_s=tuple((gpu, each.step_s) for gpu, each in sorted(self.predicted.items())),
+            submitter=who.token,
+            key=key,
+        )
+
+    def _slowest_s(self) -> float:
+        return max(each.step_s for each in self.predicted.values())
+
+    def _rates(self) -> tuple[tuple[str, float], ...]:
+        """Steps per second on each type, against the slowest of them."""
+        if not self.predicted:
+            return ()
+        slowest = self._slowest_s()
+        return tuple((gpu, slowest / each.step_s) for gpu, each in sorted(self.predicted.items()))
+
+    def _work_s(self) -> float | None:
+        """Work is counted on the slowest type, whose rate is 1."""
+        if self.steps is None or not self.predicted:
+            return None
+        return self.steps * self._slowest_s()
+
+
+class Hold(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Reason = ""
+
+
+class Move(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    site: Annotated[Word, Field(description="empty: it may run anywhere again")] = ""
+
+
+class NewToken(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[Word, Field(min_length=1)]
+    tenant: Annotated[str, Field(max_length=60, pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]*)$")]
+    role: Literal["viewer", "submitter", "admin", "operator"] = "submitter"
+    ttl_s: Annotated[int, Field(ge=1, le=10 * YEAR_S)] | None = 90 * 86400

@@ -1,0 +1,85 @@
+"""Whatever goes wrong, the answer has one shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFailed
+from brimful.server.api.answers import Failed
+
+BY_CODE = {"unauthorized": 401, "forbidden": 403, "too_large": 413, "too_many": 429}
+BY_KIND: tuple[tuple[type[BrimfulError], int], ...] = ((NotFound, 404), (BadInput, 400), (Refused, 409))
+
+# What the description says of every route; those that change something may also be refused as they stand.
+COMMON: dict[int | str, dict[str, Any]] = {
+    status: {"model": Failed, "description": words}
+    for status, words in {
+        400: "not understood",
+        401: "no valid token",
+        403: "a token without the role, or a wrong host",
+        404: "not there, or not yours to see",
+        413: "too large",
+        422: "not of the described shape",
+        503: "the database or an engine does not answer",
+    }.items()
+}
+CHANGING: dict[int | str, dict[str, Any]] = COMMON | {
+    409: {"model": Failed, "description": "understood, and the answer is no"}
+}
+
+
+def ok(data: object, status: int = 200) -> JSONResponse:
+    return JSONResponse({"ok": True, "data": data}, status_code=status)
+
+
+def failed(status: int, error: BrimfulError) -> JSONResponse:
+    headers = {"www-authenticate": "Bearer"} if status == 401 else None
+    return JSONResponse({"ok": False, "error": error.as_dict()}, status_code=status, headers=headers)
+
+
+def status_of(error: BrimfulError) -> int:
+    by_kind = next((status for kind, status in BY_KIND if isinstance(error, kind)), 503)
+    return BY_CODE.get(error.code, by_kind)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    @app.exception_handler(BrimfulError)
+    async def ours(_request: Request, error: BrimfulError) -> JSONResponse:
+        return failed(status_of(error), error)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
+        return failed(
+            422, BadInput(f"{where[:200]}: {first['msg'][:500]}", hint="see /v1/openapi.json for the shapes")
+        )
+
+    @app.exception_handler(HTTPException)
+    async def http(_request: Request, error: HTTPException) -> JSONResponse:
+        answer = failed(error.status_code, _of_http(error))
+        answer.headers.update(error.headers or {})
+        return answer
+
+    @app.exception_handler(Exception)
+    async def unforeseen(_request: Request, _error: Exception) -> JSONResponse:
+        # What it was goes into the server's log; a stranger learns nothing from the answer.
+        problem = "the server met a bug of its own"
+        return failed(500, WorldFailed(problem, hint="see the server's log", code="internal_error"))
+
+
+def _of_http(error: HTTPException) -> BrimfulError:
+    """What the framework found wrong, in our words."""
+    problem = str(error.detail)
+    if error.status_code == 404:
+        return NotFound(problem, hint="see /v1/openapi.json for the paths")
+    if error.status_code == 405:
+        return BadInput(problem, hint="see /v1/openapi.json for the methods", code="method_not_allowed")
+    if error.status_code == 413:
+        return BadInput(problem, code="too_large")
+    return BadInput(problem, code="bad_request")

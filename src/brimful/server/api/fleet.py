@@ -1,0 +1,66 @@
+"""Routes of the fleet: nodes, queues, money, events."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Path, Query
+from fastapi.responses import Response
+
+from brimful.server.api.answers import (
+    DrainAnswer,
+    EventsAnswer,
+    FleetAnswer,
+    Ok,
+    QueuesAnswer,
+    SpendAnswer,
+)
+from brimful.server.api.asked import Hold
+from brimful.server.api.errors import CHANGING, COMMON, ok
+from brimful.server.api.gate import Gate
+from brimful.server.auth import Principal
+from brimful.server.events import events_for
+from brimful.server.service import Service
+from brimful.server.views import drain_view, fleet_view, queues_view, spend_view
+
+NodeName = Annotated[str, Path(max_length=200, pattern=r"^[^\x00]+$")]
+
+
+def add_fleet_routes(router: APIRouter, service: Service, gate: Gate) -> None:
+    viewer, operator = gate.needs("viewer"), gate.needs("operator")
+
+    @router.get("/fleet", response_model=Ok[FleetAnswer], responses=COMMON)
+    async def fleet(who: Principal = viewer) -> Response:
+        return ok(fleet_view(service, who))
+
+    @router.post("/nodes/{node}/drain", response_model=Ok[DrainAnswer], responses=CHANGING)
+    def drain(
+        node: NodeName, asked: Annotated[Hold | None, Body()] = None, who: Principal = operator
+    ) -> Response:
+        with gate.noted(who, "node.drain", lambda: node):
+            service.drain(node, reason=asked.reason if asked and asked.reason else f"drained by {who.name}")
+            return ok(drain_view(service, node))
+
+    @router.post("/nodes/{node}/resume", response_model=Ok[DrainAnswer], responses=CHANGING)
+    def resume(node: NodeName, who: Principal = operator) -> Response:
+        with gate.noted(who, "node.resume", lambda: node):
+            service.resume(node)
+            return ok(drain_view(service, node))
+
+    @router.get("/queues", response_model=Ok[QueuesAnswer], responses=COMMON)
+    async def queues(who: Principal = viewer) -> Response:
+        return ok({"queues": queues_view(service, who)})
+
+    @router.get("/spend", response_model=Ok[SpendAnswer], responses=COMMON)
+    async def spend(who: Principal = viewer) -> Response:
+        return ok(spend_view(service, who))
+
+    @router.get("/events", response_model=Ok[EventsAnswer], responses=COMMON)
+    def events(
+        after: Annotated[
+            int, Query(ge=-1_000_000, le=1 << 60, description="below 0: so many from the end")
+        ] = 0,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+        who: Principal = viewer,
+    ) -> Response:
+        return ok(events_for(service, who, after=after, limit=limit))

@@ -1,0 +1,63 @@
+"""Who may use a route: found once for each request, before anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.concurrency import run_in_threadpool
+
+from brimful.errors import BrimfulError
+from brimful.server.auth import Access, Principal, forbidden, unauthorized
+
+_bearer = HTTPBearer(auto_error=False, description="a token, as `brimful tokens add` gives it")
+
+
+def cookie_name(request: Request) -> str:
+    """Browsers tell cookies of one host apart by name only, not by port: two servers must not share one."""
+    return f"brimful_{request.url.port or 'session'}"
+
+
+async def principal_of(access: Access, request: Request) -> Principal | None:
+    """By the bearer token; a browser's session counts where nothing is changed: no page can forge a deed."""
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    text = given.strip() if scheme.lower() == "bearer" else ""
+    if not text and request.method in ("GET", "HEAD"):
+        text = request.cookies.get(cookie_name(request), "")
+    who, fresh = access.known(text)
+    return who if fresh else await run_in_threadpool(access.look_up, text)
+
+
+class Gate:
+    """Makes the dependencies that let a role in, and notes what was done."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def needs(self, role: str) -> Any:  # noqa: ANN401 - FastAPI's own type
+        async def needed(
+            request: Request, _given: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
+        ) -> Principal:
+            who = await principal_of(self._access, request)
+            if who is None:
+                raise unauthorized()
+            if not who.may(role):
+                self._access.note(who, f"{request.method} denied", request.url.path, "forbidden")
+                raise forbidden(who, role)
+            return who
+
+        needed.role = role  # type: ignore[attr-defined]  # for the reference page
+        return Depends(needed)
+
+    @contextmanager
+    def noted(self, who: Principal, verb: str, target: Callable[[], str]) -> Iterator[None]:
+        """A line in the audit log, however it ends."""
+        try:
+            yield
+        except BrimfulError as error:
+            self._access.note(who, verb, target(), error.code)
+            raise
+        self._access.note(who, verb, target(), "ok")

@@ -1,0 +1,135 @@
+"""Routes of jobs: submit, list, show, explain, and what can be asked of one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Body, Header, Path, Query
+from fastapi.responses import Response
+from starlette.concurrency import run_in_threadpool
+
+from brimful.errors import NotFound
+from brimful.fleet.state import JobState
+from brimful.server.api.answers import JobAnswer, JobsAnswer, LogAnswer, Ok, WhyAnswer
+from brimful.server.api.asked import Hold, Move, Submission
+from brimful.server.api.errors import CHANGING, COMMON, ok
+from brimful.server.api.gate import Gate
+from brimful.server.api.pages import Cursor, page_after, read_cursor
+from brimful.server.auth import Principal, forbidden
+from brimful.server.logs import LONGEST_CHARACTER, log_piece
+from brimful.server.service import Service
+from brimful.server.views import job_view, jobs_page
+from brimful.server.why import why_view
+
+JobName = Annotated[str, Path(max_length=100, pattern=r"^[^\x00]+$")]
+Phase = Literal[
+    "waiting", "held", "starting", "running", "stopping", "finished", "failed", "stopped", "cancelled"
+]
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        max_length=100,
+        pattern=r"^[!-~]+$",
+        description="a second submission with the same key gives the first one's job back",
+    ),
+]
+Tenants = Annotated[str | None, Query(max_length=60, description="only this tenant's")]
+
+
+def job_for(service: Service, who: Principal, name: str) -> JobState:
+    """The job, if this one may see it. What another tenant has is not there, in the very same words."""
+    state = service.job(name)
+    if not who.sees(state.job.tenant):
+        raise NotFound(f"there is no job {name[:100]!r}", hint="`brimful jobs` lists them")
+    return state
+
+
+def own_job(service: Service, who: Principal, name: str) -> None:
+    """Changing it takes its submitter, or an admin of its tenant."""
+    state = job_for(service, who, name)
+    if not who.may("admin") and state.job.submitter != who.token:
+        raise forbidden(who, "admin")
+
+
+def add_job_routes(router: APIRouter, service: Service, gate: Gate) -> None:
+    viewer, submitter = gate.needs("viewer"), gate.needs("submitter")
+
+    @router.post("/jobs", status_code=201, response_model=Ok[JobAnswer], responses=CHANGING)
+    def submit(submission: Submission, key: Key = None, who: Principal = submitter) -> Response:
+        job = submission.as_job(who, key or "")
+        named = ""
+        with gate.noted(who, "job.submit", lambda: named):
+            if not who.sees(job.tenant):
+                raise forbidden(who, "operator")
+            state = service.submit(job)
+            named = state.job.job
+        return ok(job_view(service, state, explain=False), 201)
+
+    @router.get("/jobs", response_model=Ok[JobsAnswer], responses=COMMON)
+    async def jobs(
+        limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+        cursor: Cursor = None,
+        phase: Annotated[list[Phase] | None, Query()] = None,
+        tenant: Tenants = None,
+        who: Principal = viewer,
+    ) -> Response:
+        before = read_cursor(cursor)
+        if tenant is not None and not who.sees(tenant):
+            raise NotFound(f"there is no tenant {tenant!r}", hint="leave it out")
+        wanted = tenant or who.only_tenant
+        page = await run_in_threadpool(
+            jobs_page, service, before=before, limit=limit, phases=phase, tenant=wanted
+        )
+        return ok({"jobs": page.views, "next_cursor": page_after(page.next_serial)})
+
+    @router.get("/jobs/{name}", response_model=Ok[JobAnswer], responses=COMMON)
+    async def show(name: JobName, who: Principal = viewer) -> Response:
+        return ok(job_view(service, job_for(service, who, name)))
+
+    @router.get("/jobs/{name}/why", response_model=Ok[WhyAnswer], responses=COMMON)
+    def why(name: JobName, who: Principal = viewer) -> Response:
+        return ok(why_view(service, job_for(service, who, name)))
+
+    # What a job prints may be anything, secrets too: it is its tenant's to read.
+    @router.get("/jobs/{name}/log", response_model=Ok[LogAnswer], responses=COMMON)
+    def log(
+        name: JobName,
+        lease: Annotated[str | None, Query(max_length=100)] = None,
+        offset: Annotated[int, Query(ge=-(1 << 30), le=1 << 40)] = 0,
+        limit: Annotated[int, Query(ge=LONGEST_CHARACTER, le=1 << 20)] = 1 << 16,
+        who: Principal = viewer,
+    ) -> Response:
+        job_for(service, who, name)
+        return ok(log_piece(service, name, lease, offset=offset, limit=limit))
+
+    _add_verbs(router, service, gate, submitter)
+
+
+def _add_verbs(router: APIRouter, service: Service, gate: Gate, submitter: Any) -> None:  # noqa: ANN401
+    @router.post("/jobs/{name}/cancel", response_model=Ok[JobAnswer], responses=CHANGING)
+    def cancel(name: JobName, who: Principal = submitter) -> Response:
+        with gate.noted(who, "job.cancel", lambda: name):
+            own_job(service, who, name)
+            return ok(job_view(service, service.cancel(name), explain=False))
+
+    @router.post("/jobs/{name}/hold", response_model=Ok[JobAnswer], responses=CHANGING)
+    def hold(
+        name: JobName, asked: Annotated[Hold | None, Body()] = None, who: Principal = submitter
+    ) -> Response:
+        with gate.noted(who, "job.hold", lambda: name):
+            own_job(service, who, name)
+            because = asked.reason if asked and asked.reason else f"put on hold by {who.name}"
+            return ok(job_view(service, service.hold(name, reason=because), explain=False))
+
+    @router.post("/jobs/{name}/release", response_model=Ok[JobAnswer], responses=CHANGING)
+    def release(name: JobName, who: Principal = submitter) -> Response:
+        with gate.noted(who, "job.release", lambda: name):
+            own_job(service, who, name)
+            return ok(job_view(service, service.release(name), explain=False))
+
+    @router.post("/jobs/{name}/move", response_model=Ok[JobAnswer], responses=CHANGING)
+    def move(name: JobName, asked: Move, who: Principal = submitter) -> Response:
+        with gate.noted(who, "job.move", lambda: f"{name} to {asked.site or 'anywhere'}"):
+            own_job(service, who, name)
+            return ok(job_view(service, service.move(name, asked.site), explain=False))

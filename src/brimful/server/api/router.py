@@ -1,0 +1,42 @@
+"""All routes under /v1."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from brimful import __version__
+from brimful.server.api.access import add_access_routes
+from brimful.server.api.answers import HealthAnswer, Ok
+from brimful.server.api.errors import ok
+from brimful.server.api.fleet import add_fleet_routes
+from brimful.server.api.gate import Gate
+from brimful.server.api.jobs import add_job_routes
+from brimful.server.api.stream import add_stream_routes
+from brimful.server.auth import Access
+from brimful.server.service import Service
+
+UNWELL = {503: {"model": Ok[HealthAnswer], "description": "the scheduler cannot go on"}}
+
+
+def make_router(service: Service, access: Access) -> APIRouter:
+    router = APIRouter(prefix="/v1")
+    gate = Gate(access)
+
+    # Open to all, and so they tell nothing but yes or no.
+    @router.get("/health", response_model=Ok[HealthAnswer])
+    async def health() -> Response:
+        """This process answers."""
+        return ok({"version": __version__, "healthy": True})
+
+    @router.get("/ready", response_model=Ok[HealthAnswer], responses=UNWELL)  # type: ignore[arg-type]
+    async def ready() -> Response:
+        """The scheduler comes round, and the database answers it."""
+        trouble = service.trouble()
+        return ok({"version": __version__, "healthy": not trouble}, 503 if trouble else 200)
+
+    add_job_routes(router, service, gate)
+    add_fleet_routes(router, service, gate)
+    add_access_routes(router, access, gate)
+    add_stream_routes(router, service, gate)
+    return router

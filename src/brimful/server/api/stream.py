@@ -1,0 +1,126 @@
+"""Server-sent events: the log of events, and what a job prints, as they grow."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query
+from fastapi.responses import Response, StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from brimful.errors import BrimfulError, Refused
+from brimful.server.api.answers import Failed
+from brimful.server.api.errors import COMMON
+from brimful.server.api.gate import Gate
+from brimful.server.api.jobs import JobName, job_for
+from brimful.server.auth import Principal
+from brimful.server.events import events_for
+from brimful.server.logs import log_piece
+from brimful.server.service import Service
+
+LOOK_S = 0.25
+QUIET_S = 15.0  # a comment now and then, so that nobody between us thinks it is dead
+MAX_STREAMS = 200
+PIECE_BYTES = 1 << 16
+STILL_HERE = ": still here\n\n"
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    **COMMON,
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "as it grows"},
+    429: {"model": Failed, "description": "too many streams are open"},
+}
+
+
+class Streams:
+    """How many are open: each holds a connection, and there are only so many."""
+
+    def __init__(self) -> None:
+        self.open = 0
+
+    def answer(self, parts: Callable[[], AsyncIterator[str]]) -> StreamingResponse:
+        if self.open >= MAX_STREAMS:
+            raise Refused(
+                f"{self.open} streams are open, which is all there may be",
+                hint="close some, or ask without /stream",
+                code="too_many",
+            )
+        return StreamingResponse(
+            self._counted(parts), media_type="text/event-stream", headers={"cache-control": "no-store"}
+        )
+
+    async def _counted(self, parts: Callable[[], AsyncIterator[str]]) -> AsyncIterator[str]:
+        self.open += 1
+        try:
+            async for part in parts():
+                yield part
+        except BrimfulError as error:
+            yield _part("error", error.as_dict())
+        finally:
+            self.open -= 1
+
+
+def _part(kind: str, data: Any, place: str = "") -> str:  # noqa: ANN401 - JSON
+    head = f"id: {place}\n" if place else ""
+    return f"{head}event: {kind}\ndata: {json.dumps(data)}\n\n"
+
+
+async def _events(service: Service, who: Principal, place: int) -> AsyncIterator[str]:
+    told = time.monotonic()
+    while True:
+        if place < 0 or service.fleet.seq > place:
+            page = await run_in_threadpool(events_for, service, who, after=place, limit=500)
+            place = page["next_after"]
+            for event in page["events"]:
+                yield _part(event["kind"], event, str(event["seq"]))
+                told = time.monotonic()
+            if service.fleet.seq > place:
+                continue
+        if time.monotonic() - told > QUIET_S:
+            yield STILL_HERE
+            told = time.monotonic()
+        await asyncio.sleep(LOOK_S)
+
+
+async def _log(service: Service, name: str, lease: str | None, place: int) -> AsyncIterator[str]:
+    told = time.monotonic()
+    while True:
+        piece = await run_in_threadpool(log_piece, service, name, lease, offset=place, limit=PIECE_BYTES)
+        lease, place = piece["lease"], piece["next_offset"]
+        if piece["text"]:
+            yield _part("log", {"lease": lease, "text": piece["text"], "next_offset": place})
+            told = time.monotonic()
+        if piece["over"] and place >= piece["size"]:
+            yield _part("over", {"phase": piece["phase"]})
+            return
+        if time.monotonic() - told > QUIET_S:
+            yield STILL_HERE
+            told = time.monotonic()
+        if not piece["text"]:
+            await asyncio.sleep(LOOK_S)
+
+
+def add_stream_routes(router: APIRouter, service: Service, gate: Gate) -> None:
+    viewer = gate.needs("viewer")
+    streams = Streams()
+
+    @router.get("/events/stream", response_class=StreamingResponse, responses=RESPONSES)
+    async def events(
+        after: Annotated[int, Query(ge=-1_000_000, le=1 << 60)] = 0,
+        last_event_id: Annotated[str | None, Header(max_length=20, pattern=r"^[0-9]+$")] = None,
+        who: Principal = viewer,
+    ) -> Response:
+        begin = int(last_event_id) if last_event_id else after
+        return streams.answer(lambda: _events(service, who, begin))
+
+    @router.get("/jobs/{name}/log/stream", response_class=StreamingResponse, responses=RESPONSES)
+    async def log(
+        name: JobName,
+        lease: Annotated[str | None, Query(max_length=100)] = None,
+        offset: Annotated[int, Query(ge=-(1 << 30), le=1 << 40)] = 0,
+        who: Principal = viewer,
+    ) -> Response:
+        await run_in_threadpool(job_for, service, who, name)
+        return streams.answer(lambda: _log(service, name, lease, offset))

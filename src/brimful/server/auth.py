@@ -1,0 +1,275 @@
+"""Who is asking, and what that one may do.
+
+A token reads `brim_ID_SECRET`. The database has the ID and the SHA-256 of the secret, which is 32 random
+bytes: a slow hash would protect nothing more. What it may do is its role, for whom is its tenant; `*` is all.
+
+    viewer     sees its tenant's jobs, logs, events and money
+    submitter  also submits, and cancels, holds, releases and moves what it submitted
+    admin      also does so with all of its tenant's jobs, and makes and revokes its tenant's tokens
+    operator   all tenants; also drains nodes, reads the whole audit log and the metrics
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import queue
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from brimful.adapters.stores.access import AccessStore, Deed, Token
+from brimful.errors import BadInput, BrimfulError, NotFound, Refused
+
+log = logging.getLogger("brimful")
+
+ROLES = ("viewer", "submitter", "admin", "operator")
+EVERYBODY = "*"
+TENANT = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+FRESH_S = 2.0  # how long a revoked token may live on in another server
+STALE_S = 60.0  # how long a known token is good while the database does not answer
+SESSION_S = 7 * 86400
+TICKET_S = 3600
+MAX_KNOWN = 10_000
+_SHAPE = re.compile(r"brim_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """Who is asking."""
+
+    token: str
+    name: str
+    tenant: str
+    role: str
+
+    def may(self, role: str) -> bool:
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+    def sees(self, tenant: str) -> bool:
+        return self.tenant in (EVERYBODY, tenant)
+
+    @property
+    def only_tenant(self) -> str | None:
+        """The one tenant it sees; None where it sees all."""
+        return None if self.tenant == EVERYBODY else self.tenant
+
+
+def unauthorized(problem: str = "this needs a token, and none that is valid was sent") -> Refused:
+    # The same words for none, a wrong, an expired and a revoked one: a stranger learns nothing.
+    hint = "run the command as the user who started the server, or set BRIMFUL_TOKEN"
+    return Refused(problem, hint=hint, code="unauthorized")
+
+
+def forbidden(who: Principal, role: str) -> Refused:
+    hint = "ask for a token with that role: brimful tokens add NAME --role " + role
+    return Refused(f"this needs the role {role}; yours is {who.role}", hint=hint, code="forbidden")
+
+
+class Access:
+    """Verifies, issues and revokes tokens, and keeps the audit log."""
+
+    def __init__(self, store: AccessStore, *, clock: Callable[[], float] = time.time) -> None:
+        self._store, self._clock = store, clock
+        self._known: dict[str, tuple[float, Token | None]] = {}
+        self._deeds: queue.SimpleQueue[Deed | None] = queue.SimpleQueue()
+        self._writer: threading.Thread | None = None
+        self._writing = threading.Lock()
+
+    # -- coming in ---------------------------------------------------------------------------------------
+
+    def known(self, text: str) -> tuple[Principal | None, bool]:
+        """Who this token is, and whether that is fresh enough to go by; touches no database."""
+        match = _SHAPE.fullmatch(text)
+        if match is None:
+            return None, True
+        at, token = self._known.get(match[1], (-1e9, None))
+        return self._principal(token, match[2]), time.monotonic() - at < FRESH_S
+
+    def look_up(self, text: str) -> Principal | None:
+        """The same, asking the database."""
+        match = _SHAPE.fullmatch(text)
+        if match is None:
+            return None
+        at, token = self._known.get(match[1], (-1e9, None))
+        try:
+            token = self._store.token(match[1])
+        except BrimfulError:
+            if time.monotonic() - at > STALE_S:
+                raise
+            return self._principal(token, match[2])
+        if len(self._known) >= MAX_KNOWN:  # somebody is guessing
+            self._known.clear()
+        self._known[match[1]] = (time.monotonic(), token)
+        return self._principal(token, match[2])
+
+    def _principal(self, token: Token | None, secret: str) -> Principal | None:
+        if token is None or token.kind == "ticket" or not self._is_good(token):
+            return None
+        if not secrets.compare_digest(_digest(secret), token.digest):
+            return None
+        # A browser's session acts in the name of the token it was made with.
+        return Principal(
+            token=token.parent or token.token, name=token.name, tenant=token.tenant, role=token.role
+        )
+
+    # -- making and taking back ------------------------------------------------------------------------
+
+    def issue(
+        self,
+        *,
+        name: str,
+        tenant: str,
+        role: str,
+        ttl_s: int | None = None,
+        kind: str = "token",
+        parent: str = "",
+    ) -> tuple[str, Token]:
+        """A new token: its text, which nobody can read again, and what is kept of it."""
+        if role == "operator" and tenant != EVERYBODY:
+            raise BadInput("an operator is one for all tenants", hint=f"tenant {EVERYBODY!r}, or role admin")
+        secret, now_s = secrets.token_urlsafe(32), int(self._clock())
+        token = Token(
+            token=secrets.token_hex(8),
+            digest=_digest(secret),
+            kind=kind,
+            name=name,
+            tenant=tenant,
+            role=role,
+            parent=parent,
+            created_s=now_s,
+            expires_s=None if ttl_s is None else now_s + ttl_s,
+            revoked_s=None,
+        )
+        self._store.add(token)
+        return f"brim_{token.token}_{secret}", token
+
+    def issue_for(
+        self, who: Principal, *, name: str, tenant: str, role: str, ttl_s: int | None
+    ) -> tuple[str, Token]:
+        """Made by somebody, who can give away no more than is theirs."""
+        if not who.may(role) or not who.sees(tenant):
+            raise Refused(
+                f"a token of {who.tenant} with the role {who.role} cannot make one for {tenant} as {role}",
+                hint="ask an operator",
+                code="forbidden",
+            )
+        return self.issue(name=name, tenant=tenant, role=role, ttl_s=ttl_s)
+
+    def revoke(self, who: Principal, name: str) -> Token:
+        token = self._store.token(name)
+        if token is None or token.kind != "token" or not who.sees(token.tenant) or not who.may(token.role):
+            raise NotFound(f"there is no token {name[:40]!r}", hint="`brimful tokens` lists them")
+        self._store.revoke(name, at_s=int(self._clock()))
+        self._known.clear()  # its sessions too
+        found = self._store.token(name)
+        assert found is not None
+        return found
+
+    def tokens(self, who: Principal) -> list[Token]:
+        return list(self._store.tokens(who.only_tenant))
+
+    def ticket(self, who: Principal) -> str:
+        """A word that turns into a browser's session, once, within the hour."""
+        now_s = int(self._clock())
+        self._store.forget(before_s=now_s - SESSION_S)
+        text, _ = self.issue(
+            name=who.name, tenant=who.tenant, role=who.role, ttl_s=TICKET_S, kind="ticket", parent=who.token
+        )
+        return text
+
+    def session(self, text: str) -> str | None:
+        """A session for a ticket, which is used up, or for a token; None where it is neither."""
+        match = _SHAPE.fullmatch(text)
+        token = self._store.token(match[1]) if match else None
+        if match is None or token is None or token.kind == "session" or not self._is_good(token):
+            return None
+        if not secrets.compare_digest(_digest(match[2]), token.digest):
+            return None
+        now_s = int(self._clock())
+        # Of two who come with one ticket at once, the database lets one in.
+        if token.kind == "ticket" and not self._store.revoke(token.token, at_s=now_s):
+            return None
+        made_with = self._store.token(token.parent) if token.parent else token
+        if made_with is None or not self._is_good(made_with):
+            return None
+        left_s = SESSION_S if made_with.expires_s is None else min(SESSION_S, made_with.expires_s - now_s)
+        session, _ = self.issue(
+            name=token.name,
+            tenant=token.tenant,
+            role=token.role,
+            ttl_s=left_s,
+            kind="session",
+            parent=made_with.token,
+        )
+        return session
+
+    def end_session(self, text: str) -> None:
+        match = _SHAPE.fullmatch(text)
+        token = self._store.token(match[1]) if match else None
+        if (
+            match
+            and token
+            and token.kind == "session"
+            and secrets.compare_digest(_digest(match[2]), token.digest)
+        ):
+            self._store.revoke(token.token, at_s=int(self._clock()))
+            self._known.pop(token.token, None)
+
+    def _is_good(self, token: Token) -> bool:
+        return token.revoked_s is None and (token.expires_s is None or token.expires_s > self._clock())
+
+    # -- what was done -----------------------------------------------------------------------------------
+
+    def note(self, who: Principal | None, verb: str, target: str, outcome: str) -> None:
+        """A line for the audit log, written within moments: nobody waits for it."""
+        deed = Deed(
+            at_s=int(self._clock()),
+            token=who.token if who else "",
+            name=who.name if who else "",
+            tenant=who.tenant if who else "",
+            verb=verb[:40],
+            target=target[:200],
+            outcome=outcome[:40],
+        )
+        with self._writing:
+            if self._writer is None or not self._writer.is_alive():
+                self._writer = threading.Thread(target=self._write, name="audit", daemon=True)
+                self._writer.start()
+        self._deeds.put(deed)
+
+    def deeds(self, who: Principal, *, before: int | None, limit: int) -> list[dict[str, object]]:
+        return self._store.deeds(who.only_tenant, before=before, limit=limit)
+
+    def close(self) -> None:
+        """Write what is still to be written."""
+        if self._writer is not None and self._writer.is_alive():
+            self._deeds.put(None)
+            self._writer.join(timeout=10)
+
+    def _write(self) -> None:
+        while True:
+            first = self._deeds.get()
+            if first is None:
+                return
+            deeds: list[Deed] = [first]
+            done = False
+            while not self._deeds.empty() and len(deeds) < 1000 and not done:
+                more = self._deeds.get()
+                done = more is None
+                if more is not None:
+                    deeds.append(more)
+            try:
+                self._store.note(deeds)
+            except BrimfulError as error:
+                log.error("%d lines of the audit log are lost: %s", len(deeds), error.problem)  # noqa: TRY400
+            if done:
+                return
+            time.sleep(0.05)  # those who come meanwhile share one transaction
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,48 @@
+"""The operator's own token: made at the first start, so that nobody has to set anything up on one machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from brimful.adapters.files import write_atomically
+from brimful.errors import WorldFailed
+from brimful.server.auth import EVERYBODY, Access, Principal
+
+log = logging.getLogger("brimful")
+
+
+def operator_token(access: Access, path: Path) -> Principal:
+    """Who the token in the file is; a new one where there is none, or none that is valid and private.
+
+    One that others could read is no secret: it is revoked and replaced.
+    """
+    try:
+        found = path.stat()
+        text = path.read_text(encoding="utf-8", errors="replace").strip()
+        private = found.st_uid == os.geteuid() and not found.st_mode & 0o077
+        who = access.look_up(text)
+        if private and who is not None and who.may("operator"):
+            return who
+        if who is not None:
+            access.revoke(who, who.token)
+        log.warning("the token in %s was %s; here is a new one", path, "no good" if private else "readable")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise _unusable(path, error) from error
+    text, token = access.issue(name="owner", tenant=EVERYBODY, role="operator")
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    return Principal(token=token.token, name=token.name, tenant=token.tenant, role=token.role)
+
+
+def _unusable(path: Path, error: OSError) -> WorldFailed:
+    return WorldFailed(
+        f"cannot use the token file {path}: {error.strerror}",
+        hint="remove it: the next start makes a new one",
+        code="token_unusable",
+    )

@@ -1,0 +1,46 @@
+"""A job's log in pieces, over all of its leases."""
+
+from __future__ import annotations
+
+import codecs
+from typing import Any
+
+from brimful.errors import NotFound
+from brimful.fleet.state import OVER
+from brimful.server.service import Service
+
+LONGEST_CHARACTER = 4  # bytes of UTF-8: a smaller piece might never hold a whole one
+
+
+def log_piece(service: Service, name: str, lease: str | None, *, offset: int, limit: int) -> dict[str, Any]:
+    """A piece of a lease's log, by default the newest one's. `over` says that no more will come.
+
+    An offset belongs to a lease: where that one has no more to say and the job has another, the answer is the
+    beginning of the next.
+    """
+    with service.locked():
+        state = service.job(name)
+        leases, phase = list(state.leases), state.phase
+    names = [each.lease for each in leases]
+    if lease is not None and lease not in names:
+        raise NotFound(f"{name} has no lease {lease!r}", hint=f"`brimful show {name}` lists them")
+    if not leases:
+        over = phase in OVER
+        return {"lease": None, "text": "", "next_offset": 0, "size": 0, "over": over, "phase": phase}
+    at = len(leases) - 1 if lease is None else names.index(lease)
+    piece = service.read_log(leases[at], offset=offset, limit=limit)
+    while not piece.data and at + 1 < len(leases):
+        at += 1
+        piece = service.read_log(leases[at], offset=0, limit=limit)
+    ended = at + 1 < len(leases) or phase in OVER
+    # A character may be cut in two at the end of the piece: its first half is left for the next one.
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(piece.data, final=ended and piece.start + len(piece.data) >= piece.size)
+    return {
+        "lease": names[at],
+        "text": text,
+        "next_offset": piece.start + len(piece.data) - len(decoder.getstate()[0]),
+        "size": piece.size,
+        "over": phase in OVER and at + 1 == len(leases),
+        "phase": phase,
+    }

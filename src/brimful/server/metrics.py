@@ -1,0 +1,126 @@
+"""What Prometheus reads at /metrics. Names are a promise: docs/reference/metrics.md is made of this table.
+
+Counted from the fleet at the moment of asking, so that there is nothing to keep in step. The labels have few
+values by design: phases, sites, GPU types, tenants; never a job.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import Counter as Counting
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from brimful import __version__
+from brimful.fleet.node import Pool
+from brimful.server.api.gate import Gate
+from brimful.server.auth import Access, Principal
+from brimful.server.service import Service
+from brimful.units import MICROUSD
+
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+# name -> (labels, what it is). All begin with brimful_.
+GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
+    "brimful_info": (("version",), "1, with the version as a label"),
+    "brimful_up": ((), "1 while the scheduler comes round, 0 while it is in trouble"),
+    "brimful_gpus": (("site", "gpu"), "GPUs of the fleet, drained nodes included"),
+    "brimful_gpus_held": (("site", "gpu"), "GPUs that leases hold"),
+    "brimful_nodes_drained": (("site",), "nodes where nothing more starts"),
+    "brimful_jobs": (("phase",), "jobs that are not over, by phase"),
+    "brimful_oldest_wait_seconds": ((), "how long the job has waited that has waited longest"),
+    "brimful_price_usd_per_gpu_hour": (("site", "gpu"), "what a lease that begins now pays"),
+    "brimful_accruing_usd_per_hour": ((), "what the open leases cost in an hour, together"),
+    "brimful_site_problem": (("site",), "1 while a site cannot be reached or complains"),
+    "brimful_ledger_sum_usd": ((), "the sum of all accounts: zero, always"),
+}
+COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {
+    "brimful_events": ((), "events in the log"),
+    "brimful_gpu_seconds_leased": ((), "GPU-seconds that leases have held"),
+    "brimful_gpu_seconds_offered": ((), "GPU-seconds there have been since the first job"),
+    "brimful_posted_usd": (("tenant",), "posted to the ledger"),
+}
+REQUESTS = ("brimful_http_requests", "requests answered, by method, route and status")
+SECONDS = ("brimful_http_request_seconds", "how long answers took, by route")
+
+
+class Metrics(Collector):
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(self)
+        self._requests = Counting(*REQUESTS, labelnames=("method", "route", "status"), registry=self.registry)
+        self._seconds = Histogram(*SECONDS, labelnames=("route",), registry=self.registry)
+
+    def seen(self, method: str, route: str, status: int, seconds: float) -> None:
+        self._requests.labels(method if method.isupper() and len(method) < 8 else "?", route, status).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def collect(self) -> Iterable[Metric]:
+        with self._service.locked():
+            figures = dict(self._figures())
+        for name, (labels, words) in GAUGES.items():
+            gauge = GaugeMetricFamily(name, words, labels=labels)
+            for values, number in figures[name].items():
+                gauge.add_metric(values, number)
+            yield gauge
+        for name, (labels, words) in COUNTERS.items():
+            counter = CounterMetricFamily(name, words, labels=labels)
+            for values, number in figures[name].items():
+                counter.add_metric(values, number)
+            yield counter
+
+    def _figures(self) -> Iterator[tuple[str, dict[tuple[str, ...], float]]]:
+        service, fleet, now_s = self._service, self._service.fleet, self._service.now_s()
+        alone: tuple[str, ...] = ()
+        there: Counter[tuple[str, ...]] = Counter()
+        drained: Counter[tuple[str, ...]] = Counter()
+        for node in fleet.nodes.values():
+            there[node.site, node.gpu] += node.good_gpus
+            drained[(node.site,)] += node.node in fleet.drained
+        held: Counter[tuple[str, ...]] = Counter(dict.fromkeys(there, 0))
+        for lease in fleet.open_leases.values():
+            held[lease.site, lease.gpu] += lease.size
+        phases = Counter(fleet.jobs[lease.job].phase for lease in fleet.open_leases.values())
+        phases.update({"waiting": len(fleet.waiting), "held": len(fleet.on_hold)})
+        waits = [now_s - state.waiting_since_s for state in fleet.waiting.values()]
+        hourly = sum(lease.microusd_per_gpu_hour * lease.size for lease in fleet.open_leases.values())
+        prices: dict[Pool, int] = dict(service.prices())
+        yield "brimful_info", {(__version__,): 1}
+        yield "brimful_up", {alone: 0 if service.trouble() else 1}
+        yield "brimful_gpus", dict(there)
+        yield "brimful_gpus_held", dict(held)
+        yield "brimful_nodes_drained", dict(drained)
+        yield "brimful_jobs", {(phase,): number for phase, number in phases.items()}
+        yield "brimful_oldest_wait_seconds", {alone: max(waits, default=0)}
+        yield (
+            "brimful_price_usd_per_gpu_hour",
+            {(pool.site, pool.gpu): price / MICROUSD for pool, price in prices.items()},
+        )
+        yield "brimful_accruing_usd_per_hour", {alone: hourly / MICROUSD}
+        yield "brimful_site_problem", {(site,): 1 for site in service.problems()}
+        yield "brimful_ledger_sum_usd", {alone: sum(service.ledger.balances.values()) / MICROUSD}
+        yield "brimful_events", {alone: fleet.seq}
+        yield "brimful_gpu_seconds_leased", {alone: fleet.leased_gpu_s(now_s)}
+        yield "brimful_gpu_seconds_offered", {alone: max(0, fleet.gpu_s(now_s) - fleet.gpu_s_before_jobs)}
+        yield (
+            "brimful_posted_usd",
+            {(tenant,): n / MICROUSD for tenant, n in service.ledger.spent_by_tenant.items()},
+        )
+
+
+def make_metrics(metrics: Metrics, access: Access) -> APIRouter:
+    router = APIRouter()
+    # Tenants and what they spend are in it.
+    reader = Gate(access).needs("operator")
+
+    @router.get("/metrics")
+    def read(_who: Principal = reader) -> Response:
+        return Response(generate_latest(metrics.registry), media_type=MEDIA_TYPE)
+
+    return router

@@ -1,0 +1,123 @@
+"""Why a job waits, why it is where it is, and why an hour there costs what it costs. With the numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from brimful.fleet.state import OVER, JobState, Pool
+from brimful.scheduler.policies.order import waiting_in_order
+from brimful.scheduler.policies.stop import cost_microusd
+from brimful.server.service import Service
+from brimful.units import HOUR_S, counted, show_seconds, show_usd
+
+# What each way to choose a pool means, in the words of policies/types.py.
+TYPES = {
+    "tight": "where it leaves the fewest GPUs over",
+    "rotate": "each GPU type in turn",
+    "fast": "where it runs fastest",
+    "advantage": "where its speed is highest against what the GPU is worth to others",
+}
+
+
+def why_view(service: Service, state: JobState) -> dict[str, Any]:
+    with service.locked():
+        name = state.job.job
+        pools = [_pool(service, state, pool) for pool in sorted(service.fleet.capacity.pools)]
+        waits = state.phase == "waiting"
+        return {
+            "job": name,
+            "phase": state.phase,
+            "waiting": _waiting(service, state),
+            "ahead": _ahead(service, name) if waits else None,
+            "here": _here(service, state, pools),
+            "price": _price(service, state),
+            "pools": [] if state.phase in OVER else pools,
+        }
+
+
+def _waiting(service: Service, state: JobState) -> str | None:
+    if state.phase == "held":
+        return f"on hold: {state.hold_reason}; `brimful release {state.job.job}` lets it go on"
+    if state.phase != "waiting":
+        return None
+    reason = service.why_waiting(state.job.job) or "nothing: the scheduler starts it at its next look"
+    waited = show_seconds(max(0, service.now_s() - state.waiting_since_s))
+    return f"{reason} (for {waited})"
+
+
+def _ahead(service: Service, name: str) -> int:
+    order = waiting_in_order(service.fleet, service.rules, now_s=service.now_s())
+    for ahead, each in enumerate(order):
+        if each.job.job == name:
+            return ahead
+    return 0
+
+
+def _here(service: Service, state: JobState, pools: list[dict[str, Any]]) -> str | None:
+    lease = state.open_lease
+    if lease is None:
+        return None
+    could = [each for each in pools if each["rate"] > 0 and each["verdict"] != "not allowed"]
+    one_of = (
+        f"one of {counted(len(could), 'pool')} it may use" if len(could) > 1 else "the only pool it may use"
+    )
+    by = TYPES.get(service.rules.types, service.rules.types)
+    sites = f"; it was told to run at {' or '.join(state.job.sites)}" if state.job.sites else ""
+    speed = f", at {lease.speed:.2f} times its reference speed" if state.job.rates else ""
+    number = sum(1 for each in state.leases)
+    again = f"; lease {number}, after {state.leases[-2].reason or 'the last one ended'}" if number > 1 else ""
+    return (
+        f"{counted(lease.size, 'GPU')} of {lease.gpu} on {lease.node} at {lease.site}{speed}: {one_of},"
+        f" chosen {by}{sites}{again}"
+    )
+
+
+def _price(service: Service, state: JobState) -> str | None:
+    lease, job, now_s = state.open_lease, state.job, service.now_s()
+    if lease is None:
+        return None
+    node = service.fleet.nodes.get(lease.node)
+    hourly = lease.microusd_per_gpu_hour * lease.size
+    began = f"the price of {lease.gpu} at {lease.site} when the lease began"
+    each = f"{show_usd(lease.microusd_per_gpu_hour)} per GPU-hour, {began}"
+    said = [f"{each}, times {counted(lease.size, 'GPU')} is {show_usd(hourly)} an hour"]
+    if node is not None and node.microusd_per_gpu_hour != lease.microusd_per_gpu_hour:
+        said.append(f"a lease that begins now pays {show_usd(node.microusd_per_gpu_hour)} per GPU-hour")
+    if job.limit_microusd_per_gpu_hour is not None:
+        said.append(f"its limit is {show_usd(job.limit_microusd_per_gpu_hour)} per GPU-hour")
+    cost = cost_microusd(state, now_s=now_s)
+    said.append(f"{show_usd(cost)} so far")
+    if job.budget_microusd is not None and hourly:
+        left = max(0, job.budget_microusd - cost)
+        lasts = show_seconds(left * HOUR_S // hourly)
+        said.append(f"its budget of {show_usd(job.budget_microusd)} lasts {lasts} more")
+    return "; ".join(said)
+
+
+def _pool(service: Service, state: JobState, pool: Pool) -> dict[str, Any]:
+    job, index = state.job, service.fleet.capacity.pools[pool]
+    price = service.prices().get(pool, 0)
+    rate = job.rate(pool.gpu) if job.may_be_at(pool.site) else 0.0
+    limit = job.limit_microusd_per_gpu_hour
+    if rate <= 0:
+        verdict = "not allowed"
+    elif limit is not None and price > limit:
+        verdict = f"above its limit of {show_usd(limit)}"
+    elif index.gpus < job.gpus:
+        verdict = f"too small: {index.gpus} of the {job.gpus} it wants"
+    elif index.free < job.gpus:
+        verdict = f"{index.free} of the {job.gpus} it wants are free"
+    else:
+        verdict = "has room"
+    return {
+        "site": pool.site,
+        "gpu": pool.gpu,
+        "tier": pool.tier,
+        "free": index.free,
+        "gpus": index.gpus,
+        "microusd_per_gpu_hour": price,
+        "rate": rate,
+        # What an hour of the job's reference work costs there: the number that compares old and new cards.
+        "microusd_per_work_hour": round(price * job.gpus / rate) if rate > 0 else None,
+        "verdict": verdict,
+    }

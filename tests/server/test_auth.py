@@ -1,0 +1,344 @@
+"""Every route, tried by all who may not: without a token, with another tenant's, with one that is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.testclient import TestClient
+
+from brimful.adapters.engines.local import LocalEngine
+from brimful.adapters.stores.sql import SqlStore
+from brimful.errors import BadInput, Refused
+from brimful.scheduler.cycle import Rules
+from brimful.server.app import make_app
+from brimful.server.auth import ROLES, Principal
+from brimful.server.first_token import operator_token
+from brimful.server.service import Service
+from tests.builders import a_node
+from tests.server.builders import OPERATOR, an_access, bearer
+
+SECRET = "the-red-team-knows-nothing-of-this"
+OPEN = {"/v1/health", "/v1/ready", "/console/enter", "/console/leave", "/console/{name}"}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/jobs": {"command": ["true"], "folder": "/", "tenant": "red"},
+    "/v1/jobs/{name}/move": {"site": "here"},
+    "/v1/tokens": {"name": "x", "tenant": "red", "role": "viewer"},
+}
+
+
+class House:
+    """Two tenants under one roof. Red's job carries a word that nobody else may ever see."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now_s = 1_800_000_000
+        self.store = SqlStore(f"sqlite:///{folder / 'log.db'}")
+        engine = LocalEngine(folder / "leases", [a_node(gpus=2)], site="here")
+        self.service = Service(self.store, engine, Rules(grace_s=1), clock=lambda: self.now_s)
+        self.access = an_access(self.store)
+        self.access._clock = lambda: self.now_s
+        self.app = make_app(self.service, self.access)
+        self.http = TestClient(self.app, base_url="http://127.0.0.1")
+        self.red, self.blue = bearer(self.access, "admin", "red"), bearer(self.access, "admin", "blue")
+        self.operator = bearer(self.access)
+        self.service.tick()
+        body = {"command": [SECRET], "folder": f"/{SECRET}", "name": SECRET, "gpus": 2}
+        body |= {"queue": SECRET, "budget_microusd": 1_000_000}
+        made = self.http.post("/v1/jobs", json=body, headers=self.red)
+        assert made.status_code == 201, made.text
+        self.job = made.json()["data"]["job"]
+        self.seq = self.service.fleet.seq
+
+    def close(self) -> None:
+        self.access.close()
+        self.store.close()
+
+    def ask(self, route: Route, headers: dict[str, str], *, job: str = "") -> Any:
+        path = route.path.format(name=job or self.job, node="node-0", token="0" * 16)
+        if "stream" in path:  # it would go on for ever where it is allowed; refused, it answers at once
+            path += "?after=0" if "events" in path else ""
+        return self.http.request(route.method, path, headers=headers, json=BODIES.get(route.path, {}))
+
+
+class Route(NamedTuple):
+    method: str
+    path: str
+    role: str
+
+
+def routes() -> list[Route]:
+    """All that the application has, found in the application."""
+    app = make_app(None, None)._app  # type: ignore[arg-type, attr-defined]
+    assert isinstance(app, FastAPI)
+    found = []
+    for route in _flat(app.routes):
+        if isinstance(route, APIRoute):
+            roles = [getattr(each.call, "role", None) for each in route.dependant.dependencies]
+            role = next(filter(None, roles), "viewer")
+            found += [Route(method, route.path, role) for method in sorted(route.methods or ())]
+    assert len(found) > 30
+    return found
+
+
+def _flat(given: Any) -> Iterator[Any]:
+    for route in given:
+        if hasattr(route, "original_router"):  # how FastAPI keeps a router that was included
+            yield from _flat(route.original_router.routes)
+        else:
+            yield route
+
+
+GUARDED = [route for route in routes() if route.path not in OPEN]
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    house = House(tmp_path)
+    yield house
+    house.close()
+
+
+@pytest.fixture(scope="module")
+def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """One house for all who are turned away: nothing in it may change."""
+    house = House(tmp_path_factory.mktemp("still"))
+    yield house
+    assert house.service.fleet.seq == house.seq
+    house.close()
+
+
+def test_the_open_routes_are_these_and_tell_nothing(still: House) -> None:
+    assert {route.path for route in routes()} >= OPEN
+    for path in ("/v1/health", "/v1/ready", "/console/console.css", "/console/enter", "/", "/jobs/job-1"):
+        answer = still.http.get(path)
+        assert SECRET not in answer.text
+        assert "red" not in answer.text.replace("required", "").replace("expired", "") or "css" in path
+
+
+@pytest.mark.parametrize("route", GUARDED, ids=lambda route: f"{route.method} {route.path}")
+def test_without_a_valid_token_nothing_is_told_or_done(still: House, route: Route) -> None:
+    expired = bearer(still.access, ttl_s=10)
+    revoked = bearer(still.access)
+    still.access.revoke(OPERATOR, revoked["authorization"][12:28])
+    tampered = {"authorization": still.operator["authorization"][:-1] + "-"}
+    ticket = {"authorization": f"Bearer {still.access.ticket(OPERATOR)}"}
+    still.now_s += 20
+    basic = {"authorization": still.operator["authorization"].replace("Bearer", "Basic")}
+    for headers in ({}, expired, revoked, tampered, ticket, basic, {"authorization": "Bearer x"}):
+        answer = still.ask(route, headers)
+        assert answer.status_code == 401, (headers, answer.text)
+        assert SECRET not in answer.text
+    assert still.service.fleet.seq == still.seq
+
+
+@pytest.mark.parametrize(
+    "route", [r for r in GUARDED if "stream" not in r.path], ids=lambda r: f"{r.method} {r.path}"
+)
+def test_another_tenant_sees_and_does_nothing(still: House, route: Route) -> None:
+    answer = still.ask(route, still.blue)
+    assert SECRET not in answer.text
+    if route.path != "/v1/audit":  # what it asked for itself is its own deed
+        echo = answer.text.replace("&#39;", "'").replace(f"there is no job '{still.job}'", "")
+        assert still.job not in echo
+    if "{name}" in route.path or (route.method == "POST" and route.path in BODIES):
+        assert answer.status_code in (403, 404), answer.text
+    assert still.service.fleet.seq == still.seq
+
+
+@pytest.mark.parametrize("route", GUARDED, ids=lambda r: f"{r.method} {r.path}")
+def test_a_role_below_the_one_a_route_needs_is_refused(still: House, route: Route) -> None:
+    for role in ROLES[: ROLES.index(route.role)]:
+        answer = still.ask(route, bearer(still.access, role, "red"))
+        assert answer.status_code == 403, answer.text
+        assert answer.json()["error"]["code"] == "forbidden"
+    assert still.service.fleet.seq == still.seq
+
+
+def test_another_tenants_job_and_one_that_never_was_are_not_there_in_the_same_words(still: House) -> None:
+    theirs = still.http.get(f"/v1/jobs/{still.job}", headers=still.blue)
+    nobodys = still.http.get("/v1/jobs/job-99", headers=still.blue)
+    assert theirs.status_code == nobodys.status_code == 404
+    assert theirs.text.replace(still.job, "X") == nobodys.text.replace("job-99", "X")
+
+
+def test_a_stream_of_events_shows_a_tenant_its_own(still: House) -> None:
+    for headers, sees in ((still.red, True), (still.blue, False), (still.operator, True)):
+        page = still.http.get("/v1/events", headers=headers).json()["data"]
+        assert (SECRET in str(page)) is sees
+        assert "NodeJoined" in str(page)
+        assert page["next_after"] == still.seq
+
+
+def test_a_submitter_changes_what_it_submitted_and_its_admin_all(house: House) -> None:
+    mate = bearer(house.access, "submitter", "red")
+    answer = house.http.post(f"/v1/jobs/{house.job}/cancel", headers=mate)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
+    assert house.http.post(f"/v1/jobs/{house.job}/cancel", headers=house.red).status_code == 200
+
+
+def test_nobody_gives_away_more_than_is_theirs(still: House) -> None:
+    for body in (
+        {"name": "x", "tenant": "blue", "role": "viewer"},
+        {"name": "x", "tenant": "red", "role": "operator"},
+        {"name": "x", "tenant": "*", "role": "viewer"},
+        {"name": "x", "tenant": "*", "role": "operator"},
+    ):
+        answer = still.http.post("/v1/tokens", json=body, headers=still.red)
+        assert answer.status_code in (400, 403), answer.text
+
+
+def test_a_token_is_made_used_listed_and_revoked(house: House) -> None:
+    body = {"name": "ann", "tenant": "red", "role": "viewer"}
+    made = house.http.post("/v1/tokens", json=body, headers=house.red).json()["data"]
+    ann = {"authorization": f"Bearer {made['secret']}"}
+    assert house.http.get("/v1/whoami", headers=ann).json()["data"]["name"] == "ann"
+    listed = house.http.get("/v1/tokens", headers=house.red).json()["data"]["tokens"]
+    assert [each["name"] for each in listed if each["token"] == made["token"]["token"]] == ["ann"]
+    assert made["secret"][22:] not in str(listed)
+    assert "ann" not in house.http.get("/v1/tokens", headers=house.blue).text
+
+    path = f"/v1/tokens/{made['token']['token']}/revoke"
+    assert house.http.post(path, headers=house.blue).status_code == 404
+    assert house.http.post(path, headers=house.red).status_code == 200
+    assert house.http.get("/v1/whoami", headers=ann).status_code == 401
+
+
+def test_the_database_and_the_log_hold_no_secret_of_a_token(house: House, tmp_path: Path) -> None:
+    house.access.close()
+    secret = house.operator["authorization"].rpartition("_")[2]
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or secret.encode() not in path.read_bytes()
+
+
+def test_what_is_done_and_what_is_refused_is_in_the_audit_log(house: House) -> None:
+    viewer = bearer(house.access, "viewer", "red")
+    house.http.post(f"/v1/jobs/{house.job}/cancel", headers=viewer)
+    house.http.post(f"/v1/jobs/{house.job}/cancel", headers=house.red)
+    house.access.close()
+    deeds = house.http.get("/v1/audit", headers=house.red).json()["data"]["deeds"]
+    said = [(deed["name"], deed["verb"], deed["outcome"]) for deed in reversed(deeds)]
+    assert said == [
+        ("admin of red", "job.submit", "ok"),
+        ("viewer of red", "POST denied", "forbidden"),
+        ("admin of red", "job.cancel", "ok"),
+    ]
+    assert house.http.get("/v1/audit", headers=house.blue).json()["data"]["deeds"] == []
+
+
+# -- browsers ------------------------------------------------------------------------------------------------
+
+
+def enter(house: House, who: Principal = OPERATOR) -> TestClient:
+    browser = TestClient(house.app, base_url="http://127.0.0.1:8642")
+    _, token = house.access.issue(name=who.name, tenant=who.tenant, role=who.role)
+    ticket = house.access.ticket(
+        Principal(token=token.token, name=who.name, tenant=who.tenant, role=who.role)
+    )
+    answer = browser.get(f"/console/enter?ticket={ticket}", follow_redirects=False)
+    assert answer.status_code == 303
+    again = TestClient(house.app, base_url="http://127.0.0.1:8642").get(f"/console/enter?ticket={ticket}")
+    assert (again.status_code, "used before" in again.text) == (401, True)
+    return browser
+
+
+def test_a_ticket_becomes_a_session_once_and_the_cookie_is_for_no_script(still: House) -> None:
+    browser = enter(still)
+    assert SECRET in browser.get("/").text
+    cookie = browser.get("/v1/whoami").request.headers["cookie"]
+    assert cookie.startswith("brimful_8642=brim_")
+
+
+def test_the_cookie_is_kept_from_scripts_and_other_sites(still: House) -> None:
+    browser = TestClient(still.app, base_url="http://127.0.0.1:8642")
+    form = {"token": still.operator["authorization"].removeprefix("Bearer ")}
+    answer = browser.post("/console/enter", data=form, follow_redirects=False)
+    kept = answer.headers["set-cookie"].lower()
+    assert answer.status_code == 303
+    assert "httponly" in kept
+    assert "samesite=strict" in kept
+    theirs = browser.post("/console/enter", data=form, headers={"sec-fetch-site": "cross-site"})
+    assert theirs.status_code == 403
+
+
+@pytest.mark.parametrize("route", [r for r in GUARDED if r.method == "POST"], ids=lambda r: r.path)
+def test_a_session_only_looks(still: House, route: Route) -> None:
+    assert still.http.request("GET", "/v1/whoami", cookies=None).status_code == 401
+    browser = enter(still)
+    path = route.path.format(name=still.job, node="node-0", token="0" * 16)
+    assert browser.post(path, json=BODIES.get(route.path, {})).status_code == 401
+    assert still.service.fleet.seq == still.seq
+
+
+def test_signing_out_and_revoking_the_token_end_the_session(house: House) -> None:
+    browser = enter(house)
+    browser.post("/console/leave")
+    assert "Sign in" in browser.get("/").text
+
+    browser = enter(house)
+    (newest, *_) = house.access.tokens(OPERATOR)
+    for token in house.access.tokens(OPERATOR):
+        if token.name == OPERATOR.name:
+            house.access.revoke(OPERATOR, token.token)
+    assert newest is not None
+    assert browser.get("/v1/whoami").status_code == 401
+
+
+def test_a_tenants_console_shows_that_tenant_alone(still: House) -> None:
+    blue = enter(still, Principal(token="", name="bea", tenant="blue", role="viewer"))
+    for path in ("/", "/console/live"):
+        assert SECRET not in blue.get(path).text
+        assert "red" not in blue.get(path).text.replace("red-team", "").replace("declared", "").replace(
+            "shared", ""
+        ).replace("measured", "").replace("bordered", "").replace("rendered", "")
+    assert blue.get(f"/jobs/{still.job}").status_code == 404
+
+
+# -- the first start -----------------------------------------------------------------------------------------
+
+
+def test_the_first_start_makes_one_token_and_the_next_ones_use_it(house: House, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    first = operator_token(house.access, path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert operator_token(house.access, path) == first
+    assert first.role == "operator"
+
+
+def test_a_token_that_others_could_read_is_revoked_and_replaced(house: House, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    operator_token(house.access, path)
+    leaked = path.read_text()
+    path.chmod(0o644)
+    operator_token(house.access, path)
+    assert path.read_text() != leaked
+    assert house.access.look_up(leaked) is None
+
+
+def test_a_known_token_is_good_for_a_while_when_the_database_does_not_answer(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = house.operator["authorization"].removeprefix("Bearer ")
+    assert house.access.look_up(text)
+    house.store.engine.dispose()
+    monkeypatch.setattr(house.access._store, "token", _fails)
+    assert house.access.look_up(text) is not None
+
+
+def _fails(_name: str) -> None:
+    raise Refused("the database is gone")
+
+
+def test_an_operator_is_one_for_all_tenants(still: House) -> None:
+    with pytest.raises(BadInput, match="all tenants"):
+        still.access.issue(name="x", tenant="red", role="operator")
+
+
+def test_guessing_ids_does_not_fill_memory(still: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brimful.server.auth.MAX_KNOWN", 10)
+    for i in range(30):
+        assert still.access.look_up(f"brim_{i:016x}_{'x' * 43}") is None
+    assert len(still.access._known) <= 10
