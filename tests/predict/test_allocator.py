@@ -293,7 +293,7 @@ def test_with_max_split_the_smallest_sufficient_oversize_block_goes_alone() -> N
 
 
 def test_garbage_collection_returns_the_blocks_that_waited_longest() -> None:
-    """Threshold 0.5 of 100 MiB: above 50 reserved, a miss returns large blocks of mean age or more.
+    """Half of 200 MiB allowed, half of that the threshold: above 50, a miss returns blocks of mean age on.
 
     Each search of the large pool counts one; a block notes the count when it becomes free.
     20 (count 1) and 30 (2) are new. Free the 20. Search 12 (3) takes its low end; free: noted 3.
@@ -303,7 +303,7 @@ def test_garbage_collection_returns_the_blocks_that_waited_longest() -> None:
     the 20 and the 30 go, together 50, and the 40 stays.
     40 + 60 = 100 fits.
     """
-    device = Device("per_process_memory_fraction:1.0,garbage_collection_threshold:0.5", 100 * MIB)
+    device = Device("per_process_memory_fraction:0.5,garbage_collection_threshold:0.5", 200 * MIB)
     a, b = device.malloc(20 * MIB), device.malloc(30 * MIB)
     device.free(a)
     c = device.malloc(12 * MIB)
@@ -319,8 +319,9 @@ def test_garbage_collection_returns_the_blocks_that_waited_longest() -> None:
     ]
 
 
-def test_without_a_memory_fraction_the_threshold_does_nothing() -> None:
-    device = Device("garbage_collection_threshold:0.1", GIB)
+@pytest.mark.parametrize("fraction", ["", ",per_process_memory_fraction:1.0"])
+def test_without_a_limit_the_threshold_does_nothing(fraction: str) -> None:
+    device = Device(f"garbage_collection_threshold:0.1{fraction}", GIB)
     device.free(device.malloc(200 * MIB))
     device.malloc(300 * MIB)
     assert [action for action, *_ in device.segments()] == ["segment_alloc", "segment_alloc"]

@@ -51,10 +51,13 @@ def test_a_size_between_two_named_ones_stays_undivided() -> None:
 
 
 def test_pinned_memory_and_locks_are_accepted_and_said_to_change_nothing() -> None:
-    settings = Settings.parse("pinned_use_cuda_host_register:True,release_lock_on_cudamalloc:True")
+    settings = Settings.parse(
+        "pinned_use_cuda_host_register:True,pinned_max_cached_size_mb:64,release_lock_on_cudamalloc:True"
+    )
     assert settings == Settings()
     assert [note.split()[0] for note in settings.notes] == [
         "pinned_use_cuda_host_register",
+        "pinned_max_cached_size_mb",
         "release_lock_on_cudamalloc",
     ]
 

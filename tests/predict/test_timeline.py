@@ -41,10 +41,18 @@ def test_layers_add_up_to_what_is_live_and_keep_every_peak() -> None:
 def test_many_labels_become_the_largest_and_the_rest() -> None:
     requests = [Request(MALLOC, i, 1 + i, label=f"op{i}" if i else "") for i in range(30)]
     _, layers = stack(requests)
-    assert [name for name, _ in layers] == [*(f"op{i}" for i in range(29, 29 - LAYERS, -1)), OTHERS]
+    assert {name for name, _ in layers} == {*(f"op{i}" for i in range(29, 29 - LAYERS, -1)), OTHERS}
+    assert layers[-1][0] == OTHERS
     assert sum(values[-1] for _, values in layers) == sum(range(1, 31))
     assert stack([Request(MALLOC, 1, 5)])[1] == ((UNNAMED, (5,)),)
     assert stack([]) == ((), ())
+
+
+def test_what_is_always_there_lies_below_what_comes_and_goes() -> None:
+    requests = [Request(MALLOC, 0, 5, label="weights")]
+    for key in range(1, 50):
+        requests += [Request(MALLOC, key, 500, label="activations"), Request(FREE, key)]
+    assert [name for name, _ in stack(requests)[1]] == ["weights", "activations"]
 
 
 def a_timeline(tmp_path: Path) -> Timeline:

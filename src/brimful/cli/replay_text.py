@@ -150,13 +150,24 @@ def _verdict(replayed: Replay, width: int) -> str:
         lines += [paint(f"{better.settings} {gain}:", "green")]
         lines += [f"  export PYTORCH_CUDA_ALLOC_CONF={better.settings}"]
     elif len(replayed.sweep) > 1:
-        allocated = show_bytes(replayed.peak_allocated_bytes)
         if now.out_of_memory is not None:
-            said = f"No setting helps: the tensors alone take {allocated} at the peak. Hold less at once."
+            said = _no_setting_helps(replayed)
         else:
             said = "No setting saves as much as 1 %: the memory is in tensors, not in fragments."
         lines += wrap(said, width)
     return "\n".join(lines)
+
+
+def _no_setting_helps(replayed: Replay) -> str:
+    tensors, capacity = replayed.peak_allocated_bytes, replayed.capacity_bytes or 0
+    if tensors > capacity:
+        return (
+            f"No setting helps: the tensors alone take {show_bytes(tensors)} at the peak. Hold less at once."
+        )
+    return (
+        f"None of these settings helps, though the tensors alone ({show_bytes(tensors)}) would fit: "
+        "what is in the way is fragments. Try others with --conf."
+    )
 
 
 def _notes(replayed: Replay, width: int) -> str:

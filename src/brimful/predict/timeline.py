@@ -42,7 +42,7 @@ class Timeline:
 
     title: str
     x: tuple[int, ...]  # requests made so far
-    layers: tuple[tuple[str, tuple[int, ...]], ...]  # the largest first; they add up to what is requested
+    layers: tuple[tuple[str, tuple[int, ...]], ...]  # from the bottom; they add up to what is requested
     reserved: tuple[tuple[int, int], ...] = ()  # (request, bytes)
     capacity_bytes: int | None = None
     failed_at: int | None = None  # the request that does not fit
@@ -98,6 +98,8 @@ def stack(
             most[label] = max(most[label], nbytes)
     named = [label for label, nbytes in most.most_common(LAYERS) if nbytes]
     layers = [(label, tuple(sample[label] for _, _, sample in samples.values())) for label in named]
+    # What is always there lies at the bottom, so that what comes and goes is seen on top of it.
+    layers.sort(key=lambda layer: -sum(layer[1]) / max(layer[1]))
     rest = tuple(
         sum(sample.values()) - sum(sample[label] for label in named) for _, _, sample in samples.values()
     )

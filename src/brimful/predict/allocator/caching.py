@@ -1,7 +1,7 @@
 """PyTorch's CUDA caching allocator, rule by rule.
 
 Every rule is a method that a test can break. They were found by reading c10/cuda/CUDACachingAllocator.cpp
-(2.5 to 2.13) and hold for every event of the recordings we have; docs/explanation/allocator.md says which
+(2.5 and later) and hold for every event of the recordings we have; docs/explanation/allocator.md says which
 rule is proven by recordings and which is from the source alone.
 """
 
@@ -89,7 +89,9 @@ class Allocator:
         self.other_bytes = other_bytes
         self.limit_bytes = (
             int(settings.memory_fraction * capacity_bytes)
-            if settings.memory_fraction is not None and capacity_bytes is not None
+            if settings.memory_fraction is not None
+            and settings.memory_fraction < 1
+            and capacity_bytes is not None
             else None
         )
         self.log = log
@@ -111,6 +113,7 @@ class Allocator:
         self.expandable = settings.expandable_segments  # a program may switch it while it runs
         self._max_split = 1 << 62 if settings.max_split_bytes is None else settings.max_split_bytes
         self._collects = self.limit_bytes is not None and settings.garbage_collection_threshold > 0
+        self._rounding = settings.max_non_split_rounding_bytes or settings.large_segment_bytes
         self._splits_all = settings.max_split_bytes is None
 
     # What a program can ask for.
@@ -275,7 +278,7 @@ class Allocator:
         found = blocks[i].size
         if size < self._max_split <= found:
             return None  # oversize blocks are kept whole for oversize requests
-        if size >= self._max_split and found >= size + self.settings.max_non_split_rounding_bytes:
+        if size >= self._max_split and found >= size + self._rounding:
             return None  # ... and not wasted on much smaller ones
         return free.take(i)
 

@@ -315,7 +315,7 @@ class _Walk:
 
 
 class _Owners:
-    """Whose segment an address lies in, where the events do not say (before PyTorch 2.9 or so)."""
+    """Whose segment an address lies in, where the events do not say (older versions)."""
 
     def __init__(self, segments: Sequence[Segment], state: Before) -> None:
         self.private = any(segment.owner != DEFAULT_POOL for segment in segments)

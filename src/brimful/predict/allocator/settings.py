@@ -1,7 +1,7 @@
 """The allocator's settings, in the syntax of PYTORCH_CUDA_ALLOC_CONF / PYTORCH_ALLOC_CONF.
 
-Names, ranges and defaults were read in c10/core/AllocatorConfig.{h,cpp} and c10/cuda/CUDAAllocatorConfig.cpp
-(PyTorch 2.5 to 2.13). What only touches pinned host memory or locking changes no device byte: it is
+Names, ranges and defaults were read in PyTorch 2.5 to 2.13: c10/core/AllocatorConfig and
+c10/cuda/CUDAAllocatorConfig. What only touches pinned host memory or locking changes no device byte: it is
 accepted, and said so in `notes`.
 """
 
@@ -24,14 +24,8 @@ MIN_LARGE_SEGMENT_MB = 10
 DIVISION_INTERVALS = 16
 _FIRST_INTERVAL_BIT = 20
 
-# Accepted and without effect on device bytes: pinned host memory, locks, address space.
+# Accepted and without effect on device bytes, as are all of pinned host memory (`pinned_…`).
 _NO_DEVICE_BYTES = {
-    "pinned_use_cuda_host_register": "pinned host memory",
-    "pinned_use_hip_host_register": "pinned host memory",
-    "pinned_num_register_threads": "pinned host memory",
-    "pinned_use_background_threads": "pinned host memory",
-    "pinned_reserve_segment_size_mb": "pinned host memory",
-    "pinned_free_catch_all": "pinned host memory",
     "release_lock_on_cudamalloc": "a lock",
     "release_lock_on_hipmalloc": "a lock",
     "throw_on_cudamalloc_oom": "when the error is raised, not what is held",
@@ -52,11 +46,11 @@ class Settings:
 
     expandable_segments: bool = False
     max_split_bytes: int | None = None
-    max_non_split_rounding_bytes: int = LARGE_SEGMENT
+    max_non_split_rounding_bytes: int | None = None  # None: a large segment
     garbage_collection_threshold: float = 0.0
     divisions: tuple[int, ...] = ()  # one per interval from 1 MiB up; empty: round to 512 B only
     large_segment_bytes: int = LARGE_SEGMENT
-    memory_fraction: float | None = None  # also torch.cuda.set_per_process_memory_fraction
+    memory_fraction: float | None = None  # 1 is no limit, as in newer versions of PyTorch
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @staticmethod
@@ -65,8 +59,9 @@ class Settings:
         settings = Settings()
         notes: list[str] = []
         for key, value in _pairs(conf):
-            if key in _NO_DEVICE_BYTES:
-                notes.append(f"{key} concerns {_NO_DEVICE_BYTES[key]}: device bytes do not depend on it")
+            concerns = "pinned host memory" if key.startswith("pinned_") else _NO_DEVICE_BYTES.get(key)
+            if concerns is not None:
+                notes.append(f"{key} concerns {concerns}: device bytes do not depend on it")
                 continue
             if key not in _READERS:
                 raise BadInput(f"unknown allocator option {key!r} in {conf[:120]!r}", hint=_KNOWN_HINT)
@@ -86,7 +81,7 @@ class Settings:
             parts.append("expandable_segments:True")
         if self.max_split_bytes is not None:
             parts.append(f"max_split_size_mb:{self.max_split_bytes // MIB}")
-        if self.max_non_split_rounding_bytes != LARGE_SEGMENT:
+        if self.max_non_split_rounding_bytes is not None:
             parts.append(f"max_non_split_rounding_mb:{self.max_non_split_rounding_bytes // MIB}")
         if self.garbage_collection_threshold:
             parts.append(f"garbage_collection_threshold:{self.garbage_collection_threshold:g}")
