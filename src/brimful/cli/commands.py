@@ -44,6 +44,7 @@ COMMANDS: dict[str, str] = {
     "top": "the fleet, live in the terminal",
     "console": "a link that opens the console in a browser",
     "tokens": "who may use this brimful, and what they did",
+    "market": "clear a book of bids: who wins, at what price, and why the others do not",
     "simulate": "replay a trace of jobs through the real scheduler on a virtual clock",
 }
 
@@ -63,6 +64,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "A fleet": ("up", "console", "top", "fleet", "nodes", "queues", "events", "tokens"),
     "Its jobs": ("submit", "jobs", "show", "why", "logs", "cancel", "hold", "release", "move"),
     "Keep it": ("backup", "restore", "doctor"),
+    "Money": ("market",),
     "Rehearse": ("simulate",),
 }
 

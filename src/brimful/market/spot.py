@@ -1,0 +1,207 @@
+"""A pool from tick to tick: notice before preemption, return with the old age, one billed price, drains.
+Pure.
+
+    turn(state, book) -> what changed, and the next state
+
+Clearing (auction.py) says who should hold GPUs. A running bid that should not is given notice and keeps its
+GPUs until the notice ends; if it should again by then, the notice is taken back. A winner starts when its
+GPUs are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from brimful.market.auction import Cleared, Placeable, clear
+from brimful.market.bid import Book
+
+_LEAST_RISE = 1_000  # a tenth of a cent: from nothing, a share of the price would never rise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What the operator promises."""
+
+    notice_s: int = 300
+    rise_percent: int = 1  # how much the billed price may rise in a tick
+    max_wait_s: int = 4 * 3600  # a gang that only its size keeps out starts within this
+    drain_s: int = 1800  # so long before it is due, what becomes free is kept for it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolState:
+    """What a pool remembers between ticks."""
+
+    at_s: int = 0
+    billed: int | None = None  # micro-dollars per GPU-hour
+    held: Mapping[str, int] = field(default_factory=dict)  # bid -> GPUs
+    notices: Mapping[str, int] = field(default_factory=dict)  # bid -> when its notice ends
+    blocked_s: Mapping[str, int] = field(
+        default_factory=dict
+    )  # gang -> how long it was kept out at the price
+    drain: str | None = None  # the gang that GPUs are kept for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What one tick of a pool decided."""
+
+    state: PoolState
+    cleared: Cleared
+    billed: int
+    starts: Mapping[str, int] = field(default_factory=dict)  # bid -> GPUs, from now on
+    notices: tuple[str, ...] = ()  # given notice now
+    restored: tuple[str, ...] = ()  # notice taken back
+    preempted: tuple[str, ...] = ()  # their notice is over; they wait again with their old arrival
+
+
+def billed_price(
+    previous: int | None, raw: int, *, lowest_limit: int | None, floor: int, rise_percent: int
+) -> int:
+    """One price for all who hold GPUs: falls at once, rises slowly, above no holder's limit, below no ask
+    in use.
+    """
+    price = raw
+    if previous is not None:
+        price = min(raw, previous + max(_LEAST_RISE, previous * rise_percent // 100))
+    if lowest_limit is not None:
+        price = min(price, lowest_limit)
+    return max(price, floor) if lowest_limit is None else max(price, min(floor, lowest_limit))
+
+
+def turn(
+    state: PoolState,
+    book: Book,
+    *,
+    now_s: int,
+    terms: Terms | None = None,
+    placeable: Placeable | None = None,
+) -> Turn:
+    """One tick. `book.bids` are all open bids; who is running is known from the state."""
+    terms = terms or Terms()
+    bids = {bid.bid: replace(bid, running=bid.bid in state.held) for bid in book.bids}
+    book = replace(book, bids=tuple(bids.values()))
+    held = {name: units for name, units in state.held.items() if name in bids}
+    drain = _drain(state, book, held, terms, now_s=now_s)
+    due = drain is not None and _is_due(drain, state, book, held, terms, now_s=now_s)
+    cleared = clear(book, placeable=placeable, first=drain if due else None)
+    won = {win.bid.bid: win.units for win in cleared.wins}
+
+    notices = dict(state.notices)
+    given, preempted = [], []
+    restored = [name for name in held if name in won and notices.pop(name, None) is not None]
+    for name in [name for name in held if name not in won]:
+        if name not in notices:
+            notices[name] = now_s + terms.notice_s
+            given.append(name)
+        elif now_s >= notices[name]:
+            preempted.append(name)
+            del held[name]
+    notices = {name: end_s for name, end_s in notices.items() if name in held}
+    starts = _start(book, held, won, drain=None if due else drain, now_s=now_s, state=state, terms=terms)
+    if drain in held:
+        drain = None
+    blocked = _blocked(state, cleared, now_s=now_s)
+    billed = billed_price(
+        state.billed,
+        cleared.price,
+        lowest_limit=min((bids[name].limit for name in held), default=None),
+        floor=cleared.floor,
+        rise_percent=terms.rise_percent,
+    )
+    return Turn(
+        state=PoolState(
+            at_s=now_s, billed=billed, held=held, notices=notices, blocked_s=blocked, drain=drain
+        ),
+        cleared=cleared,
+        billed=billed,
+        starts=starts,
+        notices=tuple(given),
+        restored=tuple(restored),
+        preempted=tuple(preempted),
+    )
+
+
+def _drain(state: PoolState, book: Book, held: Mapping[str, int], terms: Terms, *, now_s: int) -> str | None:
+    """The gang that GPUs are kept for: one at a time, whoever has been blocked longest."""
+    waiting = {bid.bid: bid for bid in book.bids if bid.bid not in held}
+    if state.drain in waiting:
+        return state.drain
+    late = _last_call_s(state, terms, now_s=now_s) - terms.drain_s
+    due = [name for name, seconds in state.blocked_s.items() if seconds >= late and name in waiting]
+    return min(due, key=lambda name: (-state.blocked_s[name], waiting[name].arrival), default=None)
+
+
+def _last_call_s(state: PoolState, terms: Terms, *, now_s: int) -> int:
+    """The wait after which notice must be given: two ticks early, since time is looked at only once a
+    tick.
+    """
+    return terms.max_wait_s - terms.notice_s - 2 * (now_s - state.at_s)
+
+
+def _is_due(
+    drain: str, state: PoolState, book: Book, held: Mapping[str, int], terms: Terms, *, now_s: int
+) -> bool:
+    """Enough is free already, or the bound is near and somebody must be given notice."""
+    bid = next(each for each in book.bids if each.bid == drain)
+    free = book.units - sum(held.values())
+    waited_s = state.blocked_s.get(drain, 0)
+    return bid.min_quantity <= free or waited_s >= _last_call_s(state, terms, now_s=now_s)
+
+
+def _blocked(state: PoolState, cleared: Cleared, *, now_s: int) -> dict[str, int]:
+    """How long each waiting gang has been kept out though it would pay the price; a time below it does not
+    count.
+
+    At the price counts: a gang that nobody makes room for is often the very loser that sets it.
+    """
+    since = now_s - state.at_s if state.billed is not None else 0
+    blocked: dict[str, int] = {}
+    for loss in cleared.losses:
+        name = loss.bid.bid
+        before = state.blocked_s.get(name, 0)
+        is_gang = loss.bid.min_quantity > 1 and loss.shadow_price is not None
+        if is_gang and loss.bid.limit >= cleared.price and name not in state.held:
+            blocked[name] = before + since if name in state.blocked_s else 0
+        elif before:
+            blocked[name] = before
+    for win in cleared.wins:  # a winner that waits for a notice to end is still waiting
+        if win.bid.bid in state.blocked_s and not win.bid.running:
+            blocked[win.bid.bid] = state.blocked_s[win.bid.bid] + since
+    return blocked
+
+
+def _start(
+    book: Book,
+    held: dict[str, int],
+    won: Mapping[str, int],
+    *,
+    drain: str | None,
+    now_s: int,
+    state: PoolState,
+    terms: Terms,
+) -> dict[str, int]:
+    """Give free GPUs to winners in rank order; what is kept for a gang goes only to who is gone before it
+    is due.
+    """
+    for name, units in held.items():
+        held[name] = min(units, won.get(name, units))  # an elastic bid gives back at once
+    free = book.units - sum(held.values())
+    kept = next((bid.min_quantity for bid in book.bids if bid.bid == drain), 0)
+    left_s = _last_call_s(state, terms, now_s=now_s) - state.blocked_s.get(drain or "", 0)
+    starts: dict[str, int] = {}
+    order = {win: i for i, win in enumerate(won)}
+    for bid in sorted(book.bids, key=lambda bid: order.get(bid.bid, len(order))):
+        if bid.bid not in won:
+            break
+        more = won[bid.bid] - held.get(bid.bid, 0)
+        is_gone = bid.expected_s is not None and bid.expected_s <= left_s
+        room = free if is_gone or (bid.bid in held and not drain) else max(0, free - kept)
+        units = min(more, room)
+        if units <= 0 or held.get(bid.bid, 0) + units < bid.min_quantity:
+            continue
+        held[bid.bid] = held.get(bid.bid, 0) + units
+        starts[bid.bid] = held[bid.bid]
+        free -= units
+    return starts

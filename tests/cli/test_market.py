@@ -1,0 +1,53 @@
+"""`brimful market` on files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brimful.cli.commands import BAD_INPUT, YES
+from brimful.cli.main import main
+
+BOOK = Path(__file__).resolve().parents[2] / "examples" / "book.json"
+
+
+def answer(capsys: pytest.CaptureFixture[str], *args: str, code: int = YES) -> Any:
+    assert main([*args, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_clearing_a_book_tells_price_winners_and_why_the_others_lost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = answer(capsys, "market", "clear", str(BOOK))["data"]
+    assert (data["pool"], data["price"]) == ("h100 here", 0.9)
+    assert [win["bid"] for win in data["winners"]] == ["serve", "ablation", "sweep"]
+    losers = {loss["bid"]: (loss["reason"], loss["shadow_price"]) for loss in data["losers"]}
+    assert losers["pretrain"] == ("blocked_by_size", 2.1)
+    assert losers["distil"] == ("displaced", 1.5)
+
+
+def test_the_same_book_gives_the_same_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        main(["market", "clear", str(BOOK), "--json"])
+    out = capsys.readouterr().out
+    assert out[: len(out) // 2] == out[len(out) // 2 :]
+
+
+def test_a_book_is_shown_to_people_in_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["market", "clear", str(BOOK)]) == YES
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("h100 here  $0.90 per GPU-hour")
+    assert max(map(len, lines[:-1])) <= 80
+
+
+def test_a_bad_book_is_one_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    bad = tmp_path / "book.json"
+    bad.write_text(BOOK.read_text().replace("4.0", "-4.0"))
+    error = answer(capsys, "market", "clear", str(bad), code=BAD_INPUT)["error"]
+    assert error["code"] == "bad_book"
+    assert "bid 'serve' (entry 2)" in error["problem"]
+    assert answer(capsys, "market", "clear", "no-such.json", code=BAD_INPUT)["error"]["code"] == "not_found"

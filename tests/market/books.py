@@ -1,0 +1,67 @@
+"""Random books, unit and gang, from a seed: the same seed gives the same book."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+from brimful.market.bid import Bid, Book, Step
+
+USD = 1_000_000
+
+
+def a_bid(bid: str, quantity: int = 1, *, usd: float = 2.0, low: int | None = None, **more: object) -> Bid:
+    arrival = more.pop("arrival", 0)
+    return Bid(
+        bid=bid,
+        quantity=quantity,
+        min_quantity=quantity if low is None else low,
+        limit=round(usd * USD),
+        arrival=arrival,  # type: ignore[arg-type]
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def a_book(*bids: Bid, units: int = 8, floor_usd: float = 0.01) -> Book:
+    return Book(pool="p", supply=(Step(quantity=units, ask=round(floor_usd * USD)),), bids=bids)
+
+
+def random_book(seed: int, *, unit: bool = False, small: bool = False, steps: bool = False) -> Book:
+    """Few distinct limits, so that ties are common; some bids run already, some are elastic."""
+    r = random.Random(seed)
+    units = r.randint(1, 8 if small else 24)
+    bids = []
+    for i in range(r.randint(0, 6 if small else 16)):
+        quantity = 1 if unit else r.choice((1, 1, 2, 3, 4, 6, 8, 12))
+        low = r.randint(1, quantity) if not unit and r.random() < 0.3 else quantity
+        bid = a_bid(f"b{i}", quantity, low=low, usd=r.randint(1, 12) / 4, arrival=i, running=r.random() < 0.3)
+        bids.append(bid)
+    supply = [Step(quantity=units, ask=r.choice((10_000, USD // 2, USD)))]
+    while steps and len(supply) < 3 and r.random() < 0.7:
+        last = supply[-1]
+        supply.append(
+            Step(quantity=r.randint(1, 6), ask=last.ask + r.randint(0, USD), bought=r.random() < 0.8)
+        )
+    return Book(pool=f"pool-{seed}", supply=tuple(supply), bids=tuple(bids))
+
+
+def brute_force(book: Book) -> int:
+    """The best net worth of any allocation that is allowed at all, by trying every one."""
+    best = 0
+    choices = [(0, *range(bid.min_quantity, bid.quantity + 1)) for bid in book.bids]
+    for units in product(*choices):
+        used = sum(units)
+        if used > book.units:
+            continue
+        cost, ask, left = 0, 0, used
+        for step in book.supply:
+            taken = min(step.quantity, left)
+            left -= taken
+            if taken:
+                ask = step.ask
+                cost += 100 * step.ask * taken if step.bought else 0
+        if any(n and bid.limit < ask for bid, n in zip(book.bids, units, strict=True)):
+            continue
+        worth = sum(n * book.weight(bid) for bid, n in zip(book.bids, units, strict=True))
+        best = max(best, worth - cost)
+    return best

@@ -1,0 +1,208 @@
+"""A pool from tick to tick: notice, return, the billed price, and gangs that get their turn."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import dataclass, field
+from functools import cache
+from statistics import fmean
+
+from brimful.market.bid import Bid, Book, Step
+from brimful.market.spot import PoolState, Terms, Turn, billed_price, turn
+from tests.market.books import USD, a_bid, a_book
+
+TICK_S = 120
+UNITS = 64
+FLOOR = USD  # an hour of an H100 cost at least a dollar on the best known market of this kind
+
+
+@dataclass
+class Day:
+    """What happened in a simulated pool."""
+
+    turns: list[Turn] = field(default_factory=list)
+    waits: dict[str, int] = field(default_factory=dict)  # bid -> seconds until its first start
+    sizes: dict[str, int] = field(default_factory=dict)
+    used: list[int] = field(default_factory=list)
+
+    @property
+    def preemptions(self) -> int:
+        return sum(len(each.preempted) for each in self.turns)
+
+    def wait_of_singles(self) -> float:
+        return fmean(wait for bid, wait in self.waits.items() if self.sizes[bid] == 1)
+
+
+def a_day(
+    seed: int,
+    *,
+    bonus: int = 25,
+    terms: Terms | None = None,
+    ticks: int = 300,
+    load: float = 1.2,
+    gangs: bool = True,
+    guest: Bid | None = None,
+) -> Day:
+    """Bids come and go by chance; `load` is what they ask for over what there is. Time counts only while
+    held.
+    """
+    # Two thirds of all limits lie within a fifth of each other; the wider they are apart, the less a bonus
+    # can do.
+    r = random.Random(seed)
+    state, day = PoolState(), Day()
+    bids: dict[str, Bid] = {}
+    left: dict[str, int] = {}
+    came: dict[str, int] = {}
+    hold = 30
+    sizes = (1, 1, 1, 1, 2, 2, 4, 8) if gangs else (1,)
+    rate = load * UNITS / (fmean(sizes) * hold)
+    for n in range(ticks):
+        for k in range(_poisson(r, rate)):
+            name = f"b{n}.{k}"
+            size = r.choice(sizes)
+            bids[name] = a_bid(name, size, usd=r.lognormvariate(0.5, 0.2), arrival=len(came))
+            left[name] = 1 + round(r.expovariate(1 / hold))
+            came[name], day.sizes[name] = n, size
+        if guest is not None and n == ticks // 4:
+            bids[guest.bid], left[guest.bid], came[guest.bid] = guest, 30, n
+            day.sizes[guest.bid] = guest.quantity
+        book = Book(
+            pool="p",
+            supply=(Step(quantity=UNITS, ask=FLOOR),),
+            bids=tuple(bids.values()),
+            bonus_percent=bonus,
+        )
+        done = turn(state, book, now_s=n * TICK_S, terms=terms)
+        _check(done, book)
+        state = done.state
+        day.turns.append(done)
+        day.used.append(sum(state.held.values()))
+        for name in state.held:
+            day.waits.setdefault(name, (n - came[name]) * TICK_S)
+            left[name] -= 1
+            if left[name] <= 0:
+                del bids[name]
+    for name in bids:  # who never started has waited at least until now
+        if name not in state.held:
+            day.waits.setdefault(name, (ticks - came[name]) * TICK_S)
+    return day
+
+
+def _check(done: Turn, book: Book) -> None:
+    limits = {bid.bid: bid.limit for bid in book.bids}
+    sizes = {bid.bid: bid for bid in book.bids}
+    held = done.state.held
+    assert sum(held.values()) <= book.units
+    assert all(done.billed <= limits[name] for name in held)
+    assert done.billed >= book.supply[0].ask
+    assert all(sizes[name].min_quantity <= units <= sizes[name].quantity for name, units in held.items())
+    assert set(done.state.notices) <= set(held)
+
+
+def _poisson(r: random.Random, mean: float) -> int:
+    count, total = 0, r.expovariate(1.0)
+    while total < mean:
+        count, total = count + 1, total + r.expovariate(1.0)
+    return count
+
+
+@cache
+def days(bonus: int) -> list[Day]:
+    return [a_day(seed, bonus=bonus) for seed in range(2)]
+
+
+def test_the_incumbent_bonus_saves_a_third_of_the_preemptions_at_equal_fill() -> None:
+    without, with_it = (sum(day.preemptions for day in days(bonus)) for bonus in (0, 25))
+    fill = [fmean(fmean(day.used) for day in days(bonus)) / UNITS for bonus in (0, 25)]
+    assert with_it <= 0.65 * without
+    assert abs(fill[0] - fill[1]) < 0.01
+
+
+def moves(prices: list[int]) -> int:
+    return sum(abs(b - a) > 0.1 * a for a, b in itertools.pairwise(prices))
+
+
+def test_the_billed_price_jumps_at_most_a_tenth_as_often_as_the_clearing_price() -> None:
+    raw = billed = 0
+    for seed in range(3):
+        turns = a_day(seed, load=1.0, ticks=420).turns[120:]  # the pool begins empty; leave that out
+        raw += moves([each.cleared.price for each in turns])
+        billed += moves([each.billed for each in turns])
+    assert raw > 50
+    assert billed <= raw / 10, (raw, billed)
+
+
+def test_a_gang_of_half_the_pool_starts_in_time_and_the_small_ones_hardly_wait_longer() -> None:
+    terms, never = Terms(max_wait_s=2 * 3600), Terms(max_wait_s=10**9)
+    gang = a_bid("gang", UNITS // 2, usd=1.6, arrival=10**6)
+    late, waits, usual = 0, [], []
+    for seed in (0, 1):
+        with_it = a_day(seed, terms=terms, guest=gang, ticks=240)
+        could_not_pay_s = TICK_S * sum(
+            loss.bid.bid == "gang" and loss.bid.limit < each.cleared.price
+            for each in with_it.turns
+            for loss in each.cleared.losses
+        )
+        assert with_it.waits["gang"] <= terms.max_wait_s + could_not_pay_s
+        without = a_day(seed, terms=never, guest=gang, ticks=240)
+        late += without.waits["gang"] > 2 * terms.max_wait_s
+        waits.append(with_it.wait_of_singles())
+        usual.append(without.wait_of_singles())
+    assert late == 2  # without the reservation it would still be waiting
+    assert fmean(waits) <= 2 * fmean(usual), (waits, usual)
+
+
+def test_a_victim_has_its_notice_and_returns_with_its_old_age() -> None:
+    low, high = a_bid("low", 8, usd=1, arrival=1), a_bid("high", 8, usd=3, arrival=2)
+    one = turn(PoolState(), a_book(low), now_s=0)
+    assert one.starts == {"low": 8}
+    two = turn(one.state, a_book(low, high), now_s=120)
+    assert (two.notices, two.starts, two.state.notices) == (("low",), {}, {"low": 420})
+    three = turn(two.state, a_book(low, high), now_s=300)
+    assert three.preempted == ()
+    four = turn(three.state, a_book(low, high), now_s=420)
+    assert (four.preempted, four.starts) == (("low",), {"high": 8})
+    five = turn(four.state, a_book(low), now_s=540)  # the other has ended; `low` never left the book
+    assert five.starts == {"low": 8}
+
+
+def test_a_notice_is_taken_back_when_the_price_falls() -> None:
+    low, high = a_bid("low", 8, usd=1, arrival=1), a_bid("high", 8, usd=3, arrival=2)
+    state = turn(PoolState(), a_book(low), now_s=0).state
+    state = turn(state, a_book(low, high), now_s=120).state
+    back = turn(state, a_book(low), now_s=240)
+    assert (back.restored, back.state.notices, back.state.held) == (("low",), {}, {"low": 8})
+
+
+def test_nobody_pays_above_their_limit_while_on_notice() -> None:
+    low, high = a_bid("low", 4, usd=1), a_bid("high", 8, usd=3, arrival=1)
+    state = turn(PoolState(), a_book(low), now_s=0).state
+    done = turn(state, a_book(low, high, a_bid("other", 8, usd=2.5, arrival=2)), now_s=120)
+    assert done.cleared.price == 2_500_000
+    assert done.billed <= USD
+
+
+def test_what_is_kept_for_a_gang_goes_to_who_is_gone_in_time() -> None:
+    terms = Terms(max_wait_s=3600, drain_s=1800)
+    gang = a_bid("gang", 8, usd=2, arrival=1)
+    a, b = (
+        a_bid("a", 4, usd=3),
+        a_bid("b", 4, usd=1.5),
+    )  # together worth more than the gang, and `b` offers less
+    state = turn(PoolState(), a_book(a, b, gang), now_s=0, terms=terms).state
+    for now_s in range(120, 1800, 120):
+        state = turn(state, a_book(a, b, gang), now_s=now_s, terms=terms).state
+    assert state.drain == "gang"
+    long, short = a_bid("long", 2, usd=3, arrival=3), a_bid("short", 2, usd=3, arrival=4, expected_s=600)
+    done = turn(state, a_book(a, gang, long, short), now_s=1800, terms=terms)
+    assert done.starts == {"short": 2}
+
+
+def test_the_billed_price_falls_at_once_and_rises_slowly() -> None:
+    def bill(previous: int, raw: int, lowest: int = 10 * USD) -> int:
+        return billed_price(previous, raw, lowest_limit=lowest, floor=10_000, rise_percent=1)
+
+    assert bill(2 * USD, USD) == USD
+    assert bill(USD, 2 * USD) == 1_010_000
+    assert bill(USD, 2 * USD, lowest=USD // 2) == USD // 2
