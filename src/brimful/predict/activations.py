@@ -70,43 +70,77 @@ def _norms(model: Model, training: Training) -> int:
         return inputs * (r * d + 2 * FP32_BYTES)
     if training.compiled:
         return inputs * (r * d + FP32_BYTES)
-    scaled = h * d if training.tuning == "full" else 0
+    value = FP32_BYTES if training.framework.norm_value_fp32 else h
+    scaled = value * d if training.tuning == "full" else 0
     return inputs * (FP32_BYTES * d + FP32_BYTES) + model.norms * scaled
 
 
 def _attention(model: Model, training: Training) -> int:
-    d, h = model.width, number_bytes(training)
+    d, h, code = model.width, number_bytes(training), training.framework
     q, k = model.query_width, model.kv_width
-    keeps_inputs = training.tuning == "full" or training.frozen_bits > 0
     # the norm's output; BERT's three projections each make a cast of their own
     total = (3 if model.encoder and training.half and training.casts == "autocast" else 1) * h * d
-    if not keeps_inputs:
+    if not _keeps_inputs(training):
         total = 0
-    total += h * (q + 2 * k)
-    if model.rotary and not training.compiled and k == q:
+    held = q if code.repeats_keys and not training.compiled else k
+    total += h * (q + 2 * held)
+    if model.rotary and not training.compiled and k == q and code.fused_qkv:
         total += h * (q + k)  # the turned q and k are new, and v holds on to the fused buffer they came from
     total += h * q  # the result
-    if training.attention == "math":
+    if code.copies_attention and not training.compiled and _keeps_inputs(training):
+        total += h * q
+    if written_out(model, training):
         return total + _scores(model, training)
     return total + FP32_BYTES * model.heads
+
+
+def _keeps_inputs(training: Training) -> bool:
+    """Whether a linear layer needs its input again: for its weight's gradient, or as a 4-bit library does."""
+    return training.tuning == "full" or (training.frozen_bits > 0 and training.framework.quantized_inputs > 0)
+
+
+def written_out(model: Model, training: Training) -> bool:
+    """Whether the score of each pair of tokens is in memory."""
+    capped = model.capped and training.framework.caps_scores and not training.compiled
+    return training.attention == "math" or capped
 
 
 def _scores(model: Model, training: Training) -> int:
     """Bytes a token for the score matrix of plain attention.
 
     Softmax runs in fp32 under autocast and keeps its output; dropout adds a mask and a new tensor; the
-    matmul with the values keeps what it reads, cast to h.
+    matmul with the values keeps what it reads, cast to h. Before PyTorch 1.11 softmax kept its input too, for
+    nothing (pytorch/pytorch issue 64000). A soft cap runs in h, keeps its tanh, and asks for
+    the softmax in fp32.
     """
     h, dropped = number_bytes(training), model.attention_dropout > 0
-    softmax = FP32_BYTES if training.casts == "autocast" else h
+    softmax = FP32_BYTES if training.casts == "autocast" or model.capped else h
     read = h if dropped or softmax != h else 0
-    each = softmax + read + (MASK_BYTES if dropped else 0)
+    each = softmax + read + (MASK_BYTES if dropped else 0) + (h if model.capped else 0)
+    if training.softmax_keeps_input:
+        each += softmax
     return each * model.heads * training.sequence_tokens
+
+
+def quantized_inputs_bytes(model: Model, training: Training) -> int:
+    """Inputs of 4-bit layers that the last micro-step left behind, on one GPU.
+
+    A library that hangs them on the graph's nodes, outside what autograd frees, keeps them until the graph
+    goes; a loop that still holds the last step's logits holds that graph. One buffer for layers that read the
+    same: q, k and v; the output matrix; the MLP's first; its last; the vocabulary's.
+    """
+    copies = training.framework.quantized_inputs - 1
+    if not training.frozen_bits or copies < 1 or training.checkpointing != "none":
+        return 0
+    reads = 1 if model.parallel and model.norms == 1 else 2
+    layer = reads * model.width + model.query_width + model.mlp_width
+    each = -(-model.layers // training.pipeline) * layer + model.width
+    return copies * number_bytes(training) * training.micro_tokens * each // training.tensor
 
 
 def _mlp(model: Model, training: Training) -> int:
     d, m, h = model.width, model.mlp_width, number_bytes(training)
-    keeps_inputs = training.tuning == "full" or training.frozen_bits > 0
+    keeps_inputs = _keeps_inputs(training)
     inputs = h * (d + m) if keeps_inputs else 0
     if model.parallel and keeps_inputs and model.norms == 1:
         inputs -= h * d  # attention reads the same norm output
@@ -129,24 +163,42 @@ def _adapter(model: Model, training: Training) -> int:
     if training.tuning == "adapter":
         # one tensor of the layer's width, as it comes, unless every linear layer is scaled
         each = number_bytes(training)
-        return _scaled_outputs(model, each) if training.targets >= 7 else each * model.width
+        return _scaled_outputs(model, training) if training.targets >= 7 else each * model.width
+    return _lora(model, training)
+
+
+def _lora(model: Model, training: Training) -> int:
+    """LoRA keeps each adapted layer's input, in its own format and after a dropout of its own.
+
+    Up to four of the seven linear layers are attention's; the last of the MLP reads m numbers. Where code
+    shares, q, k and v have one input together. LoRA's own output is kept where it is copied into the places
+    of q and v in a wider buffer.
+    """
+    code, targets = training.framework, min(training.targets, 7)
     h = FP32_BYTES if training.adapter_dtype == "float32" else number_bytes(training)
-    # LoRA keeps each adapted layer's input, in its own format and after a dropout of its own. Up to four of
-    # the seven linear layers are attention's; the last of the MLP reads m numbers.
-    wide = max(0, training.targets - 4) / 3
-    inputs = min(training.targets, 4) * model.width + wide * (2 * model.width + model.mlp_width)
+    wide = max(0, targets - 4) / 3
     # PEFT, which trains fp32 adapters, has no dropout unless asked; other code mostly has a little
-    mask = 0 if training.adapter_dtype == "float32" else MASK_BYTES
-    return round(inputs * (h + mask)) + training.targets * training.rank * h
+    dropped = training.adapter_dtype != "float32" if code.lora_dropout is None else code.lora_dropout
+    reads = 2 if model.gated and (dropped or not code.lora_shares_inputs) else 1
+    attention: float = min(targets, 4)
+    if code.lora_shares_inputs:
+        attention = 1 + (1 if targets >= 4 else 0)
+    inputs = attention * model.width + wide * (reads * model.width + model.mlp_width)
+    padded = h * (model.query_width + model.kv_width) if code.lora_pads and targets == 2 else 0
+    mask = MASK_BYTES if dropped else 0
+    return round(inputs * (h + mask)) + targets * training.rank * h + padded
 
 
-def _scaled_outputs(model: Model, h: int) -> int:
+def _scaled_outputs(model: Model, training: Training) -> int:
     """A trained scale behind every linear layer needs that layer's output (Adapter v2, IA3).
 
     Its norms are trained as well and keep their normalized value.
     """
+    h = number_bytes(training)
     mlp = (2 if model.gated else 1) * model.mlp_width + model.width
     norms = model.norms * model.width if model.norm == "rms" else 0
+    if training.framework.norm_value_fp32:
+        norms = norms * FP32_BYTES // h
     return h * (model.query_width + 2 * model.kv_width + model.width + mlp + norms + model.width)
 
 
@@ -159,6 +211,8 @@ def ends_bytes(model: Model, training: Training) -> int:
 def kept_items(model: Model, training: Training) -> list[Item]:
     """Activations alive at the end of the forward pass."""
     layers = -(-model.layers // training.pipeline)
+    if training.tuning == "adapter" and training.targets < 7:
+        layers = max(1, layers - training.framework.adapter_first_layer)
     # A pipeline stage holds the activations of as many micro-batches as there are stages behind it.
     held = layers * (training.pipeline if training.pipeline > 1 else 1)
     ends = Item("activations: ends", ends_bytes(model, training), "final norm, token ids")
@@ -173,7 +227,7 @@ def kept_items(model: Model, training: Training) -> list[Item]:
     whys = {
         "norms": "the norms' inputs" + (" in fp32" if training.casts == "autocast" else ""),
         "attention": "norm output, q k v and result"
-        + (", and the score matrix" if training.attention == "math" else ""),
+        + (", and the score matrix" if written_out(model, training) else ""),
         "MLP": f"its input, and {model.mlp_width} wide in between",
         "dropout masks": "one byte for each number dropped or kept",
         "adapter": "inputs of the adapted layers",
@@ -209,7 +263,7 @@ def layer_backward_bytes(model: Model, training: Training) -> int:
         )
     again = sum(layer_bytes(model, training).values()) if training.checkpointing != "none" else 0
     mlp = gradients + weight
-    if training.attention == "math":
+    if written_out(model, training):
         # the scores' gradient on both sides of softmax, while attention itself runs backward
         each = FP32_BYTES if training.casts == "autocast" else h
         mlp = max(mlp, 2 * each * n * model.heads * training.sequence_tokens)
@@ -230,21 +284,28 @@ def logits_bytes_per_number(training: Training) -> dict[str, float]:
                      a gradient for them although nobody uses it
     Compiled, pure 16-bit: the model's graph ends with fp32 logits; logits 4, log-softmax 4, gradient 4
     Output matmul:   logits h, their gradient h
-    In chunks:       every chunk's logits wait in h for the backward pass, eager also their log-softmax;
-                     compiled code holds one chunk in fp32
+    In chunks:       every chunk's logits wait in h for the backward pass, eager also their log-softmax (4, or
+                     h where the loss runs in the logits' format); compiled code makes the gradient of a
+                     chunk in h as it frees that chunk's logits
     """
     h = number_bytes(training)
     copy = FP32_BYTES if training.half else 0
     if training.fused_loss:
         return {"forward": 0, "backward": 0, "output": 0, "after": 0}
     if training.loss_chunks > 1:
-        each = h + FP32_BYTES / training.loss_chunks if training.compiled else 2 * h
+        softmax = FP32_BYTES if training.half and training.framework.fp32_loss else h
+        each = h + (h / training.loss_chunks if training.compiled else softmax)
+        if training.tuning == "adapter" and training.targets >= 7 and training.framework.scales_output:
+            each += h  # what a trained scale behind the output projection reads
         return {"forward": each, "backward": each, "output": each, "after": 0}
     if training.compiled and training.loss_compiled and training.casts != "none":
         return {"forward": 2 * h, "backward": 3 * h, "output": 2 * h, "after": h}
     if training.compiled and training.loss_compiled:
         return {"forward": 2 * FP32_BYTES, "backward": 3 * FP32_BYTES, "output": 2 * h, "after": 0}
-    logits = 2 * h if not training.half else h if training.casts == "autocast" else FP32_BYTES
+    if training.casts != "autocast" and training.half and not training.framework.fp32_loss:
+        return {"forward": 3 * h, "backward": 4 * h, "output": 2 * h, "after": h}
+    upcast = training.casts != "autocast" and training.framework.fp32_logits
+    logits = 2 * h if not training.half else FP32_BYTES if upcast else h
     return {
         "forward": 2 * h + copy + FP32_BYTES,
         "backward": logits + 3 * FP32_BYTES,

@@ -94,6 +94,8 @@ def estimate(
     `widen` is the part by which each interval grows at both ends, where the input was partly guessed.
     """
     assert other_bytes >= 0
+    if model.tied and not training.framework.ties:
+        model = replace(model, tied=False)
     memory = peak_memory(model, training, gpu, other_bytes=other_bytes)
     speed = predict_speed(model, training, gpu)
     return Estimate(

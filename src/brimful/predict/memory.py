@@ -21,6 +21,7 @@ from brimful.predict.activations import (
     layer_bytes,
     logits_bytes_per_number,
     number_bytes,
+    quantized_inputs_bytes,
 )
 from brimful.predict.count import output_parameters
 from brimful.predict.overhead import (
@@ -35,13 +36,14 @@ from brimful.predict.states import (
     adapter_bytes,
     bucket_bytes,
     cast_bytes,
+    dequantized_bytes,
     dtype_bytes,
     fixed_items,
     gathered_bytes,
     gradient_bytes,
-    loading_bytes,
     optimizer_bytes,
     reduce_bytes,
+    waiting_bytes,
     weights_bytes,
 )
 from brimful.specs.estimate import Interval, Item, Memory
@@ -53,7 +55,6 @@ from brimful.specs.training import Training
 # Frozen models are less certain: a run seldom says which layers its adapter touches. Published runs lie
 # within in 6 of 7 cases (trained in full) and 32 of 38 (frozen).
 _TRAINED_FRAC, _FROZEN_FRAC = (0.05, 0.12), (0.20, 0.25)
-_LOADING_FRAC = 0.02  # of the weights, where loading them is the peak
 
 OPTIMIZER_STEP = "optimizer step"
 
@@ -67,6 +68,8 @@ class _Moment:
     logits: int
     temporary: int
     why: str  # of the temporaries
+    casts: int = 0
+    left: int = 0  # behind by the last micro-step
     alive: bool = True  # whether activations, casts and gathered weights are held
 
 
@@ -76,12 +79,12 @@ class _Held:
 
     weights: int  # and adapter and DDP buckets
     state: int
-    passing: int  # casts and gathered weights: only while activations are alive
+    gathered: int  # weights: only while activations are alive
     scratch: int
     kept: int
 
     def bytes_at(self, moment: _Moment, *, has_state: bool) -> int:
-        alive = self.passing + self.kept if moment.alive else 0
+        alive = self.gathered + self.kept + moment.casts + moment.left if moment.alive else 0
         state = self.state if has_state else 0
         return self.weights + state + self.scratch + alive + self.moving_at(moment, kept=0) + moment.gradients
 
@@ -99,7 +102,7 @@ def peak_memory(model: Model, training: Training, gpu: Gpu, *, other_bytes: int)
         + adapter_bytes(model, training)
         + bucket_bytes(model, training),
         state=optimizer_bytes(model, training),
-        passing=cast_bytes(model, training) + gathered_bytes(model, training),
+        gathered=gathered_bytes(model, training),
         scratch=workspace_bytes(gpu),
         kept=sum(item.bytes for item in kept),
     )
@@ -111,24 +114,15 @@ def peak_memory(model: Model, training: Training, gpu: Gpu, *, other_bytes: int)
         ((held.bytes_at(each, has_state=each.name == OPTIMIZER_STEP), each) for each in moments),
         key=lambda pair: pair[0],
     )
-    loading = loading_bytes(model, training)
-    peak_bytes = max(steady_bytes, loading)  # the first step holds no more than a steady one
     # The allocator's cache is left over from every moment of the step, not from the peak alone.
     moving = max(held.moving_at(moment) for moment in moments)
     reserve = _Reserve.of(model, training, moving, gathered_bytes(model, training))
     shares = _TRAINED_FRAC if training.tuning == "full" else _FROZEN_FRAC
     allocated = _allocated(steady_bytes, held.moving_at(steady), shares)
-    if loading == peak_bytes:
-        allocated = _allocated(loading, loading, (_LOADING_FRAC, _LOADING_FRAC))
     reserved = reserve.over(allocated)
     first_reserved = reserve.over(_allocated(first_bytes, held.moving_at(first), shares))
     context = context_bytes(gpu, gpus=training.gpus)
-    if loading == peak_bytes:
-        items = [Item("weights, whole", loading, "each GPU loads the model before it is cut into shards")]
-        peak_at = "loading, before the first step"
-    else:
-        items = _items(model, training, gpu, kept, steady)
-        peak_at = f"{steady.name}, every step"
+    items = _items(model, training, gpu, kept, steady)
     items += [
         Item(
             "allocator cache",
@@ -144,7 +138,7 @@ def peak_memory(model: Model, training: Training, gpu: Gpu, *, other_bytes: int)
         device_bytes=_device(reserved, context, other_bytes),
         first_step_bytes=_device(first_reserved, context, other_bytes),
         items=tuple(item for item in items if item.bytes),
-        peak_at=peak_at,
+        peak_at=f"{steady.name}, every step",
     )
 
 
@@ -154,12 +148,15 @@ def _items(model: Model, training: Training, gpu: Gpu, kept: list[Item], moment:
     items.append(Item("DDP buckets", bucket_bytes(model, training), "a second copy of the gradients"))
     if moment.alive:
         items += [
-            Item("weight casts", cast_bytes(model, training), f"autocast's {training.dtype} copies"),
+            Item("weight casts", moment.casts, f"autocast's {training.dtype} copies"),
             Item("gathered weights", gathered_bytes(model, training), "two layers and the tables, whole"),
         ]
     items.append(Item("workspaces", workspace_bytes(gpu), "cuBLAS scratch"))
     if moment.alive:
         items += kept
+        items.append(
+            Item("activations: last step", moment.left, "4-bit layers' inputs, freed with the step's graph")
+        )
     items += [
         Item("logits and loss", moment.logits, _logits_why(model, training, moment.name)),
         Item("temporaries", moment.temporary, moment.why),
@@ -173,21 +170,32 @@ def _moments(model: Model, training: Training) -> list[_Moment]:
     numbers = 0 if model.classes is not None else training.micro_tokens * model.vocab // training.tensor
     logits = {name: round(each * numbers) for name, each in per_number.items()}
     every = gradient_bytes(model, training)
-    # Gradients of earlier micro-steps wait to be added to; without accumulation there are none yet.
-    waiting = every if training.accumulation > 1 or training.keeps_gradients else 0
+    waiting = waiting_bytes(model, training)
+    forward = cast_bytes(model, training, forward=True)
+    going_back = cast_bytes(model, training, forward=False)
     head = _head_gradient_bytes(model, training)
+    wide = dequantized_bytes(model, training)
     again = " and its activations made again" if training.checkpointing != "none" else ""
     layer = layer_backward_bytes(model, training) + reduce_bytes(model, training)
     first_layer = sum(layer_bytes(model, training).values())
     return [
-        _Moment("end of the forward pass", waiting, logits["forward"], 0, ""),
-        _Moment("start of the backward pass", waiting, logits["backward"], 0, ""),
+        _Moment(
+            "end of the forward pass",
+            waiting,
+            logits["forward"],
+            wide,
+            "the 4-bit output matrix in 16 bits",
+            casts=forward,
+            left=quantized_inputs_bytes(model, training),
+        ),
+        _Moment("start of the backward pass", waiting, logits["backward"], 0, "", casts=going_back),
         _Moment(
             "gradient of the output matrix",
             waiting,
             logits["output"],
-            head,
-            "gradient of the vocabulary table before it is added",
+            head + wide,
+            "gradient of the vocabulary table before it is added" if head else "4-bit output matrix in 16 bits",
+            casts=going_back,
         ),
         _Moment(
             "backward pass of the last layer",
@@ -195,10 +203,11 @@ def _moments(model: Model, training: Training) -> list[_Moment]:
             logits["after"],
             layer,
             f"one layer's gradients{again}",
+            casts=going_back,
         ),
         _Moment(
             "end of the backward pass",
-            every,
+            max(every, waiting),
             logits["after"],
             _tied_bytes(model, training) + first_layer,
             "first layer, and the tied table's gradients",

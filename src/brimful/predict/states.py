@@ -23,6 +23,8 @@ _DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 # Bytes of a frozen weight in blocks of 64 with one fp32 scale each; int8 with a scale for every row.
 _FROZEN_BYTES = {4: 0.5 + 4 / 64, 8: 1.0}
+# The scales in 8 bits, in blocks of 256 with one fp32 scale each. Source: QLoRA, arXiv:2305.14314, section 3.
+_DOUBLE_QUANTIZED_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 # Two bytes of state, and an fp32 scale for every block of 256, of each 8-bit Adam number.
 _ADAM8BIT_BYTES = 2 * (1 + 4 / 256)
 
@@ -38,7 +40,8 @@ def trained_parameters(model: Model, training: Training) -> int:
     d, q, k, m = model.width, model.query_width, model.kv_width, model.mlp_width
     # queries, values, keys, output, then the MLP's: the order in which people add them
     sides = [d + q, d + k, d + k, q + d, *([d + m] * (3 if model.gated else 2))]
-    return model.layers * training.rank * sum(sides[: training.targets])
+    head = d + model.vocab if training.targets > 7 else 0
+    return training.rank * (model.layers * sum(sides[: training.targets]) + head)
 
 
 def _split(training: Training, *, from_stage: int) -> int:
@@ -48,6 +51,12 @@ def _split(training: Training, *, from_stage: int) -> int:
     return spread * training.tensor * training.pipeline
 
 
+def frozen_bytes(training: Training) -> float:
+    """Bytes of a quantized weight, with its share of the scales."""
+    double = training.double_quantized or training.framework.double_quantizes
+    return _DOUBLE_QUANTIZED_BYTES if double and training.frozen_bits == 4 else _FROZEN_BYTES[training.frozen_bits]
+
+
 def weights_bytes(model: Model, training: Training) -> int:
     count, each = parameters(model), dtype_bytes(training.weights_dtype)
     split = _split(training, from_stage=3)
@@ -55,7 +64,9 @@ def weights_bytes(model: Model, training: Training) -> int:
         return 0
     if training.frozen_bits:
         frozen = model.layers * layer_matmul_parameters(model)
-        whole = _FROZEN_BYTES[training.frozen_bits] * frozen + each * (count - frozen)
+        if training.framework.quantizes_output and not model.tied:
+            frozen += output_parameters(model)
+        whole = frozen_bytes(training) * frozen + each * (count - frozen)
         return round(whole / split)
     return each * count // split
 
@@ -91,12 +102,17 @@ def optimizer_bytes(model: Model, training: Training) -> int:
     return round(per_number * count / _split(training, from_stage=1))
 
 
-def cast_bytes(model: Model, training: Training) -> int:
-    """Autocast's 16-bit copies of every matmul weight, alive from forward until their backward pass."""
+def cast_bytes(model: Model, training: Training, *, forward: bool) -> int:
+    """Autocast's 16-bit copies of every matmul weight, alive from forward until their backward pass.
+
+    Checkpointed layers give theirs up, but not before the forward pass ends: autocast's cache holds each copy
+    until its context is left. Going back, the layer that is made again has its own.
+    Source: PyTorch, aten/src/ATen/autocast_mode.cpp, cached_cast and clear_cache.
+    """
     if not training.half or training.casts != "autocast" or training.frozen_bits:
         return 0
     layers = matmul_parameters(model)
-    if training.checkpointing == "full":
+    if training.checkpointing == "full" and not forward:
         layers = 2 * layer_matmul_parameters(model) + output_parameters(model)
     return 2 * layers // (training.tensor * training.pipeline)
 
@@ -107,7 +123,7 @@ def gathered_bytes(model: Model, training: Training) -> int:
         return 0
     each: float = dtype_bytes(training.dtype)
     layer = layer_matmul_parameters(model) * (
-        _FROZEN_BYTES[training.frozen_bits] if training.frozen_bits else each
+        frozen_bytes(training) if training.frozen_bits else each
     )
     tables = model.vocab * model.width * (1 if model.tied else 2) * each
     return round((2 * layer + tables) / training.tensor)
@@ -125,16 +141,28 @@ def reduce_bytes(model: Model, training: Training) -> int:
     return 0
 
 
-def loading_bytes(model: Model, training: Training) -> int:
-    """What a GPU holds while a model that it loaded whole is cut into shards.
+def waiting_bytes(model: Model, training: Training) -> int:
+    """Gradients of earlier micro-steps, waiting to be added to; none without accumulation.
 
-    Formula: W · (1 + 1.5/n) for n shards. Source: two published runs, n = 2 and 4, agree within 1 %
-    (LitGPT resource tables, LoRA with FSDP): the peak does not depend on the batch.
+    Sharded, they wait in shards, unless the framework leaves out the reduction until the last micro-step
+    (FSDP's `no_sync`). Then each GPU holds them whole, and for a flat parameter's frozen parts too, as the
+    gradient of a view covers all of what it is a view of.
+    Source: PyTorch, torch/distributed/fsdp: FullyShardedDataParallel.no_sync, FlatParamHandle's views.
     """
-    if not training.loads_whole or training.sharding != "zero3":
+    if training.keeps_gradients:
+        return gradient_bytes(model, training)
+    if training.accumulation == 1:
         return 0
-    whole = dtype_bytes(training.weights_dtype) * parameters(model)
-    return round(whole * (1 + 1.5 / training.shards))
+    if training.sharding == "zero3" and training.framework.whole_gradients:
+        return dtype_bytes(training.weights_dtype) * parameters(model) // training.tensor
+    return gradient_bytes(model, training)
+
+
+def dequantized_bytes(model: Model, training: Training) -> int:
+    """16-bit copies of the output projection while its 4-bit form is multiplied by."""
+    if not training.frozen_bits or not training.framework.quantizes_output:
+        return 0
+    return training.framework.dequantized_copies * 2 * output_parameters(model)
 
 
 def fixed_items(model: Model, training: Training, *, gradients: int) -> list[Item]:

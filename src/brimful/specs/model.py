@@ -38,6 +38,7 @@ class Model:
     parallel: bool = False  # attention and MLP read the same input and are added together
     rotary: bool = False
     attention_dropout: float = 0.0
+    capped: bool = False  # attention scores are soft-capped by a tanh
     encoder: bool = False  # not causal; norms after each part; a norm on the embedding
     segments: int = 0  # rows of BERT's segment table
     classes: int | None = None  # a classifier on the first token instead of a vocabulary at the end

@@ -40,7 +40,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": {**_LLAMA, "qkv_bias": True},
     "qwen3": {**_LLAMA, "qk_norm": True},
     "gemma": {**_LLAMA, "tied": True},
-    "gemma2": {**_LLAMA, "tied": True, "norms": 4},
+    "gemma2": {**_LLAMA, "tied": True, "norms": 4, "capped": True},
     "gemma3_text": {**_LLAMA, "tied": True, "norms": 4, "qk_norm": True},
     "bert": {**_GPT2, "encoder": True, "segments": 2},
 }  # fmt: skip

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from brimful.specs.framework import PLAIN, Framework
+
 Dtype = Literal["float32", "bfloat16", "float16"]
 # How 16-bit numbers come about: autocast casts weights op by op and the residual stream stays fp32; a
 # sharded run may cast weights as it gathers them; or the weights are 16-bit themselves.
@@ -52,23 +54,25 @@ class Training:
     state_dtype: Dtype | None = None  # None: as the weights
     master_weights: bool = False  # an fp32 copy of 16-bit weights besides
     keeps_gradients: bool = False  # zeroed and not dropped after a step, as before PyTorch 2.0
+    softmax_keeps_input: bool = False  # besides its output, as before PyTorch 1.11
     in_backward: bool = False  # each weight is updated as its gradient is made, which is then dropped
     tf32: bool = True  # fp32 multiplies may use it
     fp8: bool = False  # linear layers multiply in fp8
     tuning: Tuning = "full"
     rank: int = 8  # of LoRA
-    targets: int = 2  # linear layers a LoRA layer adapts: 2 for queries and values, 4 attention, 7 all
+    targets: int = 2  # linear layers LoRA adapts: 2 queries and values, 4 attention, 7 all, 8 the head too
     adapter_dtype: Dtype | None = None  # None: as the weights
     frozen_bits: int = 0  # 4 or 8: the frozen weights are quantized
+    double_quantized: bool = False  # the scales of 4-bit weights are quantized too
     gpus: int = 1
     sharding: Sharding = "none"
     shards: int = 1  # GPUs one copy of the states is spread over
-    loads_whole: bool = False  # each GPU loads the whole model before it is cut into shards
     tensor: int = 1
     pipeline: int = 1
     context: int = 1
     offload_states: bool = False  # weights and optimizer state rest in host memory
     offload_activations: bool = False
+    framework: Framework = PLAIN  # whose code runs it
 
     def __post_init__(self) -> None:
         assert min(self.batch_size, self.sequence_tokens, self.accumulation, self.loss_chunks) > 0

@@ -17,6 +17,7 @@ from typing import Any
 
 from brimful.errors import BadInput, NotFound
 from brimful.predict.count import parameters
+from brimful.specs.framework import Framework, framework_at
 from brimful.specs.gpu import Gpu, find_gpu
 from brimful.specs.model import Model
 from brimful.specs.training import Training
@@ -111,7 +112,7 @@ def understand(row: Row) -> Run:
     gpu = _gpu(reader)
     model = _model(reader)
     try:
-        training = _training(reader, model)
+        training = _training(reader, model, gpu)
     except AssertionError as error:
         raise Skipped(f"the row contradicts itself: {error}") from error
     return Run(model=model, training=training, gpu=gpu, fallbacks=tuple(reader.fallbacks))
@@ -153,7 +154,8 @@ _FAMILIES: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"stablelm|pythia|neox|dolly", {"bias": True, "rotary": True, "parallel": True}),
     (r"phi-?(1|2)\b|phi-1\.5", {"bias": True, "rotary": True, "parallel": True, "norms": 1,
                                 "head_bias": True}),
-    (r"gemma-?2", {"gated": True, "norm": "rms", "rotary": True, "bias": False, "norms": 4}),
+    (r"gemma-?2", {"gated": True, "norm": "rms", "rotary": True, "bias": False, "norms": 4,
+                    "capped": True}),
     (r"qwen-?3", {"gated": True, "norm": "rms", "rotary": True, "bias": False, "qk_norm": True}),
     (r"qwen", {"gated": True, "norm": "rms", "rotary": True, "bias": False, "qkv_bias": True}),
     (r"llama|mistral|yi-|gemma|phi-?[34]|smollm|deepseek", {"gated": True, "norm": "rms", "rotary": True,
@@ -227,25 +229,40 @@ def _nearest(model: Model, reader: _Reader) -> Model:
 # -- how it is trained ------------------------------------------------------------------------------------
 
 
-def _training(reader: _Reader, model: Model) -> Training:
+def _training(reader: _Reader, model: Model, gpu: Gpu) -> Training:
+    code = framework_at(reader.text("source_repo_or_url"))
     fields: dict[str, Any] = {
         "batch_size": reader.whole("micro_batch_per_gpu"),
         "sequence_tokens": reader.whole("seq_len"),
         "accumulation": reader.whole("grad_accum", 1),
         "compiled": _compiled(reader),
         "attention": "math" if "math" in reader.words("attention") or model.encoder else "flash",
+        "framework": code,
         **_precision(reader),
         **_checkpointing(reader),
         **_loss(reader),
-        **_optimizer(reader),
-        **_tuning(reader),
+        **_optimizer(reader, gpu),
+        **_tuning(reader, code),
         **_parallel(reader),
     }
     if "gpt-neo" in model.name.lower():
         fields["attention"] = "math"
     if fields["sharding"] == "zero3" and fields["casts"] == "autocast":
         fields["casts"] = "gather"  # FSDP casts the weights as it gathers them
-    return Training(**fields)
+    return Training(**fields | _by_framework(reader, code, fields))
+
+
+def _by_framework(reader: _Reader, code: Framework, fields: dict[str, Any]) -> dict[str, Any]:
+    """What the framework does whatever the row says or leaves open."""
+    made: dict[str, Any] = {}
+    adapted, sharded = fields["tuning"] != "full", fields["sharding"] == "zero3"
+    if adapted and sharded and code.checkpoints_sharded and fields["checkpointing"] == "none":
+        made["checkpointing"] = "full"
+        reader.assume("activation_checkpointing", f"full, as {code.title} always does here")
+    if adapted and code.global_batch and not reader.text("grad_accum"):
+        made["accumulation"] = max(1, code.global_batch // (fields["batch_size"] * fields["gpus"]))
+        reader.assume("grad_accum", f"{made['accumulation']}, {code.title}'s default")
+    return made
 
 
 def _compiled(reader: _Reader) -> bool:
@@ -278,6 +295,7 @@ def _precision(reader: _Reader) -> dict[str, Any]:
         fields["master_weights"] = True
     if re.search(r"nf4|int4|4-bit", words):
         fields["frozen_bits"] = 4
+        fields["double_quantized"] = bool(re.search(r"nf4-dq|double", words))
     if "fp32 adapter" in words:
         fields["adapter_dtype"] = "float32"
     return fields
@@ -303,7 +321,12 @@ def _loss(reader: _Reader) -> dict[str, Any]:
     }
 
 
-def _optimizer(reader: _Reader) -> dict[str, Any]:
+# No column tells the PyTorch version. What is published of cards up to Volta and Turing is mostly from before
+# 2022, that is PyTorch 1.10 and earlier; the CUDA context of such a card is taken from that time as well.
+_OLD_PYTORCH_YEAR = 2018
+
+
+def _optimizer(reader: _Reader, gpu: Gpu) -> dict[str, Any]:
     words = reader.words("optimizer")
     names = ("adafactor", "adam8bit", "muon", "lion", "sgd", "adamw", "adam")
     name = next((name for name in names if name in words), None)
@@ -313,12 +336,16 @@ def _optimizer(reader: _Reader) -> dict[str, Any]:
         if words:
             reader.assume("optimizer", "AdamW")
         name = "adamw"
-    kernel = "fused" if "fused" in words else "loop" if "(hf)" in words else "foreach"
-    # transformers' own AdamW, a plain loop, dates from before PyTorch 2.0
+    # Then an optimizer was a plain loop, zero_grad() zeroed gradients, and softmax kept its input.
+    old = gpu.year <= _OLD_PYTORCH_YEAR
+    if old:
+        reader.assume("gpu", f"{gpu.name} under PyTorch 1.10 or earlier")
+    kernel = "fused" if "fused" in words else "loop" if old else "foreach"
     fields: dict[str, Any] = {
         "optimizer": name,
         "optimizer_kernel": kernel,
-        "keeps_gradients": kernel == "loop",
+        "keeps_gradients": old,
+        "softmax_keeps_input": old,
     }
     if "fp32" in words:
         fields["state_dtype"] = "float32"
@@ -326,7 +353,7 @@ def _optimizer(reader: _Reader) -> dict[str, Any]:
     return fields
 
 
-def _tuning(reader: _Reader) -> dict[str, Any]:
+def _tuning(reader: _Reader, code: Framework) -> dict[str, Any]:
     words = f"{reader.words('model')} {reader.words('optimizer')} {reader.words('precision')}"
     name = reader.words("model")
     if "adapter v2" in name or "ia3" in name:
@@ -335,9 +362,13 @@ def _tuning(reader: _Reader) -> dict[str, Any]:
     if re.search(r"\badapter\b", name):
         return {"tuning": "adapter"}
     if re.search(r"\bq?-?lora\b", words) or quantized:
-        # A row rarely says which layers are adapted. The LoRA paper adapts queries and values, the QLoRA
-        # paper every linear layer; one rule for every source.
-        return {"tuning": "lora", "targets": 7 if quantized or "all-linear" in words else 2}
+        # A row rarely says which layers are adapted. Then it is what the framework's own recipe does; else
+        # the LoRA paper adapts queries and values, the QLoRA paper every linear layer.
+        targets, rank = code.recipe(name)
+        if "all-linear" in words:
+            targets = 7
+        paper = 7 if quantized else 2
+        return {"tuning": "lora", "targets": targets or paper, "rank": rank or 8}
     if "adapter" in words or "lora" in words:
         return {"tuning": "adapter"}
     return {"tuning": "full"}

@@ -1,0 +1,110 @@
+"""`Framework`: what a training framework's own code decides, where neither model nor settings do.
+
+The same Llama, batch and length take a fifth more in one framework than in another: keys written out for every
+query head, a tied table stored twice, inputs of 4-bit layers kept for two steps. Each such fact stands in
+`frameworks.toml` with the file it was read in.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from brimful.errors import NotFound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """The defaults are plain PyTorch, written the way the formulas of `predict` assume."""
+
+    name: str = "pytorch"
+    title: str = "plain PyTorch"
+    known_as: tuple[str, ...] = ()  # parts of a repository's name or address
+    # -- a layer
+    fused_qkv: bool = True  # one matrix makes q, k and v: what keeps v keeps the buffer of all three
+    repeats_keys: bool = False  # eager code writes grouped keys and values out for every query head
+    copies_attention: bool = False  # heads are put side by side in a new buffer for the output matrix
+    norm_value_fp32: bool = False  # a trained rms norm keeps its normalized value in fp32
+    caps_scores: bool = False  # soft-capped attention (Gemma 2) is written out, score matrix and all
+    # -- tables and logits
+    ties: bool = True  # a tied table is stored once
+    fp32_loss: bool = True  # 16-bit training: the loss runs in fp32; else in the logits' own format
+    fp32_logits: bool = True  # 16-bit training: the model hands out fp32 logits, alive in the backward pass
+    # -- adapters
+    lora_targets: int | None = None  # linear layers a LoRA layer adapts where nobody says; None: the papers'
+    lora_rank: int | None = None
+    lora_dropout: bool | None = None  # None: unless the adapter is fp32, as PEFT's is
+    lora_shares_inputs: bool = False  # layers that read the same input share what LoRA keeps of it
+    lora_pads: bool = False  # q and v alone: LoRA's output is copied into a padded one, and kept for it
+    scales_output: bool = False  # a scaling adapter (Adapter v2) scales the logits as well, and keeps them
+    adapter_first_layer: int = 0  # of LLaMA-Adapter: layers before it have nothing to train behind them
+    recipes: tuple[tuple[str, int, int], ...] = ()  # part of a model's name -> targets, rank
+    # -- 4-bit weights
+    quantizes_output: bool = False  # the output projection too
+    double_quantizes: bool = False  # the scales too, whatever the settings say
+    quantized_inputs: int = 1  # copies of each 4-bit layer's input alive at the peak
+    dequantized_copies: int = 1  # 16-bit copies of a 4-bit matrix while it is multiplied by
+    # -- several GPUs and micro-steps
+    whole_gradients: bool = False  # sharded: gradients of earlier micro-steps wait whole, frozen ones too
+    checkpoints_sharded: bool = False  # sharded adapter runs are always checkpointed, layer by layer
+    global_batch: int | None = None  # sequences of an optimizer step over all GPUs where nobody says
+
+    def recipe(self, model_name: str) -> tuple[int | None, int | None]:
+        """LoRA's targets and rank where nobody says: the recipe for this model, or the default."""
+        plain = re.sub(r"[^a-z0-9]", "", model_name.lower())
+        for part, targets, rank in self.recipes:
+            if part in plain:
+                return targets, rank
+        return self.lora_targets, self.lora_rank
+
+
+PLAIN = Framework()
+_FIELDS = frozenset(field.name for field in fields(Framework))
+
+
+def find_framework(text: str) -> Framework:
+    """The framework of this name; NotFound with the names there are."""
+    wanted = re.sub(r"[^a-z0-9]", "", text.lower()[:100])
+    for each in all_frameworks():
+        if wanted in {re.sub(r"[^a-z0-9]", "", name) for name in (each.name, *each.known_as)}:
+            return each
+    names = ", ".join(each.name for each in all_frameworks())
+    raise NotFound(
+        f"no framework is called {text[:40]!r}", hint=f"these are known: {names}", code="unknown_framework"
+    )
+
+
+def framework_at(address: str) -> Framework:
+    """The framework that a repository or web address names; plain PyTorch where it names none we know."""
+    parts = set(re.split(r"[/\s#?]+", address.lower()[:400]))
+    return next((each for each in all_frameworks() if parts.intersection(each.known_as)), PLAIN)
+
+
+@cache
+def all_frameworks() -> tuple[Framework, ...]:
+    """Plain PyTorch, and every table of the file in its order."""
+    return (PLAIN, *(_framework(name, table) for name, table in _tables().items()))
+
+
+def framework_facts(name: str) -> dict[str, tuple[Any, str]]:
+    """Fact -> its value and the file it was read in; nothing for plain PyTorch."""
+    facts = _tables().get(name, {}).get("facts", {})
+    return {fact: (each["is"], each["source"]) for fact, each in facts.items()}
+
+
+def _framework(name: str, table: dict[str, Any]) -> Framework:
+    values = {fact: each["is"] for fact, each in table["facts"].items()}
+    assert values.keys() <= _FIELDS, values.keys() - _FIELDS
+    if "recipes" in values:
+        values["recipes"] = tuple((part, *numbers) for part, numbers in values["recipes"].items())
+    return Framework(name=name, title=table["title"], known_as=tuple(table["known_as"]), **values)
+
+
+@cache
+def _tables() -> dict[str, Any]:
+    import tomllib
+
+    return tomllib.loads((Path(__file__).parent / "frameworks.toml").read_text(encoding="utf-8"))
