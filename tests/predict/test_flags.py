@@ -97,8 +97,8 @@ def test_a_split_over_gpus_that_are_not_there_is_refused_with_how_many_it_takes(
     read(None, model="llama-3.1-8b", overrides=[*(w for w in words if not w.startswith("gpus")), enough])
 
 
-@pytest.mark.parametrize("targets", [0, 8, 100])
-def test_lora_adapts_one_to_seven_matrices_of_a_layer(targets: int) -> None:
+@pytest.mark.parametrize("targets", [0, 9, 100])
+def test_lora_adapts_up_to_seven_matrices_of_a_layer_and_the_head(targets: int) -> None:
     with pytest.raises(BadInput, match="out of range"):
         read(None, model="gpt2", overrides=["lora=True", f"targets={targets}"])
 

@@ -146,7 +146,8 @@ def _mlp(model: Model, training: Training) -> int:
         inputs -= h * d  # attention reads the same norm output
     if model.gated:
         return inputs + (2 if training.compiled else 3) * h * m
-    return inputs + (1 if training.compiled else model.gelu_tensors) * h * m
+    fused = training.compiled or training.framework.fused_gelu
+    return inputs + (1 if fused else model.gelu_tensors) * h * m
 
 
 def _masks(model: Model, training: Training) -> int:

@@ -13,6 +13,7 @@ from brimful.predict.memory import peak_memory
 from brimful.predict.readers.reading import FLAGS, Dialect, Reading
 from brimful.predict.roofline import peak_format, predict_speed
 from brimful.specs.estimate import Assumption, Estimate, Interval, Memory, Speed
+from brimful.specs.framework import Framework, find_framework
 from brimful.specs.gpu import Gpu, find_gpu
 from brimful.specs.model import Model
 from brimful.specs.training import Training
@@ -32,14 +33,19 @@ def fit(
     unsure: int = 0,
     dialect: Dialect = FLAGS,
     correction: Correction | None = None,
+    framework: Framework | str | None = None,
 ) -> Estimate:
     """The whole answer: memory, speed, what was taken for granted, and what to change.
 
     `model` and `gpu` may be names, written as people write them.
     `other_bytes` is what other programs hold of the card. `assumed`, `warnings`, `unsure` and `dialect` come
     from a reader: what it took for granted, and how its kind of config spells a change. `correction` comes
-    from runs of the user's own; fixes and the largest batch are judged by it too.
+    from runs of the user's own; fixes and the largest batch are judged by it too. `framework`, by name, says
+    whose code trains it; without it `training` has its own, plain PyTorch unless told.
     """
+    if framework is not None:
+        code = find_framework(framework) if isinstance(framework, str) else framework
+        training = replace(training, framework=code)
     shape = _named(model) if isinstance(model, str) else model
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
     widen = widening(unsure)

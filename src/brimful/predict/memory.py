@@ -194,7 +194,9 @@ def _moments(model: Model, training: Training) -> list[_Moment]:
             waiting,
             logits["output"],
             head + wide,
-            "gradient of the vocabulary table before it is added" if head else "4-bit output matrix in 16 bits",
+            "gradient of the vocabulary table before it is added"
+            if head
+            else "4-bit output matrix in 16 bits",
             casts=going_back,
         ),
         _Moment(
@@ -259,7 +261,7 @@ def _logits_why(model: Model, training: Training, moment: str) -> str:
         fused = training.compiled and training.loss_compiled and training.casts != "none"
         return f"{rows}: " + ("logits, gradient, zeros" if fused else "logits and fp32 copies")
     if moment == "end of the forward pass":
-        return f"{rows}: old and new" + ("" if training.compiled else ", 2 fp32 copies")
+        return f"{rows}: old and new" + ("" if training.compiled else ", and the loss's copies")
     return f"{rows}: still held by the loop"
 
 

@@ -53,8 +53,9 @@ def _split(training: Training, *, from_stage: int) -> int:
 
 def frozen_bytes(training: Training) -> float:
     """Bytes of a quantized weight, with its share of the scales."""
-    double = training.double_quantized or training.framework.double_quantizes
-    return _DOUBLE_QUANTIZED_BYTES if double and training.frozen_bits == 4 else _FROZEN_BYTES[training.frozen_bits]
+    if training.frozen_bits == 4 and (training.double_quantized or training.framework.double_quantizes):
+        return _DOUBLE_QUANTIZED_BYTES
+    return _FROZEN_BYTES[training.frozen_bits]
 
 
 def weights_bytes(model: Model, training: Training) -> int:
@@ -122,9 +123,7 @@ def gathered_bytes(model: Model, training: Training) -> int:
     if training.sharding != "zero3" or training.shards == 1:
         return 0
     each: float = dtype_bytes(training.dtype)
-    layer = layer_matmul_parameters(model) * (
-        frozen_bytes(training) if training.frozen_bits else each
-    )
+    layer = layer_matmul_parameters(model) * (frozen_bytes(training) if training.frozen_bits else each)
     tables = model.vocab * model.width * (1 if model.tied else 2) * each
     return round((2 * layer + tables) / training.tensor)
 

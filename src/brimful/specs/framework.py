@@ -1,8 +1,8 @@
 """`Framework`: what a training framework's own code decides, where neither model nor settings do.
 
-The same Llama, batch and length take a fifth more in one framework than in another: keys written out for every
-query head, a tied table stored twice, inputs of 4-bit layers kept for two steps. Each such fact stands in
-`frameworks.toml` with the file it was read in.
+The same Llama, batch and length take a fifth more in one framework than in another: keys written out for
+every query head, a tied table stored twice, inputs of 4-bit layers kept for two steps. Each such fact stands
+in `frameworks.toml` with the file it was read in.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Framework:
     repeats_keys: bool = False  # eager code writes grouped keys and values out for every query head
     copies_attention: bool = False  # heads are put side by side in a new buffer for the output matrix
     norm_value_fp32: bool = False  # a trained rms norm keeps its normalized value in fp32
+    fused_gelu: bool = False  # torch's kernel also where transformers writes tanh-GELU in Python
     caps_scores: bool = False  # soft-capped attention (Gemma 2) is written out, score matrix and all
     # -- tables and logits
     ties: bool = True  # a tied table is stored once
@@ -50,6 +51,7 @@ class Framework:
     # -- several GPUs and micro-steps
     whole_gradients: bool = False  # sharded: gradients of earlier micro-steps wait whole, frozen ones too
     checkpoints_sharded: bool = False  # sharded adapter runs are always checkpointed, layer by layer
+    loss_chunk_tokens: int | None = None  # adapter runs make logits and loss for so many positions at a time
     global_batch: int | None = None  # sequences of an optimizer step over all GPUs where nobody says
 
     def recipe(self, model_name: str) -> tuple[int | None, int | None]:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 from brimful.errors import BadInput
 from brimful.predict.readers.literals import Value
 from brimful.predict.readers.reading import FLAGS, Reading
-from brimful.predict.readers.settings import apply_settings, own_word, unknown_key
+from brimful.predict.readers.settings import (
+    apply_settings,
+    framework_of,
+    lora_defaults,
+    own_word,
+    unknown_key,
+)
 from brimful.specs.estimate import Assumption
+from brimful.specs.framework import PLAIN
 from brimful.specs.presets import find_preset
 from brimful.specs.training import Training
 
@@ -26,10 +34,15 @@ def read_flags(name: str, said: Mapping[str, Value]) -> Reading:
     words = {own_word(key): value for key, value in said.items()}
     adapted = any(words.get(word) is True for word in ("lora", "qlora"))
     tokens = min(_SEQ_LEN, preset.context_tokens)
+    code = framework_of(said) or PLAIN
+    accumulation, whose = _ACCUMULATION, "nobody said"
+    if adapted and code.global_batch:
+        sizes = [value for word in ("batch_size", "gpus") if isinstance(value := words.get(word), int)]
+        accumulation, whose = max(1, code.global_batch // max(1, prod(sizes))), f"{code.title}'s default"
     training = Training(
         batch_size=_BATCH,
         sequence_tokens=tokens,
-        accumulation=_ACCUMULATION,
+        accumulation=accumulation,
         dtype="bfloat16",
         compiled=False,
         casts="none" if adapted else "autocast",
@@ -38,7 +51,7 @@ def read_flags(name: str, said: Mapping[str, Value]) -> Reading:
     assumed: list[tuple[str, Any, str]] = [
         ("batch_size", _BATCH, "nobody said"),
         ("seq_len", tokens, f"nobody said; {preset.title} goes up to {preset.context_tokens:,}"),
-        ("gradient_accumulation_steps", _ACCUMULATION, "nobody said"),
+        ("gradient_accumulation_steps", accumulation, whose),
         ("compile", False, "PyTorch's default"),
         ("attention", "flash", "what PyTorch 2 picks on cards that can"),
         ("checkpointing", "none", "PyTorch's default"),
@@ -46,8 +59,10 @@ def read_flags(name: str, said: Mapping[str, Value]) -> Reading:
     ]
     if adapted:
         assumed.append(("precision", "bf16", "frozen weights are loaded in 16 bits"))
-        assumed.append(("rank", 16, "what recipes take"))
-        assumed.append(("targets", 7, "every matrix, as recipes do"))
+        targets, rank = lora_defaults(code, preset.model.name)
+        of = "what recipes take" if code is PLAIN else f"what {code.title}'s recipe takes"
+        assumed.append(("rank", rank, of))
+        assumed.append(("targets", targets, of))
     else:
         assumed.append(
             ("precision", "amp-bf16", "fp32 weights under autocast, what Trainer's bf16=True does")

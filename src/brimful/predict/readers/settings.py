@@ -15,6 +15,7 @@ from brimful.predict.readers.literals import Unreadable, Value, evaluate
 from brimful.predict.readers.reading import Reading
 from brimful.predict.readers.words import CHOICES, choose
 from brimful.specs.estimate import Assumption
+from brimful.specs.framework import Framework, find_framework
 from brimful.specs.model import Model
 from brimful.specs.training import Training
 
@@ -25,7 +26,7 @@ _TRAINING_WHOLE: dict[str, tuple[str, int, int]] = {
     "gradient_accumulation_steps": ("accumulation", 1, 1_000_000_000),
     "loss_chunks": ("loss_chunks", 1, 100_000),
     "rank": ("rank", 1, 100_000),
-    "targets": ("targets", 1, 7),
+    "targets": ("targets", 1, 8),
     "gpus": ("gpus", 1, 1_000_000),
     "shards": ("shards", 1, 1_000_000),
     "tensor": ("tensor", 1, 10_000),
@@ -47,6 +48,7 @@ _MODEL_WHOLE: dict[str, tuple[str, int, int]] = {
 _MODEL_SWITCH = {"tied": "tied", "bias": "bias", "gated": "gated", "rotary": "rotary"}
 _MODEL_FRAC = {"dropout": "dropout", "attention_dropout": "attention_dropout"}
 _TUNING = ("lora", "qlora")
+_FRAMEWORK = "framework"
 
 # What people type for some of them.
 _ALSO = {
@@ -76,7 +78,16 @@ _ANSWERS: dict[str, tuple[str, ...]] = {
 }
 
 WORDS: frozenset[str] = frozenset(
-    {*_TRAINING_WHOLE, *_TRAINING_SWITCH, *_MODEL_WHOLE, *_MODEL_SWITCH, *_MODEL_FRAC, *_TUNING, *CHOICES}
+    {
+        *_TRAINING_WHOLE,
+        *_TRAINING_SWITCH,
+        *_MODEL_WHOLE,
+        *_MODEL_SWITCH,
+        *_MODEL_FRAC,
+        *_TUNING,
+        *CHOICES,
+        _FRAMEWORK,
+    }
 )
 
 
@@ -125,12 +136,16 @@ def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
     training: dict[str, Any] = {}
     warnings: list[str] = []
     unsure = 0
+    code = framework_of(said) or reading.training.framework
+    training["framework"] = code
     # An adapter brings defaults of its own, which other words may overrule.
     for key, value in sorted(said.items(), key=lambda pair: own_word(pair[0]) not in _TUNING):
         word = own_word(key)
         assert word is not None, key
+        if word == _FRAMEWORK:
+            continue
         if word in _TUNING:
-            training |= _tuning(word, _switch(key, value))
+            training |= _tuning(word, _switch(key, value), code, reading.model.name)
         elif word in CHOICES:
             choice = choose(word, value)
             training |= choice.fields
@@ -148,6 +163,7 @@ def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
         else:
             model[_MODEL_FRAC[word]] = _frac(key, value)
     _spread(reading.training, training)
+    warnings += _always(code, reading.training, training)
     _possible(reading.training, training)
     words = {own_word(key) for key in said}
     return replace(
@@ -166,18 +182,46 @@ def _answered(assumption: Assumption, words: set[str | None]) -> bool:
     return assumption.name in names or (own_word(assumption.name) or assumption.name) in words
 
 
-def _tuning(word: str, on: bool) -> dict[str, Any]:
+def framework_of(said: Mapping[str, Value]) -> Framework | None:
+    """The framework that these words name, if one is among them."""
+    return find_framework(str(said[_FRAMEWORK])) if _FRAMEWORK in said else None
+
+
+def lora_defaults(code: Framework, model_name: str) -> tuple[int, int]:
+    """Targets and rank where nobody says: the framework's recipe for this model, or what recipes take."""
+    targets, rank = code.recipe(model_name)
+    return targets or 7, rank or 16
+
+
+def _always(code: Framework, before: Training, training: dict[str, Any]) -> list[str]:
+    """What the framework does whatever the settings say; each is told."""
+
+    def now(field: str) -> Any:  # noqa: ANN401 - a field of Training
+        return training.get(field, getattr(before, field))
+
+    adapted = now("tuning") != "full"
+    if adapted and code.loss_chunk_tokens and now("loss_chunks") == 1:
+        training["loss_chunks"] = -(-now("sequence_tokens") // code.loss_chunk_tokens)
+    sharded = adapted and now("sharding") == "zero3"
+    if sharded and code.checkpoints_sharded and now("checkpointing") != "full":
+        training["checkpointing"] = "full"
+        return [f"{code.title} always checkpoints the layers of a sharded adapter run: counted so"]
+    return []
+
+
+def _tuning(word: str, on: bool, code: Framework, model_name: str) -> dict[str, Any]:
     """LoRA freezes 16-bit weights and trains an adapter; QLoRA holds them in 4 bits and adapts every matrix.
 
     Source: Hu et al., LoRA, arXiv:2106.09685; Dettmers et al., QLoRA, arXiv:2305.14314, section 4.
     """
     if not on:
         return {"tuning": "full", "frozen_bits": 0}
+    targets, rank = lora_defaults(code, model_name)
     adapter = {
         "tuning": "lora",
-        "targets": 7,
-        "rank": 16,
-    }  # the same for both, so that one can follow the other
+        "targets": targets,
+        "rank": rank,
+    }  # the same for both: one can follow the other
     return adapter if word == "lora" else {**adapter, "frozen_bits": 4}
 
 

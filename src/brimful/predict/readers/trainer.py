@@ -110,8 +110,11 @@ def _read_arguments(
         context_tokens=shape.context,
     )
     reading = apply_settings(reading, ours)
-    spread = {"gpus": reading.training.gpus, "sharding": reading.training.sharding}
-    return apply_settings(reading, spread) if reading.training.gpus > 1 else _alone(reading)
+    if reading.training.gpus == 1:
+        return _alone(reading)
+    if {"gpus", "sharding", "shards"} & {own_word(key) for key in ours}:
+        return reading  # spread over them already
+    return apply_settings(reading, {"gpus": reading.training.gpus, "sharding": reading.training.sharding})
 
 
 def _beside(file: Path, name: str) -> Any:  # noqa: ANN401 - what the file holds, or the name where there is none

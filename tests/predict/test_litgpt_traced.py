@@ -1,0 +1,83 @@
+"""The closed form beside LitGPT's own modules, as traced.
+
+Each peak was read once by running LitGPT 0.4.13's model, loss and loop for two steps under fake CUDA tensors
+(PyTorch 2.13), every storage counted from birth to death; 4-bit layers kept what bitsandbytes 0.42 keeps. No
+GPU was measured for them, and none of the published runs we are scored on went into them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from brimful.predict.fit import estimate
+from brimful.predict.overhead import workspace_bytes
+from brimful.specs.framework import find_framework
+from brimful.specs.gpu import find_gpu
+from brimful.specs.model import Model
+from brimful.specs.presets import find_preset
+from brimful.units import GIB
+from tests.predict.builders import a_model, a_training
+
+GPU = find_gpu("h100-sxm-80gb")
+LITGPT = find_framework("litgpt")
+STABLELM = a_model(
+    name="stablelm", layers=16, heads=32, width=4096, mlp_width=16384, vocab=50688, positions=0,
+    tied=False, bias=True, rotary=True, parallel=True,
+)  # fmt: skip
+QV: dict[str, Any] = {"tuning": "lora", "targets": 2}
+ALL: dict[str, Any] = {"tuning": "lora", "targets": 8}
+NF4: dict[str, Any] = {"frozen_bits": 4}
+V1: dict[str, Any] = {"tuning": "adapter"}
+V2: dict[str, Any] = {"tuning": "adapter", "targets": 7}
+FULL: dict[str, Any] = {"loss_chunks": 1, "accumulation": 1}
+
+TRACED: list[tuple[str, int, int, dict[str, Any], float]] = [
+    ("stablelm", 1, 1034, QV, 8.801),
+    ("stablelm", 2, 1034, QV, 10.818),
+    ("stablelm", 4, 1034, QV, 14.851),
+    ("stablelm", 1, 1034, QV | NF4, 6.647),
+    ("stablelm", 1, 1034, V2, 9.752),
+    ("stablelm", 1, 1034, V2 | NF4, 7.692),
+    ("llama-2-13b", 1, 1304, QV, 35.289),
+    ("llama-2-13b", 1, 1304, QV | NF4, 24.252),
+    ("llama-2-7b", 1, 1304, V1, 18.440),
+    ("llama-2-7b", 1, 1304, V1 | NF4, 13.404),
+    ("llama-2-7b", 1, 1304, V2 | NF4, 18.750),
+    ("llama-3.1-8b", 1, 512, QV | {"rank": 32}, 17.975),
+    ("llama-3.2-3b", 1, 512, QV | {"rank": 32}, 8.606),
+    ("llama-3.2-3b", 2, 512, QV | NF4 | {"rank": 32}, 9.302),
+    ("tinyllama-1.1b", 8, 512, ALL | {"rank": 32}, 11.905),
+    ("tinyllama-1.1b", 8, 512, ALL | NF4 | {"rank": 32}, 14.513),
+    ("gemma-7b", 1, 512, ALL | NF4 | {"rank": 16}, 15.834),
+    ("gemma-2-2b", 2, 512, ALL | NF4 | {"rank": 16}, 11.952),
+    ("phi-2", 4, 512, ALL, 12.459),
+    ("tinyllama-1.1b", 4, 2048, FULL, 26.156),
+]
+
+
+def the_model(name: str) -> Model:
+    return STABLELM if name == "stablelm" else find_preset(name).model
+
+
+@pytest.mark.parametrize(("name", "batch", "tokens", "fields", "traced_gib"), TRACED)
+def test_the_closed_form_is_within_3_percent_of_the_traced_peak(
+    name: str, batch: int, tokens: int, fields: dict[str, Any], traced_gib: float
+) -> None:
+    training = a_training(
+        **{
+            "batch_size": batch,
+            "sequence_tokens": tokens,
+            "accumulation": 2,
+            "casts": "none",
+            "compiled": False,
+            "loss_chunks": -(-tokens // 128),
+            "framework": LITGPT,
+            **fields,
+        }
+    )
+
+    ours = estimate(the_model(name), training, GPU).memory.allocated_bytes.likely - workspace_bytes(GPU)
+
+    assert ours / GIB == pytest.approx(traced_gib, rel=0.03)
