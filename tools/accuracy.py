@@ -49,7 +49,7 @@ JUDGED: dict[str, str] = {
 # Why a run is far off, as far as anybody knows: (id, words of the row) -> reason. The first that matches.
 WHY: tuple[tuple[str, str, str], ...] = (
     ("litgpt", "thunder", "compiled by Thunder, which we take for eager"),
-    ("litgpt", "nf4", "4-bit inputs of the step before are counted at full length; there it was a shorter batch"),
+    ("litgpt", "nf4", "inputs the step before left are counted at full length; there it was shorter"),
     ("litgpt", "", "the length is a limit; real batches are shorter"),
     ("fsdpq", "offload", "weights rest in host memory; buffers on their way are not modelled"),
     ("fsdpq", "", "two cards over PCIe; LoRA targets and buffers are not in the row"),
