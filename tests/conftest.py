@@ -104,6 +104,7 @@ def _nobodys_calibration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     """What a developer measured on a machine of their own corrects nothing here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        patch.setenv("LC_ALL", "C.UTF-8")  # and their language is not that of the tests
         yield
 
 

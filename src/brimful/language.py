@@ -84,7 +84,9 @@ class Language:
                 spoken = str(self.catalog.gettext(text))
                 return spoken.format(**{name: self.text(value) for name, value in values.items()})
             case Several(parts, between):
-                shown = between.join(self.text(part) for part in parts)
+                # French sets a space before a semicolon too.
+                joint = between.replace(";", f"{_SPACE};") if self.code == "fr" else between
+                shown = joint.join(self.text(part) for part in parts)
             case Size(n):
                 shown = self._size(n)
             case Percent(frac, digits):
@@ -139,7 +141,7 @@ def language(code: str) -> Language:
         byte_units=("Gio", "Mio", "Kio", "o") if code == "fr" else ("GiB", "MiB", "KiB", "B"),
         catalog=gettext.NullTranslations()
         if code == "en"
-        else gettext.translation("brimful", folder, languages=[code], fallback=True),
+        else gettext.translation("brimful", folder, languages=[code]),
     )
 
 

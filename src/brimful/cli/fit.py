@@ -132,10 +132,16 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _answer(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: Gpu) -> Answer:
     from brimful.cli.fit_text import checks_text, show
+    from brimful.cli.spoken import spoken
 
     data = answer.as_dict()
     rungs = _ladder(args, reading, gpu) if args.ladder else ()
+    tongue = spoken(args)
     parts = [show(answer, gpu, reading, other_mib=args.other_mib, rungs=rungs)]
+    if tongue.code != "en" and not rungs:
+        from brimful.cli.fit_spoken import show_spoken
+
+        parts = [show_spoken(answer, gpu, reading, tongue, desktop=not args.other_mib)]
     if rungs:
         data["ladder"] = [rung.as_dict() for rung in rungs]
     checks = _checks(args, reading, answer, gpu)

@@ -419,14 +419,13 @@ def _summary(s: MemorySummary) -> Explanation:
         ),
     ]
     if s.ooms:
-        says.append(("ooms", say("It ran out of memory {times} times.", times=s.ooms)))
+        says.append(("ooms", say("Times it ran out of memory: {times}.", times=s.ooms)))
     if s.retries:
         says.append(
             (
                 "retries",
                 say(
-                    "{times} times it gave its cache back and asked again: each costs time, and a steady "
-                    "loop has none.",
+                    "Times it gave its cache back and asked again: {times}. Each costs time.",
                     times=s.retries,
                 ),
             )

@@ -1,0 +1,151 @@
+"""The catalogs hold every sentence, and numbers are written as each language writes them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from babel.numbers import format_decimal, format_percent
+
+from brimful.cli.main import main
+from brimful.language import LANGUAGES, Number, Percent, Several, Size, language, language_of_locale, say
+from tools.catalogs import TRANSLATED, catalog, po_path, sentences
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIG = str(ROOT / "examples" / "nanogpt" / "train_fineweb.py")
+NAMES = re.compile(r"\{(\w+)\}")
+QUOTED = re.compile(r"«[^»]*»|„[^“]*“|“[^”]*”|`[^`]*`|'[^']*'")
+# Words that are the same in the language, and what is nothing but names.
+SAME = {
+    "fr": {"activations", "gradients", "batch", "tokens/s", "batch_size {size}", "{reasons}"},
+    "es": {
+        "batch",
+        "tokens/s",
+        "batch_size {size}",
+        "{reasons}",
+        "{shape} x {number_bytes} bytes = {size}: {what}.",
+    },
+    "de": {"batch_size {size}", "{reasons}", "in float16"},
+}
+ENGLISH = re.compile(
+    r"\b(the|and|with|which|that|from|more|less|than|memory|weights|step|saves|needs|fits|here)\b",
+    re.IGNORECASE,
+)
+
+
+@pytest.mark.parametrize("code", TRANSLATED)
+def test_no_sentence_is_missing_and_none_is_left_over(code: str) -> None:
+    held = {message.id: message.string for message in catalog(code) if message.id}
+
+    assert list(held) == sentences()
+    assert not [text for text, said in held.items() if not said], f"translate them in {po_path(code)}"
+
+
+@pytest.mark.parametrize("code", TRANSLATED)
+def test_a_translation_has_the_names_of_its_sentence(code: str) -> None:
+    for message in catalog(code):
+        if message.id:
+            assert set(NAMES.findall(str(message.id))) == set(NAMES.findall(str(message.string))), message.id
+
+
+@pytest.mark.parametrize("code", TRANSLATED)
+def test_a_translation_is_no_english(code: str) -> None:
+    for message in catalog(code):
+        if not message.id:
+            continue
+        said = str(message.string)
+        assert said != message.id or said in SAME[code], message.id
+        plain = QUOTED.sub("", NAMES.sub("", said))
+        plain = re.sub(
+            r"\b(?:flash attention|gradient checkpointing|Out-of-Memory)\b", "", plain, flags=re.IGNORECASE
+        )
+        assert not ENGLISH.search(plain), said
+
+
+def test_french_keeps_its_double_signs_with_the_word_before() -> None:
+    for message in catalog("fr"):
+        assert (
+            not re.search(r"[^\u00a0:] ?[;?!](?= |$)|[^\u00a0] :(?= |$)", str(message.string))
+            or not message.id
+        ), message.string
+
+
+@pytest.mark.parametrize("code", LANGUAGES)
+@pytest.mark.parametrize("value", [0.0, 0.5, 7.25, 999.99, 1234.5, 54321.0, 1234567.8, -42.4])
+def test_numbers_are_written_as_babel_writes_them(code: str, value: float) -> None:
+    theirs = format_decimal(value, format="#,##0.00", locale=code)
+    if code == "es" and 1000 <= value < 10_000:
+        theirs = theirs.replace(
+            ".", ""
+        )  # four digits are not parted: a rule of the CLDR that Babel leaves out
+    assert language(code).number(value, 2) == theirs
+
+
+@pytest.mark.parametrize("code", TRANSLATED)
+def test_percent_is_written_as_babel_writes_it(code: str) -> None:
+    theirs = format_percent(0.684, locale=code).replace("\u202f", "\u00a0")
+    assert language(code).text(Percent(0.684)) == theirs
+
+
+def test_sizes_have_the_units_of_the_language() -> None:
+    assert language("en").text(Size(1.54 * 2**30)) == "1.54 GiB"
+    assert language("fr").text(Size(1.54 * 2**30)) == "1,54\u00a0Gio"
+    assert language("de").text(Size(1.54 * 2**30)) == "1,54\u00a0GiB"
+    assert language("es").text(Size(180 * 2**20)) == "180\u00a0MiB"
+
+
+def test_a_sentence_within_a_sentence_is_translated_too() -> None:
+    nested = say("It happened {where}.", where=say("in the backward pass"))
+
+    assert language("de").text(nested) == "Es geschah im Backward-Pass."
+    assert language("en").text(Several((Number(1234), "x"))) == "1,234, x"
+
+
+@pytest.mark.parametrize(
+    ("environment", "code"),
+    [
+        ({"LANG": "fr_FR.UTF-8"}, "fr"),
+        ({"LANG": "fr_FR.UTF-8", "LC_ALL": "de_AT.UTF-8"}, "de"),
+        ({"LC_MESSAGES": "es_MX", "LANG": "en_US"}, "es"),
+        ({"LANG": "C.UTF-8"}, "en"),
+        ({"LANG": "est_EE"}, "en"),
+        ({"LANG": "ja_JP"}, "en"),
+        ({}, "en"),
+    ],
+)
+def test_the_language_is_that_of_the_locale(environment: dict[str, str], code: str) -> None:
+    assert language_of_locale(environment) == code
+
+
+LOG = "iter 4000: loss 3.1, time 245.1ms, mfu 10.00%\n"
+OOM = (
+    "loss.backward()\nCUDA out of memory. Tried to allocate 1.54 GiB (GPU 0; 11.69 GiB total capacity; "
+    "9.00 GiB already allocated; 1.00 GiB free; 9.50 GiB reserved in total by PyTorch)\n"
+)
+PASTE = "batch_size = 12\ncompile = False\ndtype = 'float16'\nit never fails\n"
+COMMANDS = {
+    "explain": ["explain", "TEXT", "--config", CONFIG, "--gpu", "rtx-4070", "--other-mib", "2100"],
+    "claims": ["claims", CONFIG, "--gpu", "rtx-4070", "--other-mib", "2100"],
+    "paste": ["claims", CONFIG, "--gpu", "rtx-4070", "--text", "PASTE"],
+    "sweep": ["sweep", CONFIG, "--gpu", "rtx-4070"],
+    "fit": ["fit", CONFIG, "--gpu", "rtx-4070", "--other-mib", "2100"],
+    "cards": ["fit", CONFIG, "--gpu", "all"],
+    "serving": ["fit", "--model", "llama-3.1-8b", "--gpu", "4090", "--inference"],
+}
+
+
+@pytest.mark.parametrize("code", TRANSLATED)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_says_nothing_in_english(
+    name: str, code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "text").write_text(LOG + OOM)
+    (tmp_path / "paste").write_text(PASTE)
+    places = {"TEXT": str(tmp_path / "text"), "PASTE": str(tmp_path / "paste")}
+    main([*(places.get(word, word) for word in COMMANDS[name]), "--lang", code])
+    text = " ".join(line for line in capsys.readouterr().out.splitlines() if " | " not in line)
+    text = QUOTED.sub("", text).replace("gradient checkpointing", "").replace("Gradient Checkpointing", "")
+
+    assert not ENGLISH.search(text), ENGLISH.search(text)
