@@ -209,3 +209,54 @@ def test_an_old_card_takes_what_it_does_nearly_as_well() -> None:
     easy = a_job("easy", rates=(("h100", 1.0), ("k80", 0.9)), predicted_work_s=1000.0)
     plan = AFleet(nodes).waiting(easy, picky).plan(rules=POLICIES["brim"])
     assert {start.job: start.node for start in plan.starts} == {"picky": "new", "easy": "old"}
+
+
+def test_no_gpu_is_given_twice_beside_a_kept_cell() -> None:
+    """GPUs kept for a gang may be lent to who will be gone in time, each of them to one job only."""
+    long = a_job("long", gpus=4, predicted_work_s=10_000.0)
+    short = [a_job(f"short-{i}", gpus=gpus, predicted_work_s=100.0) for i, gpus in enumerate((2, 2, 1))]
+    world = a_fleet().running(long).waiting(a_job("gang", gpus=8)).waiting(*short, at_s=1)
+
+    plan = world.plan(rules=Rules(order="fifo", backfill="reserve"), now_s=10)
+
+    given = [gpu for start in plan.starts for gpu in start.gpus]
+    assert {start.job for start in plan.starts} == {"short-0", "short-1"}
+    assert sorted(given) == [4, 5, 6, 7]
+
+
+def test_the_lowest_class_makes_room_first() -> None:
+    """A normal job must not be stopped, only to push a background job away in turn."""
+    normal = a_job("normal", gpus=1, checkpoint_interval_s=0)
+    low = a_job("low", gpus=1, priority="background")  # has never saved: stopping it loses more
+    world = a_fleet(gpus_per_node=2).running(normal, low).waiting(a_job("urgent", priority="urgent"))
+
+    assert stopped(world.plan(rules=BY_CLASS, now_s=3600)) == ["low"]
+
+
+def test_a_wide_gang_that_has_just_begun_is_not_sent_away_by_a_single_gpu() -> None:
+    """By GPU-time alone it is eight times as far from its end, whoever comes."""
+    gang = a_job("gang", gpus=8, checkpoint_interval_s=0)
+    world = a_fleet().running(gang).waiting(a_job("single", checkpoint_interval_s=0), at_s=3600)
+    brim = POLICIES["brim"]
+
+    assert world.plan(rules=brim, now_s=3600).stops == []
+    later = a_fleet().running(gang).waiting(a_job("single", checkpoint_interval_s=0), at_s=4200)
+    assert stopped(later.plan(rules=brim, now_s=4200)) == ["gang"]  # more than twice as far in time too
+
+
+def test_who_has_waited_long_is_not_sent_back_at_once() -> None:
+    """All waiting counts, also before the job was stopped, so that nobody is pushed aside again and again."""
+    patient, lucky = a_job("patient", checkpoint_interval_s=0), a_job("lucky", checkpoint_interval_s=0)
+    brim = POLICIES["brim"]
+
+    def after(submitted_s: int, job: Job) -> Plan:
+        world = a_fleet(gpus_per_node=1).waiting(job, at_s=submitted_s)
+        world.then(
+            granted(job.job, gpus=(0,), at_s=100_000), LeaseStarted(at_s=100_000, lease=f"{job.job}.1")
+        )
+        return world.waiting(a_job("new", checkpoint_interval_s=0), at_s=104_400).plan(
+            rules=brim, now_s=104_400
+        )
+
+    assert stopped(after(100_000, lucky)) == ["lucky"]
+    assert after(0, patient).stops == []

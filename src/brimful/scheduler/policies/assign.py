@@ -82,8 +82,7 @@ def _want(state: JobState, pools: Sequence[Pool], fleet: Fleet, rules: Rules, *,
     job = state.job
     if rules.types == "rotate":
         return _Want(state, PRIORITIES[job.priority], _in_turn(state, pools, fleet, rules, now_s=now_s))
-    expected = aged_work_s if state.open_lease is None else expected_work_s
-    left = max(1.0, expected(state, rules, now_s=now_s))
+    left = max(1.0, aged_work_s(state, rules, now_s=now_s))
     return _Want(
         state, PRIORITIES[job.priority], {pool: job.rate(pool.gpu) * job.gpus / left for pool in pools}
     )

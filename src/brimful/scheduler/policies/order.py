@@ -41,7 +41,8 @@ def index(rules: Rules) -> Key:
     """Within a class the least expected work first, less what waiting has made up for (see `_weigh`)."""
     return lambda state: (
         PRIORITIES[state.job.priority],
-        expected_left_s(state, rules, now_s=state.waiting_since_s) + rules.ageing * state.waiting_since_s,
+        expected_left_s(state, rules, now_s=state.waiting_since_s)
+        + rules.ageing * (state.submitted_s + state.run_s),
         state.submitted_s,
     )
 
@@ -77,11 +78,18 @@ def expected_work_s(state: JobState, rules: Rules, *, now_s: int) -> float:
     return expected_left_s(state, rules, now_s=now_s) * weight(state.job.gpus, rules)
 
 
+def aged_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
+    """Expected time less what waiting has made up for: nobody waits longer than its length / ageing.
+
+    All its waiting counts, also before it was last stopped: whoever has waited is not sent back at once.
+    """
+    waited_s = max(0, now_s - state.submitted_s - state.attained_s(now_s))
+    return expected_left_s(state, rules, now_s=now_s) - rules.ageing * waited_s
+
+
 def aged_work_s(state: JobState, rules: Rules, *, now_s: int) -> float:
-    """Expected work less what waiting has made up for: nobody waits longer than its length / ageing."""
-    waited_s = max(0, now_s - state.waiting_since_s)
-    left_s = expected_left_s(state, rules, now_s=now_s) - rules.ageing * waited_s
-    return left_s * weight(state.job.gpus, rules)
+    """The same in GPU-seconds, by which gangs of different width are compared."""
+    return aged_left_s(state, rules, now_s=now_s) * weight(state.job.gpus, rules)
 
 
 def further_from_end(rules: Rules) -> Key:
@@ -91,10 +99,11 @@ def further_from_end(rules: Rules) -> Key:
         lease = state.open_lease
         assert lease is not None
         assert lease.started_s is not None
+        waited = rules.ageing * max(0, lease.started_s - state.submitted_s - state.run_s)
         if rules.known and state.job.predicted_work_s is not None:
             left = state.job.predicted_work_s - state.kept_work_s
-            return -(lease.started_s + lease.setup_s + left / max(lease.speed, 1e-9))
-        return float(lease.started_s - state.run_s)
+            return -(lease.started_s + lease.setup_s + left / max(lease.speed, 1e-9)) + waited
+        return float(lease.started_s - state.run_s) + waited
 
     return key
 
@@ -129,7 +138,7 @@ def _name(rules: Rules) -> Hashable:
 
 
 def _running_name(rules: Rules) -> Hashable:
-    return (rules.preempt, rules.known)
+    return (rules.preempt, rules.known, rules.ageing)
 
 
 def _running_key(rules: Rules) -> Key:

@@ -16,13 +16,14 @@ from brimful.fleet.node import Pool
 from brimful.fleet.ranked import Entry
 from brimful.fleet.state import Fleet
 from brimful.scheduler.draft import Draft
-from brimful.scheduler.policies.order import aged_work_s, expected_work_s
+from brimful.scheduler.policies.order import aged_left_s, weight
 from brimful.scheduler.policies.place import ONE_NODE
 from brimful.scheduler.rules import Rules
 
+Bar = tuple[int, float, float]  # class, expected time, expected work of who looks for a place
 CHOICES = 4  # of each group of running jobs, the first to be pushed aside
 ENOUGH = 6  # cells that would do, of which the cheapest is taken: the likeliest nodes come first
-NEVER = (-1, 0.0, 0.0)  # the facts about a lease that nobody may stop
+NEVER = (-1, 0.0, 0.0, 0.0)  # the facts about a lease that nobody may stop
 REVIEW_S = 10  # how long a review lasts: a live loop may skip a second
 
 
@@ -70,8 +71,8 @@ class Search:
         self.held: set[int] = set()
         self.by_class_only = rules.preempt != "index"
         self._coming = self._ending() if fleet.unsettled else {}
-        self._facts: dict[str, tuple[int, float, float]] = {}
-        self._firsts: list[tuple[int, float, list[Entry]]] | None = None  # see `_likely`
+        self._facts: dict[str, tuple[int, float, float, float]] = {}
+        self._firsts: list[tuple[int, float, float, list[Entry]]] | None = None  # see `_likely`
         self.tries = rules.tries if rules.preempt != "none" else 0
 
     def _ending(self) -> dict[str, tuple[int, Pool]]:
@@ -105,7 +106,7 @@ class Search:
             found = (cell for i in nodes if (cell := self._one_node(state, bar, i)) is not None)
             cells = list(islice(found, ENOUGH))
             if cells:
-                return min(cells, key=_cheapest)
+                return min(cells, key=self._cheapest)
         if state.job.within in ONE_NODE:
             return None
         return self._several(state, bar, nodes, pools)
@@ -120,18 +121,28 @@ class Search:
     def _is_review(self) -> bool:
         return self.now_s % self.rules.rerank_s < REVIEW_S
 
-    def _likely(self, bar: tuple[int, float]) -> list[JobState]:
+    def _likely(self, bar: Bar) -> list[JobState]:
         """The first of each group that may stop at all; where the first may not, none of its group may."""
         if self._firsts is None:
             rules, now_s = self.rules, self.now_s
             self._firsts = [
-                (rank, expected_work_s(entries[0][2], rules, now_s=now_s), entries)
-                for (rank, _, _), entries in self.running.items()
+                (
+                    rank,
+                    left := aged_left_s(entries[0][2], rules, now_s=now_s),
+                    left * weight(gpus, rules),
+                    entries,
+                )
+                for (rank, gpus, _), entries in self.running.items()
             ]
-        least, enough = bar[0], bar[1] * self.rules.margin
+        least, left_s, work_s = bar
+        further, left_s, work_s = (
+            not self.by_class_only,
+            left_s * self.rules.margin,
+            work_s * self.rules.margin,
+        )
         found: list[JobState] = []
-        for rank, work, entries in self._firsts:
-            if rank > least or (rank == least and work > enough and not self.by_class_only):
+        for rank, left, work, entries in self._firsts:
+            if rank > least or (further and rank == least and left > left_s and work > work_s):
                 found += [entry[2] for entry in entries[:CHOICES]]
         return found
 
@@ -143,9 +154,9 @@ class Search:
                 return Cell((), (), 0.0)
         return None
 
-    def _one_gpu(self, bar: tuple[int, float], likely: list[JobState], pools: Sequence[Pool]) -> Cell | None:
+    def _one_gpu(self, bar: Bar, likely: list[JobState], pools: Sequence[Pool]) -> Cell | None:
         """For a single GPU any single GPU is a cell: that of the job with the least to lose."""
-        best: tuple[float, str, Lease, int] | None = None
+        best: tuple[int, float, str, Lease] | None = None  # the lowest class, then the least lost
         for state in likely:
             lease = state.open_lease
             if lease is None or state.job.gpus != 1 or not self._may_stop(lease, bar):
@@ -153,10 +164,15 @@ class Search:
             slot = self.draft.capacity.by_name.get(lease.node)
             if slot is None or slot.pool not in pools:
                 continue
-            lost = self._lost(lease)
-            if best is None or (lost, lease.lease) < best[:2]:
-                best = (lost, lease.lease, lease, slot.index)
-        return None if best is None else Cell((), (best[2],), best[0])
+            key = (-self._facts[lease.lease][0], self._lost(lease), lease.lease)
+            if best is None or key < best[:3]:
+                best = (*key, lease)
+        return None if best is None else Cell((), (best[3],), best[1])
+
+    def _cheapest(self, cell: Cell) -> tuple[int, float, int, tuple[int, ...]]:
+        """Nobody of a higher class stops where lower ones would do; then the least lost."""
+        highest = min((self._facts[lease.lease][0] for lease in cell.victims), default=len(PRIORITIES))
+        return (-highest, cell.lost_gpu_s, sum(lease.size for lease in cell.victims), cell.nodes)
 
     def commit(self, cell: Cell) -> None:
         self.spoken_for.update(lease.lease for lease in cell.victims)
@@ -164,36 +180,43 @@ class Search:
             self.held.add(node)
             self.draft.hold(node)
 
-    def _bar(self, state: JobState) -> tuple[int, float]:
+    def _bar(self, state: JobState) -> Bar:
         """(class, expected work): victims must be of a lower class, or much further from their end."""
-        return PRIORITIES[state.job.priority], aged_work_s(state, self.rules, now_s=self.now_s)
+        left_s = aged_left_s(state, self.rules, now_s=self.now_s)
+        return PRIORITIES[state.job.priority], left_s, left_s * weight(state.job.gpus, self.rules)
 
-    def _may_stop(self, lease: Lease, bar: tuple[int, float]) -> bool:
-        """Of a lower class, or of the same and so much further from its end that the loss is worth it."""
+    def _may_stop(self, lease: Lease, bar: Bar) -> bool:
+        """Of a lower class, or of the same and so much further from its end that the loss is worth it.
+
+        Further in time and in GPU-time: by GPU-time alone any single GPU could send a wide gang away that
+        has only just begun, by time alone a wide gang many single GPUs that are about to end.
+        """
         facts = self._facts.get(lease.lease)
         if facts is None:
             facts = self._facts[lease.lease] = self._look_at(lease)
-        rank, work, lost = facts
+        rank, left, work, lost = facts
         if rank < bar[0] or lease.lease in self.spoken_for:
             return False
         if rank > bar[0]:
             return True
-        limit = bar[1] if bar[1] > 0.0 else 0.0
-        return work > limit * self.rules.margin + lost and not self.by_class_only
+        if self.by_class_only or left <= bar[1] * self.rules.margin:
+            return False
+        return work > max(0.0, bar[2]) * self.rules.margin + lost
 
-    def _look_at(self, lease: Lease) -> tuple[int, float, float]:
-        """(class, expected work, what a stop would lose); class -1: not to be stopped by anybody."""
+    def _look_at(self, lease: Lease) -> tuple[int, float, float, float]:
+        """(class, expected time, expected work, what a stop loses); class -1: nobody may stop it."""
         if lease.phase != "running":
             return NEVER
         state, ran_s = self.fleet.jobs[lease.job], lease.billed_s(self.now_s) - lease.setup_s
         if ran_s < self.rules.min_run_s or ran_s < state.job.min_run_s:
             return NEVER
         rank = PRIORITIES[state.job.priority]
-        work = expected_work_s(state, self.rules, now_s=self.now_s)
-        return rank, work, lost_gpu_s(state, lease, now_s=self.now_s)
+        left = aged_left_s(state, self.rules, now_s=self.now_s)
+        work = left * weight(state.job.gpus, self.rules)
+        return rank, left, work, lost_gpu_s(state, lease, now_s=self.now_s)
 
     def _lost(self, lease: Lease) -> float:
-        return self._facts[lease.lease][2]
+        return self._facts[lease.lease][3]
 
     def _candidates(self, state: JobState, likely: list[JobState], pools: Sequence[Pool]) -> list[int]:
         """Nodes worth looking at: where the most likely victims run, and those with most free GPUs."""
@@ -213,7 +236,7 @@ class Search:
                     found[index] = None
         return list(found)
 
-    def _one_node(self, state: JobState, bar: tuple[int, float], index: int) -> Cell | None:
+    def _one_node(self, state: JobState, bar: Bar, index: int) -> Cell | None:
         slot = self.draft.capacity.slots[index]
         name = slot.node.node
         need = state.job.gpus - len(self.draft.free_on(index))
@@ -223,23 +246,24 @@ class Search:
             need -= sum(_on(lease, name) for lease in leases if lease.phase == "ending")
         return self._free_up(leases, need, bar, index)
 
-    def _free_up(self, leases: Iterable[Lease], need: int, bar: tuple[int, float], index: int) -> Cell | None:
+    def _free_up(self, leases: Iterable[Lease], need: int, bar: Bar, index: int) -> Cell | None:
         """The cheapest whole gangs of this node that give `need` GPUs."""
         if need <= 0:
             return Cell((index,), (), 0.0)
         name = self.draft.capacity.slots[index].node.node
-        able: list[tuple[float, str, int, Lease]] = []
+        able: list[tuple[int, float, str, int, Lease]] = []  # the lowest class first, then the least lost
         spare = -need
         for lease in leases:
             if self._may_stop(lease, bar):
                 gpus = _on(lease, name)
                 spare += gpus
-                able.append((self._lost(lease) / gpus, lease.lease, gpus, lease))
+                rank = self._facts[lease.lease][0]
+                able.append((-rank, self._lost(lease) / gpus, lease.lease, gpus, lease))
         if spare < 0:
             return None
         able.sort()  # names differ, so that leases are never compared
         chosen: list[tuple[Lease, int]] = []
-        for _, _, gpus, lease in able:
+        for _, _, _, gpus, lease in able:
             if need > 0:
                 chosen.append((lease, gpus))
                 need -= gpus
@@ -250,9 +274,7 @@ class Search:
         lost = sum(self._lost(lease) for lease, _ in chosen)
         return Cell((index,), tuple(lease for lease, _ in chosen), lost)
 
-    def _several(
-        self, state: JobState, bar: tuple[int, float], nodes: Sequence[int], pools: Sequence[Pool]
-    ) -> Cell | None:
+    def _several(self, state: JobState, bar: Bar, nodes: Sequence[int], pools: Sequence[Pool]) -> Cell | None:
         """Nodes of one rack or pool, the cheapest to empty first, until the gang fits."""
         groups: dict[tuple[Pool, str], list[int]] = {}
         for index in nodes:
@@ -264,9 +286,9 @@ class Search:
             for (pool, _), group in groups.items()
             if pool in pools and (cell := self._gather(state, bar, group)) is not None
         ]
-        return min(found, key=_cheapest, default=None)
+        return min(found, key=self._cheapest, default=None)
 
-    def _gather(self, state: JobState, bar: tuple[int, float], group: Sequence[int]) -> Cell | None:
+    def _gather(self, state: JobState, bar: Bar, group: Sequence[int]) -> Cell | None:
         emptied = []
         for index in group:
             slot = self.draft.capacity.slots[index]
@@ -296,7 +318,3 @@ def _on(lease: Lease, node: str) -> int:
     if not lease.rest:
         return len(lease.gpus) if lease.node == node else 0
     return sum(len(gpus) for name, gpus in lease.parts if name == node)
-
-
-def _cheapest(cell: Cell) -> tuple[float, int, tuple[int, ...]]:
-    return (cell.lost_gpu_s, sum(lease.size for lease in cell.victims), cell.nodes)
