@@ -1,0 +1,174 @@
+"""How the production `tick` grows: made-up Philly jobs on 1,000, 10,000 and 100,000 GPUs, and one decision.
+
+    make bench ARGS=fleet       up to a million jobs: about a quarter of an hour, 5 GiB
+
+Every run is a process of its own, so that its memory is its own.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from multiprocessing import get_context
+from typing import Any
+
+from bench.document import markdown
+from bench.measure import CALIBRATION, ROOT, Benchmark, body, calibration
+from brimful.fleet.metrics import measure, percentile
+from brimful.fleet.state import Fleet
+from brimful.scheduler import loop
+from brimful.scheduler.cycle import decide
+from brimful.scheduler.plan import Plan
+from brimful.scheduler.rules import POLICIES
+from brimful.sim.fleets import parse_fleet
+from brimful.sim.traces.read import read
+from brimful.sim.world import rehearse
+
+TITLE = "Fleets of every size"
+TABLES = ("fleet-scale", "fleet-decide")
+PLOT = ROOT / "docs" / "images" / "cost-per-event.svg"
+JOBS_PER_GPU = 10  # the same at every size, so that only the size differs
+SIZES = (1_000, 10_000, 100_000)  # GPUs, eight a node
+RUNS = ("fifo", "brim")
+LOAD = 2.0  # more is asked for than there is, so that a queue forms
+WAITING = 5_000
+DECISIONS = 5_000
+
+
+def benchmarks() -> Iterator[Benchmark]:
+    arrivals = read(["synthetic:philly?jobs=1000&gpus=400&load=0.95"])[0].arrivals
+    nodes = parse_fleet("50x8")
+    yield Benchmark(
+        name="1,000 jobs on 400 GPUs, brim",
+        subject=body(lambda: rehearse(arrivals, nodes, POLICIES["brim"])),
+        peer_name=CALIBRATION,
+        peer=calibration,
+    )
+
+
+def tables() -> dict[str, str]:
+    runs = [_alone(_run, gpus, policy) for gpus in SIZES for policy in RUNS]
+    PLOT.write_text(_plot(runs), encoding="utf-8")
+    return {"fleet-scale": _scale(runs), "fleet-decide": _decisions(_alone(_decide, 10_000, "brim"))}
+
+
+def _alone(function: Any, gpus: int, policy: str) -> dict[str, Any]:  # noqa: ANN401 - _run or _decide
+    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
+        found: dict[str, Any] = pool.submit(function, gpus, policy).result()
+        return found
+
+
+def _run(gpus: int, policy: str) -> dict[str, Any]:
+    jobs = gpus * JOBS_PER_GPU
+    arrivals = read([f"synthetic:philly?jobs={jobs}&gpus={gpus}&load={LOAD}"])[0].arrivals
+    nodes = parse_fleet(f"{gpus // 8}x8")
+    began = time.process_time()
+    outcome = rehearse(arrivals, nodes, POLICIES[policy])
+    cpu_s = time.process_time() - began
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = measure(outcome.fleet, now_s=outcome.end_s)
+    return {
+        "gpus": gpus,
+        "policy": policy,
+        "jobs": jobs,
+        "finished": found.finished,
+        "events": len(outcome.log),
+        "cpu_s": cpu_s,
+        "peak_gib": peak_kib / 2**20,
+        "mean_jct_h": (found.mean_jct_s or 0.0) / 3600,
+    }
+
+
+def _scale(runs: Sequence[dict[str, Any]]) -> str:
+    header = ["jobs", "GPUs", "policy", "mean JCT, h", "events", "CPU s", "µs an event", "peak GiB"]
+    rows = [
+        [
+            f"{run['finished']:,}",
+            f"{run['gpus']:,}",
+            run["policy"],
+            f"{run['mean_jct_h']:.2f}",
+            f"{run['events']:,}",
+            f"{run['cpu_s']:.1f}",
+            f"{_per_event(run):.0f}",
+            f"{run['peak_gib']:.2f}",
+        ]
+        for run in runs
+    ]
+    return markdown(header, rows)
+
+
+def _per_event(run: dict[str, Any]) -> float:
+    return float(run["cpu_s"] / run["events"] * 1e6)
+
+
+class _Enough(Exception):
+    """Enough decisions were timed."""
+
+
+def _decide(gpus: int, policy: str) -> dict[str, Any]:
+    """Decisions of the production loop while so many jobs wait, reviews among them."""
+    arrivals = read([f"synthetic:philly?jobs={gpus * 6}&gpus={gpus}&load=6"])[0].arrivals
+    spent_s, waiting = list[float](), list[int]()
+
+    def timed(fleet: Fleet, *given: Any, **more: Any) -> Plan:  # noqa: ANN401 - as decide has them
+        began = time.process_time()
+        plan = decide(fleet, *given, **more)
+        took_s = time.process_time() - began
+        if len(fleet.waiting) >= WAITING:
+            spent_s.append(took_s)
+            waiting.append(len(fleet.waiting))
+        if len(spent_s) == DECISIONS:
+            raise _Enough
+        return plan
+
+    vars(loop)["decide"] = timed  # this process is for nothing else
+    with suppress(_Enough):
+        rehearse(arrivals, parse_fleet(f"{gpus // 8}x8"), POLICIES[policy])
+    return {"gpus": gpus, "policy": policy, "spent_s": spent_s, "waiting": (min(waiting), max(waiting))}
+
+
+def _decisions(found: dict[str, Any]) -> str:
+    ms = [1000 * each for each in found["spent_s"]]
+    header = ["GPUs", "waiting jobs", "policy", "decisions", "p50, ms", "p99, ms", "longest, ms"]
+    low, high = found["waiting"]
+    figures = [f"{percentile(ms, 50):.2f}", f"{percentile(ms, 99):.2f}", f"{max(ms):.2f}"]
+    return markdown(
+        header, [[f"{found['gpus']:,}", f"{low:,} to {high:,}", found["policy"], f"{len(ms)}", *figures]]
+    )
+
+
+def _plot(runs: Sequence[dict[str, Any]]) -> str:
+    """CPU microseconds an event over GPUs, on a logarithmic axis: a logarithm is a straight line there."""
+    width, height, left, bottom, top = 640, 320, 70, 270, 30
+    most = max(_per_event(run) for run in runs) * 1.2
+    columns = {gpus: left + 60 + i * 210 for i, gpus in enumerate(SIZES)}
+    colours = {"fifo": "#888888", "brim": "#0b7285"}
+
+    def y(value: float) -> float:
+        return bottom - (bottom - top) * value / most
+
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-size="13">',
+        "<title>CPU time an event by size of the fleet</title>",
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<path d="M{left} {top}V{bottom}H{width - 20}" stroke="black" fill="none"/>',
+        f'<text x="{left}" y="{top - 10}">CPU µs an event</text>',
+    ]
+    lines += [
+        f'<text x="{x}" y="{bottom + 20}" text-anchor="middle">{gpus:,} GPUs</text>'
+        for gpus, x in columns.items()
+    ]
+    for policy in RUNS:
+        points = [(columns[run["gpus"]], y(_per_event(run)), run) for run in runs if run["policy"] == policy]
+        path = " ".join(f"{x},{at:.1f}" for x, at, _ in points)
+        lines.append(f'<polyline points="{path}" fill="none" stroke="{colours[policy]}" stroke-width="2"/>')
+        for x, at, run in points:
+            lines.append(f'<circle cx="{x}" cy="{at:.1f}" r="4" fill="{colours[policy]}"/>')
+            lines.append(
+                f'<text x="{x}" y="{at - 9:.1f}" text-anchor="middle" fill="{colours[policy]}">'
+                f"{policy} {_per_event(run):.0f}</text>"
+            )
+    return "\n".join([*lines, "</svg>", ""])
