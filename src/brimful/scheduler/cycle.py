@@ -35,7 +35,6 @@ class _Turn:
     now_s: int
     draft: Draft
     search: Search
-    worth: Mapping[str, float]
     held: dict[str, int]
     starts: list[Start] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
@@ -44,6 +43,7 @@ class _Turn:
     cells: dict[str, Cell] = field(default_factory=dict)
     targets: dict[str, Pool | None] | None = None  # at a review of a mixed fleet: each job's pool
     closed: set[Pool] = field(default_factory=set)  # pools where a blocked job lets nobody pass
+    worth: Mapping[str, float] | None = None  # of a GPU of each type, once somebody asks
     blocked: JobState | None = None  # the first that waits although waiting helps
     avoided_until_s: list[int] = field(default_factory=list)  # when jobs may go back to a site that failed
 
@@ -71,7 +71,6 @@ def decide(
         now_s=now_s,
         draft=draft,
         search=Search(fleet, draft, rules, running, now_s=now_s),
-        worth=worth_of_types(fleet, rules),
         held={name: usage.held for name, usage in fleet.usage.items()} if rules.quotas else {},
         stops=[Stop(lease=lease, reason=why) for lease, why in stops(fleet, now_s=now_s)],
     )
@@ -230,7 +229,9 @@ def _elsewhere(turn: _Turn, state: JobState, pools: list[Pool]) -> list[Pool]:
 def _find(turn: _Turn, state: JobState, pools: list[Pool]) -> Parts | None:
     job = state.job
     if pools:
-        parts = choose(job, turn.draft, pools, turn.rules, turn.worth)
+        if turn.worth is None and len(pools) > 1:
+            turn.worth = worth_of_types(turn.fleet, turn.rules)
+        parts = choose(job, turn.draft, pools, turn.rules, turn.worth or {})
         if parts is not None:
             return parts
     return _in_reserved(turn, state, pools)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from brimful.fleet.job import PRIORITIES
 from brimful.fleet.lease import JobState
@@ -23,6 +24,7 @@ from brimful.scheduler.rules import Rules
 SWAPS_UP_TO = 300  # jobs: swapping looks at pairs
 ROUNDS = 4
 NEARLY = 1e-12
+ROOM_FOR_ALL = 10**9
 
 
 @dataclass(slots=True)
@@ -125,46 +127,67 @@ def _greedy(wants: list[_Want], room: dict[Pool, int]) -> None:
 
 
 def _swap(wants: list[_Want], room: dict[Pool, int]) -> None:
-    """Change places in pairs while the two together gain; the first few rounds find nearly all there is."""
+    """Change places in pairs while the two together gain; the first few rounds find nearly all there is.
+
+    Pools are numbers in here and waiting is one of them, with room for all: half a review is this loop.
+    """
+    pools: list[Pool | None] = [*room, None]
+    number = {pool: i for i, pool in enumerate(pools)}
+    spare = [*room.values(), ROOM_FOR_ALL]
+    rows = [
+        _Row(
+            [*(want.worth.get(pool, -inf) for pool in room), 0.0],
+            want.state.job.gpus,
+            want.rank,
+            number[want.at],
+        )
+        for want in wants
+    ]
     for _ in range(ROUNDS):
         changed = False
-        for i, one in enumerate(wants):
-            changed |= _go_elsewhere(one, room)
-            for other in wants[:i]:
-                if one.at is not other.at and one.rank == other.rank:
-                    changed |= _trade(one, other, room)
+        for i, one in enumerate(rows):
+            changed |= _go_elsewhere(one, spare)
+            changed |= _trade(one, rows[:i], spare)
         if not changed:
-            return
+            break
+    for want, row in zip(wants, rows, strict=True):
+        want.at = pools[row.at]
 
 
-def _go_elsewhere(want: _Want, room: dict[Pool, int]) -> bool:
-    gpus = want.state.job.gpus
-    for pool, worth in want.worth.items():
-        if pool != want.at and room[pool] >= gpus and worth > _worth(want, want.at) + NEARLY:
-            if want.at is not None:
-                room[want.at] += gpus
-            room[pool] -= gpus
-            want.at = pool
+@dataclass(slots=True)
+class _Row:
+    """A want by numbers: its worth in each pool, -inf where it may not run."""
+
+    worth: list[float]
+    gpus: int
+    rank: int
+    at: int
+
+
+def _go_elsewhere(row: _Row, spare: list[int]) -> bool:
+    least = row.worth[row.at] + NEARLY
+    for pool, worth in enumerate(row.worth):
+        if worth > least and spare[pool] >= row.gpus and pool != row.at:
+            spare[row.at] += row.gpus
+            spare[pool] -= row.gpus
+            row.at = pool
             return True
     return False
 
 
-def _trade(one: _Want, other: _Want, room: dict[Pool, int]) -> bool:
-    a, b = one.at, other.at
-    if a == b or (b is not None and b not in one.worth) or (a is not None and a not in other.worth):
-        return False
-    if _worth(one, b) + _worth(other, a) <= _worth(one, a) + _worth(other, b) + NEARLY:
-        return False
-    more = one.state.job.gpus - other.state.job.gpus  # that leave a and come to b
-    if (a is not None and room[a] + more < 0) or (b is not None and room[b] - more < 0):
-        return False
-    if a is not None:
-        room[a] += more
-    if b is not None:
-        room[b] -= more
-    one.at, other.at = b, a
-    return True
-
-
-def _worth(want: _Want, pool: Pool | None) -> float:
-    return 0.0 if pool is None else want.worth[pool]
+def _trade(one: _Row, others: list[_Row], spare: list[int]) -> bool:
+    """Change places with each of the others with whom it gains."""
+    changed = False
+    mine, here = one.worth, one.at
+    for other in others:
+        there, theirs = other.at, other.worth
+        if there == here or mine[there] + theirs[here] <= mine[here] + theirs[there] + NEARLY:
+            continue
+        more = one.gpus - other.gpus  # that leave here and come there
+        if one.rank == other.rank and spare[here] + more >= 0 and spare[there] - more >= 0:
+            spare[here] += more
+            spare[there] -= more
+            one.at, other.at = there, here
+            here = there
+            changed = True
+    return changed
