@@ -5,10 +5,20 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from brimful.predict.allocator import Allocator, Settings
+from brimful.predict.allocator import Allocator, OutOfMemory, Settings
 from brimful.predict.allocator.blocks import DEFAULT_POOL, FREE, USED, Block, PoolId
 from brimful.predict.allocator.run import malloc_in
 from brimful.units import KIB, MIB
+
+
+class Logged(Allocator):
+    """It also writes down when a block comes back, also where a full GPU waits for it."""
+
+    def complete(self, address: int) -> None:
+        block = self.pending[address]
+        assert self.log is not None
+        self.log.append(("free_completed", address, block.requested, block.stream))
+        super().complete(address)
 
 
 class Recording:
@@ -17,7 +27,7 @@ class Recording:
     def __init__(self, conf: str = "", capacity_bytes: int | None = None) -> None:
         self.settings = Settings.parse(conf)
         self.log: list[tuple[str, int, int, int]] = []
-        self.allocator = Allocator(self.settings, capacity_bytes, log=self.log, events_complete=False)
+        self.allocator = Logged(self.settings, capacity_bytes, log=self.log, events_complete=False)
         self.trace: list[dict[str, Any]] = []
         self.requested: dict[int, tuple[int, int, PoolId]] = {}
         self.emptying = False
@@ -42,10 +52,15 @@ class Recording:
         self.log.clear()
 
     def malloc(self, nbytes: int, stream: int = 0, owner: PoolId = DEFAULT_POOL) -> int:
-        if owner == DEFAULT_POOL:
-            address = self.allocator.malloc(nbytes, stream)
-        else:
-            address = malloc_in(self.allocator, owner, nbytes, stream)
+        try:
+            if owner == DEFAULT_POOL:
+                address = self.allocator.malloc(nbytes, stream)
+            else:
+                address = malloc_in(self.allocator, owner, nbytes, stream)
+        except OutOfMemory as error:
+            self._flush(owner)
+            self._say("oom", error.free_bytes, self.allocator.round_size(nbytes), stream, owner)
+            raise
         self._flush(owner)
         self.requested[address] = (nbytes, stream, owner)
         self._say("alloc", address, nbytes, stream, owner)
@@ -59,9 +74,9 @@ class Recording:
             self.complete(address)
 
     def complete(self, address: int) -> None:
-        nbytes, stream, owner = self.requested.pop(address)
-        self.allocator.complete(address)
-        self._say("free_completed", address, nbytes, stream, owner)
+        if address in self.allocator.pending:
+            self.allocator.complete(address)
+            self._flush(self.requested[address][2])
 
     def empty_cache(self) -> None:
         for address in tuple(self.allocator.pending):
@@ -144,7 +159,12 @@ def a_run(recording: Recording, steps: int, seed: int, *, streams: int = 1, pool
             jitter = choose.choice((0, 0, choose.randrange(2 * MIB)))
             stream = choose.randrange(streams)
             owner = (choose.randrange(pools), 0)
-            live.append(recording.malloc(choose.choice(sizes) + jitter, stream, owner))
+            try:
+                live.append(recording.malloc(choose.choice(sizes) + jitter, stream, owner))
+            except OutOfMemory:
+                for address in live[::2]:
+                    recording.free(address)
+                live = live[1::2]
         elif what < 0.985:
             address = live.pop(choose.randrange(len(live)))
             later = streams > 1 and choose.random() < 0.3

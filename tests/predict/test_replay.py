@@ -288,6 +288,33 @@ def test_a_recording_that_starts_in_the_middle_replays_from_there(
             assert replayed.allocated_simulated_bytes == replayed.allocated_recorded_bytes
 
 
+@pytest.mark.parametrize(
+    ("conf", "streams", "pools"),
+    [
+        ("", 1, 1),
+        ("", 2, 2),
+        ("max_split_size_mb:20", 1, 1),
+        ("max_split_size_mb:32", 2, 1),
+        ("roundup_power2_divisions:4", 1, 1),
+        ("garbage_collection_threshold:0.6,per_process_memory_fraction:0.8", 1, 1),
+        ("max_split_size_mb:24,garbage_collection_threshold:0.6,per_process_memory_fraction:0.9", 1, 1),
+    ],
+)
+def test_a_recording_of_a_full_gpu_replays_with_its_retries_and_failures(
+    conf: str, streams: int, pools: int, tmp_path: Path
+) -> None:
+    for seed in (1, 2):
+        made = a_run(Recording(conf, 300 * MIB), 800, seed, streams=streams, pools=pools)
+        actions = [event["action"] for event in made.trace]
+        assert made.allocator.retries > 0
+        assert "oom" in actions
+        for first in (0, len(actions) // 2):
+            replayed = a_replay(made.snapshot(first), tmp_path, sweep=False)
+            assert replayed.wrong == 0, (seed, first, replayed.compared.differences[:3])
+            assert replayed.reserved_simulated_bytes == replayed.reserved_recorded_bytes
+            assert len(replayed.compared.ooms) == actions[first:].count("oom")
+
+
 # The odd ends of real snapshots.
 
 
@@ -362,7 +389,8 @@ def test_each_device_is_replayed_by_itself_and_the_busiest_by_default(tmp_path: 
     for device, alone in ((0, one), (1, other)):
         replayed = a_replay(raw, tmp_path, device=device, sweep=False)
         assert (replayed.wrong, replayed.events) == (0, len(alone["device_traces"][0]))
-        assert "too: replay one with --device" in replayed.notes[-1] or replayed.notes
+        assert replayed.as_dict()["devices"] == [0, 1]
+        assert any("replay one with --device" in note for note in replayed.notes)
     with pytest.raises(NotFound, match="nothing of device 5"):
         a_replay(raw, tmp_path, device=5)
 

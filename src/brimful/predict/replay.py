@@ -53,6 +53,7 @@ class Replay:
 
     name: str
     device: int
+    devices: tuple[int, ...]  # all that the snapshot has
     events: int
     settings: Settings
     capacity_bytes: int | None
@@ -132,6 +133,7 @@ def replay_device(
     return Replay(
         name=snapshot.name,
         device=device,
+        devices=snapshot.devices,
         events=len(snapshot.traces[device]) if device < len(snapshot.traces) else 0,
         settings=snapshot.settings,
         capacity_bytes=capacity_bytes,
@@ -228,6 +230,7 @@ def as_dict(replayed: Replay) -> dict[str, Any]:
         "peak_requested_bytes": replayed.peak_requested_bytes,
         "peak_event": compared.peak_at,
         "device": replayed.device,
+        "devices": list(replayed.devices),
         "settings": str(replayed.settings),
         "capacity_bytes": replayed.capacity_bytes,
         "holders": [

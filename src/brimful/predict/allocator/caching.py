@@ -382,13 +382,13 @@ class Allocator:
         What was mapped before a later page failed stays mapped, as in PyTorch.
         """
         block = self._lowest_room(pool, size, stream)
-        if not block.mapped and not self._map(block, min(block.size, size)):
+        if not block.mapped and not self.map_pages(block, min(block.size, size)):
             return None
         while block.size < size:
             after = block.after
             assert after is not None
             assert not after.mapped
-            if not self._map(after, min(size - block.size, after.size)):
+            if not self.map_pages(after, min(size - block.size, after.size)):
                 return None
             block = after  # it has taken in what lay before it
         pool.discard(block)
@@ -416,7 +416,7 @@ class Allocator:
         pool.add_unmapped(segment)
         return segment
 
-    def _map(self, block: Block, size: int) -> bool:
+    def map_pages(self, block: Block, size: int) -> bool:
         page = self.page_size(block.pool)
         nbytes = -(-size // page) * page
         if not self._reserve(nbytes):
@@ -464,7 +464,7 @@ class Allocator:
 
     # Rules: returning memory to the device.
 
-    def _release(self, block: Block) -> None:
+    def release(self, block: Block) -> None:
         block.pool.discard(block)
         self.reserved_bytes -= block.size
         self._note("segment_free", block.address, block.size, block.stream)
@@ -476,47 +476,34 @@ class Allocator:
             if block.va is not None:
                 expandable.append(block)
             elif block.whole:
-                self._release(block)
+                self.release(block)
         for block in expandable:
             self._unmap(block)
 
-    def releasable_segments(self) -> int:
-        """How many whole free segments emptying the cache would return."""
-        pools = [self.large, self.small, *(pool for owner in self.releasable for pool in self.private[owner])]
-        return sum(1 for pool in pools for block in pool.in_order() if block.whole)
-
-    def whole_free_at(self, address: int) -> Block | None:
-        """The ordinary segment at `address`, where all of it is free."""
-        for pool in (self.large, self.small):
-            for block in pool.in_order():
-                if block.address == address and block.whole and block.va is None:
-                    return block
-        return None
-
-    def release_at(self, address: int) -> None:
-        """Return the segment at `address`, where all of it is free."""
-        block = self.whole_free_at(address)
-        if block is not None:
-            self._release(block)
-
-    def _release_oversize(self, pool: Pool, size: int, stream: int) -> bool:
-        """With max_split_size_mb: return one oversize block that suffices, or the largest until enough."""
+    def oversize(self, pool: Pool, size: int, stream: int) -> list[Block]:
+        """With max_split_size_mb: one oversize block that suffices, or the largest until it is enough."""
         free = pool.free.get(stream)
         if self.settings.max_split_bytes is None or free is None:
-            return False
+            return []
         wanted = max(size, self._max_split)
         i = free.first_at_least(wanted)
         if i < len(free.blocks) and free.blocks[i].va is None:
-            self._release(free.blocks[i])
-            return True
-        released = 0
+            return [free.blocks[i]]
+        chosen, total = [], 0
         for block in reversed(free.blocks[:i]):
-            if released >= wanted or block.size < self._max_split:
+            if total >= wanted or block.size < self._max_split:
                 break
             if block.va is None:
-                released += block.size
-                self._release(block)
-        return released >= wanted
+                total += block.size
+                chosen.append(block)
+        return chosen
+
+    def _release_oversize(self, pool: Pool, size: int, stream: int) -> bool:
+        """Return such blocks, even where they are not enough; whether they are."""
+        blocks = self.oversize(pool, size, stream)
+        for block in blocks:
+            self.release(block)
+        return bool(blocks) and sum(block.size for block in blocks) >= max(size, self._max_split)
 
     def _collect_garbage(self) -> None:
         """Above the threshold, return whole large blocks of at least mean age, until under it."""
@@ -534,7 +521,7 @@ class Allocator:
                     released += block.size
                     total -= age
                     del ages[block]
-                    self._release(block)
+                    self.release(block)
 
 
 def _could_be(block: Block) -> int:

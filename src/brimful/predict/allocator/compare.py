@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from brimful.predict.allocator.blocks import DEFAULT_POOL, PoolId
 from brimful.predict.allocator.caching import MIN_BLOCK, Allocator, SegmentEvent
+from brimful.predict.allocator.force import map_at, release_at, whole_free
 from brimful.predict.allocator.rebuild import Before, before, restore
 from brimful.predict.allocator.run import (
     COMPLETE,
@@ -89,7 +90,7 @@ class _Walk:
         self.feed: list[int] = []  # where the recording's new segments lie
         self.allocator = make(snapshot.settings, address_of=self._place, events_complete=False, log=self.log)
         state = before(segments, self.events)
-        self.unsure = restore(self.allocator, state, self.events)
+        self.unsure = {unsure.free: unsure for unsure in restore(self.allocator, state, self.events)}
         self.owners = _Owners(segments, state)
         self.found = Compared(held_before_bytes=self.allocator.allocated_bytes)
         self.fresh: list[Event] = []  # segments the recording took for the next allocation
@@ -168,7 +169,7 @@ class _Walk:
         else:
             if action == "oom":
                 self.found.ooms.append(event)
-                self.fresh.clear()
+                self._map_in_vain()
             self.found.other_actions[action] += 1
 
     # Taking.
@@ -209,8 +210,11 @@ class _Walk:
         pool = allocator.pool_of(owner, size)
         while (block := allocator.find_free(pool, size, event.stream)) is not None:
             pool.add(block)
-            guess = next((unsure for unsure in self.unsure if unsure.free is block), None)
-            if block.address == event.address or guess is None or not guess.possible():
+            guess = self.unsure.get(block)
+            if block.address == event.address or guess is None:
+                break
+            if not guess.possible():
+                del self.unsure[block]
                 break
             if not guess.shrink(allocator, size - MIN_BLOCK):
                 break
@@ -223,8 +227,7 @@ class _Walk:
         found = allocator.find_free(pool, size, event.stream)
         if found is not None:
             pool.add(found)
-        elif allocator.whole_free_at(event.address) is not None:
-            allocator.release_at(event.address)
+        elif release_at(allocator, event.address):
             self.feed[:] = [event.address]
             allocator.peak_reserved_bytes = allocator.reserved_bytes
             self.cut_off = True
@@ -272,7 +275,8 @@ class _Walk:
             self.owners.returned(event)
         wanted: Taken = [(event.action, event.address, event.nbytes) for event in returned]
         self._note_cause(i, end)
-        got = self._return(wanted)
+        self._map_in_vain()
+        got = self._return(wanted, end)
         same = sum(1 for a, b in zip(wanted, got, strict=False) if a == b)
         self.found.segment_free.add(right=same, of=max(len(wanted), len(got)))
         if wanted != got and len(self.found.differences) < SHOWN_DIFFERENCES:
@@ -282,20 +286,39 @@ class _Walk:
             )
         return end
 
-    def _return(self, wanted: Taken) -> Taken:
-        """What the simulation returns at this point.
+    def _map_in_vain(self) -> None:
+        """Pages that were mapped for a request before the GPU turned out to be full stay mapped."""
+        for event in self.fresh:
+            if event.action == "segment_map":
+                map_at(self.allocator, event.address, event.nbytes)
+        self.fresh.clear()
 
-        Without max_split_size_mb and garbage collection only emptying the cache returns anything. With them
-        single blocks may go; which rule it was is not recorded, so any whole free block that the recording
-        returned is returned too.
+    def _return(self, wanted: Taken, end: int) -> Taken:
+        """What the simulation returns at this point: oversize blocks first, then all that is free.
+
+        Which blocks garbage collection takes depends on the memory fraction, which no recording tells: with a
+        threshold set, whole free segments go as recorded where the other rules do not explain them.
         """
-        allocator, settings = self.allocator, self.allocator.settings
+        allocator = self.allocator
         self.log.clear()
-        single = settings.max_split_bytes is not None or settings.garbage_collection_threshold > 0
-        if single and len(wanted) < allocator.releasable_segments():
-            for _, address, _ in wanted:
-                allocator.release_at(address)
-        else:
+        while end < len(self.events) and self.events[end].action in _TAKES:
+            end += 1
+        after = self.events[end] if end < len(self.events) else None
+        if after is not None and after.action in ("alloc", "oom"):
+            size = allocator.round_size(after.nbytes)
+            pool = allocator.pool_of(after.owner or DEFAULT_POOL, size)
+            oversize = allocator.oversize(pool, size, after.stream)
+            if oversize and [block.address for block in oversize] == [
+                at for _, at, _ in wanted[: len(oversize)]
+            ]:
+                for block in oversize:
+                    allocator.release(block)
+        rest = [address for _, address, _ in wanted[len(self.log) :]]
+        collects = allocator.settings.garbage_collection_threshold > 0
+        if rest and collects and rest != [block.address for block in whole_free(allocator)]:
+            for address in rest:
+                release_at(allocator, address)
+        elif rest:
             allocator.empty_cache()
         return [(action, at, nbytes) for action, at, nbytes, _ in self.log]
 
