@@ -132,6 +132,47 @@ SMALLER = {
 }
 
 
+# The same advice in other words, and sentences that only look like it.
+OTHERS: dict[str, dict[str, str]] = {
+    "batch": {
+        "en": "Reduce the batch size from 16 to 12.",
+        "fr": "Réduisez le batch de 16 à 12.",
+        "es": "Reduce el batch de 16 a 12.",
+        "de": "Verkleinere den Batch von 16 auf 12.",
+    },
+    "compile": {
+        "en": "Do not compile the model: compiled code takes more memory.",
+        "fr": "Ne compilez pas le modèle : le code compilé prend plus de mémoire.",
+        "es": "No compiles el modelo: el código compilado ocupa más memoria.",
+        "de": "Kompiliere das Modell nicht: Kompilierter Code braucht mehr Speicher.",
+    },
+    "half": {
+        "en": "Switch to half precision, it saves memory.",
+        "fr": "Passez en demi-précision, ça économise de la mémoire.",
+        "es": "Pasa a media precisión, ahorra memoria.",
+        "de": "Wechsle zu halber Genauigkeit, das spart Speicher.",
+    },
+    "adam": {
+        "en": "An 8-bit optimizer saves memory.",
+        "fr": "Un optimiseur 8 bits économise de la mémoire.",
+        "es": "Un optimizador de 8 bits ahorra memoria.",
+        "de": "Ein 8-Bit-Optimizer spart Speicher.",
+    },
+    "never": {
+        "en": "You will never see a crash again.",
+        "fr": "Vous ne verrez plus jamais de crash.",
+        "es": "Nunca más verás un error.",
+        "de": "Es wird nie wieder abstürzen.",
+    },
+    "nothing": {
+        "en": "Always use the newest driver; 90% of the memory is in use.",
+        "fr": "Utilisez toujours le pilote le plus récent ; la mémoire est utilisée à 90 %.",
+        "es": "Usa siempre el controlador más reciente; la memoria está ocupada al 90 %.",
+        "de": "Nimm immer den neuesten Treiber; 90 % des Speichers sind belegt.",
+    },
+}
+
+
 def verdicts(lines: tuple[Line, ...]) -> list[Any]:
     return [(line.number, one.claim, one.verdict, one.effect) for line in lines for one in line.judged]
 
@@ -157,6 +198,15 @@ def test_the_judgement_does_not_depend_on_the_language_of_the_paste(code: str) -
         english, other = (verdicts(judge_paste(pastes[c], a_case(), reread)) for c in ("en", code))
         assert english
         assert english == other
+
+
+@pytest.mark.parametrize("code", ["fr", "es", "de"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_words_for_the_same_advice_are_judged_alike(name: str, code: str) -> None:
+    english, other = (verdicts(judge_paste(OTHERS[name][c], a_case(), reread)) for c in ("en", code))
+
+    assert bool(english) == (name != "nothing")
+    assert english == other
 
 
 @pytest.mark.parametrize("claim", MORE)

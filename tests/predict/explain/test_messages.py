@@ -236,6 +236,16 @@ def test_with_the_config_the_figure_is_judged_by_the_prediction() -> None:
         assert code in codes(explain(f"iter 4000: loss 3.1, time 7000.1ms, mfu {mfu}%", about)[0])
 
 
+def test_the_trainers_samples_are_turned_into_flops_by_the_config() -> None:
+    rates = "'train_samples_per_second': 64.0, 'train_steps_per_second': 0.125"
+    text = f"{{'train_runtime': 100.0, {rates}, 'epoch': 1.0}}"
+    about = About(reading=FINEWEB, gpu=find_gpu("rtx-4070"))
+    found = explain(text, about)[0]
+
+    assert found.facts["step_s"] == 8.0
+    assert {"no_mfu", "at_most", "own_mfu"} <= codes(found)
+
+
 # -- what is no message ------------------------------------------------------------------------------------
 
 NOTHING = [

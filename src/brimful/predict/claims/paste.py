@@ -21,27 +21,33 @@ MAX_LINES = 2000
 Reread = Callable[[Sequence[str]], Reading]  # the same config, with `key=value` words on top
 
 _OFF = (
-    r"off\b|disabl|turn(?:ed)? off|without|\bno\b|false"
-    r"|d[ée]sactiv|\bsans\b|coupe[rz]?\b|[ée]tein"
-    r"|desactiv|\bsin\b|apag"
-    r"|deaktivier|abschalt|ausschalt|abgeschaltet|ausgeschaltet|\bohne\b|\baus\b"
+    r"\boff\b|disabl|without|\bno\b|\bnot\b|don'?t|false|remov|drop"
+    r"|d[ée]sactiv|\bsans\b|coupe[rz]?\b|[ée]tein|\bpas\b|enl[eè]v|retire"
+    r"|desactiv|\bsin\b|apag|quita"
+    r"|deaktivier|abschalt|ausschalt|abgeschaltet|ausgeschaltet|\bohne\b|\baus\b|\bnicht\b|\bkein"
 )
-_NEVER = (
-    r"never (?:fail|crash|run|oom)|always (?:works|fits)|guarantee|will not (?:fail|crash)|can(?:'|no)t fail"
-    r"|jamais|toujours|garanti"
-    r"|nunca|siempre|garantiz"
-    r"|\bnie(?:mals)?\b|\bimmer\b|garantier"
-)
+_MORE = r"\bmore\b|\bplus\b|davantage|\bm[áa]s\b|\bmehr\b"
 _MEMORY = r"memor|m[ée]moire|speicher|vram"
-_FULL = r"\b9\d ?%|\b100 ?%|full|plein|rempli|llen|voll|ausgelast"
-_WORK = (
-    r"work|busy|compute|utili|travail|occup|calcul|trabaj|ocupad|aprovech"
-    r"|arbeit|besch[äa]ftig|rechn|ausgelast"
+_NEVER = r"\bnever\b|no more|won'?t|jamais|\bplus d|nunca|jam[áa]s|\bnie\b|niemals|nie wieder|nicht mehr"
+_FAIL = (
+    r"fail|crash|\boom\b|out of memory|run out|plant|[ée]chou|[ée]chec|erreur|\bfall[aeo]|\bcae\b|error"
+    r"|st[üu]rz|fehl|scheiter|abbrech"
 )
-_SMALL = r"small|petit|r[ée]dui|peque|menor|klein|kürz"
+_ALWAYS = (
+    r"always (?:work|fit|run)|toujours (?:march|fonctionn|tien|pass)"
+    r"|(?:marche|fonctionne|tient|passe) toujours"
+    r"|siempre (?:funciona|cabe|va)|(?:funktioniert|l[äa]uft|passt|klappt) immer"
+)
+_SURE = r"guarantee|bulletproof|fool-?proof|garanti|infaillible|garantiz|infalible|garantier|todsicher"
+_FULL = r"\b9\d ?%|\b100 ?%|\bfull|plein|rempli|satur|llen|voll"
+_WORK = (
+    r"\bbusy|working|hard at work|fully used|well used|bien occup|travaille|bien exploit|[àa] fond"
+    r"|trabaja|a tope|aprovechad|a pleno|besch[äa]ftigt|arbeitet|gut ausgelastet|voll ausgelastet"
+)
+_SMALL = r"small|petit|r[ée]dui|peque|menor|klein"
 _MODEL = r"mod[eè]l|modell|modelo"
-_BIG = r"big|larg|gr(?:os|and)|plus grand|m[áa]s grande|mayor|gr[oö](?:ß|ss)"
-_BATCH = r"\bbatch|\blot\b|\blote\b|stapel"
+_BIG = r"big|larg|gr(?:os|and)|m[áa]s grande|mayor|gr[oö](?:ß|ss)"
+_BATCH = r"\bbatch|\blote\b|stapel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +63,37 @@ def _sign(claim: str, *patterns: str) -> Sign:
 
 
 _SIGNS = (
-    _sign("fp16", r"\b(?:fp16|float16)\b"),
-    _sign("compile_off", r"\bcompil", _OFF),
+    _sign(
+        "fp16",
+        r"\b(?:fp16|float16)\b|half[- ]precision|demi-pr[ée]cision|media precisi[óo]n"
+        r"|halbe[rn]? (?:Genau|Pr[äa]z)",
+    ),
+    _sign("compile_off", r"\b[ck]ompil", _OFF),
+    _sign("compile_off", r"\b[ck]ompil", _MORE, _MEMORY),
     _sign("expandable_segments", r"expandable_segments"),
-    _sign("checkpointing", r"checkpointing"),
-    _sign("adam8bit", r"8[- ]?bits?\b.{0,40}adam|adam.{0,40}8[- ]?bit|adamw?8bit"),
+    _sign("checkpointing", r"checkpointing|points? de contr[ôo]le|puntos? de control"),
+    _sign("adam8bit", r"8[- ]?bits?\b.{0,30}(?:adam|optim)|(?:adam|optim)\w*.{0,30}8[- ]?bit|adamw?8bit"),
     _sign(
         "pad_vocabulary",
-        r"vocab|50304|50257",
-        r"\bpad|50304|multipl|vielfach|m[úu]ltipl|complét|rellen|auff[üu]ll",
+        r"vo[ck]ab|50304|50257",
+        r"\bpad|50304|multipl|vielfach|m[úu]ltipl|compl[ée]t|rellen|auff[üu]ll",
     ),
     _sign("smaller_model", _SMALL, _MODEL, _BIG, _BATCH),
     _sign("memory_is_work", _MEMORY, _FULL, _WORK),
-    _sign("never_fails", _NEVER),
+    _sign("never_fails", _NEVER, _FAIL),
+    _sign("never_fails", _ALWAYS),
+    _sign("never_fails", _SURE),
 )
 _SETTING = re.compile(
     r"(?:^|[\s`(,;])(?:--)?([a-z_]{3,40})\s*[=:]\s*['\"]?([A-Za-z0-9_.]{1,24})['\"]?", re.IGNORECASE
 )
 _TIMES = re.compile(r"\b(?:batch\w*\D{0,20})?(\d{1,4})\s?[x×*]\s?(\d{1,5})\b", re.IGNORECASE)
+# 'batch size to 12', 'réduisez le batch à 12': a number said of the batch, no share and no other size.
+_SAID_BATCH = re.compile(
+    r"\bbatch\w*(?:[ -](?:size|gr[öo](?:ß|ss)e))?[^\d\n]{0,30}?(?:\d{1,4}\s?(?:to|auf|[àa]|->|→)\s?)?"
+    r"(\d{1,4})\b(?!\s?(?:%|[x×*]|gb|gib|go\b|mb|bit|token))",
+    re.IGNORECASE,
+)
 # What configs call the settings that matter here -> our own word.
 _KEYS = {
     "batch_size": "batch_size", "per_device_train_batch_size": "batch_size", "micro_batch_size": "batch_size",
@@ -128,6 +147,8 @@ def _settings(line: str) -> dict[str, str]:
     for match in _SETTING.finditer(line):
         if (key := _KEYS.get(match[1].lower())) is not None:
             found[key] = {"true": "True", "false": "False"}.get(match[2].lower(), match[2])
+    if "batch_size" not in found and (said := _SAID_BATCH.search(line)):
+        found["batch_size"] = said[1]
     return found
 
 
@@ -135,7 +156,7 @@ def _judge_line(
     line: str, settings: dict[str, str], together: dict[str, str], case: Case, reread: Reread
 ) -> Iterator[Judgement]:
     claimed = _claimed(line)
-    names = [sign.claim for sign in _SIGNS if all(p.search(line) for p in sign.patterns)]
+    names = dict.fromkeys(sign.claim for sign in _SIGNS if all(p.search(line) for p in sign.patterns))
     if "batch_size" in settings:
         yield _batch(settings, together, case, claimed)
     elif "gradient_accumulation_steps" in settings:

@@ -60,6 +60,10 @@ def log_says(
     flops = _flops_per_s(line, reading)
     number = peak_format(reading.training, gpu) if reading and gpu else "bf16"
     if gpu is not None and flops is not None:
+        if line.samples_per_s is not None and reading is not None:
+            says.append(
+                ("at_most", say("If every sample is as long as the config allows, which is the most:"))
+            )
         by_line = line.divided_by_flops_per_s and not _counted(line, reading)
         says += _own(flops, gpu, number, line if by_line else None)
     if gpu is not None and flops is not None and estimate is not None:
@@ -73,7 +77,7 @@ def _flops_per_s(line: LogLine, reading: Reading | None) -> float | None:
     if _counted(line, reading) and reading is not None:
         training = reading.training
         each = model_flops_per_token(reading.model, sequence_tokens=training.sequence_tokens)
-        tokens = line.tokens_per_s or 0
+        tokens = line.tokens_per_s or (line.samples_per_s or 0) * training.sequence_tokens
         if line.framework == "nanoGPT" and line.step_s:
             tokens = training.step_tokens / line.step_s
         return tokens * each / (1 if line.framework == "torchtitan" else training.gpus)
@@ -90,7 +94,7 @@ def _counted(line: LogLine, reading: Reading | None) -> bool:
         return False
     if line.framework == "nanoGPT":
         return line.mfu is None and line.step_s is not None
-    return line.tokens_per_s is not None
+    return line.tokens_per_s is not None or line.samples_per_s is not None
 
 
 def _pace(line: LogLine) -> Iterator[Says]:
