@@ -111,7 +111,7 @@ class Chaos:
         if what == "server":
             assert self.server is not None
             self.server.kill()
-            self.server.wait()
+            self.server.communicate()
             self.server = None
         elif what in ("run", "job") and not self._kill_child(runner=what == "run"):
             return

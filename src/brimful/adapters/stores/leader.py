@@ -21,7 +21,7 @@ from brimful.adapters.engines.processes import born
 from brimful.adapters.stores.schema import leader
 from brimful.adapters.stores.sql import LEADER, LostLead, SqlStore
 
-LEASE_S = 6.0  # a holder that has not moved the counter for so long may not act
+LEASE_S = 5.0  # a holder that has not moved the counter for so long may not act
 MARGIN_S = 0.5  # and is waited for a little longer
 
 

@@ -1,0 +1,108 @@
+"""Two servers on one PostgreSQL: one acts, the other takes over, and nothing is done twice."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from bench.chaos import JOB
+from brimful.adapters.stores.schema import leader
+from brimful.adapters.stores.sql import SqlStore
+from brimful.fleet.job import Job
+from brimful.fleet.state import OVER
+from brimful.scheduler.cycle import Rules
+from brimful.server.doctor import examine
+from brimful.server.engines import engines_in
+from brimful.server.service import Service
+from tests.server.live import Live, wait_for
+
+
+class Pair:
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder, self.work = folder, folder / "work"
+        self.work.mkdir()
+        (folder / "job.py").write_text(JOB)
+        options = (
+            "--database",
+            url,
+            "--engines",
+            str(folder / "engines"),
+            "--sites",
+            "a=2xslot@1,b=2xslot@1",
+        )
+        self.servers = [Live(folder / name, *options) for name in ("one", "two")]
+        self.store = SqlStore(url)
+        self.users = Service(self.store, [], Rules())
+        self.jobs = 0
+
+    def holder(self) -> tuple[int, int]:
+        """The token and the pid of whoever leads."""
+        with self.store.reading() as connection:
+            row = connection.execute(sa.select(leader)).one()
+        return row.token, json.loads(row.holder)["pid"] if row.holder else 0
+
+    def submit(self, seconds: float) -> str:
+        self.jobs += 1
+        path = self.work / f"w{self.jobs}"
+        command = (sys.executable, str(self.folder / "job.py"), str(path), str(seconds))
+        job = Job(job="", gpus=1, name=path.name, command=command, folder="/", retries=3)
+        return self.users.submit(job).job.job
+
+    def phase(self, name: str) -> str:
+        self.users.refresh()
+        return self.users.job(name).phase
+
+    def end(self) -> None:
+        for server in self.servers:
+            server.down()
+        self.store.close()
+
+
+@pytest.mark.postgres
+def test_the_other_takes_over_within_ten_seconds_and_nothing_is_doubled(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    pair = Pair(tmp_path, postgres_url)
+    one, two = pair.servers
+    try:
+        one.up()
+        two.up()
+        assert pair.holder() == (1, one.pid)
+        names = [pair.submit(1.0 + i) for i in range(8)]
+        wait_for(lambda: pair.phase(names[0]) != "waiting")
+
+        one.signal(signal.SIGSTOP)  # it neither acts nor dies
+        began = time.monotonic()
+        names.append(pair.submit(0.1))
+        wait_for(lambda: pair.holder() == (2, two.pid), within_s=30, every_s=0.05)
+        took_s = time.monotonic() - began
+        assert took_s <= 10, f"{took_s:.1f} s"
+        wait_for(lambda: pair.phase(names[-1]) in OVER)
+
+        one.signal(signal.SIGCONT)  # and now it thinks that it leads, until it looks
+        wait_for(lambda: "another server leads now" in one.said())
+        assert pair.holder() == (2, two.pid)
+
+        names.append(pair.submit(0.1))
+        began = time.monotonic()
+        two.kill()  # it is gone from this machine, which can be seen: no need to wait
+        wait_for(lambda: pair.holder() == (3, one.pid), every_s=0.05)
+        died_s = time.monotonic() - began
+        assert died_s <= 10, f"{died_s:.1f} s"
+        wait_for(lambda: all(pair.phase(name) in OVER for name in names))
+
+        assert {pair.phase(name) for name in names} == {"finished"}
+        assert list(pair.work.glob("*.twice")) == []
+        assert len(list(pair.work.glob("*.done"))) == len(names)
+        assert [len(pair.users.job(name).leases) for name in names] == [1] * len(names)
+        findings = list(examine(pair.store, engines_in(tmp_path / "engines")))
+        assert [each for finding in findings for each in finding.broken] == []
+        print(f"paused leader replaced in {took_s:.1f} s, killed leader in {died_s:.1f} s")
+    finally:
+        pair.end()
