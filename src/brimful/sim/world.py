@@ -23,6 +23,7 @@ from brimful.sim.faults import Dice, Faults, Mishap, NodeFails, NodeReturns, Sit
 from brimful.sim.kernel import Kernel
 
 SITE = "sim"
+IDLE_LOOK_S = 61  # past any moment at which policies review
 NEARLY = 1e-6  # of a second: sums of fractions do not add a second to a run
 
 
@@ -98,6 +99,7 @@ class TimedEngine:
         if lease in self._running or lease in self._news:
             return
         if self._dice is not None and self._dice.start_fails():
+            self._kernel.at(self.now_s + 1, None)  # so that somebody looks
             raise CannotStart(f"{node} could not start {lease}")
         nodes = (node, *(name for name, _ in rest))
         speed = job.rate(self._all[node].gpu) * (job.spread_rate if rest else 1.0)
@@ -252,7 +254,7 @@ class _Rehearsal:
         self.fleet, self.plan = Fleet(), Plan()
         self._arrived = 0
         self._ended = self._down = 0
-        self._wake_s = -1
+        self._wake_s = self._idle_seq = -1
         self._submitted: list[Event] = []
         if self.dice is not None and arrivals:
             self._roll(self.dice, arrivals[0].at_s)
@@ -297,6 +299,13 @@ class _Rehearsal:
             self._wake_s = again_s
             self.kernel.at(again_s, None)
         if self._arrived < len(self._arrivals) or self.fleet.open_leases or plan.starts or self._down:
+            return False
+        if now_s < self.engine.silent_until_s:
+            return False  # whoever waits for the site to answer does not wait for ever
+        if len(self.fleet.waiting) and self._idle_seq != self.fleet.seq:
+            # Nothing moves, and a job waits: look once more, later, as a live loop does every second.
+            self._idle_seq = self.fleet.seq
+            self.kernel.at(now_s + IDLE_LOOK_S, None)
             return False
         # A job that waits on an idle fleet waits for a quiet hour or for ever.
         return not any(state.job.deferrable for state in self.fleet.waiting.values())
