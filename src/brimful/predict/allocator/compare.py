@@ -301,7 +301,8 @@ class _Walk:
         """
         allocator = self.allocator
         self.log.clear()
-        while end < len(self.events) and self.events[end].action in _TAKES:
+        # One request may wait for other streams and return more before it is served.
+        while end < len(self.events) and self.events[end].action in (*_TAKES, *_RETURNS, "free_completed"):
             end += 1
         after = self.events[end] if end < len(self.events) else None
         if after is not None and after.action in ("alloc", "oom"):
