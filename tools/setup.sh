@@ -3,7 +3,7 @@
 #
 #   tools/setup.sh run      what `make run` needs
 #   tools/setup.sh dev      what `make check`, `make docs` and `make bench` need
-#   tools/setup.sh test     dev, and PyTorch
+#   tools/setup.sh test     dev, PyTorch, and what tests trace with it
 #   tools/setup.sh system   what the tests need beyond Python (Chromium)
 #
 # PYTHON=/path/to/python3 chooses the interpreter .venv is made with.
@@ -124,7 +124,7 @@ install_system() {
 case "${1:-}" in
 run) install_set run server ;;
 dev) install_set dev dev ;;
-test) install_set test dev,trace ;;
+test) install_set test dev,trace,peers ;;
 system) install_system ;;
 *) stop "usage: tools/setup.sh run|dev|test|system" ;;
 esac

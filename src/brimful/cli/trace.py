@@ -77,12 +77,15 @@ def run(options: argparse.Namespace) -> Answer:
 
 def _draw(data: dict[str, Any], options: argparse.Namespace) -> None:
     """The timeline as pictures, where asked for."""
-    from brimful.predict.timeline import Timeline, write_html, write_png
+    from brimful.predict.timeline import LAYERS, OTHERS, Timeline, write_html, write_png
 
     if not (options.html or options.png):
         return
     line, failure = data["timeline"], data["out_of_memory"]
     layers = sorted(line["by_category"].items(), key=lambda pair: -max(pair[1]))
+    if len(layers) > LAYERS:
+        rest = [sum(values) for values in zip(*(values for _, values in layers[LAYERS:]), strict=True)]
+        layers = [*layers[:LAYERS], (OTHERS, rest)]
     picture = Timeline(
         title=f"{options.script.name} on {data['gpu']}, {data['steps']} steps",
         x=tuple(line["event"]),

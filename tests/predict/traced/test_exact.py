@@ -11,7 +11,7 @@ import pytest
 
 import brimful
 from brimful.predict.allocator import FREE, MALLOC
-from tests.predict.traced import programs
+from tests.predict.traced import decoder, programs
 
 pytestmark = pytest.mark.torch
 
@@ -35,3 +35,59 @@ def test_attention_by_hand_is_exact_in_every_counter_and_every_event(shared_data
         events[: len(real)] == real
     )  # what follows is the end of the function that the recording does not see
     assert all(action == FREE for action, _ in events[len(real) :])
+
+
+# Recording -> tokens, autocast. Which runs had autocast on is not written in them: their sizes tell.
+# `make bench ARGS=trace` compares all of them, with their warm-up steps and reserved bytes.
+TRAINING = {"wedsonlin__medium_1024_training": (1024, True)}
+INFERENCE = {"wedsonlin__medium_128_inference": (128, False)}
+
+
+def last_step(program: Any, **how: Any) -> list[tuple[str, int]]:
+    """Events between the two marks of a program, which begin and end what was recorded."""
+    from brimful.predict.traced.card import card_of
+    from brimful.predict.traced.session import recording
+    from brimful.specs.gpu import find_gpu
+
+    marks: list[int] = []
+    with recording(card_of(find_gpu("rtx-4090")), steps=99) as recorder:
+        program(mark=lambda: marks.append(len(recorder.tape.events)), **how)()
+    tape = recorder.tape
+    return [(action, tape.blocks[number].bytes) for action, number in tape.events[marks[0] : marks[1]]]
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_a_training_step_of_a_24_layer_decoder_makes_every_recorded_request_in_order(
+    name: str, shared_data: Path
+) -> None:
+    tokens, autocast = TRAINING[name]
+    ours = last_step(decoder.train, tokens=tokens, autocast=autocast, warm_up=1)
+    real = recorded(shared_data / "snapshots" / f"{name}.json.gz")
+
+    assert [size for action, size in ours if action == MALLOC] == [
+        s for action, s in real if action == MALLOC
+    ]
+    assert highest(ours) == highest(real)
+
+
+@pytest.mark.parametrize("name", INFERENCE)
+def test_inference_of_the_same_decoder_makes_every_recorded_request_in_order(
+    name: str, shared_data: Path
+) -> None:
+    tokens, autocast = INFERENCE[name]
+    ours = last_step(decoder.infer, tokens=tokens, autocast=autocast, warm_up=1)
+    real = recorded(shared_data / "snapshots" / f"{name}.json.gz")
+
+    assert [size for action, size in ours if action == MALLOC] == [
+        s for action, s in real if action == MALLOC
+    ]
+    assert highest(ours) == highest(real)
+
+
+def highest(events: list[tuple[str, int]]) -> int:
+    """The most that is held at once, above what was held before."""
+    held = peak = 0
+    for action, size in events:
+        held += size if action == MALLOC else -size
+        peak = max(peak, held)
+    return peak

@@ -16,6 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from brimful.predict.traced import attention
 from brimful.predict.traced.card import Card
+from brimful.predict.traced.compiled import compile_changes
+from brimful.predict.traced.ranks import rank_changes
 from brimful.predict.traced.recorder import Recorder
 
 
@@ -48,6 +50,8 @@ def fake_cuda(card: Card, recorder: Recorder) -> list[tuple[Any, str, Any]]:
         *_stream_changes(),
         *_memory_changes(card, recorder),
         *_data_changes(recorder),
+        *rank_changes(recorder.tape),
+        *compile_changes(recorder),
         *_attention_changes(card, recorder),
         *_amp_changes(recorder),
     ]
@@ -264,6 +268,7 @@ def _amp_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
         return optimizer.step(*args, **kwargs)
 
     return [
+        (torch.backends.cudnn, "is_acceptable", always(False)),
         (common, "amp_definitely_not_available", always(False)),
         (torch.amp.GradScaler, "_maybe_opt_step", step),
     ]

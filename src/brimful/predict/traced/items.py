@@ -14,6 +14,7 @@ PARAMETERS, GRADIENTS, OPTIMIZER_STATE, BUFFERS = "parameters", "gradients", "op
 LOSS, ACTIVATIONS, CASTS = "logits and loss", "activations", "casts of weights"
 TEMPORARIES, STEP_TEMPORARIES, DATA = "temporaries", "optimizer temporaries", "data and set-up"
 WORKSPACES, KERNEL_BUFFERS = "workspaces", "kernel buffers"
+COMPILED, BUCKETS = "compiled temporaries", "gradient buckets"
 
 WHY = {
     PARAMETERS: "weights of the model",
@@ -27,6 +28,8 @@ WHY = {
     STEP_TEMPORARIES: "freed within the optimizer's step",
     DATA: "batches and whatever the script made before the first forward pass",
     WORKSPACES: "cuBLAS, one for each thread that multiplies matrices",
+    COMPILED: "inside compiled graphs, as if nothing were fused: an upper bound",
+    BUCKETS: "DDP's copy of the gradients, in which ranks add them up",
     KERNEL_BUFFERS: "taken by CUDA kernels for themselves",
 }
 

@@ -20,12 +20,12 @@ from torch.utils._pytree import tree_leaves
 from brimful.predict.traced.buffers import GEMMS, buffers_of
 from brimful.predict.traced.card import Card
 from brimful.predict.traced.costs import Costs
+from brimful.predict.traced.items import KERNEL_BUFFERS, WORKSPACES
 from brimful.predict.traced.places import Places
 from brimful.predict.traced.rules import InPlace
 from brimful.predict.traced.tape import Place, Tape
 
 CUDA = "cuda"
-WORKSPACES, KERNEL_BUFFERS = "workspaces", "kernel buffers"
 _PRIM_DEVICE = torch.ops.prim.device.default
 _SCALAR = torch.ops.aten._local_scalar_dense.default
 # Ops about memory that a fake tensor does not have.
@@ -40,17 +40,22 @@ class Recorder(TorchDispatchMode):
         self.card = card
         self.device = device
         self.tape = Tape()
+        self.paused = 0  # while a compiler traces: its own runs are not the GPU's
         self.places = Places()
         self.costs = Costs()
         self.in_place = InPlace()
         self._blocks: dict[
             int, tuple[int, Any]
         ] = {}  # storage -> its block, and the reference that watches it
+        # Results of `all`: a run that goes well finds every number finite and no token padded.
+        self._true: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._composite: dict[Any, bool] = {}
         self._cublas_threads: set[int] = set()
         self._graph = -1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.paused:
+            return func(*args, **(kwargs or {}))
         if func is _PRIM_DEVICE:
             self.in_place.device_asked(args[0])
             return func(*args)
@@ -74,6 +79,8 @@ class Recorder(TorchDispatchMode):
         out = func(*args, **kwargs)
         self.tape.ops += 1
         results = [out] if isinstance(out, torch.Tensor) else _tensors(out)
+        if name == "all":
+            self._true[out.untyped_storage()._cdata] = out.untyped_storage()
         inputs = _tensors((args, kwargs) if kwargs else args)
         if not any(self._counts(t) for t in results) and not any(self._counts(t) for t in inputs):
             return out
@@ -191,7 +198,7 @@ class Recorder(TorchDispatchMode):
             return constant.item()
         self.tape.values[self.places.line()] += 1
         if tensor.dtype == torch.bool:
-            return False
+            return self._true.get(tensor.untyped_storage()._cdata) is not None
         return 1.0 if tensor.dtype.is_floating_point else 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from brimful.predict.allocator import FREE, MALLOC, Allocator, Outcome, Request,
 from brimful.predict.overhead import context_bytes
 from brimful.predict.traced.fixes import fixes_for
 from brimful.predict.traced.items import (
+    COMPILED,
     KERNEL_BUFFERS,
     WHY,
     WORKSPACES,
@@ -63,6 +65,7 @@ class Trace:
     reserved_bytes: int
     device_bytes: int
     context: Interval
+    least: Counters  # with everything inside compiled graphs fused; the same where nothing is compiled
     first_step: Counters
     steady_step: Counters
     items: tuple[Item, ...]
@@ -100,6 +103,7 @@ class Trace:
             "peak_reserved_bytes": self.reserved_bytes,
             "device_bytes": self.device_bytes,
             "context_bytes": self.context.as_dict(),
+            "least": self.least.as_dict(),
             "first_step": self.first_step.as_dict(),
             "steady_step": self.steady_step.as_dict(),
             "items": [item.as_dict() for item in self.items],
@@ -173,6 +177,7 @@ def report(
         reserved_bytes=whole.reserved_bytes,
         device_bytes=device,
         context=context,
+        least=_least(tape, category, conf, whole),
         first_step=walk.peak(0, ends[0]),
         steady_step=walk.peak(steady_from, ends[-1]),
         items=_items(parts, whole, peak_requested=walk.requested[peak] if requests else 0, device=device),
@@ -210,6 +215,27 @@ def _walk(requests: Sequence[Request], settings: Settings) -> _Walk:
         allocated.append(allocator.allocated_bytes)
         reserved.append(allocator.reserved_bytes)
     return _Walk(requested, allocated, reserved)
+
+
+# Results of library kernels, which inductor calls and does not fuse.
+_LIBRARY = re.compile(r"^(?:addmm|mm|bmm|baddbmm|_scaled_mm|sort|.*convolution.*|.*attention.*|.*cudnn.*)$")
+
+
+def _least(tape: Tape, category: list[str], settings: Settings, whole: Counters) -> Counters:
+    """The peaks if compiled code kept none of its temporaries but what library kernels return."""
+    fused = {
+        n
+        for n, name in enumerate(category)
+        if name == COMPILED and not _LIBRARY.search(tape.blocks[n].place.op)
+    }
+    if not fused:
+        return whole
+    outcome = run([request for request in tape.requests() if request.key not in fused], settings)
+    return Counters(
+        requested_bytes=outcome.peak_requested_bytes,
+        allocated_bytes=outcome.peak_allocated_bytes,
+        reserved_bytes=outcome.peak_reserved_bytes,
+    )
 
 
 def _items(parts: dict[str, int], whole: Counters, *, peak_requested: int, device: int) -> tuple[Item, ...]:

@@ -16,6 +16,7 @@ one of their 6,526 and 7,591 allocations.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -37,7 +38,11 @@ class InPlace:
         # engine believe that somebody else needs it.
         self._asked = 0
         self._zeros: tuple[int, int] = (0, 0)  # node, storage: made by the current formula
-        self.alone = (0, 0)  # counts of a tensor, and of its storage, that only the engine holds
+        self.alone = (
+            0,
+            0,
+            0,
+        )  # references to a tensor, its storage and its Python object that only the engine holds
         self.calibrating = False
 
     def device_asked(self, tensor: Any) -> None:
@@ -59,7 +64,8 @@ class InPlace:
             self._zeros = (_node(), result.untyped_storage()._cdata)
 
     def _engine_may_reuse(self, first: Any) -> bool:
-        counts = (first._use_count(), torch._C._storage_Use_Count(first.untyped_storage()._cdata))
+        storage = torch._C._storage_Use_Count(first.untyped_storage()._cdata)
+        counts = (first._use_count(), storage, sys.getrefcount(first))
         if self.calibrating:
             self.alone = counts
         dense: bool = torch.ops.aten.is_non_overlapping_and_dense(first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,11 @@ import torch
 from brimful.predict.traced.items import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from brimful.predict.traced.recorder import Recorder
 from brimful.predict.traced.tape import OPTIMIZER
+
+RECURRENT_NOTE = (
+    "recurrent layers are traced cell by cell; on a GPU cuDNN runs them whole and keeps one reserve buffer "
+    "of its own size for the backward pass"
+)
 
 
 class EnoughSteps(BaseException):
@@ -23,6 +29,7 @@ class Steps:
     def __init__(self, recorder: Recorder, wanted: int) -> None:
         self.recorder = recorder
         self.wanted = wanted
+        self._checker: tuple[Any, Any] | None = None
         self._leader: Any = None  # the first optimizer to step: where there are several, its calls count
 
     @contextmanager
@@ -41,6 +48,8 @@ class Steps:
         finally:
             for handle in handles:
                 handle.remove()
+            if self._checker is not None:
+                self._checker[0].is_fake_tensor = self._checker[1]
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
         if optimizer is self._leader and len(self.recorder.tape.step_ends) >= self.wanted:
@@ -66,11 +75,26 @@ class Steps:
             # Not right after the last step: other optimizers may follow it, and the next forward pass tells.
             if len(self.recorder.tape.step_ends) >= self.wanted:
                 raise EnoughSteps
+            self._answer_transformers()
             for parameter in module.parameters():
                 self._mark(parameter, PARAMETERS)
             for buffer in module.buffers():
                 self._mark(buffer, BUFFERS)
+        if isinstance(module, torch.nn.RNNBase):
+            self.recorder.tape.rules["recurrent layer: cell by cell"] += 1
+            self.recorder.tape.notes[RECURRENT_NOTE] = None
         places.enter(module, args)
+
+    def _answer_transformers(self) -> None:
+        """transformers looks into masks unless a tensor is fake, and keeps a mask it could have skipped.
+
+        A run on a GPU looks. So shall this one: what it asks is answered as for a batch without padding.
+        """
+        imports: Any = sys.modules.get("transformers.utils.import_utils")
+        if self._checker is None and imports is not None and hasattr(imports, "is_fake_tensor"):
+            self._checker = (imports, imports.is_fake_tensor)
+            imports.is_fake_tensor = lambda _: False
+            self.recorder.tape.rules["transformers: masks are looked into"] += 1
 
     def _mark(self, tensor: Any, role: str) -> None:
         if isinstance(tensor, torch.Tensor) and (number := self.recorder.block_of(tensor)) is not None:
