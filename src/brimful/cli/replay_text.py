@@ -19,8 +19,8 @@ MAX_WIDTH = 110
 def text(replayed: Replay) -> str:
     width = min(MAX_WIDTH, max(60, shutil.get_terminal_size().columns))
     parts = [
-        _head(replayed),
-        _agreement(replayed),
+        _head(replayed, width),
+        _agreement(replayed, width),
         _peaks(replayed, width),
         _holders(replayed, width),
         _sweep(replayed),
@@ -30,13 +30,15 @@ def text(replayed: Replay) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _head(replayed: Replay) -> str:
+def _head(replayed: Replay, width: int) -> str:
     settings = str(replayed.settings) or "PyTorch's default settings"
     name = all_printable(replayed.name.rsplit("/", 1)[-1])
-    return f"{paint(name, 'bold')}  GPU {replayed.device}, {counted(replayed.events, 'event')}, {settings}"
+    what = f"GPU {replayed.device}, {counted(replayed.events, 'event')}, {settings}"
+    between = "  " if len(name) + 2 + len(what) <= width else "\n  "
+    return f"{paint(name, 'bold')}{between}{what}"
 
 
-def _agreement(replayed: Replay) -> str:
+def _agreement(replayed: Replay, width: int) -> str:
     found = replayed.compared
     tallies = (found.alloc, found.segment_alloc, found.segment_free)
     if not any(tally.right or tally.wrong for tally in tallies):
@@ -47,14 +49,17 @@ def _agreement(replayed: Replay) -> str:
         f"{found.segment_free.right + found.segment_free.wrong:,} returned"
     )
     if not replayed.wrong:
-        return paint("Replayed exactly", "green") + f", every address and segment: {done}."
-    lines = [
-        paint(f"{counted(replayed.wrong, 'event')} of the replay differ", "yellow")
-        + f" from the recording ({done}): "
-        f"{found.alloc.wrong:,} addresses, {found.segment_alloc.wrong:,} taken, "
-        f"{found.segment_free.wrong:,} returned."
-    ]
-    lines += [f"  {all_printable(line)}" for line in found.differences[:SHOWN_DIFFERENCES]]
+        said = wrap(f"Replayed exactly, every address and segment: {done}.", width)
+        return "\n".join(said).replace("Replayed exactly", paint("Replayed exactly", "green"), 1)
+    differ = f"{counted(replayed.wrong, 'event')} of the replay differ"
+    said = wrap(
+        f"{differ} from the recording ({done}): {found.alloc.wrong:,} addresses, "
+        f"{found.segment_alloc.wrong:,} taken, {found.segment_free.wrong:,} returned.",
+        width,
+    )
+    lines = ["\n".join(said).replace(differ, paint(differ, "yellow"), 1)]
+    for line in found.differences[:SHOWN_DIFFERENCES]:
+        lines += wrap(all_printable(line), width, initial_indent="  ", subsequent_indent="    ")
     left = replayed.wrong - SHOWN_DIFFERENCES
     return "\n".join(lines + ([f"  … and {left:,} more"] if left > 0 else []))
 
@@ -126,7 +131,7 @@ def _figures(outcome: Outcome, now: Outcome, replayed: Replay) -> tuple[str, ...
     cells = ["-" if failed else show_bytes(outcome.peak_reserved_bytes), change if comparable else ""]
     if replayed.capacity_bytes is not None:
         if failed and outcome.failed_at is not None:
-            cells.append(f"runs out at request {outcome.failed_at:,} of {len(replayed.compared.requests):,}")
+            cells.append(f"runs out at {outcome.failed_at:,} of {len(replayed.compared.requests):,}")
         else:
             cells.append(
                 "fits" + (f", full {counted(outcome.retries, 'time')} before" if outcome.retries else "")

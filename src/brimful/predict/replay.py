@@ -31,7 +31,6 @@ TRIED = (
     "max_split_size_mb:512",
     "roundup_power2_divisions:4",
     "roundup_power2_divisions:8",
-    "expandable_segments:True,roundup_power2_divisions:8",
     "large_segment_size_mb:64",
 )
 # A setting that saves less than this share of what is reserved is not worth an advice.
