@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from argparse import BooleanOptionalAction
 
     parser.add_argument(
-        "config", nargs="?", help="nanoGPT .py, Hugging Face config.json or a YAML recipe; never executed"
+        "config", nargs="?", help="nanoGPT .py, config.json, YAML recipe or torchtitan .toml; never executed"
     )
     parser.add_argument(
         "--gpu", metavar="NAME", help="the card, however you write it; `all` ranks every card by cost"

@@ -18,14 +18,20 @@ def read(
 ) -> Reading:
     """Model and training, with `key=value` overrides; what each source leaves open is listed.
 
-    A .py file is nanoGPT's; .json and .yaml are Hugging Face's model config or training arguments; a name
-    alone takes the flags' defaults. Each reader is imported when it is needed: start-up time is a promise.
+    A .py file is nanoGPT's; .toml is torchtitan's; .yaml may be a recipe of LitGPT or torchtune; other .json
+    and .yaml are Hugging Face's model config or training arguments; a name alone takes the flags' defaults.
+    Each reader is imported when it is needed: start-up time is a promise.
     """
     if config is not None and (Path(config) / "config.json").is_file():
         config = str(Path(config) / "config.json")  # the folder of a checkpoint
     if config is not None and model is not None:
         raise BadInput("both a config and --model are given", hint="drop one: a config names its own model")
-    if config is not None and Path(config).suffix.lower() not in (".json", ".yaml", ".yml"):
+    if config is not None and arguments is None and Path(config).suffix.lower() in (".yaml", ".yml", ".toml"):
+        from brimful.predict.readers.recipes import read_recipe
+
+        if (recipe := read_recipe(Path(config), overrides)) is not None:
+            return recipe
+    if config is not None and Path(config).suffix.lower() not in (".json", ".yaml", ".yml", ".toml"):
         if arguments is not None:
             raise BadInput("--args goes with a config.json or --model", hint="a .py config has both in one")
         from brimful.predict.readers.nanogpt import read_nanogpt

@@ -35,7 +35,7 @@ def read_trainer(
         return _read_config(Path(config), arguments, overrides)
     assert model is not None
     assert arguments is not None
-    return _read_arguments(_preset_shape(model), read_plain(Path(arguments)), Path(arguments), overrides)
+    return _read_either(_preset_shape(model), Path(arguments), overrides)
 
 
 def _read_config(config: Path, arguments: str | None, overrides: Sequence[str]) -> Reading:
@@ -45,7 +45,7 @@ def _read_config(config: Path, arguments: str | None, overrides: Sequence[str]) 
         shape = read_shape(found, name=config.name)
         if arguments is None:
             return _read_arguments(shape, {}, None, overrides)
-        return _read_arguments(shape, read_plain(Path(arguments)), Path(arguments), overrides)
+        return _read_either(shape, Path(arguments), overrides)
     name = next((found[word] for word in MODEL_WORDS if isinstance(found.get(word), str)), None)
     if name is None:
         raise BadInput(
@@ -53,6 +53,17 @@ def _read_config(config: Path, arguments: str | None, overrides: Sequence[str]) 
             hint=f"give the model's config.json, or --model NAME --args {config.name}",
         )
     return _read_arguments(_preset_shape(name), found, config, overrides)
+
+
+def _read_either(shape: Shape, file: Path, overrides: Sequence[str]) -> Reading:
+    """TrainingArguments, or what a file of DeepSpeed or accelerate says as such; it has no such lines."""
+    from brimful.predict.readers.recipes import as_arguments
+
+    found = read_plain(file)
+    if (translated := as_arguments(found)) is not None:
+        given, words = translated
+        return _read_arguments(shape, given, None, [*words, *overrides])
+    return _read_arguments(shape, found, file, overrides)
 
 
 def _preset_shape(name: str) -> Shape:

@@ -1,0 +1,204 @@
+"""Recipes of other frameworks, read into the same training as flags would say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from brimful.errors import BadInput
+from brimful.predict.count import parameters
+from brimful.predict.readers.read import read
+
+LITGPT = """
+# fine-tuning with LoRA
+checkpoint_dir: checkpoints/meta-llama/Llama-2-7b-hf
+out_dir: out/lora
+precision: bf16-true
+quantize:
+devices: 1
+lora_r: 32
+lora_alpha: 16
+lora_query: true
+lora_key: false
+lora_value: true
+lora_projection: false
+lora_mlp: false
+
+data:
+  class_path: litgpt.data.Alpaca
+  init_args:
+    seed: 42
+
+train:
+  save_interval: 200
+  global_batch_size: 8
+  micro_batch_size: 2
+  max_seq_length: 512
+  learning_rate: 0.0002
+"""
+TORCHTUNE = """
+model:
+  _component_: torchtune.models.llama3_1.lora_llama3_1_8b
+  lora_attn_modules: ['q_proj', 'v_proj', 'output_proj']
+  apply_lora_to_mlp: True
+  lora_rank: 16
+tokenizer:
+  _component_: torchtune.models.llama3.llama3_tokenizer
+  max_seq_len: 4096
+checkpointer:
+  checkpoint_files: [
+    model-00001-of-00004.safetensors,
+    model-00002-of-00004.safetensors
+  ]
+batch_size: 2
+optimizer:
+  _component_: torch.optim.AdamW
+  fused: True
+  lr: 3e-4
+loss:
+  _component_: torchtune.modules.loss.CEWithChunkedOutputLoss
+gradient_accumulation_steps: 16
+compile: False
+dtype: bf16
+enable_activation_checkpointing: True
+"""
+TORCHTITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+
+[optimizer]
+name = "AdamW"
+
+[training]
+local_batch_size = 1
+seq_len = 8192
+
+[compile]
+enable = true
+
+[parallelism]
+data_parallel_replicate_degree = 1
+data_parallel_shard_degree = 8
+tensor_parallel_degree = 2
+
+[activation_checkpoint]
+mode = "full"
+"""
+DEEPSPEED = {
+    "train_micro_batch_size_per_gpu": 4,
+    "gradient_accumulation_steps": "auto",
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 2},
+}
+ACCELERATE = """
+compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+mixed_precision: bf16
+num_machines: 1
+num_processes: 8
+fsdp_config:
+  fsdp_sharding_strategy: FULL_SHARD
+  fsdp_offload_params: false
+"""
+
+
+def a_file(folder: Path, name: str, text: str) -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+def test_litgpt(tmp_path: Path) -> None:
+    found = read(a_file(tmp_path, "lora.yaml", LITGPT))
+    t = found.training
+
+    assert parameters(found.model) == 6_738_415_616
+    assert (t.batch_size, t.accumulation, t.sequence_tokens) == (2, 4, 512)
+    assert (t.tuning, t.rank, t.targets, t.casts, t.dtype) == ("lora", 32, 2, "none", "bfloat16")
+    assert t.framework.name == "litgpt"
+    quantized = LITGPT.replace("quantize:", "quantize: bnb.nf4")
+    assert read(a_file(tmp_path, "qlora.yaml", quantized)).training.frozen_bits == 4
+
+
+def test_torchtune(tmp_path: Path) -> None:
+    found = read(a_file(tmp_path, "8B_lora.yaml", TORCHTUNE))
+    t = found.training
+
+    assert parameters(found.model) == 8_030_261_248
+    assert (t.batch_size, t.accumulation, t.sequence_tokens) == (2, 16, 4096)
+    assert (t.tuning, t.rank, t.targets) == ("lora", 16, 6)
+    assert (t.checkpointing, t.compiled, t.loss_chunks, t.optimizer_kernel) == ("full", False, 8, "fused")
+    assert t.framework.name == "torchtune"
+
+
+@pytest.mark.parametrize(
+    ("component", "name"),
+    [
+        ("torchtune.models.llama2.llama2_7b", "llama-2-7b"),
+        ("torchtune.models.llama3_2.qlora_llama3_2_3b", "llama-3.2-3b"),
+        ("torchtune.models.qwen2_5.lora_qwen2_5_7b", "qwen2.5-7b"),
+        ("torchtune.models.mistral.mistral_7b", "mistral-7b"),
+    ],
+)
+def test_torchtunes_components_are_models(component: str, name: str, tmp_path: Path) -> None:
+    text = TORCHTUNE.replace("torchtune.models.llama3_1.lora_llama3_1_8b", component)
+
+    assert read(a_file(tmp_path, "x.yaml", text)).model.name.startswith(name)
+
+
+def test_torchtitan(tmp_path: Path) -> None:
+    found = read(a_file(tmp_path, "llama3_8b.toml", TORCHTITAN))
+    t = found.training
+
+    assert parameters(found.model) == 8_030_261_248
+    assert (t.batch_size, t.sequence_tokens, t.compiled, t.checkpointing) == (1, 8192, True, "full")
+    assert (t.gpus, t.tensor, t.sharding, t.shards, t.casts) == (16, 2, "zero3", 8, "gather")
+    alone = TORCHTITAN.replace("shard_degree = 8", "shard_degree = -1").replace(
+        "tensor_parallel_degree = 2", ""
+    )
+    path = a_file(tmp_path, "open.toml", alone)
+    assert read(path).training.gpus == 1
+    assert read(path, overrides=["gpus=8", "sharding=zero3"]).training.shards == 8
+
+
+def test_deepspeed_and_accelerate_say_how_and_the_model_is_named_beside(tmp_path: Path) -> None:
+    file = a_file(tmp_path, "ds.json", json.dumps(DEEPSPEED))
+    t = read(None, model="llama-3.1-8b", arguments=file, overrides=["gpus=4"]).training
+    assert (t.batch_size, t.sharding, t.shards, t.dtype) == (4, "zero2", 4, "bfloat16")
+
+    file = a_file(tmp_path, "accelerate.yaml", ACCELERATE)
+    found = read(None, model="llama-3.1-8b", arguments=file)
+    t = found.training
+    assert (t.gpus, t.sharding, t.shards, t.dtype) == (8, "zero3", 8, "bfloat16")
+    assert found.file is None  # no line of it could be patched by TrainingArguments' words
+
+
+def test_overrides_have_the_last_word(tmp_path: Path) -> None:
+    path = a_file(tmp_path, "lora.yaml", LITGPT)
+
+    assert read(path, overrides=["batch_size=1", "rank=4"]).training.rank == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.toml", "a = 1"),
+        ("x.toml", "= ="),
+        ("x.toml", "[model]\nflavor = 3\n[training]\n"),
+        ("x.yaml", LITGPT.replace("Llama-2-7b-hf", "no-such-model")),
+        ("x.yaml", TORCHTUNE.replace("lora_llama3_1_8b", "mystery_9b")),
+    ],
+)
+def test_what_cannot_be_read_is_refused(name: str, text: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as refused:
+        read(a_file(tmp_path, name, text))
+    assert refused.value.hint
+
+
+def test_a_word_nobody_knows_gets_its_fallback_and_is_told(tmp_path: Path) -> None:
+    text = LITGPT.replace("bf16-true", "int3-maybe").replace("lora_r: 32", "lora_r: -1e400")
+
+    assert any("precision" in said for said in read(a_file(tmp_path, "x.yaml", text)).warnings)
