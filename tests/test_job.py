@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,3 +133,56 @@ def test_the_time_in_the_seal_is_now(run: Run) -> None:
     found = newest(run.folder)
     assert found is not None
     assert abs(found.at_s - time.time()) < 10
+
+
+class _Control:
+    should_save = should_training_stop = False
+
+
+class _State:
+    global_step, is_world_process_zero = 12, True
+
+
+def test_the_callback_for_the_trainer_saves_seals_and_leaves(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the calls Hugging Face's Trainer makes, in its order."""
+    library = types.ModuleType("transformers")
+    library.TrainerCallback = object  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "transformers", library)
+    callback, control = run.for_trainer(), _Control()
+    arguments = types.SimpleNamespace(output_dir=str(run.folder))
+    assert not callback.on_step_end(arguments, _State, control).should_save
+    (tmp_path / "notice.json").write_text(json.dumps({"deadline_s": 1}))
+    control = callback.on_step_end(arguments, _State, control)
+    assert control.should_save
+    assert control.should_training_stop
+    folder = run.folder / "checkpoint-12"
+    folder.mkdir()
+    (folder / "model.safetensors").write_text("weights")
+    found = [run.latest]
+    callback.on_save(arguments, _State, control)
+    found.append(run.latest)
+    assert found == [None, folder], "not before it is sealed"
+    with pytest.raises(SystemExit):
+        callback.on_train_end(arguments, _State, control)
+
+
+def test_the_callback_for_lightning_saves_and_leaves(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = types.ModuleType("lightning.pytorch.callbacks")
+    library.Callback = object  # type: ignore[attr-defined]
+    for name in ("lightning", "lightning.pytorch", "lightning.pytorch.callbacks"):
+        monkeypatch.setitem(sys.modules, name, library)
+    trainer = types.SimpleNamespace(
+        global_step=5, save_checkpoint=lambda path: Path(path).write_text("weights")
+    )
+    callback = run.for_lightning()
+    callback.on_train_batch_end(trainer, None, None, None, 0)
+    found = [run.lightning_path]
+    (tmp_path / "notice.json").write_text(json.dumps({"deadline_s": 1}))
+    with pytest.raises(SystemExit):
+        callback.on_train_batch_end(trainer, None, None, None, 0)
+    found.append(run.lightning_path)
+    assert found == [None, str(run.folder / "step-000000005" / "last.ckpt")]
