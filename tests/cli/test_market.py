@@ -51,3 +51,26 @@ def test_a_bad_book_is_one_error(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert error["code"] == "bad_book"
     assert "bid 'serve' (entry 2)" in error["problem"]
     assert answer(capsys, "market", "clear", "no-such.json", code=BAD_INPUT)["error"]["code"] == "not_found"
+
+
+def test_a_deadline_is_tried_on_a_record_of_spot(capsys: pytest.CaptureFixture[str]) -> None:
+    record = str(BOOK.with_name("spot.jsonl"))
+    hours = ("--task-hours", "10", "--deadline-hours", "12", "--starts", "10")
+    data = answer(capsys, "market", "deadline", record, "--zone", "a", *hours)["data"]
+    assert set(data["policies"]) == {"brim", "greedy", "uniform_progress", "clairvoyant"}
+    assert all(each["misses"] == 0 for each in data["policies"].values())
+    assert answer(capsys, "market", "deadline", record, "--zone", "b", "--zone", "a", *hours)["data"][
+        "zones"
+    ] == ["b", "a"]
+
+
+def test_a_deadline_that_cannot_be_met_is_refused_with_the_hours_missing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    record = str(BOOK.with_name("spot.jsonl"))
+    error = answer(capsys, "market", "deadline", record, "--deadline-hours", "40", code=BAD_INPUT)["error"]
+    assert "8.2 h short" in error["problem"]
+    assert (
+        answer(capsys, "market", "deadline", record, "--zone", "x", code=BAD_INPUT)["error"]["code"]
+        == "not_found"
+    )

@@ -44,7 +44,7 @@ COMMANDS: dict[str, str] = {
     "top": "the fleet, live in the terminal",
     "console": "a link that opens the console in a browser",
     "tokens": "who may use this brimful, and what they did",
-    "market": "clear a book of bids: who wins, at what price, and why the others do not",
+    "market": "clear a book of bids, or try a deadline on recorded spot capacity",
     "simulate": "replay a trace of jobs through the real scheduler on a virtual clock",
 }
 

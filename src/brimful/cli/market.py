@@ -1,11 +1,13 @@
-"""`brimful market`: clear a book of bids. A file in, an answer out."""
+"""`brimful market`: clear a book of bids, or try a deadline on a record of spot capacity. A file in, an
+answer out.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brimful.cli.commands import Answer
+from brimful.cli.commands import Answer, whole
 from brimful.cli.render import bar, paint, table
 from brimful.errors import BadInput, WorldFailed
 from brimful.units import MICROUSD, counted, show_usd
@@ -16,18 +18,110 @@ if TYPE_CHECKING:
     from brimful.market.auction import Cleared
     from brimful.market.bid import Book
 
-EXAMPLE = """brimful market clear examples/book.json"""
+EXAMPLE = """brimful market clear examples/book.json
+brimful market deadline examples/spot.jsonl --zone a --task-hours 20 --deadline-hours 24 --starts 50"""
 MOST_BYTES = 256 * 1024**2
 SHOWN = 12  # losers a person looks at
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["clear"], help="clear: who wins a book, at what price")
-    parser.add_argument("file", metavar="FILE", help="the book (JSON)")
+    parser.add_argument(
+        "action",
+        choices=["clear", "deadline"],
+        help="clear: who wins a book, at what price; deadline: what meeting one costs on spot records",
+    )
+    parser.add_argument("file", metavar="FILE", help="the book (JSON), or the record (JSON lines, also gzip)")
+    parser.add_argument(
+        "--zone", action="append", metavar="Z", help="deadline: only this zone; several: may move"
+    )
+    parser.add_argument("--accelerator", metavar="NAME", help="deadline: where a zone has several records")
+    parser.add_argument("--count", metavar="N", help="deadline: GPUs of an instance, where there are several")
+    numbers = (
+        ("task-hours", 48.0, "useful work to be done"),
+        ("deadline-hours", 70.0, "from start to deadline"),
+        ("restart-hours", 0.2, "billed without progress at every start"),
+        ("on-demand", 3.06, "USD per hour, always to be had"),
+        ("spot", 0.9731, "USD per hour"),
+    )
+    for name, default, what in numbers:
+        parser.add_argument(
+            f"--{name}",
+            type=float,
+            default=default,
+            metavar="X",
+            help=f"deadline: {what} (default {default})",
+        )
+    parser.add_argument(
+        "--starts", type=whole, default=300, metavar="N", help="deadline: starts, evenly spaced (default 300)"
+    )
 
 
 def run(args: argparse.Namespace) -> Answer:
-    return {"clear": _clear}[args.action](args)
+    return {"clear": _clear, "deadline": _deadline}[args.action](args)
+
+
+def _deadline(args: argparse.Namespace) -> Answer:
+    from brimful.scheduler.policies.deadline import Task
+    from brimful.sim.deadlines import compare
+    from brimful.sim.traces.capacity import read_capacity
+
+    for name in ("task_hours", "deadline_hours", "restart_hours", "on_demand", "spot"):
+        value = getattr(args, name)
+        least = 0.0 if name == "restart_hours" else 1e-6
+        if not least <= value <= 100_000:
+            raise BadInput(f"--{name.replace('_', '-')} is {value:g}", hint="a number above zero")
+    if args.deadline_hours < args.task_hours + args.restart_hours:
+        short = args.task_hours + args.restart_hours - args.deadline_hours
+        raise BadInput(
+            f"{args.task_hours:g} h of work and a start of {args.restart_hours:g} h do not fit into "
+            f"{args.deadline_hours:g} h: {short:g} h short",
+            hint="a later --deadline-hours",
+        )
+    capacity, used = read_capacity(
+        Path(args.file), zones=args.zone or (), accelerator=args.accelerator, count=args.count
+    )
+    hours = capacity.ticks * capacity.tick_s / 3600
+    if hours < args.deadline_hours:
+        raise BadInput(f"the record covers {hours:.1f} h, less than the deadline", hint="a longer record")
+    task = Task(
+        work_s=args.task_hours * 3600,
+        deadline_s=args.deadline_hours * 3600,
+        restart_s=args.restart_hours * 3600,
+        spot_usd_per_hour=args.spot,
+        on_demand_usd_per_hour=args.on_demand,
+    )
+    policies = compare(capacity, task, starts=args.starts)
+    data = {"policies": policies, "zones": list(capacity.zones), "record": used, "starts": args.starts}
+    return Answer(data, _deadline_text(args, data))
+
+
+def _deadline_text(args: argparse.Namespace, data: dict[str, Any]) -> str:
+    policies = data["policies"]
+    highest = max(each["mean_cost_usd"] for each in policies.values())
+    rows = [
+        (
+            name.replace("_", " "),
+            f"${each['mean_cost_usd']:.2f}",
+            str(each["misses"]),
+            bar(each["mean_cost_usd"] / highest, 32).rstrip(),
+        )
+        for name, each in policies.items()
+    ]
+    usual = min(policies[name]["mean_cost_usd"] for name in ("greedy", "uniform_progress"))
+    best, ours = policies["clairvoyant"]["mean_cost_usd"], policies["brim"]["mean_cost_usd"]
+    closed = (
+        f", {(usual - ours) / (usual - best):.0%} of the way to perfect foresight" if usual > best else ""
+    )
+    head = f"{args.task_hours:g} h of work in {args.deadline_hours:g} h, {args.starts} starts"
+    return "\n".join(
+        [
+            f"{head}, {data['record']} in {', '.join(data['zones'])}",
+            "",
+            table(("policy", "mean cost", "missed", ""), rows, right=(1, 2)),
+            "",
+            f"brim saves {1 - ours / usual:.1%} of the better usual rule{closed}",
+        ]
+    )
 
 
 def _clear(args: argparse.Namespace) -> Answer:

@@ -1,0 +1,96 @@
+"""Records of spot capacity: one JSON object a line, with how many of `nodes` instances could be had at each
+look.
+
+Fields: zone, accelerator, count, start, nodes, gap_seconds, runs = [[value, looks], ...]; see the public
+sets of the Can't Be Late and SkyServe authors.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from brimful.errors import BadInput, NotFound
+from brimful.sim.deadlines import Capacity
+
+MOST_LOOKS = 20_000_000
+
+Record = dict[str, Any]
+
+
+def read_capacity(
+    path: Path, *, zones: Sequence[str] = (), accelerator: str | None = None, count: str | None = None
+) -> tuple[Capacity, str]:
+    """The records of these zones that were made together, and what they are records of.
+
+    A file may hold several sets. The one is taken that covers most of the zones asked for, the first in the
+    file among equals; `accelerator` and `count` choose another.
+    """
+    groups: dict[tuple[str, ...], dict[str, Record]] = {}
+    for record in _records(path):
+        if zones and record["zone"] not in zones:
+            continue
+        if accelerator not in (None, record["accelerator"]) or count not in (None, record["count"]):
+            continue
+        key = tuple(str(record[k]) for k in ("kind", "accelerator", "count", "nodes", "start", "gap_seconds"))
+        groups.setdefault(key, {}).setdefault(record["zone"], record)
+    if not groups:
+        wanted = ", ".join(zones) or "any zone"
+        raise NotFound(f"{path.name} holds no record of {wanted}", hint="check --zone and --accelerator")
+    preferred = [key for key in groups if key[0] == "availability"] or list(groups)
+    key = max(preferred, key=lambda key: len(groups[key]))
+    chosen = groups[key]
+    if missing := [zone for zone in zones if zone not in chosen]:
+        raise NotFound(f"no record made together covers {', '.join(missing)} too", hint="name fewer zones")
+    names = tuple(zones) or tuple(chosen)
+    ups = [_looks(chosen[name]) for name in names]
+    length = min(map(len, ups))
+    tick_s = int(float(chosen[names[0]]["gap_seconds"]))
+    used = f"{key[2]} {key[1]} x {key[3]} from {key[4]}".strip()
+    return Capacity(tick_s, names, tuple(up[:length] for up in ups)), used
+
+
+def _records(path: Path) -> Iterator[Record]:
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+            for n, line in enumerate(file, 1):
+                if line.strip():
+                    yield _record(line, f"{path.name} line {n}")
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no file {path}", hint="name a file") from error
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path.name} cannot be read: {error}", hint="JSON lines, plain or gzip") from error
+
+
+def _record(line: str, where: str) -> Record:
+    try:
+        body = json.loads(line)
+        gap, nodes, runs = float(body["gap_seconds"]), int(body.get("nodes", 1)), body["runs"]
+        looks = [(float(value), int(ticks)) for value, ticks in runs]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(
+            f"{where} is no record of capacity: {error!r}"[:200], hint="zone, gap_seconds, runs"
+        ) from error
+    if not 1 <= gap <= 86_400 or nodes < 1 or any(ticks < 0 for _, ticks in looks):
+        raise BadInput(
+            f"{where} has a gap, nodes or run out of range", hint="gap_seconds 1 to 86400, 1 node or more"
+        )
+    if sum(ticks for _, ticks in looks) > MOST_LOOKS:
+        raise BadInput(f"{where} has too many looks", hint=f"at most {MOST_LOOKS:,}")
+    return {
+        "zone": str(body.get("zone", "zone")),
+        "accelerator": str(body.get("accelerator", "")),
+        "count": str(body.get("count", "")),
+        "start": str(body.get("start", "")),
+        "kind": str(body.get("kind", "availability")),
+        "gap_seconds": gap,
+        "nodes": nodes,
+        "runs": looks,
+    }
+
+
+def _looks(record: Record) -> bytes:
+    return b"".join(bytes([value >= record["nodes"]]) * ticks for value, ticks in record["runs"])
