@@ -405,3 +405,39 @@ def test_import_brimful_is_standard_library_only() -> None:
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[] False"
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--model", "llama-3.1-70b", "--gpu", "h100", "--gpus", "8", "--sharding", "zero3"],
+        ["--model", "gemma-2-9b", "--gpu", "a10g", "--framework", "litgpt", "--qlora", "--seq-len", "512"],
+        ["--model", "gpt2-xl", "--gpu", "4070", "--batch-size", "16", "--accumulation", "4", "--ladder"],
+    ],
+)
+def test_the_report_fits_the_terminal(
+    words: list[str], columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+    main(["fit", *words])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 10
+    assert [line for line in lines if len(line) > columns] == []
+
+
+def test_a_framework_changes_what_is_counted_and_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fit", "--model", "llama-3.2-3b", "--gpu", "a10g", "--qlora", "--seq-len", "512", "--json"]
+    needs = []
+    for framework in ("pytorch", "litgpt"):
+        main([*words, "--framework", framework])
+        data = json.loads(capsys.readouterr().out)["data"]
+        needs.append(data["memory"]["allocated_bytes"]["likely"])
+        targets = next(each["value"] for each in data["assumed"] if each["name"] == "targets")
+        assert targets == (7 if framework == "pytorch" else 2)
+
+    assert needs[0] != needs[1]
+    assert main([*words, "--framework", "nobody"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "unknown_framework"

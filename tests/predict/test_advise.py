@@ -299,3 +299,10 @@ def test_smaller_batches_divide_what_one_gpu_reads_in_a_step() -> None:
 @pytest.mark.parametrize(("limit", "found"), [(0, 1), (1, 1), (5, 4), (8, 8), (99, 8)])
 def test_bisection_finds_the_largest_that_fits_or_the_smallest(limit: int, found: int) -> None:
     assert largest_that([1, 2, 4, 8], lambda size: size <= limit) == found
+
+
+def test_a_ladder_never_lets_an_update_in_the_backward_pass_wait_for_more_micro_steps() -> None:
+    training = a_training(batch_size=16, accumulation=1, compiled=False, in_backward=True)
+    rungs = ladder(training, lambda t: estimate(a_model(), t, CARD), CARD, NANOGPT)
+
+    assert all(not rung.training.in_backward or rung.training.accumulation == 1 for rung in rungs)

@@ -398,3 +398,12 @@ def test_a_model_nobody_knows_asks_for_its_config(tmp_path: Path) -> None:
         read(write(tmp_path, "recipe.yaml", "model_name_or_path: me/my-own-model"))
 
     assert "config.json" in refused.value.hint
+
+
+def test_shards_that_the_user_named_are_kept(tmp_path: Path) -> None:
+    file = tmp_path / "args.json"
+    file.write_text(json.dumps({"fsdp": "full_shard", "bf16": True}))
+
+    reading = read(None, model="gpt2", arguments=str(file), overrides=["gpus=8", "shards=4"])
+
+    assert (reading.training.gpus, reading.training.sharding, reading.training.shards) == (8, "zero3", 4)

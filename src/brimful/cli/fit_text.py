@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from textwrap import fill
+from shutil import get_terminal_size
+from textwrap import fill, wrap
 from typing import TYPE_CHECKING
 
 from brimful.cli.render import bar, paint, table
@@ -18,9 +19,14 @@ if TYPE_CHECKING:
     from brimful.specs.presets import Preset
     from brimful.specs.training import Training
 
-_WIDTH = 100
-_WIDEST = 105  # of a line that is not wrapped
+_NARROWEST, _WIDEST = 72, 100  # columns the report is laid out for, as the terminal allows
+_WIDE_BAR, _NARROW_BAR = 12, 5
 _NANOGPT_PEAK_FLOPS_PER_S = 312e12  # nanoGPT divides by an A100 whatever it runs on
+
+
+def width() -> int:
+    """Columns to fill: the terminal's, within reason; all of them where there is no terminal."""
+    return max(_NARROWEST, min(_WIDEST, get_terminal_size((_WIDEST, 24)).columns))
 
 
 def show(answer: Estimate, gpu: Gpu, reading: Reading, *, other_mib: int, rungs: Sequence[Rung] = ()) -> str:
@@ -45,7 +51,7 @@ def compare_text(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu) -> str
     ]
     lines = [f"{paint(base.model.name, 'bold')} on {gpu.title}, {show_bytes(first.usable_bytes)} usable", ""]
     names = zip(letters, (name for name, _, _ in rows), strict=True)
-    lines += [fill(f"{letter}  {name}", _WIDTH, subsequent_indent="   ") for letter, name in names]
+    lines += [fill(f"{letter}  {name}", width(), subsequent_indent="   ") for letter, name in names]
     lines += ["", table(header, cells, right=(1, 2, 4, 5, 6, 7))]
     whole = base.training.effective_batch
     others = [x for x, (_, r, _) in zip(letters, rows, strict=True) if r.training.effective_batch != whole]
@@ -86,7 +92,7 @@ def _ladder(rungs: Sequence[Rung]) -> str:
             f"{show_bytes(device.likely)} (up to {show_bytes(device.high)}){added}: {rung.estimate.verdict}"
         )
         pace = f"step {show_seconds(speed.step_s.likely)}, MFU {_percent(speed.mfu.likely)}"
-        said = fill(f"  {number}. {change}{where}", _WIDTH, subsequent_indent="     ")
+        said = fill(f"  {number}. {change}{where}", width(), subsequent_indent="     ")
         lines += [said, f"     {needs}; {pace}"]
     return "\n".join(lines)
 
@@ -96,7 +102,7 @@ def checks_text(checks: Sequence[Check]) -> str:
     for check in checks:
         word = paint("unusual", "yellow") if check.unusual else paint("possible", "green")
         word = word if check.possible else paint("IMPOSSIBLE", "red")
-        lines.append(fill(f"{word}  {check.name}: {check.why}", _WIDTH, subsequent_indent="  "))
+        lines.append(fill(f"{word}  {check.name}: {check.why}", width(), subsequent_indent="  "))
     return "\n".join(lines)
 
 
@@ -133,10 +139,12 @@ def _verdict(answer: Estimate, gpu: Gpu, reading: Reading) -> str:
     gap = abs(answer.short_bytes)
     room = f"{show_bytes(gap)} to spare" if answer.fits else f"short by {show_bytes(gap)}"
     needs = f"needs {show_bytes(device.likely)} of {show_bytes(answer.usable_bytes)} usable, {room}"
+    between = f"(between {show_bytes(device.low)} and {show_bytes(device.high)})"
+    one_line = f"  {needs}   {between}"
     return "\n".join(
         [
             f"{paint(answer.verdict.upper(), style)}  {what}",
-            f"  {needs}   (between {show_bytes(device.low)} and {show_bytes(device.high)})",
+            one_line if len(one_line) <= width() else f"  {needs}\n  {between}",
             f"  peak at the {answer.memory.peak_at}",
         ]
     )
@@ -145,13 +153,16 @@ def _verdict(answer: Estimate, gpu: Gpu, reading: Reading) -> str:
 def _items(answer: Estimate) -> str:
     total = answer.memory.device_bytes.likely
     largest = max(item.bytes for item in answer.memory.items)
-    width = max(len(item.name) for item in answer.memory.items)
+    named = max(len(item.name) for item in answer.memory.items)
+    columns = width()
+    blocks = _WIDE_BAR if columns == _WIDEST else _NARROW_BAR
     lines = [paint("Memory at the peak", "bold")]
     for item in answer.memory.items:
         share = f"{show_bytes(item.bytes):>9} {100 * item.bytes / total:3.0f} %"
-        line = f"  {item.name:<{width}}  {share}  {bar(item.bytes / largest, 12)}  {item.why}".rstrip()
-        lines.append(line if len(line) <= _WIDEST else line[: _WIDEST - 2].rpartition(" ")[0] + " …")
-    lines.append(f"  {'total':<{width}}  {show_bytes(total):>9}")
+        head = f"  {item.name:<{named}}  {share}  {bar(item.bytes / largest, blocks)}  "
+        first, *rest = wrap(item.why, columns - len(head))
+        lines += [head + first, *(" " * len(head) + more for more in rest)]
+    lines.append(f"  {'total':<{named}}  {show_bytes(total):>9}")
     return "\n".join(lines)
 
 
@@ -161,12 +172,12 @@ def _counters(answer: Estimate) -> str:
         ("allocated", memory.allocated_bytes, "torch.cuda.max_memory_allocated()"),
         ("reserved", memory.reserved_bytes, "torch.cuda.max_memory_reserved()"),
         ("device", memory.device_bytes, "nvidia-smi, whole card"),
-        ("first step", memory.first_step_bytes, "whole card, before the optimizer has state"),
+        ("first step", memory.first_step_bytes, "the card, no optimizer state yet"),
     ]
-    lines = [paint(f"{'Counter':<12}{'low':>11}{'likely':>11}{'high':>11}   where you see it", "bold")]
+    lines = [paint(f"{'Counter':<12}{'low':>11}{'likely':>11}{'high':>11}  where you see it", "bold")]
     for label, counter, where in rows:
         cells = "".join(f"{show_bytes(n):>11}" for n in (counter.low, counter.likely, counter.high))
-        lines.append(f"  {label:<10}{cells}   {where}")
+        lines.append(f"  {label:<10}{cells}  {where}")
     return "\n".join(lines)
 
 
@@ -174,12 +185,13 @@ def _speed(answer: Estimate, gpu: Gpu, reading: Reading) -> str:
     speed, training = answer.speed, reading.training
     work = f"{training.effective_batch:,} sequences, {training.step_tokens:,} tokens"
     peak = f"{speed.peak_flops_per_s / 1e12:g} TFLOPS dense {speed.peak_format}"
-    lines = [
-        paint("Speed" if answer.fits else "Speed, if it fitted", "bold"),
+    said = [
         f"  step    {_between(speed.step_s, show_seconds)} for {work}",
         f"  tokens  {_between(speed.tokens_per_s, _whole)} a second",
         f"  MFU     {_between(speed.mfu, _percent)} of this card's {peak}; bound by {speed.bound_by}",
     ]
+    lines = [paint("Speed" if answer.fits else "Speed, if it fitted", "bold")]
+    lines += [fill(line, width(), subsequent_indent=" " * 10) for line in said]
     if reading.dialect.name == "nanoGPT" and gpu.dense_flops_per_s.get("bf16") != _NANOGPT_PEAK_FLOPS_PER_S:
         printed = speed.mfu.likely * speed.peak_flops_per_s / _NANOGPT_PEAK_FLOPS_PER_S
         lines.append(
@@ -199,7 +211,9 @@ def _changes(answer: Estimate, reading: Reading) -> str:
         lines = [paint("What to change", "bold") + keeping]
         lines += [line for number, fix in enumerate(answer.fixes, start=1) for line in _fix(number, fix)]
         patch = "; --patch prints the config with the fix made" if reading.file else ""
-        lines.append(f"  --ladder starts from settings that surely fit{patch}")
+        lines.append(
+            fill(f"  --ladder starts from settings that surely fit{patch}", width(), subsequent_indent="  ")
+        )
     elif answer.faster:
         lines = [paint("What would be faster", "bold") + keeping]
         lines += [line for number, fix in enumerate(answer.faster, start=1) for line in _gain(number, fix)]
@@ -213,7 +227,7 @@ def _fix(number: int, fix: Fix) -> list[str]:
     return [
         f"  {number}. {_spelled(fix)}",
         f"     {outcome}: saves {show_bytes(fix.saves_bytes)}, step time x{fix.step_time_factor:.2f}",
-        fill(fix.note, _WIDTH, initial_indent="     ", subsequent_indent="     "),
+        fill(fix.note, width(), initial_indent="     ", subsequent_indent="     "),
     ]
 
 
@@ -222,7 +236,7 @@ def _gain(number: int, fix: Fix) -> list[str]:
     return [
         f"  {number}. {_spelled(fix)}",
         f"     {pace}, {_signed(-fix.saves_bytes)}: {fix.verdict}",
-        fill(fix.note, _WIDTH, initial_indent="     ", subsequent_indent="     "),
+        fill(fix.note, width(), initial_indent="     ", subsequent_indent="     "),
     ]
 
 
@@ -232,7 +246,7 @@ def _spelled(fix: Fix) -> str:
         (f"{key} {then}" if now is None else f"{key} {now} -> {then}").replace(" ", "\xa0")
         for key, (now, then) in fix.change.items()
     )
-    text = fill(", ".join(parts), _WIDTH - 5, subsequent_indent="     ", break_on_hyphens=False)
+    text = fill(", ".join(parts), width() - 5, subsequent_indent="     ", break_on_hyphens=False)
     return text.replace("\xa0", " ")
 
 
@@ -247,7 +261,7 @@ def _small_print(answer: Estimate, gpu: Gpu, reading: Reading, *, other_mib: int
     if answer.assumed:
         said = ", ".join(f"{a.name}={a.value}" for a in answer.assumed)
         lines.append(f"assumed, as nobody said: {said}")
-    return "\n".join(fill(line, _WIDTH, subsequent_indent="  ") for line in lines)
+    return "\n".join(fill(line, width(), subsequent_indent="  ") for line in lines)
 
 
 def _many(parameters: int) -> str:

@@ -276,9 +276,12 @@ def logits_bytes_per_number(training: Training) -> dict[str, float]:
 
     `logits, loss = model(X, Y)` keeps the last micro-step's logits alive through the next forward pass.
 
+    Eager autocast:  cross_entropy asks for its log-softmax in the logits' format, and only its second half
+                     is on autocast's fp32 list. Forward: old and new logits 2h, log-softmax h, fp32 copy of
+                     it 4. Backward: logits h, log-softmax h, its copy 4, gradient of the loss 4
     Eager forward:   old logits h, new logits h, fp32 copy 4 (half precision), log-softmax 4
     Eager backward:  log-softmax 4, gradient of the loss 4, gradient of the log-softmax 4, and the logits:
-                     in h where autocast made the fp32 copy and has dropped it, in fp32 where the model did;
+                     in h where the loss made the fp32 copy and has dropped it, in fp32 where the model did;
                      in fp32 training the logits and their shifted copy (measured: 5.0 copies in all)
     Compiled with the model: the fp32 steps are fused away. Forward: old and new logits, 2h. Backward: logits
                      h, their gradient h, and h of zeros: the graph returns the logits, and autograd fills in
@@ -290,7 +293,6 @@ def logits_bytes_per_number(training: Training) -> dict[str, float]:
                      chunk in h as it frees that chunk's logits
     """
     h = number_bytes(training)
-    copy = FP32_BYTES if training.half else 0
     if training.fused_loss:
         return {"forward": 0, "backward": 0, "output": 0, "after": 0}
     if training.loss_chunks > 1:
@@ -303,13 +305,18 @@ def logits_bytes_per_number(training: Training) -> dict[str, float]:
         return {"forward": 2 * h, "backward": 3 * h, "output": 2 * h, "after": h}
     if training.compiled and training.loss_compiled:
         return {"forward": 2 * FP32_BYTES, "backward": 3 * FP32_BYTES, "output": 2 * h, "after": 0}
-    if training.casts != "autocast" and training.half and not training.framework.fp32_loss:
-        return {"forward": 3 * h, "backward": 4 * h, "output": 2 * h, "after": h}
-    upcast = training.casts != "autocast" and training.framework.fp32_logits
-    logits = 2 * h if not training.half else FP32_BYTES if upcast else h
-    return {
-        "forward": 2 * h + copy + FP32_BYTES,
-        "backward": logits + 3 * FP32_BYTES,
-        "output": 2 * h,
-        "after": h,
-    }
+    return _eager_logits(training)
+
+
+def _eager_logits(training: Training) -> dict[str, float]:
+    """The three ways of an eager loss: in the logits' format, half of it in fp32, or all of it."""
+    h, code = number_bytes(training), training.framework
+    autocast = training.casts == "autocast"
+    ends = {"output": 2 * h, "after": h}
+    if training.half and not autocast and not code.fp32_loss:
+        return {"forward": 3 * h, "backward": 4 * h, **ends}
+    if training.half and autocast and not code.casts_logits:
+        return {"forward": 3 * h + FP32_BYTES, "backward": 2 * h + 2 * FP32_BYTES, **ends}
+    logits = 2 * h if not training.half else FP32_BYTES if code.fp32_logits and not autocast else h
+    copy = FP32_BYTES if training.half else 0
+    return {"forward": 2 * h + copy + FP32_BYTES, "backward": logits + 3 * FP32_BYTES, **ends}

@@ -70,12 +70,16 @@ def _safest(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect) ->
     sizes = smaller_batches(training)
     whole = training.batch_size * training.accumulation
     low = replace(training, batch_size=sizes[0], accumulation=whole // sizes[0]) if sizes else training
+    if not _possible(low):
+        low = training
     moves = sorted(savers(low, gpu, dialect), key=lambda move: (move.last_resort, not move.keeps_numerics))
     here = predict(low)
     for move in moves:
         if here.verdict == "fits":
             break
         tried = replace(low, **move.fields)
+        if not _possible(tried):
+            continue
         there = predict(tried)
         if there.memory.device_bytes.likely < here.memory.device_bytes.likely:
             low, here = tried, there
@@ -91,7 +95,13 @@ def _steps(now: Training, goal: Training) -> list[Training]:
         steps.append(replace(now, batch_size=sizes[0], accumulation=whole // sizes[0]))
     groups = [*_TOGETHER, *((name,) for name in _FIELDS if name not in _GROUPED)]
     wanted = [{name: getattr(goal, name) for name in group} for group in groups]
-    return steps + [after for group in wanted if (after := replace(now, **group)) != now]
+    steps += [after for group in wanted if (after := replace(now, **group)) != now]
+    return [step for step in steps if _possible(step)]
+
+
+def _possible(training: Training) -> bool:
+    """A weight that is updated as its gradient is made cannot wait for more micro-steps."""
+    return not (training.in_backward and training.accumulation > 1)
 
 
 def _worthwhile(below: Rung, estimate: Estimate, training: Training) -> bool:
