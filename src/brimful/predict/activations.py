@@ -288,16 +288,14 @@ def logits_bytes_per_number(training: Training) -> dict[str, float]:
                      a gradient for them although nobody uses it
     Compiled, pure 16-bit: the model's graph ends with fp32 logits; logits 4, log-softmax 4, gradient 4
     Output matmul:   logits h, their gradient h
-    In chunks:       every chunk's logits wait in h for the backward pass, eager also their log-softmax (4, or
-                     h where the loss runs in the logits' format); compiled code makes the gradient of a
-                     chunk in h as it frees that chunk's logits
+    In chunks:       every chunk's logits wait in h for the backward pass, eager also what the loss keeps of
+                     them; compiled code makes the gradient of a chunk in h as it frees that chunk's logits
     """
     h = number_bytes(training)
     if training.fused_loss:
         return {"forward": 0, "backward": 0, "output": 0, "after": 0}
     if training.loss_chunks > 1:
-        softmax = FP32_BYTES if training.half and training.framework.fp32_loss else h
-        each = h + (h / training.loss_chunks if training.compiled else softmax)
+        each = h + (h / training.loss_chunks if training.compiled else _softmax_kept(training))
         if training.tuning == "adapter" and training.targets >= 7 and training.framework.scales_output:
             each += h  # what a trained scale behind the output projection reads
         return {"forward": each, "backward": each, "output": each, "after": 0}
@@ -306,6 +304,15 @@ def logits_bytes_per_number(training: Training) -> dict[str, float]:
     if training.compiled and training.loss_compiled:
         return {"forward": 2 * FP32_BYTES, "backward": 3 * FP32_BYTES, "output": 2 * h, "after": 0}
     return _eager_logits(training)
+
+
+def _softmax_kept(training: Training) -> int:
+    """Bytes for each logit that an eager loss keeps: its log-softmax, and autocast's fp32 copy of that."""
+    h, code = number_bytes(training), training.framework
+    if training.half and training.casts == "autocast" and not code.casts_logits:
+        return h + FP32_BYTES
+    in_fp32 = training.casts == "autocast" or code.fp32_loss
+    return FP32_BYTES if training.half and in_fp32 else h
 
 
 def _eager_logits(training: Training) -> dict[str, float]:
