@@ -110,7 +110,7 @@ class _Enough(Exception):
 
 def _decide(gpus: int, policy: str) -> dict[str, Any]:
     """Decisions of the production loop while so many jobs wait, reviews among them."""
-    arrivals = read([f"synthetic:philly?jobs={gpus * 6}&gpus={gpus}&load=6"])[0].arrivals
+    arrivals = read([f"synthetic:philly?jobs={gpus * 6}&gpus={gpus}&load=30"])[0].arrivals
     spent_s, waiting = list[float](), list[int]()
 
     def timed(fleet: Fleet, *given: Any, **more: Any) -> Plan:  # noqa: ANN401 - as decide has them

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bench import gavel_rules
 from bench.document import markdown
 from bench.measure import CALIBRATION, ROOT, Benchmark, body, calibration
 from brimful.scheduler.rules import POLICIES, Rules
@@ -23,7 +24,7 @@ from brimful.sim.traces.read import read
 from brimful.sim.world import Arrival, rehearse
 
 TITLE = "Replaying traces"
-TABLES = ("trace-gavel", "trace-philly", "ablation", "speed")
+TABLES = ("trace-gavel", "gavel-rules", "trace-philly", "ablation", "speed")
 DATA = Path(os.environ.get("BRIMFUL_SHARED_DATA", ROOT.parent / "shared" / "data")) / "traces"
 
 
@@ -42,7 +43,14 @@ CASES = (
         name="gavel",
         files=("gavel/physical_cluster/max_min_fairness.trace.gz", "gavel/simulation_throughputs.json.gz"),
         fleet="2x4:v100+4x4:p100+6x4:k80",
-        runs=(("fifo", False), ("las", False), ("srpt", True), ("brim", False), ("brim", True)),
+        runs=(
+            ("fifo", False),
+            ("las", False),
+            ("las-aware", False),
+            ("srpt", True),
+            ("brim", False),
+            ("brim", True),
+        ),
     ),
     Case(
         name="philly",
@@ -96,7 +104,8 @@ def tables() -> dict[str, str]:
         return {}
     found = {case.name: _runs(case) for case in CASES}
     told = {f"trace-{name}": _table(runs) for name, runs in found.items()}
-    return {**told, "ablation": _ablation(CASES[0]), "speed": _speed(found)}
+    rules = {"gavel-rules": _rules(CASES[0], found["gavel"])}
+    return {**told, **rules, "ablation": _ablation(CASES[0]), "speed": _speed(found)}
 
 
 def known(arrivals: Sequence[Arrival]) -> list[Arrival]:
@@ -136,6 +145,31 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 def _table(runs: Sequence[dict[str, Any]]) -> str:
     return markdown(list(COLUMNS), [[show(run) for show in COLUMNS.values()] for run in runs])
+
+
+# Gavel's own simulator on the same files: mean JCT and makespan in hours (data/traces/peer_runs.csv).
+GAVEL = {"fifo": (9.97, 54.59), "las": (5.55, 21.43), "las-aware": (4.06, 17.76)}
+
+
+def _rules(case: Case, runs: Sequence[dict[str, Any]]) -> str:
+    """Gavel's figures, its rules repeated here (bench/gavel_rules.py), and brimful's policy of that name."""
+    trace = read([str(DATA / name) for name in case.files])[0]
+    repeated = {"fifo": gavel_rules.fifo(trace), "las": gavel_rules.las(trace)}
+    rows = []
+    for policy, (jct_h, makespan_h) in GAVEL.items():
+        ours = next(run for run in runs if run["policy"] == policy)
+        again = repeated.get(policy)
+        cells = [f"{jct_h:.2f}", f"{again.mean_jct_h:.2f}" if again else "", f"{ours['mean_jct_h']:.2f}"]
+        cells += [
+            f"{makespan_h:.1f}",
+            f"{again.makespan_h:.1f}" if again else "",
+            f"{ours['makespan_h']:.1f}",
+        ]
+        rows.append([policy, *cells])
+    header = ["policy"]
+    for figure in ("mean JCT, h", "makespan, h"):
+        header += [f"{figure}: Gavel", "by its rules", "brimful"]
+    return markdown(header, rows)
 
 
 def _ablation(case: Case) -> str:
