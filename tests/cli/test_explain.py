@@ -67,6 +67,17 @@ def test_text_may_come_through_a_pipe() -> None:
     assert b"53.5 %" in done.stdout
 
 
+def test_a_crash_at_the_end_of_a_long_log_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "long.log"
+    path.write_text("loading the data, please wait\n" * 700_000 + OOM)
+
+    assert path.stat().st_size > 20_000_000
+    assert main(["explain", str(path)]) == YES
+    assert "1.54 GiB" in capsys.readouterr().out
+
+
 def test_what_is_no_message_is_a_clear_no_that_says_what_would_be(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.render import paint
@@ -22,7 +22,7 @@ nvidia-smi | brimful explain
 brimful explain train.log --gpu rtx-4070 --config examples/nanogpt/train_fineweb.py
 brimful explain crash.log --lang fr"""
 
-_MAX_BYTES = 16_000_000
+_KEPT_BYTES = _CHUNK_BYTES = 16_000_000  # a run dies at the end of its log
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,28 +57,29 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def read_text(file: str) -> str:
-    """What is to be explained. Bytes that are no UTF-8 are shown as such, and hurt nothing else."""
+    """The end of what is to be explained. Bytes that are no UTF-8 are shown as such and hurt nothing."""
     if file == "-":
         if sys.stdin is None or sys.stdin.isatty():
             raise BadInput(
                 "there is no text to explain",
                 hint="name a file, or pipe one in: nvidia-smi | brimful explain",
             )
-        raw = sys.stdin.buffer.read(_MAX_BYTES + 1)
-    else:
-        try:
-            with open(file, "rb") as source:  # noqa: PTH123 (a device or pipe is as good as a file)
-                raw = source.read(_MAX_BYTES + 1)
-        except OSError as error:
-            raise WorldFailed(
-                f"cannot read {file}: {error.strerror}", hint="name the file with the text"
-            ) from error
-    if len(raw) > _MAX_BYTES:
-        raise BadInput(
-            f"the text is longer than {_MAX_BYTES // 1_000_000} MB",
-            hint="cut out the part around the message",
-        )
-    return raw.decode("utf-8", errors="replace")
+        return _end_of(sys.stdin.buffer).decode("utf-8", errors="replace")
+    try:
+        with open(file, "rb") as source:  # noqa: PTH123 (a device or pipe is as good as a file)
+            return _end_of(source).decode("utf-8", errors="replace")
+    except OSError as error:
+        raise WorldFailed(
+            f"cannot read {file}: {error.strerror}", hint="name the file with the text"
+        ) from error
+
+
+def _end_of(source: BinaryIO) -> bytes:
+    """The last bytes of a file or pipe of any length."""
+    kept = b""
+    while chunk := source.read(_CHUNK_BYTES):
+        kept = (kept + chunk)[-_KEPT_BYTES:]
+    return kept
 
 
 def _about(args: argparse.Namespace) -> About:

@@ -163,12 +163,31 @@ def test_a_message_names_the_tensor_only_where_the_config_gives_one_of_that_size
         ),
         ("att = F.softmax(att, dim=-1)", "attention"),
         ("model.to(device)", "moving the model"),
+        ("losses = estimate_loss()\n logits, loss = model(X, Y)\n return F.linear(x, w)", "evaluating"),
+        ("self.accelerator.backward(loss)\n return F.linear(x, w)", "backward"),
     ],
 )
 def test_the_traceback_says_where_in_the_step(frame: str, where: str) -> None:
     text = f"Traceback (most recent call last):\n  {frame}\nCUDA out of memory. Tried to allocate 1.54 GiB."
 
     assert where in told(explain(text)[0], "moment")
+
+
+@pytest.mark.parametrize(
+    "frame", ["x = x.to(device)", "p = F.log_softmax(logits, dim=-1)", "y = torch.cat((a, b))"]
+)
+def test_a_traceback_without_a_sign_says_nothing(frame: str) -> None:
+    text = f"Traceback (most recent call last):\n  {frame}\nCUDA out of memory. Tried to allocate 1.54 GiB."
+
+    assert "moment" not in codes(explain(text)[0])
+
+
+def test_a_matrix_that_may_be_two_things_is_told_as_either() -> None:
+    either = explain("buf3 = empty_strided_cuda((4096, 32000), (32000, 1), torch.bfloat16)")[0]
+    logits = explain("buf3 = empty_strided_cuda((65536, 32000), (32000, 1), torch.bfloat16)")[0]
+
+    assert "if its rows are tokens" in told(either, "tensor")
+    assert "by its shape the logits: for each token" in told(logits, "tensor")
 
 
 # -- MFU ---------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from brimful.specs.estimate import Estimate
 from brimful.specs.gpu import Gpu
 from brimful.units import GIB
 
-MAX_CHARACTERS = 4_000_000
+MAX_CHARACTERS = 4_000_000  # of the end: a run dies at the end of its log
 _SHOWN = 4  # messages, tables or buffers told of at most
 _CLEAR_GIB = 0.2  # a process holds as much outside PyTorch by itself: the CUDA context
 
@@ -99,7 +99,7 @@ def explain(text: str, about: About | None = None) -> tuple[Explanation, ...]:
 
 def clean(text: str) -> str:
     """Without colours, control characters and the marks that ranks, quotes and wrappers put before a line."""
-    text = re.sub(r"\x1b\[[0-9;?]{0,20}[A-Za-z]", "", text[:MAX_CHARACTERS])
+    text = re.sub(r"\x1b\[[0-9;?]{0,20}[A-Za-z]", "", text[-MAX_CHARACTERS:])
     text = re.sub(r"[^\n\t\x20-\ud7ff\ue000-\U0010ffff]", " ", text.replace("\r", "\n"))
     return re.sub(r"^(?:[ \t]*(?:>|\[rank\d{1,4}\]:))+ ?", "", text, flags=re.MULTILINE)
 

@@ -6,6 +6,7 @@ a size alone never is, since many tensors have it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 
@@ -43,6 +44,7 @@ class Tensor:
 
 LOGITS = say("the logits: for each token one number for each word of the vocabulary")
 SCORES = say("attention scores: one for each pair of tokens; flash attention never stores them")
+EITHER = say("the logits if its rows are tokens, the output matrix or its gradient if they are the width")
 TABLE = say("the token table, its gradient, or a state of its optimizer")
 
 
@@ -110,6 +112,8 @@ def of_shape(
             flat = (tokens, *tensor.shape[2:])
             if shape in (tensor.shape, tuple(side for side in tensor.shape if side != 1), flat):
                 return tensor.what, True
+    if len(shape) == 2 and shape[-1] in vocabularies() and shape[0] in widths():
+        return EITHER, False
     if len(shape) in (2, 3) and shape[-1] in vocabularies():
         return LOGITS, False
     if len(shape) == 2 and shape[0] in vocabularies():
@@ -128,34 +132,50 @@ def vocabularies() -> frozenset[int]:
     return frozenset(-(-size // multiple) * multiple for size in plain for multiple in (1, 64, 128))
 
 
-# What a traceback shows -> where in a step that is. The last sign before the message counts.
-_MOMENTS: tuple[tuple[str, Sentence], ...] = (
-    ("recompute_fn", say("in the backward pass, while a checkpointed layer is run again")),
-    ("unpack_hook", say("in the backward pass, while a checkpointed layer is run again")),
-    ("run_backward", say("in the backward pass")),
-    ("call_compiled_backward", say("in the backward pass")),
-    ("loss.backward", say("in the backward pass")),
-    ("zeros_like(p", say("in the first optimizer step, which makes the optimizer's state")),
-    ("exp_avg_sq", say("in the optimizer step")),
-    ("optimizer.step", say("in the optimizer step")),
-    ("cross_entropy", say("where the loss is computed, at the end of the forward pass")),
-    ("lm_head(", say("where the logits are made, at the end of the forward pass")),
-    ("scaled_dot_product_attention", say("in attention, in the forward pass")),
-    ("softmax(", say("in attention, in the forward pass")),
-    ("self.mlp(", say("in an MLP, in the forward pass")),
-    ("estimate_loss", say("while evaluating, not while training")),
-    (".generate(", say("while generating text, not while training")),
-    ("load_state_dict", say("while loading a checkpoint")),
-    ("torch.load", say("while loading a checkpoint")),
-    ("from_pretrained", say("while loading the model")),
-    (".to(device)", say("while moving the model to the card")),
-    (".cuda()", say("while moving the model to the card")),
-    ("F.linear(", say("in a matrix multiply of the forward pass")),
+@cache
+def widths() -> frozenset[int]:
+    """Widths of hidden states that published models have."""
+    from brimful.specs.presets import all_presets
+
+    return frozenset(preset.model.width for preset in all_presets())
+
+
+# What a traceback shows -> where in a step that is. These say what all of it is for, wherever they stand:
+_PURPOSES: tuple[tuple[str, Sentence], ...] = (
+    (r"\bestimate_loss\(|\bevaluate\(|evaluation_loop", say("while evaluating, not while training")),
+    (r"\.generate\(", say("while generating text, not while training")),
+    (r"load_state_dict\(|\btorch\.load\(", say("while loading a checkpoint")),
+    (r"from_pretrained\(", say("while loading the model")),
+    (r"model\w*\.(?:to|cuda)\(", say("while moving the model to the card")),
 )
+# … and of these the last one counts, which is the innermost.
+_MOMENTS: tuple[tuple[str, Sentence], ...] = (
+    (r"recompute_fn|unpack_hook", say("in the backward pass, while a checkpointed layer is run again")),
+    (r"run_backward\(|call_compiled_backward|\.backward\(", say("in the backward pass")),
+    (r"zeros_like\(\s*p\b", say("in the first optimizer step, which makes the optimizer's state")),
+    (r"exp_avg_sq|optimizer\w*\.step\(", say("in the optimizer step")),
+    (r"cross_entropy", say("where the loss is computed, at the end of the forward pass")),
+    (r"lm_head\(", say("where the logits are made, at the end of the forward pass")),
+    (r"scaled_dot_product_attention|att\w* = [\w.]*softmax\(", say("in attention, in the forward pass")),
+    (r"self\.mlp\(", say("in an MLP, in the forward pass")),
+    (r"F\.linear\(", say("in a matrix multiply of the forward pass")),
+)
+_BACKWARD = _MOMENTS[:2]
 
 
 def moment(trace: str) -> Sentence | None:
-    """Where in the step, by the last sign of the traceback; None where it shows none."""
-    near = trace[-6000:]
-    seen = [(near.rfind(sign), where) for sign, where in _MOMENTS if sign in near]
-    return max(seen, key=lambda pair: pair[0])[1] if seen else None
+    """Where in the step, by the traceback above the message; None where it shows no sign."""
+    near = trace[-12_000:]
+    near = near[max(0, near.rfind("Traceback (most recent call last)")) :]
+    for sign, where in _PURPOSES:
+        if re.search(sign, near):
+            return where
+    # Going back runs code of the forward pass again: then it is the backward pass all the same.
+    for signs in (_BACKWARD, _MOMENTS):
+        seen = [
+            (found[-1].start(), where) for sign, where in signs if (found := list(re.finditer(sign, near)))
+        ]
+        if seen:
+            again = [where for _, where in seen if where is _MOMENTS[0][1]]
+            return again[0] if again else max(seen, key=lambda pair: pair[0])[1]
+    return None
