@@ -65,7 +65,7 @@ def _job_view(service: Service, state: JobState, *, explain: bool) -> dict[str, 
         "limit_microusd_per_gpu_hour": job.limit_microusd_per_gpu_hour,
         "budget_microusd": job.budget_microusd,
         # What is on the ledger, and what the running lease has come to on top of that.
-        "posted_microusd": service.ledger.spent_microusd.get(job.job, 0),
+        "posted_microusd": service.spent_microusd(job.job),
         "cost_microusd": _capped(cost_microusd(state, now_s=now_s), job.budget_microusd),
         "predicted": _predicted(state),
         "leases": [lease_view(each, now_s=now_s) for each in state.leases],

@@ -1,0 +1,84 @@
+"""Jobs long over have left memory, and are answered for all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brimful.adapters.stores import snapshot
+from brimful.adapters.stores.leader import Leadership
+from brimful.adapters.stores.sql import SqlStore
+from brimful.errors import NotFound
+from brimful.scheduler.cycle import Rules
+from brimful.scheduler.ports import Observation
+from brimful.server import service as service_module
+from brimful.server.service import Service
+from tests.builders import ScriptedEngine, a_job, a_node
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqlStore]:
+    store = SqlStore(f"sqlite:///{tmp_path / 'log.db'}")
+    yield store
+    store.close()
+
+
+def a_service(store: SqlStore, engine: ScriptedEngine) -> Service:
+    service = Service(store, engine, Rules(), leadership=Leadership(store), clock=lambda: 100)
+    assert service._leadership is not None
+    service._leadership.seek()
+    return service
+
+
+def run_jobs(service: Service, engine: ScriptedEngine, count: int) -> None:
+    for _ in range(count):
+        name = service.submit(a_job("")).job.job
+        service.tick()
+        engine.sees[f"{name}.1"] = Observation(
+            lease=f"{name}.1", state="ended", started_s=10, ended_s=46, exit_code=0
+        )
+        service.tick()
+        service._loops.leaving.clear()
+
+
+def test_an_old_job_is_found_in_memory_and_then_in_the_table(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "KEEP", 2)
+    monkeypatch.setattr(service_module, "LEAVING", 1)
+    engine = ScriptedEngine(a_node(gpus=1))
+    service = a_service(store, engine)
+    run_jobs(service, engine, 5)
+    assert list(service.fleet.jobs) == ["job-4", "job-5"]
+
+    def all_is_there(service: Service) -> None:
+        for number in range(1, 6):
+            state = service.job(f"job-{number}")
+            assert (state.phase, state.leases[0].billed_s(0)) == ("finished", 36)
+            assert service.spent_microusd(f"job-{number}") == 20_000
+        with pytest.raises(NotFound):
+            service.job("job-6")
+        assert [past.state.serial for past in service.past_jobs()] == [2, 1, 0]
+        assert [past.state.serial for past in service.past_jobs(before_serial=2, limit=1)] == [1]
+
+    all_is_there(service)
+    service._advance(at_least=1)
+    assert service.fleet.leaving == {}, "the table has them now"
+    all_is_there(service)
+    again = a_service(store, engine)
+    again._load()
+    assert again.fleet.seq == store.end()
+    all_is_there(again)
+
+
+def test_numbers_go_on_where_they_were(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "KEEP", 2)
+    engine = ScriptedEngine(a_node(gpus=1))
+    service = a_service(store, engine)
+    run_jobs(service, engine, 4)
+    service._advance(at_least=1)
+    again = a_service(store, engine)
+    again._load()
+    assert again.submit(a_job("")).job.job == "job-5"
