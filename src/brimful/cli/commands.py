@@ -44,6 +44,7 @@ COMMANDS: dict[str, str] = {
     "top": "the fleet, live in the terminal",
     "console": "a link that opens the console in a browser",
     "tokens": "who may use this brimful, and what they did",
+    "where": "the cheapest places for a training job, per useful work",
     "market": "clear a book of bids, or try a deadline on recorded spot capacity",
     "simulate": "replay a trace of jobs through the real scheduler on a virtual clock",
 }
@@ -64,7 +65,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "A fleet": ("up", "console", "top", "fleet", "nodes", "queues", "events", "tokens"),
     "Its jobs": ("submit", "jobs", "show", "why", "logs", "cancel", "hold", "release", "move"),
     "Keep it": ("backup", "restore", "doctor"),
-    "Money": ("market",),
+    "Money": ("where", "market"),
     "Rehearse": ("simulate",),
 }
 

@@ -1,0 +1,1 @@
+"""Offers of clouds, read from files."""

@@ -1,0 +1,133 @@
+"""Offers from a CSV or TOML of one's own, or from the folder of a SkyPilot catalog.
+
+A row that names no known GPU is counted and left out; one with a price that is no number is refused.
+
+Columns: provider, region, zone, instance_type, gpu_model, gpu_family, gpu_count, gpu_mem_gib,
+on_demand_usd_h, spot_usd_h (whole instance; empty: not offered). SkyPilot's: InstanceType, AcceleratorName,
+AcceleratorCount, Price, SpotPrice, Region, AvailabilityZone, in CLOUD/vms.csv.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal, InvalidOperation
+from functools import cache
+from pathlib import Path
+
+from brimful.errors import BadInput, NotFound
+from brimful.specs.gpu import find_gpu
+from brimful.specs.offer import Offer
+from brimful.units import MICROUSD
+
+_SKYPILOT = {
+    "InstanceType": "instance_type",
+    "AcceleratorName": "gpu_model",
+    "AcceleratorCount": "gpu_count",
+    "Price": "on_demand_usd_h",
+    "SpotPrice": "spot_usd_h",
+    "Region": "region",
+    "AvailabilityZone": "zone",
+}
+
+
+def read_offers(path: Path) -> tuple[list[Offer], dict[str, int]]:
+    """(offers, how many rows name each GPU the catalog does not know)."""
+    offers: list[Offer] = []
+    unknown: dict[str, int] = {}
+    for where, row in _rows(path):
+        label = row.get("gpu_family") or row.get("gpu_model") or row.get("gpu") or ""
+        gpu = _gpu(row.get("gpu_model") or label, label, row.get("gpu_mem_gib") or "")
+        if gpu is None:
+            unknown[label] = unknown.get(label, 0) + 1
+            continue
+        gpus = _number(row.get("gpu_count") or "1", f"gpu_count of {where}")
+        if not 1 <= gpus <= 1024 or gpus != int(gpus):
+            continue  # a share of a card is no whole instance
+        for column, is_spot in (("on_demand_usd_h", False), ("spot_usd_h", True)):
+            if row.get(column):
+                price = _number(row[column], f"{column} of {where}")
+                if not 0 < price < 1_000_000:
+                    continue  # some catalogs write 0 where nothing is offered
+                offers.append(
+                    Offer(
+                        provider=row.get("provider", ""),
+                        region=row.get("region", ""),
+                        zone=row.get("zone", ""),
+                        instance=row.get("instance_type", ""),
+                        gpu=gpu,
+                        gpus=int(gpus),
+                        microusd_per_hour=round(price * MICROUSD),
+                        is_spot=is_spot,
+                    )
+                )
+    if not offers:
+        raise BadInput(
+            f"{path} holds no offer of a known GPU", hint="columns: gpu_model, gpu_count, on_demand_usd_h"
+        )
+    return offers, unknown
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
+    if path.is_dir():
+        files = sorted(path.glob("*/vms.csv"))
+        if not files:
+            raise NotFound(f"{path} holds no CLOUD/vms.csv", hint="name a SkyPilot catalog folder, or a file")
+        for file in files:
+            for where, row in _csv(file):
+                plain = {_SKYPILOT.get(key, key): value for key, value in row.items()}
+                if plain.get("gpu_model"):
+                    yield where, {"provider": file.parent.name, **plain}
+    elif path.suffix == ".toml":
+        yield from _toml(path)
+    else:
+        yield from _csv(path)
+
+
+def _csv(path: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="") as file:
+            for n, row in enumerate(csv.DictReader(file), 2):
+                yield f"{path.name} line {n}", {k: v or "" for k, v in row.items() if isinstance(k, str)}
+    except FileNotFoundError as error:
+        raise NotFound(
+            f"there is no file {path}", hint="name a CSV, a TOML or a SkyPilot catalog folder"
+        ) from error
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(
+            f"{path.name} cannot be read: {error}", hint="a CSV in UTF-8, plain or gzip"
+        ) from error
+
+
+def _toml(path: Path) -> Iterable[tuple[str, Mapping[str, str]]]:
+    try:
+        rows = tomllib.loads(path.read_text(encoding="utf-8")).get("offer", [])
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadInput(f"{path.name} cannot be read: {error}", hint="[[offer]] tables") from error
+    for n, row in enumerate(rows if isinstance(rows, list) else [], 1):
+        yield f"{path.name} offer {n}", {key: str(value) for key, value in row.items()}
+
+
+@cache
+def _gpu(model: str, family: str, memory_gib: str) -> str | None:
+    """The catalog's name: by model, then family, with the memory where the name alone is not enough."""
+    gib = memory_gib.partition(".")[0]
+    for label in (model, family):
+        for text in (label, f"{label} {gib}GB" if gib else label, f"{label} SXM {gib}GB", f"{label} PCIe"):
+            try:
+                return find_gpu(text).name
+            except NotFound:
+                continue
+    return None
+
+
+def _number(text: str, what: str) -> Decimal:
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        number = Decimal("NaN")
+    if not number.is_finite() or number < 0:
+        raise BadInput(f"the {what} is {text[:40]!r}", hint="a number, or nothing where it is not offered")
+    return number

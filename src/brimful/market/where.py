@@ -1,0 +1,113 @@
+"""Where to run: one sum for a first placement and for a move, over all offers where the job fits. Pure.
+
+    score = (price x hours + egress + restart loss x interruptions + wait x value of time) / useful work
+
+The expected number of interruptions stands for their probability: a long job on spot is interrupted more
+than once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import floor
+
+from brimful.specs.offer import Offer
+from brimful.units import HOUR_S
+
+GB = 10**9
+# (up to so many GB, micro-dollars per GB) of data that leaves a provider for the internet, list prices 2026.
+# Tiers are marginal, so the sum is continuous and never falls. Who is not listed asks nothing, as most do.
+EGRESS: Mapping[str, tuple[tuple[float, int], ...]] = {
+    "aws": ((10_000, 90_000), (50_000, 85_000), (150_000, 70_000), (float("inf"), 50_000)),
+    "azure": ((10_000, 87_500), (50_000, 83_000), (150_000, 70_000), (float("inf"), 50_000)),
+    "gcp": ((1_000, 120_000), (10_000, 110_000), (float("inf"), 80_000)),
+}
+ACROSS_REGIONS_MICROUSD_PER_GB = 20_000  # inside one of the clouds above
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What a job is, to whoever sells it hours."""
+
+    work: float  # useful work left, in any unit: tokens, steps, requests
+    state_bytes: int = 0  # what has to be brought along: checkpoint and data
+    at_provider: str = ""  # where that lies now; empty: nowhere, it is made on the spot
+    at_region: str = ""
+    restart_s: float = 720.0  # a start without progress
+    lost_s: float = 300.0  # work done since the last checkpoint, when interrupted
+    interruptions_per_hour: float = 0.1  # of spot
+    wait_s: float = 0.0  # until it could start there
+    microusd_per_wait_hour: int = 0  # what an hour of waiting is worth to its owner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """An offer with its sum. Money in micro-dollars."""
+
+    offer: Offer
+    hours: float
+    compute: int
+    egress: int
+    restarts: int
+    waiting: int
+    work: float
+
+    @property
+    def total(self) -> int:
+        return self.compute + self.egress + self.restarts + self.waiting
+
+    @property
+    def score(self) -> float:
+        """Micro-dollars per useful work."""
+        return self.total / self.work
+
+
+def egress_microusd(bytes_: int, *, provider: str, region: str, to: Offer) -> int:
+    """What bringing data from there costs: nothing inside a region, tiers between providers."""
+    if not provider or (provider, region) == (to.provider, to.region) or provider not in EGRESS:
+        return 0
+    gb = bytes_ / GB
+    if provider == to.provider:
+        return floor(gb * ACROSS_REGIONS_MICROUSD_PER_GB)
+    owed, below = 0.0, 0.0
+    for limit, rate in EGRESS[provider]:
+        owed += max(0.0, min(gb, limit) - below) * rate
+        below = limit
+    return floor(owed)
+
+
+def weigh(offer: Offer, need: Need, *, work_per_s: float) -> Place:
+    """The sum for one offer, given how fast the job is there."""
+    hours = need.work / work_per_s / HOUR_S
+    once_s = need.restart_s + need.lost_s
+    interruptions = hours * need.interruptions_per_hour if offer.is_spot else 0.0
+    return Place(
+        offer=offer,
+        hours=hours,
+        compute=floor(offer.microusd_per_hour * (hours + need.restart_s / HOUR_S)),
+        egress=egress_microusd(need.state_bytes, provider=need.at_provider, region=need.at_region, to=offer),
+        restarts=floor(interruptions * once_s / HOUR_S * offer.microusd_per_hour),
+        waiting=floor(
+            (need.wait_s + need.restart_s + interruptions * once_s) / HOUR_S * need.microusd_per_wait_hour
+            + hours * need.microusd_per_wait_hour
+        ),
+        work=need.work,
+    )
+
+
+def rank(offers: Iterable[Offer], need: Need, work_per_s: Mapping[str, float]) -> list[Place]:
+    """Every offer on whose GPU the job fits (has a rate), cheapest per useful work first."""
+    places = [weigh(o, need, work_per_s=work_per_s[o.gpu]) for o in offers if work_per_s.get(o.gpu, 0.0) > 0]
+    return sorted(
+        places, key=lambda p: (p.score, p.offer.provider, p.offer.region, p.offer.zone, p.offer.instance)
+    )
+
+
+def is_worth_moving(now: Place, there: Place) -> bool:
+    """Whether the rest of the job is clearly cheaper there: the saving must be twice what the move costs.
+
+    Real spreads between zones are wide and steps in time are small, so moves should be rare and deliberate.
+    """
+    move = there.egress + there.compute - floor(there.offer.microusd_per_hour * there.hours)
+    return now.total - (there.total - move) > 2 * move

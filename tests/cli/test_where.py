@@ -1,0 +1,30 @@
+"""`brimful where`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from brimful.cli.commands import YES
+from brimful.cli.main import main
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ARGS = ["where", str(EXAMPLES / "nanogpt" / "train_fineweb.py"), "--offers", str(EXAMPLES / "offers.csv")]
+
+
+def test_places_are_ranked_with_the_sum_itemised(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ARGS, "--from", "aws/us-east-1", "--data-gb", "100", "--json"]) == YES
+    places = json.loads(capsys.readouterr().out)["data"]["places"]
+    totals = [place["usd"]["total"] for place in places]
+    assert totals == sorted(totals)
+    for place in places:
+        usd = place["usd"]
+        assert usd["egress"] == 9
+        assert usd["total"] == pytest.approx(sum(value for name, value in usd.items() if name != "total"))
+
+
+def test_the_table_fits_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(ARGS) == YES
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80

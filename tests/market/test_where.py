@@ -1,0 +1,121 @@
+"""Where to run: the sum, its parts, and old cards that win by themselves."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from brimful.adapters.providers.offers import read_offers
+from brimful.cli.where import _rates
+from brimful.errors import BadInput, NotFound
+from brimful.market.where import EGRESS, Need, egress_microusd, is_worth_moving, rank, weigh
+from brimful.predict.readers.read import read
+from brimful.specs.offer import Offer
+
+USD = 1_000_000
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def an_offer(gpu: str = "t4", *, usd: float = 1.0, is_spot: bool = False, provider: str = "own") -> Offer:
+    return Offer(
+        provider=provider,
+        region="here",
+        zone="",
+        instance="box",
+        gpu=gpu,
+        gpus=1,
+        microusd_per_hour=round(usd * USD),
+        is_spot=is_spot,
+    )
+
+
+def test_the_sum_is_price_egress_restarts_and_waiting() -> None:
+    need = Need(
+        work=3600 * 10.0,
+        state_bytes=100 * 10**9,
+        at_provider="aws",
+        at_region="x",
+        restart_s=720,
+        lost_s=360,
+        microusd_per_wait_hour=USD,
+    )
+    place = weigh(an_offer(usd=2, is_spot=True), need, work_per_s=1.0)
+    assert place.hours == 10
+    assert place.compute == 20_400_000  # ten hours and a start
+    assert place.egress == 9 * USD
+    assert place.restarts == 600_000  # one interruption: 18 minutes at $2
+    assert place.waiting == 10_500_000
+    assert place.total == place.compute + place.egress + place.restarts + place.waiting
+
+
+@pytest.mark.parametrize("provider", EGRESS)
+def test_egress_never_falls_and_never_jumps(provider: str) -> None:
+    sizes = [10**9 * gb for gb in range(0, 200_000, 50)]
+    costs = [egress_microusd(size, provider=provider, region="x", to=an_offer()) for size in sizes]
+    steps = [b - a for a, b in itertools.pairwise(costs)]
+    assert min(steps) > 0
+    assert max(steps) <= 50 * EGRESS[provider][0][1]
+    assert egress_microusd(10**13, provider="aws", region="x", to=an_offer()) == 900 * USD
+
+
+def test_nothing_is_paid_inside_a_region_or_to_leave_who_asks_nothing() -> None:
+    here = an_offer(provider="aws")
+    assert egress_microusd(10**12, provider="aws", region="here", to=here) == 0
+    assert egress_microusd(10**12, provider="lambda", region="x", to=here) == 0
+    assert 0 < egress_microusd(10**12, provider="aws", region="x", to=here) < 90 * USD
+
+
+def test_a_card_where_the_job_does_not_fit_is_no_place() -> None:
+    places = rank([an_offer("t4", usd=0.1), an_offer("h100", usd=3)], Need(work=100.0), {"h100": 1.0})
+    assert [place.offer.gpu for place in places] == ["h100"]
+
+
+def test_a_move_must_save_twice_what_it_costs() -> None:
+    need = Need(work=3600 * 100.0, state_bytes=10**12, at_provider="aws", at_region="x")
+    now = weigh(an_offer(usd=3), Need(work=3600 * 100.0, restart_s=0), work_per_s=1.0)
+    assert is_worth_moving(now, weigh(an_offer(usd=1), need, work_per_s=1.0))
+    assert not is_worth_moving(now, weigh(an_offer(usd=2.9), need, work_per_s=1.0))
+
+
+@pytest.mark.parametrize("provider", ["aws", "azure", "gcp"])
+def test_a_small_training_goes_to_an_old_card_and_a_larger_one_does_not(
+    shared_data: Path, provider: str
+) -> None:
+    offers, _ = read_offers(shared_data / "prices" / "gpu_offers.csv.gz")
+    offers = [offer for offer in offers if offer.gpus == 1 and offer.provider == provider]
+    cards = sorted({offer.gpu for offer in offers})
+    small = ["n_layer=6", "n_head=6", "n_embd=384", "block_size=256", "batch_size=64", "dtype='float16'"]
+    for settings, is_old in ((small, True), ([], False)):
+        reading = read(str(ROOT / "examples" / "nanogpt" / "train_fineweb.py"), overrides=settings)
+        rates, _ = _rates(reading, cards)
+        best = rank(offers, Need(work=1e9), rates)[0]
+        assert (best.offer.gpu == "t4") == is_old, best
+
+
+def test_offers_come_from_csv_toml_or_a_skypilot_catalog(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(
+        '[[offer]]\nprovider = "own"\ngpu_model = "T4"\non_demand_usd_h = 0.2\n'
+    )
+    (tmp_path / "aws").mkdir()
+    (tmp_path / "aws" / "vms.csv").write_text(
+        "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,Price,SpotPrice,Region,AvailabilityZone\n"
+        "g4dn.xlarge,T4,1.0,4,0.526,0.2,us-east-1,us-east-1a\nm5.large,,,2,0.1,0.04,us-east-1,us-east-1a\n"
+    )
+    (own,), _ = read_offers(tmp_path / "own.toml")
+    assert (own.gpu, own.microusd_per_hour) == ("t4", 200_000)
+    offers, _ = read_offers(tmp_path)
+    assert [(o.provider, o.microusd_per_hour, o.is_spot) for o in offers] == [
+        ("aws", 526_000, False),
+        ("aws", 200_000, True),
+    ]
+
+
+def test_a_bad_price_is_refused_by_its_line(tmp_path: Path) -> None:
+    bad = tmp_path / "offers.csv"
+    bad.write_text("gpu_model,on_demand_usd_h\nT4,0.2\nT4,cheap\n")
+    with pytest.raises(BadInput, match=r"on_demand_usd_h of offers\.csv line 3"):
+        read_offers(bad)
+    with pytest.raises(NotFound):
+        read_offers(tmp_path / "none.csv")
