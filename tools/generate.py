@@ -28,6 +28,7 @@ from tools.accuracy import accuracy_page, shared_runs
 from tools.catalogs import write_catalogs
 from tools.reference_cli import cli_page
 from tools.reference_errors import errors_page
+from tools.reference_jobs import job_file_page, job_schema
 from tools.reference_server import api_page, metrics_page, settings_page
 from tools.serving import PAGE as SERVING
 from tools.serving import serving_page
@@ -61,6 +62,8 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield reference / "settings.md", settings_page()
     yield reference / "api.md", api_page()
     yield reference / "metrics.md", metrics_page()
+    yield reference / "job-file.md", job_file_page()
+    yield reference / "job.schema.json", job_schema()
     runs = shared_runs()
     if runs is not None:
         yield ACCURACY, accuracy_page(ACCURACY.read_text(encoding="utf-8"), runs)

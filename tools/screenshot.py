@@ -51,6 +51,7 @@ def main() -> int:
     parser.add_argument("--to", type=Path, default=PICTURE)
     parser.add_argument("--width", type=int, action="append", help="CSS pixels; may be given several times")
     parser.add_argument("--dark", action="store_true")
+    parser.add_argument("--path", default="/", help="which page, such as /jobs/job-3")
     parser.add_argument("--empty", action="store_true", help="before the first job")
     args = parser.parse_args()
     args.to.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +63,8 @@ def main() -> int:
             for width in args.width or [1280]:
                 several = len(args.width or []) > 1
                 to = args.to.with_stem(f"{args.to.stem}-{width}") if several else args.to
-                shoot(url, to, width=width, dark=args.dark)
+                link = brimful(env, "console", "--json")["url"]
+                shoot(link, url + args.path, to, width=width, dark=args.dark)
                 print(f"{to}: {to.stat().st_size // 1000} kB")
         finally:
             end_all(env)
@@ -123,15 +125,18 @@ def until(happened: Callable[[], bool], problem: str) -> None:
         time.sleep(0.2)
 
 
-def shoot(url: str, to: Path, *, width: int, dark: bool) -> None:
+def shoot(link: str, url: str, to: Path, *, width: int, dark: bool) -> None:
+    """Sign in by the link, and take the page at the URL."""
     browser_path = shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=CHROMIUM)
         page = browser.new_page(
             viewport={"width": width, "height": 800}, color_scheme="dark" if dark else "light"
         )
+        page.goto(link)
         page.goto(url)
         page.locator("#age.live").wait_for()
+        page.wait_for_timeout(1500)  # the log of a job comes in pieces
         page.screenshot(path=to, full_page=True)
         browser.close()
 

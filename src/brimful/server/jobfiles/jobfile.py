@@ -1,0 +1,65 @@
+"""What a job file says, whatever its kind; and which kind it is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from brimful.errors import BadInput
+from brimful.server.jobfiles.plain import mapping_of, read_text
+
+TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d)")
+SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(MiB|MB|M|GiB|GB|G|TiB|TB|T)?", re.IGNORECASE)
+MIB = {"m": 1, "g": 1024, "t": 1024 * 1024}
+
+
+@dataclass(slots=True)
+class JobFile:
+    """A submission in the making. `unsupported` names what the file says and brimful cannot do."""
+
+    kind: str  # brimful, skypilot, sbatch
+    body: dict[str, Any]  # fields of POST /v1/jobs
+    fit: str = ""  # the training config that an estimate is made of
+    steps: int | None = None
+    env_from: list[str] = field(default_factory=list)  # variables to take from who submits
+    unsupported: dict[str, str] = field(default_factory=dict)  # field -> why not
+    notes: list[str] = field(default_factory=list)
+
+
+def read_job_file(path: Path) -> JobFile:
+    """Read the file as what it is: a batch script, a SkyPilot task, or a job file of our own."""
+    from brimful.server.jobfiles.own import read_own
+    from brimful.server.jobfiles.sbatch import is_sbatch, read_sbatch
+    from brimful.server.jobfiles.skypilot import is_skypilot, read_skypilot
+
+    text = read_text(path)
+    if is_sbatch(text):
+        return read_sbatch(text, path)
+    if path.suffix not in (".yaml", ".yml", ".json"):
+        raise BadInput(
+            f"{path} is no job file: neither .yaml nor .json, nor a script with #SBATCH lines",
+            hint=f"to run it: brimful submit -- sh {path}",
+        )
+    data = mapping_of(text, path)
+    return read_skypilot(data, path) if is_skypilot(data) else read_own(data, path)
+
+
+def seconds(value: object, what: str) -> int:
+    """90, '90s', '15m', '4h', '2d'."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    match = TIME.fullmatch(str(value).strip())
+    if match is None:
+        raise BadInput(f"{what} is {str(value)[:40]!r}, no time", hint="90s, 15m, 4h or 2d")
+    return round(float(match[1]) * SECONDS[match[2]])
+
+
+def mebibytes(value: object, what: str) -> int:
+    """'16GiB', '512M'; a bare number is gibibytes, as in SkyPilot."""
+    match = SIZE.fullmatch(str(value).strip().rstrip("+"))
+    if match is None or isinstance(value, bool):
+        raise BadInput(f"{what} is {str(value)[:40]!r}, no size", hint="512MiB or 16GiB")
+    return round(float(match[1]) * MIB[(match[2] or "g")[0].lower()])

@@ -1,0 +1,202 @@
+"""Slurm batch scripts: `#SBATCH` directives as sbatch(1) describes them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from brimful.adapters.engines.found import catalog_name
+from brimful.errors import BadInput
+from brimful.server.jobfiles.jobfile import JobFile, mebibytes
+
+SHORT = {
+    "J": "job-name",
+    "N": "nodes",
+    "n": "ntasks",
+    "c": "cpus-per-task",
+    "t": "time",
+    "p": "partition",
+    "A": "account",
+    "G": "gpus",
+    "D": "chdir",
+    "o": "output",
+    "e": "error",
+    "a": "array",
+    "d": "dependency",
+    "C": "constraint",
+    "w": "nodelist",
+    "x": "exclude",
+    "q": "qos",
+}
+# Harmless to leave out: the job does the same work without them.
+LEFT_OUT = {
+    "output": "`brimful logs` shows what it prints",
+    "error": "`brimful logs` shows what it prints",
+    "open-mode": "`brimful logs` shows what it prints",
+    "mail-type": "brimful sends no mail",
+    "mail-user": "brimful sends no mail",
+    "comment": "a comment",
+    "ntasks-per-node": "brimful starts the script once",
+    "verbose": "of Slurm itself",
+    "parsable": "of Slurm itself",
+}
+FLAGS = {"requeue", "no-requeue", "exclusive", "verbose", "parsable", "hold", "overcommit", "contiguous"}
+
+
+def is_sbatch(text: str) -> bool:
+    return text.startswith("#!") and re.search(r"^#SBATCH\s", text, re.MULTILINE) is not None
+
+
+def read_sbatch(text: str, path: Path) -> JobFile:
+    found = JobFile(kind="sbatch", body={"name": path.stem, "folder": str(Path.cwd())})
+    directives = _directives(text, path)
+    for name, value in directives.items():
+        if name in READERS:
+            READERS[name](found, value, f"{path}: --{name}")
+        elif name in LEFT_OUT:
+            found.notes.append(f"--{name} is left out: {LEFT_OUT[name]}")
+        elif name not in COUNTED:
+            found.unsupported[f"--{name}"] = CANNOT.get(name, "not a directive that brimful knows")
+    _count(found, directives, path)
+    interpreter = shlex.split(text.splitlines()[0].removeprefix("#!").strip()) or ["/bin/sh"]
+    # The text itself, as Slurm keeps it: what is changed in the file after this does not matter.
+    found.body["command"] = [*interpreter, "-c", text, path.name]
+    if not interpreter[0].endswith("sh"):
+        raise BadInput(f"{path} is for {interpreter[0]!r}, not for a shell", hint="#!/bin/bash")
+    if re.search(r"^\s*srun\s", text, re.MULTILINE):
+        found.notes.append("the script calls srun, which is there only where Slurm is")
+    return found
+
+
+def _directives(text: str, path: Path) -> dict[str, str]:
+    """Before the first command, as Slurm reads them; the last of several wins."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip()
+        if stripped and not stripped.startswith("#"):
+            break
+        if not line.startswith("#SBATCH"):
+            continue
+        try:
+            words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
+        except ValueError as error:
+            raise BadInput(f"{path}, line {number}: {error}", hint="a quote is open") from error
+        while words:
+            word = words.pop(0)
+            if word.startswith("--"):
+                name, equals, value = word[2:].partition("=")
+            elif word.startswith("-") and len(word) > 1:
+                name, value = SHORT.get(word[1], word[1]), word[2:].removeprefix("=")
+                equals = value
+            else:
+                raise BadInput(f"{path}, line {number}: {word!r} is no directive", hint="#SBATCH --gpus=1")
+            if not equals and name not in FLAGS and words:
+                value = words.pop(0)
+            found[name] = value
+    return found
+
+
+def _count(found: JobFile, directives: dict[str, str], path: Path) -> None:
+    """GPUs, CPUs and memory, of which Slurm has several ways to say how many."""
+    nodes = _whole(directives.get("nodes", "1").partition("-")[0], f"{path}: --nodes")
+    tasks = _whole(directives.get("ntasks", "1"), f"{path}: --ntasks")
+    types: list[str] = []
+    gpus = 0
+    for name in ("gpus", "gpus-per-node", "gpus-per-task", "gres"):
+        if name not in directives:
+            continue
+        value = directives[name]
+        if name == "gres":
+            parts = [part for part in value.split(",") if part.split(":")[0] == "gpu"]
+            others = [part for part in value.split(",") if part not in parts]
+            if others:
+                found.unsupported[f"--gres={','.join(others)}"] = "brimful counts GPUs only"
+            value = (parts[0].partition(":")[2] or "1") if parts else "0"
+        kind, _, count = value.rpartition(":")
+        times = {"gpus": 1, "gpus-per-task": tasks}.get(name, nodes)
+        gpus = max(gpus, _whole(count, f"{path}: --{name}", least=0) * times)
+        types = [catalog_name(kind)] if kind else types
+    if not gpus:
+        raise BadInput(f"{path} asks for no GPU", hint="#SBATCH --gpus=1; brimful runs jobs on GPUs")
+    found.body |= {"gpus": gpus, "gpu_types": types, "within": "node" if nodes == 1 else "site"}
+    if "cpus-per-task" in directives:
+        found.body["cpus"] = float(_whole(directives["cpus-per-task"], f"{path}: --cpus-per-task") * tasks)
+    if "mem" in directives:
+        text = directives["mem"]
+        found.body["memory_mib"] = (
+            mebibytes(text if text[-1:].isalpha() else f"{text}M", f"{path}: --mem") * nodes
+        )
+
+
+def _whole(text: str, what: str, *, least: int = 1) -> int:
+    if not (text.isascii() and text.isdigit() and least <= int(text) <= 100_000):
+        raise BadInput(f"{what} is {text[:40]!r}", hint=f"a whole number from {least} on")
+    return int(text)
+
+
+def minutes_of(text: str, what: str) -> int:
+    """Slurm's times, in seconds: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
+    days, dash, rest = text.rpartition("-")
+    parts = rest.split(":")
+    if not all(part.isdigit() for part in [*parts, *([days] if dash else [])]) or len(parts) > 3:
+        raise BadInput(f"{what} is {text[:40]!r}", hint="minutes, H:M:S or D-H:M:S")
+    numbers = [int(part) for part in parts]
+    if dash:
+        hours, minutes, seconds = [*numbers, 0, 0][:3]
+    elif len(numbers) == 3:
+        hours, minutes, seconds = numbers
+    else:
+        hours, (minutes, seconds) = 0, [*numbers, 0][:2]
+    return int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+
+
+def _put(target: str) -> Callable[[JobFile, str, str], None]:
+    def put(found: JobFile, value: str, _what: str) -> None:
+        found.body[target] = value
+
+    return put
+
+
+def _time(found: JobFile, value: str, what: str) -> None:
+    if value.upper() not in ("UNLIMITED", "INFINITE"):
+        found.body["max_run_s"] = max(1, minutes_of(value, what))
+
+
+def _folder(found: JobFile, value: str, _what: str) -> None:
+    found.body["folder"] = str(Path(value).resolve())
+
+
+def _requeue(found: JobFile, _value: str, _what: str) -> None:
+    found.body["retries"] = 1
+
+
+def _no_requeue(found: JobFile, _value: str, _what: str) -> None:
+    found.body["retries"] = 0
+
+
+READERS: dict[str, Callable[[JobFile, str, str], Any]] = {
+    "job-name": _put("name"),
+    "account": _put("tenant"),
+    "partition": _put("queue"),
+    "time": _time,
+    "chdir": _folder,
+    "requeue": _requeue,
+    "no-requeue": _no_requeue,
+}
+COUNTED = {"nodes", "ntasks", "gpus", "gpus-per-node", "gpus-per-task", "gres", "cpus-per-task", "mem"}
+CANNOT = {
+    "array": "submit it in a loop, each with its own --env",
+    "dependency": "brimful knows no order between jobs",
+    "constraint": "name the GPU type: --gpus=a100:2",
+    "nodelist": "brimful chooses the node",
+    "exclude": "drain the node: brimful nodes drain",
+    "exclusive": "ask for all GPUs of the node",
+    "qos": "use --priority urgent, normal or background",
+    "signal": "a job hears of its end by SIGTERM and BRIMFUL_NOTICE",
+    "export": "use --env NAME=VALUE; a job gets no other environment",
+    "begin": "use `brimful hold` and `release`",
+    "deadline": "use `deadline` in a job file of brimful's own",
+}

@@ -1,0 +1,234 @@
+"""Job files: brimful's own, SkyPilot's, Slurm's; what they mean, and what is refused with a name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from brimful.adapters.engines.found import catalog_name
+from brimful.errors import BadInput, BrimfulError, NotFound
+from brimful.server.api.asked import Submission
+from brimful.server.jobfiles.jobfile import JobFile, read_job_file
+from brimful.server.jobfiles.own import FIELDS, READERS, schema
+from brimful.server.jobfiles.sbatch import minutes_of
+from tests.server.builders import OPERATOR
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "jobs"
+
+
+def read(tmp_path: Path, text: str, name: str = "brimful.yaml") -> JobFile:
+    path = tmp_path / name
+    path.write_text(text)
+    return read_job_file(path)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.iterdir()), ids=lambda path: path.name)
+def test_the_examples_are_submissions(path: Path) -> None:
+    file = read_job_file(path)
+    job = Submission(**file.body).as_job(OPERATOR, "")
+    assert job.gpus == 1
+    assert not file.unsupported
+
+
+def test_every_field_of_the_format_has_a_reader_and_means_something(tmp_path: Path) -> None:
+    handled = {*READERS, "folder", "fit", "steps", "env_from"}
+    assert handled == set(FIELDS)
+    file = read(
+        tmp_path,
+        """
+command: [python, train.py]
+name: n
+gpus: 4
+gpu: [H100, a100]
+within: rack
+sites: west
+tenant: vision
+queue: q
+priority: urgent
+budget: 12.5
+max_price: "2.10"
+deadline: 2026-12-01T18:00+00:00
+deferrable: true
+max_run: 4h
+retries: 2
+cpus: 8
+memory: 16GiB
+env: {A: 1, B: true}
+checkpoint_every: 10m
+restart_takes: 30s
+fit: config.py
+steps: 100
+env_from: [HOME]
+""",
+    )
+    assert file.body == {
+        "folder": str(tmp_path),
+        "command": ["python", "train.py"],
+        "name": "n",
+        "gpus": 4,
+        "gpu_types": [catalog_name("H100"), catalog_name("a100")],
+        "within": "rack",
+        "sites": ["west"],
+        "tenant": "vision",
+        "queue": "q",
+        "priority": "urgent",
+        "budget_microusd": 12_500_000,
+        "limit_microusd_per_gpu_hour": 2_100_000,
+        "deadline_s": 1_796_148_000,
+        "deferrable": True,
+        "max_run_s": 14_400,
+        "retries": 2,
+        "cpus": 8,
+        "memory_mib": 16_384,
+        "env": {"A": "1", "B": "true"},
+        "checkpoint_interval_s": 600,
+        "checkpoint_cost_s": 30,
+    }
+    assert (file.fit, file.steps, file.env_from) == (str(tmp_path / "config.py"), 100, ["HOME"])
+    assert Submission(**file.body).as_job(OPERATOR, "").budget_microusd == 12_500_000
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("gpus: 1", "names no command"),
+        ("command: x\ngpu_count: 4", "gpu_count"),
+        ("command: x\nbudjet: 4", "budjet"),
+        ("command: x\ngpus: many", "gpus cannot be"),
+        ("command: x\ngpus: 0", "gpus cannot be"),
+        ("command: x\ngpus: true", "gpus cannot be"),
+        ("command: x\npriority: now", "priority cannot be"),
+        ("command: x\nbudget: free", "budget"),
+        ("command: x\nmax_run: soon", "max_run"),
+        ("command: x\ndeadline: tomorrow", "deadline"),
+        ("command: x\ncommand: y", "twice"),
+        ("a: &a [x]\ncommand: *a", "aliases"),
+        ("command: !!python/object/apply:os.system [id]", "not YAML"),
+        ("- command", "no mapping"),
+        ("command: [x", "not YAML"),
+        ("{{{{", "not YAML"),
+    ],
+)
+def test_what_a_job_file_cannot_say_is_one_clear_error(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        read(tmp_path, text)
+
+
+def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="10,485,760 bytes; a job file has at most") as caught:
+        read(tmp_path, "#" * (10 << 20))
+    assert caught.value.code == "too_large"
+    with pytest.raises(NotFound):
+        read_job_file(tmp_path / "none.yaml")
+
+
+def test_a_script_without_directives_is_not_taken_for_a_job_file(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no job file") as caught:
+        read(tmp_path, "#!/bin/sh\ntrue\n", "run.sh")
+    assert "brimful submit -- sh" in caught.value.hint
+
+
+def test_json_is_read_without_a_library(tmp_path: Path) -> None:
+    file = read(tmp_path, json.dumps({"command": ["true"], "gpus": 2}), "job.json")
+    assert file.body["gpus"] == 2
+
+
+def test_the_schema_is_the_table() -> None:
+    assert set(schema()["properties"]) == set(FIELDS)
+
+
+def test_a_skypilot_task_is_understood_and_the_rest_is_named(tmp_path: Path) -> None:
+    file = read(
+        tmp_path,
+        """
+name: ft
+workdir: src
+num_nodes: 2
+resources:
+  accelerators: H100:8
+  cpus: 16+
+  memory: 64
+  use_spot: true
+  infra: aws/us-east-1
+file_mounts: {/data: s3://x}
+envs: {LR: 0.1}
+setup: pip list
+run: torchrun train.py
+something_new: 1
+""",
+        "task.yaml",
+    )
+    body = file.body
+    assert (file.kind, body["gpus"], body["within"], body["cpus"]) == ("skypilot", 16, "site", 32)
+    assert body["memory_mib"] == 2 * 64 * 1024
+    assert body["command"] == ["bash", "-c", "set -e\npip list\ntorchrun train.py"]
+    assert body["env"] == {"LR": "0.1"}
+    assert set(file.unsupported) == {
+        "file_mounts",
+        "something_new",
+        "resources.use_spot",
+        "resources.infra",
+    }
+
+
+@pytest.mark.parametrize(
+    ("resources", "gpus", "types"),
+    [("A100:4", 4, 1), ("{A100: 4, H100: 4}", 4, 2), ("[L4:2, T4:2]", 2, 2), ("V100", 1, 1)],
+)
+def test_accelerators_in_each_of_their_forms(tmp_path: Path, resources: str, gpus: int, types: int) -> None:
+    file = read(tmp_path, f"resources: {{accelerators: {resources}}}\nrun: x", "task.yaml")
+    assert (file.body["gpus"], len(file.body["gpu_types"])) == (gpus, types)
+
+
+SBATCH = """#!/bin/bash -l
+#SBATCH -J train -N 2
+#SBATCH --gres=gpu:a100:4,nvme:1
+#SBATCH --ntasks=4 --cpus-per-task 3
+#SBATCH --mem=32G
+#SBATCH -t 1-02:30:00
+#SBATCH --account=vision --partition=big
+#SBATCH --array=1-4
+#SBATCH --mail-type=END
+#SBATCH --requeue
+echo hi
+#SBATCH --gpus=99
+srun python train.py
+"""
+
+
+def test_a_batch_script_is_understood_and_the_rest_is_named(tmp_path: Path) -> None:
+    file = read(tmp_path, SBATCH, "train.sbatch")
+    body: dict[str, Any] = file.body
+    assert (body["name"], body["gpus"], body["within"], body["cpus"]) == ("train", 8, "site", 12)
+    assert (body["tenant"], body["queue"], body["retries"]) == ("vision", "big", 1)
+    assert body["max_run_s"] == 86400 + 2 * 3600 + 30 * 60
+    assert body["memory_mib"] == 2 * 32 * 1024
+    assert body["command"] == ["/bin/bash", "-l", "-c", SBATCH, "train.sbatch"]
+    assert set(file.unsupported) == {"--array", "--gres=nvme:1"}
+    assert len(file.notes) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30", 1800), ("10:30", 630), ("1:00:00", 3600), ("2-0", 172800), ("1-1:1", 90060), ("1-0:0:1", 86401)],
+)
+def test_slurms_times(text: str, seconds: int) -> None:
+    assert minutes_of(text, "--time") == seconds
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["--gpus=x", "--gpus=0", "--time=soon --gpus=1", "-N zero --gpus=1", "'open", "word", "--mem=x --gpus=1"],
+)
+def test_a_directive_that_makes_no_sense_is_one_clear_error(tmp_path: Path, line: str) -> None:
+    with pytest.raises(BrimfulError):
+        read(tmp_path, f"#!/bin/sh\n#SBATCH {line}\ntrue\n", "x.sbatch")
+
+
+def test_a_submission_checks_what_a_file_may_have_let_through() -> None:
+    with pytest.raises(ValidationError):
+        Submission(command=["x"], folder="/", gpus=10**9)
