@@ -13,8 +13,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from brimful.adapters.capabilities import Complains, KeepsEnvironments, KeepsLogs, LogPiece
@@ -45,13 +46,26 @@ from brimful.scheduler.cycle import Rules, decide
 from brimful.scheduler.loop import MAX_CONFLICTS, Tick, catch_up, tick
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import Engine, Ports, Store
+from brimful.server.tellers import Fenced, Told
 
 log = logging.getLogger("brimful")
 
 CHANGING_S = 0.2  # while something starts or stops, look more often: somebody is watching
 SEEK_S = 1.5  # how often a server says that it leads, or looks whether it may
 LEAVING = 500  # jobs that have left memory are looked for among past ones once so many have
+MAX_TOGETHER = 64  # submissions in one transaction
 SILENT_S = 60  # a loop that has not come round for so long is in trouble, whatever it says
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A submission on its way into the log."""
+
+    job: Job
+    name: str = ""
+    is_new: bool = False
+    done: bool = False
+    error: BrimfulError | None = None
 
 
 class Service:
@@ -70,8 +84,8 @@ class Service:
         """Without a `leadership` it is alone, and leads."""
         self.store = store
         self._leadership = leadership
-        self._store = _Told(store, self._fold)
-        mine = _Told(_Fenced(store, leadership), self._fold) if leadership is not None else self._store
+        self._store = Told(store, self._fold)
+        mine = Told(Fenced(store, leadership), self._fold) if leadership is not None else self._store
         self._ports = Ports(
             store=mine,
             engines={each.site: each for each in (engines if isinstance(engines, Sequence) else [engines])},
@@ -82,6 +96,7 @@ class Service:
         self._tick_s = tick_s
         self._clock = clock
         self._turn = threading.Lock()
+        self._submissions: deque[_Asked] = deque()
         self._numbering = threading.Lock()  # one submit at a time: what is kept for a number is its winner's
         self._lock = threading.RLock()
         self._wake = threading.Event()
@@ -107,34 +122,68 @@ class Service:
         The values of its environment go to those who run it, before it is in the log, and not into the log.
         A second submission under a submitter's key is the first: the job it made is given back.
         """
-        keepers = self._keepers()
-        public = replace(job, env=tuple((key, "") for key, _ in job.env)) if keepers else job
+        asked = _Asked(job)
+        self._submissions.append(asked)
+        with self._numbering:
+            while not asked.done:  # else whoever was before us has taken ours along
+                self._submit_those_waiting()
+        if asked.error is not None:
+            raise asked.error
+        if asked.is_new:
+            # Not its command: people put passwords on command lines.
+            log.info("%s submitted by %s: %d GPU(s), %s", asked.name, job.tenant, job.gpus, job.priority)
+            self._wake.set()
+        return self.job(asked.name)
 
-        name = ""
+    def _submit_those_waiting(self) -> None:
+        """All who have come meanwhile, in one transaction: flushing it to the disk is most of a submit."""
+        batch = [self._submissions.popleft() for _ in range(min(len(self._submissions), MAX_TOGETHER))]
+        try:
+            self._submit_together(batch)
+        except BrimfulError as error:
+            if len(batch) == 1:
+                batch[0].error = error
+            else:  # what is wrong with one is not the others' fault
+                for each in batch:
+                    try:
+                        self._submit_together([each])
+                    except BrimfulError as own:
+                        each.error = own
+        except BaseException:
+            for each in batch:
+                each.error = WorldFailed("the server met a bug of its own", code="internal_error")
+            raise
+        finally:
+            for each in batch:
+                each.done = True
+
+    def _submit_together(self, batch: Sequence[_Asked]) -> None:
+        keepers = self._keepers()
 
         def events() -> Sequence[Event]:
-            nonlocal name
-            known = self.fleet.keyed.get((job.submitter, job.key)) if job.key else None
-            name = known or f"job-{self.fleet.submitted + 1}"
-            if known:
-                return ()
-            return [JobSubmitted(at_s=self.now_s(), job=replace(public, job=name))]
+            made: list[Event] = []
+            keyed: dict[tuple[str, str], str] = {}
+            for each in batch:
+                job, key = each.job, (each.job.submitter, each.job.key)
+                known = self.fleet.keyed.get(key) or keyed.get(key) if job.key else None
+                each.is_new = known is None
+                each.name = known or f"job-{self.fleet.submitted + 1 + len(made)}"
+                if known is not None:
+                    continue
+                keyed[key] = each.name
+                env = tuple((name, "") for name, _ in job.env) if keepers else job.env
+                made.append(JobSubmitted(at_s=self.now_s(), job=replace(job, job=each.name, env=env)))
+            return made
 
         def keep() -> None:
             for engine in keepers:
-                if job.env:
-                    engine.keep_env(name, dict(job.env))
-                else:
-                    engine.forget_env(name)  # of a submission under this number that came to nothing
+                for each in batch:
+                    if each.is_new and each.job.env:
+                        engine.keep_env(each.name, dict(each.job.env))
+                    elif each.is_new:
+                        engine.forget_env(each.name)  # of one under this number that came to nothing
 
-        with self._numbering:
-            written = self._write(events, first=keep)
-        if not written:
-            return self.job(name)
-        # Not its command: people put passwords on command lines.
-        log.info("%s submitted by %s: %d GPU(s), %s", name, job.tenant, job.gpus, job.priority)
-        self._wake.set()
-        return self.job(name)
+        self._write(events, first=keep)
 
     def cancel(self, name: str) -> JobState:
         def events() -> Sequence[Event]:
@@ -434,7 +483,7 @@ class Service:
 
     def _loop(self) -> None:
         while not self._stopping.is_set():
-            pause_s = self._tick_s
+            pause_s, began = self._tick_s, time.monotonic()
             try:
                 self.tick()
                 self._loops.leaving.clear()  # readers look after them
@@ -453,7 +502,9 @@ class Service:
                 log.exception("the scheduler met a bug; trying again every %s s", self._tick_s)
                 self._trouble = "the scheduler met a bug; see the server's log"
             self._came_round_s = time.monotonic()
-            self._wake.wait(pause_s)
+            if self._wake.wait(pause_s):
+                # While users come without pause, they get half of the time.
+                self._stopping.wait(min(0.1, self._came_round_s - began))
             self._wake.clear()
 
     # -- the log ---------------------------------------------------------------------------------------
@@ -523,35 +574,3 @@ def _stop_of(state: JobState, reason: str, *, now_s: int) -> Sequence[Event]:
     if lease is None or lease.phase == "ending":
         return ()
     return [LeaseEnding(at_s=now_s, lease=lease.lease, reason=reason, requeue=True)]
-
-
-class _Told:
-    """The log, as a Store that tells of all that is read from it and written to it."""
-
-    def __init__(self, store: Store, tell: Callable[..., None]) -> None:
-        self._store, self._tell = store, tell
-
-    def since(self, seq: int) -> Sequence[Event]:
-        events = self._store.since(seq)
-        self._tell(events, after=seq, written=False)
-        return events
-
-    def append(self, events: Sequence[Event], *, after: int) -> bool:
-        if not self._store.append(events, after=after):
-            return False
-        self._tell(events, after=after, written=True)
-        return True
-
-
-class _Fenced:
-    """The log, as the leader writes it: with its token."""
-
-    def __init__(self, store: Store, leadership: Leadership) -> None:
-        assert isinstance(store, SqlStore), "who leads stands in the database"
-        self._store, self._leadership = store, leadership
-
-    def since(self, seq: int) -> Sequence[Event]:
-        return self._store.since(seq)
-
-    def append(self, events: Sequence[Event], *, after: int) -> bool:
-        return self._store.append(events, after=after, fence=self._leadership.token)
