@@ -271,6 +271,21 @@ def test_directions_agree_with_every_published_pair(shared_data: Path) -> None:
     assert sum(seen.values()) >= 18, seen
 
 
+def test_compiling_makes_every_published_run_faster_as_claimed(shared_data: Path) -> None:
+    seen = 0
+    for name, before, after in pairs(shared_data):
+        rates = [float(row["tokens_per_s_per_gpu"] or 0) for row in (before, after)]
+        if name == "compile" and all(rates):
+            run = understand(before)
+            case = Case(Reading(model=run.model, training=run.training, assumed=(), warnings=()), run.gpu)
+            done = CLAIMS["compile_off"](case).effect
+            assert done is not None
+            faster_on = rates[1] > rates[0] if before["compile"] == "no" else rates[0] > rates[1]
+            assert (done.step_time_factor > 1) == faster_on
+            seen += 1
+    assert seen >= 2
+
+
 def _claimed_saving(name: str, before: Row, after: Row) -> float:
     """What `after` saves over `before` by the claim's own effect on the config of `before`."""
     run, other = understand(before), understand(after)

@@ -215,6 +215,18 @@ def test_nanogpts_printed_mfu_is_rebased_for_ten_cards(card: str, mfu: float) ->
     assert rebase(0.20, find_gpu(card)).mfu == pytest.approx(mfu, rel=0.005)
 
 
+def test_a_table_beside_the_log_names_the_card() -> None:
+    card = "|   0  NVIDIA GeForce RTX 4070        Off |   00000000:01:00.0  On |                  N/A |"
+    use = "| 30%   61C    P2            182W /  200W |   11052MiB /  12282MiB |     99%      Default |"
+    both = explain(f"{card}\n{use}\niter 4000: loss 3.1, time 7019.0ms, mfu 10.00%")
+
+    assert "53.5 % of NVIDIA GeForce RTX 4070's own" in " ".join(told(one, "own_mfu") for one in both)
+    cut = explain(
+        f"{card.replace('RTX 4070', 'RTX 4...')}\n{use}\niter 4000: loss 3.1, time 7019.0ms, mfu 10.00%"
+    )
+    assert not any("own_mfu" in codes(one) for one in cut)
+
+
 def test_an_impossible_mfu_is_called_so_and_a_possible_one_is_not() -> None:
     line = "iter 4000: loss 3.1, time 245.1ms, mfu {}%"
     impossible = explain(line.format(30), About(gpu=find_gpu("rtx-4070")))[0]

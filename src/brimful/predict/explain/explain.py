@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from brimful.errors import NotFound
 from brimful.language import Language, Number, Percent, Sentence, Several, Size, say
 from brimful.predict.explain.logs import find_log_lines
 from brimful.predict.explain.oom import OutOfMemory, find_out_of_memory
@@ -27,7 +28,7 @@ from brimful.predict.explain.tables import (
 from brimful.predict.explain.tensors import LOGITS, is_block, moment, of_shape, of_size
 from brimful.predict.readers.reading import Reading
 from brimful.specs.estimate import Estimate
-from brimful.specs.gpu import Gpu
+from brimful.specs.gpu import Gpu, find_gpu
 from brimful.units import GIB
 
 MAX_CHARACTERS = 4_000_000  # of the end: a run dies at the end of its log
@@ -73,6 +74,8 @@ def explain(text: str, about: About | None = None) -> tuple[Explanation, ...]:
     plain = clean(text)
     lines = plain.split("\n")
     found: list[Explanation] = []
+    table = find_smi(lines)
+    about = _with_card(about, table)
     messages = find_out_of_memory(plain)[:_SHOWN]
     buffers = find_buffers(plain)
     last = buffers[-1] if buffers else None
@@ -81,7 +84,7 @@ def explain(text: str, about: About | None = None) -> tuple[Explanation, ...]:
         found += [_buffer(buffer, about) for buffer in buffers[:_SHOWN]]
     if (summary := find_summary(lines)) is not None:
         found.append(_summary(summary))
-    if (table := find_smi(lines)) is not None:
+    if table is not None:
         found.append(_smi(table))
     for line in find_log_lines(plain):
         says, missing = log_says(line, about.reading, about.gpu, about.estimate)
@@ -95,6 +98,17 @@ def explain(text: str, about: About | None = None) -> tuple[Explanation, ...]:
             )
         )
     return tuple(found)
+
+
+def _with_card(about: About, table: SmiTable | None) -> About:
+    """Where nobody named the card, the one that an nvidia-smi table beside it shows, if it shows one kind."""
+    names = {card.name for card in table.cards} if table is not None else set()
+    if about.gpu is not None or len(names) != 1:
+        return about
+    try:
+        return replace(about, gpu=find_gpu(names.pop()))
+    except NotFound:  # cut short by nvidia-smi itself, or new to us
+        return about
 
 
 def clean(text: str) -> str:
