@@ -10,11 +10,12 @@ import pytest
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.sql import SqlStore
-from brimful.errors import NotFound
+from brimful.errors import NotFound, WorldFailed
 from brimful.scheduler.cycle import Rules
 from brimful.scheduler.ports import Observation
 from brimful.server import service as service_module
 from brimful.server.service import Service
+from brimful.server.views import job_view
 from tests.builders import ScriptedEngine, a_job, a_node
 
 
@@ -82,3 +83,21 @@ def test_numbers_go_on_where_they_were(store: SqlStore, monkeypatch: pytest.Monk
     again = a_service(store, engine)
     again._load()
     assert again.submit(a_job("")).job.job == "job-5"
+
+
+def test_a_job_whose_site_is_silent_is_unknown_and_nothing_of_it_starts_elsewhere(store: SqlStore) -> None:
+    engine = ScriptedEngine(a_node(gpus=1))
+    service = a_service(store, engine)
+    name = service.submit(a_job("")).job.job
+    service.tick()
+    engine.sees[f"{name}.1"] = Observation(lease=f"{name}.1", state="running", started_s=10)
+    service.tick()
+    engine.broken = WorldFailed("no route to host")
+    service.tick()
+    shown = job_view(service, service.job(name))
+    assert shown["phase"] == "unknown"
+    assert shown["why"] == "here has not answered for 0 s (no route to host); nothing of it starts elsewhere"
+    assert len(shown["leases"]) == 1
+    engine.broken = None
+    service.tick()
+    assert job_view(service, service.job(name))["phase"] == "running"

@@ -42,9 +42,7 @@ def examine(store: SqlStore, engines: Sequence[LocalEngine] = ()) -> Iterator[Fi
     history = _History()
     failed = history.read(store)
     events = f"{history.fold.fleet.seq:,} events"
-    yield Finding(
-        promise="the log is whole, and every event of it is understood", looked_at=events, broken=failed
-    )
+    yield Finding(promise="the log is whole, and understood", looked_at=events, broken=failed)
     if failed:
         return  # nothing that follows from half a log is worth saying
     jobs = f"{history.jobs:,} jobs"
@@ -215,7 +213,7 @@ def _tables(store: SqlStore, history: _History) -> Finding:
             broken.append(f"{name} is over and in no table")
         elif name in past and past[name] != expected:
             broken.append(f"{name} in the table of past jobs differs from the log")
-    looked = f"a snapshot at event {kept_seq:,}, {len(past):,} past jobs"
+    looked = f"snapshot at {kept_seq:,}, {len(past):,} past jobs"
     return Finding(promise="tables say what the log says", looked_at=looked, broken=broken)
 
 

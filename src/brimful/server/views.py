@@ -16,6 +16,7 @@ from brimful.market.ledger import lease_microusd
 from brimful.scheduler.policies.stop import cost_microusd
 from brimful.server.auth import Principal
 from brimful.server.service import Service
+from brimful.units import show_seconds
 
 TRANSFERS_SHOWN = 50
 TRANSFERS_LOOKED_AT = 2000
@@ -48,7 +49,7 @@ def _job_view(service: Service, state: JobState, *, explain: bool) -> dict[str, 
         "within": job.within,
         "command": list(job.command),
         "folder": job.folder,
-        "phase": state.phase,
+        "phase": service.phase_of(state),
         "why": _why(service, state, explain=explain),
         "submitted_s": state.submitted_s,
         "now_s": now_s,
@@ -82,6 +83,11 @@ def _predicted(state: JobState) -> dict[str, dict[str, float | None]]:
 
 
 def _why(service: Service, state: JobState, *, explain: bool) -> str:
+    lease = state.open_lease
+    if lease is not None and lease.site in service.fleet.silent:
+        lost = service.fleet.silent[lease.site]
+        silent = show_seconds(max(0, service.now_s() - lost.at_s))
+        return f"{lease.site} has not answered for {silent} ({lost.reason}); nothing of it starts elsewhere"
     if state.phase == "waiting":
         return service.why_waiting(state.job.job) if explain else ""
     if state.phase == "held":
