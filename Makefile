@@ -32,7 +32,7 @@ check:  ## lint, types, layers and tidiness: under a minute
 	$(BIN)/python -m pytest -q tests/tidy
 
 bench:  ## benchmarks: a table on screen and in build/bench.md
-	@tools/setup.sh dev
+	@tools/setup.sh test
 	$(BIN)/python -m bench $(ARGS)
 
 docs:  ## the documentation, into build/docs
