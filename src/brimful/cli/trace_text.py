@@ -173,7 +173,7 @@ def _small_print(data: dict[str, Any]) -> str:
         asked = counted(data["values_invented"], "value")
         lines.append(f"{asked} asked for and made up (no number exists in a trace): {where}")
     if data["steps"] < 2:
-        lines.append(f"only {counted(data['steps'], 'optimizer step')} was seen: steady state needs two")
+        lines.append(f"{counted(data['steps'], 'optimizer step')} seen; steady state needs two")
     lines += [f"note: {note}" for note in data["notes"]]
     context = data["context_bytes"]
     low, high = show_bytes(context["low"]), show_bytes(context["high"])
