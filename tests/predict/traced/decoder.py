@@ -125,8 +125,8 @@ class Decoder(nn.Module):
     def __init__(self, tokens: int) -> None:
         super().__init__()
         self.table = Table()
-        rotary = Rotary(tokens)
-        self.layers = nn.ModuleList(Layer(rotary) for _ in range(LAYERS))
+        self.rotary = Rotary(tokens)  # before the layers: .to() moves tensors in this order
+        self.layers = nn.ModuleList(Layer(self.rotary) for _ in range(LAYERS))
         self.last_norm = Norm()
         self.head = Linear(WIDTH, VOCAB)
 
@@ -157,22 +157,20 @@ class AdamW(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "decay": 0.01})
 
     def step(self, closure: Any = None) -> None:
+        """One loop whose names hold the last tensors until the next parameter's replace them, as recorded."""
         for group in self.param_groups:
+            rate, (fast, slow), eps = group["lr"], group["betas"], group["eps"]
             for parameter in group["params"]:
-                self._update(parameter, group)
-
-    def _update(self, parameter: Any, group: Any) -> None:
-        gradient, state = parameter.grad.data, self.state[parameter]
-        rate, (fast, slow), eps = group["lr"], group["betas"], group["eps"]
-        step = state.get("step", 1)
-        first = state.get("first", torch.zeros_like(gradient))
-        second = state.get("second", torch.zeros_like(gradient))
-        new_first = fast * first + ((1 - fast) * gradient)
-        new_second = slow * second + ((1 - slow) * torch.square(gradient))
-        now = rate * (math.sqrt(1 - slow**step) / (1 - fast**step))
-        parameter.data -= now * new_first / (torch.sqrt(new_second) + eps)
-        parameter.data -= rate * group["decay"] * parameter.data
-        state["step"], state["first"], state["second"] = step + 1, new_first, new_second
+                gradient, state = parameter.grad.data, self.state[parameter]
+                step = state.get("step", 1)
+                first = state.get("first", torch.zeros_like(gradient))
+                second = state.get("second", torch.zeros_like(gradient))
+                new_first = fast * first + ((1 - fast) * gradient)
+                new_second = slow * second + ((1 - slow) * torch.square(gradient))
+                now = rate * (math.sqrt(1 - slow**step) / (1 - fast**step))
+                parameter.data -= now * new_first / (torch.sqrt(new_second) + eps)
+                parameter.data -= rate * group["decay"] * parameter.data
+                state["step"], state["first"], state["second"] = step + 1, new_first, new_second
 
 
 def train(tokens: int, *, autocast: bool, warm_up: int, mark: Callable[[], None]) -> Callable[[], None]:
