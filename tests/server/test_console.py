@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -320,7 +321,7 @@ class Server:
         return {"authorization": f"Bearer {token}"}
 
     def submit(self, *command: str, **given: Any) -> str:
-        body = {"command": command, "folder": str(self.folder), **given}
+        body = {"command": command, "folder": str(self.folder)} | given
         reply = httpx2.post(f"{self.url}/v1/jobs", json=body, headers=self.headers(), timeout=30)
         assert reply.status_code == 201, reply.text
         return str(reply.json()["data"]["job"])
@@ -510,7 +511,72 @@ def test_times_are_in_the_viewers_zone(server: Server, open_page: Callable[..., 
     shown_hours = set()
     for zone in ("UTC", "Asia/Kolkata"):
         page = open_page(server.url, timezone_id=zone)
-        time = page.locator(".transfers time").last
-        expect(time).not_to_contain_text("UTC")
-        shown_hours.add(time.inner_text()[-8:])
+        clock = page.locator(".transfers time").last
+        expect(clock).not_to_contain_text("UTC")
+        shown_hours.add(clock.inner_text()[-8:])
     assert len(shown_hours) == 2
+
+
+@pytest.mark.browser
+def test_no_field_a_user_gives_is_ever_more_than_text(server: Server, open_page: Callable[..., Page]) -> None:
+    """Where the API lets them pass at all: on the list, on a job's own page, and in its log."""
+    for name in ("name", "tenant", "queue", "priority", "within"):
+        body = {"command": ["true"], "folder": "/", name: HOSTILE}
+        refused = httpx2.post(f"{server.url}/v1/jobs", json=body, headers=server.headers(), timeout=30)
+        assert refused.status_code == 422, name
+    job = server.submit("sh", "-c", f"cat <<'END'\n{HOSTILE}\nEND\nsleep 600", HOSTILE, env={"X": HOSTILE})
+    lost = server.submit("true", folder=f"/{HOSTILE}")
+    hold = {"reason": HOSTILE}
+    drained = httpx2.post(
+        f"{server.url}/v1/nodes/local-0/drain", json=hold, headers=server.headers(), timeout=30
+    )
+    assert drained.status_code == 200
+    log = f"{server.url}/v1/jobs/{job}/log"
+    until = time.monotonic() + 30
+    while HOSTILE not in httpx2.get(log, headers=server.headers(), timeout=30).json()["data"]["text"]:
+        assert time.monotonic() < until
+    held = httpx2.post(f"{server.url}/v1/jobs/{job}/hold", json=hold, headers=server.headers(), timeout=30)
+    assert held.status_code == 200
+    for path in ("/", f"/jobs/{job}", f"/jobs/{lost}"):
+        page = open_page(server.url + path)
+        expect(page.locator("main")).to_contain_text("<script>", timeout=PATIENCE_MS)
+        if path == f"/jobs/{job}":
+            expect(page.locator("#log")).to_contain_text("onerror", timeout=PATIENCE_MS)
+            expect(page.locator(".timeline")).to_contain_text("<script>", timeout=PATIENCE_MS)
+        page.wait_for_timeout(2500)  # and after the page has renewed itself
+        assert page.locator("img, main script, iframe").count() == 0
+        assert "owned" not in page.title()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_jobs_page_shows_its_time_its_money_and_its_log(
+    server: Server, open_page: Callable[..., Page], scheme: str
+) -> None:
+    job = server.submit("sh", "-c", "echo hello from the job; sleep 1.2", budget_microusd=10**6)
+    page = open_page(f"{server.url}/jobs/{job}", color_scheme=scheme, viewport={"width": 380, "height": 800})
+    expect(page.locator("#log")).to_have_text("hello from the job\n", timeout=PATIENCE_MS)
+    expect(page.locator("#log-state")).to_have_text("ended: finished", timeout=PATIENCE_MS)
+    expect(page.locator(".head .chip")).to_have_text("finished", timeout=PATIENCE_MS)
+    expect(page.locator(".steps li").last).to_contain_text("ran on local-0")
+    expect(page.locator(".money")).to_contain_text("hard budget $1.00")
+    assert page.evaluate(FAINT_WORDS) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 380
+
+
+@pytest.mark.browser
+def test_who_is_not_signed_in_is_asked_to(
+    server: Server, browser: Browser, open_page: Callable[..., Page]
+) -> None:
+    page = browser.new_context().new_page()
+    page.goto(server.url)
+    expect(page.locator("h2")).to_have_text("Sign in")
+    page.fill("#token", "brim_nonsense")
+    page.click("main button")
+    expect(page.locator(".banner")).to_have_text("That is no valid token.")
+    page.fill("#token", server.headers()["authorization"].removeprefix("Bearer "))
+    page.click("main button")
+    expect(page.locator("#age")).to_be_visible(timeout=PATIENCE_MS)
+    page.click("text=Sign out")
+    expect(page.locator("h2")).to_have_text("Sign in")
+    page.context.close()

@@ -1,0 +1,143 @@
+"""What grows is told as it grows: events and logs as server-sent events, with a real server and client."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import brimful
+from brimful.cli.client import Client
+from brimful.errors import NotFound, Refused
+from brimful.server.settings import read_settings
+from tests.builders import eventually
+
+BRIMFUL = [sys.executable, "-m", "brimful.cli.main"]
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A client of a server in a process of its own."""
+    data = str(tmp_path_factory.mktemp("stream") / "data")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("BRIMFUL_")}
+    process = subprocess.Popen(
+        [*BRIMFUL, "up", "--json", "--data", data, "--port", "0", "--slots", "2", "--grace-s", "1"],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["ok"]
+    yield Client(read_settings({"data": data}, env={}))
+    process.terminate()
+    process.communicate(timeout=30)
+
+
+def submit(client: Client, *command: str, **more: Any) -> str:
+    job = client.submit(command, folder="/", **more)
+    return str(job["job"])
+
+
+def test_a_log_is_streamed_until_its_job_is_over(client: Client) -> None:
+    job = submit(client, "sh", "-c", "echo one; sleep 1; echo två")
+    pieces = list(client.log_stream(job))
+    assert "".join(data["text"] for kind, data in pieces if kind == "log") == "one\ntvå\n"
+    assert pieces[-1] == ("over", {"phase": "finished"})
+    assert len(pieces) >= 3  # as it grew, not at the end
+
+
+def test_a_burst_of_a_hundred_thousand_lines_arrives_whole_and_in_order(client: Client) -> None:
+    job = submit(client, "sh", "-c", "i=0; seq 1 100000")
+    text = "".join(data["text"] for kind, data in client.log_stream(job) if kind == "log")
+    assert text == "".join(f"{i}\n" for i in range(1, 100_001))
+
+
+def test_events_are_streamed_from_a_place_on(client: Client) -> None:
+    job = submit(client, "true")
+    place = client.events(after=-1)["next_after"]
+    seen = []
+    for kind, event in client.event_stream(after=place - 1):
+        assert event["seq"] >= place
+        seen.append(kind)
+        if kind == "LeaseEnded" and event["body"]["lease"] == f"{job}.1":
+            break
+    assert seen[-1] == "LeaseEnded"
+
+
+def test_a_submission_sent_twice_under_one_key_is_one_job(client: Client) -> None:
+    first = submit(client, "true", key="sweep-7")
+    assert submit(client, "true", key="sweep-7") == first
+    assert submit(client, "true", key="sweep-8") != first
+
+
+def test_jobs_come_in_pages_without_a_hole_or_a_double(client: Client) -> None:
+    for _ in range(5):
+        submit(client, "true", gpus=9)
+    seen: list[str] = []
+    cursor: dict[str, object] = {}
+    while True:
+        page = client.get("/v1/jobs", limit=2, phase="waiting", **cursor)
+        seen += [job["job"] for job in page["jobs"]]
+        if page["next_cursor"] is None:
+            break
+        cursor = {"cursor": page["next_cursor"]}
+    assert len(seen) == len(set(seen)) >= 5
+    assert seen == [job["job"] for job in client.jobs(phase=["waiting"])]
+    for job in seen:
+        client.cancel(job)
+
+
+def test_hold_release_move_and_why_of_a_running_job(client: Client) -> None:
+    job = submit(client, "sleep", "600")
+    eventually(lambda: client.job(job)["phase"] == "running")
+    why = client.why(job)
+    assert "$0.10 per GPU-hour" in why["price"]
+    assert "1 GPU of slot on local-0" in why["here"]
+    client.hold(job, "look first")
+    eventually(lambda: client.job(job)["phase"] == "held")
+    assert client.hold(job)["why"] == "look first"  # again changes nothing
+    assert "look first" in client.why(job)["waiting"]
+    client.release(job)
+    eventually(lambda: client.job(job)["phase"] == "running")
+    with pytest.raises(NotFound, match="no site 'mars'"):
+        client.move(job, "mars")
+    assert client.move(job, "local")["sites"] == ["local"]
+    client.cancel(job)
+    eventually(lambda: client.job(job)["phase"] == "cancelled")
+    with pytest.raises(Refused, match="already cancelled"):
+        client.hold(job)
+
+
+def test_a_drained_node_starts_nothing(client: Client) -> None:
+    assert client.drain("local-0", "fans")["drained"] == "fans"
+    job = submit(client, "true")
+    eventually(lambda: client.job(job)["why"])
+    assert "drained" in client.job(job)["why"]
+    assert [queue["waiting"] for queue in client.queues()] == [1]
+    client.resume("local-0")
+    eventually(lambda: client.job(job)["phase"] == "finished")
+
+
+def test_metrics_are_what_the_reference_says(client: Client) -> None:
+    import httpx2
+
+    text = httpx2.get(f"{client.url}/metrics", headers=client._token(), timeout=30).text
+    reference = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
+    names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    for name in names - {"brimful_http_requests_created", "brimful_http_request_seconds_created"}:
+        assert f"`{name.removesuffix('_total')}`" in reference, name
+    assert "brimful_up 1.0" in text
+    assert "brimful_ledger_sum_usd 0.0" in text
+    assert 'route="/v1/jobs/{name}"' in text
+    assert "job-1" not in text
+
+
+def test_the_client_is_at_hand() -> None:
+    assert brimful.Client is Client
