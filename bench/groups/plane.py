@@ -21,7 +21,7 @@ from statistics import median
 
 from bench.chaos import Chaos
 from bench.document import markdown
-from bench.measure import ROOT, Benchmark
+from bench.measure import CALIBRATION, ROOT, Benchmark, body, calibration
 from bench.seeds import broken
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.leader import Leadership
@@ -51,7 +51,20 @@ TICK_MS, START_S, RSS_MIB = 250.0, 3.0, 400.0
 
 
 def benchmarks() -> Iterator[Benchmark]:
-    return iter(())
+    events = next(_history(400))
+    yield Benchmark(
+        name=f"fold {len(events)} events: fleet and ledger",
+        subject=body(lambda: _folded(events)),
+        peer_name=CALIBRATION,
+        peer=calibration,
+    )
+
+
+def _folded(events: Sequence[Event]) -> int:
+    fold = snapshot.Fold()
+    for event in events:
+        fold.apply(event)
+    return fold.fleet.seq
 
 
 def tables() -> dict[str, str]:
