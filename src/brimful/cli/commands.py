@@ -45,6 +45,7 @@ COMMANDS: dict[str, str] = {
     "console": "a link that opens the console in a browser",
     "tokens": "who may use this brimful, and what they did",
     "demo": "a fleet of your own for a few minutes, with real short jobs",
+    "invoice": "what each team, job or GPU type cost, and what of it was waste",
     "where": "the cheapest places for a training job, per useful work",
     "market": "clear a book of bids, or try a deadline on recorded spot capacity",
     "simulate": "replay a trace of jobs through the real scheduler on a virtual clock",
@@ -66,7 +67,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "A fleet": ("up", "demo", "console", "top", "fleet", "nodes", "queues", "events", "tokens"),
     "Its jobs": ("submit", "jobs", "show", "why", "logs", "cancel", "hold", "release", "move"),
     "Keep it": ("backup", "restore", "doctor"),
-    "Money": ("where", "market"),
+    "Money": ("invoice", "where", "market"),
     "Rehearse": ("simulate",),
 }
 

@@ -27,8 +27,9 @@ SHOWN = 12  # losers a person looks at
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
-        choices=["clear", "deadline"],
-        help="clear: who wins a book, at what price; deadline: what meeting one costs on spot records",
+        choices=["clear", "deadline", "replay"],
+        help="clear: who wins a book, at what price; deadline: what meeting one costs on spot records; "
+        "replay: every account, rebuilt from a log",
     )
     parser.add_argument("file", metavar="FILE", help="the book (JSON), or the record (JSON lines, also gzip)")
     parser.add_argument(
@@ -57,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    return {"clear": _clear, "deadline": _deadline}[args.action](args)
+    return {"clear": _clear, "deadline": _deadline, "replay": _replay}[args.action](args)
 
 
 def _deadline(args: argparse.Namespace) -> Answer:
@@ -122,6 +123,29 @@ def _deadline_text(args: argparse.Namespace, data: dict[str, Any]) -> str:
             f"brim saves {1 - ours / usual:.1%} of the better usual rule{closed}",
         ]
     )
+
+
+def _replay(args: argparse.Namespace) -> Answer:
+    """Fold the log into a ledger: the same log gives the same balances, wherever it is done."""
+    from brimful.cli.invoice import read_log
+    from brimful.market.ledger import Ledger
+
+    ledger, events = Ledger(), 0
+    for event in read_log(Path(args.file)):
+        ledger.apply(event)
+        events += 1
+    balances = dict(sorted(ledger.balances.items()))
+    data = {
+        "events": events,
+        "transfers": len(ledger.transfers),
+        "balances": balances,
+        "sum": sum(balances.values()),
+        "rounding_3600ths": ledger.rounding,
+    }
+    rows = [(account, show_usd(microusd)) for account, microusd in balances.items()]
+    shown = table(("account", "balance"), rows, right=(1,)) if rows else "no account has been used"
+    counts = f"{counted(events, 'event')}, {counted(len(ledger.transfers), 'transfer')}"
+    return Answer(data, f"{shown}\n\n{counts}; sum {data['sum']}")
 
 
 def _clear(args: argparse.Namespace) -> Answer:

@@ -1,0 +1,104 @@
+"""`brimful invoice`: what each team, job or GPU type cost, and what of it was waste, from the log alone."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from brimful.cli.commands import Answer
+from brimful.cli.data import add_database_arguments, open_store
+from brimful.cli.render import bar, table
+from brimful.errors import BadInput, BrimfulError, NotFound
+from brimful.fleet.events import KINDS, Event, from_record
+from brimful.units import HOUR_S, show_usd
+
+EXAMPLE = """brimful invoice
+brimful invoice --by job
+brimful invoice --log events.jsonl --by gpu --csv"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--by", choices=("team", "job", "gpu"), default="team", help="one line each (default team)"
+    )
+    parser.add_argument(
+        "--log", metavar="FILE", help="a log as `brimful events -f --json` writes it, instead of the database"
+    )
+    parser.add_argument("--csv", action="store_true", help="comma-separated, in micro-dollars")
+    add_database_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    from brimful.market.invoice import Bill, bills, lines
+    from brimful.market.ledger import Ledger
+
+    ledger = Ledger()
+    if args.log:
+        found = lines(read_log(Path(args.log)), ledger)
+    else:
+        with open_store(args) as (store, _):
+            found = lines(store.since(0), ledger)
+    made = bills(found, by=args.by)
+    total = sum(bill.microusd for bill in made)
+    data = {
+        "by": args.by,
+        "bills": [asdict(bill) for bill in made],
+        "total_microusd": total,
+        "balances": dict(sorted(ledger.balances.items())),
+        "sum_of_balances": sum(ledger.balances.values()),
+    }
+    if args.csv:
+        out = io.StringIO()
+        writer = csv.DictWriter(out, [each.name for each in fields(Bill)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(data["bills"])
+        return Answer(data, out.getvalue().rstrip("\n"))
+    if not made:
+        return Answer(data, "nothing has been billed yet")
+    rows = [
+        (
+            bill.of[:24],
+            str(bill.leases),
+            f"{bill.gpu_s / HOUR_S:,.2f}",
+            show_usd(bill.failed_microusd),
+            show_usd(bill.lost_microusd),
+            show_usd(bill.microusd),
+            bar(bill.microusd / total, 12).rstrip() if total else "",
+        )
+        for bill in made
+    ]
+    header = (args.by, "leases", "GPU-hours", "failed", "done again", "billed", "")
+    shown = table(header, rows, right=(1, 2, 3, 4, 5))
+    return Answer(
+        data, f"{shown}\n\n{show_usd(total)} in all; every account together: {data['sum_of_balances']}"
+    )
+
+
+def read_log(path: Path) -> Iterator[Event]:
+    """The events of a file with one JSON object a line: kind, version, body."""
+    import json
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no file {path}", hint="name a log") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} cannot be read: {error}", hint="JSON lines in UTF-8") from error
+    for n, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            kind = record["kind"]
+            version = record.get("version", KINDS[kind].version)
+            yield from_record(kind, version, record["body"])
+        except BrimfulError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadInput(
+                f"{path.name} line {n} is no event: {error!r}"[:200], hint="kind, version, body"
+            ) from error

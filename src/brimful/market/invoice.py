@@ -1,0 +1,133 @@
+"""Who is billed what, and what of it was waste: folded from the log beside the ledger. Pure.
+
+A line is one lease as it was posted; bills are sums of lines. Waste that the log can tell: runs that failed,
+and work that was done again because a stop lost it. What a gang did while it held GPUs is for the meter to
+say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from brimful.fleet.events import (
+    Event,
+    JobSubmitted,
+    LeaseEnded,
+    LeaseEnding,
+    LeaseGranted,
+    LeaseStarted,
+    NodeJoined,
+)
+from brimful.fleet.job import Job
+from brimful.market.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One lease on a bill."""
+
+    team: str
+    job: str
+    lease: str
+    gpu: str
+    gpu_s: int
+    microusd: int
+    failed_microusd: int = 0  # it ended with an error of its own
+    lost_microusd: int = 0  # paid for work that a later lease did again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """The lines of one team, job or GPU type."""
+
+    of: str
+    leases: int
+    gpu_s: int
+    microusd: int
+    failed_microusd: int
+    lost_microusd: int
+
+
+@dataclass(slots=True)
+class _Open:
+    job: Job
+    gpu: str
+    gpus: int
+    started_s: int | None = None
+    is_told: bool = False  # to stop, by us
+
+
+def lines(events: Iterable[Event], ledger: Ledger | None = None) -> list[Line]:
+    """Every posted lease. What was posted is the ledger's word; this only says for what."""
+    ledger = ledger or Ledger()
+    jobs: dict[str, Job] = {}
+    cards: dict[str, str] = {}
+    opened: dict[str, _Open] = {}
+    found: list[Line] = []
+    for event in events:
+        known = len(ledger.transfers)
+        ledger.apply(event)
+        match event:
+            case NodeJoined(node=node, gpu=gpu):
+                cards[node] = gpu
+            case JobSubmitted(job=job):
+                jobs[job.job] = job
+            case LeaseGranted():
+                size = len(event.gpus) + sum(len(gpus) for _, gpus in event.rest)
+                opened[event.lease] = _Open(jobs[event.job], cards[event.node], size)
+            case LeaseStarted(lease=lease, at_s=at_s):
+                opened[lease].started_s = at_s
+            case LeaseEnding(lease=lease):
+                opened[lease].is_told = True
+            case LeaseEnded():
+                posted = sum(t.microusd for t in ledger.transfers[known:] if t.kind == "post")
+                found.append(_line(event, opened.pop(event.lease), posted))
+            case _:
+                pass
+    return found
+
+
+def _line(event: LeaseEnded, held: _Open, posted: int) -> Line:
+    seconds = 0 if held.started_s is None else max(0, event.at_s - held.started_s)
+    has_failed = not held.is_told and event.exit_code not in (0, None)
+    lost = 0
+    if held.is_told and event.kept_work_s is not None and seconds:
+        kept_s = min(seconds, int(event.kept_work_s / (held.job.rate(held.gpu) or 1.0)))
+        lost = posted * (seconds - kept_s) // seconds
+    return Line(
+        team=held.job.tenant,
+        job=held.job.job,
+        lease=event.lease,
+        gpu=held.gpu,
+        gpu_s=held.gpus * seconds,
+        microusd=posted,
+        failed_microusd=posted if has_failed else 0,
+        lost_microusd=lost,
+    )
+
+
+KEYS: dict[str, Callable[[Line], str]] = {
+    "team": lambda line: line.team,
+    "job": lambda line: line.job,
+    "gpu": lambda line: line.gpu,
+}
+
+
+def bills(found: Iterable[Line], *, by: str) -> list[Bill]:
+    """One bill for each team, job or GPU type, dearest first."""
+    groups: dict[str, list[Line]] = {}
+    for line in found:
+        groups.setdefault(KEYS[by](line), []).append(line)
+    made = [
+        Bill(
+            of=name,
+            leases=len(group),
+            gpu_s=sum(line.gpu_s for line in group),
+            microusd=sum(line.microusd for line in group),
+            failed_microusd=sum(line.failed_microusd for line in group),
+            lost_microusd=sum(line.lost_microusd for line in group),
+        )
+        for name, group in groups.items()
+    ]
+    return sorted(made, key=lambda bill: (-bill.microusd, bill.of))

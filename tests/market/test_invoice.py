@@ -1,0 +1,131 @@
+"""Bills add up to what the ledger posted, and replay from the log gives the same."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from brimful.cli.commands import BAD_INPUT, YES
+from brimful.cli.main import main
+from brimful.fleet.events import (
+    Event,
+    JobSubmitted,
+    LeaseEnded,
+    LeaseEnding,
+    LeaseGranted,
+    LeaseStarted,
+    to_record,
+)
+from brimful.market.invoice import bills, lines
+from brimful.market.ledger import Ledger
+from tests.builders import USD, a_job, a_node, joined
+
+LEDGERS = 10_000
+
+
+def random_log(seed: int) -> list[Event]:
+    """A few jobs of a few teams, some with budgets, some stopped and begun again, some that fail."""
+    r = random.Random(seed)
+    events: list[Event] = [joined(a_node("n0")), joined(a_node("n1", gpu="t4", usd=1))]
+    at_s = 0
+    for j in range(r.randint(1, 4)):
+        name = f"j{j}"
+        budget = r.choice((None, r.randint(1, 8 * USD)))
+        job = a_job(name, gpus=r.randint(1, 4), tenant=r.choice("ab"), budget_microusd=budget)
+        events.append(JobSubmitted(at_s=at_s, job=job))
+        for k in range(1, r.randint(2, 4)):
+            lease, node = f"{name}.{k}", r.choice(("n0", "n1"))
+            rate = r.randint(0, 3 * USD)
+            events.append(
+                LeaseGranted(
+                    at_s=at_s,
+                    lease=lease,
+                    job=name,
+                    node=node,
+                    gpus=tuple(range(job.gpus)),
+                    microusd_per_gpu_hour=rate,
+                )
+            )
+            if r.random() < 0.9:
+                events.append(LeaseStarted(at_s=at_s, lease=lease))
+            at_s += r.randint(0, 5000)
+            if again := r.random() < 0.5:
+                events.append(LeaseEnding(at_s=at_s, lease=lease, reason="preempted", requeue=True))
+            kept = r.choice((None, float(r.randint(0, 6000))))
+            events.append(LeaseEnded(at_s=at_s, lease=lease, exit_code=r.choice((0, 1)), kept_work_s=kept))
+            if not again:
+                break
+    return events
+
+
+def test_every_ledger_sums_to_zero_every_budget_holds_and_bills_add_up() -> None:
+    for seed in range(LEDGERS):
+        log, ledger = random_log(seed), Ledger()
+        found = lines(log, ledger)
+        assert sum(ledger.balances.values()) == 0, seed
+        posted = sum(t.microusd for t in ledger.transfers if t.kind == "post")
+        for by in ("team", "job", "gpu"):
+            assert sum(bill.microusd for bill in bills(found, by=by)) == posted, seed
+        held = sum(n for account, n in ledger.balances.items() if account.startswith("hold:"))
+        tenants = sum(n for account, n in ledger.balances.items() if account.startswith("tenant:"))
+        assert posted == -tenants - held, seed
+        budgets = {e.job.job: e.job.budget_microusd for e in log if isinstance(e, JobSubmitted)}
+        for bill in bills(found, by="job"):
+            budget = budgets[bill.of]
+            assert budget is None or bill.microusd <= budget, seed
+            assert bill.failed_microusd + bill.lost_microusd <= bill.microusd, seed
+
+
+def test_waste_is_what_failed_and_what_was_done_again() -> None:
+    log: list[Event] = [joined(a_node("n0")), JobSubmitted(at_s=0, job=a_job("a"))]
+    for k, (exit_code, kept) in enumerate(((143, 900.0), (1, None)), 1):
+        start = LeaseGranted(
+            at_s=0, lease=f"a.{k}", job="a", node="n0", gpus=(0,), microusd_per_gpu_hour=2 * USD
+        )
+        log += [start, LeaseStarted(at_s=0, lease=f"a.{k}")]
+        if k == 1:
+            log.append(LeaseEnding(at_s=1800, lease="a.1", reason="preempted", requeue=True))
+        log.append(LeaseEnded(at_s=1800, lease=f"a.{k}", exit_code=exit_code, kept_work_s=kept))
+    (bill,) = bills(lines(log), by="gpu")
+    assert (bill.of, bill.microusd, bill.lost_microusd, bill.failed_microusd) == (
+        "h100",
+        2 * USD,
+        USD // 2,
+        USD,
+    )
+
+
+def written(path: Path, log: list[Event]) -> str:
+    records = [dict(zip(("kind", "version", "body"), to_record(event), strict=True)) for event in log]
+    path.write_text("\n".join(map(json.dumps, records)))
+    return str(path)
+
+
+def test_replay_from_the_log_gives_the_same_balances(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, ledger = random_log(7), Ledger()
+    for event in log:
+        ledger.apply(event)
+    assert main(["market", "replay", written(tmp_path / "log.jsonl", log), "--json"]) == YES
+    data = json.loads(capsys.readouterr().out)["data"]
+    assert data["balances"] == ledger.balances
+    assert data["sum"] == 0
+
+
+def test_an_invoice_is_shown_as_table_and_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = written(tmp_path / "log.jsonl", random_log(3))
+    assert main(["invoice", "--log", name]) == YES
+    assert "in all; every account together: 0" in capsys.readouterr().out
+    assert main(["invoice", "--log", name, "--by", "job", "--csv"]) == YES
+    assert capsys.readouterr().out.startswith("of,leases,gpu_s,microusd,failed_microusd,lost_microusd\n")
+
+
+def test_a_damaged_log_is_refused_by_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"kind": "NodeLeft", "body": {"at_s": 0, "node": "x"}}\n{"kind": "Nonsense"}\n')
+    assert main(["invoice", "--log", str(path)]) == BAD_INPUT
+    assert "line 2" in capsys.readouterr().err
