@@ -90,7 +90,8 @@ class Attention(nn.Module):
         batch, tokens, width = x.shape
         q, k, v = self.query(x), self.key(x), self.value(x)
         q, k, v = (t.reshape(batch, tokens, HEADS, width // HEADS).permute(0, 2, 1, 3) for t in (q, k, v))
-        q, k = self.rotary(q), self.rotary(k)
+        q = self.rotary(q)  # one after the other: the old tensor goes before the next is made
+        k = self.rotary(k)
         place = torch.arange(tokens, device=x.device)
         mask = (place.view(-1, 1) >= place.view(1, -1))[None, ...]
         mixed = attend(q, k, v, mask)
