@@ -24,6 +24,7 @@ PHASES = (
     "failed",
     "stopped",
     "cancelled",
+    "unknown",
 )
 
 

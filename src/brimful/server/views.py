@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from brimful.fleet.state import JobState, Lease, Node
+from brimful.adapters.stores.past import PastJob
+from brimful.fleet.state import OVER, JobState, Lease, Node
 from brimful.market.ledger import lease_microusd
 from brimful.scheduler.policies.stop import cost_microusd
 from brimful.server.auth import Principal
@@ -135,11 +136,29 @@ def jobs_page(
             for state in reversed(service.fleet.jobs.values())
             if (before is None or state.serial < before)
             and (tenant is None or state.job.tenant == tenant)
-            and (not phases or state.phase in phases)
+            and (not phases or not {state.phase, service.phase_of(state)}.isdisjoint(phases))
         )
-        found = list(islice(wanted, limit + 1))
-        views = [_job_view(service, state, explain=True) for state in found[:limit]]
-    return Page(views, found[limit - 1].serial if len(found) > limit else None)
+        found = {state.serial: state for state in islice(wanted, limit + 1)}
+        has_past = service.fleet.past.jobs > 0
+    posted: dict[int, int] = {}
+    if has_past and (not phases or OVER & {*phases}):
+        for past in islice(_past(service, before, phases, tenant, limit), limit + 1):
+            found.setdefault(past.state.serial, past.state)
+            posted[past.state.serial] = past.spent_microusd
+    serials = sorted(found, reverse=True)
+    views = [job_view(service, found[serial]) for serial in serials[:limit]]
+    for serial, view in zip(serials, views, strict=False):
+        view["posted_microusd"] = posted.get(serial, view["posted_microusd"])
+    return Page(views, serials[limit - 1] if len(serials) > limit else None)
+
+
+def _past(
+    service: Service, before: int | None, phases: Collection[str] | None, tenant: str | None, limit: int
+) -> Iterator[PastJob]:
+    """Jobs that have left memory, newest first, as many as are asked for."""
+    while page := service.past_jobs(before_serial=before, limit=limit + 1, tenant=tenant):
+        yield from (past for past in page if not phases or past.state.phase in phases)
+        before = page[-1].state.serial
 
 
 def fleet_view(service: Service, who: Principal) -> dict[str, Any]:

@@ -23,7 +23,16 @@ from brimful.server.why import why_view
 
 JobName = Annotated[str, Path(max_length=100, pattern=r"^[^\x00]+$")]
 Phase = Literal[
-    "waiting", "held", "starting", "running", "stopping", "finished", "failed", "stopped", "cancelled"
+    "waiting",
+    "held",
+    "starting",
+    "running",
+    "stopping",
+    "finished",
+    "failed",
+    "stopped",
+    "cancelled",
+    "unknown",
 ]
 Key = Annotated[
     str | None,
