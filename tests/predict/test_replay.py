@@ -315,6 +315,56 @@ def test_a_recording_of_a_full_gpu_replays_with_its_retries_and_failures(
             assert len(replayed.compared.ooms) == actions[first:].count("oom")
 
 
+def test_a_new_segment_shows_that_a_free_block_of_unsure_size_was_too_small(tmp_path: Path) -> None:
+    # 20 MiB in four: 4 + 3 + 6 + 7. The 4 come back and serve 3.5, whose rest of 0.5 is too small to split
+    # off; the 3 come back. A request of 3.25 MiB finds 3 free. That 3.5 kept 0.5 is nowhere recorded: if it
+    # had not, 3.5 would be free and no new segment needed.
+    made = Recording()
+    four, three, _, _ = (made.malloc(n * MIB) for n in (4, 3, 6, 7))
+    made.free(four)
+    kept = made.malloc(7 * MIB // 2)
+    made.free(three)
+    begins = len(made.trace)
+    made.malloc(13 * MIB // 4)
+    made.free(kept)
+    assert made.trace[begins]["action"] == "segment_alloc"
+    replayed = a_replay(made.snapshot(begins), tmp_path, sweep=False)
+    assert replayed.wrong == 0, replayed.compared.differences
+    assert replayed.compared.alloc.right == 1
+
+
+def test_an_expandable_segment_that_was_given_up_does_not_lengthen_the_next_one(tmp_path: Path) -> None:
+    # The address space at the start is given up with its last page; the next one happens to lie below it.
+    made = Recording("expandable_segments:True", 64 << 30)
+    made.allocator._next_address += 256 << 30
+    held = [made.malloc(900 * KIB)]
+    begins = len(made.trace)
+    held += [made.malloc(900 * KIB) for _ in range(2)]  # the second page, after the first
+    for address in held:
+        made.free(address)
+    made.empty_cache()
+    made.allocator._next_address -= 512 << 30
+    made.malloc(KIB)
+    maps = [event["addr"] for event in made.trace[begins:] if event["action"] == "segment_map"]
+    assert len(maps) == 2
+    assert maps[1] < maps[0]
+    replayed = a_replay(made.snapshot(begins), tmp_path, sweep=False)
+    assert replayed.wrong == 0, replayed.compared.differences
+
+
+def test_pages_that_were_unmapped_are_told_small_from_large_by_their_size(tmp_path: Path) -> None:
+    # 20 MiB are a large page though only a small one is known on that stream: large ones are returned first.
+    made = Recording("expandable_segments:True", 64 << 30)
+    here, _, there = made.malloc(KIB), made.malloc(KIB, stream=1), made.malloc(15 * MIB, stream=1)
+    made.free(here)
+    made.free(there)
+    begins = len(made.trace)
+    made.empty_cache()
+    assert [event["size"] // MIB for event in made.trace[begins:]] == [20, 2]
+    replayed = a_replay(made.snapshot(begins), tmp_path, sweep=False)
+    assert replayed.wrong == 0, replayed.compared.differences
+
+
 # The odd ends of real snapshots.
 
 

@@ -89,7 +89,7 @@ class _Walk:
         self.log: list[SegmentEvent] = []
         self.feed: list[int] = []  # where the recording's new segments lie
         self.allocator = make(snapshot.settings, address_of=self._place, events_complete=False, log=self.log)
-        state = before(segments, self.events)
+        state = before(segments, self.events, snapshot.settings.large_segment_bytes)
         self.unsure = {unsure.free: unsure for unsure in restore(self.allocator, state, self.events)}
         self.owners = _Owners(segments, state)
         self.found = Compared(held_before_bytes=self.allocator.allocated_bytes)
@@ -180,7 +180,7 @@ class _Walk:
         self.feed[:] = [address for _, address, _ in wanted]
         self.log.clear()
         owner = event.owner or self.owners.of(event.address)
-        if self.unsure and not wanted:
+        if self.unsure:
             self._settle(event, owner)
         if owner == DEFAULT_POOL:
             if wanted:  # a program may switch expandable segments on and off as it runs

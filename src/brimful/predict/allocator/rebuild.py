@@ -8,16 +8,20 @@ its real size follows from its neighbours, but for one case (`_size`).
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from brimful.predict.allocator.blocks import DEFAULT_POOL, FREE, PENDING, USED, Block, PoolId
-from brimful.predict.allocator.caching import MIN_BLOCK, MIN_LARGE, SMALL_MAX, SMALL_SEGMENT, Allocator
+from brimful.predict.allocator.caching import MIN_BLOCK, SMALL_MAX, SMALL_SEGMENT, Allocator
+from brimful.predict.allocator.settings import LARGE_SEGMENT
 from brimful.predict.snapshot import Event, Segment
 from brimful.units import GIB
 
 # Where the device's size is unknown, address space up to this is taken to belong to the segment before it.
 _VA_BYTES = 1024 * GIB
+# So many of the first pages of an unmapped range are looked at for what lay there.
+_LOOKED_AT = 64
 
 
 @dataclass(slots=True)
@@ -55,7 +59,7 @@ class Before:
     held: dict[int, Held] = field(default_factory=dict)
     segments: dict[int, Span] = field(default_factory=dict)
     mapped: list[Span] = field(default_factory=list)
-    ever_mapped: list[Span] = field(default_factory=list)  # also what was mapped or unmapped later
+    moved: dict[int, Span] = field(default_factory=dict)  # event -> the pages that it maps or unmaps
 
 
 @dataclass(slots=True)
@@ -87,7 +91,7 @@ class Unsure:
         return True
 
 
-def before(segments: Sequence[Segment], events: Sequence[Event]) -> Before:
+def before(segments: Sequence[Segment], events: Sequence[Event], large_page: int = LARGE_SEGMENT) -> Before:
     """Walk `events` backwards from the final `segments`."""
     state = Before()
     for segment in segments:
@@ -101,7 +105,7 @@ def before(segments: Sequence[Segment], events: Sequence[Event]) -> Before:
             if block.state != "inactive":
                 pending = block.state != "active_allocated"
                 state.held[block.address] = Held(block.requested, block.nbytes, pending, block.label)
-    state.ever_mapped = [*state.mapped, *_mapped_later(state.mapped, events)]
+    state.moved = _moved(state.mapped, events, large_page)
     # A program may record without one of the two (skip_actions); then the other is the whole free.
     actions = {event.action for event in events}
     last = "free_completed" if "free_completed" in actions else "free_requested"
@@ -127,7 +131,7 @@ def _undo(state: Before, event: Event, i: int, *, last: str, waits: bool) -> Non
     elif action == "segment_map":
         state.mapped = list(_without(state.mapped, address, address + event.nbytes))
     elif action == "segment_unmap":
-        state.mapped.append(_span(event, *_nearest(state.ever_mapped, event)))
+        state.mapped.append(state.moved[i])
 
 
 def _span(event: Event, small: bool, owner: PoolId) -> Span:
@@ -139,39 +143,46 @@ def _kind(event: Event) -> tuple[bool, PoolId]:
     return event.nbytes == SMALL_SEGMENT, event.owner or DEFAULT_POOL
 
 
-def _mapped_later(mapped: Sequence[Span], events: Sequence[Event]) -> list[Span]:
-    """Every range that the events map or unmap."""
-    found: list[Span] = []
-    for event in events:
+def _moved(mapped: Sequence[Span], events: Sequence[Event], large_page: int) -> dict[int, Span]:
+    """The range that each event maps or unmaps, and of which kind it is; `mapped` is the final state."""
+    moved: dict[int, Span] = {}
+    for i, event in enumerate(events):
         if event.action == "segment_map":
             small, owner = _kind(event)
             for span in mapped:  # the final state knows the owner where the event does not
-                if span.low <= event.address < span.high:
-                    small, owner = span.small, span.owner
-            found.append(_span(event, small, owner))
-    known = [*mapped, *found]
-    asked = sorted((e.address, e.nbytes) for e in events if e.action in ("alloc", "free_completed"))
-    for event in events:
-        if event.action == "segment_unmap":
-            small, owner = _nearest(known, event)
-            i = bisect_left(asked, (event.address, 0))
-            if i < len(asked) and asked[i][0] < event.address + event.nbytes:  # what lay there tells
-                small = asked[i][1] <= SMALL_MAX
-            found.append(_span(event, small, owner))
-    return found
+                if span.low <= event.address < span.high and span.small == small:
+                    owner = span.owner
+            moved[i] = _span(event, small, owner)
+    known = [*mapped, *moved.values()]
+    lay: dict[int, bool] = {}  # page -> whether what last lay there was small
+    for i, event in enumerate(events):
+        if event.action in ("alloc", "free_completed"):
+            lay[event.address // SMALL_SEGMENT] = event.nbytes <= SMALL_MAX
+            lay[(event.address + event.nbytes) // SMALL_SEGMENT] = event.nbytes <= SMALL_MAX
+        elif event.action == "segment_unmap":
+            small, owner = _nearest(known, event, large_page)
+            first, pages = event.address // SMALL_SEGMENT, event.nbytes // SMALL_SEGMENT
+            told = (lay.get(page) for page in range(first, first + min(pages, _LOOKED_AT)))
+            small = next((kind for kind in told if kind is not None), small)
+            moved[i] = _span(event, small, owner)
+    return moved
 
 
-def _nearest(spans: Sequence[Span], event: Event) -> tuple[bool, PoolId]:
+def _nearest(spans: Sequence[Span], event: Event, large_page: int) -> tuple[bool, PoolId]:
     """The kind of an unmapped range: many small pages can look like a large one, but not the other way round.
 
-    Where its size does not tell, it is that of the closest range on its stream.
+    Where its size does not tell, it is that of the closest range on its stream: small only where that is
+    close, since the pages of a small segment all lie near its beginning.
     """
-    small = event.nbytes < MIN_LARGE  # a large page has more than 10 MiB, whatever the settings
+    small = event.nbytes % large_page != 0
     same = [span for span in spans if span.stream == event.stream and (span.small or not small)]
     if not same:
         return small, event.owner or DEFAULT_POOL
-    near = min(same, key=lambda span: max(span.low - event.address, event.address - span.high, 0))
-    return near.small, event.owner or near.owner
+    distance, near = min(
+        ((max(span.low - event.address, event.address - span.high, 0), span) for span in same),
+        key=lambda found: found[0],
+    )
+    return small or (near.small and distance < GIB), event.owner or near.owner
 
 
 def _without(spans: Sequence[Span], low: int, high: int) -> Iterator[Span]:
@@ -197,7 +208,7 @@ def restore(allocator: Allocator, state: Before, events: Sequence[Event]) -> lis
             pool.expandable = False
     for span in state.segments.values():
         builder.chain([span], va=None, low=span.low, high=span.high)
-    for low, high, spans in _address_spaces(allocator, state):
+    for low, high, spans in _address_spaces(allocator, state, events):
         builder.chain(spans, va=low, low=low, high=high)
     allocator.peak_reserved_bytes = allocator.reserved_bytes
     allocator.peak_allocated_bytes = allocator.allocated_bytes
@@ -205,13 +216,15 @@ def restore(allocator: Allocator, state: Before, events: Sequence[Event]) -> lis
     return builder.unsure
 
 
-def _address_spaces(allocator: Allocator, state: Before) -> Iterator[tuple[int, int, list[Span]]]:
+def _address_spaces(
+    allocator: Allocator, state: Before, events: Sequence[Event]
+) -> Iterator[tuple[int, int, list[Span]]]:
     """Mapped ranges grouped into expandable segments: same kind, nothing of another kind in between.
 
     A segment begins at the lowest address it ever mapped: lower ones would have been used first.
     """
     others = sorted(span.low for span in state.segments.values())
-    anchors = sorted(state.ever_mapped, key=lambda span: span.low)
+    anchors = sorted([*state.mapped, *_grown(state, events)], key=lambda span: span.low)
     groups: list[list[Span]] = []
     for span in anchors:
         last = groups[-1][-1] if groups else None
@@ -228,6 +241,24 @@ def _address_spaces(allocator: Allocator, state: Before) -> Iterator[tuple[int, 
         inside = [span for span in state.mapped if low <= span.low < limit and span.kind == group[0].kind]
         if inside:
             yield low, max(high, *(span.high for span in inside)), _joined(inside)
+
+
+def _grown(state: Before, events: Sequence[Event]) -> Iterator[Span]:
+    """What was mapped later into the segments that were there before.
+
+    Once all of a segment is unmapped its address space is gone: what is mapped then begins another one.
+    """
+    held: Counter[tuple[int, bool, PoolId]] = Counter()
+    for span in state.mapped:
+        held[span.kind] += span.high - span.low
+    for i, span in sorted(state.moved.items()):
+        if held[span.kind] <= 0:
+            continue
+        if events[i].action == "segment_map":
+            held[span.kind] += span.high - span.low
+            yield span
+        else:
+            held[span.kind] -= span.high - span.low
 
 
 def _joined(spans: Sequence[Span]) -> list[Span]:
