@@ -408,6 +408,24 @@ def test_pools_are_found_by_address_where_the_events_do_not_name_them(tmp_path: 
     assert a_replay(raw, tmp_path, sweep=False).wrong == 0
 
 
+def test_a_segment_that_was_returned_is_not_the_pools_that_later_got_its_address(tmp_path: Path) -> None:
+    # A warm-up in the default pool, its cache emptied, then a graph captured into the same addresses.
+    made = Recording()
+    warm = made.malloc(30 * MIB)
+    made.free(warm)
+    made.malloc(30 * MIB)  # it takes the cached one: so that was the default pool's
+    made.free(warm)
+    made.empty_cache()
+    made.allocator._next_address = warm
+    made.malloc(30 * MIB, owner=(0, 1))
+    raw = made.snapshot()
+    for event in raw["device_traces"][0]:
+        del event["pool_id"]
+    replayed = a_replay(raw, tmp_path, sweep=False)
+    assert replayed.wrong == 0, replayed.compared.differences
+    assert {request.owner for request in replayed.compared.requests[:3]} == {(0, 0)}
+
+
 def test_a_setting_switched_while_the_program_runs_is_followed(tmp_path: Path) -> None:
     made = Recording("", 64 << 30)
     kept = [made.malloc(5 * MIB), made.malloc(30 * MIB)]

@@ -91,7 +91,7 @@ class _Walk:
         self.allocator = make(snapshot.settings, address_of=self._place, events_complete=False, log=self.log)
         state = before(segments, self.events, snapshot.settings.large_segment_bytes)
         self.unsure = {unsure.free: unsure for unsure in restore(self.allocator, state, self.events)}
-        self.owners = _Owners(segments, state)
+        self.owners = _Owners(segments, state, self.events)
         self.found = Compared(held_before_bytes=self.allocator.allocated_bytes)
         self.fresh: list[Event] = []  # segments the recording took for the next allocation
         self.where: dict[int, int] = {}  # recorded address -> simulated one, where they differ
@@ -165,7 +165,7 @@ class _Walk:
             self._free_requested(i, event)
         elif action in _TAKES:
             self.fresh.append(event)
-            self.owners.took(event)
+            self.owners.took(i, event)
         else:
             if action == "oom":
                 self.found.ooms.append(event)
@@ -341,20 +341,26 @@ class _Walk:
 class _Owners:
     """Whose segment an address lies in, where the events do not say (older versions)."""
 
-    def __init__(self, segments: Sequence[Segment], state: Before) -> None:
+    def __init__(self, segments: Sequence[Segment], state: Before, events: Sequence[Event]) -> None:
         self.private = any(segment.owner != DEFAULT_POOL for segment in segments)
         self.final = _ranges((s.address, s.address + s.nbytes, s.owner) for s in segments)
+        self.begins = {(s.address, s.nbytes) for s in segments}
         self.now = _ranges((s.low, s.high, s.owner) for s in (*state.segments.values(), *state.mapped))
+        # Only what was taken last at an address is what the final state shows there.
+        self.last = {event.address: i for i, event in enumerate(events) if event.action in _TAKES}
 
     def of(self, address: int) -> PoolId:
         if not self.private:
             return DEFAULT_POOL
         return _at(self.now, address) or DEFAULT_POOL
 
-    def took(self, event: Event) -> None:
+    def took(self, i: int, event: Event) -> None:
         if self.private:
             # The final state knows; else new pages continue a segment that is there.
-            owner = event.owner or _at(self.final, event.address)
+            stays = self.last[event.address] == i and (
+                event.action == "segment_map" or (event.address, event.nbytes) in self.begins
+            )
+            owner = event.owner or (_at(self.final, event.address) if stays else None)
             if owner is None and event.action == "segment_map":
                 owner = _at(self.now, event.address - 1)
             insort(self.now, (event.address, event.address + event.nbytes, owner or DEFAULT_POOL))
