@@ -88,7 +88,8 @@ def test_an_nvidia_smi_table_is_read_to_its_figures(row: dict[str, Any]) -> None
     cards = [
         f"{card['index']} | {card['name']} | "
         f"{card['used_bytes'] // 2**20} | {card['total_bytes'] // 2**20} | "
-        f"{100 * card['busy_frac']:.0f} | {card['watts']:.0f} | {card['watts_cap']:.0f}"
+        + (f"{100 * card['busy_frac']:.0f}" if card["busy_frac"] is not None else "-")
+        + (f" | {card['watts']:.0f} | {card['watts_cap']:.0f}" if card["watts"] else " | - | -")
         for card in found.facts["cards"]
     ]
     processes = [f"{p['gpu']} | {p['program']} | {p['bytes'] // 2**20}" for p in found.facts["processes"]]
@@ -360,3 +361,15 @@ def test_hostile_text_takes_no_more_than_its_length() -> None:
         "step: 1 loss: ",
     ):
         explain(piece * 20_000)
+
+
+def test_a_card_cut_into_slices_is_not_given_the_memory_of_one() -> None:
+    card = (
+        "|   3  NVIDIA A100-SXM4-80GB          On  | 00000000:C1:00.0 Off |                   On |\n"
+        "| N/A   33C    P0              85W / 400W |                  N/A |     N/A      Default |\n"
+    )
+    part = "|  3    5   0   1  |   9880MiB / 19968MiB | 28      0 |  2   0    1    0    0 |\n"
+
+    assert explain(card) == ()
+    (found,) = explain(card + part)
+    assert [one["name"] for one in found.facts["cards"]] == ["MIG 1"]

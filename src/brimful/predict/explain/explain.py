@@ -29,7 +29,7 @@ from brimful.predict.explain.tensors import LOGITS, is_block, moment, of_shape, 
 from brimful.predict.readers.reading import Reading
 from brimful.specs.estimate import Estimate
 from brimful.specs.gpu import Gpu, find_gpu
-from brimful.units import GIB
+from brimful.units import GIB, MIB
 
 MAX_CHARACTERS = 4_000_000  # of the end: a run dies at the end of its log
 _SHOWN = 4  # messages, tables or buffers told of at most
@@ -301,6 +301,15 @@ def _fragments(m: OutOfMemory) -> Iterator[Says]:
                 "it meanwhile, and Windows limits what one allocation may take."
             ),
         )
+    elif abs(have - m.tried_bytes) <= _rounding(m.tried_bytes, m.free_bytes, m.cached_bytes):
+        yield (
+            "fragmentation_unsure",
+            say(
+                "Cannot tell whether it was fragmentation: free and cached memory together, {have}, is what "
+                "was asked for, as far as the rounded numbers of the message go.",
+                have=Size(have),
+            ),
+        )
     elif have >= m.tried_bytes:
         yield (
             "fragmentation",
@@ -322,6 +331,11 @@ def _fragments(m: OutOfMemory) -> Iterator[Says]:
                 short=Size(m.tried_bytes - have),
             ),
         )
+
+
+def _rounding(*sizes: int) -> float:
+    """By how much sums of printed sizes may be off: each is rounded to a hundredth of its unit."""
+    return sum(0.005 * (GIB if size >= GIB else MIB) for size in sizes)
 
 
 def _strange(m: OutOfMemory) -> Iterator[Says]:

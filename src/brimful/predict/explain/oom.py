@@ -19,7 +19,7 @@ _START = re.compile(r"\b(CUDA|HIP|XPU) out of memory\b|(?<!out of memory\. )\b[T
 # Messages that say no more than that memory ran out.
 _BARE = re.compile(
     r"CUDA error: out of memory|cuda runtime error \(2\) ?: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
-    r"|CUBLAS_STATUS_ALLOC_FAILED|hipErrorOutOfMemory"
+    r"|CUBLAS_STATUS_ALLOC_FAILED|hipErrorOutOfMemory|Cuda failure (?:\d+ )?'out of memory'"
 )
 # Memory of the host, which no setting of the GPU changes.
 _HOST = re.compile(r"DefaultCPUAllocator: can't allocate memory|\bOOMKilled\b|std::bad_alloc")
@@ -62,6 +62,11 @@ class OutOfMemory:
     mixed: tuple[str, ...] = ()  # numbers that stand there twice, differently
     trace: str = ""  # what stood before it: its traceback
 
+    @property
+    def tells(self) -> bool:
+        """Whether it says more than that memory ran out."""
+        return bool(self.absurd or self.mixed or self.tried_bytes is not None or self.total_bytes is not None)
+
     def as_dict(self) -> dict[str, Any]:
         left_out = ("trace", "other_process_bytes", "absurd", "mixed")
         facts = {name: getattr(self, name) for name in self.__slots__ if name not in left_out}
@@ -84,6 +89,9 @@ def find_out_of_memory(text: str) -> list[OutOfMemory]:
         message = _read(flat[start:end], trace=flat[max(before, start - 20_000) : start])
         if all(message.as_dict() != other.as_dict() for other in found):
             found.append(message)
+    # “I get CUDA out of memory. Here is the message: …”: the mention tells nothing that the message does not.
+    telling = [message for message in found if message.tells]
+    found = telling or found
     if not found and (bare := _BARE.search(flat)):
         found.append(OutOfMemory(kind="CUDA", trace=flat[max(0, bare.start() - 20_000) : bare.start()]))
     if not found and _HOST.search(flat):

@@ -87,6 +87,8 @@ class Buffer:
 
 _CARD = re.compile(r"^\|\s*(\d{1,3})\s+(\S.*?)\s+(?:On|Off|N/A|TCC|WDDM)\s*\|")
 _USE = re.compile(r"(\d{1,7}) ?MiB ?/ +?(\d{1,7}) ?MiB \|(?:\s*(\d{1,3})%|\s*N/A)?")
+# A slice of a card: GPU, GPU instance, compute instance, MIG device. Its card's own line says N/A.
+_MIG = re.compile(r"^\|\s*(\d{1,3})\s+\d{1,3}\s+\d{1,3}\s+(\d{1,3})\s*\|\s*\d{1,7} ?MiB */")
 _WATTS = re.compile(r"(\d{1,4})W\s*/\s*(\d{1,4})W")
 _PROCESS = re.compile(
     r"^\|\s*(\d{1,3})\s+(?:(?:N/A|\d{1,3})\s+(?:N/A|\d{1,3})\s+)?(\d{1,9})\s+[CGM+]{1,3}\s+"
@@ -100,6 +102,8 @@ def find_smi(lines: list[str]) -> SmiTable | None:
     processes = []
     named: tuple[int, str] | None = None
     for line in lines:
+        if part := _MIG.match(line):
+            named = int(part[1]), f"MIG {part[2]}"
         if use := _USE.search(re.sub(r" +", " ", line)):
             if named is not None:
                 watts = _WATTS.search(line)
