@@ -16,6 +16,7 @@ from brimful.units import GIB, KIB, MIB
 
 LANGUAGES = ("en", "fr", "es", "de")
 _SPACE = "\u00a0"  # keeps a number and its unit on one line; English output has always had a plain one
+_NARROW = "\u202f"  # what French sets before ; ? and !
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,11 @@ class Percent:
 class Number:
     value: float
     digits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    value: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +90,14 @@ class Language:
                 spoken = str(self.catalog.gettext(text))
                 return spoken.format(**{name: self.text(value) for name, value in values.items()})
             case Several(parts, between):
-                # French sets a space before a semicolon too.
-                joint = between.replace(";", f"{_SPACE};") if self.code == "fr" else between
+                joint = between.replace(";", f"{_NARROW};") if self.code == "fr" else between
                 shown = joint.join(self.text(part) for part in parts)
             case Size(n):
                 shown = self._size(n)
             case Percent(frac, digits):
                 shown = f"{self.number(100 * frac, digits)}{self.space}%"
+            case Seconds(value):
+                shown = f"{self.number(value, 3 if value < 1 else 1)}{self.space}s"
             case Factor(value):
                 shown = f"x{self.number(value, 2)}"
             case Number(value, digits):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from brimful.cli.render import bar, paint
 from brimful.cli.spoken import wrapped
-from brimful.language import Number, Percent, Several, Size, say
+from brimful.language import Number, Percent, Seconds, Several, Size, say
 
 if TYPE_CHECKING:
     from brimful.language import Language
@@ -88,20 +89,19 @@ def _counters(answer: Estimate, tongue: Language) -> str:
 def _speed(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> str:
     speed = answer.speed
 
-    def spread(interval: Interval, digits: int) -> str:
-        return _between(tongue, *(Number(n, digits) for n in (interval.likely, interval.low, interval.high)))
+    def spread(interval: Interval, unit: Callable[[float], object]) -> str:
+        return _between(tongue, *(unit(n) for n in (interval.likely, interval.low, interval.high)))
 
-    mfu = [Percent(frac) for frac in (speed.mfu.likely, speed.mfu.low, speed.mfu.high)]
     lines = [
         say(
-            "step: {spread} s, {tokens} tokens",
-            spread=spread(speed.step_s, 1),
+            "step: {spread}, {tokens} tokens",
+            spread=spread(speed.step_s, Seconds),
             tokens=reading.training.step_tokens,
         ),
-        say("tokens a second: {spread}", spread=spread(speed.tokens_per_s, 0)),
+        say("tokens a second: {spread}", spread=spread(speed.tokens_per_s, Number)),
         say(
             "MFU: {spread} of this card's {peak} TFLOPS ({format})",
-            spread=_between(tongue, *mfu),
+            spread=spread(speed.mfu, Percent),
             peak=Number(speed.peak_flops_per_s / 1e12, 1),
             format=speed.peak_format,
         ),
