@@ -278,6 +278,42 @@ def test_size_limits_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         read_snapshot(written(tmp_path, a_run(Recording(), 50, seed=1).snapshot()))
 
 
+def test_a_small_file_that_unpacks_to_very_much_is_refused_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_ALWAYS_UNPACKED_BYTES", 10_000)
+    path = tmp_path / "snapshot.json.gz"
+    path.write_bytes(gzip.compress(b'{"segments": [' + b"0," * 1_000_000 + b"0]}"))
+    with pytest.raises(BadInput, match="unpacks to more than"):
+        read_snapshot(path)
+
+
+@pytest.mark.parametrize("size", [-1, 1 << 50, 1 << 62])
+def test_sizes_that_no_gpu_has_are_refused(size: int, tmp_path: Path) -> None:
+    raw = Recording().snapshot()
+    raw["device_traces"] = [[{"action": "alloc", "addr": 1 << 40, "size": size, "stream": 0}]]
+    with pytest.raises(BadInput, match="event 0"):
+        read_snapshot(written(tmp_path, raw))
+
+
+def test_a_request_that_failed_may_have_been_for_any_size(tmp_path: Path) -> None:
+    raw = Recording().snapshot()
+    raw["device_traces"] = [[{"action": "oom", "device_free": 5, "size": 1 << 60, "stream": 0}]]
+    assert read_snapshot(written(tmp_path, raw)).traces[0][0].nbytes == 1 << 60
+
+
+def test_settings_that_pytorch_cannot_have_had_are_left_out(tmp_path: Path) -> None:
+    raw = Recording().snapshot()
+    raw["allocator_settings"] |= {
+        "max_split_size": True,
+        "garbage_collection_threshold": float("nan"),
+        "roundup_power2_divisions": {str(1 << i): 3 for i in range(16)},
+    }
+    snapshot = read_snapshot(written(tmp_path, raw))
+    assert snapshot.settings == Settings()
+    assert any("powers of two" in note for note in snapshot.notes)
+
+
 def test_a_missing_file_and_a_folder_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no file"):
         read_snapshot(tmp_path / "none.pickle")

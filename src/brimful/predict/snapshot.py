@@ -17,13 +17,17 @@ from typing import Any, NamedTuple
 
 from brimful.errors import BadInput, BrimfulError, NotFound
 from brimful.predict.allocator.blocks import DEFAULT_POOL, PoolId
-from brimful.predict.allocator.settings import Settings
+from brimful.predict.allocator.settings import DIVISION_INTERVALS, Settings
 from brimful.predict.plain_pickle import load_plain
 from brimful.units import GIB, MIB, show_bytes
 
 MAX_FILE_BYTES = 2 * GIB  # unpacked; a million events with stacks take about half of it
 MAX_EVENTS = 20_000_000
-_MAX_NUMBER = 1 << 60
+# A gzipped recording unpacks to 5 to 15 times its size; one that unpacks to far more is made to fill memory.
+_MAX_PACKED = 100
+_ALWAYS_UNPACKED_BYTES = 64 * MIB
+_MAX_BYTES = 1 << 50  # more than any device has
+_MAX_NUMBER = 1 << 63  # addresses and streams are pointers
 _HINT = "record one with torch.cuda.memory._record_memory_history() and _dump_snapshot('snapshot.pickle')"
 
 
@@ -116,13 +120,14 @@ def _read(path: Path, name: str) -> bytes:
 def _unpacked(data: bytes, name: str) -> bytes:
     if data[:2] != b"\x1f\x8b":
         return data
+    most = min(MAX_FILE_BYTES, max(_ALWAYS_UNPACKED_BYTES, _MAX_PACKED * len(data)))
     try:
         with gzip.open(io.BytesIO(data)) as packed:
-            data = packed.read(MAX_FILE_BYTES + 1)
+            data = packed.read(most + 1)
     except (EOFError, zlib.error, OSError) as error:
         raise BadInput(f"{name!r} ends in the middle or is damaged: {error}", hint="copy it again") from error
-    if len(data) > MAX_FILE_BYTES:
-        raise BadInput(f"{name!r} unpacks to more than {show_bytes(MAX_FILE_BYTES)}", hint=_HINT)
+    if len(data) > most:
+        raise BadInput(f"{name!r} unpacks to more than {show_bytes(most)}", hint=_HINT)
     return data
 
 
@@ -140,9 +145,16 @@ def _list(value: object, what: str, name: str) -> list[Any]:
 
 
 def _number(value: object, what: str, name: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not -1 <= value < _MAX_NUMBER * 16:
+    if not isinstance(value, int) or isinstance(value, bool) or not -1 <= value < _MAX_NUMBER:
         raise BadInput(f"{name!r}: {what} should be a whole number and is {value!r:.60}", hint=_HINT)
     return value
+
+
+def _bytes(value: object, what: str, name: str) -> int:
+    nbytes = _number(value, what, name)
+    if not 0 <= nbytes < _MAX_BYTES:
+        raise BadInput(f"{name!r}: {what} has {nbytes:,} bytes, which no GPU has", hint=_HINT)
+    return nbytes
 
 
 def _owner(value: object) -> PoolId | None:
@@ -179,7 +191,8 @@ def _event(raw: object, i: int, naming: _Labels, name: str) -> Event:
     return Event(
         action,
         _number(address, what, name),
-        _number(nbytes, what, name),
+        # A request that failed may have been for anything: an overflow asks for exbibytes.
+        (_number if action == "oom" else _bytes)(nbytes, what, name),
         _number(stream, what, name),
         time_us if isinstance(time_us, int) else 0,
         label,
@@ -239,7 +252,7 @@ def _segment(raw: object, i: int, naming: _Labels, name: str) -> Segment:
     if not isinstance(raw, dict):
         raise BadInput(f"{name!r}: {what} is {raw!r:.60}", hint=_HINT)
     address = _number(raw.get("address"), f"the address of {what}", name)
-    nbytes = _number(raw.get("total_size"), f"the size of {what}", name)
+    nbytes = _bytes(raw.get("total_size"), f"the size of {what}", name)
     blocks, at = [], address
     for block in _list(raw.get("blocks", []), f"the blocks of {what}", name):
         info = _block(block, at, naming, f"a block of {what}", name)
@@ -262,7 +275,7 @@ def _segment(raw: object, i: int, naming: _Labels, name: str) -> Segment:
 
 def _block(raw: object, at: int, naming: _Labels, what: str, name: str) -> BlockInfo:
     if isinstance(raw, dict):
-        size = _number(raw.get("size"), what, name)
+        size = raw.get("size")
         history = raw.get("history") or [{}]  # PyTorch 1.13 and 2.0
         first = history[0] if isinstance(history, list) and isinstance(history[0], dict) else {}
         requested = raw.get("requested_size", first.get("real_size", size))
@@ -275,7 +288,7 @@ def _block(raw: object, at: int, naming: _Labels, what: str, name: str) -> Block
         raise BadInput(f"{name!r}: {what} is {raw!r:.60}", hint=_HINT)
     if address != at:
         raise BadInput(f"{name!r}: {what} is not where the one before it ends", hint="the file is damaged")
-    return BlockInfo(at, _number(size, what, name), _number(requested, what, name), str(state)[:40], label)
+    return BlockInfo(at, _bytes(size, what, name), _bytes(requested, what, name), str(state)[:40], label)
 
 
 # Settings.
@@ -294,20 +307,19 @@ def _settings(raw: object) -> tuple[Settings, tuple[str, ...]]:
     except BrimfulError as error:
         notes.append(f"the recorded settings {str(conf)[:80]!r} are not understood ({error.problem})")
     max_split, threshold = raw.get("max_split_size"), raw.get("garbage_collection_threshold")
-    if isinstance(max_split, int):
-        settings = replace(settings, max_split_bytes=max_split if 0 < max_split < _MAX_NUMBER else None)
-    if isinstance(threshold, float):
+    if type(max_split) is int:
+        settings = replace(settings, max_split_bytes=max_split if 0 < max_split < _MAX_BYTES else None)
+    if isinstance(threshold, float) and 0 <= threshold < 1:
         settings = replace(settings, garbage_collection_threshold=threshold)
     if isinstance(raw.get("expandable_segments"), bool):
         settings = replace(settings, expandable_segments=raw["expandable_segments"])
     divisions = raw.get("roundup_power2_divisions")
-    if (
-        isinstance(divisions, dict)
-        and len(divisions) == 16
-        and all(isinstance(v, int) for v in divisions.values())
-    ):
+    if isinstance(divisions, dict) and len(divisions) == DIVISION_INTERVALS:
         ordered = tuple(divisions[key] for key in sorted(divisions, key=_mib))
-        settings = replace(settings, divisions=ordered if any(part > 1 for part in ordered) else ())
+        if all(type(part) is int and 0 <= part < MIB and not part & (part - 1) for part in ordered):
+            settings = replace(settings, divisions=ordered if any(part > 1 for part in ordered) else ())
+        else:
+            notes.append("the recorded roundup_power2_divisions are no powers of two: they are left out")
     return settings, tuple(notes)
 
 
