@@ -65,6 +65,19 @@ def test_the_report_says_what_happened_and_what_would_help_within_the_terminal(
     assert max(map(len, text.splitlines())) <= columns
 
 
+def test_advice_that_older_versions_refuse_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Recording()
+    for _ in range(12):  # 120 MiB by segments of 20 (two in each), 112 by 28 (three), 128 by 64 (seven)
+        made.malloc(9 * MIB)
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(made.snapshot()))
+    for conf, said in (("large_segment_size_mb:64", False), ("large_segment_size_mb:28", True)):
+        assert main(["replay", str(path), "--conf", conf]) == YES
+        assert ("recent versions" in capsys.readouterr().out) is said
+
+
 def test_running_out_is_a_clear_no_with_its_numbers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ from textwrap import wrap
 
 from brimful.cli.render import bar, paint, spark, table
 from brimful.predict.allocator import Outcome
+from brimful.predict.allocator.settings import LARGE_SEGMENT
 from brimful.predict.replay import Replay, best
 from brimful.server.words import all_printable
 from brimful.units import counted, show_bytes
@@ -154,6 +155,8 @@ def _verdict(replayed: Replay, width: int) -> str:
             gain = f"saves {show_bytes(saved)} ({saved / now.peak_reserved_bytes:.1%} of what is reserved)"
         lines += [paint(f"{better.settings} {gain}:", "green")]
         lines += [f"  export PYTORCH_CUDA_ALLOC_CONF={better.settings}"]
+        if better.settings.large_segment_bytes != LARGE_SEGMENT:
+            lines += wrap("Only recent versions of PyTorch know it; an older one stops with an error.", width)
     elif len(replayed.sweep) > 1:
         if now.out_of_memory is not None:
             said = _no_setting_helps(replayed)
