@@ -14,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.cli.main import main
+from brimful.predict.activations import written_out
 from brimful.predict.calibrate import calibrate
 from brimful.predict.readers import runs as reader
 from brimful.predict.readers.runs import MAX_BYTES, read_rows, understand
 from brimful.predict.score import Scored, report, score
+from brimful.specs.torch import CURRENT
 from brimful.units import GIB
 
 ROW = {
@@ -328,7 +330,33 @@ def test_a_card_whose_size_was_made_up_or_lost_is_listed(gpu: str, name: str, li
     assert [said.startswith("gpu ") for said in run.fallbacks] == [True] * listed
 
 
-COLUMNS = [*ROW, "n_kv_head", "d_ff", "n_params", "parallelism", "grad_accum", "attention",
+@pytest.mark.parametrize("gpu", ["V100-SXM2-16GB", "T4", "A100-SXM-80GB"])
+def test_the_release_of_pytorch_is_read_from_its_column_and_never_from_the_card(gpu: str) -> None:
+    today = understand({**ROW, "gpu": gpu, "optimizer": "AdamW", "compile": "no"})
+    then = understand({**ROW, "gpu": gpu, "optimizer": "AdamW", "compile": "no", "torch": "1.10.1"})
+    unread = understand({**ROW, "gpu": gpu, "torch": "a nightly"})
+
+    assert today.training.torch is CURRENT
+    assert today.training.optimizer_kernel == "foreach"
+    assert not today.fallbacks
+    assert then.training.torch.keeps_gradients
+    assert then.training.torch.softmax_keeps_input
+    assert (then.training.optimizer_kernel, then.training.attention) == ("loop", "math")
+    assert unread.fallbacks == ("torch 'a nightly' taken as today's PyTorch",)
+
+
+def test_the_optimizer_of_transformers_is_a_loop_on_every_card() -> None:
+    assert understand({**ROW, "optimizer": "AdamW (HF)"}).training.optimizer_kernel == "loop"
+
+
+def test_gpt_neo_writes_its_scores_whatever_the_row_is_called_after() -> None:
+    run = understand({**ROW, "model": "EleutherAI/gpt-neo-125m", "attention": "sdpa"})
+
+    assert run.model.writes_scores
+    assert written_out(run.model, run.training)
+
+
+COLUMNS = [*ROW, "torch", "n_kv_head", "d_ff", "n_params", "parallelism", "grad_accum", "attention",
            "activation_checkpointing", "fused_ce_or_chunked_loss", "source_repo_or_url"]  # fmt: skip
 words = st.lists(
     st.sampled_from([

@@ -39,6 +39,7 @@ _FLAGS: dict[str, tuple[str, str, str]] = {
     "--checkpointing": ("checkpointing", "WORD", "none, selective or full"),
     "--loss-chunks": ("loss_chunks", "N", "make logits and loss in so many slices"),
     "--framework": ("framework", "NAME", "whose code trains it: litgpt, transformers, torchtune, torchtitan"),
+    "--torch": ("torch", "RELEASE", "of PyTorch, as it prints it: 2.6, 1.12.1+cu113 (today's)"),
     "--rank": ("rank", "N", "of the LoRA adapter"),
     "--gpus": ("gpus", "N", "GPUs that train together"),
     "--sharding": ("sharding", "WORD", "none, ddp, zero1, zero2 or zero3 (fsdp)"),

@@ -102,7 +102,7 @@ def _keeps_inputs(training: Training) -> bool:
 def written_out(model: Model, training: Training) -> bool:
     """Whether the score of each pair of tokens is in memory."""
     capped = model.capped and training.framework.caps_scores and not training.compiled
-    return training.attention == "math" or capped
+    return training.attention == "math" or model.writes_scores or capped
 
 
 def _scores(model: Model, training: Training) -> int:
@@ -117,7 +117,7 @@ def _scores(model: Model, training: Training) -> int:
     softmax = FP32_BYTES if training.casts == "autocast" or model.capped else h
     read = h if dropped or softmax != h else 0
     each = softmax + read + (MASK_BYTES if dropped else 0) + (h if model.capped else 0)
-    if training.softmax_keeps_input:
+    if training.torch.softmax_keeps_input:
         each += softmax
     return each * model.heads * training.sequence_tokens
 

@@ -16,6 +16,7 @@ from brimful.specs.estimate import Assumption, Estimate, Interval, Memory, Speed
 from brimful.specs.framework import Framework, find_framework
 from brimful.specs.gpu import Gpu, find_gpu
 from brimful.specs.model import Model
+from brimful.specs.torch import Torch, find_torch
 from brimful.specs.training import Training
 
 # What a word that got a fallback may be worth, of memory and of time; several add up, to a limit.
@@ -34,6 +35,7 @@ def fit(
     dialect: Dialect = FLAGS,
     correction: Correction | None = None,
     framework: Framework | str | None = None,
+    torch: Torch | str | None = None,
 ) -> Estimate:
     """The whole answer: memory, speed, what was taken for granted, and what to change.
 
@@ -41,11 +43,14 @@ def fit(
     `other_bytes` is what other programs hold of the card. `assumed`, `warnings`, `unsure` and `dialect` come
     from a reader: what it took for granted, and how its kind of config spells a change. `correction` comes
     from runs of the user's own; fixes and the largest batch are judged by it too. `framework`, by name, says
-    whose code trains it; without it `training` has its own, plain PyTorch unless told.
+    whose code trains it, and `torch`, as PyTorch prints its release, on what; without them `training` has its
+    own, today's plain PyTorch unless told.
     """
     if framework is not None:
         code = find_framework(framework) if isinstance(framework, str) else framework
         training = replace(training, framework=code)
+    if torch is not None:
+        training = replace(training, torch=find_torch(torch) if isinstance(torch, str) else torch)
     shape = _named(model) if isinstance(model, str) else model
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
     widen = widening(unsure)

@@ -121,7 +121,7 @@ def peak_memory(model: Model, training: Training, gpu: Gpu, *, other_bytes: int)
     allocated = _allocated(steady_bytes, held.moving_at(steady), shares)
     reserved = reserve.over(allocated)
     first_reserved = reserve.over(_allocated(first_bytes, held.moving_at(first), shares))
-    context = context_bytes(gpu, gpus=training.gpus)
+    context = context_bytes(gpu, gpus=training.gpus, lazy=training.torch.lazy_loading)
     items = _items(model, training, gpu, kept, steady)
     items += [
         Item(

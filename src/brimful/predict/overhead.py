@@ -19,10 +19,10 @@ COMPILED_CACHE_FRAC = (0.01, 0.04, 0.20)
 CHECKPOINTED_CACHE_FRAC = (0.05, 0.38, 0.60)
 
 NCCL_BYTES = 1.5 * GIB
+EAGER_LOADING = 2.3  # the middle of the three ratios published, below
 LEAST_CONTEXT_BYTES = 0.22 * GIB  # nobody has published less
 
 _HOPPER_YEAR = 2022
-_BEFORE_LAZY_YEAR = 2018  # Volta and Turing: what is published of them ran before kernels were loaded lazily
 
 
 def rounding_frac(block_bytes: int) -> float:
@@ -45,17 +45,19 @@ def workspace_bytes(gpu: Gpu) -> int:
     return round(2 * (32 if large else 8.125) * MIB)
 
 
-def context_bytes(gpu: Gpu, *, gpus: int = 1) -> Interval:
+def context_bytes(gpu: Gpu, *, gpus: int = 1, lazy: bool = True) -> Interval:
     """The CUDA context with PyTorch's kernels, outside PyTorch's counters.
 
-    Formula: 0.08 GiB + 3.6 MiB for each processor; twice that when kernels are loaded eagerly.
+    Formula: 0.08 GiB + 3.6 MiB for each processor; when kernels are loaded eagerly, as PyTorch did before it
+    asked for lazy loading, 2 to 4 times that.
     Source: a line through 0.22-0.26 GiB (RTX 4070, 46 processors) and 0.47 GiB (A100, 108, torch 2.1, lazy
-    loading), where eager loading took 0.92 GiB; 1343 MiB on a V100 in 2022, before lazy loading.
+    loading), where eager loading took 0.92 GiB; 2.3 times as much in PyTorch's own comparison (pull request
+    86509); 1343 MiB on a V100 in 2022, 3.6 times the line, before lazy loading.
     Several GPUs: NCCL takes up to about 1.5 GiB more at its first barrier; how much depends on topology, so
     only the upper end has it. AMD cards are extrapolated, nobody's measurement.
     """
     likely = max(LEAST_CONTEXT_BYTES, 0.08 * GIB + 3.6 * MIB * gpu.processors)
     nccl = NCCL_BYTES if gpus > 1 else 0
-    if gpu.year <= _BEFORE_LAZY_YEAR:
-        return Interval(likely, 1343 * MIB, 1500 * MIB + nccl)
+    if not lazy:
+        return Interval(2 * likely, EAGER_LOADING * likely, 4 * likely + nccl)
     return Interval(0.85 * likely, likely, 2 * likely + nccl)

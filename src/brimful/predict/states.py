@@ -148,7 +148,7 @@ def waiting_bytes(model: Model, training: Training) -> int:
     gradient of a view covers all of what it is a view of.
     Source: PyTorch, torch/distributed/fsdp: FullyShardedDataParallel.no_sync, FlatParamHandle's views.
     """
-    if training.keeps_gradients:
+    if training.torch.keeps_gradients:
         return gradient_bytes(model, training)
     if training.accumulation == 1:
         return 0

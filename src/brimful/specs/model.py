@@ -39,6 +39,7 @@ class Model:
     rotary: bool = False
     attention_dropout: float = 0.0
     capped: bool = False  # attention scores are soft-capped by a tanh
+    writes_scores: bool = False  # its own code makes the score matrix, whatever kernels PyTorch has
     encoder: bool = False  # not causal; norms after each part; a norm on the embedding
     segments: int = 0  # rows of BERT's segment table
     classes: int | None = None  # a classifier on the first token instead of a vocabulary at the end

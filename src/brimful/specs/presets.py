@@ -23,7 +23,8 @@ PYTHON_GELU = 4
 # Source: modeling_*.py of huggingface/transformers for each model_type.
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {**_GPT2, "gelu_tensors": PYTHON_GELU},
-    "gpt_neo": {**_GPT2, "qkv_bias": False, "gelu_tensors": PYTHON_GELU},
+    # transformers, models/gpt_neo/modeling_gpt_neo.py, GPTNeoSelfAttention._attn: matmul, softmax, matmul
+    "gpt_neo": {**_GPT2, "qkv_bias": False, "gelu_tensors": PYTHON_GELU, "writes_scores": True},
     "gpt_neox": {"rotary": True, "parallel": True, "tied": False, "bias": True},
     "opt": {**_GPT2, "extra_positions": 2},
     "mpt": {"tied": True, "bias": False},

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from brimful.specs.framework import PLAIN, Framework
+from brimful.specs.torch import CURRENT, Torch
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 # How 16-bit numbers come about: autocast casts weights op by op and the residual stream stays fp32; a
@@ -53,8 +54,6 @@ class Training:
     optimizer_kernel: OptimizerKernel = "fused"
     state_dtype: Dtype | None = None  # None: as the weights
     master_weights: bool = False  # an fp32 copy of 16-bit weights besides
-    keeps_gradients: bool = False  # zeroed and not dropped after a step, as before PyTorch 2.0
-    softmax_keeps_input: bool = False  # besides its output, as before PyTorch 1.11
     in_backward: bool = False  # each weight is updated as its gradient is made, which is then dropped
     tf32: bool = True  # fp32 multiplies may use it
     fp8: bool = False  # linear layers multiply in fp8
@@ -73,6 +72,7 @@ class Training:
     offload_states: bool = False  # weights and optimizer state rest in host memory
     offload_activations: bool = False
     framework: Framework = PLAIN  # whose code runs it
+    torch: Torch = CURRENT  # on which PyTorch
 
     def __post_init__(self) -> None:
         assert min(self.batch_size, self.sequence_tokens, self.accumulation, self.loss_chunks) > 0

@@ -56,6 +56,7 @@ def read_flags(name: str, said: Mapping[str, Value]) -> Reading:
         ("attention", "flash", "what PyTorch 2 picks on cards that can"),
         ("checkpointing", "none", "PyTorch's default"),
         ("optimizer", "adamw-fused", "the usual one"),
+        ("torch", "current", "nobody said; before 2.0 PyTorch used memory otherwise"),
     ]
     if adapted:
         assumed.append(("precision", "bf16", "frozen weights are loaded in 16 bits"))

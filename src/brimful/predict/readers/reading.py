@@ -68,6 +68,7 @@ def own_lines(training: Training) -> dict[str, Any]:
     values = {f.name: getattr(t, f.name) for f in fields(Training)}
     said = {_OWN.get(name, name): value for name, value in values.items() if name not in _SHARED}
     said["framework"] = t.framework.name
+    said["torch"] = t.torch.release
     said["precision"] = name_of("precision", values)
     said["optimizer"] = f"adamw-{t.optimizer_kernel}" if t.optimizer == "adamw" else t.optimizer
     adapted = t.tuning == "lora"

@@ -20,6 +20,7 @@ from brimful.predict.count import parameters
 from brimful.specs.framework import Framework, framework_at
 from brimful.specs.gpu import Gpu, find_gpu
 from brimful.specs.model import Model
+from brimful.specs.torch import CURRENT, Torch, find_torch
 from brimful.specs.training import Training
 
 MAX_BYTES = 64 << 20
@@ -112,7 +113,7 @@ def understand(row: Row) -> Run:
     gpu = _gpu(reader)
     model = _model(reader)
     try:
-        training = _training(reader, model, gpu)
+        training = _training(reader)
     except AssertionError as error:
         raise Skipped(f"the row contradicts itself: {error}") from error
     return Run(model=model, training=training, gpu=gpu, fallbacks=tuple(reader.fallbacks))
@@ -146,7 +147,8 @@ def _gpu(reader: _Reader) -> Gpu:
 _FAMILIES: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"bert", {"encoder": True, "bias": True, "positions": 512, "segments": 2, "dropout": 0.1,
                "attention_dropout": 0.1}),
-    (r"gpt-?neo\b|gpt-neo-", {"bias": True, "qkv_bias": False, "positions": 2048, "gelu_tensors": 4}),
+    (r"gpt-?neo\b|gpt-neo-", {"bias": True, "qkv_bias": False, "positions": 2048, "gelu_tensors": 4,
+                               "writes_scores": True}),
     (r"cerebras", {"bias": True, "positions": 2048, "dropout": 0.0}),
     (r"\bmpt", {"bias": False}),
     (r"opt-", {"bias": True, "positions": 2050}),
@@ -229,24 +231,23 @@ def _nearest(model: Model, reader: _Reader) -> Model:
 # -- how it is trained ------------------------------------------------------------------------------------
 
 
-def _training(reader: _Reader, model: Model, gpu: Gpu) -> Training:
-    code = framework_at(reader.text("source_repo_or_url"))
+def _training(reader: _Reader) -> Training:
+    code, torch = framework_at(reader.text("source_repo_or_url")), _torch(reader)
     fields: dict[str, Any] = {
         "batch_size": reader.whole("micro_batch_per_gpu"),
         "sequence_tokens": reader.whole("seq_len"),
         "accumulation": reader.whole("grad_accum", 1),
         "compiled": _compiled(reader),
-        "attention": "math" if "math" in reader.words("attention") or model.encoder else "flash",
+        "attention": _attention(reader, torch),
         "framework": code,
+        "torch": torch,
         **_precision(reader),
         **_checkpointing(reader),
         **_loss(reader),
-        **_optimizer(reader, gpu),
+        **_optimizer(reader, torch),
         **_tuning(reader, code),
         **_parallel(reader),
     }
-    if "gpt-neo" in model.name.lower():
-        fields["attention"] = "math"
     if fields["sharding"] == "zero3" and fields["casts"] == "autocast":
         fields["casts"] = "gather"  # FSDP casts the weights as it gathers them
     return Training(**fields | _by_framework(reader, code, fields))
@@ -321,12 +322,25 @@ def _loss(reader: _Reader) -> dict[str, Any]:
     }
 
 
-# No column tells the PyTorch version. What is published of cards up to Volta and Turing is mostly from before
-# 2022, that is PyTorch 1.10 and earlier; the CUDA context of such a card is taken from that time as well.
-_OLD_PYTORCH_YEAR = 2018
+def _torch(reader: _Reader) -> Torch:
+    """The release of PyTorch the row names, today's where it names none. No other column tells it."""
+    try:
+        return find_torch(reader.text("torch"))
+    except BadInput:
+        reader.assume("torch", "today's PyTorch")
+        return CURRENT
 
 
-def _optimizer(reader: _Reader, gpu: Gpu) -> dict[str, Any]:
+def _attention(reader: _Reader, torch: Torch) -> str:
+    words = reader.words("attention")
+    return "math" if "math" in words or (not words and not torch.sdpa) else "flash"
+
+
+# transformers' own AdamW and Adafactor are loops over the parameters, by its optimization.py.
+_LOOPS = re.compile(r"\b(hf|hugging ?face|transformers)\b")
+
+
+def _optimizer(reader: _Reader, torch: Torch) -> dict[str, Any]:
     words = reader.words("optimizer")
     names = ("adafactor", "adam8bit", "muon", "lion", "sgd", "adamw", "adam")
     name = next((name for name in names if name in words), None)
@@ -336,17 +350,9 @@ def _optimizer(reader: _Reader, gpu: Gpu) -> dict[str, Any]:
         if words:
             reader.assume("optimizer", "AdamW")
         name = "adamw"
-    # Then an optimizer was a plain loop, zero_grad() zeroed gradients, and softmax kept its input.
-    old = gpu.year <= _OLD_PYTORCH_YEAR
-    if old:
-        reader.assume("gpu", f"{gpu.name} under PyTorch 1.10 or earlier")
-    kernel = "fused" if "fused" in words else "loop" if old else "foreach"
-    fields: dict[str, Any] = {
-        "optimizer": name,
-        "optimizer_kernel": kernel,
-        "keeps_gradients": old,
-        "softmax_keeps_input": old,
-    }
+    loops = _LOOPS.search(words) is not None or not torch.foreach
+    kernel = "fused" if "fused" in words else "loop" if loops else "foreach"
+    fields: dict[str, Any] = {"optimizer": name, "optimizer_kernel": kernel}
     if "fp32" in words:
         fields["state_dtype"] = "float32"
         fields["master_weights"] = "master" in words

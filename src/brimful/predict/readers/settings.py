@@ -17,6 +17,7 @@ from brimful.predict.readers.words import CHOICES, choose
 from brimful.specs.estimate import Assumption
 from brimful.specs.framework import Framework, find_framework
 from brimful.specs.model import Model
+from brimful.specs.torch import Torch, find_torch
 from brimful.specs.training import Training
 
 # Word -> (field, lowest, highest). The bounds are far beyond any run, and keep sums finite.
@@ -48,7 +49,7 @@ _MODEL_WHOLE: dict[str, tuple[str, int, int]] = {
 _MODEL_SWITCH = {"tied": "tied", "bias": "bias", "gated": "gated", "rotary": "rotary"}
 _MODEL_FRAC = {"dropout": "dropout", "attention_dropout": "attention_dropout"}
 _TUNING = ("lora", "qlora")
-_FRAMEWORK = "framework"
+_FRAMEWORK, _TORCH = "framework", "torch"
 
 # What people type for some of them.
 _ALSO = {
@@ -87,6 +88,7 @@ WORDS: frozenset[str] = frozenset(
         *_TUNING,
         *CHOICES,
         _FRAMEWORK,
+        _TORCH,
     }
 )
 
@@ -99,7 +101,8 @@ def parse_sets(texts: Iterable[str], names: Mapping[str, Value] | None = None) -
         key = key.strip().lstrip("-").replace("-", "_")
         if not equals or not key:
             raise BadInput(f"--set takes key=value, not {text[:60]!r}", hint="for example --set batch_size=8")
-        said[key] = _spoken(raw.strip(), {**(names or {}), **said})
+        # 1.10 is a release, not the number 1.1
+        said[key] = raw.strip() if key == _TORCH else _spoken(raw.strip(), {**(names or {}), **said})
     return said
 
 
@@ -138,11 +141,12 @@ def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
     unsure = 0
     code = framework_of(said) or reading.training.framework
     training["framework"] = code
+    torch = training["torch"] = find_torch(str(said[_TORCH])) if _TORCH in said else reading.training.torch
     # An adapter brings defaults of its own, which other words may overrule.
     for key, value in sorted(said.items(), key=lambda pair: own_word(pair[0]) not in _TUNING):
         word = own_word(key)
         assert word is not None, key
-        if word == _FRAMEWORK:
+        if word in (_FRAMEWORK, _TORCH):
             continue
         if word in _TUNING:
             training |= _tuning(word, _switch(key, value), code, reading.model.name)
@@ -163,6 +167,7 @@ def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
         else:
             model[_MODEL_FRAC[word]] = _frac(key, value)
     _spread(reading.training, training)
+    warnings += _older(torch, reading.training, training)
     warnings += _always(code, reading.training, training)
     _possible(reading.training, training)
     words = {own_word(key) for key in said}
@@ -191,6 +196,21 @@ def lora_defaults(code: Framework, model_name: str) -> tuple[int, int]:
     """Targets and rank where nobody says: the framework's recipe for this model, or what recipes take."""
     targets, rank = code.recipe(model_name)
     return targets or 7, rank or 16
+
+
+def _older(torch: Torch, before: Training, training: dict[str, Any]) -> list[str]:
+    """What a release does not have yet is not counted, unless a word of the user's asks for it."""
+    instead = [
+        (torch.foreach, "optimizer_kernel", ("fused", "foreach"), "loop", "steps parameter by parameter"),
+        (torch.sdpa, "attention", ("flash", "efficient"), "math", "has no fused attention"),
+        (torch.compiles, "compiled", (True,), False, "has no torch.compile"),
+    ]
+    told = []
+    for has, field, newer, value, why in instead:
+        if not has and field not in training and getattr(before, field) in newer:
+            training[field] = value
+            told.append(f"PyTorch {torch.release} {why}: counted so")
+    return told
 
 
 def _always(code: Framework, before: Training, training: dict[str, Any]) -> list[str]:

@@ -1,0 +1,76 @@
+"""`Torch`: what the installed release of PyTorch decides about memory.
+
+A release is an input (`--torch 1.12`), never guessed from the card or from where a run was published. What
+changed with which release stands in `torch_changes.toml`, each with the change it was read in.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from brimful.errors import BadInput
+
+_RELEASE = re.compile(r"v?(\d{1,2})\.(\d{1,3})(?:\.\d{1,3})?(?:[ab.+-].{0,40}|rc\d+)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Torch:
+    """The defaults are today's PyTorch, which is meant where nobody names a release."""
+
+    release: str = "current"
+    keeps_gradients: bool = False  # zero_grad() zeroes gradients and keeps them
+    foreach: bool = True  # optimizers take all tensors at once unless told: one more copy on the way
+    compiles: bool = True  # torch.compile is there
+    sdpa: bool = True  # scaled_dot_product_attention is there: flash and memory-efficient kernels
+    softmax_keeps_input: bool = False  # besides its output
+    lazy_loading: bool = True  # kernels come to the card when first used: a smaller CUDA context
+
+
+CURRENT = Torch()
+_FACTS = frozenset(field.name for field in fields(Torch)) - {"release"}
+
+
+def find_torch(text: str) -> Torch:
+    """The release as people and pip write it: 1.12, 2.1.0+cu118, v2.6; `current` is today's."""
+    said = text.strip().lower()[:60]
+    if said in ("", "current", "latest"):
+        return CURRENT
+    match = _RELEASE.fullmatch(said.removeprefix("torch").lstrip("= "))
+    if match is None or int(match[1]) == 0:
+        raise BadInput(
+            f"{text[:40]!r} is not a release of PyTorch",
+            hint="as `python -c 'import torch; print(torch.__version__)'` prints it: 2.6, 1.12.1+cu113",
+        )
+    return _torch(int(match[1]), int(match[2]))
+
+
+def torch_changes() -> dict[str, tuple[str, str]]:
+    """Fact -> the release that changed it, and where."""
+    return {fact: (each["since"], each["source"]) for fact, each in _changes().items()}
+
+
+@cache
+def _torch(major: int, minor: int) -> Torch:
+    values = {
+        fact: each["is"] if (major, minor) >= _numbers(each["since"]) else each["before"]
+        for fact, each in _changes().items()
+    }
+    return Torch(release=f"{major}.{minor}", **values)
+
+
+def _numbers(release: str) -> tuple[int, int]:
+    major, minor = release.split(".")
+    return int(major), int(minor)
+
+
+@cache
+def _changes() -> dict[str, Any]:
+    import tomllib
+
+    changes = tomllib.loads((Path(__file__).parent / "torch_changes.toml").read_text(encoding="utf-8"))
+    assert changes.keys() == _FACTS, changes.keys() ^ _FACTS
+    return changes
