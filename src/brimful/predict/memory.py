@@ -280,13 +280,11 @@ class _Reserve:
 
     @classmethod
     def of(cls, model: Model, training: Training, moving: int, gathered: int) -> _Reserve:
-        shares, rounding = CACHE_FRAC, 0.0
-        if training.compiled:
-            block = training.micro_tokens * model.width * number_bytes(training)
-            shares, rounding = COMPILED_CACHE_FRAC, rounding_frac(block)
-        elif training.checkpointing == "full":
+        shares = COMPILED_CACHE_FRAC if training.compiled else CACHE_FRAC
+        rounding = rounding_frac(training.micro_tokens * model.width * number_bytes(training))
+        if training.checkpointing == "full" and not training.compiled:
             # Made again in a different order than they were freed, activations leave more holes.
-            shares, moving = CHECKPOINTED_CACHE_FRAC, moving + gathered
+            shares, rounding, moving = CHECKPOINTED_CACHE_FRAC, 0.0, moving + gathered
         return cls(*(round((share + rounding) * moving) for share in shares))
 
     def over(self, allocated: Interval) -> Interval:

@@ -35,6 +35,7 @@ class Framework:
     fp32_loss: bool = True  # 16-bit training: the loss runs in fp32; else in the logits' own format
     casts_logits: bool = False  # autocast: the loss casts the logits to fp32 itself, before its softmax
     fp32_logits: bool = True  # 16-bit training: the model hands out fp32 logits, alive in the backward pass
+    drops_logits: bool = False  # the loop lets go of the logits before the backward pass
     # -- adapters
     lora_targets: int | None = None  # linear layers a LoRA layer adapts where nobody says; None: the papers'
     lora_rank: int | None = None

@@ -63,6 +63,7 @@ class Training:
     adapter_dtype: Dtype | None = None  # None: as the weights
     frozen_bits: int = 0  # 4 or 8: the frozen weights are quantized
     double_quantized: bool = False  # the scales of 4-bit weights are quantized too
+    even_lengths: bool = False  # every micro-step is as long as the longest: packed, or padded to one length
     gpus: int = 1
     sharding: Sharding = "none"
     shards: int = 1  # GPUs one copy of the states is spread over
