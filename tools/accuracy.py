@@ -49,12 +49,12 @@ JUDGED: dict[str, str] = {
 # Why a run is far off, as far as anybody knows: (id, words of the row) -> reason. The first that matches.
 WHY: tuple[tuple[str, str, str], ...] = (
     ("litgpt", "thunder", "compiled by Thunder, which we take for eager"),
-    ("litgpt", "nf4", "inputs the step before left are counted at full length; there it was shorter"),
+    ("litgpt", "nf4", "what the step before left is counted at half its length"),
     ("litgpt", "", "the length is a limit; real batches are shorter"),
     ("fsdpq", "offload", "weights rest in host memory; buffers on their way are not modelled"),
     ("fsdpq", "", "two cards over PCIe; LoRA targets and buffers are not in the row"),
     ("titan", "tp x", "buffers of tensor parallelism are not modelled"),
-    ("hfbert", "", "a V100 in 2022, before PyTorch 2: more kernels, another allocator"),
+    ("hfbert", "", "PyTorch 1 on a V100 in 2022; the row does not say the release"),
     ("peft", "", "an unusual adapter: the row has its name, not what it keeps or launches"),
     ("qwen", "", "the step takes as long at 256 tokens as at 1024: something other than the GPU binds"),
     ("karp", "", "a nightly build of early 2023"),
