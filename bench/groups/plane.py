@@ -46,6 +46,7 @@ TABLES = ("plane",)
 NODES, GPUS_PER_NODE, JOBS = 1_250, 8, 5_000
 TICKS, ENDING = 60, 50  # jobs that end between two ticks, and as many new ones
 HISTORY, TAIL = 1_000_000, snapshot.EVERY - 1
+PIECE = 25_000  # jobs that are over, in one transaction
 KILLS, SEEDS = int(os.environ.get("BRIMFUL_BENCH_KILLS", "300")), 2_000
 TICK_MS, START_S, RSS_MIB = 250.0, 3.0, 400.0
 
@@ -70,22 +71,28 @@ def _folded(events: Sequence[Event]) -> int:
 def tables() -> dict[str, str]:
     rows = []
     with tempfile.TemporaryDirectory(prefix="brimful-bench-") as folder:
-        for name, bar, measured in (
-            ("tick, 10,000 GPUs, 5,000 jobs, SQLite: median", f"≤ {TICK_MS:g} ms", _part(folder, "tick")),
-            ("start after 1,000,000 events, SQLite", f"≤ {START_S:g} s", _part(folder, "start")),
-        ):
-            rows += [[name, figure, bar if first else ""] for first, figure in _figures(measured)]
+        tick, start = _part(folder, "tick"), _part(folder, "start")
+        what = f"tick, {NODES * GPUS_PER_NODE:,} GPUs, {JOBS:,} jobs, SQLite"
+        rows += [
+            [f"{what}: slowest of {TICKS}", f"{tick['slowest ms']:.0f} ms", f"≤ {TICK_MS:g} ms"],
+            [f"{what}: median", f"{tick['ms']:.0f} ms", ""],
+            [f"{what}: resident memory", f"{tick['resident MiB']:.0f} MiB", f"≤ {RSS_MIB:g} MiB"],
+            [f"start after {start['events']:,} events, SQLite", f"{start['s']:.2f} s", f"≤ {START_S:g} s"],
+            ["that start: resident memory", f"{start['resident MiB']:.0f} MiB", f"≤ {RSS_MIB:g} MiB"],
+        ]
         rows += _killed(Path(folder))
     with ProcessPoolExecutor() as pool:
         found = [each for seed in pool.map(broken, range(SEEDS), chunksize=50) for each in seed]
     rows.append([f"rehearsals with mishaps, {SEEDS:,} seeds", f"{len(found)} broken", "0"])
     for each in found[:20]:
         print(each)
+    rows.append(["other work meanwhile: load of the machine's cores", _load(), ""])
     return {"plane": markdown(["What", "Measured", "Bar"], rows)}
 
 
-def _figures(measured: dict[str, float]) -> Iterator[tuple[bool, str]]:
-    yield True, ", ".join(f"{name} {value:,.4g}" for name, value in measured.items())
+def _load() -> str:
+    """Processes that wanted a core in the last quarter of an hour, this benchmark's own among them."""
+    return f"{os.getloadavg()[2]:.1f} on {os.cpu_count()}"
 
 
 def _part(folder: str, name: str) -> dict[str, float]:
@@ -208,13 +215,15 @@ def _submit_all(service: Service, store: SqlStore, jobs: Sequence[Job]) -> None:
 def measure_start(folder: Path) -> dict[str, float]:
     """A server's start on a log of a million events whose newest snapshot is as old as it may be."""
     url = f"sqlite:///{folder / 'history.db'}"
-    store = SqlStore(url)
-    seq = 0
+    store, fold = SqlStore(url), snapshot.Fold()
     for batch in _history(HISTORY - TAIL):
-        assert store.append(batch, after=seq)
-        seq += len(batch)
-        snapshot.advance(store, at_least=100_000)
-    snapshot.advance(store, at_least=1)
+        assert store.append(batch, after=fold.fleet.seq)
+        for event in batch:  # as `snapshot.advance` does, without reading back what was just written
+            fold.apply(event)
+        if len(fold.fleet.leaving) >= PIECE:
+            _keep(store, fold)
+    _keep(store, fold)
+    seq = fold.fleet.seq
     for batch in _history(TAIL, first=HISTORY):
         assert store.append(batch, after=seq)
         seq += len(batch)
@@ -223,6 +232,13 @@ def measure_start(folder: Path) -> dict[str, float]:
     found = [json.loads(subprocess.check_output(command, cwd=ROOT).splitlines()[-1]) for _ in range(3)]
     best: dict[str, float] = min(found, key=lambda each: each["s"])
     return {**best, "events": seq}
+
+
+def _keep(store: SqlStore, fold: snapshot.Fold) -> None:
+    seq = fold.fleet.seq
+    left = fold.let_go(by_seq=seq)
+    fold.ledger.forget_transfers(keep=snapshot.TRANSFERS)
+    store.keep_snapshot(seq, snapshot.code_id(), snapshot.dump(fold), left=left)
 
 
 def _history(events: int, *, first: int = 0) -> Iterator[list[Event]]:
@@ -246,7 +262,7 @@ def _history(events: int, *, first: int = 0) -> Iterator[list[Event]]:
             LeaseStarted(at_s=at_s + 1, lease=f"{name}.1"),
             LeaseEnded(at_s=at_s + 100, lease=f"{name}.1", exit_code=0),
         ]
-        if len(batch) >= 5_000:
+        if len(batch) >= 20_000:
             made += len(batch)
             yield batch
             batch = []

@@ -6,7 +6,7 @@ changed once written: a new meaning is a new version, and the reader keeps under
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from brimful.errors import WorldFailed
@@ -217,11 +217,18 @@ KINDS: dict[str, type[Any]] = {
         SiteFound,
     )
 }
+_NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (*KINDS.values(), Job)}
 
 
 def to_record(event: Event) -> tuple[str, int, dict[str, Any]]:
     """(kind, version, body): what a store writes."""
-    return type(event).__name__, event.version, asdict(event)
+    return type(event).__name__, event.version, _plain(event)
+
+
+def _plain(noun: Any) -> dict[str, Any]:  # noqa: ANN401 - an event or its job
+    """What `asdict` gives, without its copies: those took two thirds of the time of an append."""
+    values = {name: getattr(noun, name) for name in _NAMES[type(noun)]}
+    return {name: _plain(value) if isinstance(value, Job) else value for name, value in values.items()}
 
 
 def from_record(kind: str, version: int, body: dict[str, Any]) -> Event:
