@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.request import BaseHandler, ProxyHandler, Request, build_opener
 
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFailed
 from brimful.server.settings import Settings, read_settings
@@ -44,13 +44,18 @@ class Client:
     def __init__(self, settings: Settings | None = None) -> None:
         self._settings = settings or read_settings()
         named = os.environ.get("BRIMFUL_URL", "").rstrip("/")
-        announced = None if named else _announced_url(self._settings)
+        announced, certificate = ("", "") if named else _announced(self._settings)
         self._is_ours = bool(named or announced)
         self.url = named or announced or f"http://{self._settings.host}:{self._settings.port}"
         if not self.url.startswith(("http://", "https://")):
             raise BadInput(f"BRIMFUL_URL is {self.url[:100]!r}", hint="write it as http://127.0.0.1:8642")
         # A proxy from the environment has no business between us and loopback.
-        self._opener = build_opener(ProxyHandler({}))
+        handlers: list[BaseHandler] = [ProxyHandler({})]
+        if certificate:
+            from brimful.cli.pinned import PinnedHandler  # ssl takes time to load, and few need it
+
+            handlers.append(PinnedHandler(certificate))
+        self._opener = build_opener(*handlers)
 
     # -- jobs ------------------------------------------------------------------------------------------
 
@@ -176,6 +181,13 @@ class Client:
             raise _refusal(error) from error
         except (URLError, OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
+            if "CERTIFICATE_VERIFY_FAILED" in str(reason):
+                raise WorldFailed(
+                    f"the certificate of {self.url} is not trusted here ({reason})",
+                    hint="SSL_CERT_FILE=FILE names the certificate of whoever signed it; the name in the URL"
+                    " must be in it",
+                    code="untrusted_certificate",
+                ) from error
             raise WorldFailed(
                 f"no brimful answers at {self.url} ({reason})",
                 hint="start one with `make run` or `brimful up`, or set BRIMFUL_URL to where one runs",
@@ -199,14 +211,17 @@ class Client:
             return ""  # the server will say what is missing
 
 
-def _announced_url(settings: Settings) -> str | None:
-    """Where the server is that holds our data folder; None where none does, whatever an old file says."""
+def _announced(settings: Settings) -> tuple[str, str]:
+    """Where the server is that holds our data folder, and its certificate's SHA-256 if it has one.
+
+    Empty where none does, whatever an old file says.
+    """
     try:
         told = json.loads(settings.server_file.read_text(encoding="utf-8"))
-        url, pid = str(told["url"]), int(told["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return url if _is_held(settings.lock_file) and _is_alive(pid) else None
+        url, pid, certificate = str(told["url"]), int(told["pid"]), str(told.get("certificate", ""))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return "", ""
+    return (url, certificate) if _is_held(settings.lock_file) and _is_alive(pid) else ("", "")
 
 
 def _is_held(path: Path) -> bool:

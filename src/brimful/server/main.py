@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -23,7 +25,7 @@ from brimful.adapters.files import read_json, write_json
 from brimful.adapters.stores.access import AccessStore
 from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.sql import SqlStore
-from brimful.errors import BrimfulError, WorldFailed
+from brimful.errors import BadInput, BrimfulError, WorldFailed
 from brimful.fleet.state import Node
 from brimful.scheduler.cycle import Rules
 from brimful.server.app import make_app
@@ -38,11 +40,13 @@ from brimful.units import counted, show_usd
 log = logging.getLogger("brimful")
 
 LOCK_TRIES = 20
+END_OF_CERTIFICATE = "-----END CERTIFICATE-----"
 
 
 def serve(settings: Settings, *, as_json: bool = False) -> None:
     """Run until Ctrl-C or SIGTERM. Jobs go on without the server and are found again by the next one."""
     set_up_logging(settings.log_format)
+    certificate = _certificate(settings)
     with _folder_of_our_own(settings), _listening_socket(settings) as listener:
         engines = local_engines(settings)
         store = SqlStore(settings.database_url)
@@ -59,9 +63,9 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         operator = operator_token(access, settings.token_file)
         app = make_app(service, access, hosts=settings.hosts, secure=bool(settings.tls_cert))
         service.start()
-        url = f"{settings.scheme}://{_bracketed(settings.host)}:{listener.getsockname()[1]}"
+        url = f"{settings.scheme}://{_bracketed(_reachable(settings.host))}:{listener.getsockname()[1]}"
         console = f"{url}/console/enter?ticket={access.ticket(operator)}"
-        write_json(settings.server_file, {"url": url, "pid": os.getpid()})
+        write_json(settings.server_file, {"url": url, "pid": os.getpid(), "certificate": certificate})
         sys.stdout.write(
             (
                 _announcement(url, console, settings)
@@ -187,7 +191,7 @@ def _whereabouts(settings: Settings) -> str:
 
 @contextlib.contextmanager
 def _listening_socket(settings: Settings) -> Iterator[socket.socket]:
-    family = socket.AF_INET6 if settings.host == "::1" else socket.AF_INET
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -200,6 +204,34 @@ def _listening_socket(settings: Settings) -> Iterator[socket.socket]:
                 code="port_taken",
             ) from error
         yield listener
+
+
+def _certificate(settings: Settings) -> str:
+    """SHA-256 of our certificate, for commands that find us by our data folder; empty without TLS.
+
+    Read with its key before anything is begun, so that what is wrong with them is one clear error.
+    """
+    if not settings.tls_cert:
+        return ""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+            settings.tls_cert, settings.tls_key, password=lambda: ""
+        )
+        first = Path(settings.tls_cert).read_text(encoding="ascii").partition(END_OF_CERTIFICATE)
+        begin = first[0].rindex("-----BEGIN CERTIFICATE-----")
+        der = ssl.PEM_cert_to_DER_cert(first[0][begin:] + first[1])
+    except (OSError, ValueError) as error:  # ssl's errors are OSErrors
+        raise BadInput(
+            f"the certificate {settings.tls_cert} with the key {settings.tls_key} cannot be used: {error}",
+            hint="both in PEM form, the server's own certificate first, the key without a password",
+            code="bad_certificate",
+        ) from error
+    return hashlib.sha256(der).hexdigest()
+
+
+def _reachable(host: str) -> str:
+    """Every address of this machine is a place to listen at, and none to call."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
 
 
 def _bracketed(host: str) -> str:
