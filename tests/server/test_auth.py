@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +16,10 @@ from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BadInput, Refused
 from brimful.scheduler.cycle import Rules
+from brimful.server.api import stream
 from brimful.server.app import make_app
 from brimful.server.auth import ROLES, Principal
+from brimful.server.events import events_for
 from brimful.server.first_token import operator_token
 from brimful.server.service import Service
 from tests.builders import a_node
@@ -136,7 +139,7 @@ def test_without_a_valid_token_nothing_is_told_or_done(still: House, route: Rout
 
 
 @pytest.mark.parametrize(
-    "route", [r for r in GUARDED if "stream" not in r.path], ids=lambda r: f"{r.method} {r.path}"
+    "route", [r for r in GUARDED if r.path != "/v1/events/stream"], ids=lambda r: f"{r.method} {r.path}"
 )
 def test_another_tenant_sees_and_does_nothing(still: House, route: Route) -> None:
     answer = still.ask(route, still.blue)
@@ -171,6 +174,38 @@ def test_a_stream_of_events_shows_a_tenant_its_own(still: House) -> None:
         assert (SECRET in str(page)) is sees
         assert "NodeJoined" in str(page)
         assert page["next_after"] == still.seq
+
+
+@pytest.mark.parametrize("tenant", ["red", "blue"])
+def test_an_endless_stream_shows_a_tenant_its_own_and_ends_with_its_token(
+    house: House, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read to its end, which comes because the token is revoked while it goes on."""
+    monkeypatch.setattr(stream, "CHECK_S", 0.0)
+    headers = bearer(house.access, "viewer", tenant)
+    looks = 0
+
+    def counted(*given: Any, **named: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        threading.Thread(
+            target=house.access.revoke, args=(OPERATOR, headers["authorization"][12:28]), daemon=True
+        ).start()
+        return events_for(*given, **named)
+
+    monkeypatch.setattr(stream, "events_for", counted)
+    text = house.http.get("/v1/events/stream?after=0", headers=headers).text
+    assert looks
+    assert "NodeJoined" in text
+    assert (SECRET in text) is (tenant == "red")
+    assert (house.job in text) is (tenant == "red")
+    assert '"code": "unauthorized"' in text.split("event: ")[-1]
+
+
+def test_one_token_cannot_open_all_streams(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MAX_OF_ONE", 0)
+    answer = house.http.get("/v1/events/stream", headers=house.red)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (429, "too_many")
 
 
 def test_a_submitter_changes_what_it_submitted_and_its_admin_all(house: House) -> None:

@@ -38,5 +38,5 @@ def make_router(service: Service, access: Access) -> APIRouter:
     add_job_routes(router, service, gate)
     add_fleet_routes(router, service, gate)
     add_access_routes(router, access, gate)
-    add_stream_routes(router, service, gate)
+    add_stream_routes(router, service, access, gate)
     return router

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from brimful.errors import BrimfulError, Refused
 from brimful.server.api.answers import Failed
 from brimful.server.api.errors import COMMON
-from brimful.server.api.gate import Gate
+from brimful.server.api.gate import Gate, principal_of
 from brimful.server.api.jobs import JobName, job_for
-from brimful.server.auth import Principal
+from brimful.server.auth import Access, Principal, unauthorized
 from brimful.server.events import events_for
 from brimful.server.logs import log_piece
 from brimful.server.service import Service
@@ -25,6 +26,8 @@ from brimful.server.service import Service
 LOOK_S = 0.25
 QUIET_S = 15.0  # a comment now and then, so that nobody between us thinks it is dead
 MAX_STREAMS = 200
+MAX_OF_ONE = 50  # of one token: nobody keeps the others out
+CHECK_S = 2.0  # how long a stream may outlive its token
 PIECE_BYTES = 1 << 16
 STILL_HERE = ": still here\n\n"
 RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -37,29 +40,47 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 class Streams:
     """How many are open: each holds a connection, and there are only so many."""
 
-    def __init__(self) -> None:
-        self.open = 0
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self.open: Counter[str] = Counter()  # by token
 
-    def answer(self, parts: Callable[[], AsyncIterator[str]]) -> StreamingResponse:
-        if self.open >= MAX_STREAMS:
+    def answer(
+        self, request: Request, who: Principal, parts: Callable[[], AsyncIterator[str]]
+    ) -> StreamingResponse:
+        if self.open.total() >= MAX_STREAMS or self.open[who.token] >= MAX_OF_ONE:
             raise Refused(
-                f"{self.open} streams are open, which is all there may be",
+                f"{self.open.total()} streams are open, {self.open[who.token]} of them yours; there may be"
+                f" {MAX_STREAMS}, and {MAX_OF_ONE} for each token",
                 hint="close some, or ask without /stream",
                 code="too_many",
             )
         return StreamingResponse(
-            self._counted(parts), media_type="text/event-stream", headers={"cache-control": "no-store"}
+            self._counted(request, who, parts),
+            media_type="text/event-stream",
+            headers={"cache-control": "no-store"},
         )
 
-    async def _counted(self, parts: Callable[[], AsyncIterator[str]]) -> AsyncIterator[str]:
-        self.open += 1
+    async def _counted(
+        self, request: Request, who: Principal, parts: Callable[[], AsyncIterator[str]]
+    ) -> AsyncIterator[str]:
+        self.open[who.token] += 1
+        told = checked = time.monotonic()
         try:
             async for part in parts():
-                yield part
+                now = time.monotonic()
+                if now - checked > CHECK_S:
+                    # A token that is revoked or over must not go on reading what it began to read.
+                    if await principal_of(self._access, request) != who:
+                        raise unauthorized()
+                    checked = now
+                if part or now - told > QUIET_S:
+                    yield part or STILL_HERE
+                    told = now
         except BrimfulError as error:
             yield _part("error", error.as_dict())
         finally:
-            self.open -= 1
+            self.open[who.token] -= 1
+            self.open += Counter()  # only those that have any
 
 
 def _part(kind: str, data: Any, place: str = "") -> str:  # noqa: ANN401 - JSON
@@ -68,59 +89,54 @@ def _part(kind: str, data: Any, place: str = "") -> str:  # noqa: ANN401 - JSON
 
 
 async def _events(service: Service, who: Principal, place: int) -> AsyncIterator[str]:
-    told = time.monotonic()
+    """As they come; nothing, again and again, where nothing comes."""
     while True:
         if place < 0 or service.fleet.seq > place:
             page = await run_in_threadpool(events_for, service, who, after=place, limit=500)
             place = page["next_after"]
             for event in page["events"]:
                 yield _part(event["kind"], event, str(event["seq"]))
-                told = time.monotonic()
             if service.fleet.seq > place:
                 continue
-        if time.monotonic() - told > QUIET_S:
-            yield STILL_HERE
-            told = time.monotonic()
+        yield ""
         await asyncio.sleep(LOOK_S)
 
 
 async def _log(service: Service, name: str, lease: str | None, place: int) -> AsyncIterator[str]:
-    told = time.monotonic()
     while True:
         piece = await run_in_threadpool(log_piece, service, name, lease, offset=place, limit=PIECE_BYTES)
         lease, place = piece["lease"], piece["next_offset"]
         if piece["text"]:
             yield _part("log", {"lease": lease, "text": piece["text"], "next_offset": place})
-            told = time.monotonic()
         if piece["over"] and place >= piece["size"]:
             yield _part("over", {"phase": piece["phase"]})
             return
-        if time.monotonic() - told > QUIET_S:
-            yield STILL_HERE
-            told = time.monotonic()
         if not piece["text"]:
+            yield ""
             await asyncio.sleep(LOOK_S)
 
 
-def add_stream_routes(router: APIRouter, service: Service, gate: Gate) -> None:
+def add_stream_routes(router: APIRouter, service: Service, access: Access, gate: Gate) -> None:
     viewer = gate.needs("viewer")
-    streams = Streams()
+    streams = Streams(access)
 
     @router.get("/events/stream", response_class=StreamingResponse, responses=RESPONSES)
     async def events(
+        request: Request,
         after: Annotated[int, Query(ge=-1_000_000, le=1 << 60)] = 0,
         last_event_id: Annotated[str | None, Header(max_length=20, pattern=r"^[0-9]+$")] = None,
         who: Principal = viewer,
     ) -> Response:
         begin = int(last_event_id) if last_event_id else after
-        return streams.answer(lambda: _events(service, who, begin))
+        return streams.answer(request, who, lambda: _events(service, who, begin))
 
     @router.get("/jobs/{name}/log/stream", response_class=StreamingResponse, responses=RESPONSES)
     async def log(
+        request: Request,
         name: JobName,
         lease: Annotated[str | None, Query(max_length=100)] = None,
         offset: Annotated[int, Query(ge=-(1 << 30), le=1 << 40)] = 0,
         who: Principal = viewer,
     ) -> Response:
         await run_in_threadpool(job_for, service, who, name)
-        return streams.answer(lambda: _log(service, name, lease, offset))
+        return streams.answer(request, who, lambda: _log(service, name, lease, offset))
