@@ -14,7 +14,7 @@ from brimful.cli.commands import NO, Answer, called, whole
 from brimful.cli.logs import follow
 from brimful.errors import BadInput
 from brimful.fleet.job import PRIORITIES
-from brimful.server.words import MARK, all_printable, printable
+from brimful.server.words import all_printable, printable
 from brimful.units import microusd_from_usd, show_bytes, show_seconds, show_usd
 
 EXAMPLE = """brimful submit -- python examples/train_tiny.py
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> Answer:
         notes += _attach_estimates(body, config, types, steps)
     if args.dry_run or client is None:
         shown = {**body, "env": dict.fromkeys(body["env"], "…")}
-        return Answer({"job": shown, "notes": notes}, _dry_text(all_printable(shown), notes))
+        return Answer({"job": shown, "notes": notes}, _dry_text(shown, notes))
     command, folder = body.pop("command"), body.pop("folder")
     job = client.submit(command, folder=folder, key=args.key, **body)
     if args.follow:
@@ -190,17 +190,18 @@ def _pairs(given: list[str]) -> dict[str, str]:
 
 
 def _one_line(text: str) -> str:
-    """A script's line ends are marks here, and it may be long."""
-    shown = text.replace(MARK, " ⏎ ")
+    """A script's line ends are shown as such, and it may be long."""
+    shown = printable(text.replace("\n", " ⏎ "))
     return shown if len(shown) <= 200 else f"{shown[:199]}…"
 
 
 def _dry_text(body: dict[str, Any], notes: list[str]) -> str:
+    command, body = " ".join(body["command"]), all_printable(body)
     budget = body.get("budget_microusd")
     types = " or ".join(body.get("gpu_types", ())) or "any type"
     lines = [
         "would submit (nothing was changed):",
-        f"  command   {_one_line(' '.join(body['command']))}",
+        f"  command   {_one_line(command)}",
         f"  in        {body['folder']}",
         f"  GPUs      {body.get('gpus', 1)} ({types}), within one {body.get('within', 'node')}",
         f"  priority  {body.get('priority', 'normal')}",
