@@ -134,3 +134,18 @@ def test_a_snapshot_can_name_nothing_but_our_nouns(
     with pytest.raises(pickle.UnpicklingError, match=r"may not name builtins\.print"):
         snapshot._Unpickler(io.BytesIO(pickle.dumps(_Harm()))).load()
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"no zlib", zlib.compress(b"no pickle"), zlib.compress(pickle.dumps({}))]
+)
+def test_a_damaged_snapshot_is_as_good_as_none(tmp_path: Path, body: bytes) -> None:
+    store = SqlStore(f"sqlite:///{tmp_path / 'log.db'}")
+    history = a_history(5)
+    assert store.append(history, after=0)
+    store.keep_snapshot(len(history), snapshot.code_id(), body, left=[])
+    assert load(store).fleet.seq == 0
+    assert store.append(a_life(6), after=len(history))
+    assert advance(store, at_least=1) == 4  # which folds the whole log, and mends it
+    assert load(store).fleet.jobs == folded(a_history(6)).fleet.jobs
+    store.close()

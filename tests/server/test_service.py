@@ -7,16 +7,22 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from brimful.adapters.stores import snapshot
+from brimful.adapters.stores.leader import Leadership
+from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import Refused, WorldFailed
 from brimful.fleet.events import CancelRequested, Event
 from brimful.fleet.job import Job
 from brimful.scheduler.cycle import Rules
 from brimful.scheduler.ports import CannotStart, Observation
+from brimful.server import service as service_module
 from brimful.server.service import SILENT_S, Service
+from brimful.server.submissions import _Asked
 from brimful.server.views import fleet_view, job_view, jobs_page, spend_view
 from brimful.sim.world import MemoryStore
 from tests.builders import ScriptedEngine, a_job, a_node, eventually
@@ -201,6 +207,57 @@ def test_a_waiting_job_says_why_by_what_is_so_now(world: World) -> None:
     service.tick()
     service.submit(a_job("", gpus=2))
     assert "the largest node has 1" in job_view(service, service.job("job-1"))["why"]
+
+
+def test_a_submission_whose_commit_is_unknown_is_not_sent_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database took them in and its answer was lost: whoever tries again by itself makes them twice."""
+    service = world.service
+    append, asked = world.store.append, 0
+
+    def took_and_fell_silent(events: Sequence[Event], *, after: int) -> bool:
+        nonlocal asked
+        asked += 1
+        assert append(events, after=after)
+        raise WorldFailed("the connection was lost", code="database_failed")
+
+    batch = [_Asked(a_job("")) for _ in range(3)]
+    service._submissions._waiting.extend(batch)
+    monkeypatch.setattr(world.store, "append", took_and_fell_silent)
+    service._submissions._take_those_waiting()
+    monkeypatch.undo()
+    assert asked == 1
+    assert [each.error.code for each in batch if each.error] == ["database_failed"] * 3
+    service.refresh()
+    assert len(service.fleet.jobs) == 3
+
+
+def test_a_seeker_that_meets_a_bug_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it nobody leads; and what keeps snapshots, however long it takes, does not keep it waiting."""
+    monkeypatch.setattr(service_module, "SEEK_S", 0.02)
+    monkeypatch.setattr(snapshot, "EVERY", 0)
+    store = SqlStore(f"sqlite:///{tmp_path / 'log.db'}")
+    leadership = Leadership(store)
+    seek, calls, hanging = leadership.seek, 0, threading.Event()
+
+    def buggy() -> bool:
+        nonlocal calls
+        calls += 1
+        assert calls != 2, "a bug"
+        return seek()
+
+    monkeypatch.setattr(leadership, "seek", buggy)
+    monkeypatch.setattr(snapshot, "advance", lambda *_args, **_more: hanging.wait(30))
+    service = Service(store, ScriptedEngine(a_node()), Rules(), leadership=leadership)
+    service.start()
+    try:
+        eventually(lambda: calls > 10)
+        assert service.leads
+    finally:
+        hanging.set()
+        service.stop()
+        store.close()
 
 
 def test_a_log_that_others_always_write_first_is_given_up_on(world: World) -> None:

@@ -47,6 +47,10 @@ class Pair:
             row = connection.execute(sa.select(leader)).one()
         return row.token, json.loads(row.holder)["pid"] if row.holder else 0
 
+    def runs(self) -> list[str]:
+        """Every lease that any server ever began to start."""
+        return sorted(path.name for path in (self.folder / "engines" / "sites").glob("*/job-*"))
+
     def submit(self, seconds: float) -> str:
         self.jobs += 1
         path = self.work / f"w{self.jobs}"
@@ -104,5 +108,38 @@ def test_the_other_takes_over_within_ten_seconds_and_nothing_is_doubled(
         findings = list(examine(pair.store, engines_in(tmp_path / "engines")))
         assert [each for finding in findings for each in finding.broken] == []
         print(f"paused leader replaced in {took_s:.1f} s, killed leader in {died_s:.1f} s")
+    finally:
+        pair.end()
+
+
+@pytest.mark.postgres
+def test_a_paused_leader_that_wakes_writes_nothing_and_starts_nothing(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    pair = Pair(tmp_path, postgres_url)
+    one, two = pair.servers
+    try:
+        one.up()
+        two.up()
+        first = pair.submit(0.1)
+        wait_for(lambda: pair.phase(first) in OVER)
+        one.signal(signal.SIGSTOP)
+        wait_for(lambda: pair.holder() == (2, two.pid), within_s=30, every_s=0.05)
+        two.signal(signal.SIGSTOP)  # so that whatever is done now, the old leader did it
+        waiting = pair.submit(0.1)
+        before, ran = pair.store.end(), pair.runs()
+        one.signal(signal.SIGCONT)  # there is a job to start, and it was the leader when it fell asleep
+        until = time.monotonic() + 4  # less than it has to wait before it may lead again
+        while time.monotonic() < until:
+            assert (pair.holder(), pair.store.end(), pair.runs()) == ((2, two.pid), before, ran)
+            time.sleep(0.1)
+        wait_for(lambda: pair.phase(waiting) == "finished")  # once it leads again, by right
+        assert pair.holder() == (3, one.pid)
+        end, ran = pair.store.end(), pair.runs()
+        two.signal(signal.SIGCONT)  # the other way round, with nothing to do
+        wait_for(lambda: "another server leads now" in two.said())
+        assert (pair.holder(), pair.store.end(), pair.runs()) == ((3, one.pid), end, ran)
+        assert len(pair.users.job(waiting).leases) == 1
+        assert list(pair.work.glob("*.twice")) == []
     finally:
         pair.end()

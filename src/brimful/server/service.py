@@ -13,9 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from brimful.adapters.capabilities import Complains, KeepsEnvironments, KeepsLogs, LogPiece
@@ -29,7 +27,6 @@ from brimful.fleet.events import (
     Event,
     JobHeld,
     JobReleased,
-    JobSubmitted,
     LeaseEnded,
     LeaseEnding,
     LeaseGranted,
@@ -46,6 +43,7 @@ from brimful.scheduler.cycle import Rules, decide
 from brimful.scheduler.loop import MAX_CONFLICTS, Tick, catch_up, tick
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import Engine, Ports, Store
+from brimful.server.submissions import Submissions
 from brimful.server.tellers import Fenced, Told
 
 log = logging.getLogger("brimful")
@@ -53,19 +51,7 @@ log = logging.getLogger("brimful")
 CHANGING_S = 0.2  # while something starts or stops, look more often: somebody is watching
 SEEK_S = 1.5  # how often a server says that it leads, or looks whether it may
 LEAVING = 500  # jobs that have left memory are looked for among past ones once so many have
-MAX_TOGETHER = 64  # submissions in one transaction
 SILENT_S = 60  # a loop that has not come round for so long is in trouble, whatever it says
-
-
-@dataclass(slots=True)
-class _Asked:
-    """A submission on its way into the log."""
-
-    job: Job
-    name: str = ""
-    is_new: bool = False
-    done: bool = False
-    error: BrimfulError | None = None
 
 
 class Service:
@@ -96,13 +82,16 @@ class Service:
         self._tick_s = tick_s
         self._clock = clock
         self._turn = threading.Lock()
-        self._submissions: deque[_Asked] = deque()
-        self._numbering = threading.Lock()  # one submit at a time: what is kept for a number is its winner's
+        self._submissions = Submissions(
+            lambda: self.fleet, write=self._write, keepers=self._keepers, now_s=self.now_s
+        )
         self._lock = threading.RLock()
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._seeker: threading.Thread | None = None
+        self._snapshots: threading.Thread | None = None
+        self._turns_token: int | None = None  # the one with which the loop began its turn
         self._loops = Fleet(keep=snapshot.KEEP)  # the loop's own, under `_turn`
         self._snapshot_seq = 0
         self._came_round_s = time.monotonic()
@@ -122,68 +111,12 @@ class Service:
         The values of its environment go to those who run it, before it is in the log, and not into the log.
         A second submission under a submitter's key is the first: the job it made is given back.
         """
-        asked = _Asked(job)
-        self._submissions.append(asked)
-        with self._numbering:
-            while not asked.done:  # else whoever was before us has taken ours along
-                self._submit_those_waiting()
-        if asked.error is not None:
-            raise asked.error
-        if asked.is_new:
+        name, is_new = self._submissions.take(job)
+        if is_new:
             # Not its command: people put passwords on command lines.
-            log.info("%s submitted by %s: %d GPU(s), %s", asked.name, job.tenant, job.gpus, job.priority)
+            log.info("%s submitted by %s: %d GPU(s), %s", name, job.tenant, job.gpus, job.priority)
             self._wake.set()
-        return self.job(asked.name)
-
-    def _submit_those_waiting(self) -> None:
-        """All who have come meanwhile, in one transaction: flushing it to the disk is most of a submit."""
-        batch = [self._submissions.popleft() for _ in range(min(len(self._submissions), MAX_TOGETHER))]
-        try:
-            self._submit_together(batch)
-        except BrimfulError as error:
-            if len(batch) == 1:
-                batch[0].error = error
-            else:  # what is wrong with one is not the others' fault
-                for each in batch:
-                    try:
-                        self._submit_together([each])
-                    except BrimfulError as own:
-                        each.error = own
-        except BaseException:
-            for each in batch:
-                each.error = WorldFailed("the server met a bug of its own", code="internal_error")
-            raise
-        finally:
-            for each in batch:
-                each.done = True
-
-    def _submit_together(self, batch: Sequence[_Asked]) -> None:
-        keepers = self._keepers()
-
-        def events() -> Sequence[Event]:
-            made: list[Event] = []
-            keyed: dict[tuple[str, str], str] = {}
-            for each in batch:
-                job, key = each.job, (each.job.submitter, each.job.key)
-                known = self.fleet.keyed.get(key) or keyed.get(key) if job.key else None
-                each.is_new = known is None
-                each.name = known or f"job-{self.fleet.submitted + 1 + len(made)}"
-                if known is not None:
-                    continue
-                keyed[key] = each.name
-                env = tuple((name, "") for name, _ in job.env) if keepers else job.env
-                made.append(JobSubmitted(at_s=self.now_s(), job=replace(job, job=each.name, env=env)))
-            return made
-
-        def keep() -> None:
-            for engine in keepers:
-                for each in batch:
-                    if each.is_new and each.job.env:
-                        engine.keep_env(each.name, dict(each.job.env))
-                    elif each.is_new:
-                        engine.forget_env(each.name)  # of one under this number that came to nothing
-
-        self._write(events, first=keep)
+        return self.job(name)
 
     def cancel(self, name: str) -> JobState:
         def events() -> Sequence[Event]:
@@ -413,6 +346,7 @@ class Service:
                 self.refresh()
                 self.last = Tick(plan=Plan())
                 return self.last
+            self._turns_token = None if self._leadership is None else self._leadership.token
             self.last = tick(self._loops, self._ports, self._rules, now_s=self.now_s())
             return self.last
 
@@ -432,7 +366,7 @@ class Service:
         """End the loop. Running jobs go on; the next start finds them again."""
         self._stopping.set()
         self._wake.set()
-        for thread in (self._thread, self._seeker):
+        for thread in (self._thread, self._seeker, self._snapshots):
             if thread is not None:
                 thread.join(timeout=30)
         if self._leadership is not None:
@@ -451,8 +385,9 @@ class Service:
             self._snapshot_seq = self._loops.seq
 
     def _may_act(self) -> None:
-        if self._leadership is not None:
-            _ = self._leadership.token
+        """With the token of this turn: who was deposed and leads again has missed what was between."""
+        if self._leadership is not None and self._leadership.token != self._turns_token:
+            raise LostLead("this server did not lead for a while", hint="the next turn begins anew")
 
     def _seek(self) -> None:
         """Beside the loop, so that an engine that takes long does not cost the lead."""
@@ -465,17 +400,41 @@ class Service:
                     log.info("this server leads now" if leads else "another server leads now")
                     self._wake.set()
                 led = leads
-                self._advance(at_least=snapshot.EVERY)
+                self._advance_beside()
             except BrimfulError as error:
                 log.warning("cannot say that this server lives: %s", error.problem)
+            except Exception:  # without this thread nobody leads
+                log.exception("met a bug while saying that this server lives; trying again")
+
+    def _advance_beside(self) -> None:
+        """In a thread of its own: folding a long log anew takes a minute, and the lead lasts five seconds."""
+        if self._snapshots is not None and self._snapshots.is_alive():
+            return
+
+        def advance() -> None:
+            try:
+                self._advance(at_least=snapshot.EVERY)
+            except BrimfulError as error:
+                log.warning("cannot keep a snapshot: %s", error.problem)
+            except Exception:
+                log.exception("met a bug while keeping a snapshot; trying again")
+
+        if self._wants_advance(at_least=snapshot.EVERY):
+            self._snapshots = threading.Thread(target=advance, name="snapshots", daemon=True)
+            self._snapshots.start()
+
+    def _wants_advance(self, *, at_least: int) -> bool:
+        due = self.leads and self.fleet.seq - self._snapshot_seq >= at_least
+        return due or len(self.fleet.leaving) >= LEAVING
 
     def _advance(self, *, at_least: int) -> None:
         """Keep a snapshot once enough has happened, and let go of what it keeps."""
         if not isinstance(self.store, SqlStore) or self._leadership is None:
             return
         if self.leads and self.fleet.seq - self._snapshot_seq >= at_least:
+            seq = self.fleet.seq
             snapshot.advance(self.store, fence=self._leadership.token, at_least=at_least)
-            self._snapshot_seq = self.fleet.seq
+            self._snapshot_seq = seq
         if len(self.fleet.leaving) >= LEAVING:
             kept = self.store.snapshot_seq()
             with self._lock:

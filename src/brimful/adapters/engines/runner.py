@@ -53,7 +53,10 @@ def main(folder: Path) -> int:
         except BlockingIOError:
             return 0  # another runner has it
         if (folder / "started.json").exists() or (folder / "ended.json").exists():
-            return 0  # it ran before; a job is never run twice under one lease
+            # It ran before; a job is never run twice under one lease. What a late engine ordered goes: the
+            # job's environment is in it.
+            (folder / "order.json").unlink(missing_ok=True)
+            return 0
         if (folder / "stop.json").exists():
             _write_end(folder, exit_code=None, problem="stopped before it began")
             return 0

@@ -88,20 +88,10 @@ def restore(source: Path, store: SqlStore) -> Backup:
             code="schema_too_new",
         )
     with store.reading() as connection:
-        there = sa.inspect(connection).get_table_names()
-        rows = sum(
-            connection.execute(sa.select(sa.func.count()).select_from(sa.table(name))).scalar_one()
-            for name in there
-            if name in ("events", "past_jobs")
-        )
-    if rows:
-        raise Refused(
-            f"the database {store.where} is not empty: {rows:,} rows",
-            hint="restore into a new one: --data FOLDER or --database URL",
-            code="not_empty",
-        )
+        _check_empty(connection, where=store.where)
     _verify(source, made)
     with store.writing() as connection:
+        _check_empty(connection, where=store.where)  # still: a server may have been started meanwhile
         _empty(connection)
         prepare(connection, where=store.where, target=made.schema)
         found = schema_of(connection)
@@ -116,6 +106,21 @@ def restore(source: Path, store: SqlStore) -> Backup:
                 connection.execute(tables.tables[name].insert(), rows_of)
         prepare(connection, where=store.where)
     return made
+
+
+def _check_empty(connection: sa.Connection, *, where: str) -> None:
+    there = sa.inspect(connection).get_table_names()
+    rows = sum(
+        connection.execute(sa.select(sa.func.count()).select_from(sa.table(name))).scalar_one()
+        for name in there
+        if name in ("events", "past_jobs")
+    )
+    if rows:
+        raise Refused(
+            f"the database {where} is not empty: {rows:,} rows",
+            hint="restore into a new one: --data FOLDER or --database URL",
+            code="not_empty",
+        )
 
 
 def _write(store: SqlStore, archive: zipfile.ZipFile) -> Backup:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import pickle
 import zlib
 from functools import cache
@@ -19,6 +20,8 @@ import brimful.market
 from brimful.adapters.stores.past import PastJob
 from brimful.fleet.state import Fleet
 from brimful.market.ledger import Ledger
+
+log = logging.getLogger("brimful")
 
 KEEP = 5_000  # jobs that are over and stay in memory
 TRANSFERS = 5_000
@@ -70,8 +73,12 @@ def load(store: Kept) -> Fold:
     found = store.snapshot(code_id())
     if found is None:
         return Fold()
-    fold: Fold = _Unpickler(io.BytesIO(zlib.decompress(found[1]))).load()
-    assert fold.fleet.seq == found[0], "a snapshot says how far it goes"
+    try:
+        fold: Fold = _Unpickler(io.BytesIO(zlib.decompress(found[1]))).load()
+        assert fold.fleet.seq == found[0], "a snapshot says how far it goes"
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is only a cache
+        log.warning("the snapshot at event %d is damaged (%s); the log is folded anew", found[0], error)
+        return Fold()
     return fold
 
 

@@ -1,0 +1,132 @@
+"""Jobs on their way into the log: those that come together share one transaction."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from brimful.adapters.capabilities import KeepsEnvironments
+from brimful.errors import BrimfulError, WorldFailed
+from brimful.fleet.events import Event, JobSubmitted
+from brimful.fleet.job import Job
+from brimful.fleet.state import Fleet
+
+MAX_TOGETHER = 64  # submissions in one transaction
+
+
+@dataclass(slots=True)
+class _Asked:
+    job: Job
+    name: str = ""
+    is_new: bool = False
+    done: bool = False
+    error: BrimfulError | None = None
+
+
+class _NotKept(Exception):
+    """What comes before the log failed: for certain nothing is in it."""
+
+    def __init__(self, why: BrimfulError) -> None:
+        super().__init__(why.problem)
+        self.why = why
+
+
+class Write(Protocol):
+    def __call__(
+        self, make: Callable[[], Sequence[Event]], *, first: Callable[[], None] = ...
+    ) -> Sequence[Event]: ...
+
+
+class Submissions:
+    """Gives each its number, in the order of the log."""
+
+    def __init__(
+        self,
+        fleet: Callable[[], Fleet],
+        *,
+        write: Write,
+        keepers: Callable[[], Sequence[KeepsEnvironments]],
+        now_s: Callable[[], int],
+    ) -> None:
+        self._fleet, self._write, self._keepers, self._now_s = fleet, write, keepers, now_s
+        self._waiting: deque[_Asked] = deque()
+        self._numbering = threading.Lock()  # one at a time: what is kept for a number is its winner's
+
+    def take(self, job: Job) -> tuple[str, bool]:
+        """The job's name, and whether it is a new one."""
+        asked = _Asked(job)
+        self._waiting.append(asked)
+        with self._numbering:
+            while not asked.done:  # else whoever was before us has taken ours along
+                self._take_those_waiting()
+        if asked.error is not None:
+            raise asked.error
+        return asked.name, asked.is_new
+
+    def _take_those_waiting(self) -> None:
+        """All who have come meanwhile, at once: flushing a transaction to the disk is most of a submit."""
+        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_TOGETHER))]
+        try:
+            self._take_together(batch)
+        except _NotKept as error:
+            if len(batch) == 1:
+                batch[0].error = error.why
+            else:
+                self._take_one_by_one(batch)
+        except BrimfulError as error:
+            # They may be in the log all the same, where the answer to a commit was lost: taken in again,
+            # they would be there twice. Who asked may ask again, under a key.
+            for each in batch:
+                each.error = error
+        except BaseException:
+            for each in batch:
+                each.error = WorldFailed("the server met a bug of its own", code="internal_error")
+            raise
+        finally:
+            for each in batch:
+                each.done = True
+
+    def _take_one_by_one(self, batch: Sequence[_Asked]) -> None:
+        """What is wrong with one is not the others' fault."""
+        for each in batch:
+            try:
+                self._take_together([each])
+            except _NotKept as error:
+                each.error = error.why
+            except BrimfulError as error:
+                each.error = error
+
+    def _take_together(self, batch: Sequence[_Asked]) -> None:
+        keepers = self._keepers()
+
+        def events() -> Sequence[Event]:
+            fleet = self._fleet()
+            made: list[Event] = []
+            keyed: dict[tuple[str, str], str] = {}
+            for each in batch:
+                job, key = each.job, (each.job.submitter, each.job.key)
+                known = fleet.keyed.get(key) or keyed.get(key) if job.key else None
+                each.is_new = known is None
+                each.name = known or f"job-{fleet.submitted + 1 + len(made)}"
+                if known is not None:
+                    continue
+                keyed[key] = each.name
+                env = tuple((name, "") for name, _ in job.env) if keepers else job.env
+                made.append(JobSubmitted(at_s=self._now_s(), job=replace(job, job=each.name, env=env)))
+            return made
+
+        def keep() -> None:
+            try:
+                for engine in keepers:
+                    for each in batch:
+                        if each.is_new and each.job.env:
+                            engine.keep_env(each.name, dict(each.job.env))
+                        elif each.is_new:
+                            engine.forget_env(each.name)  # of one under this number that came to nothing
+            except BrimfulError as error:
+                raise _NotKept(error) from error
+
+        self._write(events, first=keep)
