@@ -4,6 +4,8 @@ from pathlib import Path
 import pytest
 
 from brimful.errors import BadInput
+from brimful.predict.fit import fit
+from brimful.predict.readers.flags import read_flags
 from brimful.predict.readers.read import read
 from brimful.predict.readers.reading import own_lines
 from brimful.predict.readers.words import CHOICES, choose
@@ -192,3 +194,29 @@ def test_the_page_names_every_word_of_ours() -> None:
     for asked, words in CHOICES.items():
         named = set(re.findall(r"[\w-]+", rows[asked]))
         assert {word for word in words if not word.startswith("adamw-")} <= named
+
+
+def test_an_older_pytorch_is_neither_counted_nor_advised_what_it_lacks() -> None:
+    reading = read_flags("gpt2", {"torch": "1.10"})
+
+    training = reading.training
+    assert (training.attention, training.optimizer_kernel, training.torch.release) == ("math", "loop", "1.10")
+    assert not {"attention", "optimizer", "torch"} & {each.name for each in reading.assumed}
+    assert "PyTorch 1.10 has no fused attention: counted so" in reading.warnings
+    answer = fit(reading.model, training, "t4")
+    changes = [fix.change for fix in (*answer.fixes, *answer.faster)]
+    assert not any({"compile", "attention", "optimizer"} & change.keys() for change in changes)
+
+
+def test_a_word_of_the_users_wins_over_what_a_release_has_by_default() -> None:
+    assert (
+        read_flags("gpt2", {"torch": "1.12", "optimizer": "adamw-foreach"}).training.optimizer_kernel
+        == "foreach"
+    )
+
+
+def test_the_release_is_told_from_python_too() -> None:
+    today = read_flags("gpt2", {"batch_size": 8})
+    then = fit(today.model, today.training, "t4", torch="1.12")
+
+    assert then.memory.device_bytes.likely > fit(today.model, today.training, "t4").memory.device_bytes.likely

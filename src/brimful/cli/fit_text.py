@@ -206,7 +206,8 @@ def _changes(answer: Estimate, reading: Reading) -> str:
         largest = "  not even batch_size 1 fits as configured"
     else:
         largest = f"  largest batch_size that fits as configured: {answer.largest_batch:,}"
-    keeping = f", keeping {training.effective_batch:,} sequences a step"
+    whole = training.effective_batch
+    keeping = f", keeping {whole:,} {'sequence' if whole == 1 else 'sequences'} a step"
     if answer.fixes:
         lines = [paint("What to change", "bold") + keeping]
         lines += [line for number, fix in enumerate(answer.fixes, start=1) for line in _fix(number, fix)]

@@ -132,9 +132,9 @@ def savers(training: Training, gpu: Gpu, dialect: Dialect) -> list[Move]:
     """Changes that may save memory, with what they ask of the user."""
     t = training
     moves = []
-    if not t.compiled:
+    if not t.compiled and t.torch.compiles:
         moves.append(Move({"compiled": True}, "fuses the loss and drops its fp32 copies; minutes to warm up"))
-    if t.attention == "math":
+    if t.attention == "math" and t.torch.sdpa:
         moves.append(Move({"attention": "flash"}, "the score matrix is never stored"))
     moves += [*_loss_savers(t, dialect), *_recompute(t), *_shards(t)]
     if t.optimizer in ("adam", "adamw") and not t.in_backward:
@@ -216,9 +216,9 @@ def quickeners(training: Training, gpu: Gpu) -> list[Move]:
     """Changes that may save time, whatever they do to memory."""
     t = training
     moves = []
-    if not t.compiled:
+    if not t.compiled and t.torch.compiles:
         moves.append(Move({"compiled": True}, "fuses the small kernels; minutes to warm up"))
-    if t.attention != "flash":
+    if t.attention != "flash" and t.torch.sdpa:
         moves.append(Move({"attention": "flash"}, "scores stay on the chip"))
     if not t.half:
         half = "bfloat16" if gpu.bf16 else "float16"
@@ -236,7 +236,7 @@ def quickeners(training: Training, gpu: Gpu) -> list[Move]:
         moves.append(Move({"checkpointing": "selective"}, "only the cheap parts are run twice"))
     if t.loss_chunks > 1:
         moves.append(Move({"loss_chunks": 1}, "the logits are made once"))
-    if t.optimizer_kernel != "fused" and t.optimizer in ("adam", "adamw"):
+    if t.optimizer_kernel != "fused" and t.torch.foreach and t.optimizer in ("adam", "adamw"):
         moves.append(Move({"optimizer_kernel": "fused"}, "one kernel for the whole optimizer step"))
     if t.sharding == "zero3":
         moves.append(Move({"sharding": "zero2"}, "weights stay whole: nothing to gather"))

@@ -167,10 +167,11 @@ def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
         else:
             model[_MODEL_FRAC[word]] = _frac(key, value)
     _spread(reading.training, training)
-    warnings += _older(torch, reading.training, training)
+    without = _older(torch, reading.training, training)
+    warnings += without.values()
     warnings += _always(code, reading.training, training)
     _possible(reading.training, training)
-    words = {own_word(key) for key in said}
+    words = {own_word(key) for key in said} | without.keys()
     return replace(
         reading,
         model=_model(reading.model, model),
@@ -198,18 +199,25 @@ def lora_defaults(code: Framework, model_name: str) -> tuple[int, int]:
     return targets or 7, rank or 16
 
 
-def _older(torch: Torch, before: Training, training: dict[str, Any]) -> list[str]:
-    """What a release does not have yet is not counted, unless a word of the user's asks for it."""
+def _older(torch: Torch, before: Training, training: dict[str, Any]) -> dict[str | None, str]:
+    """What a release lacks is not counted unless a word of the user's asks for it: word -> what is told."""
     instead = [
-        (torch.foreach, "optimizer_kernel", ("fused", "foreach"), "loop", "steps parameter by parameter"),
-        (torch.sdpa, "attention", ("flash", "efficient"), "math", "has no fused attention"),
-        (torch.compiles, "compiled", (True,), False, "has no torch.compile"),
+        (
+            torch.foreach,
+            "optimizer",
+            "optimizer_kernel",
+            ("fused", "foreach"),
+            "loop",
+            "steps parameter by parameter",
+        ),
+        (torch.sdpa, "attention", "attention", ("flash", "efficient"), "math", "has no fused attention"),
+        (torch.compiles, "compile", "compiled", (True,), False, "has no torch.compile"),
     ]
-    told = []
-    for has, field, newer, value, why in instead:
+    told: dict[str | None, str] = {}
+    for has, word, field, newer, value, why in instead:
         if not has and field not in training and getattr(before, field) in newer:
             training[field] = value
-            told.append(f"PyTorch {torch.release} {why}: counted so")
+            told[word] = f"PyTorch {torch.release} {why}: counted so"
     return told
 
 
