@@ -63,7 +63,7 @@ def test_a_drained_node_starts_nothing_keeps_what_runs_and_stays_drained_when_it
     fleet = a_fleet(nodes=1).running(a_job("a")).then(NodeDrained(at_s=1, node="node-0", reason="fans"))
     fleet.waiting(a_job("b"))
     assert fleet.plan().starts == []
-    assert "1 of its nodes drained" in fleet.plan().waits["b"]
+    assert "no node that takes work (1 of its nodes drained)" in fleet.plan().waits["b"]
     assert "a.1" in fleet.fleet.open_leases
 
     fleet.then(LeaseEnded(at_s=2, lease="a.1", exit_code=0), NodeLeft(at_s=3, node="node-0"))

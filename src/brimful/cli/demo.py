@@ -124,7 +124,10 @@ def _summary(jobs: list[dict[str, Any]]) -> str:
     preempted = sum(job["preemptions"] for job in jobs)
     cost = sum(job["cost_microusd"] for job in jobs)
     said = ", ".join(f"{n} {phase}" for phase, n in sorted(phases.items()))
-    return f"{counted(len(jobs), 'job')}: {said}; preempted {preempted} times; {show_usd(cost)} in all"
+    left = sum(job["ended_s"] is None for job in jobs)
+    ended = f"\n{left} not yet over: cancelled, as the demo has ended" if left else ""
+    total = f"{counted(preempted, 'preemption')}; {show_usd(cost)} in all"
+    return f"{counted(len(jobs), 'job')}: {said}; {total}{ended}"
 
 
 @contextlib.contextmanager

@@ -53,7 +53,7 @@ def _refusal(config: str, tight: list[tuple[int, str]], notes: list[str]) -> Bri
     if not tight:
         return Refused(
             f"nothing can be predicted for {config}: {'; '.join(notes) or 'the fleet has no GPUs'}",
-            hint="name GPU types with --gpu, or submit without fit",
+            hint="name GPU types that `brimful gpus` lists with --gpu, or submit without fit",
             code="will_not_fit",
         )
     said = "; ".join(words for _, words in sorted(tight))

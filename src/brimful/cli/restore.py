@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer
 from brimful.cli.data import add_database_arguments, open_store
+from brimful.units import counted
 
 if TYPE_CHECKING:
     from brimful.adapters.stores.snapshot import Fold
@@ -43,9 +44,9 @@ def run(args: argparse.Namespace) -> Answer:
     if running:
         lines += [
             "",
-            f"{running} runs of jobs were under way when it was made. Those that this machine knows go on;",
+            f"Under way when it was made: {counted(running, 'run')}. What this machine knows goes on;",
         ]
-        lines += ["of the others the next start says that they are lost, and they start again if they may."]
+        lines += ["of the rest the next start says that it is lost, and it starts again if it may."]
     if left:
         lines += ["", f"Put aside, because this log knows nothing of them: {left}."]
     return Answer({**data, "running": running}, "\n".join(lines))

@@ -11,7 +11,7 @@ from brimful.cli.commands import Answer
 from brimful.cli.jobs import ran, waited
 from brimful.cli.render import paint, table
 from brimful.server.words import all_printable
-from brimful.units import show_seconds, show_usd
+from brimful.units import counted, show_seconds, show_usd
 
 EXAMPLE = "brimful show job-1"
 
@@ -27,10 +27,11 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _text(job: dict[str, Any]) -> str:
     budget = job["budget_microusd"]
+    gpus = f"{counted(job['gpus'], 'GPU')}, {' or '.join(job['gpu_types']) or 'any type'}"
     facts = {
         "what": " ".join(job["command"]),
         "in": job["folder"],
-        "asks for": f"{job['gpus']} GPU(s), {' or '.join(job['gpu_types']) or 'any type'}, {job['priority']}",
+        "asks for": f"{gpus}, {job['priority']}",
         "tenant": job["tenant"],
         "submitted": clock(job["submitted_s"]),
         "waited": waited(job),

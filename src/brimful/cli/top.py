@@ -77,7 +77,9 @@ def screen(data: dict[str, Any], columns: int, lines: int) -> str:
     allocated = "unknown" if rate is None else f"{rate:.0%}"
     spent = f"{show_usd(spend['posted_microusd'])} + {show_usd(spend['accruing_microusd'])} accruing"
     head = f"{paint('brimful', 'bold')}  {full} {held} of {total} GPUs held"
-    out = [f"{head}   allocated {allocated}   spent {spent}", ""]
+    tail = f"allocated {allocated}   spent {spent}"
+    plain = len(f"brimful  {'':{width}} {held} of {total} GPUs held   {tail}")
+    out = [f"{head}   {tail}", ""] if plain <= columns else [head, tail, ""]
     out += [f"{paint('trouble', 'red')}: {fleet['trouble']}", ""] if fleet["trouble"] else []
     out += [f"{paint(f'site {site}', 'yellow')}: {problem}" for site, problem in fleet["problems"].items()]
     out += _nodes(fleet["nodes"], columns, most=max(3, lines // 3))

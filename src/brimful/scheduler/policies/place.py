@@ -156,7 +156,8 @@ def why_not(job: Job, fleet: Fleet, draft: Draft, pools: Sequence[Pool]) -> tupl
     index = {pool: of for pool, of in fleet.capacity.pools.items() if job.may_be_at(pool.site)}
     drained = f" ({len(fleet.drained)} of its nodes drained)" if fleet.drained else ""
     if not any(job.rate(pool.gpu) > 0.0 for pool in index):
-        have = ", ".join(sorted({pool.gpu for pool in index})) or "no nodes at all"
+        none = "no node that takes work" if fleet.drained else "no nodes at all"
+        have = ", ".join(sorted({pool.gpu for pool in index})) or none
         whose = f"the site {' or '.join(job.sites)}" if job.sites else "the fleet"
         return f"wants GPUs of {kind}; {whose} has {have}{drained}", False
     allowed = [pool for pool in index if job.rate(pool.gpu) > 0.0]

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from brimful.cli.demo import _summary
+from brimful.cli.top import screen
+
+
+def look(*, held: bool) -> dict[str, Any]:
+    node = {
+        "node": "local-0",
+        "gpu": "slot",
+        "drained": None,
+        "microusd_per_gpu_hour": 100_000,
+        "gpus": [{"held": held}, {"held": False}],
+    }
+    return {
+        "fleet": {"nodes": [node], "gpus": 2, "allocation_rate": 0.5, "trouble": None, "problems": {}},
+        "spend": {"posted_microusd": 194, "accruing_microusd": 27},
+        "jobs": [],
+    }
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 160])
+def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
+    text = screen(look(held=True), columns, 30)
+    assert max(map(len, text.splitlines())) <= columns
+    assert "1 of 2 GPUs held" in text
+    assert "$0.000194 + $0.000027 accruing" in text
+
+
+def test_a_wide_terminal_keeps_the_head_on_one_line() -> None:
+    first = screen(look(held=False), 160, 30).splitlines()[0]
+    assert "0 of 2 GPUs held   allocated 50%   spent" in first
+
+
+def test_the_demo_says_what_it_cancelled_at_its_end() -> None:
+    over = {"phase": "finished", "preemptions": 1, "cost_microusd": 80_000, "ended_s": 9}
+    going = {**over, "phase": "running", "preemptions": 0, "ended_s": None}
+    assert _summary([over]) == "1 job: 1 finished; 1 preemption; $0.08 in all"
+    assert "1 not yet over" in _summary([over, going]).splitlines()[1]
