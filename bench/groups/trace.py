@@ -21,6 +21,7 @@ from brimful.predict.allocator import FREE, MALLOC
 from brimful.units import GIB
 
 TITLE = "Trace"
+TABLES = ("trace-peers", "trace-fit", "trace-recordings")
 GPT2_S, LLAMA_S, LLAMA_GIB = 4.0, 20.0, 4.0
 GPU = "h100-sxm-80gb"
 SNAPSHOTS = ROOT.parent / "shared" / "data" / "snapshots"
