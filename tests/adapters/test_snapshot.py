@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import io
+import json
 import pickle
 import zlib
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from brimful.adapters.stores import snapshot
+from brimful.adapters.stores.past import PastJob, past_job_row
 from brimful.adapters.stores.snapshot import Fold, advance, dump, load
 from brimful.adapters.stores.sql import SqlStore
 from brimful.fleet.events import Event, JobSubmitted, LeaseEnded, LeaseStarted
+from brimful.server.doctor import examine
 from tests.builders import a_job, a_node, granted, joined
 
 
@@ -145,7 +149,14 @@ def test_a_damaged_snapshot_is_as_good_as_none(tmp_path: Path, body: bytes) -> N
     assert store.append(history, after=0)
     store.keep_snapshot(len(history), snapshot.code_id(), body, left=[])
     assert load(store).fleet.seq == 0
+    assert [each for found in examine(store) for each in found.broken if "is damaged" in each]
     assert store.append(a_life(6), after=len(history))
     assert advance(store, at_least=1) == 4  # which folds the whole log, and mends it
     assert load(store).fleet.jobs == folded(a_history(6)).fleet.jobs
     store.close()
+
+
+def test_what_is_kept_of_a_job_is_all_of_it() -> None:
+    for state in folded(a_history(6)).fleet.jobs.values():
+        row = past_job_row(PastJob(state=state, spent_microusd=1))
+        assert row["body"] == json.dumps(asdict(state))

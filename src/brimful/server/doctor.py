@@ -199,6 +199,9 @@ def _tables(store: SqlStore, history: _History) -> Finding:
     broken: list[str] = []
     fold = snapshot.load(store)
     kept_seq = fold.fleet.seq
+    kept = store.snapshot(snapshot.code_id())
+    if kept is not None and kept[0] > kept_seq:
+        broken.append(f"the snapshot at event {kept[0]:,} is damaged; a start folds the whole log instead")
     fleet = history.fold.fleet
     while fold.fleet.seq < fleet.seq:
         for event in store.since(fold.fleet.seq)[: fleet.seq - fold.fleet.seq]:

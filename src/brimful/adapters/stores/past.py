@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import sqlalchemy as sa
 
 from brimful.fleet.events import job_from_record
+from brimful.fleet.job import Job
 from brimful.fleet.lease import JobState, Lease
+
+_NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (JobState, Job, Lease)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +29,16 @@ def past_job_row(past: PastJob) -> dict[str, Any]:
         "tenant": state.job.tenant,
         "phase": state.phase,
         "spent_microusd": past.spent_microusd,
-        "body": json.dumps(asdict(state)),
+        "body": json.dumps(_plain(state)),
     }
+
+
+def _plain(noun: Any) -> dict[str, Any]:  # noqa: ANN401 - a state, its job or a lease
+    """What `asdict` gives, without its copies."""
+    body = {name: getattr(noun, name) for name in _NAMES[type(noun)]}
+    if isinstance(noun, JobState):
+        body |= {"job": _plain(noun.job), "leases": [_plain(each) for each in noun.leases]}
+    return body
 
 
 def past_job_from(row: sa.Row[Any]) -> PastJob:
