@@ -105,6 +105,10 @@ class Capacity:
     def check(self, name: str, gpus: tuple[int, ...], job: Job) -> None:
         """Assert that these GPUs are there to be taken."""
         slot = self.by_name[name]
+        if job.gpu_milli == WHOLE_GPU:
+            free = slot.free
+            assert all(gpu in free for gpu in gpus), f"a GPU of {gpus} of {name} already has a tenant"
+            return
         for gpu in gpus:
             left = slot.shared.get(gpu, WHOLE_GPU if gpu in slot.free else 0)
             assert left >= job.gpu_milli, f"GPU {gpu} of {name} already has a tenant"
@@ -138,6 +142,8 @@ class Capacity:
         self._spend(slot, job, len(gpus), sign=1)
 
     def _spend(self, slot: Slot, job: Job, gpus: int, *, sign: int) -> None:
+        if slot.cpu_milli is None and slot.memory_mib is None:
+            return
         whole = max(1, job.gpus)
         part = gpus if job.gpus else 1
         if slot.cpu_milli is not None:

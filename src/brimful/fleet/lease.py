@@ -87,10 +87,11 @@ class JobState:
 
     def attained_s(self, now_s: int) -> float:
         """Seconds its whole gang has held GPUs: what least-attained-service compares, per GPU."""
-        leases = self.leases
-        if not leases or leases[-1].ended_s is not None:
-            return self.run_s
-        return self.run_s + leases[-1].billed_s(now_s)
+        if self.leases:
+            last = self.leases[-1]
+            if last.ended_s is None and last.started_s is not None and now_s > last.started_s:
+                return self.run_s + now_s - last.started_s
+        return self.run_s
 
     def remaining_s(self, now_s: int) -> float | None:
         """Predicted useful work left; None where nobody predicted, 0 where the prediction has run out."""

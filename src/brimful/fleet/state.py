@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from brimful.fleet.capacity import Capacity
 from brimful.fleet.events import (
@@ -141,43 +142,14 @@ class Fleet:
 
     def apply(self, event: Event) -> None:
         """Take in the next event of the log."""
-        match event:
-            case LeaseStarted():
-                self._start(event)
-            case LeaseEnded():
-                self._end(event)
-            case LeaseGranted():
-                self._grant(event)
-            case JobSubmitted():
-                self._submit(event)
-            case LeaseEnding():
-                self._ending(event)
-            case NodeJoined():
-                self._join(event)
-            case NodeLeft(node=node):
-                self._leave(node, at_s=event.at_s)
-            case NodeDrained(node=node):
-                self._drain(node, event.reason)
-            case NodeResumed(node=node):
-                self._resume(node)
-            case SiteLost(site=site):
-                self.silent[site] = event
-            case SiteFound(site=site):
-                self.silent.pop(site, None)
-            case _:
-                self._asked(event)
+        _FOLDS[type(event)](self, event)
         self.seq += 1
 
-    def _asked(self, event: CancelRequested | JobHeld | JobReleased | MoveRequested) -> None:
-        match event:
-            case CancelRequested():
-                self._cancel(event)
-            case JobHeld():
-                self._hold(event)
-            case JobReleased():
-                self._release(event)
-            case MoveRequested():
-                self._move(event)
+    def _lose(self, event: SiteLost) -> None:
+        self.silent[event.site] = event
+
+    def _find(self, event: SiteFound) -> None:
+        self.silent.pop(event.site, None)
 
     def gpu_s(self, now_s: int) -> int:
         """GPU-seconds there have been since the first node joined, holes left out."""
@@ -203,11 +175,11 @@ class Fleet:
         self._gpus += gpus
         self._gpus_since_s = max(self._gpus_since_s, at_s)
 
-    def _leave(self, name: str, *, at_s: int) -> None:
-        node = self.nodes.pop(name, None)
+    def _leave(self, event: NodeLeft) -> None:
+        node = self.nodes.pop(event.node, None)
         if node is not None:
-            self._count_gpus(-node.good_gpus, at_s=at_s)
-        self.capacity.leave(name)
+            self._count_gpus(-node.good_gpus, at_s=event.at_s)
+        self.capacity.leave(event.node)
         self.nodes_changed = self.seq + 1
 
     def _join(self, event: NodeJoined) -> None:
@@ -224,14 +196,14 @@ class Fleet:
             held.update(i for name, gpus in lease.parts if name == node.node for i in gpus)
         self.capacity.join(node, held)
 
-    def _drain(self, name: str, reason: str) -> None:
-        self.drained[name] = reason
-        self.capacity.leave(name)
+    def _drain(self, event: NodeDrained) -> None:
+        self.drained[event.node] = event.reason
+        self.capacity.leave(event.node)
         self.nodes_changed = self.seq + 1
 
-    def _resume(self, name: str) -> None:
-        if self.drained.pop(name, None) is not None and name in self.nodes:
-            self._offer(self.nodes[name])
+    def _resume(self, event: NodeResumed) -> None:
+        if self.drained.pop(event.node, None) is not None and event.node in self.nodes:
+            self._offer(self.nodes[event.node])
         self.nodes_changed = self.seq + 1
 
     def _submit(self, event: JobSubmitted) -> None:
@@ -313,14 +285,16 @@ class Fleet:
         state, node = self.jobs[event.job], self.nodes[event.node]
         job = state.job
         assert state.phase == "waiting", f"{event.job} is {state.phase} and cannot be given GPUs"
-        held = len(event.gpus) + sum(len(gpus) for _, gpus in event.rest)
-        assert held == job.gpus, "a gang is placed whole"
         parts = ((event.node, event.gpus), *event.rest)
+        held = len(event.gpus)
+        if event.rest:
+            held = sum(len(gpus) for _, gpus in parts)
+        assert held == job.gpus, "a gang is placed whole"
         for name, gpus in parts:  # all checked before any is taken
             self.capacity.check(name, gpus, job)
         for name, gpus in parts:
             self.capacity.take(name, gpus, job)
-        ran = any(lease.started_s is not None for lease in state.leases)
+        ran = bool(state.leases) and any(lease.started_s is not None for lease in state.leases)
         lease = Lease(
             lease=event.lease,
             job=event.job,
@@ -340,7 +314,7 @@ class Fleet:
         self.leases[event.lease] = self.open_leases[event.lease] = lease
         self.unsettled[event.lease] = lease
         self.leases_at.setdefault(node.site, {})[event.lease] = lease
-        for name, _ in lease.parts:
+        for name, _ in parts:
             self.leases_on.setdefault(name, {})[event.lease] = lease
         state.leases.append(lease)
         state.phase = "starting"
@@ -350,9 +324,10 @@ class Fleet:
         lease = self.open_leases[event.lease]
         state = self.jobs[lease.job]
         lease.started_s = event.at_s
-        due_s = _limit_s(state, lease)
-        if due_s is not None:
-            insort(self._limits, (due_s, lease.lease))
+        if state.job.budget_microusd is not None or state.job.max_run_s is not None:
+            due_s = _limit_s(state, lease)
+            if due_s is not None:
+                insort(self._limits, (due_s, lease.lease))
         if lease.phase == "granted":
             lease.phase = state.phase = "running"
             del self.unsettled[lease.lease]
@@ -388,8 +363,9 @@ class Fleet:
         lease.reason = lease.reason or event.reason
         lease.kept_work_s = event.kept_work_s or 0.0
         state.kept_work_s += lease.kept_work_s
-        state.run_s += lease.billed_s(event.at_s)
-        self._ended_gpu_s += lease.size * lease.billed_s(event.at_s)
+        ran_s = lease.billed_s(event.at_s)
+        state.run_s += ran_s
+        self._ended_gpu_s += lease.size * ran_s
         if not stopped and event.exit_code != 0:
             state.failures += 1
             state.avoid_site = lease.site
@@ -434,6 +410,26 @@ class Fleet:
             at = bisect_left(self._limits, (due_s, lease.lease))
             if at < len(self._limits) and self._limits[at] == (due_s, lease.lease):
                 del self._limits[at]
+
+
+# A table and not a chain of questions: this is asked of every event there is.
+_FOLDS: dict[type[Event], Callable[[Fleet, Any], None]] = {
+    LeaseStarted: Fleet._start,
+    LeaseEnded: Fleet._end,
+    LeaseGranted: Fleet._grant,
+    LeaseEnding: Fleet._ending,
+    JobSubmitted: Fleet._submit,
+    CancelRequested: Fleet._cancel,
+    JobHeld: Fleet._hold,
+    JobReleased: Fleet._release,
+    MoveRequested: Fleet._move,
+    NodeJoined: Fleet._join,
+    NodeLeft: Fleet._leave,
+    NodeDrained: Fleet._drain,
+    NodeResumed: Fleet._resume,
+    SiteLost: Fleet._lose,
+    SiteFound: Fleet._find,
+}
 
 
 def shape_of(job: Job) -> Hashable:

@@ -25,6 +25,7 @@ class Usage:
         return self.faded_gpu_s * fade + self.held * (1.0 - fade) / _RATE
 
     def change(self, gpus: int, *, now_s: int) -> None:
-        self.faded_gpu_s = self.at(now_s)
+        if now_s > self.as_of_s:
+            self.faded_gpu_s = self.at(now_s)
+            self.as_of_s = now_s
         self.held += gpus
-        self.as_of_s = max(self.as_of_s, now_s)

@@ -13,7 +13,7 @@ from brimful.scheduler.plan import Plan, Reasons, Start, Stop
 from brimful.scheduler.policies.assign import assign, is_mixed
 from brimful.scheduler.policies.backfill import Reservation, from_s, reserve
 from brimful.scheduler.policies.offpeak import defer
-from brimful.scheduler.policies.order import running_in_order, waiting_in_order
+from brimful.scheduler.policies.order import waiting_in_order
 from brimful.scheduler.policies.place import ONE_NODE, place, why_not
 from brimful.scheduler.policies.preempt import Cell, Search
 from brimful.scheduler.policies.quota import over_quota
@@ -38,7 +38,6 @@ class _Turn:
     held: dict[str, int]
     starts: list[Start] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
-    taken: set[tuple[int, int]] = field(default_factory=set)  # (node, GPU) of the starts so far
     reservations: list[Reservation] = field(default_factory=list)
     cells: dict[str, Cell] = field(default_factory=dict)
     targets: dict[str, Pool | None] | None = None  # at a review of a mixed fleet: each job's pool
@@ -63,14 +62,13 @@ def decide(
     Nothing starts at a site that cannot be reached.
     """
     draft = Draft(fleet.capacity, closed=unreachable)
-    running = running_in_order(fleet, rules) if rules.preempt != "none" and fleet.waiting else {}
     turn = _Turn(
         fleet=fleet,
         rules=rules,
         prices=prices,
         now_s=now_s,
         draft=draft,
-        search=Search(fleet, draft, rules, running, now_s=now_s),
+        search=Search(fleet, draft, rules, now_s=now_s),
         held={name: usage.held for name, usage in fleet.usage.items()} if rules.quotas else {},
         stops=[Stop(lease=lease, reason=why) for lease, why in stops(fleet, now_s=now_s)],
     )
@@ -78,7 +76,8 @@ def decide(
     if is_mixed(fleet, rules):
         _review_types(turn)
     if turn.targets is None:
-        _walk(turn)
+        if len(fleet.waiting):
+            _walk(turn)
     else:
         _place_settled(turn, turn.targets)
     return Plan(
@@ -92,22 +91,23 @@ def decide(
 def _walk(turn: _Turn) -> None:
     """Try the waiting jobs in order, one of each shape until that shape finds no place."""
     heads = waiting_in_order(turn.fleet, turn.rules, now_s=turn.now_s)
+    free = turn.draft.most_free()
     while (state := heads.peek()) is not None:
-        free = turn.draft.most_free()
         if _is_hopeless(turn, state, free):
             heads.skip_group()
             continue
-        pools = _open_pools(turn, state.job)
+        job = state.job
+        pools = _open_pools(turn, job)
         if turn.closed and not pools:
             heads.skip_group()
             continue
-        held_back = _not_now(turn, state) is not None
-        whole = state.job.gpu_milli == WHOLE_GPU
-        crowded = whole and free < state.job.gpus and not turn.reservations
+        held_back = _may_be_held(turn, job) and _not_now(turn, state) is not None
+        crowded = job.gpu_milli == WHOLE_GPU and free < job.gpus and not turn.reservations
         elsewhere = _elsewhere(turn, state, pools) if state.avoid_site else pools
         parts = None if held_back or crowded else _find(turn, state, elsewhere)
         if parts is not None:
             _start(turn, state, parts)
+            free = turn.draft.most_free()
             heads.next()
             continue
         if len(elsewhere) < len(pools):  # others of its shape may go where it may not, and none waits for it
@@ -118,6 +118,7 @@ def _walk(turn: _Turn) -> None:
             cell = turn.search.cell_for(state, pools)
             if cell is not None:
                 _clear(turn, state, cell)
+                free = turn.draft.most_free()
                 heads.next()
                 continue
             if not held_back:
@@ -127,7 +128,9 @@ def _walk(turn: _Turn) -> None:
                     turn.closed.update(pools)  # nobody passes it where it waits; elsewhere life goes on
                     if len(turn.closed) == len(turn.fleet.capacity.pools):
                         return
-                _keep_a_cell(turn, state, pools)
+                if free and _may_keep(turn, job):
+                    _keep_a_cell(turn, state, pools)
+                    free = turn.draft.most_free()
         heads.skip_group()
 
 
@@ -242,10 +245,16 @@ def _in_reserved(turn: _Turn, state: JobState, pools: list[Pool]) -> Parts | Non
     left = state.remaining_s(turn.now_s)
     if left is None or not turn.reservations or state.job.gpu_milli < WHOLE_GPU:
         return None
+    taken = {
+        (node, gpu)
+        for start in turn.starts
+        for node, gpus in ((start.node, start.gpus), *start.rest)
+        for gpu in gpus
+    }
     for reservation in turn.reservations:
         for index in reservation.nodes:
             slot = turn.fleet.capacity.slots[index]
-            free = [gpu for gpu in slot.free if (index, gpu) not in turn.taken]
+            free = [gpu for gpu in slot.free if (slot.node.node, gpu) not in taken]
             speed = state.job.rate(slot.node.gpu)
             if slot.pool not in pools or len(free) < state.job.gpus or not free:
                 continue
@@ -253,6 +262,11 @@ def _in_reserved(turn: _Turn, state: JobState, pools: list[Pool]) -> Parts | Non
             if ends_s <= from_s(reservation, turn.fleet, now_s=turn.now_s):
                 return ((slot.node.node, tuple(free[: state.job.gpus])),)
     return None
+
+
+def _may_be_held(turn: _Turn, job: Job) -> bool:
+    """Whether `_not_now` has anything to look at: it mostly has not."""
+    return job.budget_microusd is not None or job.deferrable or bool(turn.rules.quotas)
 
 
 def _not_now(turn: _Turn, state: JobState) -> str | None:
@@ -285,8 +299,6 @@ def _can_help(turn: _Turn, state: JobState, pools: list[Pool]) -> bool:
 def _start(turn: _Turn, state: JobState, parts: Parts) -> None:
     job = state.job
     turn.draft.take(parts, job)
-    slots = turn.fleet.capacity.by_name
-    turn.taken.update((slots[name].index, gpu) for name, gpus in parts for gpu in gpus)
     node, gpus = parts[0]
     if turn.rules.quotas:
         turn.held[job.queue or job.tenant] = turn.held.get(job.queue or job.tenant, 0) + job.gpus
@@ -319,8 +331,6 @@ def _may_keep(turn: _Turn, job: Job) -> bool:
 
 
 def _keep_a_cell(turn: _Turn, state: JobState, pools: list[Pool]) -> None:
-    if not _may_keep(turn, state.job) or not turn.draft.most_free():
-        return
     kept = reserve(state, turn.draft, pools)
     if kept is not None:
         turn.reservations.append(kept)

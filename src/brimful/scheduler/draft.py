@@ -37,7 +37,9 @@ class Draft:
         """Whole GPUs left in the pool that has most."""
         taken, most = self._taken, 0
         for pool, index in self.capacity.pools.items():
-            most = max(most, index.free - taken.get(pool, 0))
+            free = index.free - taken[pool] if pool in taken else index.free
+            if free > most:
+                most = free
         return most
 
     def free_on(self, index: int) -> list[int]:
@@ -64,8 +66,12 @@ class Draft:
         if index.free - self._taken.get(pool, 0) < least:
             return None
         moved = self._moved.get(pool, NONE_MOVED)
-        for count in range(least, len(index.buckets)):
-            if index.buckets[count] or count in moved:
+        buckets = index.buckets
+        for count in range(least, len(buckets)):
+            if fits is None and not moved:  # nothing touched yet: most decisions start one job
+                if buckets[count]:
+                    return buckets[count][0]
+            elif buckets[count] or count in moved:
                 found = next(self._at(index, count, fits), None)
                 if found is not None:
                     return found

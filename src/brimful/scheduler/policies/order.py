@@ -83,8 +83,13 @@ def aged_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
 
     All its waiting counts, also before it was last stopped: whoever has waited is not sent back at once.
     """
-    waited_s = max(0, now_s - state.submitted_s - state.attained_s(now_s))
-    return expected_left_s(state, rules, now_s=now_s) - rules.ageing * waited_s
+    had_s = state.attained_s(now_s)
+    if rules.known and state.job.predicted_work_s is not None:
+        left_s = expected_left_s(state, rules, now_s=now_s)
+    else:
+        left_s = had_s if had_s > rules.fresh_s else rules.fresh_s  # as there, without asking twice
+    waited_s = now_s - state.submitted_s - had_s
+    return left_s - rules.ageing * waited_s if waited_s > 0 else left_s
 
 
 def aged_work_s(state: JobState, rules: Rules, *, now_s: int) -> float:

@@ -6,7 +6,7 @@ is chosen first (a node, or the nodes of a rack or pool), then everybody in it w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -16,7 +16,7 @@ from brimful.fleet.node import Pool
 from brimful.fleet.ranked import Entry
 from brimful.fleet.state import Fleet
 from brimful.scheduler.draft import Draft
-from brimful.scheduler.policies.order import aged_left_s, weight
+from brimful.scheduler.policies.order import aged_left_s, running_in_order, weight
 from brimful.scheduler.policies.place import ONE_NODE
 from brimful.scheduler.rules import Rules
 
@@ -61,12 +61,10 @@ class Search:
         fleet: Fleet,
         draft: Draft,
         rules: Rules,
-        running: Mapping[tuple[int, int, bool], list[Entry]],
         *,
         now_s: int,
     ) -> None:
         self.fleet, self.draft, self.rules, self.now_s = fleet, draft, rules, now_s
-        self.running = running
         self.spoken_for: set[str] = set()
         self.held: set[int] = set()
         self.by_class_only = rules.preempt != "index"
@@ -125,6 +123,7 @@ class Search:
         """The first of each group that may stop at all; where the first may not, none of its group may."""
         if self._firsts is None:
             rules, now_s = self.rules, self.now_s
+            running = running_in_order(self.fleet, rules) if rules.preempt != "none" else {}
             self._firsts = [
                 (
                     rank,
@@ -132,14 +131,10 @@ class Search:
                     left * weight(gpus, rules),
                     entries,
                 )
-                for (rank, gpus, _), entries in self.running.items()
+                for (rank, gpus, _), entries in running.items()
             ]
-        least, left_s, work_s = bar
-        further, left_s, work_s = (
-            not self.by_class_only,
-            left_s * self.rules.margin,
-            work_s * self.rules.margin,
-        )
+        least, further, margin = bar[0], not self.by_class_only, self.rules.margin
+        left_s, work_s = bar[1] * margin, bar[2] * margin
         found: list[JobState] = []
         for rank, left, work, entries in self._firsts:
             if rank > least or (further and rank == least and left > left_s and work > work_s):
@@ -158,8 +153,10 @@ class Search:
         """For a single GPU any single GPU is a cell: that of the job with the least to lose."""
         best: tuple[int, float, str, Lease] | None = None  # the lowest class, then the least lost
         for state in likely:
+            if state.job.gpus != 1:
+                continue
             lease = state.open_lease
-            if lease is None or state.job.gpus != 1 or not self._may_stop(lease, bar):
+            if lease is None or not self._may_stop(lease, bar):
                 continue
             slot = self.draft.capacity.by_name.get(lease.node)
             if slot is None or slot.pool not in pools:
@@ -207,8 +204,11 @@ class Search:
         """(class, expected time, expected work, what a stop loses); class -1: nobody may stop it."""
         if lease.phase != "running":
             return NEVER
-        state, ran_s = self.fleet.jobs[lease.job], lease.billed_s(self.now_s) - lease.setup_s
-        if ran_s < self.rules.min_run_s or ran_s < state.job.min_run_s:
+        ran_s = lease.billed_s(self.now_s) - lease.setup_s
+        if ran_s < self.rules.min_run_s:
+            return NEVER
+        state = self.fleet.jobs[lease.job]
+        if ran_s < state.job.min_run_s:
             return NEVER
         rank = PRIORITIES[state.job.priority]
         left = aged_left_s(state, self.rules, now_s=self.now_s)
