@@ -60,10 +60,13 @@ class Capacity:
         self.pools: dict[Pool, PoolIndex] = {}
         self.racks: dict[tuple[Pool, str], list[int]] = {}
         self.is_mixed = False  # whether there are GPUs of several types
+        # Shape -> the pools that can run it and its rate there; worked out anew when a node comes or goes.
+        self.able: dict[int, list[tuple[Pool, float]]] = {}
         self._indices: dict[str, int] = {}  # a node that comes back gets its old place
 
     def join(self, node: Node, held: Iterable[int]) -> None:
         self.leave(node.node)
+        self.able.clear()
         index = self._indices.setdefault(node.node, len(self._indices))
         taken = {*held, *node.holes}
         slot = Slot(
@@ -87,6 +90,7 @@ class Capacity:
         slot = self.by_name.pop(name, None)
         if slot is None:
             return
+        self.able.clear()
         del self.slots[slot.index]
         pool = self.pools[slot.pool]
         pool.drop(slot)

@@ -38,6 +38,7 @@ from brimful.fleet.events import (
 )
 from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.lease import JobState, Lease
+from brimful.fleet.memory import too_small
 from brimful.fleet.node import Node, Pool
 from brimful.fleet.ranked import Ranked
 from brimful.fleet.usage import Usage
@@ -125,6 +126,20 @@ class Fleet:
     def job_of_shape(self, shape: int) -> Job:
         """A job of this shape: what holds for where it may go holds for all of them."""
         return self._of_shape[shape]
+
+    def able_pools(self, shape: int) -> list[tuple[Pool, float]]:
+        """Pools that can run a job of this shape, and how fast; price and reach are not looked at."""
+        found = self.capacity.able.get(shape)
+        if found is None:
+            job = self._of_shape[shape]
+            found = self.capacity.able[shape] = [
+                (pool, rate)
+                for pool in self.capacity.pools
+                if job.may_be_at(pool.site)
+                and (rate := job.rate(pool.gpu)) > 0.0
+                and too_small(job, pool.gpu) is None
+            ]
+        return found
 
     def limits_due(self, now_s: int) -> Iterator[Lease]:
         """Leases whose job has used up its budget or its longest run by now."""
@@ -441,6 +456,7 @@ def shape_of(job: Job) -> Hashable:
         job.gpu_types,
         job.sites,
         job.rates,
+        job.peak_bytes,
         job.cpu_milli,
         job.memory_mib,
         job.limit_microusd_per_gpu_hour,

@@ -97,7 +97,7 @@ def _walk(turn: _Turn) -> None:
             heads.skip_group()
             continue
         job = state.job
-        pools = _open_pools(turn, job)
+        pools = _open_pools(turn, state.shape)
         if turn.closed and not pools:
             heads.skip_group()
             continue
@@ -134,8 +134,8 @@ def _walk(turn: _Turn) -> None:
         heads.skip_group()
 
 
-def _open_pools(turn: _Turn, job: Job) -> list[Pool]:
-    pools = allowed_pools(job, turn.draft, turn.prices)
+def _open_pools(turn: _Turn, shape: int) -> list[Pool]:
+    pools = allowed_pools(turn.fleet, shape, turn.draft, turn.prices)
     return [pool for pool in pools if pool not in turn.closed] if turn.closed else pools
 
 
@@ -176,7 +176,7 @@ def _place_settled(turn: _Turn, targets: Mapping[str, Pool | None]) -> None:
         if pool is None or _not_now(turn, state):
             continue
         if state.avoid_site and pool not in _elsewhere(
-            turn, state, allowed_pools(state.job, turn.draft, turn.prices)
+            turn, state, allowed_pools(turn.fleet, state.shape, turn.draft, turn.prices)
         ):
             turn.avoided_until_s.append(state.avoid_until_s)
             continue
@@ -216,7 +216,7 @@ class _Pools(dict[int, list[Pool]]):
 
     def __missing__(self, shape: int) -> list[Pool]:
         turn = self._turn
-        pools = allowed_pools(turn.fleet.job_of_shape(shape), turn.draft, turn.prices)
+        pools = allowed_pools(turn.fleet, shape, turn.draft, turn.prices)
         self[shape] = pools
         return pools
 
@@ -373,7 +373,7 @@ def _reasons(turn: _Turn, unreachable: Collection[str]) -> Reasons:
 
 def _worded(turn: _Turn, state: JobState, draft: Draft) -> str:
     """Why this job waits, with numbers."""
-    pools = allowed_pools(state.job, draft, turn.prices)
+    pools = allowed_pools(turn.fleet, state.shape, draft, turn.prices)
     reason, can_help = why_not(state.job, turn.fleet, draft, pools)
     if not can_help:
         return reason

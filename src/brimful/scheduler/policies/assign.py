@@ -85,9 +85,10 @@ def _want(state: JobState, pools: Sequence[Pool], fleet: Fleet, rules: Rules, *,
     if rules.types == "rotate":
         return _Want(state, PRIORITIES[job.priority], _in_turn(state, pools, fleet, rules, now_s=now_s))
     left = max(1.0, aged_work_s(state, rules, now_s=now_s))
-    return _Want(
-        state, PRIORITIES[job.priority], {pool: job.rate(pool.gpu) * job.gpus / left for pool in pools}
-    )
+    worth = {pool: rate * job.gpus / left for pool, rate in fleet.able_pools(state.shape)}
+    if len(worth) > len(pools):
+        worth = {pool: worth[pool] for pool in pools}
+    return _Want(state, PRIORITIES[job.priority], worth)
 
 
 def _in_turn(
@@ -112,14 +113,14 @@ def _in_turn(
 
 
 def _greedy(wants: list[_Want], room: dict[Pool, int]) -> None:
-    pairs = sorted(
-        (
-            (want.rank, -worth / max(1, want.state.job.gpus), want.state.serial, pool, want)
-            for want in wants
-            for pool, worth in want.worth.items()
-        ),
-        key=lambda pair: pair[:4],
-    )
+    pairs = [
+        # A job's serial and a pool stand in one pair only, so that wants are never compared.
+        (want.rank, -worth / gpus, want.state.serial, pool, want)
+        for want in wants
+        if (gpus := max(1, want.state.job.gpus))
+        for pool, worth in want.worth.items()
+    ]
+    pairs.sort()
     for _, _, _, pool, want in pairs:
         if want.at is None and room[pool] >= want.state.job.gpus:
             want.at = pool

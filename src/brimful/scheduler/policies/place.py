@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from brimful.fleet.capacity import Slot
 from brimful.fleet.events import Parts
 from brimful.fleet.job import WHOLE_GPU, Job
+from brimful.fleet.memory import too_small
 from brimful.fleet.node import Pool
 from brimful.fleet.state import Fleet
 from brimful.scheduler.draft import Draft, Fits
+from brimful.units import show_bytes
 
 ONE_NODE = ("nvlink", "node")
 
@@ -161,6 +163,10 @@ def why_not(job: Job, fleet: Fleet, draft: Draft, pools: Sequence[Pool]) -> tupl
         whose = f"the site {' or '.join(job.sites)}" if job.sites else "the fleet"
         return f"wants GPUs of {kind}; {whose} has {have}{drained}", False
     allowed = [pool for pool in index if job.rate(pool.gpu) > 0.0]
+    small = {pool.gpu: short for pool in allowed if (short := too_small(job, pool.gpu)) is not None}
+    if all(pool.gpu in small for pool in allowed):
+        return _too_small(job, small), False
+    allowed = [pool for pool in allowed if pool.gpu not in small]
     where = "on one node" if job.within in ONE_NODE else f"within one {job.within}"
     if job.within in ONE_NODE:
         largest = max(index[pool].largest for pool in allowed)
@@ -178,6 +184,15 @@ def why_not(job: Job, fleet: Fleet, draft: Draft, pools: Sequence[Pool]) -> tupl
     most = max((len(draft.free_on(i)) for pool in pools for i in _first(draft, pool)), default=0)
     place_word = where if job.within in ONE_NODE else "in one pool" if job.within == "any" else where
     return f"wants {_gpus(job.gpus)} {place_word}; {most} free on the best node ({total} in all)", True
+
+
+def _too_small(job: Job, small: Mapping[str, tuple[int, int]]) -> str:
+    share = f"its share of {job.gpu_milli / 10:g} % of a GPU" if job.gpu_milli < WHOLE_GPU else "a GPU"
+    told = (
+        f"{show_bytes(needs)} on {gpu}, of which {share} has {show_bytes(has)}"
+        for gpu, (needs, has) in sorted(small.items())
+    )
+    return f"does not fit in memory: needs {'; '.join(told)}"
 
 
 def _first(draft: Draft, pool: Pool) -> list[int]:

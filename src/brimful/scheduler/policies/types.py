@@ -16,16 +16,13 @@ from brimful.scheduler.policies.place import leftover, place
 from brimful.scheduler.rules import Rules
 
 
-def allowed_pools(job: Job, draft: Draft, prices: Mapping[Pool, int]) -> list[Pool]:
-    """Pools where the job can run, at a price it accepts, at a site that can be reached."""
-    limit = job.limit_microusd_per_gpu_hour
+def allowed_pools(fleet: Fleet, shape: int, draft: Draft, prices: Mapping[Pool, int]) -> list[Pool]:
+    """Pools where jobs of this shape can run, at a price they accept, at a site that can be reached."""
+    limit, closed = fleet.job_of_shape(shape).limit_microusd_per_gpu_hour, draft.closed
     return [
         pool
-        for pool in draft.capacity.pools
-        if pool.site not in draft.closed
-        and job.may_be_at(pool.site)
-        and job.rate(pool.gpu) > 0.0
-        and (limit is None or prices[pool] <= limit)
+        for pool, _ in fleet.able_pools(shape)
+        if (not closed or pool.site not in closed) and (limit is None or prices[pool] <= limit)
     ]
 
 

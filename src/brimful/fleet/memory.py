@@ -1,0 +1,34 @@
+"""Whether a job's predicted memory fits on a GPU type: what cannot fit is not started there."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from brimful.errors import BrimfulError
+from brimful.fleet.job import WHOLE_GPU, Job
+
+
+@cache
+def usable_bytes(gpu: str) -> int | None:
+    """What a framework sees of a card of this type; None where the catalogue does not know the type."""
+    from brimful.specs.gpu import find_gpu  # noqa: PLC0415 - only a job with a prediction asks
+
+    try:
+        return find_gpu(gpu).memory_bytes
+    except BrimfulError:
+        return None
+
+
+def too_small(job: Job, gpu: str) -> tuple[int, int] | None:
+    """(bytes it needs, bytes it would have) where these are too few; None where it fits or nobody knows.
+
+    A share of a GPU comes with that share of its memory. So the jobs on one card never need more than it has.
+    """
+    needs = next((size for name, size in job.peak_bytes if name == gpu), None)
+    if needs is None:
+        return None
+    whole = usable_bytes(gpu)
+    if whole is None:
+        return None
+    has = whole * job.gpu_milli // WHOLE_GPU
+    return (needs, has) if needs > has else None
