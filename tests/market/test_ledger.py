@@ -68,12 +68,23 @@ def test_cancelling_gives_the_hold_back_once() -> None:
 @given(
     rate=st.integers(0, 10**9),
     gpus=st.integers(1, 64),
+    milli=st.integers(1, 1000),
     pieces=st.lists(st.integers(0, 10**6), min_size=1, max_size=20),
 )
-def test_rounding_keeps_every_remainder(rate: int, gpus: int, pieces: list[int]) -> None:
-    parts = [lease_microusd(microusd_per_gpu_hour=rate, gpus=gpus, seconds=s) for s in pieces]
-    exact = rate * gpus * sum(pieces)
-    assert sum(cost for cost, _ in parts) * 3600 + sum(rest for _, rest in parts) == exact
+def test_rounding_keeps_every_remainder(rate: int, gpus: int, milli: int, pieces: list[int]) -> None:
+    parts = [
+        lease_microusd(microusd_per_gpu_hour=rate, gpus=gpus, gpu_milli=milli, seconds=s) for s in pieces
+    ]
+    exact = rate * gpus * milli * sum(pieces)
+    assert sum(cost for cost, _ in parts) * 3_600_000 + sum(rest for _, rest in parts) == exact
+
+
+def test_a_share_of_a_gpu_pays_that_share_and_its_budget_lasts_as_much_longer() -> None:
+    half = a_job("half", gpu_milli=500, budget_microusd=USD)
+    world = a_fleet().waiting(half).then(granted("half", gpus=(0,)), LeaseStarted(at_s=0, lease="half.1"))
+    assert world.fleet.next_limit_s(0) == 3600  # half of 2 USD an hour
+    world.then(LeaseEnded(at_s=1800, lease="half.1", exit_code=0))
+    assert ledger_of(world).spent_microusd == {"half": USD // 2}
 
 
 @given(seconds=st.integers(0, 10**6), budget=st.none() | st.integers(1, 10**9), started=st.booleans())

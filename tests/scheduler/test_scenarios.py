@@ -260,3 +260,79 @@ def test_who_has_waited_long_is_not_sent_back_at_once() -> None:
 
     assert stopped(after(100_000, lucky)) == ["lucky"]
     assert after(0, patient).stops == []
+
+
+def test_a_job_that_must_start_now_to_be_in_time_goes_first_and_pushes_others_aside() -> None:
+    """An hour of work due in 75 minutes: a quarter more than the work is just left."""
+    due = a_job("due", predicted_work_s=3600.0, deadline_s=4500 + 1000)
+    short = a_job("short", predicted_work_s=1800.0)
+    long = a_job("long", predicted_work_s=20_000.0, checkpoint_interval_s=0)
+    world = a_fleet(gpus_per_node=1).running(long).waiting(short, due, at_s=990)
+    brim = POLICIES["brim"]
+
+    plan = world.plan(rules=brim, now_s=1000)
+
+    assert [stop.reason for stop in plan.stops] == ["preempted by due"]
+    off = world.plan(rules=replace(brim, deadlines=False), now_s=1000)
+    assert [stop.reason for stop in off.stops] == ["preempted by short"]
+
+
+def test_a_job_that_must_go_on_to_be_in_time_is_not_the_victim() -> None:
+    due = a_job("due", predicted_work_s=20_000.0, deadline_s=25_100, checkpoint_interval_s=0)
+    other = a_job("other", predicted_work_s=20_000.0, checkpoint_interval_s=3600)  # a stop loses its work
+    world = (
+        a_fleet(gpus_per_node=2).running(due, other).waiting(a_job("new", predicted_work_s=60.0), at_s=3000)
+    )
+    brim = POLICIES["brim"]
+
+    assert stopped(world.plan(rules=brim, now_s=3000)) == ["other"]
+    assert stopped(world.plan(rules=replace(brim, deadlines=False), now_s=3000)) == ["due"]
+
+
+def test_a_job_that_is_late_already_sends_nobody_away() -> None:
+    late = a_job("late", predicted_work_s=3600.0, deadline_s=2000)
+    running = a_job("running", predicted_work_s=6000.0, checkpoint_interval_s=0)
+    world = a_fleet(gpus_per_node=1).running(running).waiting(late, at_s=990)
+    assert world.plan(rules=POLICIES["brim"], now_s=1000).stops == []
+
+
+def test_deadlines_are_kept_that_shortest_first_would_miss() -> None:
+    """Short jobs without end, and one longer job that has to be done within six hours."""
+    due = Arrival(at_s=0, job=a_job("due", deadline_s=6 * 3600, checkpoint_interval_s=0), work_s=7200)
+    stream = [
+        Arrival(at_s=600 * i, job=a_job(f"s{i}", checkpoint_interval_s=0), work_s=590) for i in range(80)
+    ]
+    arrivals = [
+        replace(each, job=replace(each.job, predicted_work_s=float(each.work_s))) for each in [due, *stream]
+    ]
+    brim = POLICIES["brim"]
+    ended = {
+        on: rehearse(arrivals, [a_node(gpus=1)], replace(brim, deadlines=on)).fleet.jobs["due"].ended_s
+        for on in (True, False)
+    }
+    assert (ended[True] or 0) <= 6 * 3600 < (ended[False] or 0)
+
+
+def test_a_type_without_the_memory_is_refused_with_the_numbers() -> None:
+    gib = 1 << 30
+    small, large = a_node("small", gpu="a100-sxm-40gb", gpus=2), a_node("large", gpu="a100-sxm-80gb", gpus=1)
+    peak = (("a100-sxm-40gb", 60 * gib), ("a100-sxm-80gb", 60 * gib))
+    world = AFleet([small, large]).waiting(a_job("big", peak_bytes=peak), a_job("other", peak_bytes=peak))
+
+    plan = world.plan(rules=POLICIES["brim"])
+
+    assert [(start.job, start.node) for start in plan.starts] == [("big", "large")]
+    assert plan.waits["other"] == "wants 1 GPU on one node; 0 free on the best node (0 in all)"
+    alone = AFleet([small]).waiting(a_job("big", peak_bytes=peak)).plan(rules=POLICIES["brim"])
+    assert alone.starts == []
+    assert alone.waits["big"].startswith("does not fit in memory: needs 60.00 GiB on a100-sxm-40gb, of which")
+
+
+def test_a_share_of_a_gpu_has_that_share_of_its_memory() -> None:
+    gib = 1 << 30
+    fits = a_job("fits", gpu_milli=500, peak_bytes=(("a100-sxm-80gb", 30 * gib),))
+    more = a_job("more", gpu_milli=250, peak_bytes=(("a100-sxm-80gb", 30 * gib),))
+    plan = AFleet([a_node(gpu="a100-sxm-80gb", gpus=1)]).waiting(fits, more).plan(rules=POLICIES["brim"])
+
+    assert [start.job for start in plan.starts] == ["fits"]
+    assert "its share of 25 % of a GPU has" in plan.waits["more"]

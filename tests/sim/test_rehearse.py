@@ -121,3 +121,12 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "none.csv", tmp_path, binary):
         with pytest.raises(BadInput):
             read_trace(path)
+
+
+def test_predicted_memory_of_the_own_format_goes_with_its_types() -> None:
+    head = "job,submit_s,run_s,gpus,gpu,peak_mib"
+    one, each = parse([head, "a,0,1,1,t4|l4,1024", "b,0,1,1,t4|l4,1|2"])
+    assert one.job.peak_bytes == (("t4", 1 << 30), ("l4", 1 << 30))
+    assert each.job.peak_bytes == (("t4", 1 << 20), ("l4", 2 << 20))
+    with pytest.raises(BadInput, match="2 numbers for 1 GPU types"):
+        parse([head, "a,0,1,1,t4,1|2"])

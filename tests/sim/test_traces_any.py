@@ -14,7 +14,7 @@ from brimful.errors import BrimfulError
 from brimful.sim.traces.read import read
 
 HEADS = (
-    "job,submit_s,run_s,gpus,priority,gpu_milli",
+    "job,submit_s,run_s,gpus,priority,gpu_milli,gpu,peak_mib",
     "timestamp,duration,num_gpus,cluster",
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time,scheduled_time",
     "sn,cpu_milli,memory_mib,gpu,model",
@@ -88,14 +88,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(st.one_of(TABLES, GAVEL, st.text(max_size=300)))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None)
 def test_any_text_is_read_or_refused(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
     read_or_refuse(path)
 
 
 @given(JSON)
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_any_json_is_read_or_refused(path: Path, value: object) -> None:
     path.write_text(json.dumps([{"submitted_time": 1, "attempts": []}, value]), encoding="utf-8")
     read_or_refuse(path)
@@ -104,7 +104,7 @@ def test_any_json_is_read_or_refused(path: Path, value: object) -> None:
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_any_bytes_are_read_or_refused(path: Path, raw: bytes) -> None:
     for content in (raw, b"\x1f\x8b" + raw, gzip.compress(raw)):
         path.write_bytes(content)

@@ -348,6 +348,7 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "allocated": lambda run: _share(run["allocation_rate"]),
     "useful": lambda run: _share(run["useful_share"]),
     "worst rho": lambda run: _times(run["worst_rho"]),
+    "in time": lambda run: _share(run["deadline_met"]),
     "preempted": lambda run: f"{run['preemptions']:,}",
     "cost": lambda run: "none" if run["cost_usd"] is None else f"${run['cost_usd']:,.2f}",
 }
@@ -358,6 +359,7 @@ def _columns(runs: Runs) -> list[str]:
     dull = {
         "GPUs": len({run["gpus"] for run in runs}) == 1,
         "finished": all(run["finished"] == run["jobs"] for run in runs),
+        "in time": all(run["deadline_met"] is None for run in runs),
         "preempted": not any(run["preemptions"] for run in runs),
         "cost": all(run["cost_usd"] is None for run in runs),
     }

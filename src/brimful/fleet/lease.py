@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brimful.fleet.events import Parts
-from brimful.fleet.job import Job
+from brimful.fleet.job import WHOLE_GPU, Job
 
 
 @dataclass(slots=True, kw_only=True)
@@ -19,6 +19,7 @@ class Lease:
     gpu: str
     gpus: tuple[int, ...]
     size: int  # GPUs held, over all nodes
+    gpu_milli: int = WHOLE_GPU  # of each of them, and on the bill
     microusd_per_gpu_hour: int
     phase: str  # granted, running, ending, ended
     granted_s: int

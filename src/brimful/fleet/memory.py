@@ -11,7 +11,7 @@ from brimful.fleet.job import WHOLE_GPU, Job
 @cache
 def usable_bytes(gpu: str) -> int | None:
     """What a framework sees of a card of this type; None where the catalogue does not know the type."""
-    from brimful.specs.gpu import find_gpu  # noqa: PLC0415 - only a job with a prediction asks
+    from brimful.specs.gpu import find_gpu
 
     try:
         return find_gpu(gpu).memory_bytes

@@ -318,6 +318,7 @@ class Fleet:
             gpu=node.gpu,
             gpus=event.gpus,
             size=held,
+            gpu_milli=job.gpu_milli,
             microusd_per_gpu_hour=event.microusd_per_gpu_hour,
             phase="granted",
             granted_s=event.at_s,
@@ -474,16 +475,20 @@ def _limit_s(state: JobState, lease: Lease) -> int | None:
     found: list[int] = []
     if job.max_run_s is not None:
         found.append(lease.started_s + max(0, job.max_run_s - state.run_s))
-    hourly = lease.microusd_per_gpu_hour * lease.size
+    hourly = lease.microusd_per_gpu_hour * lease.size * lease.gpu_milli  # in thousandths
     if job.budget_microusd is not None:
         spent = sum(
-            each.microusd_per_gpu_hour * each.size * each.billed_s(each.ended_s) // HOUR_S
+            each.microusd_per_gpu_hour
+            * each.size
+            * each.gpu_milli
+            * each.billed_s(each.ended_s)
+            // (HOUR_S * WHOLE_GPU)
             for each in state.leases
             if each is not lease and each.ended_s is not None
         )
         left = max(0, job.budget_microusd - spent)
         if hourly:
-            found.append(lease.started_s - (-left * HOUR_S // hourly))  # ceil
+            found.append(lease.started_s - (-left * HOUR_S * WHOLE_GPU // hourly))  # ceil
         elif not left:
             found.append(lease.started_s)
     return min(found, default=None)

@@ -23,7 +23,7 @@ from brimful.fleet.events import (
     SiteFound,
     SiteLost,
 )
-from brimful.fleet.job import Job
+from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.units import HOUR_S
 
 
@@ -50,12 +50,15 @@ class _Meter:
     requeue: bool = False
 
 
-def lease_microusd(*, microusd_per_gpu_hour: int, gpus: int, seconds: int) -> tuple[int, int]:
-    """What a lease costs, and the remainder (in 1/3600 micro-dollars) for the rounding account.
+def lease_microusd(
+    *, microusd_per_gpu_hour: int, gpus: int, seconds: int, gpu_milli: int = WHOLE_GPU
+) -> tuple[int, int]:
+    """What a lease costs, and the remainder (in 1/3,600,000 micro-dollars) for the rounding account.
 
-    Rounded once, at posting: rounding every tick would charge more for being preempted often.
+    Rounded once, at posting: rounding every tick would charge more for being preempted often. A share of a
+    GPU pays that share.
     """
-    return divmod(microusd_per_gpu_hour * gpus * seconds, HOUR_S)
+    return divmod(microusd_per_gpu_hour * gpus * gpu_milli * seconds, HOUR_S * WHOLE_GPU)
 
 
 class Ledger:
@@ -64,7 +67,7 @@ class Ledger:
     def __init__(self) -> None:
         self.balances: dict[str, int] = {}
         self.transfers: list[Transfer] = []
-        # Remainders of postings, in 1/3600 micro-dollars: kept, so that nothing vanishes by rounding.
+        # Remainders of postings, in 1/3,600,000 micro-dollars: kept, so that nothing vanishes by rounding.
         self.rounding = 0
         self.spent_microusd: dict[str, int] = {}  # by job; a lease that still runs is not in it yet
         self.spent_by_tenant: dict[str, int] = {}
@@ -127,7 +130,10 @@ class Ledger:
         job = self._jobs[meter.job]
         seconds = 0 if meter.started_s is None else max(0, event.at_s - meter.started_s)
         owed, remainder = lease_microusd(
-            microusd_per_gpu_hour=meter.microusd_per_gpu_hour, gpus=meter.gpus, seconds=seconds
+            microusd_per_gpu_hour=meter.microusd_per_gpu_hour,
+            gpus=meter.gpus,
+            gpu_milli=job.gpu_milli,
+            seconds=seconds,
         )
         self.rounding += remainder
         payer = _tenant(job) if job.budget_microusd is None else _hold(job)

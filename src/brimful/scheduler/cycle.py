@@ -128,9 +128,7 @@ def _walk(turn: _Turn) -> None:
                     turn.closed.update(pools)  # nobody passes it where it waits; elsewhere life goes on
                     if len(turn.closed) == len(turn.fleet.capacity.pools):
                         return
-                if free and _may_keep(turn, job):
-                    _keep_a_cell(turn, state, pools)
-                    free = turn.draft.most_free()
+                free = _keep_a_cell(turn, state, pools, free)
         heads.skip_group()
 
 
@@ -330,12 +328,15 @@ def _may_keep(turn: _Turn, job: Job) -> bool:
     return rules.backfill == "reserve" and job.gpus > 1 and len(turn.reservations) < rules.reservations
 
 
-def _keep_a_cell(turn: _Turn, state: JobState, pools: list[Pool]) -> None:
-    kept = reserve(state, turn.draft, pools)
-    if kept is not None:
-        turn.reservations.append(kept)
-        for index in kept.nodes:
-            turn.draft.hold(index)
+def _keep_a_cell(turn: _Turn, state: JobState, pools: list[Pool], free: int) -> int:
+    """Keep the emptiest cell for a blocked gang, if it may; says how many GPUs the best pool has left."""
+    kept = reserve(state, turn.draft, pools) if free and _may_keep(turn, state.job) else None
+    if kept is None:
+        return free
+    turn.reservations.append(kept)
+    for index in kept.nodes:
+        turn.draft.hold(index)
+    return turn.draft.most_free()
 
 
 def _look_again_s(turn: _Turn) -> int | None:

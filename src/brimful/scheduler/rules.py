@@ -27,6 +27,7 @@ class Rules:
     move: bool = False  # running jobs change to a GPU type that suits them better
     quotas: tuple[Quota, ...] = ()
     off_peak: bool = False  # deferrable jobs wait for the quiet hours
+    deadlines: bool = False  # under `index`: who must start soon to be in time goes first within its class
     grace_s: int = 10  # between the polite signal and the last one
     # How the index compares jobs (policies/order.py).
     known: bool = True  # predictions of a job's work are used; False: only what it has had so far
@@ -73,6 +74,7 @@ POLICIES: dict[str, Rules] = {
         preempt="index",
         move=True,
         off_peak=True,
+        deadlines=True,
         ageing=0.05,
         fresh_s=1800.0,
     ),

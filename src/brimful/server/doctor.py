@@ -177,6 +177,7 @@ def _cost(lease: Lease) -> int:
     return lease_microusd(
         microusd_per_gpu_hour=lease.microusd_per_gpu_hour,
         gpus=lease.size,
+        gpu_milli=lease.gpu_milli,
         seconds=lease.billed_s(lease.ended_s or 0),
     )[0]
 

@@ -100,6 +100,7 @@ def lease_view(lease: Lease, *, now_s: int) -> dict[str, Any]:
     cost, _rest = lease_microusd(
         microusd_per_gpu_hour=lease.microusd_per_gpu_hour,
         gpus=lease.size,
+        gpu_milli=lease.gpu_milli,
         seconds=lease.billed_s(now_s),
     )
     return {

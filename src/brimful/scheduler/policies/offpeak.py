@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from brimful.fleet.lease import JobState
 from brimful.fleet.state import Fleet
+from brimful.scheduler.policies import order
 from brimful.units import HOUR_S
 
 QUIET_FREE = 0.2  # a fleet with a fifth of its GPUs free is quiet
@@ -15,12 +16,10 @@ def start_by_s(state: JobState) -> float:
     job = state.job
     if job.deadline_s is None:
         return state.submitted_s + LONGEST_WAIT_S
-    rate = max((rate for _, rate in job.rates), default=1.0)
     work_s = job.predicted_work_s
     if work_s is None:
         return state.submitted_s  # nobody knows how long it takes, so there is nothing to wait with
-    # A quarter more than predicted, and one restart: a deadline missed costs more than a quiet hour saves.
-    return job.deadline_s - 1.25 * (work_s - state.kept_work_s) / rate - job.checkpoint_cost_s
+    return order.start_by_s(state, work_s - state.kept_work_s)
 
 
 def defer(state: JobState, fleet: Fleet, *, free: int, now_s: int) -> str | None:

@@ -2,6 +2,9 @@
 
 A waiting job's key does not change while it waits. Ageing is a straight line for this reason: that everyone's
 key falls by the same amount each second changes no order, so the queue never has to be sorted again.
+
+A deadline is one more such line: at the last moment at which a job can start and be in time, it counts as one
+that has nothing left to do, and so goes before all of its class that have not waited as long.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from brimful.fleet.lease import JobState
 from brimful.fleet.ranked import Entry, Heads, Key, Rank, by_shape
 from brimful.fleet.state import Fleet
 from brimful.scheduler.rules import Rules
+
+SPARE = 1.25  # of the expected work, to be in time
 
 
 def fifo(_rules: Rules) -> Key:
@@ -39,12 +44,15 @@ def bid(_rules: Rules) -> Key:
 
 def index(rules: Rules) -> Key:
     """Within a class the least expected work first, less what waiting has made up for (see `_weigh`)."""
-    return lambda state: (
-        PRIORITIES[state.job.priority],
-        expected_left_s(state, rules, now_s=state.waiting_since_s)
-        + rules.ageing * (state.submitted_s + state.run_s),
-        state.submitted_s,
-    )
+
+    def key(state: JobState) -> tuple[int, float, int]:
+        left_s = expected_left_s(state, rules, now_s=state.waiting_since_s)
+        place = left_s + rules.ageing * (state.submitted_s + state.run_s)
+        if rules.deadlines and state.job.deadline_s is not None:
+            place = min(place, rules.ageing * start_by_s(state, left_s))
+        return (PRIORITIES[state.job.priority], place, state.submitted_s)
+
+    return key
 
 
 def expected_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
@@ -60,6 +68,17 @@ def expected_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
         return left
     had_s = state.attained_s(now_s)
     return had_s if had_s > rules.fresh_s else rules.fresh_s
+
+
+def start_by_s(state: JobState, left_s: float) -> float:
+    """When a job must run at the latest to keep its deadline, on the GPUs that suit it best.
+
+    A quarter more than expected, and one restart: a deadline missed costs more than starting early does.
+    """
+    job = state.job
+    assert job.deadline_s is not None
+    rate = max((rate for _, rate in job.rates), default=1.0)
+    return job.deadline_s - SPARE * left_s / rate - job.checkpoint_cost_s
 
 
 def weight(gpus: int, rules: Rules) -> float:
@@ -89,7 +108,12 @@ def aged_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
     else:
         left_s = had_s if had_s > rules.fresh_s else rules.fresh_s  # as there, without asking twice
     waited_s = now_s - state.submitted_s - had_s
-    return left_s - rules.ageing * waited_s if waited_s > 0 else left_s
+    aged_s = left_s - rules.ageing * waited_s if waited_s > 0 else left_s
+    deadline_s = state.job.deadline_s
+    if rules.deadlines and deadline_s is not None and now_s + left_s <= deadline_s:
+        # Who is late already has nothing to save, and sends nobody away for it.
+        return min(aged_s, rules.ageing * (start_by_s(state, left_s) - now_s))
+    return aged_s
 
 
 def aged_work_s(state: JobState, rules: Rules, *, now_s: int) -> float:
@@ -124,8 +148,12 @@ def latest_start(_rules: Rules) -> Key:
 
 
 def by_class(state: JobState) -> Hashable:
-    """Running jobs that can be compared by one unchanging key: same class, width, and kind of knowledge."""
-    return (PRIORITIES[state.job.priority], state.job.gpus, state.job.predicted_work_s is None)
+    """Running jobs that can be compared by one unchanging key: same class, width, and kind of knowledge.
+
+    Those with a deadline stand apart: how soon they are due, and not that key, says who of them may stop.
+    """
+    job = state.job
+    return (PRIORITIES[job.priority], job.gpus, job.predicted_work_s is None, job.deadline_s is not None)
 
 
 ORDERS: dict[str, Callable[[Rules], Key]] = {
@@ -139,7 +167,15 @@ ORDERS: dict[str, Callable[[Rules], Key]] = {
 
 # An order is kept under the choices it depends on.
 def _name(rules: Rules) -> Hashable:
-    return (rules.order, bool(rules.quotas), rules.known, rules.ageing, rules.width, rules.fresh_s)
+    return (
+        rules.order,
+        bool(rules.quotas),
+        rules.known,
+        rules.ageing,
+        rules.width,
+        rules.fresh_s,
+        rules.deadlines,
+    )
 
 
 def _running_name(rules: Rules) -> Hashable:
@@ -180,7 +216,7 @@ def by_queue(state: JobState) -> tuple[str, int]:
     return (state.job.queue or state.job.tenant, state.shape)
 
 
-def running_in_order(fleet: Fleet, rules: Rules) -> dict[tuple[int, int, bool], list[Entry]]:
+def running_in_order(fleet: Fleet, rules: Rules) -> dict[tuple[int, int, bool, bool], list[Entry]]:
     """Running jobs by group, in each the first to be pushed aside first."""
     order = fleet.running.order(_running_name(rules), _running_key(rules), by_class)
-    return cast(dict[tuple[int, int, bool], list[Entry]], order.groups)
+    return cast(dict[tuple[int, int, bool, bool], list[Entry]], order.groups)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 
 from brimful.fleet.job import PRIORITIES
 from brimful.fleet.lease import JobState, Lease
@@ -120,18 +121,23 @@ class Search:
         return self.now_s % self.rules.rerank_s < REVIEW_S
 
     def _likely(self, bar: Bar) -> list[JobState]:
-        """The first of each group that may stop at all; where the first may not, none of its group may."""
+        """The first of each group that may stop at all; where the first may not, none of its group may.
+
+        Of those with a deadline each is asked by itself.
+        """
         if self._firsts is None:
             rules, now_s = self.rules, self.now_s
             running = running_in_order(self.fleet, rules) if rules.preempt != "none" else {}
             self._firsts = [
                 (
                     rank,
-                    left := aged_left_s(entries[0][2], rules, now_s=now_s),
+                    left := inf
+                    if due and rules.deadlines
+                    else aged_left_s(entries[0][2], rules, now_s=now_s),
                     left * weight(gpus, rules),
                     entries,
                 )
-                for (rank, gpus, _), entries in running.items()
+                for (rank, gpus, _, due), entries in running.items()
             ]
         least, further, margin = bar[0], not self.by_class_only, self.rules.margin
         left_s, work_s = bar[1] * margin, bar[2] * margin

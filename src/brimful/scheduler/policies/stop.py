@@ -29,6 +29,7 @@ def cost_microusd(state: JobState, *, now_s: int) -> int:
         lease_microusd(
             microusd_per_gpu_hour=lease.microusd_per_gpu_hour,
             gpus=lease.size,
+            gpu_milli=lease.gpu_milli,
             seconds=lease.billed_s(now_s),
         )[0]
         for lease in state.leases

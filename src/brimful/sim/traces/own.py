@@ -1,9 +1,10 @@
 """brimful's own trace format: a CSV with one job a row.
 
 Columns: job, submit_s, run_s, gpus; and if wanted: name, tenant, priority, gpu (an allowed GPU type, or
-several with | between), within, cpu_milli, memory_mib, gpu_milli, predicted_work_s, deadline_s,
-checkpoint_interval_s, checkpoint_cost_s, min_run_s, max_run_s. Times are whole seconds, rows stand in order
-of submit_s; `run_s` is how long the gang runs on GPUs of its reference type.
+several with | between), peak_mib (predicted peak on a GPU; one number, or one for each type of `gpu` with |
+between), within, cpu_milli, memory_mib, gpu_milli, predicted_work_s, deadline_s, checkpoint_interval_s,
+checkpoint_cost_s, min_run_s, max_run_s. Times are whole seconds, rows stand in order of submit_s; `run_s` is
+how long the gang runs on GPUs of its reference type.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from brimful.errors import BadInput
 from brimful.fleet.job import PRIORITIES, WHOLE_GPU, WITHIN, Job
 from brimful.sim.traces.reading import MAX_GPUS, MAX_S, Row, Skips, Source, entry, in_order, table, whole
 from brimful.sim.world import Arrival
+from brimful.units import MIB
 
+MAX_MIB = 1 << 30
 NEEDED = ("job", "submit_s", "run_s", "gpus")
 # Column of the CSV, and field of Job -> the range it may have.
 WHOLE_NUMBERS = {
@@ -75,7 +78,8 @@ def _arrival(row: Row, where: str) -> Arrival:
         name=entry(row, "name"),
         tenant=entry(row, "tenant") or "default",
         priority=priority,
-        gpu_types=tuple(gpu for gpu in entry(row, "gpu").split("|") if gpu),
+        gpu_types=(gpu_types := tuple(gpu for gpu in entry(row, "gpu").split("|") if gpu)),
+        peak_bytes=_peak_bytes(row, where, gpu_types),
         within=within,
         **more,  # type: ignore[arg-type]
     )
@@ -84,3 +88,17 @@ def _arrival(row: Row, where: str) -> Arrival:
         job=job,
         work_s=whole(row, "run_s", where, low=0, high=MAX_S),
     )
+
+
+def _peak_bytes(row: Row, where: str, gpu_types: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+    """'20480|24000' beside two GPU types, or one number for all of them."""
+    cells = [cell.strip() for cell in entry(row, "peak_mib").split("|") if cell.strip()]
+    if not cells:
+        return ()
+    if len(cells) not in (1, len(gpu_types)) or not gpu_types:
+        raise BadInput(
+            f"{where}: peak_mib has {len(cells)} numbers for {len(gpu_types)} GPU types",
+            hint="name the types in `gpu` and give one number, or one for each with | between",
+        )
+    sizes = [whole({"peak_mib": cell}, "peak_mib", where, low=0, high=MAX_MIB) * MIB for cell in cells]
+    return tuple(zip(gpu_types, sizes * (len(gpu_types) if len(cells) == 1 else 1), strict=True))
