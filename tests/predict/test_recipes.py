@@ -103,6 +103,38 @@ fsdp_config:
   fsdp_sharding_strategy: FULL_SHARD
   fsdp_offload_params: false
 """
+# After axolotl's examples/llama-3/qlora.yml and LLaMA-Factory's examples/train_lora/, shortened.
+AXOLOTL = """
+base_model: meta-llama/Meta-Llama-3-8B
+load_in_4bit: true
+datasets:
+  - path: aaditya/alpaca_subset_1
+    type: alpaca
+adapter: qlora
+sequence_len: 4096
+sample_packing: true
+lora_r: 32
+lora_target_linear: true
+gradient_accumulation_steps: 4
+micro_batch_size: 2
+optimizer: paged_adamw_32bit
+bf16: auto
+tf32: false
+gradient_checkpointing: true
+flash_attention: true
+"""
+LLAMA_FACTORY = """
+model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
+stage: sft
+do_train: true
+finetuning_type: lora
+lora_target: all
+template: llama3
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+bf16: true
+optim: adafactor
+"""
 
 
 def a_file(folder: Path, name: str, text: str) -> str:
@@ -202,3 +234,32 @@ def test_a_word_nobody_knows_gets_its_fallback_and_is_told(tmp_path: Path) -> No
     text = LITGPT.replace("bf16-true", "int3-maybe").replace("lora_r: 32", "lora_r: -1e400")
 
     assert any("precision" in said for said in read(a_file(tmp_path, "x.yaml", text)).warnings)
+
+
+def test_axolotl(tmp_path: Path) -> None:
+    reading = read(a_file(tmp_path, "qlora.yml", AXOLOTL))
+    training = reading.training
+
+    assert (training.batch_size, training.accumulation, training.sequence_tokens) == (2, 4, 4096)
+    assert (training.tuning, training.rank, training.targets, training.frozen_bits) == ("lora", 32, 7, 4)
+    assert (training.dtype, training.checkpointing, training.attention) == ("bfloat16", "full", "flash")
+    assert training.optimizer == "adamw"
+
+
+def test_llama_factory_and_what_it_leaves_unsaid(tmp_path: Path) -> None:
+    training = read(a_file(tmp_path, "lora.yaml", LLAMA_FACTORY)).training
+
+    assert (training.batch_size, training.accumulation, training.sequence_tokens) == (1, 8, 2048)
+    assert (training.tuning, training.rank, training.targets) == ("lora", 8, 7)
+    assert (training.checkpointing, training.optimizer) == ("full", "adafactor")
+
+    said = "lora_target: q_proj,k_proj,v_proj\ndisable_gradient_checkpointing: true\nflash_attn: disabled\n"
+    text = LLAMA_FACTORY.replace("lora_target: all\n", said)
+    training = read(a_file(tmp_path, "other.yaml", text)).training
+    assert (training.targets, training.checkpointing, training.attention) == (3, "none", "math")
+
+
+def test_a_vision_transformer_is_refused_by_name(tmp_path: Path) -> None:
+    found = {"model_type": "vit", "hidden_size": 768, "num_hidden_layers": 12, "patch_size": 16}
+    with pytest.raises(BadInput, match="vision transformer"):
+        read(a_file(tmp_path, "config.json", json.dumps(found)))

@@ -40,6 +40,9 @@ _ALSO = {
     "quantization_bit": "load_in_bits",
     "rank": "lora_r",
     "lora_rank": "lora_r",
+    "lora_target": "lora_target_modules",
+    "flash_attn": "attn_implementation",
+    "enable_liger_kernel": "use_liger_kernel",
 }
 # TrainingArguments' defaults. max_length is TRL's: Trainer itself takes what the data holds.
 DEFAULTS: dict[str, Any] = {
@@ -133,11 +136,36 @@ def own_name(key: str) -> str | None:
     return word if word in KNOWN else None
 
 
+def _dialects(found: Mapping[str, Any]) -> Found:
+    """axolotl's and LLaMA-Factory's own ways, and the latter's defaults, as TrainingArguments would say them.
+
+    Source: config reference of axolotl (`bf16: auto` takes bf16 where the card has it, which is as many bytes
+    as fp16; `full` loads the weights so); src/llamafactory/hparams of hiyouga/LLaMA-Factory.
+    """
+    said = dict(found)
+    auto = {"bf16": True, "fp16": False, "tf32": False}
+    said |= {key: value for key, value in auto.items() if said.get(key) == "auto"}
+    if said.get("bf16") == "full":
+        said |= {"bf16": True, "torch_dtype": "bfloat16"}
+    if "finetuning_type" not in said:
+        return said
+    said = {"cutoff_len": 2048, "lora_rank": 8, "lora_target": "all", **said}
+    said.setdefault("gradient_checkpointing", said.pop("disable_gradient_checkpointing", False) is not True)
+    if said.pop("pure_bf16", False) is True:
+        said["torch_dtype"] = "bfloat16"
+    if isinstance(said["lora_target"], str) and said["lora_target"] != "all":
+        said["lora_target"] = said["lora_target"].split(",")
+    attention = {"auto": "sdpa", "disabled": "eager"}
+    if said.get("flash_attn") in attention:
+        said["flash_attn"] = attention[said["flash_attn"]]
+    return said
+
+
 def sort_arguments(found: Mapping[str, Any]) -> tuple[Found, list[str]]:
     """The settings that matter, by TrainingArguments' names; and the words nobody taught us."""
     use: Found = {}
     strange = []
-    for key, value in found.items():
+    for key, value in _dialects(found).items():
         word = own_name(key)
         if word is not None:
             if value is not None:

@@ -72,6 +72,11 @@ def read_shape(found: Mapping[str, Any], *, name: str) -> Shape:
         raise BadInput(
             f"{name}: a mixture of experts is not predicted yet", hint="dense transformers are; see --models"
         )
+    if "patch_size" in found and found.get("vocab_size") is None:
+        raise BadInput(
+            f"{name}: a vision transformer is not predicted yet: it has patches and classes, no vocabulary",
+            hint="text transformers are (--models); `brimful trace` follows a script of any model",
+        )
     kind = str(found.get("model_type") or outer.get("model_type") or "")[:60]
     family = _LIKE.get(kind, kind)
     if family not in FAMILIES:
