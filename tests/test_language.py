@@ -18,12 +18,23 @@ NAMES = re.compile(r"\{(\w+)\}")
 QUOTED = re.compile(r"«[^»]*»|„[^“]*“|“[^”]*”|`[^`]*`|'[^']*'")
 # Words that are the same in the language, and what is nothing but names.
 SAME = {
-    "fr": {"activations", "gradients", "batch", "tokens/s", "batch_size {size}", "{reasons}"},
+    "fr": {
+        "activations",
+        "gradients",
+        "batch",
+        "tokens/s",
+        "batch_size {size}",
+        "{reasons}",
+        "verdict",
+        "code",
+        "total",
+    },
     "es": {
         "batch",
         "tokens/s",
         "batch_size {size}",
         "{reasons}",
+        "total",
         "{shape} x {number_bytes} bytes = {size}: {what}.",
     },
     "de": {"batch_size {size}", "{reasons}", "in float16"},
@@ -131,6 +142,8 @@ COMMANDS = {
     "paste": ["claims", CONFIG, "--gpu", "rtx-4070", "--text", "PASTE"],
     "sweep": ["sweep", CONFIG, "--gpu", "rtx-4070"],
     "fit": ["fit", CONFIG, "--gpu", "rtx-4070", "--other-mib", "2100"],
+    "ladder": ["fit", CONFIG, "--gpu", "rtx-4070", "--other-mib", "2100", "--ladder"],
+    "compare": ["fit", CONFIG, "--gpu", "rtx-4070", "--other-mib", "2100", "--compare", "batch_size=12"],
     "cards": ["fit", CONFIG, "--gpu", "all"],
     "serving": ["fit", "--model", "llama-3.1-8b", "--gpu", "4090", "--inference"],
 }

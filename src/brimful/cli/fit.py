@@ -11,6 +11,7 @@ from brimful.units import GIB, MIB
 if TYPE_CHECKING:
     import argparse
 
+    from brimful.language import Language
     from brimful.predict.correction import Correction
     from brimful.predict.ladder import Rung
     from brimful.predict.readers.reading import Reading
@@ -138,11 +139,12 @@ def _answer(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: G
     data = answer.as_dict()
     rungs = _ladder(args, reading, gpu) if args.ladder else ()
     tongue = spoken(args)
-    parts = [show(answer, gpu, reading, other_mib=args.other_mib, rungs=rungs)]
-    if tongue.code != "en" and not rungs:
+    if tongue.code == "en":
+        parts = [show(answer, gpu, reading, other_mib=args.other_mib, rungs=rungs)]
+    else:
         from brimful.cli.fit_spoken import show_spoken
 
-        parts = [show_spoken(answer, gpu, reading, tongue, desktop=not args.other_mib)]
+        parts = [show_spoken(answer, gpu, reading, tongue, desktop=not args.other_mib, rungs=rungs)]
     if rungs:
         data["ladder"] = [rung.as_dict() for rung in rungs]
     checks = _checks(args, reading, answer, gpu)
@@ -241,17 +243,21 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
     """
     from pathlib import Path
 
+    from brimful.cli.fit_spoken import compare_spoken
     from brimful.cli.fit_text import compare_text
+    from brimful.cli.spoken import spoken
+    from brimful.language import say
 
     words = _words(args)
-    compared = [("as it is", reading)]
+    tongue = spoken(args)
+    compared = [(tongue.text(say("as it is")), reading)]
     for what in args.compare:
         if "=" in what:
             compared.append((what.replace(",", ", "), _read(args, [*words, *_split(what)])))
         else:
             compared.append((Path(what).name, _read(args, [], config=what)))
     rows = [(name, r, _fit(args, r, gpu)) for name, r in compared]
-    own = _own_fix(reading, rows[0][2], [other.training for _, other in compared])
+    own = _own_fix(reading, rows[0][2], [other.training for _, other in compared], tongue)
     rows += [(name, r, _fit(args, r, gpu)) for name, r in own]
     data = {
         "compared": [
@@ -260,7 +266,8 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
         ]
     }
     note = f"\n\n{args.correction.note}" if args.correction is not None else ""
-    return Answer(data, compare_text(rows, gpu) + note)
+    text = compare_text(rows, gpu) if tongue.code == "en" else compare_spoken(rows, gpu, tongue)
+    return Answer(data, text + note)
 
 
 def _fit(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Estimate:
@@ -269,14 +276,19 @@ def _fit(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Estimate:
     return fit_reading(reading, gpu, args.other_mib * MIB, args.correction)
 
 
-def _own_fix(reading: Reading, answer: Estimate, others: list[Training]) -> list[tuple[str, Reading]]:
+def _own_fix(
+    reading: Reading, answer: Estimate, others: list[Training], tongue: Language
+) -> list[tuple[str, Reading]]:
     from dataclasses import replace
+
+    from brimful.language import say
 
     best = next((fix for fix in answer.fixes if fix.fits), None)
     if best is None or best.training in others:
         return []
     said = ", ".join(f"{key}={then}" for key, (_, then) in best.change.items())
-    return [(f"brimful's fix: {said}", replace(reading, training=best.training))]
+    name = tongue.text(say("brimful's fix: {change}", change=said))
+    return [(name, replace(reading, training=best.training))]
 
 
 def _split(what: str) -> list[str]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from brimful.cli.render import bar, paint
-from brimful.cli.spoken import wrapped
-from brimful.language import Number, Percent, Seconds, Several, Size, say
+from brimful.cli.render import bar, paint, table
+from brimful.cli.spoken import terminal_width, wrapped
+from brimful.language import Factor, Number, Percent, Seconds, Several, Size, say
 
 if TYPE_CHECKING:
     from brimful.language import Language
+    from brimful.predict.ladder import Rung
     from brimful.predict.readers.reading import Reading
     from brimful.specs.estimate import Estimate, Fix, Interval
     from brimful.specs.gpu import Gpu
@@ -18,14 +19,28 @@ if TYPE_CHECKING:
 _NANOGPT_PEAK_FLOPS_PER_S = 312e12  # nanoGPT divides by an A100 whatever it runs on
 
 
-def show_spoken(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language, *, desktop: bool) -> str:
-    """`desktop`: whether to remind of what a screen takes, as nobody said what other programs hold."""
-    blocks = [
-        _verdict(answer, gpu, reading, tongue),
+def show_spoken(
+    answer: Estimate,
+    gpu: Gpu,
+    reading: Reading,
+    tongue: Language,
+    *,
+    desktop: bool,
+    rungs: Sequence[Rung] = (),
+) -> str:
+    """The whole answer; with a ladder, that instead of the details.
+
+    `desktop`: whether to remind of what a screen takes, as nobody said what other programs hold.
+    """
+    details = [
         _items(answer, tongue),
         _counters(answer, tongue),
         _speed(answer, gpu, reading, tongue),
         _changes(answer, reading, tongue),
+    ]
+    blocks = [
+        _verdict(answer, gpu, reading, tongue),
+        *([_ladder(rungs, tongue)] if rungs else details),
         _notes(answer, tongue, desktop=desktop and "GeForce" in gpu.title),
     ]
     return "\n\n".join(block for block in blocks if block)
@@ -54,19 +69,102 @@ def _verdict(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> 
     return "\n".join(lines)
 
 
+def compare_spoken(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu, tongue: Language) -> str:
+    """Side by side: bytes, verdict, sequences a step and speed, each against the first row."""
+    from brimful.predict.explain.advice import verdict_words
+
+    _, base, first = rows[0]
+    head = say(
+        "{model} on {gpu}, {usable} usable",
+        model=base.model.name,
+        gpu=gpu.title,
+        usable=Size(first.usable_bytes),
+    )
+    titles = (say("needs"), say("change"), say("verdict"), say("seq/step"), say("tokens/s"), say("speed"))
+    header = ("", *(tongue.text(title) for title in titles), "MFU")
+    cells, names = [], []
+    for number, (name, reading, answer) in enumerate(rows):
+        letter = chr(ord("A") + number) if number < 26 else str(number)
+        names.append(wrapped(name, first=f"{letter}  ", rest="   "))
+        needs, rate = answer.memory.device_bytes.likely, answer.speed.tokens_per_s.likely
+        change = _signed(needs - first.memory.device_bytes.likely, tongue)
+        pace = tongue.text(Factor(rate / first.speed.tokens_per_s.likely))
+        cells.append(
+            (
+                letter,
+                tongue.text(Size(needs)),
+                "" if answer is first else change,
+                tongue.text(verdict_words(answer.verdict)),
+                tongue.text(reading.training.effective_batch),
+                tongue.text(Number(rate)),
+                "" if answer is first else pace,
+                tongue.text(Percent(answer.speed.mfu.likely)),
+            )
+        )
+    notes = []
+    whole = base.training.effective_batch
+    others = [
+        row[0] for row, (_, r, _) in zip(cells, rows, strict=True) if r.training.effective_batch != whole
+    ]
+    if others:
+        other = say("another run, not {n} sequences a step: {rows}", n=whole, rows=", ".join(others))
+        notes.append(wrapped(tongue.text(other)))
+    notes += dict.fromkeys(note for _, reading, _ in rows for note in reading.warnings)
+    shown = table(header, cells, right=(1, 2, 4, 5, 6, 7))
+    return "\n".join([tongue.text(head), "", *names, "", shown, "", *notes]).rstrip()
+
+
+def _ladder(rungs: Sequence[Rung], tongue: Language) -> str:
+    """The rungs from the safest up, each with what it adds."""
+    from brimful.predict.explain.advice import verdict_words
+
+    lines = [
+        wrapped(tongue.text(say("Ladder: start with what surely fits, then turn back one thing at a time")))
+    ]
+    if rungs[0].estimate.verdict != "fits":
+        closest = tongue.text(say("no setting surely fits; this is the closest"))
+        lines.append(wrapped(closest, first="  ", rest="  "))
+    for number, rung in enumerate(rungs):
+        change = ", ".join(f"{key} {then}" for key, (_, then) in rung.change.items())
+        change = change or tongue.text(say("as configured"))
+        if not rung.config_only:
+            code = tongue.text(say("code"))
+            change += f"   ({code})"
+        device, speed = rung.estimate.memory.device_bytes, rung.estimate.speed
+        parts = [
+            say("{size} (up to {high})", size=Size(device.likely), high=Size(device.high)),
+            *([_signed(rung.adds_bytes, tongue)] if number else []),
+            verdict_words(rung.estimate.verdict),
+            say("step: {time}", time=Seconds(speed.step_s.likely)),
+            say("MFU: {mfu}", mfu=Percent(speed.mfu.likely)),
+        ]
+        lines.append(wrapped(change, first=f"  {number}. ", rest="     "))
+        lines.append(wrapped(tongue.text(Several(tuple(parts))), first="     ", rest="     "))
+    return "\n".join(lines)
+
+
+def _signed(size: float, tongue: Language) -> str:
+    return ("+" if size > 0 else "-" if size < 0 else "") + tongue.text(Size(abs(size)))
+
+
 def _items(answer: Estimate, tongue: Language) -> str:
     from brimful.predict.explain.advice import part
+    from brimful.predict.explain.phrases import known
 
     items = answer.memory.items
     total = answer.memory.device_bytes.likely
     largest = max(item.bytes for item in items)
     names = [tongue.text(part(item.name)) for item in items]
     width = max(map(len, names))
+    blocks = 12 if terminal_width() >= 100 else 5
     lines = [paint(tongue.text(say("Memory at the peak")), "bold")]
     for name, item in zip(names, items, strict=True):
         size, share = tongue.text(Size(item.bytes)), tongue.text(Percent(item.bytes / total))
-        lines.append(f"  {name:<{width}}  {size:>9} {share:>5}  {bar(item.bytes / largest, 12)}".rstrip())
-    lines.append(f"  {tongue.text(say('total')):<{width}}  {tongue.text(Size(total)):>9}")
+        head = f"  {name:<{width}}  {size:>9} {share:>5}  {bar(item.bytes / largest, blocks)}  "
+        reason = tongue.text(known(item.why) or item.why)
+        lines.append(wrapped(reason, first=head, rest=" " * len(head)))
+    whole = tongue.text(say("total"))
+    lines.append(f"  {whole:<{width}}  {tongue.text(Size(total)):>9}")
     return "\n".join(lines)
 
 

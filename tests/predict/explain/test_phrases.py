@@ -63,3 +63,11 @@ def test_every_note_and_warning_is_known(told: list[Estimate]) -> None:
 
     assert len(parts) > 30
     assert not unknown, "give them a sentence in predict/explain/phrases.py"
+
+
+def test_why_a_part_is_there_is_known(told: list[Estimate]) -> None:
+    reasons = {item.why for answer in told for item in answer.memory.items}
+    unknown = sorted(why for why in reasons if known(why) is None)
+
+    assert len(reasons) > 20
+    assert not unknown, "give them a sentence in predict/explain/phrases.py"

@@ -85,6 +85,7 @@ _PARTS = {
     "gathered weights": say("gathered weights"),
     "weights, whole": say("weights, whole"),
     "activations: kept": say("activations: kept"),
+    "activations: last step": say("activations: last step"),
     "activations: layer inputs": say("activations: layer inputs"),
     "activations: dropout masks": say("activations: dropout masks"),
     "activations: adapter": say("activations: adapter"),

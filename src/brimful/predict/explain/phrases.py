@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from brimful.language import Sentence, Several, say
+from brimful.language import Number, Sentence, Several, say
 
 # Where the peak is, and what a fix does: notes are joined by semicolons, and told part by part.
 _TEMPLATES: tuple[Sentence, ...] = (
@@ -74,12 +74,60 @@ _TEMPLATES: tuple[Sentence, ...] = (
     say("no set of changes fits {n} {gpu}"),
     say("{n} of them sharing weights and states (zero3) would hold it"),
 )
+# Why a part of the memory is there, as it stands beside the part.
+_REASONS: tuple[Sentence, ...] = (
+    say("{millions} M parameters in {dtype}"),
+    say("{millions} M parameters in {n}-bit"),
+    say("{millions} M parameters in {dtype} over {n} GPUs"),
+    say("{name}, the only part that is trained"),
+    say("one for each trained parameter"),
+    say("{name}'s numbers for each trained parameter"),
+    say("a second copy of the gradients"),
+    say("autocast's {dtype} copies"),
+    say("two layers and the tables, whole"),
+    say("cuBLAS scratch"),
+    say("4-bit layers' inputs, freed with the step's graph"),
+    say("the norms' inputs"),
+    say("the norms' inputs in fp32"),
+    say("norm output, q k v and result"),
+    say("norm output, q k v and result, and the score matrix"),
+    say("its input, and {width} wide in between"),
+    say("one byte for each number dropped or kept"),
+    say("inputs of the adapted layers"),
+    say("final norm, token ids"),
+    say("checkpointing keeps each layer's input only"),
+    say("layer inputs, attention, every other multiply"),
+    say("1/{n} of {shape} at a time"),
+    say("{shape}: logits, gradient, zeros"),
+    say("{shape}: logits and fp32 copies"),
+    say("{shape}: old and new"),
+    say("{shape}: old and new, and the loss's copies"),
+    say("{shape}: still held by the loop"),
+    say("the 4-bit output matrix in 16 bits"),
+    say("4-bit output matrix in 16 bits"),
+    say("gradient of the vocabulary table before it is added"),
+    say("one layer's gradients"),
+    say("one layer's gradients and its activations made again"),
+    say("first layer, and the tied table's gradients"),
+    say("copies the optimizer makes on the way"),
+    say("freed blocks PyTorch keeps, rounding"),
+    say("driver and kernels, outside PyTorch"),
+    say("desktop and other processes, as you said"),
+    say("as {n} runs of your own say (`brimful calibrate`)"),
+)
 
 
 @cache
 def _patterns() -> tuple[tuple[re.Pattern[str], Sentence], ...]:
     """Templates as patterns; a plain one before one that takes anything."""
-    kinds = {"n": r"[\d,]+", "dtype": r"\w+"}
+    kinds = {
+        "n": r"[\d,]+",
+        "millions": r"[\d,.]+",
+        "dtype": r"\w+",
+        "name": r"\w+",
+        "width": r"\d+",
+        "shape": r"\([\d, ]+\)",
+    }
 
     def pattern(sentence: Sentence) -> re.Pattern[str]:
         parts = re.split(r"\{(\w+)\}", sentence.text)
@@ -89,7 +137,7 @@ def _patterns() -> tuple[tuple[re.Pattern[str], Sentence], ...]:
         )
         return re.compile(text)
 
-    plain_first = sorted(_TEMPLATES, key=lambda sentence: "{" in sentence.text)
+    plain_first = sorted((*_TEMPLATES, *_REASONS), key=lambda sentence: "{" in sentence.text)
     return tuple((pattern(sentence), sentence) for sentence in plain_first)
 
 
@@ -97,12 +145,16 @@ def known(part: str) -> Sentence | None:
     """One part of a phrase as a sentence; None where nobody has written it down here."""
     for pattern, sentence in _patterns():
         if (match := pattern.fullmatch(part)) is not None:
-            values = {
-                name: int(value.replace(",", "")) if name == "n" else value
-                for name, value in match.groupdict().items()
-            }
+            values = {name: _value(name, value) for name, value in match.groupdict().items()}
             return Sentence(sentence.text, values)
     return None
+
+
+def _value(name: str, shown: str) -> object:
+    plain = shown.replace(",", "")
+    if name == "n":
+        return int(plain)
+    return Number(float(plain), 1) if name == "millions" else shown
 
 
 def phrase(text: str, between: str = "; ") -> Several:
