@@ -54,7 +54,8 @@ def _dispatch(args: list[str], *, as_json: bool) -> int:
     own, users = _split(args[1:])
     options, strange = parser_for(command).parse_known_args(own)
     if strange and command.takes_command and not users and not strange[0].startswith("-"):
-        rest = " ".join(strange)
+        # Its first word was taken for the file of a job.
+        rest = " ".join([*filter(None, [getattr(options, "file", None)]), *strange])
         raise BadInput(
             f"the command {rest[:60]!r} needs -- before it", hint=f"brimful {first} … -- {rest[:200]}"
         )
