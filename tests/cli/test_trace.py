@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -35,7 +37,7 @@ def test_gpt2_says_first_that_logits_and_loss_are_more_than_half(capsys: pytest.
     assert lines[0].startswith("DOES NOT FIT")
     assert "logits and loss are more than half of the tensors at the peak: 6.91 GiB" in lines[1]
     assert "out of memory in step 1, backward, train_gpt2.py:58 in forward" in text
-    assert max(len(line) for line in lines) <= 100
+    assert max(len(line) for line in lines) <= 80
 
 
 def test_arguments_after_two_dashes_are_the_scripts_own(
@@ -81,14 +83,36 @@ def test_a_script_that_hangs_is_ended_with_all_it_started_and_its_line_is_named(
     path, note = tmp_path / "train.py", tmp_path / "pid"
     path.write_text(
         "import subprocess, time\n"
-        f"open({str(note)!r}, 'w').write(str(subprocess.Popen(['sleep', '600']).pid))\n"
+        "daemon = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        f"open({str(note)!r}, 'w').write(f'{{subprocess.Popen([\"sleep\", \"600\"]).pid}} {{daemon.pid}}')\n"
         "time.sleep(600)\n"
     )
 
     assert trace(path, "--limit", "2", "--json") == 3
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["code"] == "too_slow"
-    assert "train.py:3" in error["problem"]
+    assert "train.py:4" in error["problem"]
+    assert all(_is_gone(int(pid)) for pid in note.read_text().split())
+
+
+def test_a_trace_whose_waiting_process_is_killed_ends_too(tmp_path: Path) -> None:
+    path, note = tmp_path / "train.py", tmp_path / "pid"
+    path.write_text(
+        "import os, time\n"
+        f"open({str(tmp_path / 'part')!r}, 'w').write(str(os.getpid()))\n"
+        f"os.rename({str(tmp_path / 'part')!r}, {str(note)!r})\n"
+        "time.sleep(600)\n"
+    )
+    words = [sys.executable, "-m", "brimful.cli.main", "trace", str(path), "--gpu", "rtx-4070"]
+    waiting = subprocess.Popen(words, env={**os.environ, "TMPDIR": str(tmp_path)})
+    try:
+        for _ in range(1200):
+            if note.exists():
+                break
+            time.sleep(0.1)
+    finally:
+        waiting.kill()
+        waiting.wait()
     assert _is_gone(int(note.read_text()))
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 80
 _BLOCKS = " ▁▂▃▄▅▆▇█"
-_OUTSIDE = ("rounding", "allocator cache", "CUDA context")  # no tensors
+_OUTSIDE = ("rounding", "allocator cache", "CUDA context", "workspaces", "kernel buffers")  # no tensors
 
 
 def show(data: dict[str, Any], gpu: Gpu, script: str) -> str:
@@ -155,11 +155,11 @@ def _speed(data: dict[str, Any]) -> str:
         return ""
     step, mfu = speed["step_s"], speed["mfu"]
     return (
-        f"{paint('Speed', 'bold')}: step {show_seconds(step['likely'])} "
+        f"{paint('Speed', 'bold')}, an estimate: step {show_seconds(step['likely'])} "
         f"({show_seconds(step['low'])} to {show_seconds(step['high'])}), MFU {mfu['likely']:.0%} "
         f"({mfu['low']:.0%} to {mfu['high']:.0%})\n"
         f"  of {speed['peak_tflops']:.0f} TFLOP/s {speed['peak_format']}, "
-        f"{speed['flops'] / 1e12:.2f} TFLOP a step, bound by {speed['bound_by']}; an estimate, not traced"
+        f"{speed['flops'] / 1e12:.2f} TFLOP a step, bound by {speed['bound_by']}"
     )
 
 

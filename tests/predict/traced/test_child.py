@@ -97,3 +97,47 @@ def test_what_a_script_asks_the_card_is_answered(tmp_path: Path, capfd: pytest.C
     traced(a_request(path))
 
     assert "NVIDIA GeForce RTX 4070 4194304 (8, 9)" in capfd.readouterr().out
+
+
+def test_what_a_training_loop_prints_and_saves_needs_no_numbers(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "model.pt"
+    kept.write_text("a real checkpoint")
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\n"
+        "weights = torch.ones(1 << 20, device='cuda')\n"
+        "loss = weights.sum()\n"
+        "print(f'{loss:.2f}')\n"
+        "more = weights + 1\n"
+        "del more\n"
+        "torch.cuda.reset_peak_memory_stats()\n"
+        "print(torch.cuda.max_memory_allocated(), torch.accelerator.max_memory_allocated())\n"
+        f"torch.save(weights, {str(kept)!r})\n"
+    )
+    data = traced(a_request(path))
+
+    # 4 MiB of weights and 512 B for their sum: what the reset forgot was 8 MiB
+    assert capfd.readouterr().out.split() == ["1.00", "4194816", "4194816"]
+    assert kept.read_text() == "a real checkpoint"
+    assert data["rules_fired"]["torch.save: nothing is written"] == 1
+
+
+def test_a_failure_on_the_way_out_does_not_lose_the_trace(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(8, 8).cuda()\n"
+        "sgd = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "try:\n"
+        "    for _ in range(9):\n"
+        "        model(torch.ones(2, 8, device='cuda')).sum().backward()\n"
+        "        sgd.step()\n"
+        "finally:\n"
+        "    raise OSError('no room for the last checkpoint')\n"
+    )
+    data = traced(a_request(path))
+
+    assert data["steps"] == 2
+    assert data["notes"] == ["after its steps the script ended with OSError"]

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import brimful
+from bench.groups.trace import a_gpt2
 from brimful.predict.allocator import FREE, MALLOC
+from brimful.units import GIB
 from tests.predict.traced import decoder, programs
 
 pytestmark = pytest.mark.torch
@@ -35,6 +37,20 @@ def test_attention_by_hand_is_exact_in_every_counter_and_every_event(shared_data
         events[: len(real)] == real
     )  # what follows is the end of the function that the recording does not see
     assert all(action == FREE for action, _ in events[len(real) :])
+
+
+def test_gpt2_124m_holds_12_39_gib_of_tensors_and_more_than_half_of_it_is_the_loss() -> None:
+    peak = brimful.trace(a_gpt2("gpt2"), gpu="h100-sxm-80gb", settings="")
+
+    batch, tokens, vocab, width, layers = 12, 1024, 50304, 768, 12
+    weights = (vocab + tokens) * width + layers * (12 * width**2 + 2 * width) + width
+    logits = batch * tokens * vocab
+    items = {item.name: item.bytes for item in peak.items}
+    assert items["parameters"] == 4 * weights
+    assert items["logits and loss"] - (2 + 2 + 4 + 4) * logits == pytest.approx(0, abs=64)  # and the loss
+    assert round(peak.tensor_bytes / GIB, 2) == 12.39
+    assert items["logits and loss"] > peak.tensor_bytes / 2
+    assert round(peak.allocated_bytes / GIB, 2) == 12.46
 
 
 # Recording -> tokens, autocast. Which runs had autocast on is not written in them: their sizes tell.

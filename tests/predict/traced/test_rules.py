@@ -51,6 +51,9 @@ def card(name: str) -> Card:
         ("rtx-4090", torch.bfloat16, 224, False, "efficient"),  # backward of wide heads needs a big chip
         ("a100-sxm-80gb", torch.bfloat16, 224, False, "flash"),
         ("a100-sxm-80gb", torch.float32, 65, False, "math"),  # rows must begin on 16 bytes
+        ("t4", torch.float32, 65, False, "efficient"),  # for tensor cores, which Turing has for fp16
+        ("t4", torch.float16, 65, False, "math"),
+        ("p100-sxm-16gb", torch.float16, 65, False, "efficient"),  # and Pascal not at all
     ],
 )
 def test_the_attention_kernel_is_chosen_by_card_type_and_shape(
@@ -348,6 +351,26 @@ def test_a_residual_network_of_convolutions() -> None:
     kept = {item.name: item.bytes for item in trace.items}["activations"]
     # of each block: the convolution's output and the ReLU's, and the first layer's
     assert kept == pytest.approx(5 * one, rel=0.1)
+    assert any("cuDNN's workspaces" in note for note in trace.notes)
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_old_gradients_are_named_only_where_they_are_still_held(to_none: bool) -> None:
+    def build() -> Callable[[], None]:
+        model = nn.Linear(1024, 1024).cuda()
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step() -> None:
+            # with accumulation the second forward pass finds gradients, and needs them
+            for _ in range(2 if to_none else 1):
+                model(torch.zeros(16, 1024, device="cuda")).sum().backward()
+            sgd.step()
+            sgd.zero_grad(set_to_none=to_none)
+
+        return step
+
+    named = {fix["name"] for fix in traced(build).fixes}
+    assert ("gradients" in named) is not to_none
 
 
 def test_an_lstm_says_what_cudnn_would_do_otherwise() -> None:

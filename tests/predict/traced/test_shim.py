@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,3 +73,16 @@ def test_the_probe_passes_where_the_shim_works(tmp_path: Path) -> None:
     shim._probe(library)
 
     assert library.with_suffix(".works").exists()
+
+
+def test_a_trace_after_a_backward_pass_of_the_process_says_what_to_do() -> None:
+    program = (
+        "import torch, brimful\nfrom brimful.errors import BrimfulError\n"
+        "torch.ones(2, requires_grad=True).sum().backward()\n"
+        "try:\n"
+        "    brimful.trace(lambda: None, gpu='rtx-4070')\n"
+        "except BrimfulError as error:\n"
+        "    print(error.code)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["backward_before_trace"]

@@ -75,10 +75,19 @@ def _efficient_can(card: Card, query: Any, key: Any, value: Any, *, mask: Any) -
         return False
     if query.shape[0] != key.shape[0] or query.shape[-1] != key.shape[-1]:
         return False
-    alignment = 16 // query.element_size()
+    alignment = _gemm_alignment(card, query.element_size())
     if query.shape[-1] % alignment or value.shape[-1] % alignment:
         return False
     return mask is None or not mask.requires_grad
+
+
+def _gemm_alignment(card: Card, element_bytes: int) -> int:
+    """Numbers a row must be a multiple of: 16 bytes for tensor cores, which take fp32 from Ampere on.
+
+    Source: PyTorch, sdp_utils.cpp, minimum_gemm_alignment and use_tensor_cores.
+    """
+    tensor_cores = card.capability >= (8, 0) or (card.capability >= (7, 0) and element_bytes == 2)
+    return 16 // element_bytes if tensor_cores else 1
 
 
 def replacement(card: Card, original: Callable[..., Any], fired: Callable[[str], None]) -> Callable[..., Any]:

@@ -6,12 +6,15 @@ likes. REQUEST is a JSON file; the answer is written beside it, whole or not at 
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import json
 import os
 import runpy
+import signal
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,8 +22,11 @@ from brimful.errors import BadInput, BrimfulError, Refused
 from brimful.predict.traced.report import report
 from brimful.specs.gpu import find_gpu
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
 
 def main(request_path: str) -> NoReturn:
+    _die_with_parent()
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
     answer_path = Path(request["answer"])
     # Before the clock starts: the limit is the script's.
@@ -40,6 +46,12 @@ def main(request_path: str) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # a script's threads and exit handlers must not hold us up
+
+
+def _die_with_parent() -> None:
+    """Have the kernel end us when whoever waits for the answer is killed and cannot."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def traced(request: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +87,10 @@ def traced(request: dict[str, Any]) -> dict[str, Any]:
         except BrimfulError:
             raise
         except BaseException as error:
-            raise _readable(error, script) from error
+            if len(recorder.tape.step_ends) < request["steps"]:
+                raise _readable(error, script) from error
+            # Handlers of the script's own, such as a last save, ran on the way out and failed.
+            recorder.tape.notes[f"after its steps the script ended with {type(error).__name__}"] = None
     if not recorder.tape.events:
         raise BadInput(
             f"{script.name} made nothing on the GPU in {recorder.tape.ops:,} ops",

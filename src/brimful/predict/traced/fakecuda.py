@@ -182,17 +182,21 @@ def _memory_changes(card: Card, recorder: Recorder) -> list[tuple[Any, str, Any]
         functions["memory_reserved"],
         functions["max_memory_reserved"],
     )
+    resets = ("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached")
+    functions |= dict.fromkeys(resets, lambda *_, **__: tape.reset_peaks())
     silent = (
-        "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
         "reset_accumulated_memory_stats", "set_per_process_memory_fraction", "_record_memory_history",
         "_dump_snapshot",
     )  # fmt: skip
     functions |= dict.fromkeys(silent, always(None))
-    return [
+    changes = [
         (place, name, function)
         for name, function in functions.items()
         for place in (torch.cuda, torch.cuda.memory)
     ]
+    functions["get_memory_info"] = functions["mem_get_info"]
+    accelerator = torch.accelerator
+    return changes + [(accelerator, name, f) for name, f in functions.items() if hasattr(accelerator, name)]
 
 
 def _stats(recorder: Recorder) -> dict[str, int]:
@@ -230,7 +234,20 @@ def tensor_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
             tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch.").replace("bool", "bool_")
         )
 
+    def written_out(tensor: Any, spec: str) -> str:
+        # PyTorch writes a number only for exactly its own class: f"{loss:.3f}" would fail on a fake one.
+        number = hasattr(tensor, "fake_mode") and tensor.dim() == 0
+        return str(tensor.item().__format__(spec) if number else plain_format(tensor, spec))
+
+    def not_saved(*_: Any, **__: Any) -> None:
+        # Numbers that do not exist must never take the place of a real checkpoint.
+        recorder.tape.rules["torch.save: nothing is written"] += 1
+
+    plain_format = torch.Tensor.__format__
     return [
+        (torch, "save", not_saved),
+        (torch.serialization, "save", not_saved),
+        (torch.Tensor, "__format__", written_out),
         # Making a CUDA tensor from numbers must begin on the CPU: there is no device to begin on.
         (FakeTensorMode, "avoid_device_init", property(lambda _: True)),
         # Module.to() swaps fake parameters in place and refuses while anyone watches them; only we do.

@@ -13,7 +13,7 @@ _SCATTERED = 0.10  # of reserved memory that is not handed out at the peak
 
 
 def fixes_for(
-    tape: Tape, parts: dict[str, int], live: Collection[int], *, allocated: int, reserved: int
+    tape: Tape, parts: dict[str, int], live: Collection[int], *, peak: int, allocated: int, reserved: int
 ) -> tuple[dict[str, Any], ...]:
     """Changes worth trying, the largest stake first: what a change acts on, which is no promise."""
     found = [
@@ -39,7 +39,7 @@ def fixes_for(
             "fused=True updates without temporaries",
         ),
         (
-            parts.get(items.GRADIENTS, 0) if _peak_in_forward(parts) else 0,
+            _old_gradient_bytes(tape, live, peak),
             "gradients",
             "zero_grad(set_to_none=True) before the forward pass",
         ),
@@ -70,5 +70,11 @@ def _score_bytes(tape: Tape, live: Collection[int]) -> int:
     return total
 
 
-def _peak_in_forward(parts: dict[str, int]) -> bool:
-    return items.TEMPORARIES not in parts or parts[items.TEMPORARIES] < parts.get(items.GRADIENTS, 0)
+def _old_gradient_bytes(tape: Tape, live: Collection[int], peak: int) -> int:
+    """Gradients of a step that is over, still there in a later one: nobody reads them any more."""
+    step = sum(end <= peak for end in tape.step_ends)
+    return sum(
+        block.bytes
+        for block in (tape.blocks[number] for number in live)
+        if block.role == items.GRADIENTS and block.step < step
+    )

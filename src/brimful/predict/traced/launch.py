@@ -20,6 +20,7 @@ from typing import Any
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFailed
 
 START_S = 120  # beyond the script's own limit, which the child keeps: to start, load PyTorch, build the shim
+MARK = "BRIMFUL_TRACE"  # in the environment of whatever a traced script starts
 _TAIL_LINES = 12
 _ERRORS = {1: Refused, 2: BadInput, 3: WorldFailed}
 
@@ -62,8 +63,9 @@ def trace_script(
 def _run(folder: Path, output: Any, *, world: int, limit_s: float) -> int | None:
     """The child's exit status, or None where it had to be ended."""
     command = [sys.executable, "-m", "brimful.predict.traced.child", str(folder / "request.json")]
+    environment = {**_environment(world), MARK: folder.name}
     child = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=_environment(world),
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment,
         start_new_session=True,
     )  # fmt: skip
     try:
@@ -75,6 +77,17 @@ def _run(folder: Path, output: Any, *, world: int, limit_s: float) -> int | None
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+        _end_marked(folder.name)
+
+
+def _end_marked(mark: str) -> None:
+    """End what left the group (setsid, a daemon): every descendant has inherited the mark."""
+    wanted = f"{MARK}={mark}".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        # Another user's cannot be read, and some are gone by the time we look.
+        with suppress(OSError):
+            if wanted in (process / "environ").read_bytes().split(b"\0"):
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def _environment(world: int) -> dict[str, str]:

@@ -30,6 +30,9 @@ _PRIM_DEVICE = torch.ops.prim.device.default
 _SCALAR = torch.ops.aten._local_scalar_dense.default
 # Ops about memory that a fake tensor does not have.
 _ANSWERED = frozenset({"aten::pin_memory", "aten::_pin_memory", "aten::is_pinned", "aten::record_stream"})
+CONVOLUTION_NOTE = (
+    "cuDNN's workspaces for convolutions are not in the trace: it chooses kernels by trying them on the card"
+)
 
 
 class Recorder(TorchDispatchMode):
@@ -159,6 +162,8 @@ class Recorder(TorchDispatchMode):
 
     def _take_buffers(self, name: str, args: Any, results: Sequence[Any], place: Place) -> None:
         """What the kernel takes for itself: given back when it returns, but for the workspace of cuBLAS."""
+        if "convolution" in name:
+            self.tape.notes[CONVOLUTION_NOTE] = None
         taken: list[int] = []
         brief: list[int] = []
         for buffer in buffers_of(self.card, name, args, results):

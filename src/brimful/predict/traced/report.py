@@ -186,7 +186,9 @@ def report(
         peak_at=_where(tape, peak),
         out_of_memory=_failure(tape, real),
         saving_settings=_savers(requests, gpu, round(context.likely), settings) if real.out_of_memory else (),
-        fixes=fixes_for(tape, parts, live, allocated=whole.allocated_bytes, reserved=whole.reserved_bytes),
+        fixes=fixes_for(
+            tape, parts, live, peak=peak, allocated=whole.allocated_bytes, reserved=whole.reserved_bytes
+        ),
         speed=pace(costs.get(max(0, len(tape.step_ends) - 1), {}), gpu, tf32=tf32),
         timeline=_timeline(tape, walk, category),
         rules_fired=dict(tape.rules.most_common()),

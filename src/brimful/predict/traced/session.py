@@ -9,6 +9,7 @@ import torch
 import torch._dynamo  # every FakeTensorMode loads it: here, so that it belongs to loading PyTorch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from brimful.errors import WorldFailed
 from brimful.predict.traced.card import Card
 from brimful.predict.traced.fakecuda import fake_cuda, patched, tensor_changes
 from brimful.predict.traced.recorder import CUDA, Recorder
@@ -43,5 +44,20 @@ def _calibrate(recorder: Recorder) -> None:
     with trial:
         weight = torch.empty(4, device=CUDA, requires_grad=True)
         middle = weight * 2
-        (middle * 3 + middle * 4).sum().backward()
+        try:
+            (middle * 3 + middle * 4).sum().backward()
+        except RuntimeError as error:
+            raise _explained(error) from error
     recorder.in_place.alone = trial.in_place.alone
+
+
+def _explained(error: RuntimeError) -> Exception:
+    """Autograd counts devices at the first backward pass of a process, and only then."""
+    if "device_ready_queues_" not in str(error):
+        return error
+    return WorldFailed(
+        "this process ran a backward pass before its first trace, and autograd has counted no GPU since",
+        hint="trace first, or in a process of its own; for pytest put this into conftest.py: "
+        "from brimful.predict.traced.shim import load_shim; load_shim()",
+        code="backward_before_trace",
+    )

@@ -73,6 +73,13 @@ class Tape:
         self.events.append((EMPTY_CACHE, -1))
         self.allocator.empty_cache()
 
+    def reset_peaks(self) -> None:
+        """What a script's own reset means for its own questions; the report reads the events."""
+        allocator = self.allocator
+        allocator.peak_allocated_bytes = allocator.allocated_bytes
+        allocator.peak_requested_bytes = allocator.requested_bytes
+        allocator.peak_reserved_bytes = allocator.reserved_bytes
+
     def requests(self) -> list[Request]:
         """The same events in the allocator's words."""
         return [
