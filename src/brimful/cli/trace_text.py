@@ -94,7 +94,7 @@ def _items(data: dict[str, Any]) -> str:
         if item["bytes"]
     ]
     peak = data["peak_at"]
-    title = paint("Held at the peak", "bold") + f": step {peak['step']}, {peak['op']}, {_at(peak)}"
+    title = paint("Held at the peak", "bold") + f", step {peak['step']}, {peak['op']}:\n  {_at(peak)}"
     return f"{title}\n{table(('', '', '', ''), rows, right=(1, 2)).partition(chr(10))[2]}"
 
 
