@@ -45,6 +45,9 @@ def benchmarks() -> Iterator[Benchmark]:
     yield _promise("trace an 8B Llama shape, two steps", lambda: _in_a_child()["cpu_s"], LLAMA_S)
 
 
+TABLES = ("trace-peers", "trace-fit", "trace-fit-parts", "trace-recordings")
+
+
 def tables() -> dict[str, str]:
     if importlib.util.find_spec("torch") is None:
         return {}

@@ -151,7 +151,10 @@ def test_what_people_do_to_save_memory_never_takes_more(model: Model, training: 
 
     assert allocated(model, replace(plain, optimizer="adam8bit")) <= here
     assert allocated(model, replace(plain, fused_loss=True)) <= here
-    assert allocated(model, replace(plain, loss_chunks=8)) <= here
+    # What eager chunks keep waits while the output matrix's gradient is made. With fewer tokens than it is
+    # wide that gradient outweighs the logits, and chunks may take more; nobody trains such a batch.
+    if training.batch_size * training.sequence_tokens >= 2 * model.width:
+        assert allocated(model, replace(plain, loss_chunks=8)) <= here
 
 
 @pytest.mark.parametrize("family", FAMILIES)
