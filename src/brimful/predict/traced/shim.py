@@ -119,7 +119,7 @@ def _refuse_a_gpu_in_use() -> None:
 
 # Forward, backward and an optimizer: what an unsuited build would abort in.
 _PROBE = """
-import ctypes, sys
+import ctypes, os, sys
 import torch
 ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL).brimful_install()
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -128,6 +128,8 @@ with FakeTensorMode():
     weight = torch.empty(8, 8, device='cuda', requires_grad=True)
     (torch.empty(4, 8, device='cuda') @ weight).relu().sum().backward()
     assert weight.grad.device.type == 'cuda'
+# Autograd's thread may still be letting go of tensors: an interpreter that ends meanwhile aborts.
+os._exit(0)
 """
 
 
