@@ -161,8 +161,7 @@ def _probe(library: Path) -> None:
     if failure is not None:
         raise WorldFailed(
             f"torch {torch.__version__} does not accept fake CUDA tensors here: {failure[:300]}",
-            hint="trace in an environment with the CPU build of PyTorch (pip install torch --index-url "
-            "https://download.pytorch.org/whl/cpu), or add --rough",
+            hint="trace in an environment with the CPU build of PyTorch, or add --rough",
             code="cuda_build_refused",
         )
     works.touch()
