@@ -21,7 +21,7 @@ run:  ## start brimful here: API, console and scheduler, on loopback
 test:  ## all tests
 	@tools/setup.sh test
 	@tools/setup.sh system
-	$(BIN)/python -m pytest -q $(ARGS)
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 check:  ## lint, types, layers and tidiness: under a minute
 	@tools/setup.sh dev
