@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.units import GIB, MIB, bytes_from_text, microusd_from_usd, show_bytes, show_seconds, show_usd
+from brimful.units import (
+    GIB,
+    MIB,
+    bytes_from_text,
+    microusd_from_usd,
+    show_bytes,
+    show_seconds,
+    show_usd,
+    spans,
+)
 
 
 @pytest.mark.parametrize(
@@ -68,3 +77,8 @@ def test_what_is_no_sum_of_money_is_none(text: str) -> None:
 )
 def test_sizes_are_read_with_the_unit_they_are_written_with(text: str, nbytes: int | None) -> None:
     assert bytes_from_text(text) == nbytes
+
+
+def test_neighbouring_gpus_are_written_as_a_span() -> None:
+    assert spans([6, 0, 1, 2, 3]) == "0–3, 6"
+    assert spans([]) == ""

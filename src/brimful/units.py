@@ -6,6 +6,8 @@ Inside brimful a quantity is a plain number whose name ends in its unit (`peak_b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
@@ -56,6 +58,17 @@ def show_seconds(seconds: float) -> str:
 def counted(n: int, noun: str) -> str:
     """'1 job', '2 jobs'."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def spans(indices: Sequence[int]) -> str:
+    """'0–3, 6' for [0, 1, 2, 3, 6]."""
+    runs: list[list[int]] = []
+    for i in sorted(indices):
+        if runs and i == runs[-1][-1] + 1:
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
 
 
 def show_usd(microusd: int) -> str:

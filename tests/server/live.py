@@ -79,6 +79,13 @@ class Live:
         assert answer["ok"], answer
         return answer["data"]
 
+    def read(self, *words: str, columns: int = 80) -> str:
+        """What a person sees in a terminal of that width."""
+        env = {**self.env, "COLUMNS": str(columns)}
+        done = subprocess.run([BRIMFUL, *words], env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     def submit(self, *words: str, command: Sequence[str]) -> str:
         name: str = self.ask("submit", *words, command=command)["job"]
         return name

@@ -279,10 +279,6 @@ def test_measured_gpus_show_their_numbers_and_the_others_unknown(
     assert "GPU 1 free memory unknown, compute unknown" in page
 
 
-def test_neighbouring_gpus_are_written_as_a_span() -> None:
-    assert shown.spans([6, 0, 1, 2, 3]) == "0–3, 6"
-
-
 # -- in a real browser, beside a real server ---------------------------------------------------------------
 
 

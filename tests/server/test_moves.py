@@ -27,20 +27,27 @@ def losses(text: str) -> list[tuple[int, float]]:
     return [(int(step), float(loss)) for step, loss in found]
 
 
+def until(flag: Path) -> tuple[str, ...]:
+    """A job that ends when the test says so: no busy machine changes the order of things."""
+    return ("sh", "-c", f"while ! test -e {flag}; do sleep 0.1; done")
+
+
 @contextmanager
-def _ending(go: Path) -> Iterator[None]:
-    """Whatever fails, the filler does not run on."""
+def _ending(*flags: Path) -> Iterator[None]:
+    """Whatever fails, the others do not run on."""
     try:
         yield
     finally:
-        go.touch()
+        for flag in flags:
+            flag.touch()
 
 
 @pytest.mark.torch
 def test_a_gpt_is_preempted_and_goes_on_at_another_site(tmp_path: Path) -> None:
+    free, done = tmp_path / "free", tmp_path / "done"
     sites = ",".join(f"{name}=1xslot@{usd}" for name, usd in USD.items())
     with (
-        _ending(tmp_path / "go"),
+        _ending(free, done),
         live(tmp_path / "data", "--sites", sites, "--min-run-s", "1", "--grace-s", "30") as server,
     ):
 
@@ -56,22 +63,23 @@ def test_a_gpt_is_preempted_and_goes_on_at_another_site(tmp_path: Path) -> None:
         )
         first = wait_for(lambda: server.show(gpt)["leases"])[0]["site"]
         other = "west" if first == "east" else "east"
-        filler = server.submit(
-            "--priority", "urgent", command=("sh", "-c", f"while ! test -e {tmp_path}/go; do sleep 0.1; done")
-        )
+        filler = server.submit("--priority", "urgent", command=until(free))
         wait_for(lambda: server.show(filler)["phase"] == "running")
         wait_for(lambda: len(losses(log_of(gpt, 1, first))) >= 20)
 
-        urgent = server.submit("--priority", "urgent", command=("sleep", "2"))
+        urgent = server.submit("--priority", "urgent", command=until(done))
         wait_for(lambda: server.show(gpt)["phase"] == "waiting")
         assert server.show(gpt)["leases"][0]["reason"] == f"preempted by {urgent}"
-        wait_for(lambda: server.show(urgent)["phase"] in ("running", "finished"))
-        (tmp_path / "go").touch()  # the filler ends, and the other site is free
+        wait_for(lambda: server.show(urgent)["phase"] == "running")
+        free.touch()  # the filler ends, and the other site is free
         wait_for(lambda: over(gpt), within_s=120)
+        done.touch()
         wait_for(lambda: over(urgent) and over(filler))
 
         leases = server.show(gpt)["leases"]
         before, after = log_of(gpt, 1, first), log_of(gpt, 2, other)
+        asked = (["jobs"], ["show", gpt], ["why", gpt], ["queues"], ["events"], ["nodes"])
+        pages = [server.read(*words) for words in asked]
         money = server.ask("fleet") and {name: server.show(name) for name in (gpt, urgent, filler)}
 
     assert [lease["site"] for lease in leases] == [first, other]
@@ -81,6 +89,8 @@ def test_a_gpt_is_preempted_and_goes_on_at_another_site(tmp_path: Path) -> None:
     assert [step for step, _ in curve] == list(range(STEPS)), "every step once, in order"
     alone = subprocess.run(GPT, cwd=tmp_path, env=server.env, capture_output=True, text=True, check=True)
     assert curve == losses(alone.stdout), "the curve of a run that nobody stopped"
+    wide = [line for page in pages for line in page.splitlines() if len(line) > 80 and "/" not in line]
+    assert not wide, "paths are left whole; all else reads well at 80 columns"
     for shown in money.values():
         due = sum(
             lease["billed_s"] * round(USD[lease["site"]] * 1_000_000) // 3600 for lease in shown["leases"]

@@ -29,7 +29,7 @@ def estimates_for(config: str, types: list[str], *, gpus: int) -> Estimates:
         try:
             card = find_gpu(name)
         except NotFound:
-            notes.append(f"{name} is not in the catalog: nothing is predicted there, so it is no candidate")
+            notes.append(f"{name} names no card of the catalog, so nothing is predicted there")
             continue
         answer = fit_reading(reading, card, 0, correction)
         likely = round(answer.memory.device_bytes.likely)
@@ -53,7 +53,8 @@ def _refusal(config: str, tight: list[tuple[int, str]], notes: list[str]) -> Bri
     if not tight:
         return Refused(
             f"nothing can be predicted for {config}: {'; '.join(notes) or 'the fleet has no GPUs'}",
-            hint="name GPU types that `brimful gpus` lists with --gpu, or submit without fit",
+            hint=f"`brimful fit {config} --gpu rtx-4070` predicts without a fleet; for slots that are a "
+            "card the server is started as `brimful up --slots 2 --gpu rtx-4070`; or submit without fit",
             code="will_not_fit",
         )
     said = "; ".join(words for _, words in sorted(tight))

@@ -8,7 +8,8 @@ from typing import Any
 
 from brimful.cli.client import Client
 from brimful.cli.commands import Answer, whole
-from brimful.cli.show import clock
+from brimful.cli.render import paint, wrapped
+from brimful.cli.show import clock, day
 from brimful.server.words import all_printable
 
 EXAMPLE = """brimful events --last 20
@@ -28,26 +29,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     client = Client()
     if args.follow:
+        last = ""
         for _, event in client.event_stream(after=-args.last):
-            sys.stdout.write(_json_line(event) if args.json else _line(event) + "\n")
+            lines = [_json_line(event)] if args.json else _lines(event, after=last)
+            sys.stdout.write("\n".join(lines) + "\n")
             sys.stdout.flush()
+            last = day(event["at_s"])
         return Answer(None, "")
     data = client.events(after=-args.last, limit=min(args.last, 1000))
-    return Answer(data, "\n".join(map(_line, data["events"])) or "nothing has happened yet")
+    events = data["events"]
+    days = ["", *(day(event["at_s"]) for event in events)]
+    lines = [line for last, event in zip(days, events, strict=False) for line in _lines(event, after=last)]
+    return Answer(data, "\n".join(lines) or "nothing has happened yet")
 
 
 def _json_line(event: dict[str, Any]) -> str:
     import json
 
-    return json.dumps(event) + "\n"
+    return json.dumps(event)
 
 
-def _line(event: dict[str, Any]) -> str:
+def _lines(event: dict[str, Any], *, after: str) -> list[str]:
+    """The event, below its day where that is not the last one's."""
     body = all_printable(event["body"])
     if isinstance(body.get("job"), dict):
         body = body["job"]
-    parts = [f"{name} {_shown(body[name])}" for name in SAID if body.get(name) not in (None, "", [])]
-    return f"{clock(event['at_s'])}  {event['seq']:>6}  {event['kind']:<15}  {'  '.join(parts)}"
+    # A lease's name begins with its job's.
+    said = [name for name in SAID if name != "job" or "lease" not in body]
+    parts = [f"{name} {_shown(body[name])}" for name in said if body.get(name) not in (None, "", [])]
+    today, _, hour = clock(event["at_s"]).partition(" ")
+    head = f"{hour}  {event['seq']:>6}  {event['kind']:<15}  "
+    lines = [] if today == after else [paint(today, "bold")]
+    return lines + (wrapped(head, ", ".join(parts)) or [head.rstrip()])
 
 
 def _shown(value: object) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from brimful.cli.client import Client
 from brimful.cli.commands import Answer, whole
-from brimful.cli.render import table
+from brimful.cli.render import cut, noted_table
 from brimful.server.words import all_printable
 from brimful.units import show_seconds, show_usd
 
@@ -58,32 +58,22 @@ def run(args: argparse.Namespace) -> Answer:
         ]
         for job in shown
     ]
-    title, *lines = table(header, rows, right=(2, 3, 4, 5)).splitlines()
-    # The reason stands on a line of its own, whole: it is what people come for, and what they grep.
-    for at, job in reversed(list(enumerate(shown))):
-        if job["why"]:
-            lines.insert(at + 1, f"    {job['why']}")
-    return Answer(data, "\n".join([title, *lines]))
+    return Answer(data, noted_table(header, rows, [job["why"] for job in shown], right=(2, 3, 4, 5)))
 
 
 def label(job: dict[str, Any]) -> str:
-    urgency = "" if job["priority"] == "normal" else f" ({job['priority']})"
-    return _cut(job["name"] or " ".join(job["command"]), 36) + urgency
+    urgency = "" if job["priority"] == "normal" else f"{job['priority']}: "
+    return urgency + cut(job["name"] or " ".join(job["command"]), 36)
 
 
 def waited(job: dict[str, Any]) -> str:
-    """Until its first start, or until now."""
-    if job["started_s"] is None and job["ended_s"] is not None:
-        return show_seconds(job["ended_s"] - job["submitted_s"])
-    end_s = job["now_s"] if job["started_s"] is None else job["started_s"]
-    return show_seconds(max(0, end_s - job["submitted_s"]))
+    """All the time it was here and did not run: before its first start, and after each stop."""
+    until_s = job["now_s"] if job["ended_s"] is None else job["ended_s"]
+    ran_s = sum(lease["billed_s"] for lease in job["leases"])
+    return show_seconds(max(0, until_s - job["submitted_s"] - ran_s))
 
 
 def ran(job: dict[str, Any]) -> str:
     """The time its leases are billed for; empty where it never ran."""
     seconds = sum(lease["billed_s"] for lease in job["leases"])
     return show_seconds(seconds) if job["started_s"] is not None else ""
-
-
-def _cut(line: str, width: int) -> str:
-    return line if len(line) <= width else line[: width - 1] + "…"

@@ -7,7 +7,7 @@ from typing import Any
 
 from brimful.cli.client import Client
 from brimful.cli.commands import Answer
-from brimful.cli.render import table
+from brimful.cli.render import noted_table
 from brimful.errors import BadInput
 from brimful.server.words import all_printable, printable
 from brimful.units import counted, show_usd
@@ -64,12 +64,12 @@ def _list(nodes: list[dict[str, Any]]) -> str:
             node["node"],
             node["site"],
             f"{len(node['gpus'])} x {node['gpu']}" + (" (declared)" if node["declared"] else ""),
-            f"{sum(gpu['held'] for gpu in node['gpus'])} held",
-            f"{show_usd(node['microusd_per_gpu_hour'])}/GPU-h",
-            "takes work" if node["drained"] is None else f"drained: {node['drained']}",
+            str(sum(gpu["held"] for gpu in node["gpus"])),
+            show_usd(node["microusd_per_gpu_hour"]),
         ]
         for node in nodes
     ]
+    notes = ["" if node["drained"] is None else f"drained: {node['drained']}" for node in nodes]
     drained = sum(node["drained"] is not None for node in nodes)
     foot = f"\n\n{counted(drained, 'node')} drained" if drained else ""
-    return table(["node", "site", "GPUs", "in use", "price", "state"], rows, right=(3, 4)) + foot
+    return noted_table(["node", "site", "GPUs", "held", "per GPU-h"], rows, notes, right=(3, 4)) + foot

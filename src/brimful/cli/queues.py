@@ -12,6 +12,11 @@ from brimful.units import HOUR_S, show_seconds
 
 EXAMPLE = "brimful queues"
 
+LEGEND = (
+    "wants: GPUs its waiting jobs ask for; longest: how long one of them has waited;",
+    "held: jobs on hold; GPU-h: had lately, less the longer ago",
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:  # noqa: ARG001 - it takes none of its own
     return
@@ -35,15 +40,5 @@ def run(args: argparse.Namespace) -> Answer:  # noqa: ARG001
         ]
         for queue in all_printable(queues)
     ]
-    header = [
-        "queue",
-        "running",
-        "GPUs",
-        "quota",
-        "waiting",
-        "GPUs wanted",
-        "longest wait",
-        "held",
-        "recent GPU-h",
-    ]
-    return Answer({"queues": queues}, table(header, rows, right=range(1, 9)))
+    header = ["queue", "running", "GPUs", "quota", "waiting", "wants", "longest", "held", "GPU-h"]
+    return Answer({"queues": queues}, "\n".join([table(header, rows, right=range(1, 9)), "", *LEGEND]))

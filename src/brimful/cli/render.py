@@ -39,6 +39,17 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequen
     return "\n".join([paint(line(cells[0]), "dim"), *[line(row) for row in cells[1:]]])
 
 
+def noted_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str], *, right: Sequence[int] = ()
+) -> str:
+    """A table no wider than the page, with what there is to say of a row whole below it."""
+    title, *lines = (cut(line, page_columns()) for line in table(header, rows, right=right).splitlines())
+    out = [title]
+    for line, note in zip(lines, notes, strict=True):
+        out += [line, *wrapped("    ", note)]
+    return "\n".join(out)
+
+
 def spark(values: Sequence[float], width: int, *, top: float | None = None) -> str:
     """A curve on one line: each character is the highest value of its slice, `top` a full block."""
     top = max(values, default=0.0) if top is None else top
@@ -49,12 +60,26 @@ def spark(values: Sequence[float], width: int, *, top: float | None = None) -> s
     return "".join("▁▂▃▄▅▆▇█"[min(7, max(0, int(height / top * 8 - 1e-9)))] for height in heights)
 
 
+def page_columns() -> int:
+    """How wide text for people may be: as the terminal is, within reason."""
+    import shutil
+
+    return max(40, min(120, shutil.get_terminal_size((100, 24)).columns))
+
+
+def cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
 def wrapped(head: str, text: str, *, columns: int = 0) -> list[str]:
     """The text after its head, over as many lines as it takes, each as far in as the first."""
-    import shutil
     import textwrap
 
-    width = columns or min(120, shutil.get_terminal_size((100, 24)).columns)
     return textwrap.wrap(
-        text, width=width, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False
+        text,
+        width=columns or page_columns(),
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_on_hyphens=False,
+        break_long_words=False,  # a path is there to be copied
     )

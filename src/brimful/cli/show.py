@@ -9,9 +9,9 @@ from typing import Any
 from brimful.cli.client import Client, job_path
 from brimful.cli.commands import Answer
 from brimful.cli.jobs import ran, waited
-from brimful.cli.render import paint, table
+from brimful.cli.render import noted_table, paint, wrapped
 from brimful.server.words import all_printable
-from brimful.units import counted, show_seconds, show_usd
+from brimful.units import counted, show_seconds, show_usd, spans
 
 EXAMPLE = "brimful show job-1"
 
@@ -40,29 +40,35 @@ def _text(job: dict[str, Any]) -> str:
     }
     why = f": {job['why']}" if job["why"] else ""
     title = f" ({job['name']})" if job["name"] else ""
-    lines = [paint(f"{job['job']}{title} is {job['phase']}{why}", "bold"), ""]
-    lines += [f"  {name:<10} {value}" for name, value in facts.items()]
+    lines = [paint(line, "bold") for line in wrapped("", f"{job['job']}{title} is {job['phase']}{why}")]
+    lines.append("")
+    for name, value in facts.items():
+        lines += wrapped(f"  {name:<10} ", value) or [f"  {name}"]
     if job["leases"]:
         lines += ["", _leases(job["leases"])]
     return "\n".join(lines)
 
 
 def _leases(leases: list[dict[str, Any]]) -> str:
+    today = f"{datetime.now(UTC).astimezone():%Y-%m-%d} "
     rows = [
         [
             lease["lease"],
-            f"{lease['node']} GPU {','.join(map(str, lease['gpus']))}",
-            lease["phase"],
-            clock(lease["started_s"]),
+            f"{lease['node']} GPU {spans(lease['gpus'])}",
+            clock(lease["started_s"]).removeprefix(today),
             show_seconds(lease["billed_s"]),
-            f"{show_usd(lease['microusd_per_gpu_hour'])}/GPU-h",
+            show_usd(lease["microusd_per_gpu_hour"]),
             show_usd(lease["cost_microusd"]),
-            lease["reason"],
         ]
         for lease in leases
     ]
-    header = ["lease", "where", "phase", "started", "billed", "price", "cost", "end"]
-    return table(header, rows, right=(4, 5, 6))
+    header = ["lease", "where", "started", "billed", "per GPU-h", "cost"]
+    notes = [": ".join(filter(None, (lease["phase"], lease["reason"]))) for lease in leases]
+    return noted_table(header, rows, notes, right=(3, 4, 5))
+
+
+def day(at_s: int) -> str:
+    return clock(at_s).partition(" ")[0]
 
 
 def clock(at_s: int | None) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 from typing import Any
+from urllib.parse import urlsplit
 
 from brimful.cli.client import Client
 from brimful.cli.commands import Answer
 from brimful.cli.render import table
-from brimful.cli.show import clock
+from brimful.cli.show import clock, day
 from brimful.errors import BadInput
+from brimful.server.settings import LOOPBACK
 from brimful.server.words import all_printable, printable
 
 EXAMPLE = """brimful tokens
@@ -58,11 +60,25 @@ def run(args: argparse.Namespace) -> Answer:
         data = client.post(f"/v1/tokens/{_id(args.name)}/revoke")
         return Answer(data, f"{printable(data['name'])}'s token {data['token']} is revoked")
     body = {"name": args.name, "tenant": args.tenant, "role": args.role, "ttl_s": _seconds(args.lasts)}
-    data = client.post("/v1/tokens", body)
-    token = data["token"]
+    data = {**client.post("/v1/tokens", body), "url": client.url}
+    return Answer(data, _to_hand_over(data))
+
+
+def _to_hand_over(data: dict[str, Any]) -> str:
+    """Two lines for its owner's shell, and what there is to know of them."""
+    token = all_printable(data["token"])
     until = "for ever" if token["expires_s"] is None else f"until {clock(token['expires_s'])}"
-    whose = f"{token['role']} of {token['tenant']} {until}"
-    return Answer(data, f"{data['secret']}\n\n({whose}; shown this once: export BRIMFUL_TOKEN=…)")
+    lines = [
+        f"export BRIMFUL_URL={data['url']}",
+        f"export BRIMFUL_TOKEN={data['secret']}",
+        "",
+        f"# for {token['name']}: {token['role']} of {token['tenant']} {until}",
+        "# shown this once: hand both lines over now",
+    ]
+    address = urlsplit(data["url"])
+    if address.hostname in LOOPBACK:
+        lines.append(f"# from another machine first: ssh -L {address.port}:127.0.0.1:{address.port} HOST")
+    return "\n".join(lines)
 
 
 def _id(text: str) -> str:
@@ -85,10 +101,10 @@ def _seconds(text: str) -> int | None:
 def _list(tokens: list[dict[str, Any]]) -> str:
     def state(token: dict[str, Any]) -> str:
         if token["revoked_s"] is not None:
-            return f"revoked {clock(token['revoked_s'])}"
-        return "for ever" if token["expires_s"] is None else f"until {clock(token['expires_s'])}"
+            return f"revoked {day(token['revoked_s'])}"
+        return "for ever" if token["expires_s"] is None else f"until {day(token['expires_s'])}"
 
-    rows = [[t["token"], t["name"], t["tenant"], t["role"], clock(t["created_s"]), state(t)] for t in tokens]
+    rows = [[t["token"], t["name"], t["tenant"], t["role"], day(t["created_s"]), state(t)] for t in tokens]
     return table(["token", "name", "tenant", "role", "made", "good"], rows)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from brimful.cli.client import Client
 from brimful.cli.commands import Answer
-from brimful.cli.render import paint, table, wrapped
+from brimful.cli.render import noted_table, paint, wrapped
 from brimful.server.words import all_printable
 from brimful.units import counted, show_usd
 
@@ -49,9 +49,8 @@ def _pools(pools: list[dict[str, Any]]) -> str:
             show_usd(pool["microusd_per_gpu_hour"]),
             f"{pool['rate']:.2f}" if pool["rate"] else "",
             "" if pool["microusd_per_work_hour"] is None else show_usd(pool["microusd_per_work_hour"]),
-            pool["verdict"],
         ]
         for pool in pools
     ]
-    header = ["site", "GPU", "free", "per GPU-hour", "speed", "per hour of work", "for this job"]
-    return table(header, rows, right=(2, 3, 4, 5))
+    header = ["site", "GPU", "free", "per GPU-hour", "speed", "per hour of work"]
+    return noted_table(header, rows, [pool["verdict"] for pool in pools], right=(2, 3, 4, 5))

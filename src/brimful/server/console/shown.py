@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from brimful.fleet.state import OVER, JobState
 from brimful.server.auth import Principal
 from brimful.server.service import Service
 from brimful.server.views import fleet_view, job_view, jobs_page, spend_view
+from brimful.units import spans
 
 ACTIVE_SHOWN = 200
 OVER_SHOWN = 50
@@ -133,17 +134,6 @@ def tenant_rows(by_tenant: Mapping[str, int]) -> list[dict[str, Any]]:
     largest = max(by_tenant.values(), default=0) or 1
     ordered = sorted(by_tenant.items(), key=lambda item: (-item[1], item[0]))
     return [{"tenant": name, "microusd": n, "frac": n / largest} for name, n in ordered]
-
-
-def spans(indices: Sequence[int]) -> str:
-    """'0–3, 6' for [0, 1, 2, 3, 6]."""
-    runs: list[list[int]] = []
-    for i in sorted(indices):
-        if runs and i == runs[-1][-1] + 1:
-            runs[-1].append(i)
-        else:
-            runs.append([i])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
 
 
 def hue(job: str) -> int:
