@@ -12,10 +12,11 @@ import sqlalchemy as sa
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.sql import SqlStore
 from brimful.cli.main import main
-from brimful.fleet.events import LeaseEnded, LeaseStarted
+from brimful.fleet.events import Event, JobSubmitted, LeaseEnded, LeaseStarted, NodeDrained
 from tests.adapters.test_snapshot import a_history
 from tests.adapters.test_upgrade import an_old_database
-from tests.builders import granted
+from tests.builders import a_job, granted
+from tests.server.builders import OPERATOR, an_access
 
 
 @pytest.fixture
@@ -164,6 +165,56 @@ def test_runs_that_the_restored_log_does_not_know_are_put_aside(
     assert "Put aside" in capsys.readouterr().out
     assert (tmp_path / "new" / "leases" / "job-1.1").is_dir()
     assert not (tmp_path / "new" / "leases" / "job-99.1").exists()
+
+
+def test_a_run_that_is_nowhere_after_a_restore_is_billed_until_the_log_ended(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = SqlStore(f"sqlite:///{data / 'brimful.db'}")
+    for name, gpu in (("job-9", 0), ("job-10", 1)):
+        begun: list[Event] = [
+            JobSubmitted(at_s=100, job=a_job(name)),
+            granted(name, gpus=(gpu,), at_s=100),
+            LeaseStarted(at_s=100, lease=f"{name}.1"),
+        ]
+        assert store.append(begun, after=store.end())
+    assert store.append([NodeDrained(at_s=130, node="node-0", reason="")], after=store.end())
+    store.close()
+    file, new = tmp_path / "b.zip", tmp_path / "new"
+    assert main(["backup", str(file), "--data", str(data)]) == 0
+    (new / "leases" / "job-10.1").mkdir(parents=True)
+    capsys.readouterr()
+    assert main(["restore", str(file), "--data", str(new)]) == 0
+    said = capsys.readouterr().out
+    assert "without a trace here: job-9.1." in said
+    assert "known here: 1 run" in said
+    store = SqlStore(f"sqlite:///{new / 'brimful.db'}")
+    (ended,) = store.since(store.end() - 1)
+    store.close()
+    assert isinstance(ended, LeaseEnded)
+    assert (ended.lease, ended.at_s) == ("job-9.1", 130), "not now, which nobody can know"
+
+
+def test_a_restore_says_which_tokens_it_made_good_and_can_trust_none(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = SqlStore(f"sqlite:///{data / 'brimful.db'}")
+    access = an_access(store)
+    for name in ("ann", "ben"):
+        text, token = access.issue(name=name, tenant="red", role="viewer")
+    file = tmp_path / "b.zip"
+    assert main(["backup", str(file), "--data", str(data)]) == 0
+    access.revoke(OPERATOR, token.token)
+    store.close()
+    capsys.readouterr()
+    for words, good in ((["--revoke-tokens"], False), ([], True)):
+        new = tmp_path / f"new-{good}"
+        assert main(["restore", str(file), "--data", str(new), *words]) == 0
+        said = capsys.readouterr().out
+        assert ("Good as they were then: 2 tokens" if good else "Revoked: 2 tokens") in said
+        store = SqlStore(f"sqlite:///{new / 'brimful.db'}")
+        assert (an_access(store).look_up(text) is not None) == good
+        store.close()
 
 
 def test_an_old_database_is_healthy_after_its_upgrade(

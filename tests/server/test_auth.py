@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import sqlalchemy as sa
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.testclient import TestClient
@@ -224,6 +226,63 @@ def test_nobody_gives_away_more_than_is_theirs(still: House) -> None:
     ):
         answer = still.http.post("/v1/tokens", json=body, headers=still.red)
         assert answer.status_code in (400, 403), answer.text
+
+
+def test_a_token_makes_none_that_outlives_it(still: House) -> None:
+    admin = bearer(still.access, "admin", "red", ttl_s=7200)
+    asked = {"name": "x", "tenant": "red", "role": "viewer"}
+    for ttl_s, status in ((7200, 201), (7201, 403), (None, 403)):
+        answer = still.http.post("/v1/tokens", json={**asked, "ttl_s": ttl_s}, headers=admin)
+        assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert ("2 h" in error["problem"], error["hint"]) == (True, "--for 2h, or ask an operator")
+
+
+def test_who_may_not_is_told_who_gives_the_role(still: House) -> None:
+    viewer = bearer(still.access, "viewer", "red")
+    hint = still.http.post(f"/v1/jobs/{still.job}/cancel", headers=viewer).json()["error"]["hint"]
+    assert "ask an admin of your tenant" in hint
+    hint = still.http.post("/v1/nodes/node-0/drain", headers=viewer, json={}).json()["error"]["hint"]
+    assert "ask an operator" in hint
+
+
+def test_a_session_made_while_its_token_is_revoked_is_none(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, token = house.access.issue(name="ann", tenant="red", role="viewer")
+    issue = house.access.issue
+
+    def late(**given: Any) -> Any:
+        house.access._store.revoke(token.token, at_s=house.now_s)  # after it was looked at
+        return issue(**given)
+
+    monkeypatch.setattr(house.access, "issue", late)
+    assert house.access.session(text) is None
+    sessions = house.access._store._tokens(sa.literal(value=True), 100)
+    assert not [each for each in sessions if each.kind == "session" and each.revoked_s is None]
+
+
+def test_a_hanging_database_fills_no_memory_and_the_audit_log_tells_of_its_gap(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(house.access, "_deeds", queue.Queue(5))
+    hangs, note = threading.Event(), house.access._store.note
+
+    def slow(deeds: Any) -> None:
+        hangs.wait(10)
+        note(deeds)
+
+    monkeypatch.setattr(house.access._store, "note", slow)
+    house.access._writer = None
+    for i in range(20):
+        house.access.note(OPERATOR, "job.hold", f"job-{i}", "ok")
+    hangs.set()
+    house.access.close()
+    deeds = house.access.deeds(OPERATOR, before=None, limit=100)
+    held = [deed for deed in deeds if deed["verb"] == "job.hold"]
+    (lost,) = [deed for deed in deeds if deed["verb"] == "audit.lost"]
+    assert len(held) + int(str(lost["target"]).split()[0]) == 20
+    assert len(held) <= 11
 
 
 def test_a_token_is_made_used_listed_and_revoked(house: House) -> None:

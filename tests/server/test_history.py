@@ -14,6 +14,8 @@ from brimful.errors import NotFound, WorldFailed
 from brimful.scheduler.cycle import Rules
 from brimful.scheduler.ports import Observation
 from brimful.server import service as service_module
+from brimful.server.auth import Principal
+from brimful.server.events import events_for
 from brimful.server.service import Service
 from brimful.server.views import job_view
 from tests.builders import ScriptedEngine, a_job, a_node
@@ -33,9 +35,9 @@ def a_service(store: SqlStore, engine: ScriptedEngine) -> Service:
     return service
 
 
-def run_jobs(service: Service, engine: ScriptedEngine, count: int) -> None:
+def run_jobs(service: Service, engine: ScriptedEngine, count: int, *, tenant: str = "default") -> None:
     for _ in range(count):
-        name = service.submit(a_job("")).job.job
+        name = service.submit(a_job("", tenant=tenant)).job.job
         service.tick()
         engine.sees[f"{name}.1"] = Observation(
             lease=f"{name}.1", state="ended", started_s=10, ended_s=46, exit_code=0
@@ -72,6 +74,33 @@ def test_an_old_job_is_found_in_memory_and_then_in_the_table(
     again._load()
     assert again.fleet.seq == store.end()
     all_is_there(again)
+
+
+def test_a_tenants_page_of_old_events_asks_the_database_once(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "KEEP", 2)
+    monkeypatch.setattr(service_module, "LEAVING", 1)
+    engine = ScriptedEngine(a_node(gpus=1))
+    service = a_service(store, engine)
+    for tenant in ("red", "blue", "red", "blue", "red"):
+        run_jobs(service, engine, 1, tenant=tenant)
+    service._advance(at_least=1)
+    asked: list[object] = []
+    ask = store.past_tenants
+
+    def counted(names: set[str]) -> dict[str, str]:
+        asked.append(names)
+        return ask(names)
+
+    monkeypatch.setattr(store, "past_tenants", counted)
+    monkeypatch.setattr(store, "past_job", None)
+    red = Principal(token="1" * 16, name="ann", tenant="red", role="viewer")
+    seen = events_for(service, red, after=0, limit=1000)["events"]
+    jobs = {str(event["body"].get("lease", "")).partition(".")[0] for event in seen} - {""}
+    assert jobs == {"job-1", "job-3", "job-5"}
+    assert "NodeJoined" in {event["kind"] for event in seen}
+    assert len(asked) == 1
 
 
 def test_numbers_go_on_where_they_were(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:

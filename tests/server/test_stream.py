@@ -75,6 +75,16 @@ def test_a_submission_sent_twice_under_one_key_is_one_job(client: Client) -> Non
     first = submit(client, "true", key="sweep-7")
     assert submit(client, "true", key="sweep-7") == first
     assert submit(client, "true", key="sweep-8") != first
+    assert submit(client, "true", key="sweep-7", env={"SHELL_OF": "another"}) == first
+
+
+def test_a_key_that_comes_again_with_another_request_is_refused_by_what_differs(client: Client) -> None:
+    first = submit(client, "true", key="sweep-9")
+    with pytest.raises(Refused) as refused:
+        submit(client, "false", key="sweep-9", gpus=2)
+    assert refused.value.code == "key_reused"
+    assert first in refused.value.problem
+    assert refused.value.problem.endswith(": gpus, command")
 
 
 def test_jobs_come_in_pages_without_a_hole_or_a_double(client: Client) -> None:

@@ -11,6 +11,7 @@ bytes: a slow hash would protect nothing more. What it may do is its role, for w
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import queue
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 
 from brimful.adapters.stores.access import AccessStore, Deed, Token
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused
+from brimful.units import show_seconds
 
 log = logging.getLogger("brimful")
 
@@ -34,6 +36,7 @@ STALE_S = 60.0  # how long a known token is good while the database does not ans
 SESSION_S = 7 * 86400
 TICKET_S = 3600
 MAX_KNOWN = 10_000
+MAX_DEEDS = 10_000  # waiting to be written; some MB, an hour of a busy server whose database hangs
 _SHAPE = re.compile(r"brim_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 
 
@@ -65,7 +68,11 @@ def unauthorized(problem: str = "this needs a token, and none that is valid was 
 
 
 def forbidden(who: Principal, role: str) -> Refused:
-    hint = "ask for a token with that role: brimful tokens add NAME --role " + role
+    """Most who meet this may not make tokens: the hint says who does."""
+    giver = "an operator" if role == "operator" else "an admin of your tenant"
+    tenant = EVERYBODY if role == "operator" else who.tenant
+    made = f"brimful tokens add {who.name} --tenant '{tenant}' --role {role}"
+    hint = f"ask {giver} for a token with that role (what they run: {made})"
     return Refused(f"this needs the role {role}; yours is {who.role}", hint=hint, code="forbidden")
 
 
@@ -75,7 +82,8 @@ class Access:
     def __init__(self, store: AccessStore, *, clock: Callable[[], float] = time.time) -> None:
         self._store, self._clock = store, clock
         self._known: dict[str, tuple[float, Token | None]] = {}
-        self._deeds: queue.SimpleQueue[Deed | None] = queue.SimpleQueue()
+        self._deeds: queue.Queue[Deed | None] = queue.Queue(MAX_DEEDS)
+        self._lost_deeds = 0
         self._writer: threading.Thread | None = None
         self._writing = threading.Lock()
 
@@ -157,6 +165,14 @@ class Access:
                 hint="ask an operator",
                 code="forbidden",
             )
+        own = self._store.token(who.token)
+        left_s = None if own is None or own.expires_s is None else own.expires_s - int(self._clock())
+        if left_s is not None and (ttl_s is None or ttl_s > left_s):
+            raise Refused(
+                f"your token is good for {show_seconds(left_s)} more, and the one asked for would outlive it",
+                hint=f"--for {f'{left_s // 3600}h' if left_s >= 3600 else f'{left_s}s'}, or ask an operator",
+                code="forbidden",
+            )
         return self.issue(name=name, tenant=tenant, role=role, ttl_s=ttl_s)
 
     def revoke(self, who: Principal, name: str) -> Token:
@@ -197,7 +213,7 @@ class Access:
         if made_with is None or not self._is_good(made_with):
             return None
         left_s = SESSION_S if made_with.expires_s is None else min(SESSION_S, made_with.expires_s - now_s)
-        session, _ = self.issue(
+        session, made = self.issue(
             name=token.name,
             tenant=token.tenant,
             role=token.role,
@@ -205,6 +221,11 @@ class Access:
             kind="session",
             parent=made_with.token,
         )
+        # Whoever revoked its token since we looked has not seen the session; we see the revocation.
+        still = self._store.token(made_with.token)
+        if still is None or not self._is_good(still):
+            self._store.revoke(made.token, at_s=now_s)
+            return None
         return session
 
     def end_session(self, text: str) -> None:
@@ -239,7 +260,11 @@ class Access:
             if self._writer is None or not self._writer.is_alive():
                 self._writer = threading.Thread(target=self._write, name="audit", daemon=True)
                 self._writer.start()
-        self._deeds.put(deed)
+        try:
+            self._deeds.put_nowait(deed)
+        except queue.Full:  # the database hangs; the deed is done, and its line is counted
+            with self._writing:
+                self._lost_deeds += 1
 
     def deeds(self, who: Principal, *, before: int | None, limit: int) -> list[dict[str, object]]:
         return self._store.deeds(who.only_tenant, before=before, limit=limit)
@@ -247,7 +272,8 @@ class Access:
     def close(self) -> None:
         """Write what is still to be written."""
         if self._writer is not None and self._writer.is_alive():
-            self._deeds.put(None)
+            with contextlib.suppress(queue.Full):
+                self._deeds.put(None, timeout=10)
             self._writer.join(timeout=10)
 
     def _write(self) -> None:
@@ -262,13 +288,26 @@ class Access:
                 done = more is None
                 if more is not None:
                     deeds.append(more)
+            with self._writing:
+                lost, self._lost_deeds = self._lost_deeds, 0
+            if lost:
+                deeds.append(_lost_line(lost, at_s=int(self._clock())))
             try:
                 self._store.note(deeds)
             except BrimfulError as error:
+                with self._writing:
+                    self._lost_deeds += lost + len(deeds) - bool(lost)
                 log.error("%d lines of the audit log are lost: %s", len(deeds), error.problem)  # noqa: TRY400
             if done:
                 return
             time.sleep(0.05)  # those who come meanwhile share one transaction
+
+
+def _lost_line(lines: int, *, at_s: int) -> Deed:
+    """The log tells of its own gaps."""
+    return Deed(
+        at_s=at_s, token="", name="", tenant="", verb="audit.lost", target=f"{lines} lines", outcome="lost"
+    )
 
 
 def _digest(secret: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from brimful.errors import NotFound
 from brimful.server.auth import Principal
 from brimful.server.service import Service
 
@@ -13,20 +13,22 @@ def events_for(service: Service, who: Principal, *, after: int, limit: int) -> d
     """Up to `limit` events after that place, and where to go on; a place below zero is from the end."""
     place = max(0, service.fleet.seq + after) if after < 0 else after
     rows = service.records(place, limit)
-    seen = [row for row in rows if _may_see(service, who, row["body"])]
+    seen = rows if who.only_tenant is None else list(_seen(service, who, rows))
     return {"events": seen, "next_after": rows[-1]["seq"] if rows else place}
 
 
-def _may_see(service: Service, who: Principal, body: dict[str, Any]) -> bool:
-    if who.only_tenant is None:
-        return True
+def _seen(service: Service, who: Principal, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    tenants = service.tenants_of({name for row in rows if (name := _job_of(row["body"]))})
+    for row in rows:
+        job, name = row["body"].get("job"), _job_of(row["body"])
+        tenant = job["tenant"] if isinstance(job, dict) else tenants.get(name)
+        if not name or (tenant is not None and who.sees(tenant)):
+            yield row
+
+
+def _job_of(body: dict[str, Any]) -> str:
+    """Of which job the event tells; empty where it is of none."""
     job = body.get("job")
     if isinstance(job, dict):
-        return who.sees(job["tenant"])
-    name = job or str(body.get("lease", "")).rpartition(".")[0]
-    if not name:
-        return True
-    try:
-        return who.sees(service.job(name).job.tenant)
-    except NotFound:
-        return False
+        return str(job["job"])
+    return job or str(body.get("lease", "")).rpartition(".")[0]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from brimful.adapters.capabilities import Complains, KeepsEnvironments, KeepsLogs, LogPiece
@@ -214,6 +214,17 @@ class Service:
         if past is None:
             raise NotFound(f"there is no job {name[:100]!r}", hint="`brimful jobs` lists them")
         return past.state
+
+    def tenants_of(self, names: Collection[str]) -> dict[str, str]:
+        """Whose jobs these are, of those that there are; the database is asked once for all of the past."""
+        with self._lock:
+            here = {name: self.fleet.jobs.get(name) for name in names}
+            left = {name: self.fleet.leaving[name].state for name in names if name in self.fleet.leaving}
+        known = {name: state.job.tenant for name, state in (here | left).items() if state is not None}
+        past = [name for name in names if name not in known]
+        if past and isinstance(self.store, SqlStore):
+            known |= self.store.past_tenants(past)
+        return known
 
     def past_jobs(
         self, *, before_serial: int | None = None, limit: int = 200, tenant: str | None = None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 from brimful.adapters.capabilities import KeepsEnvironments
-from brimful.errors import BrimfulError, WorldFailed
+from brimful.errors import BrimfulError, Refused, WorldFailed
 from brimful.fleet.events import Event, JobSubmitted
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet
@@ -105,17 +105,21 @@ class Submissions:
         def events() -> Sequence[Event]:
             fleet = self._fleet()
             made: list[Event] = []
-            keyed: dict[tuple[str, str], str] = {}
+            keyed: dict[tuple[str, str], Job] = {}
             for each in batch:
                 job, key = each.job, (each.job.submitter, each.job.key)
-                known = fleet.keyed.get(key) or keyed.get(key) if job.key else None
+                known = keyed.get(key) or _keyed_before(fleet, job)
                 each.is_new = known is None
-                each.name = known or f"job-{fleet.submitted + 1 + len(made)}"
+                each.error = None if known is None else _other_request(job, known)
                 if known is not None:
+                    each.name = known.job
                     continue
-                keyed[key] = each.name
+                each.name = f"job-{fleet.submitted + 1 + len(made)}"
                 env = tuple((name, "") for name, _ in job.env) if keepers else job.env
-                made.append(JobSubmitted(at_s=self._now_s(), job=replace(job, job=each.name, env=env)))
+                taken = replace(job, job=each.name, env=env)
+                made.append(JobSubmitted(at_s=self._now_s(), job=taken))
+                if job.key:
+                    keyed[key] = taken
             return made
 
         def keep() -> None:
@@ -130,3 +134,26 @@ class Submissions:
                 raise _NotKept(error) from error
 
         self._write(events, first=keep)
+
+
+def _keyed_before(fleet: Fleet, job: Job) -> Job | None:
+    name = fleet.keyed.get((job.submitter, job.key)) if job.key else None
+    return None if name is None else fleet.jobs[name].job
+
+
+# Not told apart: its number; its environment, whose values are not in the log and whose names depend on the
+# shell; and its sites, which `move` changes.
+_NOT_COMPARED = frozenset({"job", "env", "sites"})
+
+
+def _other_request(asked: Job, known: Job) -> Refused | None:
+    """What is wrong with a key that comes again with another request; None where it is the same one."""
+    names = (each.name for each in fields(Job) if each.name not in _NOT_COMPARED)
+    other = [name for name in names if getattr(asked, name) != getattr(known, name)]
+    if not other:
+        return None
+    return Refused(
+        f"the key {asked.key!r} was used for {known.job}, and this request is another: {', '.join(other)}",
+        hint="send the same request again, or take a new key",
+        code="key_reused",
+    )

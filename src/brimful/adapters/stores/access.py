@@ -72,6 +72,25 @@ class AccessStore:
         with self._failing_clearly(), self._engine.begin() as connection:
             return connection.execute(change).rowcount > 0
 
+    def revoke_all(self, *, at_s: int) -> int:
+        """Every token, and all that was made with one; how many of them were good."""
+        change = _tokens.update().where(_tokens.c.revoked_s.is_(None)).values(revoked_s=at_s)
+        good = sa.select(sa.func.count()).select_from(_tokens).where(self._good(at_s))
+        with self._failing_clearly(), self._engine.begin() as connection:
+            count = connection.execute(good).scalar_one()
+            connection.execute(change)
+        return count
+
+    def count_good(self, *, at_s: int) -> int:
+        with self._failing_clearly(), self._engine.connect() as connection:
+            wanted = sa.select(sa.func.count()).select_from(_tokens).where(self._good(at_s))
+            return connection.execute(wanted).scalar_one()
+
+    @staticmethod
+    def _good(at_s: int) -> sa.ColumnElement[bool]:
+        lasts = sa.or_(_tokens.c.expires_s.is_(None), _tokens.c.expires_s > at_s)
+        return sa.and_(_tokens.c.kind == "token", _tokens.c.revoked_s.is_(None), lasts)
+
     def forget(self, *, before_s: int) -> None:
         """Drop sessions and tickets that ended before."""
         over = sa.and_(_tokens.c.kind != "token", _tokens.c.expires_s < before_s)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -146,6 +146,12 @@ class SqlStore:
         with self.reading() as connection:
             row = connection.execute(sa.select(_past_jobs).where(_past_jobs.c.job == name)).first()
         return None if row is None else past_job_from(row)
+
+    def past_tenants(self, names: Collection[str]) -> dict[str, str]:
+        """Whose they are, of those jobs that are in the table."""
+        wanted = sa.select(_past_jobs.c.job, _past_jobs.c.tenant).where(_past_jobs.c.job.in_(names))
+        with self.reading() as connection:
+            return {row.job: row.tenant for row in connection.execute(wanted)}
 
     def past_jobs(
         self, *, before: int | None = None, limit: int = 200, tenant: str | None = None
