@@ -109,6 +109,21 @@ def read_nanogpt(path: Path, overrides: Sequence[str] = ()) -> Reading:
     return _divided(apply_settings(replace(reading, file=path), own))
 
 
+def nanogpt_values(path: Path) -> dict[str, Value]:
+    """Every value a config assigns, by name; what only Python could work out is left out."""
+    found = _Found()
+    for statement in parse_file(path).body:
+        _read_statement(statement, found, file=str(path))
+    return found.values
+
+
+def read_globals(values: Mapping[str, Value], *, name: str, overrides: Sequence[str] = ()) -> Reading:
+    """The reading of a script whose settings are known one by one: its own, a config's, a command line's."""
+    found = _Found(values=dict(values))
+    own = _override(overrides, found)
+    return _divided(apply_settings(_reading(found.values, {}, name=name, warnings=()), own))
+
+
 def _divided(reading: Reading) -> Reading:
     """`gradient_accumulation_steps //= ddp_world_size`, and train.py's assertion before it."""
     training = reading.training

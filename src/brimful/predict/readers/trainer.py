@@ -38,6 +38,13 @@ def read_trainer(
     return _read_either(_preset_shape(model), Path(arguments), overrides)
 
 
+def read_words(model: str, found: Mapping[str, Any], overrides: Sequence[str] = ()) -> Reading:
+    """A model, by its name or its folder, trained as a command line says in Trainer's own words."""
+    config = Path(model) / "config.json"
+    shape = read_shape(read_plain(config), name=config.name) if config.is_file() else _preset_shape(model)
+    return _read_arguments(shape, found, None, overrides)
+
+
 def _read_config(config: Path, arguments: str | None, overrides: Sequence[str]) -> Reading:
     """A model's config.json, alone or with arguments; or arguments that name a published model."""
     found = read_plain(config)

@@ -26,7 +26,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main(request_path: str) -> NoReturn:
-    _die_with_parent()
+    die_with_parent()
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
     answer_path = Path(request["answer"])
     # Before the clock starts: the limit is the script's.
@@ -48,7 +48,7 @@ def main(request_path: str) -> NoReturn:
     os._exit(0)  # a script's threads and exit handlers must not hold us up
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Have the kernel end us when whoever waits for the answer is killed and cannot."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -69,7 +69,7 @@ def traced(request: dict[str, Any]) -> dict[str, Any]:
     as_started = [
         (sys, "argv", [str(script), *request["arguments"]]),
         (sys, "path", [str(script.resolve().parent), *sys.path[1:]]),
-        (os, "fork", _refuse_fork),
+        (os, "fork", refuse_fork),
     ]
     with (
         patched(as_started),
@@ -105,7 +105,7 @@ def traced(request: dict[str, Any]) -> dict[str, Any]:
     return found.as_dict()
 
 
-def _refuse_fork() -> NoReturn:
+def refuse_fork() -> NoReturn:
     raise Refused(
         "the script forks, and a second process cannot share the fake GPU",
         hint="trace its single-process form (no spawn, no launcher); data loader workers are no problem",

@@ -77,12 +77,12 @@ def _run(folder: Path, output: Any, *, world: int, limit_s: float) -> int | None
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-        _end_marked(folder.name)
+        end_marked(MARK, folder.name)
 
 
-def _end_marked(mark: str) -> None:
+def end_marked(variable: str, mark: str) -> None:
     """End what left the group (setsid, a daemon): every descendant has inherited the mark."""
-    wanted = f"{MARK}={mark}".encode()
+    wanted = f"{variable}={mark}".encode()
     for process in Path("/proc").glob("[0-9]*"):
         # Another user's cannot be read, and some are gone by the time we look.
         with suppress(OSError):

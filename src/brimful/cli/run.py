@@ -1,0 +1,143 @@
+"""`brimful run`: start a training command, and keep it alive when GPU memory runs out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from brimful.cli.commands import Answer, whole
+from brimful.cli.render import paint, wrapped
+from brimful.errors import BadInput
+from brimful.units import MIB
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from brimful.meter.guard.command import Command
+    from brimful.meter.guard.forecast import Forecast, Room
+
+EXAMPLE = """\
+brimful run -- python train.py config/train_gpt2.py --batch_size=16
+brimful run --gpu rtx-4070 --fix -- python train.py config/train_gpt2.py
+brimful run --climb --tries 8 -- torchrun --nproc_per_node=4 train.py config/train_gpt2.py
+brimful run --set-key batch_size=--bs --set-key accumulation=--accum -- python my_train.py --bs 8 --accum 4"""
+
+TAKES_COMMAND = True
+_MAX_OTHER_MIB = 1_000_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from brimful.meter.guard.guard import TRIES
+
+    parser.add_argument("--gpu", metavar="NAME", help="the card (default: the one the driver reports)")
+    parser.add_argument(
+        "--other-mib",
+        type=int,
+        metavar="N",
+        help="MiB of it that other programs hold (default: as the driver says)",
+    )
+    parser.add_argument("--fix", action="store_true", help="start with settings that fit, where these do not")
+    parser.add_argument(
+        "--climb",
+        action="store_true",
+        help="after a checkpoint, turn one thing back and see whether it holds",
+    )
+    parser.add_argument(
+        "--tries",
+        type=whole,
+        default=TRIES,
+        metavar="N",
+        help=f"starts at most, the first included ({TRIES})",
+    )
+    parser.add_argument(
+        "--set-key",
+        action="append",
+        default=[],
+        metavar="WORD=KEY",
+        help="what the script calls batch_size, accumulation, …: --bs, --bs= or train.bs",
+    )
+    about = parser.add_argument_group("what is trained, where the command does not tell")
+    about.add_argument("--config", metavar="FILE", help="its config, as for `brimful fit`")
+    about.add_argument("--model", metavar="NAME", help="its model by name")
+    about.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="overrule one line of it"
+    )
+    again = parser.add_argument_group("starting again")
+    again.add_argument(
+        "--checkpoint", type=Path, metavar="PATH", help="file or folder where the script keeps checkpoints"
+    )
+    again.add_argument(
+        "--resume-with",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="word that makes the script go on; {checkpoint} stands for the newest (--resume={checkpoint})",
+    )
+    again.add_argument(
+        "--logs", type=Path, default=Path("brimful-runs"), metavar="FOLDER", help="where logs are kept"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be started, and start nothing")
+
+
+def run(args: argparse.Namespace) -> Answer:
+    from brimful.meter.guard.checkpoints import Keeper
+    from brimful.meter.guard.command import read_command
+    from brimful.meter.guard.guard import Guard, Wishes, sealed_folder, shown
+
+    if args.other_mib is not None and not 0 <= args.other_mib <= _MAX_OTHER_MIB:
+        raise BadInput(
+            f"--other-mib {args.other_mib} is out of range", hint="give MiB, as nvidia-smi shows them"
+        )
+    command = read_command(args.command, args.set_key)
+    keeper = Keeper(
+        command=command, path=args.checkpoint, words=tuple(args.resume_with), sealed=sealed_folder()
+    )
+    # With --json standard output is the envelope's alone.
+    wishes = Wishes(
+        tries=args.tries, fix=args.fix, climb=args.climb, logs=args.logs, stdout=2 if args.json else 1
+    )
+    said: list[str] = []
+    say = said.append if args.dry_run else _say
+    guard = Guard(command, _forecast(args, command, say), keeper, wishes, say)
+    if args.dry_run:
+        data = guard.preview()
+        lines = [line for sentence in said for line in wrapped("", sentence)]
+        text = "\n".join([*lines, f"would start: {shown(tuple(data['words']))}"])
+        return Answer({**data, "said": said}, text)
+    outcome = guard.run()
+    return Answer(outcome.as_dict(), "", outcome.exit_code)
+
+
+def _forecast(args: argparse.Namespace, command: Command, say: Callable[[str], None]) -> Forecast | None:
+    """What can be predicted; nothing is no reason not to start."""
+    from brimful.meter.guard.forecast import forecast, try_settings
+    from brimful.predict.correction import calibration_path, load_correction
+
+    reading, why = try_settings(command, config=args.config, model=args.model, sets=args.set)
+    room, no_room = _room(args)
+    if reading is None or room is None:
+        say(f"nothing is predicted: {why or no_room}")
+        return None
+    return forecast(reading, room, load_correction(calibration_path()))
+
+
+def _room(args: argparse.Namespace) -> tuple[Room | None, str]:
+    from brimful.meter.guard.forecast import Room
+    from brimful.specs.gpu import find_gpu
+
+    if args.gpu is None:
+        return None, "no card is named: say which with --gpu"
+    others = (args.other_mib or 0) * MIB
+    return Room(gpu=find_gpu(args.gpu), others_bytes=others, source="as given"), ""
+
+
+def _say(text: str) -> None:
+    """Our own words go to standard error: standard output is the command's."""
+    head = "brimful: "
+    lines = wrapped(head, text)
+    sys.stderr.write(
+        "\n".join([paint(lines[0], "cyan"), *(paint(line, "cyan") for line in lines[1:])]) + "\n"
+    )
+    sys.stderr.flush()

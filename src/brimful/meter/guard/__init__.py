@@ -1,0 +1,1 @@
+"""Guarded runs: predict before the start, plan again when memory runs out, leave nothing behind."""

@@ -1,0 +1,308 @@
+"""`brimful run` around scripts that stand for training: what is started, how often, what is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MESSAGE = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 11.69 GiB of which 1.00 "
+    "GiB is free. Including non-PyTorch memory, this process has 10.69 GiB memory in use. Of the allocated "
+    "memory 10.00 GiB is allocated by PyTorch, and 300.00 MiB is reserved by PyTorch but unallocated."
+)
+# A script that takes its settings by argparse and has room for a micro-batch of LIMIT.
+TRAIN = f"""
+import argparse, json, os, pathlib, sys, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int, default=8)
+parser.add_argument("--gradient_accumulation_steps", type=int, default=2)
+parser.add_argument("--limit", type=int, default=1)
+parser.add_argument("--resume")
+parser.add_argument("--steps", type=int, default=4)
+options = parser.parse_args()
+ckpt = pathlib.Path("ckpt.json")
+first = json.loads(pathlib.Path(options.resume).read_text())["step"] if options.resume else 0
+print(f"batch {{options.batch_size}} x {{options.gradient_accumulation_steps}} from {{first}}", flush=True)
+for step in range(first, options.steps):
+    if step >= 2 and options.batch_size > options.limit:
+        raise RuntimeError({MESSAGE!r})
+    ckpt.with_suffix(".new").write_text(json.dumps({{"step": step + 1}}))
+    os.replace(ckpt.with_suffix(".new"), ckpt)
+    if os.environ.get("SLOWLY"):
+        time.sleep(0.6)
+print("done", flush=True)
+"""
+
+
+def start(folder: Path, *words: str, **more: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "brimful.cli.main", "run", *words],
+        cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more,
+    )  # fmt: skip
+
+
+def ran(folder: Path, *words: str, **more: Any) -> tuple[int, str, str]:
+    process = start(folder, *words, **more)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def told(folder: Path, *words: str, **more: Any) -> dict[str, Any]:
+    code, out, err = ran(folder, "--json", *words, **more)
+    data: dict[str, Any] = json.loads(out)["data"]
+    assert data["exit_code"] == code, err
+    return data
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> list[str]:
+    (tmp_path / "train.py").write_text(TRAIN)
+    return [sys.executable, "train.py"]
+
+
+RESUME = ("--checkpoint", "ckpt.json", "--resume-with=--resume={checkpoint}")
+
+
+def test_half_the_batch_twice_the_accumulation_until_it_holds(tmp_path: Path, train: list[str]) -> None:
+    data = told(tmp_path, *RESUME, "--", *train, "--limit", "2")
+
+    tries = [Path(tmp_path / each["log"]).read_text().splitlines()[0] for each in data["tries"]]
+    assert tries == ["batch 8 x 2 from 0", "batch 4 x 4 from 2", "batch 2 x 8 from 2"]
+    assert [each["ended"] for each in data["tries"]] == ["out of memory", "out of memory", "finished"]
+    assert data["exit_code"] == 0
+    assert data["changed"] == {
+        "per_device_train_batch_size": [8, 2],
+        "gradient_accumulation_steps": [2, 8],
+    }
+    journal = json.loads((tmp_path / data["logs"] / "run.json").read_text())
+    assert [each["number"] for each in journal["tries"]] == [1, 2, 3]
+
+
+def test_what_never_fits_is_tried_once_for_every_batch_and_no_more(tmp_path: Path, train: list[str]) -> None:
+    data = told(tmp_path, *RESUME, "--", *train, "--limit", "0")
+
+    assert len(data["tries"]) == 4  # 8, 4, 2, 1
+    assert len({tuple(each["words"]) for each in data["tries"]}) == 4
+    assert data["exit_code"] == 1
+    assert (
+        "gave up after 4 tries: per_device_train_batch_size is 1, and nothing smaller is left" in data["why"]
+    )
+
+
+def test_no_more_starts_than_asked_for(tmp_path: Path, train: list[str]) -> None:
+    data = told(tmp_path, "--tries", "2", "--", *train, "--limit", "0")
+
+    assert len(data["tries"]) == 2
+    assert "gave up after 2 tries, as many as --tries allows" in data["why"]
+
+
+# One that was caught and survived is not what ended it.
+SURVIVED = f"""
+try:
+    raise RuntimeError({MESSAGE!r})
+except RuntimeError as error:
+    print("skipped:", error)
+raise ValueError("later")
+"""
+CRASHES = {"error": "raise ValueError('no data')", "survived": SURVIVED, "abort": "import os; os.abort()"}
+
+
+@pytest.mark.parametrize("what", CRASHES)
+def test_a_crash_that_is_not_for_memory_is_not_tried_again(tmp_path: Path, what: str) -> None:
+    (tmp_path / "train.py").write_text(CRASHES[what])
+
+    data = told(tmp_path, "--", sys.executable, "train.py", "--batch_size=8")
+
+    assert [each["ended"] for each in data["tries"]] == ["failed"]
+    assert "only running out of GPU memory is tried again" in data["why"]
+    assert data["exit_code"] != 0
+
+
+def test_an_error_raised_from_running_out_is_still_that(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        SURVIVED.replace('print("skipped:", error)', "raise ValueError from error")
+    )
+
+    data = told(tmp_path, "--", sys.executable, "train.py")
+
+    assert data["tries"][0]["ended"] == "out of memory"
+    assert "--set-key batch_size=--KEY" in data["why"]  # nothing says what to turn down, and it says so
+
+
+def test_output_and_exit_code_pass_through_byte_by_byte(tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text(
+        "import os, sys\nos.write(1, bytes(range(256)))\nos.write(2, b'err\\r\\n')\nsys.exit(7)"
+    )
+    process = subprocess.run(
+        [sys.executable, "-m", "brimful.cli.main", "run", "--", sys.executable, "p.py"],
+        cwd=tmp_path, capture_output=True, check=False,
+    )  # fmt: skip
+
+    assert process.returncode == 7
+    assert process.stdout == bytes(range(256))
+    assert b"err\r\n" in process.stderr
+    log = (tmp_path / "brimful-runs" / "p-001" / "try-1.log").read_bytes()
+    assert sorted(log) == sorted(bytes(range(256)) + b"err\r\n")
+
+
+def test_in_a_terminal_the_script_sees_one(tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text(
+        "import os, sys\nprint(sys.stdout.isatty(), os.get_terminal_size().columns)\nprint('bar\\rbar')"
+    )
+    master, slave = pty.openpty()
+    os.environ.pop("COLUMNS", None)
+    subprocess.run(["stty", "cols", "93", "rows", "30"], stdin=slave, check=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "brimful.cli.main", "run", "--", sys.executable, "p.py"],
+        cwd=tmp_path, stdin=slave, stdout=slave, stderr=slave,
+    )  # fmt: skip
+    os.close(slave)
+    seen = b""
+    try:
+        while data := os.read(master, 4096):
+            seen += data
+    except OSError:
+        pass
+    os.close(master)
+
+    assert process.wait(30) == 0
+    assert b"True 93\r\nbar\rbar\r\n" in seen
+
+
+# A script with a child in its group and one that left it, each saying its number.
+FAMILY = """
+import os, signal, subprocess, sys, time
+nap = [sys.executable, "-c", "import time; time.sleep(600)"]
+pids = [os.getpid(), subprocess.Popen(nap).pid, subprocess.Popen(nap, start_new_session=True).pid]
+if "deaf" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open("pids.new", "w").write(" ".join(map(str, pids)))
+os.rename("pids.new", "pids")
+time.sleep(600)
+"""
+
+
+def family(folder: Path, process: subprocess.Popen[str]) -> list[int]:
+    found: list[int] = until(lambda: [int(n) for n in (folder / "pids").read_text().split()], process)
+    return found
+
+
+def until(found: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> Any:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            if result := found():
+                return result
+        except OSError:
+            assert process is None or process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    raise AssertionError("it never came")
+
+
+def alive(pids: list[int]) -> list[int]:
+    def state(pid: int) -> str:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return "X"
+
+    return [pid for pid in pids if state(pid) not in "ZX"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_a_signal_reaches_the_whole_family_and_nothing_stays(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "f.py").write_text(FAMILY)
+    process = start(tmp_path, "--", sys.executable, "f.py")
+    pids = family(tmp_path, process)
+
+    process.send_signal(number)
+
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert alive(pids) == []
+
+
+def test_a_script_deaf_to_the_first_signal_is_ended_by_the_second(tmp_path: Path) -> None:
+    (tmp_path / "f.py").write_text(FAMILY)
+    process = start(tmp_path, "--", sys.executable, "f.py", "deaf")
+    pids = family(tmp_path, process)
+
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert alive(pids) == []
+
+
+def test_a_guard_that_is_killed_leaves_nothing_running(tmp_path: Path) -> None:
+    (tmp_path / "f.py").write_text(FAMILY)
+    process = start(tmp_path, "--", sys.executable, "f.py")
+    pids = family(tmp_path, process)
+
+    process.kill()
+    process.communicate()
+
+    until(lambda: not alive(pids))
+
+
+@pytest.mark.parametrize(
+    ("limit", "batches"),
+    [(7, [8, 4, 6]), (5, [8, 4, 6, 4])],
+    ids=["the rung holds", "the rung fails, and it comes back down for good"],
+)
+def test_climbing(tmp_path: Path, train: list[str], limit: int, batches: list[int]) -> None:
+    """8 runs out and 4 holds; once that has left a checkpoint, 6 is tried. What failed is never repeated."""
+    accumulation = "--gradient_accumulation_steps=3"
+    data = told(
+        tmp_path, *RESUME, "--climb", "--", *train, accumulation, f"--limit={limit}", "--steps=9",
+        env={**os.environ, "SLOWLY": "1"},
+    )  # fmt: skip
+
+    first = [(tmp_path / each["log"]).read_text().split()[:4] for each in data["tries"]]
+    assert [(int(words[1]), int(words[3])) for words in first] == [(n, 24 // n) for n in batches]
+    assert [each["ended"] for each in data["tries"]][-1] == "finished"
+    # A rung is only left for another at a checkpoint, and every try but the first goes on from one.
+    assert all(each["resumed_from"] for each in data["tries"][1:])
+    assert data["tries"][1]["ended"] == "climbs"
+
+
+def test_a_key_of_the_scripts_own(tmp_path: Path) -> None:
+    """Hydra's way: no dashes, dots in the key."""
+    (tmp_path / "train.py").write_text(
+        "import sys\nprint(sys.argv[1:], flush=True)\n"
+        f"if 'train.bs=8' in sys.argv: raise RuntimeError({MESSAGE!r})\n"
+    )
+    keys = ("--set-key", "batch_size=train.bs", "--set-key", "accumulation=train.accum")
+
+    data = told(tmp_path, *keys, "--", sys.executable, "train.py", "train.bs=8", "train.accum=3", "seed=1")
+
+    assert data["exit_code"] == 0
+    assert data["tries"][1]["words"][2:] == ["seed=1", "train.bs=4", "train.accum=6"]
+
+
+def test_a_dry_run_starts_nothing(tmp_path: Path, train: list[str]) -> None:
+    code, out, _ = ran(tmp_path, "--dry-run", "--", *train, "--limit", "3")
+
+    assert code == 0
+    assert "\nwould start: " in out
+    assert not (tmp_path / "brimful-runs").exists()
+
+
+def test_a_command_that_cannot_be_started_is_told(tmp_path: Path) -> None:
+    code, _, err = ran(tmp_path, "--", "./nobody")
+
+    assert code == 2
+    assert "cannot start './nobody': No such file" in err
