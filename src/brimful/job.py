@@ -13,10 +13,11 @@
 
 The contract behind it, for programs in any language. brimful sets `BRIMFUL_CHECKPOINT_DIR`, a folder that
 outlives the run, and `BRIMFUL_NOTICE`, a file that appears when the job has to leave: JSON with `deadline_s`
-(UTC seconds) inside. SIGTERM says the same. A checkpoint is a folder in the first with a file `brimful.json`,
-written last, that names each file with its size and SHA-256. A folder without it is half-written and is never
-used; one whose files do not agree with it is put aside. The newest whole one is there at the next start, at
-this site or another. A job that knows nothing of this is simply started again.
+(UTC seconds) inside. SIGTERM says the same. With `"may_stay": true` in it the file is a warning: the job may
+go on until then, and the file vanishes if it need not leave after all. A checkpoint is a folder in the first
+with a file `brimful.json`, written last, that names each file with its size and SHA-256. A folder without it
+is half-written and is never used; one whose files do not agree with it is put aside. The newest whole one is
+there at the next start, at this site or another. A job that knows nothing of this is simply started again.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class Run:
         self._every_s, self._keep = every_s, max(1, keep)
         self._saved = time.monotonic()
         self._signalled = False
+        self._saved_for: float | None = None  # the deadline of the warning that a checkpoint was written for
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._hear)
 
@@ -76,20 +78,40 @@ class Run:
     @property
     def told(self) -> bool:
         """Whether it has to leave: save now, and stop."""
-        return self._signalled or bool(self._notice and Path(self._notice).exists())
+        said = self._said()
+        return self._signalled or (said is not None and said.get("may_stay") is not True)
+
+    @property
+    def warned(self) -> bool:
+        """Whether it has to leave at `deadline_s`, unless it may stay after all: a good time to save."""
+        said = self._said()
+        return said is not None and said.get("may_stay") is True
 
     @property
     def deadline_s(self) -> float | None:
-        """UTC second at which it will be killed, once it was told to leave."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            return float(json.loads(Path(self._notice).read_text(encoding="utf-8"))["deadline_s"])
+        """UTC second at which it will be told to end or be killed, once there is a notice."""
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            return float((self._said() or {})["deadline_s"])
         return None
+
+    def _said(self) -> dict[str, Any] | None:
+        """What the notice says; None while there is none."""
+        try:
+            said = json.loads(Path(self._notice).read_text(encoding="utf-8")) if self._notice else None
+        except OSError:
+            return None
+        except ValueError:
+            return {}
+        return said if said is None or isinstance(said, dict) else {}
 
     def after(self, step: int, save: Callable[[Path], object]) -> None:
         """After each step: save if it is time to, and leave if it was told to."""
         told = self.told
         late = self._every_s is not None and time.monotonic() - self._saved >= self._every_s
-        if told or late:
+        deadline_s = self.deadline_s if self.warned else None
+        warned = deadline_s is not None and deadline_s != self._saved_for
+        if told or late or warned:
+            self._saved_for = deadline_s
             with self.saving(step) as folder:
                 save(folder)
         if told:

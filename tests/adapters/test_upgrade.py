@@ -37,7 +37,8 @@ def test_a_database_of_the_previous_schema_opens_and_keeps_every_number(url: str
     assert {name: sum_ for name, sum_ in fold.ledger.balances.items() if sum_} == {
         "tenant:a": -2333331,
         "tenant:b": -2111110,
-        "site:sim": 4444441,
+        "site:sim": 4444444,
+        "rounding": -3,  # whole micro-dollars of remainders, which that release only counted
     }
     with store.reading() as connection:
         assert schema_of(connection) == SCHEMA_VERSION

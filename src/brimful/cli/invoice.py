@@ -8,6 +8,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer
 from brimful.cli.data import add_database_arguments, open_store
@@ -15,6 +16,9 @@ from brimful.cli.render import bar, table
 from brimful.errors import BadInput, BrimfulError, NotFound
 from brimful.fleet.events import KINDS, Event, from_record
 from brimful.units import HOUR_S, show_usd
+
+if TYPE_CHECKING:
+    from brimful.scheduler.ports import Store
 
 EXAMPLE = """brimful invoice
 brimful invoice --by job
@@ -41,7 +45,7 @@ def run(args: argparse.Namespace) -> Answer:
         found = lines(read_log(Path(args.log)), ledger)
     else:
         with open_store(args) as (store, _):
-            found = lines(store.since(0), ledger)
+            found = lines(all_events(store), ledger)
     made = bills(found, by=args.by)
     total = sum(bill.microusd for bill in made)
     data = {
@@ -76,6 +80,14 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(
         data, f"{shown}\n\n{show_usd(total)} in all; every account together: {data['sum_of_balances']}"
     )
+
+
+def all_events(store: Store) -> Iterator[Event]:
+    """The whole log, which a store hands out in pieces."""
+    seq = 0
+    while events := store.since(seq):
+        yield from events
+        seq += len(events)
 
 
 def read_log(path: Path) -> Iterator[Event]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from brimful.errors import WorldFailed
 from brimful.fleet.job import Job
-from brimful.fleet.node import Node
+from brimful.fleet.node import Node, Pool
 
 # (node, its GPUs) for each node of a gang.
 Parts = tuple[tuple[str, tuple[int, ...]], ...]
@@ -21,7 +21,7 @@ Parts = tuple[tuple[str, tuple[int, ...]], ...]
 class NodeJoined:
     """A node offers `gpus` GPUs, or its description changed."""
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     at_s: int
     site: str
     node: str
@@ -35,6 +35,7 @@ class NodeJoined:
     memory_mib: int | None = None
     tier: str = "owned"
     holes: tuple[int, ...] = ()
+    owner: str = ""
 
     @classmethod
     def of(cls, node: Node, *, at_s: int) -> NodeJoined:
@@ -179,6 +180,85 @@ class SiteFound:
     site: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPriced:
+    """From here on an hour in this market pool is billed at so much, to all who hold GPUs of it alike."""
+
+    version: ClassVar[int] = 1
+    at_s: int
+    site: str
+    gpu: str
+    tier: str
+    microusd_per_gpu_hour: int
+    cleared_microusd_per_gpu_hour: int  # before it was smoothed
+    held: int
+    wanted: int
+    gpus: int
+
+    @property
+    def pool(self) -> Pool:
+        return Pool(self.site, self.gpu, self.tier)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeGiven:
+    """The lease will be told to end at `until_s`, unless the notice is withdrawn before."""
+
+    version: ClassVar[int] = 1
+    at_s: int
+    lease: str
+    until_s: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeWithdrawn:
+    version: ClassVar[int] = 1
+    at_s: int
+    lease: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BidChanged:
+    """Another limit for the same job; None: what its class stands for."""
+
+    version: ClassVar[int] = 1
+    at_s: int
+    job: str
+    limit_microusd_per_gpu_hour: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangBlocked:
+    """A gang that would pay the price is kept out by its size alone, from here on or no longer."""
+
+    version: ClassVar[int] = 1
+    at_s: int
+    job: str
+    blocked: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetSet:
+    """So much a tenant may still spend from here on, and not a micro-dollar more; None: without limit."""
+
+    version: ClassVar[int] = 1
+    at_s: int
+    tenant: str
+    microusd: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreditGranted:
+    """The operator gives a tenant something to spend."""
+
+    version: ClassVar[int] = 1
+    at_s: int
+    tenant: str
+    microusd: int
+    reason: str = ""
+
+
 Event = (
     NodeJoined
     | NodeLeft
@@ -195,6 +275,13 @@ Event = (
     | LeaseEnded
     | SiteLost
     | SiteFound
+    | PoolPriced
+    | NoticeGiven
+    | NoticeWithdrawn
+    | BidChanged
+    | GangBlocked
+    | BudgetSet
+    | CreditGranted
 )
 
 KINDS: dict[str, type[Any]] = {
@@ -215,6 +302,13 @@ KINDS: dict[str, type[Any]] = {
         LeaseEnded,
         SiteLost,
         SiteFound,
+        PoolPriced,
+        NoticeGiven,
+        NoticeWithdrawn,
+        BidChanged,
+        GangBlocked,
+        BudgetSet,
+        CreditGranted,
     )
 }
 _NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (*KINDS.values(), Job)}

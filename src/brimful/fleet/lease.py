@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from brimful.fleet.events import Parts
 from brimful.fleet.job import WHOLE_GPU, Job
+from brimful.fleet.prices import PriceLine
+from brimful.units import HOUR_S
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,7 +22,7 @@ class Lease:
     gpus: tuple[int, ...]
     size: int  # GPUs held, over all nodes
     gpu_milli: int = WHOLE_GPU  # of each of them, and on the bill
-    microusd_per_gpu_hour: int
+    microusd_per_gpu_hour: int  # when it was granted; a market pool's price moves on (`line`)
     phase: str  # granted, running, ending, ended
     granted_s: int
     rest: Parts = ()
@@ -32,6 +34,10 @@ class Lease:
     reason: str = ""
     requeue: bool = False
     kept_work_s: float = 0.0  # useful work that outlived the lease
+    notice_s: int | None = None  # when it will be told to end, unless that is withdrawn
+    notice: str = ""  # and why
+    line: PriceLine | None = None  # the prices of its market pool; None once it is over, and elsewhere
+    final_owed: int | None = None  # what `owed` came to when a lease with a line ended
 
     @property
     def parts(self) -> Parts:
@@ -44,6 +50,28 @@ class Lease:
             return 0
         seconds = (now_s if self.ended_s is None else self.ended_s) - self.started_s
         return seconds if seconds > 0 else 0
+
+    def owed(self, now_s: int) -> int:
+        """What it has come to by now, exactly: micro-dollars x 3,600,000."""
+        if self.final_owed is not None:
+            return self.final_owed
+        if self.line is None or self.started_s is None:
+            return self.microusd_per_gpu_hour * self.size * self.gpu_milli * self.billed_s(now_s)
+        priced = self.line.between(
+            self.started_s,
+            now_s if self.ended_s is None else self.ended_s,
+            granted_s=self.granted_s,
+            granted=self.microusd_per_gpu_hour,
+        )
+        return priced * self.size * self.gpu_milli
+
+    def cost_microusd(self, now_s: int) -> int:
+        """On the bill up to now: rounded down once, over the whole lease."""
+        return self.owed(now_s) // (HOUR_S * WHOLE_GPU)
+
+    def price_now(self) -> int:
+        """Micro-dollars per GPU-hour that it pays at this moment, or paid last."""
+        return self.microusd_per_gpu_hour if self.line is None else self.line.last.billed
 
     def done_work_s(self, now_s: int) -> float:
         """Useful work this lease has done by now, as far as its speed can tell."""
@@ -72,6 +100,8 @@ class JobState:
     exit_code: int | None = None
     reason: str = ""
     cancel_requested: bool = False
+    blocked_since_s: int | None = None  # a gang whose size alone keeps it out of a market pool, since then
+    blocked_s: int = 0  # and how long in earlier stretches
     hold: bool = False  # it does not start until it is released
     hold_reason: str = ""
 
@@ -85,6 +115,11 @@ class JobState:
         if self.leases and self.leases[-1].ended_s is None:
             return self.leases[-1]
         return None
+
+    def blocked_for_s(self, now_s: int) -> int:
+        """How long a market has kept it out though it would pay the price, since it last held GPUs."""
+        going = 0 if self.blocked_since_s is None else max(0, now_s - self.blocked_since_s)
+        return self.blocked_s + going
 
     def attained_s(self, now_s: int) -> float:
         """Seconds its whole gang has held GPUs: what least-attained-service compares, per GPU."""

@@ -30,6 +30,7 @@ class Node:
     memory_mib: int | None = None
     tier: str = "owned"
     holes: tuple[int, ...] = ()  # indices of GPUs that are there but bad
+    owner: str = ""  # the tenant that sells its hours; empty: the operator's own
 
     @property
     def pool(self) -> Pool:

@@ -19,8 +19,12 @@ from typing import Any
 
 from brimful.fleet.capacity import Capacity
 from brimful.fleet.events import (
+    BidChanged,
+    BudgetSet,
     CancelRequested,
+    CreditGranted,
     Event,
+    GangBlocked,
     JobHeld,
     JobReleased,
     JobSubmitted,
@@ -33,6 +37,9 @@ from brimful.fleet.events import (
     NodeJoined,
     NodeLeft,
     NodeResumed,
+    NoticeGiven,
+    NoticeWithdrawn,
+    PoolPriced,
     SiteFound,
     SiteLost,
 )
@@ -40,6 +47,8 @@ from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.memory import too_small
 from brimful.fleet.node import Node, Pool
+from brimful.fleet.prices import PriceLine, PricePoint
+from brimful.fleet.purse import Purses
 from brimful.fleet.ranked import Ranked
 from brimful.fleet.usage import Usage
 from brimful.units import HOUR_S
@@ -48,6 +57,8 @@ __all__ = ["OVER", "Fleet", "JobState", "Lease", "Left", "Node", "Pool"]
 
 # A site that failed or evicted a job is not asked again for so long, twice as long each time.
 AVOID_S, AVOID_DOUBLINGS = 120, 4
+
+PRICES_KEPT = 20_000  # of each market pool
 
 OVER = frozenset({"finished", "failed", "stopped", "cancelled"})
 
@@ -109,8 +120,12 @@ class Fleet:
         self.on_hold: dict[str, JobState] = {}
         self.cancelling: dict[str, JobState] = {}  # cancelled, and not yet told to stop
         self.usage: dict[str, Usage] = {}  # by queue
+        self.prices: dict[Pool, PriceLine] = {}  # of market pools
+        self.warned: dict[str, Lease] = {}  # open leases that were ever given notice
+        self.purses = Purses()  # of tenants with a hard budget
         self.capacity = Capacity()
         self._limits: list[tuple[int, str]] = []  # when a lease reaches its job's budget or longest run
+        self._limit_of: dict[str, int] = {}
         self._shapes: dict[Hashable, int] = {}
         self._of_shape: list[Job] = []
         self.gpu_s_before_jobs = 0  # GPU-seconds that passed before anybody asked for one
@@ -242,6 +257,8 @@ class Fleet:
         if job.key:
             self.keyed[job.submitter, job.key] = job.job
         self.waiting.add(state)
+        if self.purses:
+            self.purses.submitted(job)
 
     def _shape(self, job: Job) -> int:
         shape = self._shapes.setdefault(shape_of(job), len(self._shapes))
@@ -266,12 +283,68 @@ class Fleet:
 
     def _move(self, event: MoveRequested) -> None:
         state = self.jobs[event.job]
-        if state.phase == "waiting":
-            self.waiting.remove(state)
-        state.job = replace(state.job, sites=event.sites)
-        state.shape = self._shape(state.job)
-        if state.phase == "waiting":
-            self.waiting.add(state)
+        self._change(state, replace(state.job, sites=event.sites))
+
+    def _rebid(self, event: BidChanged) -> None:
+        state = self.jobs[event.job]
+        limit = event.limit_microusd_per_gpu_hour
+        self._change(state, replace(state.job, limit_microusd_per_gpu_hour=limit))
+
+    def _change(self, state: JobState, job: Job) -> None:
+        """The job is another from here on; it keeps its place in the log, and with it its age."""
+        sets = [each for each in (self.waiting, self.running) if state.job.job in each]
+        for each in sets:
+            each.remove(state)
+        state.job = job
+        state.shape = self._shape(job)
+        for each in sets:
+            each.add(state)
+
+    def _price(self, event: PoolPriced) -> None:
+        line = self.prices.get(event.pool)
+        if line is None:
+            line = self.prices[event.pool] = PriceLine()
+            for lease in self.leases_at.get(event.site, {}).values():
+                node = self.nodes.get(lease.node)
+                if node is not None and node.pool == event.pool:
+                    lease.line = line
+        line.add(
+            PricePoint(
+                at_s=event.at_s,
+                billed=event.microusd_per_gpu_hour,
+                cleared=event.cleared_microusd_per_gpu_hour,
+                held=event.held,
+                wanted=event.wanted,
+                gpus=event.gpus,
+            )
+        )
+        if len(line.points) > 2 * PRICES_KEPT:
+            oldest_s = min((lease.granted_s for lease in self.open_leases.values()), default=event.at_s)
+            line.forget_before(min(oldest_s, line.points[-PRICES_KEPT].at_s))
+        for lease in self.leases_at.get(event.site, {}).values():
+            if lease.line is line:
+                self._find_limit(self.jobs[lease.job], lease)
+
+    def _warn(self, event: NoticeGiven) -> None:
+        lease = self.open_leases[event.lease]
+        lease.notice_s, lease.notice = event.until_s, event.reason
+        self.warned[event.lease] = lease
+
+    def _unwarn(self, event: NoticeWithdrawn) -> None:
+        lease = self.open_leases[event.lease]
+        lease.notice_s, lease.notice = None, ""
+
+    def _block(self, event: GangBlocked) -> None:
+        state = self.jobs[event.job]
+        if state.blocked_since_s is not None:
+            state.blocked_s += max(0, event.at_s - state.blocked_since_s)
+        state.blocked_since_s = event.at_s if event.blocked else None
+
+    def _budget(self, event: BudgetSet) -> None:
+        self.purses.set(event.tenant, event.microusd)
+
+    def _credit(self, event: CreditGranted) -> None:
+        self.purses.add(event.tenant, event.microusd)
 
     def _wait(self, state: JobState, *, at_s: int) -> None:
         state.waiting_since_s = at_s
@@ -289,6 +362,8 @@ class Fleet:
             self.on_hold.pop(event.job, None)
             state.reason = f"cancelled while {'waiting' if state.phase == 'waiting' else 'on hold'}"
             state.phase, state.ended_s = "cancelled", event.at_s
+            if self.purses:
+                self.purses.over(state.job)
             self.last_end_s = max(self.last_end_s or 0, event.at_s)
             self._is_over(state)
         elif state.phase not in OVER:
@@ -325,7 +400,9 @@ class Fleet:
             rest=event.rest,
             speed=job.rate(node.gpu) * (job.spread_rate if event.rest else 1.0),
             setup_s=job.checkpoint_cost_s if ran else 0,
+            line=self.prices.get(node.pool) if self.prices else None,
         )
+        state.blocked_since_s, state.blocked_s = None, 0
         self.waiting.remove(state)
         self.leases[event.lease] = self.open_leases[event.lease] = lease
         self.unsettled[event.lease] = lease
@@ -340,10 +417,7 @@ class Fleet:
         lease = self.open_leases[event.lease]
         state = self.jobs[lease.job]
         lease.started_s = event.at_s
-        if state.job.budget_microusd is not None or state.job.max_run_s is not None:
-            due_s = _limit_s(state, lease)
-            if due_s is not None:
-                insort(self._limits, (due_s, lease.lease))
+        self._find_limit(state, lease)
         if lease.phase == "granted":
             lease.phase = state.phase = "running"
             del self.unsettled[lease.lease]
@@ -368,6 +442,7 @@ class Fleet:
             self.running.remove(state)
         self._forget_limit(state, lease)
         self.unsettled.pop(event.lease, None)
+        self.warned.pop(event.lease, None)
         self.cancelling.pop(lease.job, None)
         del self.leases_at[lease.site][event.lease]
         for name, gpus in lease.parts:
@@ -382,7 +457,13 @@ class Fleet:
         ran_s = lease.billed_s(event.at_s)
         state.run_s += ran_s
         self._ended_gpu_s += lease.size * ran_s
-        if not stopped and event.exit_code != 0:
+        if lease.line is not None:
+            lease.final_owed, lease.line = lease.owed(event.at_s), None
+        if self.purses:
+            self.purses.ended(state.job, lease.cost_microusd(event.at_s))
+        left_early = lease.notice_s is not None and event.requeue  # it was told that it would have to
+        state.preemptions += left_early and not stopped
+        if not stopped and not left_early and event.exit_code != 0:
             state.failures += 1
             state.avoid_site = lease.site
             state.avoid_until_s = event.at_s + AVOID_S * 2 ** min(state.failures - 1, AVOID_DOUBLINGS)
@@ -397,6 +478,8 @@ class Fleet:
             state.phase = "stopped"  # whatever it said on its way out: it was not done
         else:
             state.phase = "finished" if event.exit_code == 0 else "failed"
+        if self.purses:
+            self.purses.over(state.job)
         self._is_over(state)
 
     def _is_over(self, state: JobState) -> None:
@@ -418,14 +501,22 @@ class Fleet:
             usage = self.usage[job.queue or job.tenant] = Usage(as_of_s=at_s)
         usage.change(gpus, now_s=at_s)
 
+    def _find_limit(self, state: JobState, lease: Lease) -> None:
+        """Note when it reaches its job's budget or longest run; anew where the price has moved."""
+        if state.job.budget_microusd is None and state.job.max_run_s is None:
+            return
+        self._forget_limit(state, lease)
+        due_s = _limit_s(state, lease)
+        if due_s is not None and lease.phase in ("granted", "running"):
+            self._limit_of[lease.lease] = due_s
+            insort(self._limits, (due_s, lease.lease))
+
     def _forget_limit(self, state: JobState, lease: Lease) -> None:
         if state.job.budget_microusd is None and state.job.max_run_s is None:
             return
-        due_s = _limit_s(state, lease)
+        due_s = self._limit_of.pop(lease.lease, None)
         if due_s is not None:
-            at = bisect_left(self._limits, (due_s, lease.lease))
-            if at < len(self._limits) and self._limits[at] == (due_s, lease.lease):
-                del self._limits[at]
+            del self._limits[bisect_left(self._limits, (due_s, lease.lease))]
 
 
 # A table and not a chain of questions: this is asked of every event there is.
@@ -445,6 +536,13 @@ _FOLDS: dict[type[Event], Callable[[Fleet, Any], None]] = {
     NodeResumed: Fleet._resume,
     SiteLost: Fleet._lose,
     SiteFound: Fleet._find,
+    PoolPriced: Fleet._price,
+    NoticeGiven: Fleet._warn,
+    NoticeWithdrawn: Fleet._unwarn,
+    BidChanged: Fleet._rebid,
+    GangBlocked: Fleet._block,
+    BudgetSet: Fleet._budget,
+    CreditGranted: Fleet._credit,
 }
 
 
@@ -475,20 +573,20 @@ def _limit_s(state: JobState, lease: Lease) -> int | None:
     found: list[int] = []
     if job.max_run_s is not None:
         found.append(lease.started_s + max(0, job.max_run_s - state.run_s))
-    hourly = lease.microusd_per_gpu_hour * lease.size * lease.gpu_milli  # in thousandths
+    hourly = lease.price_now() * lease.size * lease.gpu_milli  # in thousandths
     if job.budget_microusd is not None:
         spent = sum(
-            each.microusd_per_gpu_hour
-            * each.size
-            * each.gpu_milli
-            * each.billed_s(each.ended_s)
-            // (HOUR_S * WHOLE_GPU)
+            each.cost_microusd(each.ended_s)
             for each in state.leases
             if each is not lease and each.ended_s is not None
         )
-        left = max(0, job.budget_microusd - spent)
+        left = max(0, job.budget_microusd - spent) * HOUR_S * WHOLE_GPU
+        since_s = lease.started_s
+        if lease.line is not None:
+            since_s = max(since_s, lease.line.last.at_s)
+            left = max(0, left - lease.owed(since_s))
         if hourly:
-            found.append(lease.started_s - (-left * HOUR_S * WHOLE_GPU // hourly))  # ceil
+            found.append(since_s - (-left // hourly))  # ceil
         elif not left:
-            found.append(lease.started_s)
+            found.append(since_s)
     return min(found, default=None)

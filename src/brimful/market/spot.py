@@ -10,10 +10,10 @@ GPUs are free.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from brimful.market.auction import Cleared, Placeable, clear
+from brimful.market.auction import UNPLACEABLE, Cleared, Placeable, clear
 from brimful.market.bid import Book
 
 _LEAST_RISE = 1_000  # a tenth of a cent: from nothing, a share of the price would never rise
@@ -24,7 +24,8 @@ class Terms:
     """What the operator promises."""
 
     notice_s: int = 300
-    rise_percent: int = 1  # how much the billed price may rise in a tick
+    period_s: int = 120  # how often the billed price may rise, and the market is looked at for sure
+    rise_percent: int = 1  # and by how much each time
     max_wait_s: int = 4 * 3600  # a gang that only its size keeps out starts within this
     drain_s: int = 1800  # so long before it is due, what becomes free is kept for it
 
@@ -54,6 +55,10 @@ class Turn:
     notices: tuple[str, ...] = ()  # given notice now
     restored: tuple[str, ...] = ()  # notice taken back
     preempted: tuple[str, ...] = ()  # their notice is over; they wait again with their old arrival
+    blocked: frozenset[str] = frozenset()  # gangs that would pay the price and are kept out by their size
+    drain: str | None = None  # the gang that GPUs are kept for
+    was_due: bool = False  # and whether it was let in before all others
+    look_again_s: int | None = None  # when time alone may change something
 
 
 def billed_price(
@@ -64,7 +69,8 @@ def billed_price(
     """
     price = raw
     if previous is not None:
-        price = min(raw, previous + max(_LEAST_RISE, previous * rise_percent // 100))
+        rise = max(_LEAST_RISE, previous * rise_percent // 100) if rise_percent else 0
+        price = min(raw, previous + rise)
     if lowest_limit is not None:
         price = min(price, lowest_limit)
     return max(price, floor) if lowest_limit is None else max(price, min(floor, lowest_limit))
@@ -77,21 +83,34 @@ def turn(
     now_s: int,
     terms: Terms | None = None,
     placeable: Placeable | None = None,
+    moving: Callable[[], Collection[str]] = tuple,
+    leaving: Collection[int] = (),
+    known: Cleared | None = None,
 ) -> Turn:
-    """One tick. `book.bids` are all open bids; who is running is known from the state."""
+    """One tick. `book.bids` are all open bids; who is running is known from the state.
+
+    `moving`, asked after clearing, names winners that must leave the GPUs they are on for others to be
+    placed: they are given notice too, and start again elsewhere in the pool. `leaving` are the limits of
+    those who hold GPUs still and bid no more: they are billed like everybody else until they are gone.
+    `known` is how this very book was cleared before, where only time has passed since.
+    """
     terms = terms or Terms()
     bids = {bid.bid: replace(bid, running=bid.bid in state.held) for bid in book.bids}
     book = replace(book, bids=tuple(bids.values()))
     held = {name: units for name, units in state.held.items() if name in bids}
-    drain = _drain(state, book, held, terms, now_s=now_s)
-    due = drain is not None and _is_due(drain, state, book, held, terms, now_s=now_s)
-    cleared = clear(book, placeable=placeable, first=drain if due else None)
+    drain = _drain(state, book, held, terms)
+    due = drain is not None and _is_due(drain, state, book, held, terms)
+    cleared = known
+    if cleared is None or due:
+        cleared = clear(book, placeable=placeable, first=drain if due else None)
     won = {win.bid.bid: win.units for win in cleared.wins}
+    staying = won.keys() - set(moving())
 
+    lowest = min([*leaving, *(bids[name].limit for name in held)], default=None)
     notices = dict(state.notices)
     given, preempted = [], []
-    restored = [name for name in held if name in won and notices.pop(name, None) is not None]
-    for name in [name for name in held if name not in won]:
+    restored = [name for name in held if name in staying and notices.pop(name, None) is not None]
+    for name in [name for name in held if name not in staying]:
         if name not in notices:
             notices[name] = now_s + terms.notice_s
             given.append(name)
@@ -99,20 +118,22 @@ def turn(
             preempted.append(name)
             del held[name]
     notices = {name: end_s for name, end_s in notices.items() if name in held}
-    starts = _start(book, held, won, drain=None if due else drain, now_s=now_s, state=state, terms=terms)
+    starts = _start(book, held, won, drain=None if due else drain, state=state, terms=terms)
     if drain in held:
         drain = None
-    blocked = _blocked(state, cleared, now_s=now_s)
+    blocked_s, blocked = _blocked(state, cleared, now_s=now_s)
     billed = billed_price(
         state.billed,
         cleared.price,
-        lowest_limit=min((bids[name].limit for name in held), default=None),
+        lowest_limit=_lower(lowest, min((bids[name].limit for name in starts), default=None)),
         floor=cleared.floor,
-        rise_percent=terms.rise_percent,
+        rise_percent=terms.rise_percent if _may_rise(state, terms, now_s=now_s) else 0,
     )
+    is_moving = bool(blocked_s) or billed < cleared.price
+    periods = [(now_s // terms.period_s + 1) * terms.period_s] if is_moving else []
     return Turn(
         state=PoolState(
-            at_s=now_s, billed=billed, held=held, notices=notices, blocked_s=blocked, drain=drain
+            at_s=now_s, billed=billed, held=held, notices=notices, blocked_s=blocked_s, drain=drain
         ),
         cleared=cleared,
         billed=billed,
@@ -120,56 +141,73 @@ def turn(
         notices=tuple(given),
         restored=tuple(restored),
         preempted=tuple(preempted),
+        blocked=blocked,
+        drain=drain,
+        was_due=due,
+        look_again_s=min([*notices.values(), *periods], default=None),
     )
 
 
-def _drain(state: PoolState, book: Book, held: Mapping[str, int], terms: Terms, *, now_s: int) -> str | None:
+def _lower(one: int | None, other: int | None) -> int | None:
+    return min((each for each in (one, other) if each is not None), default=None)
+
+
+def _may_rise(state: PoolState, terms: Terms, *, now_s: int) -> bool:
+    """Once in each period, however often it is looked at."""
+    return now_s // terms.period_s > state.at_s // terms.period_s
+
+
+def _drain(state: PoolState, book: Book, held: Mapping[str, int], terms: Terms) -> str | None:
     """The gang that GPUs are kept for: one at a time, whoever has been blocked longest."""
     waiting = {bid.bid: bid for bid in book.bids if bid.bid not in held}
     if state.drain in waiting:
         return state.drain
-    late = _last_call_s(state, terms, now_s=now_s) - terms.drain_s
+    late = _last_call_s(terms) - terms.drain_s
     due = [name for name, seconds in state.blocked_s.items() if seconds >= late and name in waiting]
     return min(due, key=lambda name: (-state.blocked_s[name], waiting[name].arrival), default=None)
 
 
-def _last_call_s(state: PoolState, terms: Terms, *, now_s: int) -> int:
-    """The wait after which notice must be given: two ticks early, since time is looked at only once a
-    tick.
-    """
-    return terms.max_wait_s - terms.notice_s - 2 * (now_s - state.at_s)
+def _last_call_s(terms: Terms) -> int:
+    """The wait after which notice must be given: two periods early, since time may be looked at only then."""
+    return terms.max_wait_s - terms.notice_s - 2 * terms.period_s
 
 
-def _is_due(
-    drain: str, state: PoolState, book: Book, held: Mapping[str, int], terms: Terms, *, now_s: int
-) -> bool:
+def _is_due(drain: str, state: PoolState, book: Book, held: Mapping[str, int], terms: Terms) -> bool:
     """Enough is free already, or the bound is near and somebody must be given notice."""
     bid = next(each for each in book.bids if each.bid == drain)
     free = book.units - sum(held.values())
     waited_s = state.blocked_s.get(drain, 0)
-    return bid.min_quantity <= free or waited_s >= _last_call_s(state, terms, now_s=now_s)
+    return bid.min_quantity <= free or waited_s >= _last_call_s(terms)
 
 
-def _blocked(state: PoolState, cleared: Cleared, *, now_s: int) -> dict[str, int]:
-    """How long each waiting gang has been kept out though it would pay the price; a time below it does not
-    count.
+def _blocked(state: PoolState, cleared: Cleared, *, now_s: int) -> tuple[dict[str, int], frozenset[str]]:
+    """How long each waiting gang has been kept out though it would pay the price, and who is so now. A time
+    below the price does not count.
 
     At the price counts: a gang that nobody makes room for is often the very loser that sets it.
     """
     since = now_s - state.at_s if state.billed is not None else 0
     blocked: dict[str, int] = {}
+    now: set[str] = set()
     for loss in cleared.losses:
         name = loss.bid.bid
         before = state.blocked_s.get(name, 0)
-        is_gang = loss.bid.min_quantity > 1 and loss.shadow_price is not None
-        if is_gang and loss.bid.limit >= cleared.price and name not in state.held:
+        can_win = loss.shadow_price is not None or loss.reason == UNPLACEABLE
+        if (
+            can_win
+            and loss.bid.min_quantity > 1
+            and loss.bid.limit >= cleared.price
+            and name not in state.held
+        ):
+            now.add(name)
             blocked[name] = before + since if name in state.blocked_s else 0
         elif before:
             blocked[name] = before
     for win in cleared.wins:  # a winner that waits for a notice to end is still waiting
         if win.bid.bid in state.blocked_s and not win.bid.running:
+            now.add(win.bid.bid)
             blocked[win.bid.bid] = state.blocked_s[win.bid.bid] + since
-    return blocked
+    return blocked, frozenset(now)
 
 
 def _start(
@@ -178,7 +216,6 @@ def _start(
     won: Mapping[str, int],
     *,
     drain: str | None,
-    now_s: int,
     state: PoolState,
     terms: Terms,
 ) -> dict[str, int]:
@@ -189,7 +226,7 @@ def _start(
         held[name] = min(units, won.get(name, units))  # an elastic bid gives back at once
     free = book.units - sum(held.values())
     kept = next((bid.min_quantity for bid in book.bids if bid.bid == drain), 0)
-    left_s = _last_call_s(state, terms, now_s=now_s) - state.blocked_s.get(drain or "", 0)
+    left_s = _last_call_s(terms) - state.blocked_s.get(drain or "", 0)
     starts: dict[str, int] = {}
     order = {win: i for i, win in enumerate(won)}
     for bid in sorted(book.bids, key=lambda bid: order.get(bid.bid, len(order))):

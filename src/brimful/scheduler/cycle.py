@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from brimful.fleet.events import Parts
+from brimful.fleet.events import Event, Parts
 from brimful.fleet.job import WHOLE_GPU, Job
+from brimful.fleet.ranked import Heads
 from brimful.fleet.state import Fleet, JobState, Pool
+from brimful.scheduler.auction import Auctions
 from brimful.scheduler.draft import Draft
 from brimful.scheduler.plan import Plan, Reasons, Start, Stop
 from brimful.scheduler.policies.assign import assign, is_mixed
 from brimful.scheduler.policies.backfill import Reservation, from_s, reserve
+from brimful.scheduler.policies.money import Money
 from brimful.scheduler.policies.offpeak import defer
 from brimful.scheduler.policies.order import waiting_in_order
 from brimful.scheduler.policies.place import ONE_NODE, place, why_not
@@ -20,9 +23,11 @@ from brimful.scheduler.policies.quota import over_quota
 from brimful.scheduler.policies.stop import cost_microusd, stops
 from brimful.scheduler.policies.types import allowed_pools, choose, worth_of_types
 from brimful.scheduler.rules import Rules
-from brimful.units import show_usd
+from brimful.units import HOUR_S, show_usd
 
 __all__ = ["Rules", "decide"]
+
+AHEAD_S = 60  # a start must be paid for so long, so that a tenant's last cent does not start many
 
 
 @dataclass(slots=True)
@@ -44,6 +49,11 @@ class _Turn:
     closed: set[Pool] = field(default_factory=set)  # pools where a blocked job lets nobody pass
     worth: Mapping[str, float] | None = None  # of a GPU of each type, once somebody asks
     blocked: JobState | None = None  # the first that waits although waiting helps
+    money: Money | None = None  # of tenants with a hard budget
+    market: Auctions | None = None
+    market_events: list[Event] = field(default_factory=list)
+    market_again_s: int | None = None
+    sold_to: set[str] = field(default_factory=set)  # jobs that start in a market pool
     avoided_until_s: list[int] = field(default_factory=list)  # when jobs may go back to a site that failed
 
 
@@ -54,14 +64,16 @@ def decide(
     *,
     now_s: int,
     unreachable: Collection[str] = (),
+    market: Auctions | None = None,
 ) -> Plan:
-    """Stop what must end, then give free GPUs to waiting jobs in order.
+    """Stop what must end, clear the market pools, then give free GPUs of the others to waiting jobs in order.
 
     A blocked job first looks for a cell it may clear of others; then it blocks those behind it, or keeps a
     cell, or lets them pass, as the rules say. A job that cannot be placed on this fleet at all blocks nobody.
     Nothing starts at a site that cannot be reached.
     """
-    draft = Draft(fleet.capacity, closed=unreachable)
+    sold = frozenset(market.market.in_fleet(fleet)) if market is not None else ()
+    draft = Draft(fleet.capacity, closed=unreachable, sold=sold)
     turn = _Turn(
         fleet=fleet,
         rules=rules,
@@ -71,7 +83,17 @@ def decide(
         search=Search(fleet, draft, rules, now_s=now_s),
         held={name: usage.held for name, usage in fleet.usage.items()} if rules.quotas else {},
         stops=[Stop(lease=lease, reason=why) for lease, why in stops(fleet, now_s=now_s)],
+        money=Money(fleet, now_s=now_s) if fleet.purses else None,
     )
+    if turn.money is not None:
+        told = {stop.lease for stop in turn.stops}
+        turn.stops += [
+            Stop(lease=lease.lease, reason=why, requeue=True)
+            for lease, why in turn.money.broke()
+            if lease.lease not in told
+        ]
+    if market is not None:
+        _auction(turn, market, unreachable)
     turn.search.spoken_for.update(stop.lease for stop in turn.stops)
     if is_mixed(fleet, rules):
         _review_types(turn)
@@ -84,21 +106,40 @@ def decide(
         starts=turn.starts,
         stops=turn.stops,
         waits=_reasons(turn, unreachable),
+        market=turn.market_events,
         look_again_s=_look_again_s(turn),
     )
+
+
+def _auction(turn: _Turn, market: Auctions, unreachable: Collection[str]) -> None:
+    """Let the market choose who holds GPUs of its pools, and at what price."""
+    done = market.hold(
+        turn.fleet,
+        now_s=turn.now_s,
+        unreachable=unreachable,
+        money=turn.money,
+        not_now=lambda state: _not_now(turn, state) if _may_be_held(turn, state.job) else None,
+    )
+    told = {stop.lease for stop in turn.stops}
+    turn.market, turn.market_events, turn.market_again_s = market, done.events, done.look_again_s
+    turn.prices = {**turn.prices, **done.prices}
+    turn.stops += [stop for stop in done.stops if stop.lease not in told]
+    for state, parts in done.starts:
+        _start(turn, state, parts)
+        turn.sold_to.add(state.job.job)
 
 
 def _walk(turn: _Turn) -> None:
     """Try the waiting jobs in order, one of each shape until that shape finds no place."""
     heads = waiting_in_order(turn.fleet, turn.rules, now_s=turn.now_s)
     free = turn.draft.most_free()
-    while (state := heads.peek()) is not None:
+    while (state := _next(turn, heads)) is not None:
         if _is_hopeless(turn, state, free):
             heads.skip_group()
             continue
         job = state.job
         pools = _open_pools(turn, state.shape)
-        if turn.closed and not pools:
+        if (turn.closed or turn.draft.sold) and not pools:
             heads.skip_group()
             continue
         held_back = _may_be_held(turn, job) and _not_now(turn, state) is not None
@@ -132,6 +173,13 @@ def _walk(turn: _Turn) -> None:
         heads.skip_group()
 
 
+def _next(turn: _Turn, heads: Heads) -> JobState | None:
+    """The next that does not start in a market pool already."""
+    while (state := heads.peek()) is not None and turn.sold_to and state.job.job in turn.sold_to:
+        heads.next()
+    return state
+
+
 def _open_pools(turn: _Turn, shape: int) -> list[Pool]:
     pools = allowed_pools(turn.fleet, shape, turn.draft, turn.prices)
     return [pool for pool in pools if pool not in turn.closed] if turn.closed else pools
@@ -159,6 +207,8 @@ def _review_types(turn: _Turn) -> None:
         lease = fleet.jobs[name].open_lease
         if lease is None or lease.lease in turn.search.spoken_for:
             continue
+        if turn.draft.sold and fleet.nodes[lease.node].pool in turn.draft.sold:
+            continue  # the market keeps whom it has chosen
         if pool != fleet.nodes[lease.node].pool:
             why = "makes room for jobs that gain more" if pool is None else f"moves to {pool.gpu}"
             turn.stops.append(Stop(lease=lease.lease, reason=why, requeue=True))
@@ -171,7 +221,7 @@ def _place_settled(turn: _Turn, targets: Mapping[str, Pool | None]) -> None:
     chosen = [state for state in turn.fleet.waiting.values() if targets.get(state.job.job) is not None]
     for state in sorted(chosen, key=lambda each: (-each.job.gpus, each.serial)):
         pool = targets[state.job.job]
-        if pool is None or _not_now(turn, state):
+        if pool is None or _not_now(turn, state) or state.job.job in turn.sold_to:
             continue
         if state.avoid_site and pool not in _elsewhere(
             turn, state, allowed_pools(turn.fleet, state.shape, turn.draft, turn.prices)
@@ -264,7 +314,9 @@ def _in_reserved(turn: _Turn, state: JobState, pools: list[Pool]) -> Parts | Non
 
 def _may_be_held(turn: _Turn, job: Job) -> bool:
     """Whether `_not_now` has anything to look at: it mostly has not."""
-    return job.budget_microusd is not None or job.deferrable or bool(turn.rules.quotas)
+    return (
+        job.budget_microusd is not None or job.deferrable or bool(turn.rules.quotas) or turn.money is not None
+    )
 
 
 def _not_now(turn: _Turn, state: JobState) -> str | None:
@@ -273,6 +325,10 @@ def _not_now(turn: _Turn, state: JobState) -> str | None:
     budget = state.job.budget_microusd
     if budget is not None and state.leases and cost_microusd(state, now_s=turn.now_s) >= budget:
         return f"its budget of {show_usd(budget)} is used up"
+    if turn.money is not None:
+        lacks = turn.money.lacks(state.job, 1)
+        if lacks is not None:
+            return lacks
     if rules.quotas:
         gpus = sum(pool.gpus for pool in turn.fleet.capacity.pools.values())
         reason = over_quota(state.job, rules, turn.held, gpus)
@@ -298,6 +354,9 @@ def _start(turn: _Turn, state: JobState, parts: Parts) -> None:
     job = state.job
     turn.draft.take(parts, job)
     node, gpus = parts[0]
+    price = turn.prices[turn.fleet.nodes[node].pool]
+    if turn.money is not None:
+        turn.money.promise(job, price * job.gpus * AHEAD_S // HOUR_S)
     if turn.rules.quotas:
         turn.held[job.queue or job.tenant] = turn.held.get(job.queue or job.tenant, 0) + job.gpus
     turn.starts.append(
@@ -306,7 +365,7 @@ def _start(turn: _Turn, state: JobState, parts: Parts) -> None:
             lease=f"{job.job}.{len(state.leases) + 1}",
             node=node,
             gpus=gpus,
-            microusd_per_gpu_hour=turn.prices[turn.fleet.nodes[node].pool],
+            microusd_per_gpu_hour=price,
             rest=parts[1:],
         )
     )
@@ -341,8 +400,10 @@ def _keep_a_cell(turn: _Turn, state: JobState, pools: list[Pool], free: int) -> 
 
 def _look_again_s(turn: _Turn) -> int | None:
     limit = turn.fleet.next_limit_s(turn.now_s)
-    if turn.avoided_until_s:
-        limit = min((at for at in (limit, *turn.avoided_until_s) if at is not None), default=None)
+    if turn.avoided_until_s or turn.market is not None or turn.money is not None:
+        broke_s = turn.money.runs_out_s(turn.now_s) if turn.money is not None else None
+        times = (limit, turn.market_again_s, broke_s, *turn.avoided_until_s)
+        limit = min((at for at in times if at is not None), default=None)
     waiting = len(turn.fleet.waiting) - len(turn.starts)
     changing = waiting and (turn.rules.preempt == "index" or turn.rules.off_peak)
     if changing or (len(turn.fleet.open_leases) and is_mixed(turn.fleet, turn.rules)):
@@ -363,11 +424,12 @@ def _reasons(turn: _Turn, unreachable: Collection[str]) -> Reasons:
     def why(name: str) -> str | None:
         if name not in fleet.waiting or any(start.job == name for start in turn.starts):
             return None
-        draft = Draft(fleet.capacity, closed=unreachable)
+        draft = Draft(fleet.capacity, closed=unreachable, sold=turn.draft.sold)
         if fleet.seq == seq:
             for start in turn.starts:
                 draft.take(((start.node, start.gpus), *start.rest), fleet.jobs[start.job].job)
-        return _worded(turn, fleet.waiting[name], draft)
+        sold = None if turn.market is None else turn.market.why(fleet.waiting[name], fleet, now_s=turn.now_s)
+        return _worded(turn, fleet.waiting[name], draft) if sold is None else sold
 
     return Reasons(jobs, why)
 

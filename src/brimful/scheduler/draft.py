@@ -19,9 +19,12 @@ Fits = Callable[[Slot, list[int]], bool]
 
 
 class Draft:
-    def __init__(self, capacity: Capacity, *, closed: Collection[str] = ()) -> None:
+    def __init__(
+        self, capacity: Capacity, *, closed: Collection[str] = (), sold: Collection[Pool] = ()
+    ) -> None:
         self.capacity = capacity
         self.closed = closed  # sites where nothing may start
+        self.sold = sold  # pools where the market chooses who starts
         self._free: dict[int, list[int]] = {}
         self._moved: dict[Pool, dict[int, list[int]]] = {}  # free count -> touched nodes, ascending
         self._cursor: dict[tuple[Pool, int], int] = {}
@@ -119,6 +122,38 @@ class Draft:
                     cpu + job.cpu_milli * part // whole,
                     memory + job.memory_mib * part // whole,
                 )
+
+    def give(self, parts: Parts, job: Job) -> None:
+        """As it will be once this gang has left."""
+        for name, gpus in parts:
+            slot = self.capacity.by_name.get(name)
+            if slot is None:
+                continue
+            good = (i for i in gpus if i < slot.node.gpus and i not in slot.node.holes)
+            self._set_free(slot, sorted({*self.free_on(slot.index), *good}))
+            cpu, memory = self._spent.get(slot.index, (0, 0))
+            whole, part = max(1, job.gpus), len(gpus) if job.gpus else 1
+            self._spent[slot.index] = (
+                cpu - job.cpu_milli * part // whole,
+                memory - job.memory_mib * part // whole,
+            )
+
+    def keep(self, parts: Parts) -> None:
+        """These GPUs are promised to somebody, those of them that are free."""
+        for name, gpus in parts:
+            slot = self.capacity.by_name[name]
+            self._set_free(slot, [i for i in self.free_on(slot.index) if i not in gpus])
+
+    def copy(self) -> Draft:
+        other = Draft(self.capacity, closed=self.closed, sold=self.sold)
+        other._free = {index: list(free) for index, free in self._free.items()}
+        other._moved = {
+            pool: {count: list(nodes) for count, nodes in rows.items()} for pool, rows in self._moved.items()
+        }
+        other._cursor, other._taken = dict(self._cursor), dict(self._taken)
+        other._shared = {index: dict(shared) for index, shared in self._shared.items()}
+        other._spent = dict(self._spent)
+        return other
 
     def hold(self, index: int) -> None:
         """Nothing more goes to this node in this decision: it is kept for somebody."""

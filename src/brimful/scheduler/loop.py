@@ -26,7 +26,7 @@ from brimful.fleet.events import (
 from brimful.fleet.state import Fleet, JobState, Lease, Node
 from brimful.scheduler.cycle import decide
 from brimful.scheduler.plan import Plan
-from brimful.scheduler.ports import CannotStart, Carries, Engine, Observation, Ports
+from brimful.scheduler.ports import CannotStart, Carries, Engine, Observation, Ports, Warns
 from brimful.scheduler.rules import Rules
 
 # Another writer can get in between reading and writing only so often before something is badly wrong.
@@ -50,7 +50,9 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
             continue
         ports.unrecorded.clear()
         prices = ports.clearing.clear(fleet, now_s=now_s)
-        result.plan = decide(fleet, rules, prices, now_s=now_s, unreachable=result.problems.keys())
+        result.plan = decide(
+            fleet, rules, prices, now_s=now_s, unreachable=result.problems.keys(), market=ports.market
+        )
         if _record(fleet, ports, list(intents(result.plan, now_s=now_s))):
             break
     else:
@@ -135,7 +137,7 @@ def _lease_changes(lease: Lease, state: JobState, seen: Observation, *, now_s: i
             exit_code=seen.exit_code,
             reason=seen.problem,
             kept_work_s=seen.kept_work_s,
-            requeue=seen.exit_code != 0 and lease.phase != "ending" and _tries_left(state),
+            requeue=seen.exit_code != 0 and lease.phase != "ending" and _goes_on(lease, state),
         )
 
 
@@ -143,8 +145,15 @@ def _tries_left(state: JobState) -> bool:
     return state.failures < state.job.retries and not state.cancel_requested
 
 
+def _goes_on(lease: Lease, state: JobState) -> bool:
+    """Who leaves while it is on notice has done as it was told, and waits for other GPUs."""
+    on_notice = lease.notice_s is not None and not state.cancel_requested
+    return on_notice or _tries_left(state)
+
+
 def intents(plan: Plan, *, now_s: int) -> Iterator[Event]:
     """The plan as events: what is written before anything is done."""
+    yield from plan.market
     for stop in plan.stops:
         yield LeaseEnding(at_s=now_s, lease=stop.lease, reason=stop.reason, requeue=stop.requeue)
     for start in plan.starts:
@@ -186,8 +195,23 @@ def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, str], *, 
         except BrimfulError as error:
             # It may run or not: the GPUs stay taken, and the next tick asks again.
             problems[lease.site] = error.problem
+    if fleet.warned:
+        _warn(fleet, ports, problems)
     # Should somebody else have written meanwhile, the next tick finds the same and says it again.
     _record(fleet, ports, failed)
+
+
+def _warn(fleet: Fleet, ports: Ports, problems: dict[str, str]) -> None:
+    """Tell jobs that will have to leave, and those that may stay after all; the engine knows what it told."""
+    for lease in list(fleet.warned.values()):
+        engine: object = ports.engines.get(lease.site)
+        if lease.phase != "running" or lease.site in problems or not isinstance(engine, Warns):
+            continue
+        ports.may_act()
+        try:
+            engine.warn(lease.lease, until_s=lease.notice_s)
+        except BrimfulError as error:
+            problems[lease.site] = error.problem
 
 
 def _act_on(lease: Lease, fleet: Fleet, ports: Ports, engine: Engine, rules: Rules) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from brimful.fleet.events import Parts
+from brimful.fleet.events import Event, Parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,5 +57,6 @@ class Plan:
     starts: list[Start] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
     waits: Mapping[str, str] = field(default_factory=dict)  # job -> why, with numbers
+    market: list[Event] = field(default_factory=list)  # what became so in market pools: prices, notices
     # When to think again even if nothing happens: a limit is reached, a quiet hour comes, ranks have changed.
     look_again_s: int | None = field(default=None, compare=False)

@@ -10,6 +10,7 @@ from brimful.errors import Refused
 from brimful.fleet.events import Event, Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Node, Pool
+from brimful.scheduler.auction import Auctions
 
 
 class Store(Protocol):
@@ -77,6 +78,14 @@ class Carries(Protocol):
         """Before `start`: the lease is to go on from what another site has kept, if that is newer."""
 
 
+@runtime_checkable
+class Warns(Protocol):
+    """An engine that can tell a running job beforehand that it will have to leave."""
+
+    def warn(self, lease: str, *, until_s: int | None) -> None:
+        """Until when it may stay; None: it may stay after all. Asked again at every look."""
+
+
 class Clearing(Protocol):
     def clear(self, fleet: Fleet, *, now_s: int) -> Mapping[Pool, int]:
         """The price of each pool now, in micro-dollars per GPU-hour."""
@@ -87,6 +96,7 @@ class Ports:
     store: Store
     engines: Mapping[str, Engine]  # by site
     clearing: Clearing
+    market: Auctions | None = None  # None: every pool is a queue pool, at its posted price
     # Raises where this server may not act (any more). Asked before each act.
     may_act: Callable[[], object] = lambda: None
     # What engines told and the log does not hold yet: a write that failed must not lose it.

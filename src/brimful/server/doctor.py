@@ -17,11 +17,10 @@ from brimful.adapters.stores.past import PastJob
 from brimful.adapters.stores.snapshot import Fold
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BrimfulError
-from brimful.fleet.events import Event, LeaseGranted
+from brimful.fleet.events import Event, LeaseGranted, PoolPriced
 from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.state import OVER, JobState, Lease
 from brimful.job import damage, whole_ones
-from brimful.market.ledger import lease_microusd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +148,8 @@ class _History:
         ]
 
     def _price(self, event: Event) -> None:
+        if isinstance(event, PoolPriced):
+            self._market_price(event)
         if not isinstance(event, LeaseGranted):
             return
         if event.at_s != self._priced_at:
@@ -160,6 +161,17 @@ class _History:
         first = self._priced.setdefault(pool, lease.microusd_per_gpu_hour)
         if first != lease.microusd_per_gpu_hour:
             self.prices.append(f"{event.lease}: {lease.microusd_per_gpu_hour:,} where others pay {first:,}")
+
+    def _market_price(self, event: PoolPriced) -> None:
+        """From here on every holder pays it: none may have a lower limit."""
+        fleet = self.fold.fleet
+        line = fleet.prices[event.pool]
+        for lease in fleet.leases_at.get(event.site, {}).values():
+            limit = fleet.jobs[lease.job].job.limit_microusd_per_gpu_hour
+            if lease.line is line and limit is not None and event.microusd_per_gpu_hour > limit:
+                self.limits.append(
+                    f"{lease.lease} pays {event.microusd_per_gpu_hour:,} above its limit of {limit:,}"
+                )
 
 
 def _overlaps(name: str, leases: Sequence[Lease]) -> Iterator[str]:
@@ -174,12 +186,7 @@ def _overlaps(name: str, leases: Sequence[Lease]) -> Iterator[str]:
 
 
 def _cost(lease: Lease) -> int:
-    return lease_microusd(
-        microusd_per_gpu_hour=lease.microusd_per_gpu_hour,
-        gpus=lease.size,
-        gpu_milli=lease.gpu_milli,
-        seconds=lease.billed_s(lease.ended_s or 0),
-    )[0]
+    return lease.cost_microusd(lease.ended_s or 0)
 
 
 def _money(history: _History, jobs: str) -> Iterator[Finding]:

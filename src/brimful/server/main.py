@@ -27,6 +27,8 @@ from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BadInput, BrimfulError, WorldFailed
 from brimful.fleet.state import Node
+from brimful.market.pools import Market
+from brimful.market.spot import Terms
 from brimful.scheduler.cycle import Rules
 from brimful.server.app import make_app
 from brimful.server.auth import Access
@@ -56,6 +58,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             engines,
             Rules(preempt="priority", min_run_s=settings.min_run_s, grace_s=settings.grace_s),
             leadership=Leadership(store),
+            market=_market(settings, nodes_of(engines)),
             tick_s=settings.tick_s,
             clock=SteadyClock(),
         )
@@ -97,6 +100,25 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             going = len(service.fleet.open_leases)
             on = f"; {counted(going, 'job')} still running, and billed" if going else ""
             log.info("stopped; everything is kept in %s%s", settings.folder, on)
+
+
+def _market(settings: Settings, nodes: Sequence[Node]) -> Market | None:
+    if not settings.market_pools:
+        return None
+    known = sorted({"all", *(name for node in nodes for name in node.pool)})
+    strange = [name for name in settings.market_pools if name not in known]
+    if strange:
+        raise BadInput(
+            f"--market names {strange[0][:80]!r}, and nothing here is called that",
+            hint=f"any of {', '.join(known)}",
+        )
+    terms = Terms(
+        notice_s=settings.notice_s,
+        period_s=settings.market_period_s,
+        max_wait_s=settings.market_wait_s,
+        drain_s=min(1800, settings.market_wait_s // 2),
+    )
+    return Market(pools=settings.market_pools, terms=terms)
 
 
 def banner(console: str, settings: Settings, service: Service, nodes: Sequence[Node]) -> str:

@@ -38,7 +38,9 @@ from brimful.fleet.events import (
 from brimful.fleet.job import Job
 from brimful.fleet.state import OVER, Fleet, JobState, Lease, Pool
 from brimful.market.ledger import Ledger
+from brimful.market.pools import Market
 from brimful.market.posted import PostedPrice
+from brimful.scheduler.auction import Auctions
 from brimful.scheduler.cycle import Rules, decide
 from brimful.scheduler.loop import MAX_CONFLICTS, Tick, catch_up, tick
 from brimful.scheduler.plan import Plan
@@ -64,10 +66,11 @@ class Service:
         rules: Rules,
         *,
         leadership: Leadership | None = None,
+        market: Market | None = None,
         tick_s: float = 1.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Without a `leadership` it is alone, and leads."""
+        """Without a `leadership` it is alone, and leads; without a `market` all pools have posted prices."""
         self.store = store
         self._leadership = leadership
         self._store = Told(store, self._fold)
@@ -76,6 +79,7 @@ class Service:
             store=mine,
             engines={each.site: each for each in (engines if isinstance(engines, Sequence) else [engines])},
             clearing=PostedPrice(),
+            market=None if market is None else Auctions(market),
             may_act=self._may_act,
         )
         self._rules = rules
@@ -102,6 +106,8 @@ class Service:
         self._reasons: tuple[tuple[int, int], Plan] | None = None
         self._rest_until = 0.0
         self._prices = PostedPrice()
+        self.market = market
+        self._readers_market = None if market is None else Auctions(market)
 
     # -- what users do ---------------------------------------------------------------------------------
 
@@ -288,7 +294,12 @@ class Service:
                 self._reasons[0] != (self.fleet.seq, now_s) and began > self._rest_until
             ):
                 plan = decide(
-                    self.fleet, self._rules, self.prices(), now_s=now_s, unreachable=self.last.problems.keys()
+                    self.fleet,
+                    self._rules,
+                    self._prices.clear(self.fleet, now_s=now_s),
+                    now_s=now_s,
+                    unreachable=self.last.problems.keys(),
+                    market=self._readers_market,
                 )
                 self._reasons = ((self.fleet.seq, now_s), plan)
                 ended = time.monotonic()
@@ -305,7 +316,11 @@ class Service:
     def prices(self) -> Mapping[Pool, int]:
         """What a lease that begins now pays, in micro-dollars per GPU-hour."""
         with self._lock:
-            return self._prices.clear(self.fleet, now_s=self.now_s())
+            posted = self._prices.clear(self.fleet, now_s=self.now_s())
+            if self.market is None:
+                return posted
+            sold = (pool for pool in self.market.in_fleet(self.fleet) if pool in self.fleet.prices)
+            return {**posted, **{pool: self.fleet.prices[pool].last.billed for pool in sold}}
 
     def records(self, after: int, limit: int) -> list[dict[str, Any]]:
         """Up to `limit` events after that place of the log, as it holds them."""

@@ -48,6 +48,12 @@ class Settings:
     tick_s: int = _set(1, "seconds between two looks at the fleet")
     grace_s: int = _set(10, "seconds a stopped job gets to save and to end by itself")
     min_run_s: int = _set(60, "seconds a job is left alone before a more urgent one may take its place")
+    market: str = _set(
+        "", "pools where bids decide: all, or sites and GPU types with commas between them (default: none)"
+    )
+    notice_s: int = _set(300, "seconds a job that is outbid in a market pool has to leave")
+    market_period_s: int = _set(120, "seconds between two rises of a market pool's price")
+    market_wait_s: int = _set(14400, "seconds within which a gang starts that only its size keeps out")
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -70,6 +76,10 @@ class Settings:
     @property
     def engines_folder(self) -> Path:
         return Path(self.engines) if self.engines else self.folder
+
+    @property
+    def market_pools(self) -> tuple[str, ...]:
+        return tuple(name.strip() for name in self.market.split(",") if name.strip())
 
     @property
     def declared_sites(self) -> list[Site]:
@@ -142,6 +152,9 @@ LIMITS: dict[str, tuple[int, int]] = {
     "tick_s": (1, 3600),
     "grace_s": (1, 3600),
     "min_run_s": (0, 1 << 20),
+    "notice_s": (1, 1 << 20),
+    "market_period_s": (1, 86_400),
+    "market_wait_s": (1, 1 << 24),
 }
 
 
@@ -168,6 +181,12 @@ def _check_together(settings: Settings) -> None:
         raise BadInput(
             "a certificate and its key go together, and one of them is missing",
             hint="--tls-cert FILE --tls-key FILE",
+        )
+    least_s = settings.notice_s + 2 * settings.market_period_s
+    if settings.market and settings.market_wait_s < least_s:
+        raise BadInput(
+            f"--market-wait-s is {settings.market_wait_s}, too short for a notice of {settings.notice_s} s",
+            hint=f"at least {least_s}: the notice and two periods",
         )
     if settings.host not in LOOPBACK and not settings.tls_cert:
         raise BadInput(

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from brimful.adapters.stores.past import PastJob
 from brimful.fleet.state import OVER, JobState, Lease, Node
-from brimful.market.ledger import lease_microusd
 from brimful.scheduler.policies.stop import cost_microusd
 from brimful.server.auth import Principal
 from brimful.server.service import Service
@@ -93,16 +92,13 @@ def _why(service: Service, state: JobState, *, explain: bool) -> str:
         return service.why_waiting(state.job.job) if explain else ""
     if state.phase == "held":
         return state.hold_reason
+    if lease is not None and lease.notice_s is not None and state.phase == "running":
+        left = show_seconds(max(0, lease.notice_s - service.now_s()))
+        return f"has to leave in {left}: {lease.notice}"
     return state.leases[-1].reason if state.phase == "stopping" else state.reason
 
 
 def lease_view(lease: Lease, *, now_s: int) -> dict[str, Any]:
-    cost, _rest = lease_microusd(
-        microusd_per_gpu_hour=lease.microusd_per_gpu_hour,
-        gpus=lease.size,
-        gpu_milli=lease.gpu_milli,
-        seconds=lease.billed_s(now_s),
-    )
     return {
         "lease": lease.lease,
         "site": lease.site,
@@ -116,7 +112,8 @@ def lease_view(lease: Lease, *, now_s: int) -> dict[str, Any]:
         "ended_s": lease.ended_s,
         "billed_s": lease.billed_s(now_s),
         "microusd_per_gpu_hour": lease.microusd_per_gpu_hour,
-        "cost_microusd": cost,
+        "cost_microusd": lease.cost_microusd(now_s),
+        "notice_s": lease.notice_s,
         "exit_code": lease.exit_code,
         "reason": lease.reason,
     }

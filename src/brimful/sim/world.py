@@ -14,7 +14,9 @@ from brimful.fleet.events import Event, JobSubmitted, Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Node
 from brimful.market.ledger import Ledger
+from brimful.market.pools import Market
 from brimful.market.posted import PostedPrice
+from brimful.scheduler.auction import Auctions
 from brimful.scheduler.loop import tick
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import CannotStart, Observation, Ports
@@ -202,11 +204,17 @@ def rehearse(
     *,
     faults: Faults | None = None,
     seed: int = 0,
+    market: Market | None = None,
+    before: Sequence[Event] = (),
     progress: Callable[[int, int], None] = lambda _done, _all: None,
     watch: Callable[[Fleet], None] | None = None,
 ) -> Outcome:
-    """Run the trace to its end through the production `tick`. `watch` is shown the fleet after every tick."""
-    run = _Rehearsal(arrivals, nodes, faults, seed=seed)
+    """Run the trace to its end through the production `tick`. `watch` is shown the fleet after every tick.
+
+    `before` is in the log when it begins: budgets that were set.
+    """
+    run = _Rehearsal(arrivals, nodes, faults, seed=seed, market=market)
+    run.store.log.extend(before)
     with _nothing_cyclic():
         while (now_s := run.next_s()) is not None:
             run.engine.now_s = now_s
@@ -242,7 +250,13 @@ class _Rehearsal:
     """A run under way: the ports, what is still to come, and when to look again."""
 
     def __init__(
-        self, arrivals: Sequence[Arrival], nodes: Sequence[Node], faults: Faults | None, *, seed: int
+        self,
+        arrivals: Sequence[Arrival],
+        nodes: Sequence[Node],
+        faults: Faults | None,
+        *,
+        seed: int,
+        market: Market | None = None,
     ) -> None:
         self.kernel: Kernel[Due] = Kernel()
         # Known beforehand and in order: a heap would carry them all to the end of the run.
@@ -250,7 +264,12 @@ class _Rehearsal:
         self.dice = None if faults is None else Dice(faults, nodes, seed=seed)
         self.engine = TimedEngine(nodes, {a.job.job: a.work_s for a in arrivals}, self.kernel, self.dice)
         self.store = MemoryStore()
-        self.ports = Ports(store=self.store, engines={SITE: self.engine}, clearing=PostedPrice())
+        self.ports = Ports(
+            store=self.store,
+            engines={SITE: self.engine},
+            clearing=PostedPrice(),
+            market=None if market is None else Auctions(market),
+        )
         self.fleet, self.plan = Fleet(), Plan()
         self._arrived = 0
         self._ended = self._down = 0

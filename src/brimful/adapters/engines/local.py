@@ -173,6 +173,22 @@ class LocalEngine:
                 return
         self._end_orphans(lease, deadline_s=stop.get("deadline_s", 0))
 
+    def warn(self, lease: str, *, until_s: int | None) -> None:
+        """The file `BRIMFUL_NOTICE` comes and goes. When it is told to stop, its runner says so there."""
+        folder = self._folder(lease)
+        path = folder / "notice.json"
+        told = _facts(path)
+        notice = None if until_s is None else {"deadline_s": until_s, "may_stay": True}
+        if told == notice or (folder / "stop.json").exists() or not folder.exists():
+            return
+        try:
+            if notice is None:
+                path.unlink(missing_ok=True)
+            else:
+                write_json(path, notice)
+        except OSError as error:
+            raise WorldFailed(f"cannot give notice to {lease} in {folder}: {error.strerror}") from error
+
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:
         """News of each. What cannot be read of one lease is a complaint, and keeps nobody from the others."""
         self._reap()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from brimful.fleet.state import Fleet, JobState
-from brimful.market.ledger import lease_microusd
 from brimful.units import show_seconds, show_usd
 
 
@@ -25,15 +24,7 @@ def reason_to_stop(state: JobState, *, now_s: int) -> str | None:
 
 def cost_microusd(state: JobState, *, now_s: int) -> int:
     """What the job's leases come to so far, the running one included."""
-    return sum(
-        lease_microusd(
-            microusd_per_gpu_hour=lease.microusd_per_gpu_hour,
-            gpus=lease.size,
-            gpu_milli=lease.gpu_milli,
-            seconds=lease.billed_s(now_s),
-        )[0]
-        for lease in state.leases
-    )
+    return sum(lease.cost_microusd(now_s) for lease in state.leases)
 
 
 def stops(fleet: Fleet, *, now_s: int) -> Iterator[tuple[str, str]]:

@@ -17,12 +17,14 @@ from brimful.scheduler.rules import Rules
 
 
 def allowed_pools(fleet: Fleet, shape: int, draft: Draft, prices: Mapping[Pool, int]) -> list[Pool]:
-    """Pools where jobs of this shape can run, at a price they accept, at a site that can be reached."""
-    limit, closed = fleet.job_of_shape(shape).limit_microusd_per_gpu_hour, draft.closed
+    """Queue pools where jobs of this shape can run, at a price they accept, at a site that can be reached."""
+    limit, closed, sold = fleet.job_of_shape(shape).limit_microusd_per_gpu_hour, draft.closed, draft.sold
     return [
         pool
         for pool, _ in fleet.able_pools(shape)
-        if (not closed or pool.site not in closed) and (limit is None or prices[pool] <= limit)
+        if (not closed or pool.site not in closed)
+        and (limit is None or prices[pool] <= limit)
+        and (not sold or pool not in sold)
     ]
 
 

@@ -49,6 +49,7 @@ class LeaseAnswer(Shape):
     billed_s: int
     microusd_per_gpu_hour: Usd
     cost_microusd: Usd
+    notice_s: Annotated[int | None, Field(description="when a market will have it leave, UTC seconds")]
     exit_code: int | None
     reason: str
 

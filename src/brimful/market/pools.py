@@ -1,0 +1,72 @@
+"""Which pools are cleared by bids, on what terms, and what a job bids there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from brimful.fleet.job import Job
+from brimful.fleet.lease import JobState
+from brimful.fleet.node import Node, Pool
+from brimful.fleet.state import Fleet
+from brimful.market.bid import Bid, Step, preset_limit
+from brimful.market.spot import Terms
+
+# What a class is a multiple of where a pool has no price of its own. Never the price itself: bids that follow
+# the price and a price that follows the bids would chase each other upwards.
+LEAST_REFERENCE = 10_000  # a cent
+_BOUGHT = ("on_demand", "spot")  # tiers that cost their price when they are used, and nothing before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Market:
+    """A pool is either a market pool or a queue pool; these are the market pools."""
+
+    pools: tuple[str, ...] = ("all",)  # sites, GPU types, tiers, or `all`
+    terms: Terms = field(default_factory=Terms)
+    bonus_percent: int = 25
+
+    def covers(self, pool: Pool) -> bool:
+        return "all" in self.pools or not {pool.site, pool.gpu, pool.tier}.isdisjoint(self.pools)
+
+    def in_fleet(self, fleet: Fleet) -> list[Pool]:
+        return [pool for pool in sorted(fleet.capacity.pools) if self.covers(pool)]
+
+
+def limit_of(job: Job, *, floor: int) -> int:
+    """What a job offers for an hour of one GPU: its own limit, or what its class stands for."""
+    if job.limit_microusd_per_gpu_hour is not None:
+        return job.limit_microusd_per_gpu_hour
+    return preset_limit(job.priority, price=max(floor, LEAST_REFERENCE))
+
+
+def bid_of(state: JobState, *, floor: int, running: bool, now_s: int) -> Bid:
+    """Its age is its place in the log, which it keeps when it is preempted and comes back."""
+    job = state.job
+    left_s = None if running else state.remaining_s(now_s)
+    return Bid(
+        bid=job.job,
+        quantity=job.gpus,
+        min_quantity=job.gpus,
+        limit=limit_of(job, floor=floor),
+        arrival=state.serial,
+        running=running,
+        owner=job.tenant,
+        expected_s=None if left_s is None else int(left_s) + job.checkpoint_cost_s,
+    )
+
+
+def floor_of(nodes: Iterable[Node]) -> int:
+    """The highest ask, so that no node is used below its own."""
+    return max((node.microusd_per_gpu_hour for node in nodes), default=0)
+
+
+def supply_of(pool: Pool, nodes: Sequence[Node]) -> tuple[Step, ...]:
+    """One step per seller, all at the floor: which node a winner gets is the scheduler's to say."""
+    floor, bought = floor_of(nodes), pool.tier in _BOUGHT
+    gpus: dict[str, int] = {}
+    for node in nodes:
+        gpus[node.owner] = gpus.get(node.owner, 0) + node.good_gpus
+    return tuple(
+        Step(quantity=n, ask=floor, bought=bought, seller=owner) for owner, n in sorted(gpus.items()) if n
+    )

@@ -1,0 +1,299 @@
+"""Market pools inside a decision: books out of the fleet, clearing, and winners onto GPUs.
+
+Clearing (market/) says who should hold GPUs and at what price. Here is what only the scheduler knows: who can
+be placed, where, and whom it takes to make a whole node (policies/winners.py). A winner is given its place in
+the pool as it will be once the losers are gone; it starts when those GPUs are free, and until then nobody
+else gets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from brimful.fleet.events import Event, GangBlocked, NoticeGiven, NoticeWithdrawn, Parts, PoolPriced
+from brimful.fleet.job import WHOLE_GPU
+from brimful.fleet.state import Fleet, JobState, Lease, Pool
+from brimful.market.auction import Loss
+from brimful.market.bid import Bid, Book
+from brimful.market.pools import Market, bid_of, floor_of, limit_of, supply_of
+from brimful.market.spot import PoolState, Turn, turn
+from brimful.scheduler.plan import Stop
+from brimful.scheduler.policies.money import Money
+from brimful.scheduler.policies.winners import Winners
+from brimful.units import HOUR_S, show_seconds, show_usd
+
+NotNow = Callable[[JobState], str | None]
+
+
+@dataclass(slots=True)
+class Auctioned:
+    """What the market pools came to in one decision."""
+
+    pools: frozenset[Pool] = frozenset()
+    prices: dict[Pool, int] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    starts: list[tuple[JobState, Parts]] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
+    look_again_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """One pool as it stands before it is cleared."""
+
+    pool: Pool
+    book: Book
+    running: Mapping[str, Lease]  # who bids with GPUs in hand, by job
+    leases: Mapping[str, Lease]  # these, and those that are leaving
+    leaving: list[int]  # the limits of the latter
+    state: PoolState
+
+    def key(self, fleet: Fleet) -> tuple[object, ...]:
+        """Equal where only time has passed."""
+        index = fleet.capacity.pools[self.pool]
+        free = tuple(map(tuple, index.buckets))
+        return (self.book, self.state.held, self.state.notices, self.leaving, index.free, free)
+
+
+@dataclass(slots=True)
+class _Known:
+    """A pool as it was cleared last: an unchanged book is not solved again."""
+
+    key: tuple[object, ...]
+    turn: Turn
+    winners: Winners
+    by_name: dict[str, Loss] | None = None  # once somebody asks
+
+    def loss(self, name: str) -> Loss | None:
+        if self.by_name is None:
+            self.by_name = {each.bid.bid: each for each in self.turn.cleared.losses}
+        return self.by_name.get(name)
+
+
+class Auctions:
+    """The market pools of one fleet, from look to look. All it keeps could be worked out again."""
+
+    def __init__(self, market: Market) -> None:
+        self.market = market
+        self._known: dict[Pool, _Known] = {}
+        self._kept_back: dict[str, str] = {}  # jobs that did not bid, and why
+        self._won: dict[str, Pool] = {}
+
+    def hold(
+        self,
+        fleet: Fleet,
+        *,
+        now_s: int,
+        unreachable: Collection[str] = (),
+        money: Money | None = None,
+        not_now: NotNow = lambda _state: None,
+    ) -> Auctioned:
+        """Clear every pool. Who has won in one does not bid in the next."""
+        pools = self.market.in_fleet(fleet)
+        found = Auctioned(pools=frozenset(pools))
+        self._known = {pool: known for pool, known in self._known.items() if pool in found.pools}
+        self._kept_back, self._won = {}, {}
+        waiting = self._bidders(fleet, found.pools, not_now, now_s=now_s)
+        blocked: dict[str, bool] = {}
+        for pool in pools:
+            if pool.site in unreachable or pool.site in fleet.silent:
+                if pool in fleet.prices:
+                    found.prices[pool] = fleet.prices[pool].last.billed
+                continue
+            before = self._open(fleet, pool, waiting.get(pool, ()), money, now_s=now_s)
+            done = self._clear(fleet, before, found, now_s=now_s)
+            for bid in before.book.bids:
+                blocked[bid.bid] = blocked.get(bid.bid, False) or bid.bid in done.blocked
+        found.events += _blocked_changes(fleet, blocked, now_s=now_s)
+        return found
+
+    def why(self, state: JobState, fleet: Fleet, *, now_s: int) -> str | None:
+        """Why the market does not let it run now, with numbers; None where it has nothing to do with it."""
+        name = state.job.job
+        if name in self._kept_back:
+            return self._kept_back[name]
+        if name in self._won:
+            return self._why_winner_waits(self._won[name], fleet, now_s=now_s)
+        losses = [
+            (pool, loss) for pool, known in self._known.items() if (loss := known.loss(name)) is not None
+        ]
+        if not losses:
+            return None
+        pool, loss = min(losses, key=lambda each: each[1].short if each[1].short is not None else 1 << 62)
+        drain = self._known[pool].turn.drain
+        whom = "it" if drain == name else drain
+        kept = f"; what becomes free is kept for {whom}" if drain else ""
+        return f"bids {show_usd(loss.bid.limit)} for {pool.gpu} at {pool.site}: {loss.detail}{kept}"
+
+    def _why_winner_waits(self, pool: Pool, fleet: Fleet, *, now_s: int) -> str:
+        leaving = [
+            each for each in _leases(fleet, pool) if each.phase == "ending" or each.notice_s is not None
+        ]
+        ends = [each.notice_s for each in leaving if each.notice_s is not None and each.phase != "ending"]
+        when = f" in {show_seconds(max(0, max(ends) - now_s))}" if ends else ""
+        who = ", ".join(sorted(lease.job for lease in leaving)[:5]) or "others"
+        price = show_usd(self._known[pool].turn.billed)
+        return f"has won {pool.gpu} at {pool.site} for {price} per GPU-hour; waits for {who} to leave{when}"
+
+    def _bidders(
+        self, fleet: Fleet, sold: Collection[Pool], not_now: NotNow, *, now_s: int
+    ) -> dict[Pool, list[JobState]]:
+        """Waiting jobs by the market pools they may bid in."""
+        by_shape: dict[int, list[Pool]] = {}
+        found: dict[Pool, list[JobState]] = {}
+        for state in fleet.waiting.values():
+            job = state.job
+            if state.shape not in by_shape:
+                by_shape[state.shape] = [pool for pool, _ in fleet.able_pools(state.shape) if pool in sold]
+            able = by_shape[state.shape]
+            if not able:
+                continue
+            is_whole = job.gpus and job.gpu_milli == WHOLE_GPU
+            reason = not_now(state) if is_whole else "a market pool sells whole GPUs only"
+            if reason is not None:
+                self._kept_back[job.job] = reason
+                continue
+            for pool in able:
+                avoided = pool.site == state.avoid_site and now_s < state.avoid_until_s
+                if not avoided or len(able) == 1:
+                    found.setdefault(pool, []).append(state)
+        return found
+
+    def _open(
+        self, fleet: Fleet, pool: Pool, waiting: Sequence[JobState], money: Money | None, *, now_s: int
+    ) -> _Open:
+        leases = {lease.job: lease for lease in _leases(fleet, pool)}
+        nodes = [slot.node for slot in fleet.capacity.slots.values() if slot.pool == pool]
+        floor, line = floor_of(nodes), fleet.prices.get(pool)
+        running = {
+            name: lease
+            for name, lease in leases.items()
+            if lease.phase != "ending" and lease.node in fleet.capacity.by_name
+        }
+        bids = [bid_of(fleet.jobs[name], floor=floor, running=True, now_s=now_s) for name in running]
+        new = [
+            bid_of(state, floor=floor, running=False, now_s=now_s)
+            for state in waiting
+            if state.job.job not in self._won
+        ]
+        bids += new if money is None else self._who_can_pay(fleet, new, money)
+        blocked_s = {bid.bid: fleet.jobs[bid.bid].blocked_for_s(now_s) for bid in bids}
+        return _Open(
+            pool=pool,
+            book=Book(
+                pool=f"{pool.gpu} at {pool.site}",
+                supply=supply_of(pool, nodes),
+                bids=tuple(sorted(bids, key=lambda bid: bid.arrival)),
+                bonus_percent=self.market.bonus_percent,
+            ),
+            running=running,
+            leases=leases,
+            leaving=sorted(limit_of(fleet.jobs[n].job, floor=floor) for n in leases if n not in running),
+            state=PoolState(
+                at_s=line.last.at_s if line else 0,
+                billed=line.last.billed if line else None,
+                held={name: lease.size for name, lease in running.items()},
+                notices={name: each.notice_s for name, each in running.items() if each.notice_s is not None},
+                blocked_s={
+                    name: seconds
+                    for name, seconds in blocked_s.items()
+                    if seconds or fleet.jobs[name].blocked_since_s is not None
+                },
+            ),
+        )
+
+    def _who_can_pay(self, fleet: Fleet, bids: Sequence[Bid], money: Money) -> Iterator[Bid]:
+        """Those whose tenant has what a period at their limit may cost; the others are told."""
+        for bid in bids:
+            worst = max(1, bid.limit * bid.quantity * self.market.terms.period_s // HOUR_S)
+            reason = money.lacks(fleet.jobs[bid.bid].job, worst)
+            if reason is None:
+                yield bid
+            else:
+                self._kept_back[bid.bid] = reason
+
+    def _clear(self, fleet: Fleet, before: _Open, found: Auctioned, *, now_s: int) -> Turn:
+        pool, key = before.pool, before.key(fleet)
+        known = self._known.get(pool)
+        if known is not None and known.key != key:
+            known = None
+        if known is not None and _nothing_due(known.turn, before.state.billed, now_s):
+            done = known.turn
+        else:
+            again = None if known is None or known.turn.was_due else known
+            winners = Winners(fleet, pool, before.leases, before.book) if again is None else again.winners
+            done = turn(
+                before.state,
+                before.book,
+                now_s=now_s,
+                terms=self.market.terms,
+                placeable=winners,
+                moving=lambda: winners.moves,
+                leaving=before.leaving,
+                known=None if again is None else again.turn.cleared,
+            )
+            self._known[pool] = _Known(key, done, winners)
+            _carry_out(fleet, before, done, winners, found, now_s=now_s)
+        self._won |= {win.bid.bid: pool for win in done.cleared.wins if win.bid.bid not in before.running}
+        found.prices[pool] = done.billed
+        times = (found.look_again_s, done.look_again_s)
+        found.look_again_s = min((at for at in times if at is not None), default=None)
+        return done
+
+
+def _carry_out(
+    fleet: Fleet, before: _Open, done: Turn, winners: Winners, found: Auctioned, *, now_s: int
+) -> None:
+    """What follows from a clearing, as events, starts and stops."""
+    running, line = before.running, fleet.prices.get(before.pool)
+    starts = [name for name in done.starts if name in winners.ready and name not in running]
+    if line is None or (line.last.billed, line.last.cleared) != (done.billed, done.cleared.price):
+        staying = sum(lease.size for name, lease in running.items() if name not in done.preempted)
+        priced = PoolPriced(
+            at_s=now_s,
+            **before.pool._asdict(),
+            microusd_per_gpu_hour=done.billed,
+            cleared_microusd_per_gpu_hour=done.cleared.price,
+            held=staying + sum(fleet.jobs[name].job.gpus for name in starts),
+            wanted=sum(bid.quantity for bid in before.book.bids),
+            gpus=before.book.units,
+        )
+        found.events.append(priced)
+    losses = {loss.bid.bid: loss for loss in done.cleared.losses} if done.notices else {}
+    for name in done.notices:
+        reason = _why_noticed(name, losses.get(name), winners, done)
+        until_s = done.state.notices.get(name, now_s)
+        found.events.append(
+            NoticeGiven(at_s=now_s, lease=running[name].lease, until_s=until_s, reason=reason)
+        )
+    found.events += [NoticeWithdrawn(at_s=now_s, lease=running[name].lease) for name in done.restored]
+    found.stops += [
+        Stop(lease=running[name].lease, reason=running[name].notice, requeue=True) for name in done.preempted
+    ]
+    found.starts += [(fleet.jobs[name], winners.parts[name]) for name in starts]
+
+
+def _nothing_due(known: Turn, billed: int | None, now_s: int) -> bool:
+    return known.billed == billed and (known.look_again_s is None or now_s < known.look_again_s)
+
+
+def _leases(fleet: Fleet, pool: Pool) -> Iterator[Lease]:
+    for lease in fleet.leases_at.get(pool.site, {}).values():
+        node = fleet.nodes.get(lease.node)
+        if lease.gpu == pool.gpu and node is not None and node.pool == pool:
+            yield lease
+
+
+def _why_noticed(name: str, loss: Loss | None, winners: Winners, done: Turn) -> str:
+    if name in winners.moves:
+        return f"moves within the pool: {winners.moves[name]} needs a whole node"
+    price = show_usd(done.cleared.price)
+    return f"outbid at {price} per GPU-hour: {loss.detail}" if loss else f"outbid at {price} per GPU-hour"
+
+
+def _blocked_changes(fleet: Fleet, blocked: Mapping[str, bool], *, now_s: int) -> Iterator[Event]:
+    for name, is_blocked in blocked.items():
+        state = fleet.jobs[name]
+        if is_blocked != (state.blocked_since_s is not None) and state.phase == "waiting":
+            yield GangBlocked(at_s=now_s, job=name, blocked=is_blocked)

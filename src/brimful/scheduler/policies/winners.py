@@ -1,0 +1,109 @@
+"""Where the winners of a market pool go: on GPUs that are free, or will be once the losers have left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from brimful.fleet.events import Parts
+from brimful.fleet.job import Job
+from brimful.fleet.state import Fleet, Lease, Pool
+from brimful.market.bid import Bid, Book
+from brimful.scheduler.draft import Draft
+from brimful.scheduler.policies.place import ONE_NODE, place
+
+NODES_TRIED = 64  # for a gang that needs a node made free
+
+
+class Winners:
+    """Where the winners of a pool stand once the losers have left; says who cannot be placed.
+
+    Wide gangs choose first. What is free now is used now; what is not is kept for who was promised it. A gang
+    that finds enough GPUs and no node may ask smaller winners to move to the gaps elsewhere.
+    """
+
+    def __init__(self, fleet: Fleet, pool: Pool, leases: Mapping[str, Lease], book: Book) -> None:
+        self._fleet, self._pool, self._leases = fleet, pool, leases
+        self._rank = {bid.bid: i for i, bid in enumerate(book.ranked())}
+        self.parts: dict[str, Parts] = {}
+        self.ready: set[str] = set()  # whose GPUs are all free already
+        self.moves: dict[str, str] = {}  # winners that must move, and for whom
+
+    def __call__(self, winners: Sequence[tuple[Bid, int]]) -> list[str]:
+        self.parts, self.ready, self.moves = {}, set(), {}
+        won = {bid.bid for bid, _ in winners}
+        now, later = Draft(self._fleet.capacity), Draft(self._fleet.capacity)
+        for name, lease in self._leases.items():
+            if name not in won or lease.phase == "ending":
+                later.give(lease.parts, self._fleet.jobs[name].job)
+        refused: list[str] = []
+        starting = [bid for bid, _ in winners if bid.bid not in self._leases or not bid.running]
+        for bid in sorted(starting, key=lambda bid: (-bid.quantity, self._rank[bid.bid])):
+            job = self._fleet.jobs[bid.bid].job
+            parts = place(job, now, self._pool)
+            if parts is not None:
+                now.take(parts, job)
+                self.ready.add(bid.bid)
+            else:
+                parts = place(job, later, self._pool) or self._make_a_node(job, later, won)
+                if parts is None:
+                    refused.append(bid.bid)
+                    continue
+                now.keep(parts)
+            later.keep(parts)
+            self.parts[bid.bid] = parts
+        return refused
+
+    def _make_a_node(self, job: Job, later: Draft, won: set[str]) -> Parts | None:
+        """The node that the fewest GPUs of others must leave, if all of them find a place elsewhere."""
+        if job.within not in ONE_NODE or later.free_in(self._pool) < job.gpus:
+            return None
+        best: tuple[int, Draft, Parts, list[str]] | None = None
+        for index in list(later.fullest(self._pool))[:NODES_TRIED]:
+            slot = later.capacity.slots[index]
+            if slot.node.good_gpus < job.gpus:
+                continue
+            moved = self._who_moves(slot.node.node, job.gpus - len(later.free_on(index)), won)
+            size = sum(self._leases[name].size for name in moved)
+            if not moved or (best is not None and size >= best[0]):
+                continue
+            trial = later.copy()
+            for name in moved:
+                trial.give(self._leases[name].parts, self._fleet.jobs[name].job)
+            parts = place(job, trial, self._pool)
+            if parts is not None and _all_fit(self._fleet, moved, trial, parts, self._pool):
+                best = (size, trial, parts, moved)
+        if best is None:
+            return None
+        for name in best[3]:
+            later.give(self._leases[name].parts, self._fleet.jobs[name].job)
+            self.moves[name] = job.job
+        return best[2]
+
+    def _who_moves(self, node: str, need: int, won: set[str]) -> list[str]:
+        """Winners on the node, smallest first, until there is room; none if there cannot be."""
+        here = [
+            lease
+            for lease in self._leases.values()
+            if lease.node == node
+            and not lease.rest
+            and lease.job in won
+            and lease.phase != "ending"
+            and lease.job not in self.moves
+        ]
+        moved: list[str] = []
+        for lease in sorted(here, key=lambda each: (each.size, each.job)):
+            if need <= 0:
+                break
+            moved.append(lease.job)
+            need -= lease.size
+        return moved if need <= 0 else []
+
+
+def _all_fit(fleet: Fleet, names: Sequence[str], trial: Draft, parts: Parts, pool: Pool) -> bool:
+    trial.keep(parts)
+    for name in sorted(names, key=lambda each: -fleet.jobs[each].job.gpus):
+        found = place(fleet.jobs[name].job, trial, pool)
+        if found is None:
+            return False
+        trial.keep(found)
+    return True

@@ -1,0 +1,179 @@
+"""A market pool with real processes: outbid, warned, saved, back again, and every cent accounted for."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from brimful.adapters.engines.local import LocalEngine
+from brimful.adapters.stores.sql import SqlStore
+from brimful.cli.invoice import all_events
+from brimful.cli.main import main
+from brimful.fleet.events import Event, LeaseEnding, NoticeGiven, PoolPriced, to_record
+from brimful.fleet.state import Node
+from brimful.market.invoice import bills, lines
+from brimful.market.ledger import Ledger
+from brimful.market.pools import Market
+from brimful.market.spot import Terms
+from brimful.scheduler.rules import Rules
+from brimful.server.app import make_app
+from brimful.server.doctor import examine
+from brimful.server.service import Service
+from tests.builders import USD, eventually
+from tests.server.builders import an_access, bearer
+
+NOTICE_S = 2
+FLOOR = 3_600_000  # a dollar a second would be too easy to add up: 1,000 micro-dollars a second
+
+# Steps of a twentieth of a second; prints each, so that what is done twice or never shows.
+TRAIN = """
+import sys, time
+from brimful.job import Run
+run, start = Run(), 0
+if run.latest:
+    start = int((run.latest / "step").read_text())
+for step in range(start, int(sys.argv[1])):
+    time.sleep(0.05)
+    print("step", step, flush=True)
+    run.after(step + 1, lambda folder: (folder / "step").write_text(str(step + 1)))
+"""
+
+
+class Shop:
+    """A server with two slots of one market pool."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = folder
+        self.store = SqlStore(url)
+        node = Node(site="here", node="n", gpu="slot", gpus=2, microusd_per_gpu_hour=FLOOR, declared=True)
+        self.engine = LocalEngine(folder / "leases", [node], site="here")
+        self.service = Service(
+            self.store,
+            self.engine,
+            Rules(grace_s=20),
+            market=Market(terms=Terms(notice_s=NOTICE_S, period_s=1, max_wait_s=3600)),
+        )
+        self.access = an_access(self.store)
+        self.http = TestClient(make_app(self.service, self.access), base_url="http://127.0.0.1")
+        self.http.headers.update(bearer(self.access))
+
+    def submit(self, steps: int, **more: object) -> str:
+        command = [sys.executable, "-c", TRAIN, str(steps)]
+        body = {"command": command, "folder": str(self.folder), **more}
+        answer = self.http.post("/v1/jobs", json=body)
+        assert answer.status_code == 201, answer.text
+        name: str = answer.json()["data"]["job"]
+        return name
+
+    def phase(self, job: str) -> str:
+        self.service.tick()
+        return self.service.job(job).phase
+
+    def printed(self, job: str) -> list[str]:
+        leases = self.service.job(job).leases
+        text = "".join((self.folder / "leases" / each.lease / "log").read_text() for each in leases)
+        return [line for line in text.splitlines() if line.startswith("step ")]
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    is_sqlite = request.param == "sqlite"
+    url = f"sqlite:///{tmp_path / 'log.db'}" if is_sqlite else request.getfixturevalue("postgres_url")
+    shop = Shop(tmp_path, url)
+    yield shop
+    shop.access.close()
+    for name, state in shop.service.fleet.jobs.items():
+        if state.phase not in ("finished", "failed", "cancelled"):
+            shop.service.cancel(name)
+    eventually(lambda: not shop.service.tick().plan.stops and not shop.service.fleet.open_leases)
+    shop.store.close()
+
+
+def test_an_urgent_bid_evicts_the_cheapest_and_every_cent_is_accounted_for(shop: Shop) -> None:
+    cheap = shop.submit(100, tenant="patient", priority="background")
+    dear = shop.submit(100, tenant="steady", limit_microusd_per_gpu_hour=3 * FLOOR)
+    eventually(lambda: shop.phase(cheap) == shop.phase(dear) == "running")
+    eventually(lambda: shop.printed(cheap))
+    urgent = shop.submit(10, tenant="hasty", priority="urgent")
+    eventually(lambda: shop.phase(urgent) in ("running", "finished"))
+    waiting = shop.http.get(f"/v1/jobs/{cheap}").json()["data"]
+    assert waiting["phase"] == "waiting"
+    assert "bids $4.50 for slot at here" in waiting["why"]  # 1.25 times the floor
+    eventually(lambda: {shop.phase(job) for job in (cheap, dear, urgent)} == {"finished"}, within_s=60)
+
+    log = list(all_events(shop.store))
+    (given,) = [event for event in log if isinstance(event, NoticeGiven)]
+    (ending,) = [event for event in log if isinstance(event, LeaseEnding)]
+    assert given.lease == ending.lease == f"{cheap}.1"
+    assert ending.at_s >= given.until_s == given.at_s + NOTICE_S
+    assert f"{urgent} rank before it" in ending.reason or "not above the price" in ending.reason
+    # It wrote a checkpoint and went on from there: every step once, in order.
+    assert shop.printed(cheap) == [f"step {n}" for n in range(100)]
+    assert (shop.service.job(cheap).preemptions, shop.service.job(dear).preemptions) == (1, 0)
+
+    _adds_up(shop, log)
+
+
+def _adds_up(shop: Shop, log: list[Event]) -> None:
+    ledger = Ledger()
+    made = {bill.of: bill.microusd for bill in bills(lines(log, ledger), by="team")}
+    assert set(made) == {"patient", "steady", "hasty"}
+    assert made == {name: -ledger.balance(f"tenant:{name}") for name in made}
+    assert made == ledger.spent_by_tenant
+    assert sum(made.values()) == ledger.balance("site:here") + ledger.balance("rounding")
+    assert sum(ledger.balances.values()) == 0
+    assert ledger.balances == shop.service.ledger.balances  # folded as it happened, and again from the log
+    # By hand, second by second, from the prices in the log.
+    prices = [event for event in log if isinstance(event, PoolPriced)]
+    assert len({each.microusd_per_gpu_hour for each in prices}) > 1, "the price moved while they ran"
+    for name, billed in made.items():
+        owed = 0
+        for state in shop.service.fleet.jobs.values():
+            for lease in state.leases if state.job.tenant == name else ():
+                assert lease.started_s is not None
+                assert lease.ended_s is not None
+                cost = sum(_price_at(prices, second) for second in range(lease.started_s, lease.ended_s))
+                owed += cost // 3600
+        assert billed == owed
+    path = shop.folder / "log.jsonl"
+    with path.open("w") as out:
+        for event in log:
+            kind, version, body = to_record(event)
+            out.write(json.dumps({"kind": kind, "version": version, "body": body}) + "\n")
+    assert main(["market", "replay", str(path)]) == 0
+    assert not [finding.broken for finding in examine(shop.store, [shop.engine]) if not finding.kept]
+
+
+def _price_at(prices: list[PoolPriced], second: int) -> int:
+    return [each for each in prices if each.at_s <= second][-1].microusd_per_gpu_hour
+
+
+def test_a_price_that_falls_back_takes_the_notice_back(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, f"sqlite:///{tmp_path / 'log.db'}")
+    try:
+        low = [shop.submit(400, priority="background") for _ in range(2)]
+        eventually(lambda: {shop.phase(job) for job in low} == {"running"})
+        high = shop.submit(1, limit_microusd_per_gpu_hour=9 * USD)
+        warned = shop.service.fleet.warned
+        eventually(lambda: shop.service.tick() and any(each.notice_s for each in warned.values()))
+        ((name, until_s),) = [(each.lease, each.notice_s) for each in warned.values() if each.notice_s]
+        notice = tmp_path / "leases" / name / "notice.json"
+        assert json.loads(notice.read_text()) == {"deadline_s": until_s, "may_stay": True}
+        shop.service.cancel(high)
+        eventually(lambda: shop.service.tick() and not notice.exists())
+        time.sleep(max(0.0, until_s - time.time()) + 0.1)
+        assert {shop.phase(job) for job in low} == {"running"}
+        assert [shop.service.job(job).preemptions for job in low] == [0, 0]
+    finally:
+        for name in shop.service.fleet.jobs:
+            if shop.service.job(name).phase != "cancelled":
+                shop.service.cancel(name)
+        eventually(lambda: not shop.service.tick().plan.stops and not shop.service.fleet.open_leases)
+        shop.access.close()
+        shop.store.close()
