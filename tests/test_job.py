@@ -166,23 +166,3 @@ def test_the_callback_for_the_trainer_saves_seals_and_leaves(
     assert found == [None, folder], "not before it is sealed"
     with pytest.raises(SystemExit):
         callback.on_train_end(arguments, _State, control)
-
-
-def test_the_callback_for_lightning_saves_and_leaves(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    library = types.ModuleType("lightning.pytorch.callbacks")
-    library.Callback = object  # type: ignore[attr-defined]
-    for name in ("lightning", "lightning.pytorch", "lightning.pytorch.callbacks"):
-        monkeypatch.setitem(sys.modules, name, library)
-    trainer = types.SimpleNamespace(
-        global_step=5, save_checkpoint=lambda path: Path(path).write_text("weights")
-    )
-    callback = run.for_lightning()
-    callback.on_train_batch_end(trainer, None, None, None, 0)
-    found = [run.lightning_path]
-    (tmp_path / "notice.json").write_text(json.dumps({"deadline_s": 1}))
-    with pytest.raises(SystemExit):
-        callback.on_train_batch_end(trainer, None, None, None, 0)
-    found.append(run.lightning_path)
-    assert found == [None, str(run.folder / "step-000000005" / "last.ckpt")]
