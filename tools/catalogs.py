@@ -7,18 +7,20 @@ tests are red until somebody has.
 
 from __future__ import annotations
 
+import ast
 import io
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
 from babel.messages.catalog import Catalog
-from babel.messages.extract import extract_from_file
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 
 from brimful.language import LANGUAGES
+from tools.plain_phrases import LISTED, plain_phrases
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "brimful"
@@ -29,13 +31,21 @@ TRANSLATED = tuple(code for code in LANGUAGES if code != "en")
 
 @cache
 def sentences() -> list[str]:
-    """Every template in a call of `say`, once, in alphabetical order."""
-    found: set[str] = set()
+    """Every template in a call of `say` or told as plain English, once, in alphabetical order."""
+    found: set[str] = set(plain_phrases())
     for path in SOURCE.rglob("*.py"):
-        if "say(" in path.read_text(encoding="utf-8"):  # reading a file's tokens takes long
-            messages = extract_from_file("python", path, keywords={"say": None})
-            found |= {message for _, message, _, _ in messages if isinstance(message, str)}
+        text = path.read_text(encoding="utf-8")
+        if "say(" in text:
+            found |= set(_said(ast.parse(text)))
     return sorted(found)
+
+
+def _said(tree: ast.AST) -> Iterator[str]:
+    """The first argument of each `say`, also of one inside an f-string, where Babel does not look."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="say"), args=[ast.Constant(value=str(text)), *_]):
+                yield text
 
 
 def catalog(code: str) -> Catalog:
@@ -65,7 +75,8 @@ def po_path(code: str) -> Path:
 
 
 def files() -> Iterator[tuple[Path, bytes]]:
-    """Both files of each language, as they should be."""
+    """Both files of each language, and the list of plain phrases, as they should be."""
+    yield LISTED, (json.dumps(plain_phrases(), indent=1, ensure_ascii=False) + "\n").encode()
     for code in TRANSLATED:
         fresh = catalog(code)
         po, mo = io.BytesIO(), io.BytesIO()

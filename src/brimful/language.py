@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from brimful.units import GIB, KIB, MIB
+from brimful.units import GIB, KIB, MIB, show_seconds
 
 LANGUAGES = ("en", "fr", "es", "de")
 _SPACE = "\u00a0"  # keeps a number and its unit on one line; English output has always had a plain one
@@ -66,7 +66,7 @@ class Several:
     between: str = ", "
 
 
-def say(text: str, **values: object) -> Sentence:
+def say(text: str, /, **values: object) -> Sentence:
     """A sentence to be said later. `text` must be a literal: the catalogs are gathered from such calls."""
     return Sentence(text, values)
 
@@ -90,14 +90,13 @@ class Language:
                 spoken = str(self.catalog.gettext(text))
                 return spoken.format(**{name: self.text(value) for name, value in values.items()})
             case Several(parts, between):
-                joint = between.replace(";", f"{_NARROW};") if self.code == "fr" else between
-                shown = joint.join(self.text(part) for part in parts)
+                shown = self.joint(between).join(self.text(part) for part in parts)
             case Size(n):
                 shown = self._size(n)
             case Percent(frac, digits):
                 shown = f"{self.number(100 * frac, digits)}{self.space}%"
             case Seconds(value):
-                shown = f"{self.number(value, 3 if value < 1 else 1)}{self.space}s"
+                shown = self._seconds(value)
             case Factor(value):
                 shown = f"x{self.number(value, 2)}"
             case Number(value, digits):
@@ -108,12 +107,31 @@ class Language:
                 shown = str(said)
         return shown
 
+    def joint(self, between: str) -> str:
+        """What stands between two parts: French sets a space before a colon or semicolon too."""
+        if self.code != "fr":
+            return between
+        return between.replace(";", f"{_NARROW};").replace(":", f"{_SPACE}:")
+
+    def plain(self, value: float) -> str:
+        """A figure of a data sheet, with as many decimals as it has: 58.3, 312."""
+        return f"{value:g}".replace(".", self.decimal)
+
     def number(self, value: float, digits: int) -> str:
         shown = f"{value:,.{digits}f}"
         if float(shown.replace(",", "")) == 0:
             shown = shown.lstrip("-")
         group = self.group if abs(value) >= self.least_grouped else ""
         return shown.translate({ord(","): group, ord("."): self.decimal})
+
+    def _seconds(self, value: float) -> str:
+        """'512 ms', '42,3 s', '3 h 05 min': the signs are the same in all four languages, but for the day."""
+        shown = show_seconds(value).replace(".", self.decimal).replace(" ", self.space)
+        return (
+            shown.replace(f"{self.space}d{self.space}", f"{self.space}j{self.space}")
+            if self.code == "fr"
+            else shown
+        )
 
     def _size(self, n: float) -> str:
         for unit, size, digits in zip(self.byte_units, (GIB, MIB, KIB), (2, 0, 0), strict=False):

@@ -35,7 +35,7 @@ def test_gpt2_says_first_that_logits_and_loss_are_more_than_half(capsys: pytest.
     lines = text.splitlines()
 
     assert lines[0].startswith("DOES NOT FIT")
-    assert "logits and loss are more than half of the tensors at the peak: 6.91 GiB" in lines[1]
+    assert "more than half of the tensors at the peak: logits and loss, 6.91 GiB" in lines[1]
     assert "out of memory in step 1, backward, train_gpt2.py:58 in forward" in text
     assert max(len(line) for line in lines) <= 80
 

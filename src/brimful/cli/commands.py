@@ -52,6 +52,8 @@ COMMANDS: dict[str, str] = {
     "simulate": "replay a trace of jobs through the real scheduler on a virtual clock",
 }
 
+SPOKEN = ("fit", "explain", "claims", "sweep", "trace")  # told in four languages, errors included
+
 # Shown by `brimful --help`, so that a newcomer sees where to begin.
 GROUPS: dict[str, tuple[str, ...]] = {
     "One job, one GPU": (

@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> Answer:
     from brimful.specs.gpu import find_gpu
 
     if args.models:
-        return _models()
+        return _models(args)
     if fit_cards.wanted(args):
         return fit_cards.run(args, _read(args, _words(args)))
     _check(args)
@@ -139,18 +139,13 @@ def _answer(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: G
     data = answer.as_dict()
     rungs = _ladder(args, reading, gpu) if args.ladder else ()
     tongue = spoken(args)
-    if tongue.code == "en":
-        parts = [show(answer, gpu, reading, other_mib=args.other_mib, rungs=rungs)]
-    else:
-        from brimful.cli.fit_spoken import show_spoken
-
-        parts = [show_spoken(answer, gpu, reading, tongue, desktop=not args.other_mib, rungs=rungs)]
+    parts = [show(answer, gpu, reading, tongue, other_mib=args.other_mib, rungs=rungs)]
     if rungs:
         data["ladder"] = [rung.as_dict() for rung in rungs]
     checks = _checks(args, reading, answer, gpu)
     if checks:
-        data["checks"] = [check.as_dict() for check in checks]
-        parts.insert(0, checks_text(checks))
+        data["checks"] = [check.as_dict(tongue) for check in checks]
+        parts.insert(0, checks_text(checks, tongue))
     return Answer(data, "\n\n".join(parts), YES if answer.fits else NO)
 
 
@@ -216,8 +211,9 @@ def _read(args: argparse.Namespace, words: list[str], config: str | None = None)
     return read(args.config, model=args.model, arguments=args.args, overrides=words)
 
 
-def _models() -> Answer:
+def _models(args: argparse.Namespace) -> Answer:
     from brimful.cli.fit_text import models_text
+    from brimful.cli.spoken import spoken
     from brimful.predict.count import parameters
     from brimful.specs.presets import all_presets
 
@@ -233,7 +229,7 @@ def _models() -> Answer:
         }
         for p in presets
     ]
-    return Answer({"models": rows}, models_text(presets))
+    return Answer({"models": rows}, models_text(presets, spoken(args)))
 
 
 def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
@@ -243,7 +239,6 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
     """
     from pathlib import Path
 
-    from brimful.cli.fit_spoken import compare_spoken
     from brimful.cli.fit_text import compare_text
     from brimful.cli.spoken import spoken
     from brimful.language import say
@@ -265,9 +260,12 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
             for name, r, answer in rows
         ]
     }
-    note = f"\n\n{args.correction.note}" if args.correction is not None else ""
-    text = compare_text(rows, gpu) if tongue.code == "en" else compare_spoken(rows, gpu, tongue)
-    return Answer(data, text + note)
+    text = compare_text(rows, gpu, tongue)
+    if args.correction is not None:
+        from brimful.predict.explain.phrases import told
+
+        text += "\n\n" + tongue.text(told(args.correction.note(gpu.name)))
+    return Answer(data, text)
 
 
 def _fit(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Estimate:
@@ -316,6 +314,8 @@ def _patch(args: argparse.Namespace, reading: Reading, answer: Estimate) -> Answ
     """Prints or writes the file with the lines of one fix changed, and those of `--set`."""
     from dataclasses import replace
 
+    from brimful.cli.spoken import spoken
+    from brimful.language import say
     from brimful.predict.patch import patch_text, write_patched
     from brimful.predict.readers.files import decode, read_config
 
@@ -336,13 +336,18 @@ def _patch(args: argparse.Namespace, reading: Reading, answer: Estimate) -> Answ
     _hold(args, plain, patched, wanted)
     shown = {key: list(pair) for key, pair in change.items()}
     data: dict[str, Any] = {"file": str(plain.file), "change": shown, "text": patched, "backup": None}
-    said = ", ".join(f"{key} {now} -> {then}" for key, (now, then) in change.items()) or "nothing to change"
+    tongue = spoken(args)
+    said = ", ".join(f"{key} {now} -> {then}" for key, (now, then) in change.items())
+    said = said or tongue.text(say("nothing to change"))
     if not args.write or patched == text:
-        return Answer(data, patched.rstrip("\n") if args.patch else f"{plain.file}: {said}")
+        unchanged = tongue.text(say("{file}: {change}", file=plain.file, change=said))
+        return Answer(data, patched.rstrip("\n") if args.patch else unchanged)
     if args.dry_run:
-        return Answer(data, f"would write {plain.file}: {said}")
+        return Answer(data, tongue.text(say("would write {file}: {change}", file=plain.file, change=said)))
     backup = write_patched(plain.file, patched)
-    return Answer({**data, "backup": str(backup)}, f"wrote {plain.file}: {said}\nas it was: {backup}")
+    wrote = tongue.text(say("wrote {file}: {change}", file=plain.file, change=said))
+    kept = tongue.text(say("as it was: {backup}", backup=backup))
+    return Answer({**data, "backup": str(backup)}, f"{wrote}\n{kept}")
 
 
 def _launched(reading: Reading) -> list[str]:

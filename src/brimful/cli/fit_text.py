@@ -1,4 +1,8 @@
-"""What `brimful fit` prints for people: the verdict first, then bytes, counters, speed and what to change."""
+"""What `brimful fit` prints for people: the verdict first, then bytes, counters, speed and what to change.
+
+One layout for every language: sentences come from the catalogs, numbers and units are written as the language
+writes them.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,17 @@ from textwrap import fill, wrap
 from typing import TYPE_CHECKING
 
 from brimful.cli.render import bar, paint, table
-from brimful.units import show_bytes, show_seconds
+from brimful.cli.spoken import kept, released
+from brimful.language import Factor, Number, Percent, Seconds, Several, Size, say
 
 if TYPE_CHECKING:
+    from brimful.language import Language, Sentence
     from brimful.predict.ladder import Rung
     from brimful.predict.readers.reading import Reading
     from brimful.predict.sanity import Check
     from brimful.specs.estimate import Estimate, Fix, Interval
     from brimful.specs.gpu import Gpu
     from brimful.specs.presets import Preset
-    from brimful.specs.training import Training
 
 _NARROWEST, _WIDEST = 72, 100  # columns the report is laid out for, as the terminal allows
 _WIDE_BAR, _NARROW_BAR = 12, 5
@@ -29,90 +34,126 @@ def width() -> int:
     return max(_NARROWEST, min(_WIDEST, get_terminal_size((_WIDEST, 24)).columns))
 
 
-def show(answer: Estimate, gpu: Gpu, reading: Reading, *, other_mib: int, rungs: Sequence[Rung] = ()) -> str:
+def show(
+    answer: Estimate,
+    gpu: Gpu,
+    reading: Reading,
+    tongue: Language,
+    *,
+    other_mib: int,
+    rungs: Sequence[Rung] = (),
+) -> str:
     """The whole answer; with a ladder, that instead of the details."""
-    details = [_items(answer), _counters(answer), _speed(answer, gpu, reading), _changes(answer, reading)]
+    details = [
+        _items(answer, tongue),
+        _counters(answer, tongue),
+        _speed(answer, gpu, reading, tongue),
+        _changes(answer, reading, tongue),
+    ]
     blocks = [
-        _verdict(answer, gpu, reading),
-        *([_ladder(rungs)] if rungs else details),
-        _small_print(answer, gpu, reading, other_mib=other_mib),
+        _verdict(answer, gpu, reading, tongue),
+        *([_ladder(rungs, tongue)] if rungs else details),
+        _small_print(answer, gpu, reading, tongue, other_mib=other_mib),
     ]
     return "\n\n".join(block for block in blocks if block)
 
 
-def compare_text(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu) -> str:
+def compare_text(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu, tongue: Language) -> str:
     """Side by side: bytes, verdict, sequences a step and speed, each against the first row."""
     _, base, first = rows[0]
     letters = [chr(ord("A") + number) if number < 26 else str(number) for number in range(len(rows))]
-    header = ("", "needs", "change", "verdict", "seq/step", "tokens/s", "speed", "MFU")
+    titles = (say("needs"), say("change"), say("verdict"), say("seq/step"), say("tokens/s"), say("speed"))
+    header = ("", *(tongue.text(title) for title in titles), "MFU")
     cells = [
-        (letter, *_compared(answer, first, reading.training.effective_batch))
+        (letter, *_compared(answer, first, reading.training.effective_batch, tongue))
         for letter, (_, reading, answer) in zip(letters, rows, strict=True)
     ]
-    lines = [f"{paint(base.model.name, 'bold')} on {gpu.title}, {show_bytes(first.usable_bytes)} usable", ""]
+    head = say(
+        "{model} on {gpu}, {usable} usable",
+        model=paint(base.model.name, "bold"),
+        gpu=gpu.title,
+        usable=Size(first.usable_bytes),
+    )
     names = zip(letters, (name for name, _, _ in rows), strict=True)
+    lines = [tongue.text(head), ""]
     lines += [fill(f"{letter}  {name}", width(), subsequent_indent="   ") for letter, name in names]
     lines += ["", table(header, cells, right=(1, 2, 4, 5, 6, 7))]
     whole = base.training.effective_batch
     others = [x for x, (_, r, _) in zip(letters, rows, strict=True) if r.training.effective_batch != whole]
-    notes = dict.fromkeys(note for _, reading, _ in rows for note in reading.warnings)
+    notes = list(dict.fromkeys(note for _, reading, _ in rows for note in _warned(reading, tongue)))
     if others:
-        many = "is another run" if len(others) == 1 else "are other runs"
-        notes = {f"{', '.join(others)} {many}: not {whole:,} sequences a step": None, **notes}
-    return "\n".join([*lines, "", *(f"note: {note}" for note in notes)]).rstrip()
+        said = (
+            say("{rows} is another run: not {n} sequences a step", rows=others[0], n=whole)
+            if len(others) == 1
+            else say("{rows} are other runs: not {n} sequences a step", rows=", ".join(others), n=whole)
+        )
+        notes.insert(0, tongue.text(said))
+    return "\n".join([*lines, "", *(_note(note, tongue) for note in notes)]).rstrip()
 
 
-def _compared(answer: Estimate, first: Estimate, sequences: int) -> tuple[str, ...]:
+def _compared(answer: Estimate, first: Estimate, sequences: int, tongue: Language) -> tuple[str, ...]:
+    from brimful.predict.explain.advice import verdict_words
+
     needs, before = answer.memory.device_bytes.likely, first.memory.device_bytes.likely
     rate, rate_before = answer.speed.tokens_per_s.likely, first.speed.tokens_per_s.likely
     return (
-        show_bytes(needs),
-        "" if answer is first else _signed(needs - before),
-        answer.verdict,
-        f"{sequences:,}",
-        f"{rate:,.0f}",
-        "" if answer is first else f"x{rate / rate_before:.2f}",
-        _percent(answer.speed.mfu.likely),
+        tongue.text(Size(needs)),
+        "" if answer is first else _signed(needs - before, tongue),
+        tongue.text(verdict_words(answer.verdict)),
+        tongue.text(sequences),
+        tongue.text(Number(rate)),
+        "" if answer is first else tongue.text(Factor(rate / rate_before)),
+        tongue.text(Percent(answer.speed.mfu.likely)),
     )
 
 
-def _ladder(rungs: Sequence[Rung]) -> str:
+def _ladder(rungs: Sequence[Rung], tongue: Language) -> str:
     """The rungs from the safest up, each with what it adds."""
-    head = paint("Ladder", "bold") + ": start with what surely fits, then turn back one thing at a time"
+    from brimful.predict.explain.advice import verdict_words
+
+    title = say("start with what surely fits, then turn back one thing at a time")
+    lines = _headed(say("Ladder"), title, ": ", tongue)
     if rungs[0].estimate.verdict != "fits":
-        head += "\n  no setting surely fits; this is the closest"
-    lines = [head]
+        lines.append("  " + tongue.text(say("no setting surely fits; this is the closest")))
     for number, rung in enumerate(rungs):
-        change = ", ".join(f"{key} {then}" for key, (_, then) in rung.change.items()) or "as configured"
-        device = rung.estimate.memory.device_bytes
-        added = "" if number == 0 else f", {_signed(rung.adds_bytes)}"
-        where = "" if rung.config_only else "   (code)"
-        speed = rung.estimate.speed
-        needs = (
-            f"{show_bytes(device.likely)} (up to {show_bytes(device.high)}){added}: {rung.estimate.verdict}"
+        change = ", ".join(f"{key} {then}" for key, (_, then) in rung.change.items())
+        change = change or tongue.text(say("as configured"))
+        device, speed = rung.estimate.memory.device_bytes, rung.estimate.speed
+        where = "" if rung.config_only else f"   ({tongue.text(say('code'))})"
+        needs = say("{size} (up to {high})", size=Size(device.likely), high=Size(device.high))
+        added = (_signed(rung.adds_bytes, tongue),) if number else ()
+        told = say(
+            "{needs}: {verdict}; step {time}, MFU {mfu}",
+            needs=Several((needs, *added)),
+            verdict=verdict_words(rung.estimate.verdict),
+            time=Seconds(speed.step_s.likely),
+            mfu=Percent(speed.mfu.likely),
         )
-        pace = f"step {show_seconds(speed.step_s.likely)}, MFU {_percent(speed.mfu.likely)}"
-        said = fill(f"  {number}. {change}{where}", width(), subsequent_indent="     ")
-        lines += [said, f"     {needs}; {pace}"]
+        lines.append(fill(f"  {number}. {change}{where}", width(), subsequent_indent="     "))
+        lines.append(_filled(told, tongue, "     "))
     return "\n".join(lines)
 
 
-def checks_text(checks: Sequence[Check]) -> str:
+def checks_text(checks: Sequence[Check], tongue: Language) -> str:
     lines = []
     for check in checks:
-        word = paint("unusual", "yellow") if check.unusual else paint("possible", "green")
-        word = word if check.possible else paint("IMPOSSIBLE", "red")
-        lines.append(fill(f"{word}  {check.name}: {check.why}", width(), subsequent_indent="  "))
+        word = paint(tongue.text(say("possible")), "green")
+        if check.unusual:
+            word = paint(tongue.text(say("unusual")), "yellow")
+        if not check.possible:
+            word = paint(tongue.text(say("impossible")).upper(), "red")
+        told = kept(f"{check.name}: {tongue.text(check.why)}")
+        lines.append(released(fill(f"{word}  {told}", width(), subsequent_indent="  ")))
     return "\n".join(lines)
 
 
-def models_text(presets: Sequence[Preset]) -> str:
+def models_text(presets: Sequence[Preset], tongue: Language) -> str:
     from brimful.predict.count import parameters
 
     rows = [
         (
             p.model.name,
-            _many(parameters(p.model)),
+            _many(parameters(p.model), tongue),
             str(p.model.layers),
             str(p.model.width),
             str(p.model.vocab),
@@ -121,123 +162,196 @@ def models_text(presets: Sequence[Preset]) -> str:
         )
         for p in presets
     ]
-    header = ("name", "parameters", "layers", "width", "vocabulary", "context", "published as")
-    return "\n".join(
-        [
-            table(header, rows, right=(1, 2, 3, 4, 5)),
-            "",
-            f"{len(presets)} models. A config.json describes any other.",
-        ]
-    )
+    titles = (
+        say("name"), say("parameters"), say("layers"), say("width"), say("vocabulary"), say("context"),
+        say("published as"),
+    )  # fmt: skip
+    header = [tongue.text(title) for title in titles]
+    many = tongue.text(say("{n} models. A config.json describes any other.", n=len(presets)))
+    return "\n".join([table(header, rows, right=(1, 2, 3, 4, 5)), "", many])
 
 
-def _verdict(answer: Estimate, gpu: Gpu, reading: Reading) -> str:
-    device = answer.memory.device_bytes
+def _verdict(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> str:
+    from brimful.predict.explain.advice import verdict_words
+    from brimful.predict.explain.phrases import phrase
+
+    device, gap = answer.memory.device_bytes, Size(abs(answer.short_bytes))
     style = {"fits": "green", "does not fit": "red"}.get(answer.verdict, "yellow")
+    word = paint(tongue.text(verdict_words(answer.verdict)).upper(), style)
     gpus = f"{reading.training.gpus} x " if reading.training.gpus > 1 else ""
-    what = f"{reading.model.name} ({_many(answer.parameters)} parameters) on {gpus}{gpu.title}"
-    gap = abs(answer.short_bytes)
-    room = f"{show_bytes(gap)} to spare" if answer.fits else f"short by {show_bytes(gap)}"
-    needs = f"needs {show_bytes(device.likely)} of {show_bytes(answer.usable_bytes)} usable, {room}"
-    between = f"(between {show_bytes(device.low)} and {show_bytes(device.high)})"
+    what = say(
+        "{model} ({many} parameters) on {gpu}",
+        model=reading.model.name,
+        many=_many(answer.parameters, tongue),
+        gpu=f"{gpus}{gpu.title}",
+    )
+    room = say("{size} to spare", size=gap) if answer.fits else say("short by {size}", size=gap)
+    needs = tongue.text(
+        say(
+            "needs {likely} of {usable} usable, {room}",
+            likely=Size(device.likely),
+            usable=Size(answer.usable_bytes),
+            room=room,
+        )
+    )
+    between = tongue.text(say("(between {low} and {high})", low=Size(device.low), high=Size(device.high)))
+    peak = say("peak at the {where}", where=phrase(answer.memory.peak_at, between=", "))
     one_line = f"  {needs}   {between}"
     return "\n".join(
         [
-            f"{paint(answer.verdict.upper(), style)}  {what}",
+            f"{word}  {tongue.text(what)}",
             one_line if len(one_line) <= width() else f"  {needs}\n  {between}",
-            f"  peak at the {answer.memory.peak_at}",
+            _filled(peak, tongue, "  "),
         ]
     )
 
 
-def _items(answer: Estimate) -> str:
+def _items(answer: Estimate, tongue: Language) -> str:
+    from brimful.predict.explain.advice import part
+    from brimful.predict.explain.phrases import known
+
     total = answer.memory.device_bytes.likely
     largest = max(item.bytes for item in answer.memory.items)
-    named = max(len(item.name) for item in answer.memory.items)
+    names = [tongue.text(part(item.name)) for item in answer.memory.items]
+    named = max(map(len, names))
     columns = width()
     blocks = _WIDE_BAR if columns == _WIDEST else _NARROW_BAR
-    lines = [paint("Memory at the peak", "bold")]
-    for item in answer.memory.items:
-        share = f"{show_bytes(item.bytes):>9} {100 * item.bytes / total:3.0f} %"
-        head = f"  {item.name:<{named}}  {share}  {bar(item.bytes / largest, blocks)}  "
-        first, *rest = wrap(item.why, columns - len(head))
+    lines = [paint(tongue.text(say("Memory at the peak")), "bold")]
+    for name, item in zip(names, answer.memory.items, strict=True):
+        share = f"{tongue.text(Size(item.bytes)):>9} {tongue.text(Percent(item.bytes / total)):>5}"
+        head = f"  {name:<{named}}  {share}  {bar(item.bytes / largest, blocks)}  "
+        first, *rest = wrap(tongue.text(known(item.why) or item.why), max(16, columns - len(head)))
         lines += [head + first, *(" " * len(head) + more for more in rest)]
-    lines.append(f"  {'total':<{named}}  {show_bytes(total):>9}")
+    whole = tongue.text(say("total"))
+    lines.append(f"  {whole:<{named}}  {tongue.text(Size(total)):>9}")
     return "\n".join(lines)
 
 
-def _counters(answer: Estimate) -> str:
+def _counters(answer: Estimate, tongue: Language) -> str:
     memory = answer.memory
     rows = [
         ("allocated", memory.allocated_bytes, "torch.cuda.max_memory_allocated()"),
         ("reserved", memory.reserved_bytes, "torch.cuda.max_memory_reserved()"),
-        ("device", memory.device_bytes, "nvidia-smi, whole card"),
-        ("first step", memory.first_step_bytes, "the card, no optimizer state yet"),
+        (say("device"), memory.device_bytes, say("nvidia-smi, whole card")),
+        (say("first step"), memory.first_step_bytes, say("the card, no optimizer state yet")),
     ]
-    lines = [paint(f"{'Counter':<12}{'low':>11}{'likely':>11}{'high':>11}  where you see it", "bold")]
-    for label, counter, where in rows:
-        cells = "".join(f"{show_bytes(n):>11}" for n in (counter.low, counter.likely, counter.high))
-        lines.append(f"  {label:<10}{cells}  {where}")
+    labels = [tongue.text(label) for label, _, _ in rows]
+    named = max(10, *map(len, labels))
+    titles = "".join(f"{tongue.text(title):>11}" for title in (say("low"), say("likely"), say("high")))
+    head = f"{tongue.text(say('Counter')):<{named + 2}}{titles}  {tongue.text(say('where you see it'))}"
+    lines = [paint(head, "bold")]
+    for label, (_, counter, where) in zip(labels, rows, strict=True):
+        cells = "".join(f"{tongue.text(Size(n)):>11}" for n in (counter.low, counter.likely, counter.high))
+        lines.append(f"  {label:<{named}}{cells}  {tongue.text(where)}")
     return "\n".join(lines)
 
 
-def _speed(answer: Estimate, gpu: Gpu, reading: Reading) -> str:
+def _speed(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> str:
     speed, training = answer.speed, reading.training
-    work = f"{training.effective_batch:,} sequences, {training.step_tokens:,} tokens"
-    peak = f"{speed.peak_flops_per_s / 1e12:g} TFLOPS dense {speed.peak_format}"
-    said = [
-        f"  step    {_between(speed.step_s, show_seconds)} for {work}",
-        f"  tokens  {_between(speed.tokens_per_s, _whole)} a second",
-        f"  MFU     {_between(speed.mfu, _percent)} of this card's {peak}; bound by {speed.bound_by}",
+    said: list[tuple[object, Sentence]] = [
+        (
+            say("step"),
+            say(
+                "{spread} for {sequences}, {tokens} tokens",
+                spread=_between(speed.step_s, Seconds),
+                sequences=sequences(training.effective_batch),
+                tokens=training.step_tokens,
+            ),
+        ),
+        (say("tokens"), say("{spread} a second", spread=_between(speed.tokens_per_s, Number))),
+        (
+            "MFU",
+            say(
+                "{spread} of this card's {peak} TFLOPS dense {format}; {bound}",
+                spread=_between(speed.mfu, Percent),
+                peak=tongue.plain(speed.peak_flops_per_s / 1e12),
+                format=speed.peak_format,
+                bound=bound_says(speed.bound_by),
+            ),
+        ),
     ]
-    lines = [paint("Speed" if answer.fits else "Speed, if it fitted", "bold")]
-    lines += [fill(line, width(), subsequent_indent=" " * 10) for line in said]
     if reading.dialect.name == "nanoGPT" and gpu.dense_flops_per_s.get("bf16") != _NANOGPT_PEAK_FLOPS_PER_S:
-        printed = speed.mfu.likely * speed.peak_flops_per_s / _NANOGPT_PEAK_FLOPS_PER_S
-        lines.append(
-            f"          nanoGPT prints about {_percent(printed)}: it divides by an A100's 312 TFLOPS"
-        )
+        printed = Percent(speed.mfu.likely * speed.peak_flops_per_s / _NANOGPT_PEAK_FLOPS_PER_S)
+        said.append(("", say("nanoGPT prints about {mfu}: it divides by an A100's 312 TFLOPS", mfu=printed)))
+    labels = [tongue.text(label) for label, _ in said]
+    named = max(map(len, labels)) + 2
+    lines = [paint(tongue.text(say("Speed") if answer.fits else say("Speed, if it fitted")), "bold")]
+    for label, (_, sentence) in zip(labels, said, strict=True):
+        lines.append(_filled(sentence, tongue, f"  {label:<{named}}", " " * (named + 2)))
     return "\n".join(lines)
 
 
-def _changes(answer: Estimate, reading: Reading) -> str:
-    training: Training = reading.training
-    if answer.largest_batch is None:
-        largest = "  not even batch_size 1 fits as configured"
-    else:
-        largest = f"  largest batch_size that fits as configured: {answer.largest_batch:,}"
-    whole = training.effective_batch
-    keeping = f", keeping {whole:,} {'sequence' if whole == 1 else 'sequences'} a step"
+def bound_says(bound_by: str) -> Sentence:
+    """What holds the speed back."""
+    return {
+        "compute": say("bound by compute"),
+        "bandwidth": say("bound by bandwidth"),
+        "launch": say("bound by launches"),
+        "link": say("bound by the link"),
+    }[bound_by]
+
+
+def sequences(n: int) -> Sentence:
+    return say("1 sequence") if n == 1 else say("{n} sequences", n=n)
+
+
+def _changes(answer: Estimate, reading: Reading, tongue: Language) -> str:
+    keeping = say("keeping {sequences} a step", sequences=sequences(reading.training.effective_batch))
     if answer.fixes:
-        lines = [paint("What to change", "bold") + keeping]
-        lines += [line for number, fix in enumerate(answer.fixes, start=1) for line in _fix(number, fix)]
-        patch = "; --patch prints the config with the fix made" if reading.file else ""
-        lines.append(
-            fill(f"  --ladder starts from settings that surely fit{patch}", width(), subsequent_indent="  ")
-        )
+        lines = _headed(say("What to change"), keeping, ", ", tongue)
+        lines += [
+            line for i, fix in enumerate(answer.fixes, start=1) for line in _fix(i, fix, tongue, saves=True)
+        ]
+        more = [say("--ladder starts from settings that surely fit")]
+        if reading.file:
+            more.append(say("--patch prints the config with the fix made"))
+        lines.append(_filled(Several(tuple(more), between="; "), tongue, "  "))
     elif answer.faster:
-        lines = [paint("What would be faster", "bold") + keeping]
-        lines += [line for number, fix in enumerate(answer.faster, start=1) for line in _gain(number, fix)]
+        lines = _headed(say("What would be faster"), keeping, ", ", tongue)
+        lines += [
+            line for i, fix in enumerate(answer.faster, start=1) for line in _fix(i, fix, tongue, saves=False)
+        ]
     else:
-        lines = [paint("Room", "bold")]
-    return "\n".join([*lines, largest])
+        lines = [paint(tongue.text(say("Room")), "bold")]
+    if answer.largest_batch is None:
+        largest = say("not even batch_size 1 fits as configured")
+    else:
+        largest = say("largest batch_size that fits as configured: {n}", n=answer.largest_batch)
+    return "\n".join([*lines, _filled(largest, tongue, "  ")])
 
 
-def _fix(number: int, fix: Fix) -> list[str]:
-    outcome = fix.verdict if fix.fits else "still does not fit"
+def _headed(title: Sentence, more: Sentence, joint: str, tongue: Language) -> list[str]:
+    head, rest = tongue.text(title), kept(tongue.text(more))
+    filled = released(fill(f"{head}{tongue.joint(joint)}{rest}", width(), subsequent_indent="  "))
+    return [filled.replace(head, paint(head, "bold"), 1)]
+
+
+def _fix(number: int, fix: Fix, tongue: Language, *, saves: bool) -> list[str]:
+    """One change, what comes of it, and why: a fix saves, what is faster may take more."""
+    from brimful.predict.explain.advice import verdict_words
+    from brimful.predict.explain.phrases import phrase
+
+    verdict = verdict_words(fix.verdict) if fix.fits else say("still does not fit")
+    time = Factor(fix.step_time_factor)
+    if saves:
+        told = say(
+            "{verdict}: saves {size}, step time {time}",
+            verdict=verdict,
+            size=Size(fix.saves_bytes),
+            time=time,
+        )
+    else:
+        told = say(
+            "MFU {mfu}, step time {time}, {size}: {verdict}",
+            mfu=Percent(fix.mfu),
+            time=time,
+            size=_signed(-fix.saves_bytes, tongue),
+            verdict=verdict,
+        )
     return [
         f"  {number}. {_spelled(fix)}",
-        f"     {outcome}: saves {show_bytes(fix.saves_bytes)}, step time x{fix.step_time_factor:.2f}",
-        fill(fix.note, width(), initial_indent="     ", subsequent_indent="     "),
-    ]
-
-
-def _gain(number: int, fix: Fix) -> list[str]:
-    pace = f"MFU {_percent(fix.mfu)}, step time x{fix.step_time_factor:.2f}"
-    return [
-        f"  {number}. {_spelled(fix)}",
-        f"     {pace}, {_signed(-fix.saves_bytes)}: {fix.verdict}",
-        fill(fix.note, width(), initial_indent="     ", subsequent_indent="     "),
+        _filled(told, tongue, "     "),
+        _filled(phrase(fix.note), tongue, "     "),
     ]
 
 
@@ -251,35 +365,55 @@ def _spelled(fix: Fix) -> str:
     return text.replace("\xa0", " ")
 
 
-def _small_print(answer: Estimate, gpu: Gpu, reading: Reading, *, other_mib: int) -> str:
-    lines = [f"note: {warning}" for warning in answer.warnings]
+def _small_print(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language, *, other_mib: int) -> str:
+    from brimful.predict.explain.phrases import warned
+
+    notes = [tongue.text(warned(warning)) for warning in answer.warnings]
     if reading.unsure:
-        lines.append(f"note: the intervals are wider, as {reading.unsure} of its words had to be guessed")
+        guessed = say("the intervals are wider: words that had to be guessed: {n}", n=reading.unsure)
+        notes.append(tongue.text(guessed))
     if "GeForce" in gpu.title and not other_mib:
-        lines.append(
-            "note: a desktop holds 0.3 to 2.1 GiB of a card that drives a screen; say so with --other-mib"
+        desktop = say(
+            "a desktop holds {low} to {high} GiB of a card that drives a screen; say so with --other-mib",
+            low=Number(0.3, 1),
+            high=Number(2.1, 1),
         )
+        notes.append(tongue.text(desktop))
+    lines = [_note(note, tongue) for note in notes]
     if answer.assumed:
-        said = ", ".join(f"{a.name}={a.value}" for a in answer.assumed)
-        lines.append(f"assumed, as nobody said: {said}")
-    return "\n".join(fill(line, width(), subsequent_indent="  ") for line in lines)
+        settings = ", ".join(f"{a.name}={a.value}" for a in answer.assumed)
+        lines.append(_filled(say("assumed, as nobody said: {settings}", settings=settings), tongue, "", "  "))
+    return "\n".join(lines)
 
 
-def _many(parameters: int) -> str:
-    return f"{parameters / 1e9:.2f} B" if parameters >= 1e9 else f"{parameters / 1e6:.1f} M"
+def _warned(reading: Reading, tongue: Language) -> list[str]:
+    from brimful.predict.explain.phrases import warned
+
+    return [tongue.text(warned(warning)) for warning in reading.warnings]
 
 
-def _between(interval: Interval, show_one: Callable[[float], str]) -> str:
-    return f"{show_one(interval.likely)} ({show_one(interval.low)} to {show_one(interval.high)})"
+def _note(text: str, tongue: Language) -> str:
+    return _filled(say("note: {text}", text=text), tongue, "", "  ")
 
 
-def _signed(n: float) -> str:
-    return "0 B" if round(n) == 0 else f"{'+' if n > 0 else '-'}{show_bytes(abs(n))}"
+def _filled(said: object, tongue: Language, first: str, rest: str | None = None) -> str:
+    """One paragraph; a number stays with its unit."""
+    rest = first if rest is None else rest
+    filled = fill(kept(tongue.text(said)), width(), initial_indent=first, subsequent_indent=rest)
+    return released(filled)
 
 
-def _whole(number: float) -> str:
-    return f"{number:,.0f}"
+def _many(parameters: int, tongue: Language) -> str:
+    if parameters >= 1e9:
+        return tongue.text(say("{n} B", n=Number(parameters / 1e9, 2)))
+    return tongue.text(say("{n} M", n=Number(parameters / 1e6, 1)))
 
 
-def _percent(frac: float) -> str:
-    return f"{100 * frac:.0f} %"
+def _between(interval: Interval, unit: Callable[[float], object]) -> Sentence:
+    likely, low, high = (unit(n) for n in (interval.likely, interval.low, interval.high))
+    return say("{likely} ({low} to {high})", likely=likely, low=low, high=high)
+
+
+def _signed(n: float, tongue: Language) -> str:
+    sign = "" if round(n) == 0 else "+" if n > 0 else "-"
+    return sign + tongue.text(Size(0 if round(n) == 0 else abs(n)))

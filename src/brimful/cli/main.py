@@ -10,7 +10,7 @@ import sys
 from typing import NoReturn
 
 from brimful import __version__
-from brimful.cli.commands import BAD_INPUT, COMMANDS, GROUPS, WORLD_FAILED, YES, Command, load
+from brimful.cli.commands import BAD_INPUT, COMMANDS, GROUPS, SPOKEN, WORLD_FAILED, YES, Command, load
 from brimful.errors import BadInput, BrimfulError
 
 INTERRUPTED = 130  # what a shell expects of a program stopped by Ctrl-C
@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return _dispatch(args, as_json=as_json)
     except BrimfulError as error:
-        _print_error(error, as_json=as_json)
+        _print_error(error, args, as_json=as_json)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -109,7 +109,7 @@ def envelope(data: object) -> str:
     return json.dumps({"ok": True, "data": data}, indent=2, allow_nan=False)
 
 
-def _print_error(error: BrimfulError, *, as_json: bool) -> None:
+def _print_error(error: BrimfulError, args: list[str], *, as_json: bool) -> None:
     if as_json:
         import json
 
@@ -119,6 +119,11 @@ def _print_error(error: BrimfulError, *, as_json: bool) -> None:
     text = f"error: {error.problem}"
     if error.hint:
         text += f"\n\nhint: {error.hint}"
+    if args and args[0] in SPOKEN:
+        from brimful.cli.spoken import error_text, spoken_of
+
+        tongue = spoken_of(_split(args)[0])
+        text = text if tongue.code == "en" else error_text(error, tongue)
     sys.stderr.write(text + "\n")
 
 

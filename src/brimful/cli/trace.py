@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brimful.cli.commands import NO, YES, Answer, whole
+from brimful.cli.spoken import add_language, spoken
 
 if TYPE_CHECKING:
     import argparse
+
+    from brimful.language import Language
 
 EXAMPLE = """\
 brimful trace examples/train_gpt2.py --gpu rtx-4070
@@ -49,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rough", action="store_true", help="without the shim, on CPU-typed tensors: off by more"
     )
+    add_language(parser)
 
 
 def run(options: argparse.Namespace) -> Answer:
@@ -71,12 +75,15 @@ def run(options: argparse.Namespace) -> Answer:
         rough=options.rough,
         world=options.gpus,
     )
-    _draw(data, options)
-    return Answer(data, show(data, gpu, options.script.name), YES if data["fits"] else NO)
+    tongue = spoken(options)
+    _draw(data, options, tongue)
+    return Answer(data, show(data, gpu, options.script.name, tongue), YES if data["fits"] else NO)
 
 
-def _draw(data: dict[str, Any], options: argparse.Namespace) -> None:
+def _draw(data: dict[str, Any], options: argparse.Namespace, tongue: Language) -> None:
     """The timeline as pictures, where asked for."""
+    from brimful.cli.trace_text import trace_name
+    from brimful.language import say
     from brimful.predict.timeline import LAYERS, OTHERS, Timeline, write_html, write_png
 
     if not (options.html or options.png):
@@ -87,13 +94,26 @@ def _draw(data: dict[str, Any], options: argparse.Namespace) -> None:
         rest = [sum(values) for values in zip(*(values for _, values in layers[LAYERS:]), strict=True)]
         layers = [*layers[:LAYERS], (OTHERS, rest)]
     picture = Timeline(
-        title=f"{options.script.name} on {data['gpu']}, {data['steps']} steps",
+        title=tongue.text(
+            say(
+                "{script} on {gpu}, optimizer steps: {steps}",
+                script=options.script.name,
+                gpu=data["gpu"],
+                steps=data["steps"],
+            )
+        ),
+        tongue=tongue,
         x=tuple(line["event"]),
-        layers=tuple((name, tuple(values)) for name, values in layers),
+        layers=tuple(
+            (name if name == OTHERS else tongue.text(trace_name(name)), tuple(values))
+            for name, values in layers
+        ),
         reserved=tuple(zip(line["event"], line["reserved_bytes"], strict=True)),
         capacity_bytes=data["usable_bytes"],
         failed_at=failure["event"] if failure else None,
-        failure=f"out of memory: {failure['op']}, {failure['line']}" if failure else "",
+        failure=tongue.text(say("out of memory: {op}, {line}", op=failure["op"], line=failure["line"]))
+        if failure
+        else "",
     )
     if options.html:
         write_html(picture, options.html)

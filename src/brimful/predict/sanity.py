@@ -10,12 +10,13 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from brimful.language import Language, Number, Percent, Sentence, Several, Size, language, say
 from brimful.predict.count import model_flops_per_token
 from brimful.specs.estimate import Estimate, Interval
 from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
 from brimful.specs.training import Training
-from brimful.units import GIB, show_bytes
+from brimful.units import GIB
 
 _A100_FLOPS_PER_S = 312e12  # nanoGPT and many copies of it divide by this whatever the card is
 # Parts of the memory that no training loop can do without.
@@ -32,10 +33,11 @@ class Check:
     value: float
     possible: bool
     unusual: bool = False
-    why: str
+    why: Sentence
 
-    def as_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+    def as_dict(self, spoken: Language | None = None) -> dict[str, Any]:
+        why = (spoken or language("en")).text(self.why)
+        return {**{name: getattr(self, name) for name in self.__slots__}, "why": why}
 
 
 def check_mfu(value: float, answer: Estimate, gpu: Gpu, *, nanogpt: bool = False) -> Check:
@@ -44,24 +46,37 @@ def check_mfu(value: float, answer: Estimate, gpu: Gpu, *, nanogpt: bool = False
     `nanogpt` says that nanoGPT may have printed it, which divides by an A100's peak whatever the card is.
     """
     speed = answer.speed
-    peak = f"{speed.peak_flops_per_s / 1e12:g} TFLOPS of {gpu.title} in {speed.peak_format}"
+    peak = say(
+        "{tflops} TFLOPS of {gpu} in {format}",
+        tflops=Number(speed.peak_flops_per_s / 1e12, 1),
+        gpu=gpu.title,
+        format=speed.peak_format,
+    )
     own = value * _A100_FLOPS_PER_S / speed.peak_flops_per_s
     other = own != value and own <= 1 and nanogpt
-    divided = f"; as nanoGPT prints it, a share of an A100's 312 TFLOPS, it is {_percent(own)} of this card's"
     if value > 1:
-        why = f"{_percent(value)} of {peak} is more than the card can do"
+        why = say("{mfu} of {peak} is more than the card can do", mfu=Percent(value), peak=peak)
     elif value > _BEST_MFU:
-        why = (
-            f"{_percent(value)} of {peak} is rarely seen ({_beside(value, speed.mfu)}); was it another peak?"
+        why = say(
+            "{mfu} of {peak} is rarely seen ({beside}); was it another peak?",
+            mfu=Percent(value),
+            peak=peak,
+            beside=_beside(value, speed.mfu),
         )
     else:
         why = _beside(value, speed.mfu)
+    if other:
+        divided = say(
+            "as nanoGPT prints it, a share of an A100's 312 TFLOPS, it is {own} of this card's",
+            own=Percent(own),
+        )
+        why = _together(why, divided)
     return Check(
         name="mfu",
         value=value,
         possible=value <= 1 or other,
         unusual=_BEST_MFU < value <= 1,
-        why=why + (divided if other else ""),
+        why=why,
     )
 
 
@@ -69,30 +84,49 @@ def check_rate(value: float, answer: Estimate, model: Model, training: Training,
     """Tokens a second of one run, by the FLOPs they take."""
     flops = value / training.gpus * model_flops_per_token(model, sequence_tokens=training.sequence_tokens)
     mfu = flops / answer.speed.peak_flops_per_s
-    rate = f"{value:,.0f} tokens/s are {flops / 1e12:.1f} TFLOPS on each GPU"
-    said = f"{rate}, {_percent(mfu)} of {gpu.title}'s peak"
+    said = say(
+        "{rate} tokens/s are {tflops} TFLOPS on each GPU, {mfu} of {gpu}'s peak",
+        rate=Number(value),
+        tflops=Number(flops / 1e12, 1),
+        mfu=Percent(mfu),
+        gpu=gpu.title,
+    )
     unusual = _BEST_MFU < mfu <= 1
-    beside = f"{'rarely seen, and ' if unusual else ''}{_beside(mfu, answer.speed.mfu)}"
-    why = f"{said}; {beside}" if mfu <= 1 else f"{said}: more than the card can do"
+    beside = _beside(mfu, answer.speed.mfu)
+    if mfu > 1:
+        why = say("{said}: more than the card can do", said=said)
+    elif unusual:
+        why = _together(said, say("rarely seen, and {beside}", beside=beside))
+    else:
+        why = _together(said, beside)
     return Check(name="tokens_per_s", value=value, possible=mfu <= 1, unusual=unusual, why=why)
 
 
 def check_peak(value_bytes: int, answer: Estimate, gpu: Gpu) -> Check:
     """A measured peak: above what the states alone take, below what is on the card."""
+    from brimful.predict.explain.advice import part
+
     states = {item.name: item.bytes for item in answer.memory.items if item.name in _STATES}
     floor = sum(states.values())
-    shown = show_bytes(value_bytes)
+    shown = Size(value_bytes)
 
-    def check(why: str, *, possible: bool) -> Check:
+    def check(why: Sentence, *, possible: bool) -> Check:
         return Check(name="peak_bytes", value=value_bytes, possible=possible, why=why)
 
     nominal = nominal_bytes(gpu)
     if value_bytes > nominal:
-        why = f"{shown} is more than the {show_bytes(nominal)} of {gpu.title}"
+        why = say("{size} is more than the {whole} of {gpu}", size=shown, whole=Size(nominal), gpu=gpu.title)
         return check(why, possible=False)
     if value_bytes < floor:
-        parts = ", ".join(f"{name} {show_bytes(size)}" for name, size in states.items())
-        why = f"{shown} is less than the states alone take, {show_bytes(floor)} ({parts})"
+        parts = Several(
+            tuple(Several((part(name), Size(size)), between=" ") for name, size in states.items())
+        )
+        why = say(
+            "{size} is less than the states alone take, {floor} ({parts})",
+            size=shown,
+            floor=Size(floor),
+            parts=parts,
+        )
         return check(why, possible=False)
     counters = {
         "allocated": answer.memory.allocated_bytes,
@@ -101,12 +135,22 @@ def check_peak(value_bytes: int, answer: Estimate, gpu: Gpu) -> Check:
     }
     within = [name for name, span in counters.items() if span.low <= value_bytes <= span.high]
     if within:
-        return check(f"{shown} is what {' or '.join(within)} may show", possible=True)
+        return check(
+            say("{size} is what {counters} may show", size=shown, counters=_or(within)), possible=True
+        )
     if value_bytes > answer.usable_bytes:
-        seen = f"the {show_bytes(answer.usable_bytes)} a framework sees of {gpu.title}"
-        return check(f"{shown} is more than {seen}; only nvidia-smi can show it", possible=True)
-    side = "below" if value_bytes < counters["allocated"].low else "above"
-    return check(f"{shown} is possible, but {side} every counter predicted here", possible=True)
+        why = say(
+            "{size} is more than the {usable} a framework sees of {gpu}; only nvidia-smi can show it",
+            size=shown,
+            usable=Size(answer.usable_bytes),
+            gpu=gpu.title,
+        )
+        return check(why, possible=True)
+    if value_bytes < counters["allocated"].low:
+        return check(
+            say("{size} is possible, but below every counter predicted here", size=shown), possible=True
+        )
+    return check(say("{size} is possible, but above every counter predicted here", size=shown), possible=True)
 
 
 def nominal_bytes(gpu: Gpu) -> int:
@@ -117,12 +161,20 @@ def nominal_bytes(gpu: Gpu) -> int:
     return max(gpu.memory_bytes, max(sizes) * GIB)
 
 
-def _beside(value: float, predicted: Interval) -> str:
-    span = f"the predicted {_percent(predicted.low)} to {_percent(predicted.high)}"
+def _or(names: list[str]) -> Sentence | str:
+    """'allocated', 'allocated or reserved', 'allocated or reserved or device': the counters' own names."""
+    first, *rest = names
+    return say("{one} or {other}", one=first, other=_or(rest)) if rest else first
+
+
+def _together(one: Sentence, other: Sentence) -> Sentence:
+    return say("{one}; {other}", one=one, other=other)
+
+
+def _beside(value: float, predicted: Interval) -> Sentence:
+    span = {"low": Percent(predicted.low), "high": Percent(predicted.high)}
     if predicted.low <= value <= predicted.high:
-        return f"within {span}"
-    return f"{'below' if value < predicted.low else 'above'} {span}"
-
-
-def _percent(frac: float) -> str:
-    return f"{100 * frac:.0f} %"
+        return say("within the predicted {low} to {high}", **span)
+    if value < predicted.low:
+        return say("below the predicted {low} to {high}", **span)
+    return say("above the predicted {low} to {high}", **span)

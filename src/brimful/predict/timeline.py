@@ -11,15 +11,16 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brimful.errors import BadInput, WorldFailed
+from brimful.language import Language, Size, language, say
 from brimful.predict.allocator.run import EMPTY_CACHE, MALLOC, Request
-from brimful.units import GIB, show_bytes
+from brimful.units import GIB
 
 if TYPE_CHECKING:
     from brimful.predict.replay import Replay
@@ -47,6 +48,7 @@ class Timeline:
     capacity_bytes: int | None = None
     failed_at: int | None = None  # the request that does not fit
     failure: str = ""
+    tongue: Language = field(default_factory=lambda: language("en"))
 
 
 def timeline(replayed: Replay) -> Timeline:
@@ -129,11 +131,11 @@ def html(drawn: Timeline) -> str:
             Scatter(
                 x=drawn.x,
                 y=[value / GIB for value in values],
-                name=escape(label),
+                name=escape(_label(label, drawn)),
                 stackgroup="held",
                 mode="none",
                 fillcolor=colour,
-                hovertemplate="%{y:.3f} GiB",
+                hovertemplate=f"%{{y:.3f}} {drawn.tongue.byte_units[0]}",
             )
         )
     if drawn.reserved:
@@ -141,10 +143,10 @@ def html(drawn: Timeline) -> str:
             Scatter(
                 x=[at for at, _ in drawn.reserved],
                 y=[nbytes / GIB for _, nbytes in drawn.reserved],
-                name="reserved",
+                name="reserved",  # PyTorch's own word
                 mode="lines",
                 line={"color": RESERVED, "width": 1.5, "shape": "hv"},
-                hovertemplate="%{y:.3f} GiB",
+                hovertemplate=f"%{{y:.3f}} {drawn.tongue.byte_units[0]}",
             )
         )
     if drawn.capacity_bytes is not None:
@@ -155,7 +157,7 @@ def html(drawn: Timeline) -> str:
                 Scatter(
                     x=[drawn.failed_at],
                     y=[capacity],
-                    name="runs out",
+                    name=drawn.tongue.text(say("runs out here")),
                     mode="markers",
                     marker={"color": LIMIT, "size": 14, "symbol": "x"},
                     hovertemplate=f"{escape(drawn.failure)}<extra></extra>",
@@ -163,15 +165,15 @@ def html(drawn: Timeline) -> str:
             )
     figure.update_layout(
         title=escape(drawn.title),
-        xaxis_title="requests so far",
-        yaxis={"title": "GiB", "rangemode": "tozero"},
+        xaxis_title=drawn.tongue.text(say("requests so far")),
+        yaxis={"title": drawn.tongue.byte_units[0], "rangemode": "tozero"},
         hovermode="x unified",
         template="plotly_white",
         height=640,
     )
     chart = figure.to_html(full_html=False, include_plotlyjs=False, div_id="timeline")
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<!doctype html><html lang="{drawn.tongue.code}"><head><meta charset="utf-8">'
         f"<title>{escape(drawn.title)}</title><script>{get_plotlyjs()}</script></head>"
         f'<body style="font-family:sans-serif;margin:1rem">{chart}'
         f"<p>{escape(drawn.failure)}</p></body></html>\n"
@@ -189,7 +191,7 @@ def png(drawn: Timeline) -> bytes:
     axes: Any = figure.add_subplot()
     layers = [[value / GIB for value in values] for _, values in drawn.layers]
     if layers:
-        labels = [_plain(label) for label, _ in drawn.layers]
+        labels = [_plain(_label(label, drawn)) for label, _ in drawn.layers]
         axes.stackplot(drawn.x, *layers, labels=labels, colors=_colours(drawn), linewidth=0)
     if drawn.reserved:
         axes.step(
@@ -204,10 +206,17 @@ def png(drawn: Timeline) -> bytes:
         capacity = drawn.capacity_bytes / GIB
         axes.axhline(capacity, color=LIMIT, linestyle="--", linewidth=1.2, label=_limit(drawn))
         if drawn.failed_at is not None:
-            axes.plot([drawn.failed_at], [capacity], "X", color=LIMIT, markersize=12, label="runs out here")
+            axes.plot(
+                [drawn.failed_at],
+                [capacity],
+                "X",
+                color=LIMIT,
+                markersize=12,
+                label=drawn.tongue.text(say("runs out here")),
+            )
     axes.set_title(_plain(drawn.title, 110), loc="left")
-    axes.set_xlabel("requests so far")
-    axes.set_ylabel("GiB")
+    axes.set_xlabel(drawn.tongue.text(say("requests so far")))
+    axes.set_ylabel(drawn.tongue.byte_units[0])
     axes.set_ylim(bottom=0)
     axes.margins(x=0)
     axes.spines[["top", "right"]].set_visible(False)
@@ -227,7 +236,11 @@ def _colours(drawn: Timeline) -> list[str]:
 
 
 def _limit(drawn: Timeline) -> str:
-    return f"capacity {show_bytes(drawn.capacity_bytes or 0)}"
+    return drawn.tongue.text(say("capacity {size}", size=Size(drawn.capacity_bytes or 0)))
+
+
+def _label(name: str, drawn: Timeline) -> str:
+    return drawn.tongue.text(say("everything else")) if name == OTHERS else name
 
 
 def _plain(text: str, most: int = 60) -> str:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from brimful.language import Number, Sentence, Several, say
+from brimful.language import Number, Sentence, Several, Size, say
+from brimful.units import GIB, KIB, MIB
 
 # Where the peak is, and what a fix does: notes are joined by semicolons, and told part by part.
 _TEMPLATES: tuple[Sentence, ...] = (
@@ -73,6 +74,8 @@ _TEMPLATES: tuple[Sentence, ...] = (
     say("no set of changes fits one {gpu}"),
     say("no set of changes fits {n} {gpu}"),
     say("{n} of them sharing weights and states (zero3) would hold it"),
+    say("not corrected: your own runs were on {cards}, not on {gpu} (`brimful calibrate`)"),
+    say("corrected by {n} runs of your own on {cards}: {parts} (`brimful calibrate`)"),
 )
 # Why a part of the memory is there, as it stands beside the part.
 _REASONS: tuple[Sentence, ...] = (
@@ -117,37 +120,141 @@ _REASONS: tuple[Sentence, ...] = (
 )
 
 
+# What `brimful trace` notes, and the changes it names.
+_TRACED: tuple[Sentence, ...] = (
+    say("take the loss in chunks of the batch, or use a fused linear cross-entropy"),
+    say("checkpoint the layers, or halve the batch and accumulate gradients twice as often"),
+    say("call scaled_dot_product_attention: no score matrix is kept"),
+    say("an 8-bit optimizer keeps a quarter of it"),
+    say("sharding spreads it over GPUs"),
+    say("fused=True updates without temporaries"),
+    say("zero_grad(set_to_none=True) before the forward pass"),
+    say("compiled parts: what is kept is exact, temporaries lie between all fused and none fused"),
+    say("a compiled function or module could not be cut by AOTAutograd and was traced op by op"),
+    say("recurrent layers are traced cell by cell"),
+    say("on a GPU cuDNN runs them whole and keeps one reserve buffer of its own size for the backward pass"),
+    say("NCCL's own buffers are not in the trace: up to about 1.5 GiB on each GPU, by topology"),
+    say(
+        "cuDNN's workspaces for convolutions are not in the trace: it chooses kernels by trying them on the "
+        "card"
+    ),
+    say("after its steps the script ended with {name}"),
+)
+# What argparse and the operating system say, in their own words.
+_FOREIGN: tuple[Sentence, ...] = (
+    say("the following arguments are required: {names}"),
+    say("argument {name}: expected one argument"),
+    say("argument {name}: expected at least one argument"),
+    say("argument {name}: invalid int value: {value}"),
+    say("argument {name}: invalid float value: {value}"),
+    say("argument {name}: invalid choice: {value} (choose from {names})"),
+    say("argument {name}: {problem}"),
+    say("No such file or directory"),
+    say("Permission denied"),
+    say("Is a directory"),
+    say("Not a directory"),
+    say("No space left on device"),
+    say("Read-only file system"),
+)
+_KINDS = {
+    "n": r"[\d,]+",
+    "millions": r"[\d,.]+",
+    "dtype": r"\w+",
+    "name": r"\w+",
+    "width": r"\d+",
+    "shape": r"\([\d, ]+\)",
+}
+_KINDS_OF_THINGS = {"model": say("model")}  # one word that stands inside a phrase
+_DEEPEST = 3  # phrases within phrases
+
+
 @cache
-def _patterns() -> tuple[tuple[re.Pattern[str], Sentence], ...]:
-    """Templates as patterns; a plain one before one that takes anything."""
-    kinds = {
-        "n": r"[\d,]+",
-        "millions": r"[\d,.]+",
-        "dtype": r"\w+",
-        "name": r"\w+",
-        "width": r"\d+",
-        "shape": r"\([\d, ]+\)",
-    }
+def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
+    """Templates as patterns: those of formulas first, and the more words a template has the earlier."""
+    formulas = [*_TEMPLATES, *_REASONS, *_TRACED]
+    own = sorted((sentence.text for sentence in formulas), key=lambda text: "{" in text)
+    return tuple((_pattern(text, _KINDS), text) for text in own)
 
-    def pattern(sentence: Sentence) -> re.Pattern[str]:
-        parts = re.split(r"\{(\w+)\}", sentence.text)
-        text = "".join(
-            re.escape(part) if i % 2 == 0 else f"(?P<{part}>{kinds.get(part, '.+')})"
-            for i, part in enumerate(parts)
-        )
-        return re.compile(text)
 
-    plain_first = sorted((*_TEMPLATES, *_REASONS), key=lambda sentence: "{" in sentence.text)
-    return tuple((pattern(sentence), sentence) for sentence in plain_first)
+@cache
+def _plain_patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
+    """What code says as plain English (`tools/plain_phrases.py` gathers it), and what others do."""
+    import json
+    from importlib.resources import files
+
+    listed: list[str] = json.loads(files("brimful").joinpath("locale/plain.json").read_text(encoding="utf-8"))
+    texts = [*listed, *(sentence.text for sentence in _FOREIGN)]
+    texts.sort(key=lambda text: -len(re.sub(r"\{\w+\}", "", text)))
+    return tuple((_pattern(text, {}), text) for text in texts)
+
+
+def _pattern(text: str, kinds: dict[str, str]) -> re.Pattern[str]:
+    parts = re.split(r"\{(\w+)\}", text)
+    written = "".join(
+        re.escape(part.replace("{{", "{").replace("}}", "}"))
+        if i % 2 == 0
+        else f"(?P<{part}>{_any(part, kinds)})"
+        for i, part in enumerate(parts)
+    )
+    return re.compile(written, re.DOTALL)
+
+
+def _any(name: str, kinds: dict[str, str]) -> str:
+    if name.startswith("n_"):
+        return r"-?\d[\d,]*(?:\.\d+)?"
+    if name.startswith("size_"):
+        return r"[\d.]+ (?:[KMG]i)?B"
+    return kinds.get(name, ".+" if kinds else ".*?")
 
 
 def known(part: str) -> Sentence | None:
     """One part of a phrase as a sentence; None where nobody has written it down here."""
-    for pattern, sentence in _patterns():
+    for pattern, text in _patterns():
         if (match := pattern.fullmatch(part)) is not None:
             values = {name: _value(name, value) for name, value in match.groupdict().items()}
-            return Sentence(sentence.text, values)
+            return Sentence(text, values)
     return None
+
+
+def told(text: str, depth: int = 0) -> Sentence | Several | str:
+    """A problem, hint or warning as a sentence, with the phrases inside it; else as it is."""
+    if (sentence := known(text)) is not None:
+        return sentence
+    for pattern, template in _plain_patterns():
+        if (match := pattern.fullmatch(text)) is not None:
+            values = {name: _inner(name, value, depth) for name, value in match.groupdict().items()}
+            return Sentence(template, values)
+    before, colon, after = text.partition(": ")  # 'train.json: nested too deeply'
+    if colon and isinstance(said := told(after, depth + 1), Sentence):
+        return Several((before, said), between=": ")
+    return text
+
+
+def warned(text: str) -> Several | Sentence | str:
+    """A warning of a reader or a formula, or what an error says."""
+    parts = text.split("; ")
+    if all(known(part) is not None for part in parts):
+        return phrase(text)
+    return told(text)
+
+
+def _inner(name: str, shown: str, depth: int) -> object:
+    if name.startswith("n_"):
+        return Number(float(shown.replace(",", "")), len(shown.partition(".")[2]))
+    if name.startswith("size_"):
+        number, unit = shown.split(" ")
+        return Size(float(number) * {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}[unit])
+    words = shown.strip()
+    if words in _KINDS_OF_THINGS:
+        return _KINDS_OF_THINGS[words]
+    if " or " in words and " " not in words.replace(" or ", ""):  # 'rtx-4070 or rtx-4090'
+        first, _, rest = words.partition(" or ")
+        either = say("{one} or {other}", one=first, other=_inner(name, rest, depth))
+        return Several((shown[: shown.index(words)], either, shown[len(shown.rstrip()) :]), between="")
+    if depth >= _DEEPEST or " " not in words:
+        return shown
+    start = shown.index(words)
+    return Several((shown[:start], told(words, depth + 1), shown[start + len(words) :]), between="")
 
 
 def _value(name: str, shown: str) -> object:

@@ -284,7 +284,7 @@ def _possible(before: Training, changes: Mapping[str, Any]) -> None:
         parts = ", ".join(part for part in named if not part.endswith("=1"))
         wanted = f"a multiple of {split}" if gpus % split else f"at least {held}"
         raise BadInput(
-            f"a split by {parts} takes {wanted} GPUs, and there {'is 1' if gpus == 1 else f'are {gpus}'}",
+            f"a split by {parts} takes {wanted} GPUs, not {gpus}",
             hint=f"set gpus={enough}, or split by less",
         )
     if now("in_backward") and now("accumulation") > 1:

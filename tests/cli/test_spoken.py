@@ -1,0 +1,359 @@
+"""Every way through the commands that speak four languages is told from the catalogs, errors included.
+
+The commands run in a made-up language that marks whatever comes from a catalog: ⟦like this⟧. What stands
+outside the marks must be a number, a unit, a name, or a word of the user's own files. A sentence that
+somebody prints past the catalogs is red here, in whatever way it was put together.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brimful.cli.main import main
+from brimful.language import LANGUAGES, Language, Sentence, language
+from brimful.predict.explain.phrases import known, told
+from brimful.specs.gpu import all_gpus
+from brimful.specs.presets import all_presets
+from tools.plain_phrases import plain_phrases
+
+ROOT = Path(__file__).resolve().parents[2]
+NANOGPT = str(ROOT / "examples" / "nanogpt" / "train_fineweb.py")
+MESSAGES = tomllib.loads((ROOT / "tests/predict/explain/messages.toml").read_text(encoding="utf-8"))
+PAPER = ["--gpu", "rtx-4070", "--other-mib", "2100"]
+
+# Words that are the same in every language: units, number formats, names of programs, counters and settings.
+TECHNICAL = set(
+    """
+    MFU TFLOPS TFLOP GiB MiB KiB bf16 fp16 fp32 tf32 fp8 int8 bfloat16 float16 float32 dense selective full
+    none CUDA HIP XPU MPS DirectML XLA Metal GPU GPUs NVIDIA GeForce RTX Tesla SXM PCIe HBM AMD Instinct Ti
+    Titan MIG allocated reserved requested device mfu tokens_per_s peak_bytes tokens nvidia smi torch cuda
+    max_memory_allocated max_memory_reserved nanoGPT nanochat torchtitan llm Hugging Face Trainer vLLM llama
+    cpp adamw AdamW fused flash batch_size gradient_accumulation_steps checkpointing loss_chunks compile
+    dtype vocab_size attention optimizer gpus seq_len True False None model train py json yaml csv toml MLP
+    LoRA zero3 zero2 zero1 ddp adam8bit per_device_train_batch_size gradient_checkpointing max_length
+    torch_dtype optim in forward backward main PYTORCH_CUDA_ALLOC_CONF expandable_segments brimful config
+    kernel workspace BLAS embedding place Gpt layers head liger use_liger_kernel attn_implementation sdpa
+    eager precision torch_compile sharding ms min amp current rank targets in_backward offload_states qlora
+    efficient bias block_size dropout adamw_torch_fused pytorch litgpt transformers torchtune html png svg
+    batch A100 H100 P100 GB SXM4 HBM3 lora_r lora deepspeed ZeRO
+    """.split()  # noqa: SIM905 - a list this long is read as words
+)
+MARKED = re.compile(r"⟦[^⟦⟧]*⟧")
+WORD = re.compile(r"[A-Za-zÀ-ÿ_][\wÀ-ÿ]+")
+
+
+class Marked:
+    """A catalog whose every literal piece is marked; what is filled in stays outside the marks."""
+
+    def gettext(self, text: str) -> str:
+        pieces = re.split(r"(\{\w+\})", text)
+        return "".join(piece if i % 2 or not piece else f"⟦{piece}⟧" for i, piece in enumerate(pieces))
+
+
+@pytest.fixture
+def marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_up = Language(
+        code="xx",
+        decimal=",",
+        group=".",
+        least_grouped=1000,
+        space=" ",
+        byte_units=("GiB", "MiB", "KiB", "B"),
+        catalog=Marked(),
+    )
+    monkeypatch.setattr("brimful.cli.spoken.language", lambda _: made_up)
+    monkeypatch.setenv("COLUMNS", "2000")  # a line break inside a mark would hide a word
+
+
+def left_over(text: str, *own: str) -> set[str]:
+    """Words outside the marks that are neither technical nor the user's own."""
+    plain = re.sub(r"\bx\d", " ", MARKED.sub(" ", text))  # x1,23: how many times as much
+    theirs = {word.lower() for one in own for word in WORD.findall(one)} | {w.lower() for w in TECHNICAL}
+    return {word for word in WORD.findall(plain) if word.lower() not in theirs}
+
+
+def names() -> list[str]:
+    """Cards and models, as the catalogs of facts name them."""
+    cards = [word for gpu in all_gpus() for word in (gpu.name, gpu.title)]
+    return cards + [word for preset in all_presets() for word in (preset.model.name, preset.title)]
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    main([*words, "--lang", "fr"])
+    captured = capsys.readouterr()
+    assert "⟦" in captured.out + captured.err, words
+    return captured.out + captured.err
+
+
+FITS: dict[str, list[str]] = {
+    "does not fit": [NANOGPT, *PAPER],
+    "fits": [NANOGPT, "--gpu", "h100"],
+    "faster": [NANOGPT, "--gpu", "rtx-4070", "--set", "compile=False", "--set", "dtype=float32"],
+    "ladder": [NANOGPT, *PAPER, "--ladder"],
+    "ladder that never fits": ["--model", "llama-3.1-8b", "--gpu", "rtx-4070", "--ladder"],
+    "compare": [NANOGPT, *PAPER, "--compare", "batch_size=12", "compile=False", "batch_size=4"],
+    "write": [NANOGPT, *PAPER, "--write", "--dry-run"],
+    "measured": [NANOGPT, "--gpu", "4070", "--measured-mfu", "0.1", "--measured-tokens-per-s", "70000"],
+    "unusual": [NANOGPT, "--gpu", "4070", "--measured-mfu", "0.9", "--measured-tokens-per-s", "99000"],
+    "impossible": [NANOGPT, "--gpu", "4070", "--measured-mfu", "7", "--measured-tokens-per-s", "1e6"],
+    "peak": [NANOGPT, "--gpu", "4070", "--measured-peak-gib", "10.5"],
+    "peak below": [NANOGPT, "--gpu", "4070", "--measured-peak-gib", "6"],
+    "peak above": [NANOGPT, "--gpu", "h100", "--measured-peak-gib", "60"],
+    "peak too small": [NANOGPT, "--gpu", "4070", "--measured-peak-gib", "0.2"],
+    "peak of nvidia-smi": [NANOGPT, "--gpu", "4070", "--measured-peak-gib", "11.9", "--set", "batch_size=2"],
+    "peak too large": [NANOGPT, "--gpu", "4070", "--measured-peak-gib", "99"],
+    "models": ["--models"],
+    "every card": [NANOGPT, "--gpu", "all"],
+    "serving": ["--model", "llama-3.1-8b", "--gpu", "4090", "--inference"],
+    "serving that does not fit": ["--model", "llama-3.1-8b", "--gpu", "4070", "--inference"],
+    "serving on every card": ["--model", "llama-3.1-8b", "--gpu", "all", "--inference"],
+    "many GPUs": ["--model", "llama-3.1-8b", "--gpu", "h100", "--gpus", "8", "--sharding", "zero3"],
+    "adapter": ["--model", "llama-3.1-8b", "--gpu", "4090", "--qlora", "--framework", "torchtune"],
+    "guessed": ["--model", "gpt2", "--gpu", "4090", "--optimizer", "sparkle", "--attention", "moonbeam"],
+    "old card": [NANOGPT, "--gpu", "p100-pcie-16gb"],
+    "odd vocabulary": [NANOGPT, "--gpu", "v100-sxm-16gb", "--set", "vocab_size=50257"],
+}
+
+
+@pytest.mark.parametrize("name", FITS)
+@pytest.mark.usefixtures("marked")
+def test_fit_says_nothing_past_the_catalogs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "fit", *FITS[name])
+
+    assert not left_over(text, *names(), *FITS[name])
+
+
+CONFIGS = {
+    "strange.py": "n_layer = 4\nn_head = 4\nn_embd = 256\nsparkle = 3\nimport os\ndataset = 'novel_char'\n",
+    "letters.py": "n_layer = 4\nn_head = 4\nn_embd = 256\ndataset = 'shakespeare_char'\n",
+    "pretrained.py": "init_from = 'gpt2-medium'\nbatch_size = 4\n",
+    "config.json": json.dumps(
+        {"model_type": "novel", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
+         "vocab_size": 32000, "torch_dtype": "bfloat16"}
+    ),
+    "wide.json": json.dumps(
+        {"text_config": {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4,
+         "num_attention_heads": 8, "vocab_size": 32000, "rms_norm_eps": 1e-5}}
+    ),
+}  # fmt: skip
+ARGUMENTS = {
+    "args.json": {"per_device_train_batch_size": 2, "optim": "sparkle", "max_length": 99999,
+                  "fsdp": "strange",                  "moon_beam": 1},
+    "deep.json": {"per_device_train_batch_size": 2, "deepspeed": "absent.json", "attn_implementation": "odd"},
+    "stage.json": {"deepspeed": {"zero_optimization": {"stage": 9}}, "bf16": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*CONFIGS, *ARGUMENTS])
+@pytest.mark.usefixtures("marked")
+def test_what_readers_warn_of_is_in_the_catalogs(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = CONFIGS.get(name) or json.dumps(ARGUMENTS[name])
+    (tmp_path / name).write_text(text)
+    config = ["--model", "gpt2", "--args"] if name in ARGUMENTS else []
+
+    told_so = said(capsys, "fit", *config, str(tmp_path / name), "--gpu", "4090")
+    assert not left_over(
+        told_so, text, name, "novel gpt2 llama letters pretrained strange deepspeed ZeRO transformers"
+    )
+
+
+BAD: dict[str, list[str]] = {
+    "no file": ["fit", "absent.py", "--gpu", "rtx-4070"],
+    "folder": ["fit", ".", "--gpu", "rtx-4070"],
+    "binary": ["fit", str(ROOT / "src/brimful/locale/fr/LC_MESSAGES/brimful.mo"), "--gpu", "rtx-4070"],
+    "no such card": ["fit", NANOGPT, "--gpu", "rtx-9999"],
+    "which card": ["fit", NANOGPT, "--gpu", "a100"],
+    "card of another size": ["fit", NANOGPT, "--gpu", "RTX 4090 12GB"],
+    "no card": ["fit", NANOGPT],
+    "other-mib": ["fit", NANOGPT, "--gpu", "rtx-4070", "--other-mib", "-1"],
+    "other-mib is no number": ["fit", NANOGPT, "--gpu", "rtx-4070", "--other-mib", "many"],
+    "too large": ["fit", NANOGPT, "--gpu", "rtx-4070", "--set", "n_layer=10**30"],
+    "nothing": ["fit", "--gpu", "rtx-4070"],
+    "no such model": ["fit", "--gpu", "rtx-4070", "--model", "gpt5"],
+    "which model": ["fit", "--gpu", "rtx-4070", "--model", "llama"],
+    "both": ["fit", NANOGPT, "--gpu", "rtx-4070", "--model", "gpt2"],
+    "args of a .py": ["fit", NANOGPT, "--gpu", "rtx-4070", "--args", NANOGPT],
+    "negative": ["fit", "--gpu", "rtx-4070", "--model", "gpt2", "--batch-size", "-4"],
+    "long": ["fit", "--gpu", "rtx-4070", "--model", "gpt2", "--seq-len", "4096"],
+    "no lines": ["fit", "--gpu", "rtx-4070", "--model", "gpt2", "--patch"],
+    "dry-run alone": ["fit", NANOGPT, "--gpu", "rtx-4070", "--dry-run"],
+    "no measurement": ["fit", NANOGPT, "--gpu", "rtx-4070", "--measured-mfu", "-1"],
+    "no such fix": ["fit", NANOGPT, *PAPER, "--patch", "--fix", "99"],
+    "fix of the code": ["fit", NANOGPT, *PAPER, "--patch", "--fix", "2"],
+    "no such word": ["fit", NANOGPT, "--gpu", "rtx-4070", "--set", "sparkle=3"],
+    "near word": ["fit", NANOGPT, "--gpu", "rtx-4070", "--set", "batchsize=3"],
+    "no pair": ["fit", NANOGPT, "--gpu", "rtx-4070", "--set", "sparkle"],
+    "two questions": ["fit", NANOGPT, "--gpu", "all", "--ladder"],
+    "prices alone": ["fit", NANOGPT, "--gpu", "4070", "--prices", "p.toml"],
+    "no prices": ["fit", NANOGPT, "--gpu", "all", "--prices", "absent.toml"],
+    "encoder": ["fit", "--model", "bert-base-uncased", "--gpu", "4070", "--inference"],
+    "prompts": ["fit", "--model", "gpt2", "--gpu", "4070", "--inference", "--prompt-tokens", "0"],
+    "framework": ["fit", "--model", "gpt2", "--gpu", "4070", "--framework", "sparkle"],
+    "torch": ["fit", "--model", "gpt2", "--gpu", "4070", "--torch", "sparkle"],
+    "split": ["fit", "--model", "gpt2", "--gpu", "4070", "--set", "tensor=8"],
+    "strange option": ["fit", NANOGPT, "--gpu", "4070", "--sparkle"],
+    "no value": ["fit", NANOGPT, "--gpu"],
+    "after dashes": ["fit", NANOGPT, "--gpu", "4070", "--", "words"],
+    "explain nothing": ["explain", "absent.log"],
+    "explain a folder": ["explain", "."],
+    "set alone": ["explain", NANOGPT, "--set", "batch_size=3"],
+    "claims without card": ["claims", NANOGPT],
+    "claims of nothing": ["claims", NANOGPT, "--gpu", "4070", "--text", "absent.txt"],
+    "no range": ["sweep", NANOGPT, "--gpu", "4070", "--batch-size", "x:y"],
+    "backwards": ["sweep", NANOGPT, "--gpu", "4070", "--batch-size", "9:2"],
+    "too many": ["sweep", NANOGPT, "--gpu", "4070", "--batch-size", "1:9999"],
+    "no picture": ["sweep", NANOGPT, "--gpu", "4070", "--batch-size", "1:3", "--plot", "sweep.doc"],
+    "no folder": ["sweep", NANOGPT, "--gpu", "4070", "--batch-size", "1:3", "--plot", "absent/sweep.svg"],
+    "trace nothing": ["trace", "absent.py", "--gpu", "4070"],
+    "no allocator option": ["trace", NANOGPT, "--gpu", "4070", "--conf", "sparkle:3"],
+    "no allocator value": ["trace", NANOGPT, "--gpu", "4070", "--conf", "max_split_size_mb:few"],
+    "another allocator": ["trace", NANOGPT, "--gpu", "4070", "--conf", "backend:cudaMallocAsync"],
+    "no steps": ["trace", NANOGPT, "--gpu", "4070", "--steps", "0"],
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.usefixtures("marked")
+def test_errors_are_in_the_catalogs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, *BAD[name])
+
+    assert not left_over(text, *names(), *told_settings(), *BAD[name])
+
+
+def told_settings() -> list[str]:
+    """Words of `--set`, which an error lists."""
+    from brimful.predict.readers.arguments import DEFAULTS as ARGUMENTS_KNOWN
+    from brimful.predict.readers.nanogpt import DEFAULTS
+    from brimful.predict.readers.settings import WORDS
+
+    return [*WORDS, *DEFAULTS, *ARGUMENTS_KNOWN]
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+@pytest.mark.usefixtures("marked")
+def test_explanations_are_in_the_catalogs(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for row in MESSAGES[kind]:
+        (tmp_path / "text").write_text(row["text"])
+        for more in ([], ["--config", NANOGPT, "--gpu", "rtx-4070"]):
+            text = said(capsys, "explain", str(tmp_path / "text"), *more)
+            assert not left_over(text, row["text"], NANOGPT), row["source"]
+
+
+@pytest.mark.usefixtures("marked")
+def test_what_is_no_message_is_answered_from_the_catalogs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text").write_text("hello")
+
+    assert not left_over(said(capsys, "explain", str(tmp_path / "text")))
+
+
+PASTE = """Use these settings, it never fails:
+batch_size = 12
+gradient_accumulation_steps = 40
+compile = False
+dtype = 'float16'
+batch_size = -3
+optimizer = sparkle
+A full card is a busy card. Pad the vocabulary. Use gradient checkpointing and 8-bit Adam.
+"""
+
+
+@pytest.mark.usefixtures("marked")
+def test_claims_are_in_the_catalogs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "paste").write_text(PASTE)
+    for card in ("rtx-4070", "h100", "p100-pcie-16gb"):
+        assert not left_over(said(capsys, "claims", NANOGPT, "--gpu", card), NANOGPT, *names())
+        text = said(capsys, "claims", NANOGPT, "--gpu", card, "--text", str(tmp_path / "paste"))
+        assert not left_over(text, PASTE, NANOGPT, *names())
+
+
+SWEEPS = [
+    ["--batch-size", "1:32"],
+    ["--seq-len", "256,1024,8192"],
+    ["--batch-size", "400:410"],
+    ["--batch-size", "1:8", "--seq-len", "512"],
+]
+
+
+@pytest.mark.parametrize("words", SWEEPS, ids=" ".join)
+@pytest.mark.usefixtures("marked")
+def test_sweeps_and_their_pages_are_in_the_catalogs(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "sweep.html"
+    text = said(capsys, "sweep", NANOGPT, "--gpu", "rtx-4070", *words, "--plot", str(page))
+
+    assert not left_over(text, NANOGPT)
+    shown = re.sub(r"<svg.*?</svg>", "", page.read_text(), flags=re.DOTALL)
+    assert not left_over(re.sub(r"<style.*?</style>|<[^>]*>", " ", shown, flags=re.DOTALL), NANOGPT)
+
+
+@pytest.fixture(scope="module")
+def traced() -> dict[str, Any]:
+    pytest.importorskip("torch")
+    from brimful.predict.traced.launch import trace_script
+
+    return trace_script(
+        ROOT / "examples" / "train_gpt2.py", ["--batch", "8"], gpu="rtx-4070", steps=2, limit_s=300
+    )
+
+
+def test_a_trace_is_in_the_catalogs(traced: dict[str, Any]) -> None:
+    from brimful.cli.trace_text import show
+    from brimful.specs.gpu import find_gpu
+
+    tongue = Language(
+        code="xx", decimal=",", group=".", least_grouped=1000, space=" ",
+        byte_units=("GiB", "MiB", "KiB", "B"), catalog=Marked(),
+    )  # fmt: skip
+    failed = {"step": 1, "phase": "setup", "op": "mm", "line": "", "wanted_bytes": 2**31, "free_bytes": 2**30}
+    notes = ["after its steps the script ended with KeyError"]
+    rough = {**traced, "fits": False, "mode": "rough", "steps": 1, "out_of_memory": failed, "notes": notes}
+    for data in (traced, rough):
+        text = show({**data, "rules_fired": {}}, find_gpu("rtx-4070"), "train_gpt2.py", tongue)
+        own = [holder["op"] for holder in data["top_holders"]] + list(data["modules"])
+        assert not left_over(text.replace("\n", " "), "train_gpt2 mm KeyError", str(data["peak_at"]), *own)
+
+
+# -- the machinery itself ----------------------------------------------------------------------------------
+
+
+def test_every_plain_phrase_is_recognised_with_its_values() -> None:
+    """Filled in and read back, each template is found again: none hides behind another."""
+    kinds = {"n_": "1,234", "size_": "1.54 GiB"}
+    for template in plain_phrases():
+        names = re.findall(r"\{(\w+)\}", template)
+        values = {
+            name: next((v for kind, v in kinds.items() if name.startswith(kind)), f"word{i}")
+            for i, name in enumerate(names)
+        }
+        found = told(template.format(**values))
+        assert isinstance(found, Sentence), template
+        assert found.text == template or known(template.format(**values)) is not None, template
+
+
+@pytest.mark.parametrize("code", LANGUAGES)
+def test_a_message_of_nobody_stays_as_it_is(code: str) -> None:
+    strange = "the moon fell into the sea at noon"
+
+    assert language(code).text(told(strange)) == strange
+
+
+def test_an_error_is_told_in_the_language_asked_for_even_where_the_command_line_is_wrong(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["fit", "--lang=de", "--gpu"]) == 2
+    assert capsys.readouterr().err.startswith("Fehler: ")
+    assert main(["fit", "absent.py", "--gpu", "4070", "--lang", "es", "--json"]) == 2
+    assert "there is no file" in json.loads(capsys.readouterr().out)["error"]["problem"]
