@@ -23,6 +23,8 @@ from uuid import uuid4
 
 import pytest
 
+from tests.fake_nvml import FakeNvml, a_card
+
 ROOT = Path(__file__).resolve().parent.parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 REMEDY = "run `apt-get install chromium libatomic1`"
@@ -62,6 +64,21 @@ def shared_data() -> Path:
     if not folder.is_dir():
         missing("the shared data folder", "put it at ../shared/data or name it in BRIMFUL_SHARED_DATA")
     return folder
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> FakeNvml:
+    if shutil.which("gcc") is None and shutil.which("cc") is None:
+        missing("a C compiler", "run `apt-get install gcc`")
+    return FakeNvml(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def fake_nvml(nvml_library: FakeNvml) -> Iterator[FakeNvml]:
+    """NVIDIA's driver library with cards that the test makes up; one RTX 4070 unless it says otherwise."""
+    nvml_library.show(a_card())
+    with nvml_library.here():
+        yield nvml_library
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ HEADER = """\
 # PyTorch is left out: pyproject.toml pins it.
 """
 # torch is pinned in pyproject.toml; the accelerator packages it pulls differ from machine to machine.
-LEFT_OUT = re.compile(r"(brimful|torch|triton|nvidia-.*|cuda-.*)==", re.IGNORECASE)
+LEFT_OUT = re.compile(r"(brimful|torch|triton|nvidia-(?!ml-py).*|cuda-.*)==", re.IGNORECASE)
 
 
 def main() -> int:

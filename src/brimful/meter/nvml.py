@@ -1,0 +1,321 @@
+"""What the driver says about each card and who holds its memory, by NVML through `nvidia-ml-py`.
+
+A card that does not know a value leaves it None: GeForce has no ECC, a MIG slice no power. A card that does
+not answer at all is a sample with a `problem`, because the others still do. Only a machine without cards,
+without their driver or without the package is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pwd
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from brimful.errors import BrimfulError, WorldFailed
+from brimful.meter.samples import GpuSample, ProcessSample
+
+PACKAGE_HINT = "pip install 'brimful[meter]'"
+_MOST_NAME = 120  # characters of a process's command line that are kept
+
+# NVML's number -> what it means, and what to do about it. Source: nvml.h, nvmlReturn_t.
+_MEANINGS: dict[int, tuple[str, str]] = {
+    1: ("NVML was closed", "look again"),
+    2: ("the driver does not take the question", "update the driver or nvidia-ml-py, whichever is older"),
+    3: ("not supported by this card or driver", ""),
+    4: ("no permission", "run as the owner of /dev/nvidia*, or in a container with --gpus all"),
+    5: ("NVML is open already", "look again"),
+    6: ("not found", "the device may just have been removed; look again"),
+    7: ("the answer did not fit", "look again"),
+    8: ("a power cable is missing or loose", "check the external power plugs of the card"),
+    9: (
+        "the driver's kernel module is not loaded",
+        "`modprobe nvidia`, then `dmesg | grep -i nvidia`; Secure Boot refuses unsigned modules",
+    ),
+    10: ("the driver took too long", "look again; if it stays so, the card may hang: `dmesg | grep -i xid`"),
+    11: ("interrupts do not arrive", "check the BIOS for interrupt routing, and other cards in the slot"),
+    12: ("libnvidia-ml.so.1 was not found", "install the NVIDIA driver, or use the machine that has the GPU"),
+    13: ("the driver is older than the question", "update the NVIDIA driver"),
+    14: ("the card's infoROM is damaged", "`nvidia-smi -q | grep -i inforom`; the vendor has to repair it"),
+    15: ("fell off the bus", "`dmesg | grep -i xid` says why; reset it (`nvidia-smi -r`) or reboot"),
+    16: ("needs a reset", "stop its processes, then `nvidia-smi -r`"),
+    17: ("the operating system refused", "check cgroups, SELinux and the rights of /dev/nvidia*"),
+    18: (
+        "the driver was updated while it ran: its library and its kernel module differ",
+        "reboot, or unload and load the nvidia modules",
+    ),
+    19: ("in use", "look again"),
+    20: ("the driver ran out of memory", "look again"),
+    21: ("no data yet", ""),
+    22: ("not possible on a vGPU with ECC", ""),
+    23: ("the driver lacks resources", "look again"),
+    24: ("not a clock of this card", ""),
+    25: ("the driver knows another version of the question", "update nvidia-ml-py or the driver"),
+    26: ("the driver no longer answers this", "update brimful and nvidia-ml-py"),
+    27: ("not ready yet", "look again"),
+    28: ("no GPU was found", "`lspci | grep -i nvidia` shows whether the machine sees one"),
+    29: ("in a state that does not allow it", "look again"),
+    30: ("not a reset this card can do", ""),
+    999: ("an unknown error inside the driver", "`dmesg | grep -i xid`; a reset or reboot often helps"),
+}  # fmt: skip
+_GONE = frozenset({15, 16, 28})  # the card as a whole does not answer
+_LOOK_AGAIN = frozenset({1, 5})
+_QUIET = frozenset({3, 22, 24})  # the card has no such thing: nothing to tell
+
+# Bits of the reasons for a low clock. Idle is no throttle; the user's own clock setting is told as one.
+_THROTTLES = {
+    0x002: "clock set by hand",
+    0x004: "power cap",
+    0x008: "hardware slowdown",
+    0x010: "sync boost",
+    0x020: "too hot",
+    0x040: "too hot (hardware)",
+    0x080: "power brake",
+    0x100: "display clock",
+    0x200: "board limit",
+    0x400: "reliability limit",
+}
+
+
+def meaning(code: int) -> tuple[str, str]:
+    """A code of NVML in words, and what to do."""
+    return _MEANINGS.get(code, (f"error {code}, which brimful does not know", "update brimful"))
+
+
+class Cards:
+    """The machine's NVIDIA cards. Open once and look as often as you like; a lost driver is found again."""
+
+    def __init__(self) -> None:
+        self._nvml = _package()
+        self._open()
+
+    def __enter__(self) -> Cards:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with contextlib.suppress(self._nvml.NVMLError):  # it was closed by what broke it
+            self._nvml.nvmlShutdown()
+
+    def look(self, now_s: float) -> list[GpuSample]:
+        """One sample for every card, and one for every MIG slice after its card."""
+        try:
+            count = self._nvml.nvmlDeviceGetCount()
+        except self._nvml.NVMLError as error:
+            if error.value not in _LOOK_AGAIN:
+                raise _no_answer(error) from error
+            self._open()
+            count = self._asked(self._nvml.nvmlDeviceGetCount)
+        if not count:
+            raise WorldFailed(
+                "the NVIDIA driver runs and sees no GPU",
+                hint="`lspci | grep -i nvidia` shows whether the machine does; in a container: --gpus all",
+                code="no_gpu",
+            )
+        return [sample for index in range(count) for sample in self._card(index, now_s)]
+
+    def driver(self) -> str:
+        try:
+            return str(self._nvml.nvmlSystemGetDriverVersion())
+        except (self._nvml.NVMLError, ValueError):
+            return ""
+
+    def _open(self) -> None:
+        self._asked(self._nvml.nvmlInit)
+
+    def _asked(self, question: Callable[[], Any]) -> Any:
+        try:
+            return question()
+        except self._nvml.NVMLError as error:
+            raise _no_answer(error) from error
+
+    def _card(self, index: int, now_s: float) -> Iterator[GpuSample]:
+        try:
+            handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+            whole = self._sample(handle, GpuSample(at_s=now_s, index=index))
+        except self._nvml.NVMLError as error:
+            yield GpuSample(at_s=now_s, index=index, problem=_problem(error.value))
+            return
+        slices = list(self._slices(handle, whole)) if not whole.problem else []
+        if slices:  # the card lists the processes of all its slices once more
+            whole = replace(whole, processes=())
+        yield whole
+        yield from slices
+
+    def _slices(self, handle: Any, whole: GpuSample) -> Iterator[GpuSample]:
+        nvml = self._nvml
+        try:
+            if not nvml.nvmlDeviceGetMigMode(handle)[0]:
+                return
+            most = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+        except nvml.NVMLError:
+            return
+        for mig in range(most):
+            blank = GpuSample(at_s=whole.at_s, index=whole.index, mig=mig)
+            try:
+                yield self._sample(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, mig), blank)
+            except nvml.NVMLError as error:
+                if error.value not in (2, 6):  # no such slice
+                    yield replace(blank, name=whole.name, problem=_problem(error.value))
+
+    def _sample(self, handle: Any, blank: GpuSample) -> GpuSample:
+        found: dict[str, Any] = {}
+        gaps: dict[str, str] = {}
+        for field, question in _QUESTIONS.items():
+            try:
+                found.update(question(self._nvml, handle))
+            except (self._nvml.NVMLError, self._nvml.NVMLLibraryMismatchError, ValueError) as error:
+                code = getattr(error, "value", 13)  # the package is newer than the driver
+                if code in _GONE:
+                    known = {key: found[key] for key in ("name", "uuid") if key in found}
+                    return replace(blank, **known, problem=_problem(code))
+                if code not in _QUIET:
+                    gaps[field] = meaning(code)[0]
+        return replace(blank, **found, gaps=gaps)
+
+
+def read_gpus(now_s: float) -> list[GpuSample]:
+    """One look at every card of this machine."""
+    with Cards() as cards:
+        return cards.look(now_s)
+
+
+def _package() -> Any:
+    try:
+        import pynvml
+    except ModuleNotFoundError as error:
+        raise WorldFailed(
+            "reading GPUs needs the package nvidia-ml-py, which is not installed",
+            hint=PACKAGE_HINT,
+            code="no_nvml_package",
+        ) from error
+    if not hasattr(pynvml, "NVMLLibraryMismatchError"):
+        raise WorldFailed(
+            "the module pynvml that is installed is not NVIDIA's nvidia-ml-py, or is older than 11.5",
+            hint=f"pip uninstall pynvml nvidia-ml-py3; {PACKAGE_HINT}",
+            code="no_nvml_package",
+        )
+    return pynvml
+
+
+def _no_answer(error: Any) -> BrimfulError:
+    words, hint = meaning(error.value)
+    code = {12: "no_driver", 28: "no_gpu"}.get(error.value, "nvml_failed")
+    if code == "no_driver":
+        return WorldFailed(f"this machine has no NVIDIA driver: {words}", hint=hint, code=code)
+    return WorldFailed(f"the NVIDIA driver does not answer: {words}", hint=hint, code=code)
+
+
+def _problem(code: int) -> str:
+    words, hint = meaning(code)
+    return f"{words}; {hint}" if hint else words
+
+
+Found = dict[str, Any]
+
+
+def _memory(nvml: Any, handle: Any) -> Found:
+    """The second version tells what the driver keeps for itself; the first counts it as used."""
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    except nvml.NVMLError as error:
+        if error.value not in (3, 13, 25):
+            raise
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        return {"memory_total_bytes": memory.total, "memory_used_bytes": memory.used}
+    return {
+        "memory_total_bytes": memory.total,
+        "memory_used_bytes": memory.used,
+        "memory_reserved_bytes": memory.reserved,
+    }
+
+
+def _busy(nvml: Any, handle: Any) -> Found:
+    rates = nvml.nvmlDeviceGetUtilizationRates(handle)
+    return {"busy_frac": rates.gpu / 100, "memory_busy_frac": rates.memory / 100}
+
+
+def _temperature(nvml: Any, handle: Any) -> Found:
+    try:
+        return {"temperature_c": nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU)}
+    except (AttributeError, nvml.NVMLError) as error:  # a package or driver before 2025
+        if getattr(error, "value", 13) in _GONE:
+            raise
+        return {"temperature_c": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)}
+
+
+def _throttle(nvml: Any, handle: Any) -> Found:
+    try:
+        bits = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+    except (AttributeError, nvml.NVMLError) as error:
+        if getattr(error, "value", 13) not in (3, 13, 26):
+            raise
+        bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    return {"throttle": tuple(words for bit, words in _THROTTLES.items() if bits & bit)}
+
+
+def _ecc(nvml: Any, handle: Any) -> Found:
+    kinds = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+    return {"ecc_errors": nvml.nvmlDeviceGetTotalEccErrors(handle, *kinds)}
+
+
+def _processes(nvml: Any, handle: Any) -> Found:
+    compute = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    found = {each.pid: _process(each, "compute") for each in compute}
+    try:
+        for each in nvml.nvmlDeviceGetGraphicsRunningProcesses(handle):
+            found.setdefault(each.pid, _process(each, "graphics"))
+    except nvml.NVMLError as error:
+        if error.value in _GONE:
+            raise
+    return {"processes": tuple(found[pid] for pid in sorted(found))}
+
+
+def _process(each: Any, kind: str) -> ProcessSample:
+    name, user = who(each.pid)
+    return ProcessSample(pid=each.pid, used_bytes=each.usedGpuMemory, kind=kind, name=name, user=user)
+
+
+# In this order. The first word names the field in `gaps`; a question may answer more than one.
+_QUESTIONS: dict[str, Callable[[Any, Any], Found]] = {
+    "name": lambda nvml, handle: {"name": nvml.nvmlDeviceGetName(handle)},
+    "uuid": lambda nvml, handle: {"uuid": nvml.nvmlDeviceGetUUID(handle)},
+    "memory_used_bytes": _memory,
+    "busy_frac": _busy,
+    "power_w": lambda nvml, handle: {"power_w": nvml.nvmlDeviceGetPowerUsage(handle) / 1000},
+    "power_limit_w": lambda nvml, handle: {
+        "power_limit_w": nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000
+    },
+    "temperature_c": _temperature,
+    "fan_frac": lambda nvml, handle: {"fan_frac": nvml.nvmlDeviceGetFanSpeed(handle) / 100},
+    "sm_clock_hz": lambda nvml, handle: {
+        "sm_clock_hz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6
+    },
+    "sm_clock_max_hz": lambda nvml, handle: {
+        "sm_clock_max_hz": nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6
+    },
+    "memory_clock_hz": lambda nvml, handle: {
+        "memory_clock_hz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM) * 1e6
+    },
+    "throttle": _throttle,
+    "ecc_errors": _ecc,
+    "processes": _processes,
+}
+
+
+def who(pid: int) -> tuple[str, str]:
+    """The program behind a pid and whose it is; empty where this machine does not show it."""
+    folder = Path("/proc") / str(pid)
+    name = user = ""
+    try:
+        words = (folder / "cmdline").read_bytes().split(b"\0")
+        shown = b" ".join(words).decode(errors="replace").strip()
+        name = (shown or (folder / "comm").read_text(errors="replace").strip())[:_MOST_NAME]
+        user = pwd.getpwuid(folder.stat().st_uid).pw_name
+    except (OSError, KeyError):
+        pass  # it ended, or lives in another container
+    return name, user

@@ -1,0 +1,138 @@
+"""Where a Meter leaves its newest sample, so that `brimful watch` and `brimful exporter` find it.
+
+One file per process in a folder that only its owner can enter: `$XDG_RUNTIME_DIR/brimful/meter`, or
+`brimful-UID/meter` in the folder for temporary files. A file is believed about one process alone: the one it
+is named for, while that still runs, began when the file says, and belongs to whoever owns the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from brimful.errors import WorldFailed
+from brimful.meter.samples import RunSample, StepSample, as_line, from_dict
+
+_MOST_BYTES = 64 * 1024
+STALE_S, STALE_STEPS = 30.0, 5.0  # a sample older than both says nothing about now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """What a running process last said about itself."""
+
+    pid: int
+    run: RunSample
+    step: StepSample | None
+
+    def age_s(self, now_s: float) -> float:
+        """Since the last step ended, or since the run began where none has."""
+        return max(0.0, now_s - (self.step or self.run).at_s)
+
+    def fresh(self, now_s: float) -> bool:
+        step_s = self.step.step_s if self.step else 0.0
+        return self.age_s(now_s) <= max(STALE_S, STALE_STEPS * step_s)
+
+
+def runtime_folder(*, make: bool) -> Path | None:
+    """This user's folder, after a look at whose it is; None where it is not there and shall not be made."""
+    given = os.environ.get("XDG_RUNTIME_DIR", "")
+    if given.startswith("/") and Path(given).is_dir():
+        ours = Path(given) / "brimful"
+    else:
+        ours = Path(tempfile.gettempdir()) / f"brimful-{os.geteuid()}"
+    folder = ours / "meter"
+    if make:
+        for each in (ours, folder):
+            with contextlib.suppress(FileExistsError):
+                each.mkdir(mode=0o700)
+    for each in (ours, folder):
+        try:
+            found = each.lstat()
+        except OSError:
+            return None
+        # /tmp is everybody's: whoever made a folder of this name there first must not become our reader.
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise WorldFailed(
+                f"{each} is not a folder of yours alone, so samples are neither left nor read there",
+                hint=f"remove it, or `chmod 700 {each}` if you made it yourself",
+                code="unsafe_runtime_folder",
+            )
+    return folder
+
+
+class Place:
+    """The file of this process. `leave` replaces it in one step; `close` takes it away."""
+
+    def __init__(self) -> None:
+        folder = runtime_folder(make=True)
+        assert folder is not None
+        self._pid = os.getpid()
+        self._path = folder / f"{self._pid}.json"
+        self._half = folder / f".{self._pid}.new"
+        self._began = began(self._pid)
+
+    def leave(self, run: RunSample, step: StepSample | None) -> None:
+        parts = [f'"pid": {self._pid}', f'"began": {self._began or 0}', f'"run": {as_line(run)}']
+        parts += [f'"step": {as_line(step)}'] if step else []
+        with contextlib.suppress(FileNotFoundError):
+            self._half.unlink()
+        handle = os.open(self._half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write("{" + ", ".join(parts) + "}\n")
+        self._half.replace(self._path)
+
+    def close(self) -> None:
+        for path in (self._path, self._half):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def live() -> list[Live]:
+    """Every process of this user that has said something and still runs."""
+    folder = runtime_folder(make=False)
+    if folder is None:
+        return []
+    return [found for path in sorted(folder.glob("[0-9]*.json")) if (found := _read(path)) is not None]
+
+
+def _read(path: Path) -> Live | None:
+    """What a file says, if it can be believed; a file of a process that ended is swept away."""
+    try:
+        pid = int(path.stem)
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except (OSError, ValueError):
+        return None
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES or found.st_uid != os.geteuid():
+            return None
+        said = json.loads(os.read(handle, _MOST_BYTES))
+        if said["pid"] != pid or said["began"] != began(pid):
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+        run, step = from_dict(said["run"]), from_dict(said["step"]) if "step" in said else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    finally:
+        os.close(handle)
+    if not isinstance(run, RunSample) or not isinstance(step, StepSample | None):
+        return None
+    return Live(pid=pid, run=run, step=step)
+
+
+def began(pid: int) -> int | None:
+    """When a process began, in ticks since boot: a pid is used again, the two together are not."""
+    try:
+        line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        if Path(f"/proc/{pid}").stat().st_uid != os.geteuid():
+            return None
+        return int(line.rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None

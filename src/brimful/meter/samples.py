@@ -1,0 +1,255 @@
+"""Samples: what was measured, and the one line of JSON each of them is in a file.
+
+A file of samples is JSON lines. Each line has `kind`: `run` once at the beginning, then `step` for every
+optimizer step, `gpu` for every look at a card, and `end` when the run closed in good order. A reader skips
+kinds and fields it does not know, so that a newer writer never breaks an older reader.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+from brimful.errors import BadInput, NotFound
+
+VERSION = 1
+PHASES = ("data", "forward", "backward", "optimizer", "other")
+_MOST_BYTES = 1 << 30  # of a file of samples: a million steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSample:
+    """What does not change while it runs: which program, which card, what a step should cost."""
+
+    kind: ClassVar[str] = "run"
+
+    at_s: float  # UTC seconds
+    pid: int
+    host: str
+    command: tuple[str, ...] = ()
+    job: str | None = None  # of brimful, where it runs under one
+    rank: int = 0
+    world: int = 1
+    model: str = ""
+    parameters: int | None = None
+    tokens_per_step: int | None = None  # of this process
+    flops_per_step: float | None = None  # of this process, that MFU counts
+    recompute_flops: float = 0.0  # of this process and step, that HFU adds
+    flops_source: str = ""  # "formula", "counted" or "declared"
+    device: str = "cpu"  # as PyTorch names it: cuda:0
+    gpu: str | None = None  # as the driver names it
+    gpu_uuid: str | None = None
+    peak_flops_per_s: float | None = None
+    peak_format: str | None = None  # bf16, fp16, tf32, fp32, fp8
+    peak_source: str = ""  # "catalog", "declared", or why there is none
+    torch: str = ""  # its version
+    estimate: dict[str, Any] | None = None  # an `Estimate.as_dict()`, where one was given
+    more: dict[str, Any] = field(default_factory=dict)  # what the caller adds: batch_size, dtype, …
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSample:
+    """One optimizer step as the loop saw it. The five parts sum to `step_s`; pauses are not in it."""
+
+    kind: ClassVar[str] = "step"
+
+    at_s: float
+    step: int
+    step_s: float
+    warmup: bool = False  # the first steps: allocation, compilation, autotuning; left out of every mean
+    clock: str = "host"  # "cuda": the parts are times of the device, by events; "host": of the program
+    data_s: float = 0.0  # waiting for the next batch
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    optimizer_s: float = 0.0
+    other_s: float = 0.0
+    host_s: dict[str, float] = field(default_factory=dict)  # the same parts by the program's clock
+    pauses_s: dict[str, float] = field(default_factory=dict)  # "evaluation", "checkpoint", … before this step
+    syncs: int | None = None  # times the program waited for the device: .item(), .cpu(), .tolist()
+    sync_s: float | None = None  # how long it waited in them
+    comm_s: float | None = None  # in collectives, as far as the program sees them
+    micro_steps: int = 0  # forward passes
+    tokens: int | None = None
+    tokens_per_s: float | None = None
+    mfu: float | None = None
+    hfu: float | None = None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    peak_allocated_bytes: int | None = None  # since the process began, or since somebody reset it
+    peak_reserved_bytes: int | None = None
+    fragmentation: float | None = None  # of the reserved bytes, the part in which no tensor lives: 0–1
+    malloc_retries: int | None = None  # in this step: cudaMalloc failed, the cache was flushed, it went on
+    step_s_vs_estimate: float | None = None  # measured / likely
+    allocated_vs_estimate: float | None = None
+    reserved_vs_estimate: float | None = None
+
+    @property
+    def parts_s(self) -> dict[str, float]:
+        return {phase: getattr(self, f"{phase}_s") for phase in PHASES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSample:
+    """A process that holds memory of a card."""
+
+    pid: int
+    used_bytes: int | None = None  # None: the driver does not say (MIG, containers, no permission)
+    kind: str = "compute"  # or "graphics"
+    name: str = ""  # the program; empty where it cannot be seen
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSample:
+    """One look at one card, or at one MIG slice of it, by its driver. None: the card does not say."""
+
+    kind: ClassVar[str] = "gpu"
+
+    at_s: float
+    index: int
+    mig: int | None = None  # which slice of the card; None for the whole of it
+    uuid: str = ""
+    name: str = ""
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None  # by every program; what the driver keeps for itself not counted
+    memory_reserved_bytes: int | None = None  # by the driver
+    busy_frac: float | None = None  # of the time, some kernel ran: not how much work it did
+    memory_busy_frac: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: int | None = None
+    fan_frac: float | None = None
+    sm_clock_hz: float | None = None
+    sm_clock_max_hz: float | None = None
+    memory_clock_hz: float | None = None
+    throttle: tuple[str, ...] = ()  # why the clock is held down; idle is no throttle
+    ecc_errors: int | None = None  # uncorrected, since the driver came up
+    processes: tuple[ProcessSample, ...] = ()
+    gaps: dict[str, str] = field(default_factory=dict)  # field -> why it is None, where the card has it
+    problem: str = ""  # in words, where the card does not answer; then nothing else is known
+
+    @property
+    def memory_free_bytes(self) -> int | None:
+        if self.memory_total_bytes is None or self.memory_used_bytes is None:
+            return None
+        return self.memory_total_bytes - self.memory_used_bytes - (self.memory_reserved_bytes or 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndSample:
+    """How a run ended, and its means: steady steps only, pauses apart."""
+
+    kind: ClassVar[str] = "end"
+
+    at_s: float
+    steps: int
+    steady_steps: int  # those the means are over
+    wall_s: float
+    step_s: float | None = None
+    tokens_per_s: float | None = None
+    mfu: float | None = None
+    hfu: float | None = None
+    parts_s: dict[str, float] = field(default_factory=dict)  # mean of each part
+    pauses_s: dict[str, float] = field(default_factory=dict)  # sum of each kind
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    malloc_retries: int | None = None
+    error: str = ""  # the exception that ended it, by its type
+
+
+Sample = RunSample | StepSample | GpuSample | EndSample
+_KINDS: dict[str, type[Any]] = {c.kind: c for c in (RunSample, StepSample, GpuSample, EndSample)}
+
+
+def as_dict(sample: Sample) -> dict[str, Any]:
+    """What JSON shows of a sample: `kind` and every field, in the order of the class."""
+    return {"kind": sample.kind, **asdict(sample)}
+
+
+def as_line(sample: Sample) -> str:
+    """One line of a file. Fields that say nothing are left out: a file of a long run is mostly them."""
+    names = (each.name for each in fields(sample))
+    said = {name: value for name in names if (value := getattr(sample, name)) not in (None, (), {}, "")}
+    version = {"version": VERSION} if isinstance(sample, RunSample) else {}
+    return json.dumps({"kind": sample.kind, **version, **said}, default=_plain, allow_nan=False)
+
+
+def _plain(value: object) -> object:
+    assert isinstance(value, ProcessSample), type(value)
+    return asdict(value)
+
+
+def from_dict(found: Mapping[str, Any]) -> Sample | None:
+    """The sample a line holds; None where it is of a kind we do not know. Raises ValueError on a bad one."""
+    kind = _KINDS.get(str(found.get("kind")))
+    if kind is None:
+        return None
+    sample: Sample = kind(**_fields(kind, found))
+    return sample
+
+
+def _fields(kind: type[Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    use: dict[str, Any] = {}
+    for each in fields(kind):
+        if each.name in found:
+            use[each.name] = _checked(each.name, str(each.type), found[each.name])
+        elif each.default is MISSING and each.default_factory is MISSING:
+            raise ValueError(f"{each.name} is missing")
+    return use
+
+
+def _checked(name: str, hint: str, value: object) -> object:
+    """The value, if it is of the type that the field is declared with."""
+    if value is None and "None" in hint:
+        return None
+    base = hint.removesuffix(" | None")
+    if base == "tuple[ProcessSample, ...]" and isinstance(value, list):
+        return tuple(
+            ProcessSample(**_fields(ProcessSample, each)) for each in value if isinstance(each, dict)
+        )
+    if base == "tuple[str, ...]" and isinstance(value, list):
+        return tuple(map(str, value))
+    if base == "float" and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    plain = {"int": int, "str": str, "bool": bool}.get(base, dict if base.startswith("dict") else None)
+    if plain is not None and isinstance(value, plain) and (plain is bool or not isinstance(value, bool)):
+        return value
+    raise ValueError(f"{name} is {value!r:.60}, not {base}")
+
+
+def read_samples(path: Path) -> Iterator[Sample]:
+    """The samples of a file. A last line cut short, as a crash leaves it, ends it; other rot is told."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise BadInput(
+                f"{path.name} has {path.stat().st_size:,} bytes; samples are read up to {_MOST_BYTES:,}",
+                hint="keep the part of the run that matters: `tail -n 100000`",
+            )
+        with path.open("rb") as file:
+            yield from _read(file.readlines(), name=path.name)
+    except FileNotFoundError:
+        raise NotFound(f"there is no file {path}", hint="a Meter writes one with jsonl=PATH") from None
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _read(lines: list[bytes], *, name: str) -> Iterator[Sample]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+            sample = from_dict(found) if isinstance(found, dict) else None
+        except (ValueError, TypeError, RecursionError) as error:
+            if number == len(lines) and not line.endswith(b"\n"):
+                return
+            raise BadInput(
+                f"line {number} of {name} is no sample: {error}",
+                hint="give a file that brimful's Meter wrote",
+                code="bad_samples",
+            ) from error
+        if sample is not None:
+            yield sample
