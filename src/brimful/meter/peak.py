@@ -1,0 +1,50 @@
+"""Which peak an MFU is divided by: this card's own, in the format the run multiplies in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brimful.errors import BadInput, NotFound
+from brimful.predict.roofline import peak_format
+from brimful.specs.gpu import Gpu, find_gpu
+from brimful.specs.training import Dtype, Training
+from brimful.units import GIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """FLOPs per second, their number format, and where they are from; or why there is none."""
+
+    flops_per_s: float | None
+    format: str | None
+    source: str
+
+
+def declared_peak(flops_per_s: float) -> Peak:
+    if not 1e6 <= flops_per_s <= 1e19:
+        raise BadInput(
+            f"peak_flops_per_s={flops_per_s:g} is out of range",
+            hint="give FLOPs per second: 165e12 for 165 TFLOPS",
+        )
+    return Peak(flops_per_s=float(flops_per_s), format=None, source="declared")
+
+
+def peak_of(card: str, *, memory_bytes: int | None, dtype: Dtype, tf32: bool) -> Peak:
+    """The catalog's peak for a card as the driver or the user names it."""
+    try:
+        gpu = _find(card, memory_bytes)
+    except NotFound as unknown:
+        return Peak(flops_per_s=None, format=None, source=f"{unknown.problem}; declare peak_flops_per_s")
+    shape = Training(batch_size=1, sequence_tokens=1, accumulation=1, dtype=dtype, compiled=False, tf32=tf32)
+    number = peak_format(shape, gpu)
+    return Peak(flops_per_s=gpu.dense_flops_per_s[number], format=number, source=f"catalog: {gpu.name}")
+
+
+def _find(card: str, memory_bytes: int | None) -> Gpu:
+    """The card; where two sizes share a name, the memory the driver shows says which."""
+    try:
+        return find_gpu(card)
+    except NotFound as unclear:
+        if unclear.code != "ambiguous_gpu" or memory_bytes is None:
+            raise
+        return find_gpu(f"{card} {round(memory_bytes / GIB)}GB")

@@ -1,0 +1,257 @@
+"""Where samples go: a line in the terminal, a file, the folder `brimful watch` reads, TensorBoard, W&B.
+
+A sink never stops a training run. One that fails is told about once and left out from then on.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from brimful.errors import BadInput
+from brimful.meter.runtime import Place
+from brimful.meter.samples import PHASES, EndSample, RunSample, StepSample, as_line
+from brimful.units import GIB, show_bytes, show_seconds
+
+_FLUSH_S = 1.0  # how much of a file may be lost when the machine goes down
+
+
+class Sink(Protocol):
+    """What takes samples. Each method may raise anything; see `Sinks`."""
+
+    def start(self, run: RunSample) -> None: ...
+    def step(self, sample: StepSample) -> None: ...
+    def end(self, sample: EndSample) -> None: ...
+
+
+class Sinks:
+    """All sinks of one run."""
+
+    def __init__(self, sinks: list[Sink], tell: Callable[[str], None]) -> None:
+        self._sinks, self._tell = sinks, tell
+
+    def start(self, run: RunSample) -> None:
+        self._each(lambda sink: sink.start(run))
+
+    def step(self, sample: StepSample) -> None:
+        self._each(lambda sink: sink.step(sample))
+
+    def end(self, sample: EndSample) -> None:
+        self._each(lambda sink: sink.end(sample))
+
+    def _each(self, act: Callable[[Sink], None]) -> None:
+        for sink in list(self._sinks):
+            try:
+                act(sink)
+            except Exception as error:  # noqa: BLE001 - whatever a disk or a tracker does, training goes on
+                self._sinks.remove(sink)
+                self._tell(f"{type(sink).__name__} failed and is left out from here: {error!r:.200}")
+
+
+class Jsonl:
+    """A file of samples, one line each; `read_samples` reads it, even while it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[str] | None = None
+        self._flushed = 0.0
+
+    def start(self, run: RunSample) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # A new run begins a new file: two runs in one would be read as one.
+        self._file = self._path.open("w", encoding="utf-8")
+        self._write(as_line(run), now_s=0.0)
+
+    def step(self, sample: StepSample) -> None:
+        self._write(as_line(sample), now_s=sample.at_s)
+
+    def end(self, sample: EndSample) -> None:
+        self._write(as_line(sample), now_s=sample.at_s)
+        assert self._file is not None
+        self._file.close()
+
+    def _write(self, line: str, *, now_s: float) -> None:
+        assert self._file is not None
+        self._file.write(line + "\n")
+        if now_s - self._flushed >= _FLUSH_S:
+            self._file.flush()
+            self._flushed = now_s
+
+
+class Runtime:
+    """The newest sample, where `brimful watch` and `brimful exporter` look for it."""
+
+    def __init__(self, *, every_s: float = 1.0) -> None:
+        self._every_s, self._left = every_s, 0.0
+        self._place: Place | None = None
+        self._run: RunSample | None = None
+
+    def start(self, run: RunSample) -> None:
+        self._place, self._run = self._place or Place(), run
+        self._place.leave(run, None)
+
+    def step(self, sample: StepSample) -> None:
+        if sample.at_s - self._left < self._every_s:
+            return
+        assert self._place is not None
+        assert self._run is not None
+        self._place.leave(self._run, sample)
+        self._left = sample.at_s
+
+    def end(self, _sample: EndSample) -> None:
+        if self._place is not None:
+            self._place.close()
+
+
+class Terminal:
+    """A line every few seconds, and the means at the end."""
+
+    def __init__(self, out: IO[str] | None = None, *, every_s: float = 10.0) -> None:
+        self._out, self._every_s, self._told = out, every_s, 0.0
+        self._run: RunSample | None = None
+
+    def start(self, run: RunSample) -> None:
+        self._run = run
+
+    def step(self, sample: StepSample) -> None:
+        assert self._run is not None
+        if sample.at_s - self._told >= self._every_s:
+            self._told = sample.at_s
+            self._say(step_line(self._run, sample))
+
+    def end(self, sample: EndSample) -> None:
+        assert self._run is not None
+        for line in end_lines(self._run, sample):
+            self._say(line)
+
+    def _say(self, line: str) -> None:
+        out = self._out or sys.stderr
+        out.write(line + "\n")
+        out.flush()
+
+
+class TensorBoard:
+    """Scalars under `brimful/`, by PyTorch's own writer."""
+
+    def __init__(self, folder_or_writer: Any) -> None:
+        self._own = isinstance(folder_or_writer, str | Path)
+        self._writer = folder_or_writer
+        if self._own:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ModuleNotFoundError as error:
+                raise BadInput(
+                    "tensorboard= needs the package tensorboard, which is not installed",
+                    hint="pip install tensorboard",
+                ) from error
+            self._writer = SummaryWriter(log_dir=str(folder_or_writer))
+
+    def start(self, run: RunSample) -> None:
+        self._writer.add_text("brimful/run", as_line(run))
+
+    def step(self, sample: StepSample) -> None:
+        for name, value in scalars(sample):
+            self._writer.add_scalar(f"brimful/{name}", value, sample.step)
+
+    def end(self, _sample: EndSample) -> None:
+        self._writer.close() if self._own else self._writer.flush()
+
+
+class Wandb:
+    """Into the run of Weights & Biases that the script has begun, or is handed."""
+
+    def __init__(self, run: Any) -> None:
+        if run is True:
+            try:
+                import wandb
+            except ModuleNotFoundError as error:
+                raise BadInput("wandb=True needs the package wandb, which is not installed") from error
+            if wandb.run is None:
+                raise BadInput("wandb=True, and no run has begun", hint="call wandb.init() before the Meter")
+            run = wandb.run
+        self._run = run
+
+    def start(self, run: RunSample) -> None:
+        self._run.config.update({"brimful_peak_flops_per_s": run.peak_flops_per_s}, allow_val_change=True)
+
+    def step(self, sample: StepSample) -> None:
+        # Without `commit` the numbers join the script's own of the same step, whenever it logs them.
+        self._run.log({f"brimful/{name}": value for name, value in scalars(sample)}, commit=False)
+
+    def end(self, sample: EndSample) -> None:
+        if sample.mfu is not None:
+            self._run.summary["brimful/mean_mfu"] = sample.mfu
+
+
+def scalars(sample: StepSample) -> Iterator[tuple[str, float]]:
+    """The numbers of a step that make a curve."""
+    for name in ("step_s", "tokens_per_s", "mfu", "hfu", "fragmentation", "malloc_retries", "syncs"):
+        value = getattr(sample, name)
+        if value is not None:
+            yield name, float(value)
+    for phase, seconds in sample.parts_s.items():
+        yield f"{phase}_frac", seconds / sample.step_s if sample.step_s else 0.0
+    for name in ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "peak_reserved_bytes"):
+        value = getattr(sample, name)
+        if value is not None:
+            yield name.replace("_bytes", "_gib"), value / GIB
+    for name, seconds in sample.pauses_s.items():
+        yield f"pause_{name}_s", seconds
+
+
+def step_line(run: RunSample, sample: StepSample) -> str:
+    """'step 120  412 ms  39,800 tokens/s  MFU 41.2 % of 117 TFLOPS bf16  data 2 % · forward 31 % · …'"""
+    parts = [f"brimful: step {sample.step}", show_seconds(sample.step_s)]
+    if sample.tokens_per_s is not None:
+        parts.append(f"{sample.tokens_per_s:,.0f} tokens/s")
+    if sample.mfu is not None:
+        parts.append(f"MFU {sample.mfu:.1%} of {peak_words(run)}")
+    parts.append(split_words(sample.parts_s))
+    if sample.peak_allocated_bytes is not None and sample.reserved_bytes is not None:
+        parts.append(
+            f"{show_bytes(sample.peak_allocated_bytes)} of {show_bytes(sample.reserved_bytes)} reserved"
+        )
+    if sample.malloc_retries:
+        parts.append(f"{sample.malloc_retries} cudaMalloc retries")
+    if sample.step_s_vs_estimate is not None:
+        parts.append(f"{sample.step_s_vs_estimate:.2f}x the estimate")
+    return "  ".join(parts)
+
+
+def end_lines(run: RunSample, sample: EndSample) -> Iterator[str]:
+    if sample.step_s is None:
+        yield f"brimful: {sample.steps} steps, too few to tell a steady rate"
+        return
+    parts = [f"brimful: mean of {sample.steady_steps} steady steps: {show_seconds(sample.step_s)}"]
+    if sample.tokens_per_s is not None:
+        parts.append(f"{sample.tokens_per_s:,.0f} tokens/s")
+    if sample.mfu is not None:
+        parts.append(f"MFU {sample.mfu:.1%} of {peak_words(run)}")
+    elif run.peak_flops_per_s is None:
+        parts.append(f"no MFU: {run.peak_source}")
+    yield "  ".join([*parts, split_words(sample.parts_s)])
+    if sample.pauses_s:
+        kinds = ", ".join(f"{kind} {show_seconds(s)}" for kind, s in sample.pauses_s.items())
+        share = sum(sample.pauses_s.values()) / sample.wall_s if sample.wall_s else 0.0
+        yield f"brimful: not counted above: {kinds} ({share:.0%} of {show_seconds(sample.wall_s)})"
+
+
+def peak_words(run: RunSample) -> str:
+    """'117 TFLOPS bf16', or '2.5 GFLOPS' where somebody declared as little."""
+    peak = run.peak_flops_per_s or 0.0
+    shown = f"{peak / 1e12:.4g} TFLOPS" if peak >= 1e12 else f"{peak / 1e9:.4g} GFLOPS"
+    return f"{shown} {run.peak_format}" if run.peak_format else f"{shown} as declared"
+
+
+def split_words(parts_s: dict[str, float]) -> str:
+    whole = sum(parts_s.values())
+    if not whole:
+        return ""
+    return " · ".join(f"{phase} {parts_s.get(phase, 0.0) / whole:.0%}" for phase in PHASES)
+
+
+def now_s() -> float:
+    return time.time()
