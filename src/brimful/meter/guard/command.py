@@ -281,7 +281,7 @@ def spoken(words: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _value(text: str) -> Any:  # noqa: ANN401 - whatever the word stands for
+def _value(text: str) -> Any:
     """A number or truth value where it is one; else the word."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
