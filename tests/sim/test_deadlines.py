@@ -8,8 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from brimful.scheduler.policies.deadline import Seen, Spells, Task, greedy, is_safe, uniform_progress
-from brimful.sim.deadlines import Capacity, clairvoyant, compare
+from brimful.scheduler.policies.deadline import (
+    Held,
+    Plan,
+    Seen,
+    Spells,
+    Task,
+    greedy,
+    is_safe,
+    uniform_progress,
+)
+from brimful.sim.deadlines import Capacity, Rule, World, clairvoyant, compare
 from brimful.sim.traces.capacity import read_capacity
 
 HOUR = 3600
@@ -95,6 +104,47 @@ def test_an_old_spell_is_expected_to_last_longer_where_that_was_seen() -> None:
     for _ in range(50):
         spells.watch(is_up=True, age_s=0, seconds=900, ended=True)
     assert spells.expected_hours(4 * HOUR) > 3 * spells.expected_hours(0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_decision_depends_on_nothing_that_comes_after_it(seed: int) -> None:
+    """Two records that part at a moment: up to then everything decided is the same."""
+    ticks, parting = 600, 350 + 7 * seed
+    records = [random_capacity(seed, ticks, up=9, down=6), random_capacity(99, ticks, up=30, down=40)]
+    alike, other = (record.up[0] for record in records)
+    pair = [alike, alike[: parting + 1] + bytes(1 - look for look in other[parting + 1 :])]
+    task = a_task(10, 24)
+    decided: list[list[tuple[int, Seen, Held]]] = []
+    for looks in pair:
+        world = World(Capacity(600, ("a",), (looks,)))
+        found: list[tuple[int, Seen, Held]] = []
+        watched = watching(world.brim(task), found)
+        for first in range(parting - 100, parting, 20):
+            world.run(task, watched, first)
+        decided.append([each for each in found if each[0] <= parting])
+    assert decided[0] == decided[1]
+    assert len(decided[0]) > 100
+
+
+def watching(rule: Rule, found: list[tuple[int, Seen, Held]]) -> Rule:
+    def watched(seen: Seen, i: int) -> Held:
+        found.append((i, seen, rule(seen, i)))
+        return found[-1][2]
+
+    return watched
+
+
+def test_a_young_spell_is_let_pass_where_there_is_time_and_old_ones_last() -> None:
+    spells = Spells()
+    for _ in range(200):  # nearly all end within minutes, the few that do not last for days
+        spells.watch(is_up=True, age_s=0, seconds=300, ended=True)
+        spells.watch(is_up=True, age_s=4 * HOUR, seconds=10 * HOUR, ended=False)
+        spells.watch(is_up=False, age_s=0, seconds=300, ended=True)
+    plan = Plan(a_task(10, 40), spells, tick_s=300)
+    young = Seen(40 * HOUR, 10 * HOUR, "none", 0.0, is_up=True, age_s=0.0)
+    assert plan.decide(young) == "none"
+    assert plan.decide(young._replace(age_s=4 * HOUR)) == "spot"
+    assert plan.decide(young._replace(left_s=10.25 * HOUR)) == "on_demand"  # no time to wait
 
 
 @pytest.mark.parametrize(("accelerator", "count"), [("k80", "1"), ("v100", "8")])

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from math import ceil, gcd
 from statistics import fmean
 from typing import Any
@@ -51,7 +51,7 @@ class Run:
 
 def compare(capacity: Capacity, task: Task, *, starts: int) -> dict[str, dict[str, float]]:
     """Mean cost, misses and instance starts of every policy, over the same starts."""
-    world = _World(capacity)
+    world = World(capacity)
     last = max(0, capacity.ticks - ceil(task.deadline_s / capacity.tick_s))
     firsts = [round(k * last / max(1, starts - 1)) for k in range(starts)]
     rules: dict[str, Rule] = {
@@ -72,7 +72,7 @@ def compare(capacity: Capacity, task: Task, *, starts: int) -> dict[str, dict[st
     return results
 
 
-class _World:
+class World:
     """A record, and what had been seen of it by each moment."""
 
     def __init__(self, capacity: Capacity) -> None:
@@ -98,11 +98,13 @@ class _World:
         return known
 
     def brim(self, task: Task) -> Rule:
-        @cache
+        # Starts come in order, so few days are in use at a time.
+        @lru_cache(maxsize=ceil(task.deadline_s / LEARN_S) + 2)
         def plan(day: int) -> Plan:
-            return Plan(task, self._beliefs[day], hops_per_hour=self._hops(day))
+            tick_s = self.capacity.tick_s
+            return Plan(task, self._beliefs[day], tick_s=tick_s, hops_per_hour=self._hops(day))
 
-        return lambda seen, i: plan(i // self._every).decide(seen, tick_s=self.capacity.tick_s)
+        return lambda seen, i: plan(i // self._every).decide(seen)
 
     def _hops(self, day: int) -> float:
         """How much more often a zone loses spot than all zones together do."""

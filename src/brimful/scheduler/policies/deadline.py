@@ -7,8 +7,8 @@ away; that is learned from what was seen of this very capacity so far, with next
 On-demand is taken to be always there, and nothing is done from which it could no longer finish in time:
 that is the safety net.
 
-Spot that is there is never left unused to see whether it lasts: that gains only as long as spells are alike,
-and on real records, where calm and restless days take turns, it cost up to a fifth more.
+A young spell of spot is mostly short, an old one long; so where there is time to spare, waiting to see
+whether it lasts can be worth more than the minutes. That comes out of the programme by itself.
 
 A start of any instance costs `restart_s` of billed time without progress (boot, load, warm up).
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import exp
+from math import exp, expm1
 from typing import Any, Literal, NamedTuple
 
 from brimful.errors import WorldFailed
@@ -30,9 +30,9 @@ Held = Literal["none", "spot", "on_demand"]
 
 # Ages of a spell at which its chance to end is counted apart, in seconds. Real spells are mostly short with a
 # long tail, so the steps widen; within one the chance is taken as constant.
-AGES_S = (0, 900, 3600, 4 * 3600, 12 * 3600)
+AGES_S = (0, 600, 1500, 3600, 3 * 3600, 8 * 3600, 20 * 3600)
 # Assumed before anything was seen, at the weight of one spell: it ends within so many hours at each age.
-PRIOR_HOURS = (1.0, 2.0, 4.0, 8.0, 16.0)
+PRIOR_HOURS = (1.0, 1.7, 2.4, 4.0, 7.0, 12.0, 20.0)
 STEPS = 512  # of time in the programme, at most
 _N = len(AGES_S)
 
@@ -131,81 +131,93 @@ class Spells:
         return Spells([list(row) for row in self.hours], [list(row) for row in self.ends])
 
 
-class Plan:
-    """The programme for one task and one belief about spells: solved once, then looked up.
+class _Table:
+    """Expected cost by (state, slack, work) on the grid of the programme."""
 
-    `hops_per_hour`: how often a held instance is lost while another zone still has spot.
-    """
+    __slots__ = ("_slacks", "_step_s", "_values", "_works")
 
-    def __init__(self, task: Task, spells: Spells, *, hops_per_hour: float = 0.0) -> None:
-        self.task = task
-        self._step_s = max(task.restart_s, task.deadline_s / STEPS, 1.0)
-        self._lost_per_s = [chance / HOUR_S for chance in spells.per_hour(is_up=True)]
-        self._none, self._spot, self._on_demand = _solve(task, spells, hops_per_hour, self._step_s)
+    def __init__(self, values: Any, step_s: float) -> None:  # noqa: ANN401 - an array
+        self._slacks, self._works = values.shape[1:]
+        # Flat and of single precision: many plans are kept, and a look must not build NumPy's scalars.
+        self._values: memoryview[float] = memoryview(values.astype("float32").ravel())
+        self._step_s = step_s
 
-    def decide(self, seen: Seen, *, tick_s: float) -> Held:
-        """What costs least, its tick and the expected rest together, of what is safe."""
-        task = self.task
-        if seen.held == "spot" and seen.is_up and is_safe(task, seen, "spot", tick_s=tick_s):
-            return "spot"  # as fast as on-demand, and cheaper, as long as it lasts
-        costs: dict[Held, float] = {"on_demand": self._cost(seen, "on_demand", tick_s)}
-        other: Held = "spot" if seen.is_up else "none"
-        if is_safe(task, seen, other, tick_s=tick_s):
-            costs[other] = self._cost(seen, other, tick_s)
-        return min(costs, key=lambda action: costs[action])
-
-    def _cost(self, seen: Seen, action: Held, tick_s: float) -> float:
-        task, state = self.task, _N * seen.is_up + age_of(seen.age_s)
-        if action == "none":
-            return self._look(self._none[state], seen.left_s - tick_s, seen.work_s)
-        setup_s = seen.setup_s if seen.held == action else task.restart_s
-        # To the end of the start-up or of the tick, whichever is later: there the programme goes on.
-        ran_s = max(tick_s, setup_s)
-        done_s = min(seen.work_s, ran_s - setup_s)
-        left_s, work_s = seen.left_s - ran_s, seen.work_s - done_s
-        if action == "on_demand":
-            rest = self._look(self._on_demand[state], left_s, work_s)
-            return task.on_demand_usd_per_hour * (setup_s + done_s) / HOUR_S + rest
-        rest = self._look(self._spot[state - _N], left_s, work_s)
-        if setup_s > tick_s:
-            lost = 1 - exp(-self._lost_per_s[state - _N] * (setup_s - tick_s))
-            rest += lost * (self._look(self._none[0], left_s, work_s) - rest)
-        return task.spot_usd_per_hour * (setup_s + done_s) / HOUR_S + rest
-
-    def _look(self, table: list[list[float]], left_s: float, work_s: float) -> float:
+    def at(self, state: int, left_s: float, work_s: float) -> float:
         """Between the nearest points of the grid. Along slack and work: running changes only the latter."""
         if work_s <= 0:
             return 0.0
         x, y = max(0.0, left_s - work_s) / self._step_s, work_s / self._step_s
-        i, j = min(int(x), len(table) - 2), int(y)
+        i, j = min(int(x), self._slacks - 2), int(y)
         x, y = min(x - i, 1.0), y - j
-        a, b = table[i], table[i + 1]
-        return (1 - x) * ((1 - y) * a[j] + y * a[j + 1]) + x * ((1 - y) * b[j] + y * b[j + 1])
+        a = (state * self._slacks + i) * self._works + j
+        b, v = a + self._works, self._values
+        cost: float = (1 - x) * ((1 - y) * v[a] + y * v[a + 1]) + x * ((1 - y) * v[b] + y * v[b + 1])
+        return cost
 
 
-def _solve(
-    task: Task, spells: Spells, hops_per_hour: float, step_s: float
-) -> tuple[list[Any], list[Any], list[Any]]:
-    """Expected cost to the end, by (state, steps of slack, steps of work), holding nothing, spot or
-    on-demand.
+class Plan:
+    """The programme for one task and one belief about spells: solved once, then looked up.
 
-    States are (away, there) x age; slack is time left beyond the work. A step of work keeps it, any other
-    step takes one. Where on-demand has to start now or never, its cost to the end stands, since that is what
-    the safety net will do.
+    `tick_s`: from one look at the market to the next. `hops_per_hour`: how often a held instance is lost
+    while another zone still has spot.
+    """
+
+    def __init__(self, task: Task, spells: Spells, *, tick_s: float, hops_per_hour: float = 0.0) -> None:
+        self.task, self.tick_s = task, tick_s
+        self._idle, self._running, self._begun_demand, self._begun_spot = _solve(
+            task, spells, hops_per_hour, tick_s
+        )
+
+    def decide(self, seen: Seen) -> Held:
+        """What costs least, until the next look and the expected rest together, of what is safe."""
+        task, tick_s = self.task, self.tick_s
+        if seen.held == "spot" and seen.is_up and is_safe(task, seen, "spot", tick_s=tick_s):
+            return "spot"  # as fast as on-demand, and cheaper, as long as it lasts
+        state = _N * seen.is_up + age_of(seen.age_s)
+        choice: Held = "on_demand"
+        least = self._on_demand_cost(seen, state)
+        if seen.is_up and is_safe(task, seen, "spot", tick_s=tick_s):
+            cost = task.spot_usd_per_hour * task.restart_s / HOUR_S
+            cost += self._begun_spot.at(state - _N, seen.left_s - task.restart_s, seen.work_s)
+            if cost < least:
+                choice, least = "spot", cost
+        if is_safe(task, seen, "none", tick_s=tick_s):
+            # Until the next look spot may come or go; to take it as unchanged would put every start off.
+            cost = self._idle.at(state, seen.left_s - tick_s, seen.work_s)
+            if cost < least:
+                choice = "none"
+        return choice
+
+    def _on_demand_cost(self, seen: Seen, state: int) -> float:
+        task = self.task
+        if seen.held != "on_demand":
+            start = task.on_demand_usd_per_hour * task.restart_s / HOUR_S
+            return start + self._begun_demand.at(state, seen.left_s - task.restart_s, seen.work_s)
+        ran_s = max(self.tick_s, seen.setup_s)
+        done_s = min(seen.work_s, ran_s - seen.setup_s)
+        rest = self._running.at(state, seen.left_s - ran_s, seen.work_s - done_s)
+        return task.on_demand_usd_per_hour * (seen.setup_s + done_s) / HOUR_S + rest
+
+
+def _solve(task: Task, spells: Spells, hops_per_hour: float, tick_s: float) -> list[_Table]:
+    """Expected cost to the end after: a tick without anything, a tick on demand, a start on demand, a start
+    of spot.
+
+    The programme itself is over holding nothing, spot or on-demand, backwards in steps of time. States are
+    (away, there) x age. Where on-demand has to start now or never, its cost to the end stands, since that is
+    what the safety net will do.
     """
     np = _numpy()
-    hour = step_s / HOUR_S
+    step_s = max(task.restart_s, task.deadline_s / STEPS, 1.0)
     times, works = int(task.deadline_s / step_s) + 3, int(task.work_s / step_s) + 3
     setup = round(task.restart_s / step_s)
-    spot, demand = task.spot_usd_per_hour * hour, task.on_demand_usd_per_hour * hour
-    moves = np.array(_transitions(spells, step_s))
-    hop = 1 - exp(-hops_per_hour * hour)
-    down, up = moves[_N:, :_N], moves[_N:, _N:]
-    begun = np.linalg.matrix_power(moves, setup)
-    spot_begun = np.linalg.matrix_power(up * (1 - hop), setup)
-    spot_lost = (1 - spot_begun.sum(axis=1))[:, None]
+    spot, demand = (rate * step_s / HOUR_S for rate in (task.spot_usd_per_hour, task.on_demand_usd_per_hour))
+    begin_spot, begin_demand = (price * task.restart_s / step_s for price in (spot, demand))
+    rates = np.array(_rates(spells))
+    moves, keeps, loses = _over(np, rates, hops_per_hour, step_s)
+    begun, kept, lost = _over(np, rates, hops_per_hour, task.restart_s)
     work = np.arange(works)
-    forced, forced_running = demand * (work + setup), demand * work
+    forced, forced_running = demand * work + begin_demand, demand * work
     forced[0] = 0.0
     none, on_demand = (np.empty((times, 2 * _N, works)) for _ in range(2))
     held = np.empty((times, _N, works))
@@ -213,15 +225,14 @@ def _solve(
     for t in range(1, times):
         idle, begin = none[t - 1], max(0, t - setup)
         stay_demand = _after_work(moves @ on_demand[t - 1], demand)
-        lost = down @ idle[:_N] + hop * (up @ idle[_N:])
-        stay_spot = _after_work(lost + (1 - hop) * (up @ held[t - 1]), spot)
+        stay_spot = _after_work(loses @ idle + keeps @ held[t - 1], spot)
         if setup:
-            start_demand = setup * demand + begun @ on_demand[begin]
-            start_spot = setup * spot + spot_begun @ held[begin] + spot_lost * none[begin, 0]
+            start_demand = begin_demand + begun @ on_demand[begin]
+            start_spot = begin_spot + kept @ held[begin] + lost @ none[begin]
         else:
-            start_demand, start_spot = stay_demand, stay_spot
+            start_demand, start_spot = begin_demand + stay_demand, begin_spot + stay_spot
         best = np.minimum(moves @ idle, start_demand)
-        best[_N:] = np.minimum(start_demand[_N:], start_spot)
+        best[_N:] = np.minimum(best[_N:], start_spot)
         late = work + setup > t
         none[t] = np.where(late, forced, best)
         held[t] = np.where(late, forced, np.minimum(stay_spot, none[t, _N:]))
@@ -230,8 +241,15 @@ def _solve(
             table[t, :, 0] = 0.0
     # By slack instead of time left, which is where one looks.
     slack = np.arange(times - works + 1)[:, None] + work
-    by_slack = [table[slack, :, work].transpose(2, 0, 1).tolist() for table in (none, held, on_demand)]
-    return by_slack[0], by_slack[1], by_slack[2]
+    none, held, on_demand = (table[slack, :, work].transpose(2, 0, 1) for table in (none, held, on_demand))
+    look = _over(np, rates, hops_per_hour, tick_s)[0]
+    after = (
+        np.tensordot(look, none, 1),
+        np.tensordot(look, on_demand, 1),
+        np.tensordot(begun, on_demand, 1),
+        np.tensordot(kept, held, 1) + np.tensordot(lost, none, 1),
+    )
+    return [_Table(values, step_s) for values in after]
 
 
 def _after_work(expected: Any, cost: float) -> Any:  # noqa: ANN401 - an array
@@ -241,18 +259,45 @@ def _after_work(expected: Any, cost: float) -> Any:  # noqa: ANN401 - an array
     return after
 
 
-def _transitions(spells: Spells, step_s: float) -> list[list[float]]:
-    """From (state, age) to (state, age) in one step."""
+def _over(np: Any, rates: Any, hops_per_hour: float, seconds: float) -> tuple[Any, Any, Any]:  # noqa: ANN401
+    """Chances over so long: from any state to any; from a state with spot, that what is held is still held at
+    each age, or lost and the market then in each state.
+    """
+    hours = seconds / HOUR_S
+    moves = _exponential(np, rates * hours)
+    keeps = _exponential(np, (rates[_N:, _N:] - hops_per_hour * np.eye(_N)) * hours)
+    loses = moves[_N:].copy()
+    loses[:, _N:] -= keeps
+    return moves, keeps, np.maximum(loses, 0.0)
+
+
+def _exponential(np: Any, matrix: Any) -> Any:  # noqa: ANN401 - a module, arrays
+    """By scaling, eight terms of the series, and squaring."""
+    halvings = max(0, int(np.ceil(np.log2(max(1e-9, np.abs(matrix).max())))) + 4)
+    small = matrix / 2**halvings
+    total = term = np.eye(len(matrix))
+    for k in range(1, 9):
+        term = term @ small / k
+        total = total + term
+    for _ in range(halvings):
+        total = total @ total
+    return np.maximum(total, 0.0)
+
+
+def _rates(spells: Spells) -> list[list[float]]:
+    """From (state, age) to (state, age), per hour: a spell ends, or grows into the next age.
+
+    It grows at the rate at which just as many get there as would at a constant chance of an end.
+    """
     rows = []
     for is_up in (False, True):
         for age, chance in enumerate(spells.per_hour(is_up=is_up)):
             row = [0.0] * (2 * _N)
-            ends = 1 - exp(-chance * step_s / HOUR_S)
-            older = 0.0 if age + 1 == _N else 1 - exp(-step_s / (AGES_S[age + 1] - AGES_S[age]))
-            row[_N * (not is_up)] = ends
-            row[_N * is_up + age] += (1 - ends) * (1 - older)
-            if older:
-                row[_N * is_up + age + 1] += (1 - ends) * older
+            row[_N * (not is_up)] = chance
+            if age + 1 < _N:
+                width = (AGES_S[age + 1] - AGES_S[age]) / HOUR_S
+                row[_N * is_up + age + 1] = chance / expm1(chance * width)
+            row[_N * is_up + age] = -sum(row)
             rows.append(row)
     return rows
 
