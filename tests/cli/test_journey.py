@@ -19,6 +19,7 @@ import pytest
 
 from brimful.cli import logs
 from tests.builders import eventually
+from tests.fake_nvml import LOST, FakeNvml, a_card
 
 ROOT = Path(__file__).parents[2]
 BRIMFUL = [sys.executable, "-m", "brimful.cli.main"]
@@ -417,15 +418,21 @@ def test_a_command_without_its_dashes_is_told_where_to_put_them(here: Here) -> N
     assert "-- python train.py" in done.stderr
 
 
-def test_the_drivers_gpus_are_used_by_their_own_indices_and_any_name(here: Here, tmp_path: Path) -> None:
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\nprintf '0, Tesla T4\\n1, NVIDIA GeForce RTX 4070\\n'\n")
-    tool.chmod(0o755)
-    here.env["PATH"] = f"{tmp_path}:{here.env['PATH']}"
-    here.up()
-    nodes = {node["gpu"]: node["declared"] for node in here.data_of("fleet")["nodes"]}
-    assert nodes == {"t4": False, "rtx-4070": False}
-    done = here.run(
-        "submit", "-f", "--gpu", "NVIDIA GeForce RTX 4070", "--", "sh", "-c", "echo on $CUDA_VISIBLE_DEVICES"
+def test_the_drivers_gpus_are_used_by_their_own_indices_and_any_name(here: Here, fake_nvml: FakeNvml) -> None:
+    fake_nvml.show(
+        a_card("Tesla T4", uuid="GPU-0"),
+        a_card(uuid="GPU-1"),
+        a_card(uuid="GPU-2", fails=LOST),
+        a_card(uuid="GPU-3"),
     )
-    assert "on 1\n" in done.stdout
+    here.env |= {name: fake_nvml.env[name] for name in ("LD_LIBRARY_PATH", "FAKE_NVML_STATE")}
+    here.up()
+    fleet = here.data_of("fleet")
+    nodes = {node["gpu"]: node["declared"] for node in fleet["nodes"]}
+    assert nodes == {"t4": False, "rtx-4070": False}
+    assert "GPU 2: fell off the bus" in fleet["problems"]["local"]
+    done = here.run(
+        "submit", "-f", "--gpu", "NVIDIA GeForce RTX 4070", "--gpus", "2", "--",
+        "sh", "-c", "echo on $CUDA_VISIBLE_DEVICES by $CUDA_DEVICE_ORDER",
+    )  # fmt: skip
+    assert "on 1,3 by PCI_BUS_ID\n" in done.stdout

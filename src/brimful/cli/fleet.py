@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from brimful.cli.client import Client
 from brimful.cli.commands import Answer
-from brimful.cli.render import table
+from brimful.cli.render import table, wrapped
 from brimful.server.words import all_printable
 from brimful.units import show_usd
 
@@ -25,7 +26,7 @@ def run(args: argparse.Namespace) -> Answer:  # noqa: ARG001
             node["node"],
             str(gpu["index"]),
             node["gpu"] + (" (declared)" if node["declared"] else ""),
-            gpu["job"] or ("held" if gpu["held"] else "drained" if node["drained"] is not None else "free"),
+            gpu["job"] or _state(node, gpu),
             f"{show_usd(node['microusd_per_gpu_hour'])}/h",
             "unknown" if gpu["mfu"] is None else f"{gpu['mfu']:.0%}",
         ]
@@ -34,7 +35,16 @@ def run(args: argparse.Namespace) -> Answer:  # noqa: ARG001
     ]
     lines = [f"{fleet['free']} of {fleet['gpus']} GPUs are free", ""]
     lines.append(table(["node", "GPU", "type", "held by", "price", "MFU"], rows, right=(1, 4)))
-    lines += [f"\nsite {site}: {problem}" for site, problem in fleet["problems"].items()]
+    for site, problem in fleet["problems"].items():
+        lines += ["", *wrapped(f"site {site}: ", problem)]
     if fleet["trouble"]:
         lines.append(f"\nthe scheduler is in trouble: {fleet['trouble']}")
     return Answer(data, "\n".join(lines))
+
+
+def _state(node: dict[str, Any], gpu: dict[str, Any]) -> str:
+    if gpu["held"]:
+        return "held"
+    if gpu["bad"]:
+        return "bad"
+    return "free" if node["drained"] is None else "drained"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from brimful.adapters.engines.found import Found, found_gpus
+from brimful.adapters.engines.found import Found, grouped
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.files import identity
 from brimful.fleet.state import Node
+from brimful.server import gpus
 from brimful.server.settings import Settings
 
 DECLARED_SLOTS = 2  # where there is no GPU and nobody said otherwise
@@ -51,22 +52,29 @@ def local_engines(settings: Settings) -> list[LocalEngine]:
 
 def _local_engine(settings: Settings) -> LocalEngine:
     """This machine's engine: on the GPUs its driver lists, unless others are declared."""
-    found = [] if settings.slots else found_gpus()
-    declared = Found(gpu=settings.gpu or "slot", indices=tuple(range(settings.slots or DECLARED_SLOTS)))
+    seen = gpus.Look([], {}) if settings.slots else gpus.look()
+    found = grouped(seen.cards)
+    count = 0 if found or seen.is_broken else settings.slots or DECLARED_SLOTS
+    slots = [Found(gpu=settings.gpu or "slot", devices=tuple(map(str, range(count))))] if count else []
     nodes = [
         Node(
             site="local",
             node=f"local-{i}",
             gpu=each.gpu,
-            gpus=len(each.indices),
+            gpus=len(each.devices),
             microusd_per_gpu_hour=settings.microusd_per_gpu_hour,
             declared=not found,
+            holes=each.holes,
         )
-        for i, each in enumerate(found or [declared])
+        for i, each in enumerate(found or slots)
     ]
-    devices = {node.node: each.indices for node, each in zip(nodes, found, strict=False)}
+    devices = {node.node: each.devices for node, each in zip(nodes, found, strict=False)}
     return LocalEngine(
-        settings.engines_folder / "leases", nodes, devices=devices, log_bytes=settings.log_mib << 20
+        settings.engines_folder / "leases",
+        nodes,
+        devices=devices,
+        problems=seen.problems,
+        log_bytes=settings.log_mib << 20,
     )
 
 

@@ -197,6 +197,7 @@ def _node_view(service: Service, node: Node, holders: dict[tuple[str, int], str 
                 "index": i,
                 "held": (node.node, i) in holders,
                 "job": holders.get((node.node, i)),
+                "bad": i in node.holes,
                 # Nothing measures these yet.
                 "memory_used_bytes": None,
                 "busy_frac": None,

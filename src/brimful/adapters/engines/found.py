@@ -1,46 +1,56 @@
-"""Which GPUs this machine really has, as its driver lists them."""
+"""Which GPUs this machine has, from what its driver says of each card."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from brimful.errors import NotFound
 from brimful.specs.gpu import find_gpu
 
-QUERY = ("--query-gpu=index,name", "--format=csv,noheader")
-TIMEOUT_S = 10  # a driver that takes longer is stuck, and the server must start all the same
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """What the driver says of one GPU, or of one MIG slice of it."""
+
+    device: str  # as CUDA_VISIBLE_DEVICES takes it
+    name: str  # the driver's own words; empty: it does not say
+    problem: str = ""
+    is_slice: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """GPUs of one type; `indices` are the driver's own, as CUDA_VISIBLE_DEVICES takes them."""
+    """GPUs of one type, in the driver's order."""
 
     gpu: str
-    indices: tuple[int, ...]
+    devices: tuple[str, ...]
+    holes: tuple[int, ...] = ()  # places in `devices` of those that are there but bad
 
 
-def found_gpus() -> list[Found]:
-    """The machine's NVIDIA GPUs by type; empty where there are none or the driver does not answer.
+def grouped(cards: Sequence[Card]) -> list[Found]:
+    """The cards by type.
 
-    nvidia-smi comes with the driver, so nothing has to be installed to ask it.
+    A bad one keeps its place, so that those after it keep theirs while jobs run on them. Slices stand alone:
+    a program of CUDA sees one of them, so that a gang of two on one node would not see its second.
     """
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    try:
-        asked = subprocess.run(
-            [tool, *QUERY], capture_output=True, text=True, timeout=TIMEOUT_S, check=True, errors="replace"
+    whole = [card for card in cards if not card.is_slice]
+    names = {catalog_name(card.name) for card in whole if card.name}
+    only = names.pop() if len(names) == 1 else ""  # a card that is lost cannot tell its name
+    types: dict[str, list[Card]] = {}
+    for card in whole:
+        if gpu := catalog_name(card.name) if card.name else only:
+            types.setdefault(gpu, []).append(card)
+    found = [
+        Found(
+            gpu=gpu,
+            devices=tuple(card.device for card in those),
+            holes=tuple(i for i, card in enumerate(those) if card.problem),
         )
-    except (OSError, subprocess.SubprocessError):
-        return []
-    types: dict[str, list[int]] = {}
-    for line in asked.stdout.splitlines():
-        index, comma, name = line.partition(",")
-        if comma and index.strip().isdigit():
-            types.setdefault(catalog_name(name.strip()), []).append(int(index))
-    return [Found(gpu=gpu, indices=tuple(indices)) for gpu, indices in types.items()]
+        for gpu, those in types.items()
+    ]
+    slices = [card for card in cards if card.is_slice and not card.problem]
+    return found + [Found(gpu=catalog_name(card.name), devices=(card.device,)) for card in slices]
 
 
 def catalog_name(text: str) -> str:

@@ -62,11 +62,13 @@ class LocalEngine:
         nodes: Sequence[Node],
         *,
         site: str = "local",
-        devices: Mapping[str, Sequence[int]] | None = None,
+        devices: Mapping[str, Sequence[str]] | None = None,
+        problems: Mapping[str, str] | None = None,
         log_bytes: int = LOG_BYTES,
     ) -> None:
-        """`devices` tells, by node, which of the driver's GPUs stands behind each of ours."""
+        """`devices`: by node, which of the driver's GPUs stands behind each of ours; `problems`: theirs."""
         self._devices = devices or {}
+        self._problems = problems or {}
         self._log_bytes = log_bytes
         self._from: dict[str, str] = {}  # leases that go on from another site's checkpoints
         self._root = root
@@ -101,9 +103,8 @@ class LocalEngine:
                 "command": list(job.command),
                 "folder": job.folder or str(Path.home()),
                 "env": {
-                    **_environment(
-                        self._kept_env(job), job, node=node, gpus=self._driver_indices(node, gpus)
-                    ),
+                    **_environment(self._kept_env(job), job, node=node),
+                    **self._visible(node, gpus),
                     **self._mark(lease),
                     "BRIMFUL_NOTICE": str(folder / "notice.json"),
                     "BRIMFUL_CHECKPOINT_DIR": self.checkpoints(job.job),
@@ -140,9 +141,15 @@ class LocalEngine:
     def _speed(self, job: Job, node: str) -> float:
         return next((job.rate(each.gpu) for each in self._nodes if each.node == node), 1.0)
 
-    def _driver_indices(self, node: str, gpus: Sequence[int]) -> Sequence[int]:
+    def _visible(self, node: str, gpus: Sequence[int]) -> dict[str, str]:
         known = self._devices.get(node)
-        return gpus if known is None else [known[i] for i in gpus]
+        if known is None:
+            return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}
+        # CUDA's own order is fastest first; the driver's indices are those of the bus.
+        return {
+            "CUDA_VISIBLE_DEVICES": ",".join(known[i] for i in gpus),
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        }
 
     def keep_env(self, job: str, env: Mapping[str, str]) -> None:
         try:
@@ -210,7 +217,7 @@ class LocalEngine:
         return sorted({name for name in leases_living(self.identity) if (self._root / name).exists()})
 
     def complaints(self) -> Mapping[str, str]:
-        return self._complaints
+        return {**self._problems, **self._complaints}
 
     def log(self, lease: str, *, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
         try:
@@ -365,7 +372,7 @@ def _last_words(folder: Path, code: int) -> str:
     return text.splitlines()[-1][-SHOWN_CHARS:] if text else f"exit code {code}, and not a word"
 
 
-def _environment(env: Mapping[str, str], job: Job, *, node: str, gpus: Sequence[int]) -> Mapping[str, str]:
+def _environment(env: Mapping[str, str], job: Job, *, node: str) -> Mapping[str, str]:
     wanted = dict(env)
     path = wanted.pop("PATH", os.environ.get("PATH", os.defpath))
     return {
@@ -374,7 +381,6 @@ def _environment(env: Mapping[str, str], job: Job, *, node: str, gpus: Sequence[
         "PATH": f"{path}{os.pathsep}{Path(sys.executable).parent}",
         "PYTHONUNBUFFERED": "1",  # or the log would lag minutes behind the job
         **wanted,
-        "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)),
         "BRIMFUL_JOB": job.job,
         "BRIMFUL_NODE": node,
     }

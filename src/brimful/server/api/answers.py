@@ -131,6 +131,7 @@ class GpuAnswer(Shape):
     index: int
     held: bool
     job: Annotated[str | None, Field(description="null where it is free, or held by somebody you do not see")]
+    bad: Annotated[bool, Field(description="it does not answer its driver: nothing starts on it")]
     memory_used_bytes: int | None
     busy_frac: float | None
     mfu: float | None

@@ -1,0 +1,84 @@
+"""The GPUs of this machine, asked of its driver at the start. Whatever it answers, the server starts."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from typing import NamedTuple
+
+from brimful.adapters.engines.found import Card
+from brimful.errors import BrimfulError, WorldFailed
+from brimful.meter.nvml import read_gpus
+from brimful.meter.samples import GpuSample
+
+log = logging.getLogger("brimful")
+
+TIMEOUT_S = 10  # a driver that takes longer is stuck
+
+
+class Look(NamedTuple):
+    cards: list[Card]
+    problems: dict[str, str]  # of a card, or of the driver as a whole
+    is_broken: bool = False  # a driver is there and does not answer: slots must not stand in for its GPUs
+
+
+def look() -> Look:
+    """Every card the driver lists; what is wrong is said in the log and by the fleet."""
+    try:
+        seen = _asked()
+    except BrimfulError as error:
+        if error.code == "no_driver":
+            return Look([], {})  # most laptops
+        told = f"{error.problem}; {error.hint}"
+        log.warning("GPUs cannot be found: %s", told)
+        is_broken = error.code == "nvml_failed"
+        return Look([], {"driver": told} if is_broken else {}, is_broken)
+    problems = {_called(each): f"{_called(each)}: {each.problem}" for each in seen if each.problem}
+    for problem in problems.values():
+        log.warning("%s; nothing starts on it", problem)
+    return Look(_cards(seen), problems)
+
+
+def _cards(seen: list[GpuSample]) -> list[Card]:
+    sliced = {each.index for each in seen if each.mig is not None}
+    return [
+        Card(
+            device=str(each.index) if each.mig is None else each.uuid,
+            name=each.name,
+            problem=each.problem,
+            is_slice=each.mig is not None,
+        )
+        for each in seen
+        if each.mig is not None or each.index not in sliced  # a card in slices is no card of its own
+    ]
+
+
+def _called(each: GpuSample) -> str:
+    name = f" ({each.name})" if each.name else ""
+    return f"GPU {each.index}{name}" if each.mig is None else f"slice {each.mig} of GPU {each.index}{name}"
+
+
+def _asked() -> list[GpuSample]:
+    """In a thread of its own: a driver that hangs cannot be interrupted, and must not hang the start."""
+    answers: queue.SimpleQueue[list[GpuSample] | BrimfulError] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(read_gpus(time.time()))
+        except BrimfulError as error:
+            answers.put(error)
+
+    threading.Thread(target=ask, name="nvml", daemon=True).start()
+    try:
+        answer = answers.get(timeout=TIMEOUT_S)
+    except queue.Empty:
+        raise WorldFailed(
+            f"the NVIDIA driver has not answered for {TIMEOUT_S} s",
+            hint="`dmesg | grep -i xid` says why; `nvidia-smi -r` or a reboot often helps",
+            code="nvml_failed",
+        ) from None
+    if isinstance(answer, BrimfulError):
+        raise answer
+    return answer

@@ -1,0 +1,94 @@
+"""The machine's GPUs, asked of a driver that was made for the test: whatever it says, the server starts."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from brimful.errors import WorldFailed
+from brimful.server import gpus
+from brimful.server.engines import local_engines
+from brimful.server.settings import read_settings
+from tests.fake_nvml import ERRORS, LOST, FakeNvml, a_card
+
+A100 = "NVIDIA A100-SXM4-80GB"
+
+
+def offered(folder: Path) -> list[tuple[str, int, bool]]:
+    (engine,) = local_engines(read_settings({"data": str(folder)}))
+    return [(node.gpu, node.good_gpus, node.declared) for node in engine.nodes()]
+
+
+def test_cards_and_slices_are_offered_by_what_cuda_calls_them(fake_nvml: FakeNvml, tmp_path: Path) -> None:
+    slices = [a_card(f"{A100} MIG 3g.40gb", uuid=f"MIG-{i}") for i in range(2)]
+    fake_nvml.show(a_card(uuid="GPU-0"), a_card(A100, uuid="GPU-1", mig_mode=1, slices=slices))
+    assert [card.device for card in gpus.look().cards] == ["0", "MIG-0", "MIG-1"]
+    slot = "nvidia-a100-sxm4-80gb-mig-3g.40gb"
+    assert offered(tmp_path) == [("rtx-4070", 1, False), (slot, 1, False), (slot, 1, False)]
+
+
+def test_a_lost_card_is_named_and_the_others_work_on(
+    fake_nvml: FakeNvml, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_nvml.show(a_card(uuid="GPU-0"), a_card(uuid="GPU-1", fails=LOST), a_card(uuid="GPU-2"))
+    with caplog.at_level(logging.WARNING, logger="brimful"):
+        assert offered(tmp_path) == [("rtx-4070", 2, False)]
+    assert "GPU 1" in caplog.text
+    assert "fell off the bus" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "nodes"),
+    [
+        ("LIBRARY_NOT_FOUND", "", [("slot", 2, True)]),
+        ("GPU_NOT_FOUND", "no GPU was found", [("slot", 2, True)]),
+        ("DRIVER_NOT_LOADED", "kernel module is not loaded", []),
+        ("LIB_RM_VERSION_MISMATCH", "reboot", []),
+        ("UNKNOWN", "does not answer", []),
+    ],
+)
+def test_a_driver_that_does_not_answer_is_told_in_words_and_no_slot_stands_in_for_its_gpus(
+    fake_nvml: FakeNvml,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    code: str,
+    words: str,
+    nodes: list[tuple[str, int, bool]],
+) -> None:
+    fake_nvml.show(a_card(), fails={"nvmlInit_v2": ERRORS[code], "nvmlInitWithFlags": ERRORS[code]})
+    with caplog.at_level(logging.WARNING, logger="brimful"):
+        assert offered(tmp_path) == nodes
+    assert words in caplog.text
+    (engine,) = local_engines(read_settings({"data": str(tmp_path)}))
+    assert bool(engine.complaints()) == (not nodes)
+
+
+def test_slots_that_are_declared_ask_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "look", None)
+    (engine,) = local_engines(read_settings({"data": str(tmp_path), "slots": 3, "gpu": "t4"}))
+    assert [(node.gpu, node.gpus) for node in engine.nodes()] == [("t4", 3)]
+
+
+def test_a_driver_that_hangs_does_not_hang_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs = threading.Event()
+    monkeypatch.setattr(gpus, "read_gpus", lambda _now_s: hangs.wait(30))
+    monkeypatch.setattr(gpus, "TIMEOUT_S", 0.05)
+    look = gpus.look()
+    hangs.set()
+    assert look.is_broken
+    assert "has not answered" in look.problems["driver"]
+
+
+def test_a_package_that_is_missing_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing(_now_s: float) -> None:
+        raise WorldFailed("needs nvidia-ml-py", hint="pip install it", code="no_nvml_package")
+
+    monkeypatch.setattr(gpus, "read_gpus", missing)
+    with caplog.at_level(logging.WARNING, logger="brimful"):
+        assert gpus.look() == ([], {}, False)
+    assert "needs nvidia-ml-py; pip install it" in caplog.text
