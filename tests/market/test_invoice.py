@@ -121,7 +121,9 @@ def test_an_invoice_is_shown_as_table_and_csv(tmp_path: Path, capsys: pytest.Cap
     assert main(["invoice", "--log", name]) == YES
     assert "in all; every account together: 0" in capsys.readouterr().out
     assert main(["invoice", "--log", name, "--by", "job", "--csv"]) == YES
-    assert capsys.readouterr().out.startswith("of,leases,gpu_s,microusd,failed_microusd,lost_microusd\n")
+    assert capsys.readouterr().out.startswith(
+        "of,leases,gpu_s,microusd,failed_microusd,lost_microusd,idle_microusd\n"
+    )
 
 
 def test_a_damaged_log_is_refused_by_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

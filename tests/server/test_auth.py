@@ -32,6 +32,9 @@ OPEN = {"/v1/health", "/v1/ready", "/console/enter", "/console/leave", "/console
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/jobs": {"command": ["true"], "folder": "/", "tenant": "red"},
     "/v1/jobs/{name}/move": {"site": "here"},
+    "/v1/jobs/{name}/bid": {"limit_microusd_per_gpu_hour": 5_000_000},
+    "/v1/budgets/{tenant}": {"microusd": 1_000_000},
+    "/v1/budgets/{tenant}/credit": {"microusd": 1_000_000},
     "/v1/tokens": {"name": "x", "tenant": "red", "role": "viewer"},
 }
 
@@ -63,7 +66,7 @@ class House:
         self.store.close()
 
     def ask(self, route: Route, headers: dict[str, str], *, job: str = "") -> Any:
-        path = route.path.format(name=job or self.job, node="node-0", token="0" * 16)
+        path = route.path.format(name=job or self.job, node="node-0", token="0" * 16, tenant="red")
         if "stream" in path:  # it would go on for ever where it is allowed; refused, it answers at once
             path += "?after=0" if "events" in path else ""
         return self.http.request(route.method, path, headers=headers, json=BODIES.get(route.path, {}))
@@ -362,7 +365,7 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites(still: House) -> None:
 def test_a_session_only_looks(still: House, route: Route) -> None:
     assert still.http.request("GET", "/v1/whoami", cookies=None).status_code == 401
     browser = enter(still)
-    path = route.path.format(name=still.job, node="node-0", token="0" * 16)
+    path = route.path.format(name=still.job, node="node-0", token="0" * 16, tenant="red")
     assert browser.post(path, json=BODIES.get(route.path, {})).status_code == 401
     assert still.service.fleet.seq == still.seq
 

@@ -112,7 +112,8 @@ def test_an_urgent_bid_evicts_the_cheapest_and_every_cent_is_accounted_for(shop:
     (ending,) = [event for event in log if isinstance(event, LeaseEnding)]
     assert given.lease == ending.lease == f"{cheap}.1"
     assert ending.at_s >= given.until_s == given.at_s + NOTICE_S
-    assert f"{urgent} rank before it" in ending.reason or "not above the price" in ending.reason
+    assert f"outbid by {urgent}, at $4.50" in ending.reason
+    assert "it bids $4.50 and would stay above" in ending.reason
     # It wrote a checkpoint and went on from there: every step once, in order.
     assert shop.printed(cheap) == [f"step {n}" for n in range(100)]
     assert (shop.service.job(cheap).preemptions, shop.service.job(dear).preemptions) == (1, 0)

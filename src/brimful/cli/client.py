@@ -123,6 +123,33 @@ class Client:
         found: list[dict[str, Any]] = self.get("/v1/queues")["queues"]
         return found
 
+    def prices(self, *, since_s: int | None = None) -> dict[str, Any]:
+        """Every pool's price; with `since_s` market pools have their history from then on."""
+        found: dict[str, Any] = self.get("/v1/prices", **({} if since_s is None else {"since_s": since_s}))
+        return found
+
+    def bid(self, job: str, limit_microusd_per_gpu_hour: int | None) -> dict[str, Any]:
+        body: dict[str, object] = {"limit_microusd_per_gpu_hour": limit_microusd_per_gpu_hour}
+        done: dict[str, Any] = self.post(job_path(job, "/bid"), body)
+        return done
+
+    def budgets(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.get("/v1/budgets")["budgets"]
+        return found
+
+    def set_budget(self, tenant: str, microusd: int | None) -> dict[str, Any]:
+        done: dict[str, Any] = self.post(f"/v1/budgets/{quote(tenant, safe='')}", {"microusd": microusd})
+        return done
+
+    def credit(self, tenant: str, microusd: int, reason: str = "") -> dict[str, Any]:
+        body: dict[str, object] = {"microusd": microusd, "reason": reason}
+        done: dict[str, Any] = self.post(f"/v1/budgets/{quote(tenant, safe='')}/credit", body)
+        return done
+
+    def invoice(self, *, by: str = "team") -> dict[str, Any]:
+        found: dict[str, Any] = self.get("/v1/invoice", by=by)
+        return found
+
     def drain(self, node: str, reason: str = "") -> dict[str, Any]:
         done: dict[str, Any] = self.post(f"/v1/nodes/{quote(node, safe='')}/drain", {"reason": reason})
         return done

@@ -46,6 +46,9 @@ COMMANDS: dict[str, str] = {
     "console": "a link that opens the console in a browser",
     "tokens": "who may use this brimful, and what they did",
     "demo": "a fleet of your own for a few minutes, with real short jobs",
+    "price": "what an hour of each pool costs now, and how it came there",
+    "bid": "what a job offers for an hour of a GPU; raise or lower it",
+    "budget": "what each tenant may still spend; set a hard limit",
     "invoice": "what each team, job or GPU type cost, and what of it was waste",
     "where": "the cheapest places for a training job, per useful work",
     "market": "clear a book of bids, or try a deadline on recorded spot capacity",
@@ -71,7 +74,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "A fleet": ("up", "demo", "console", "top", "fleet", "nodes", "queues", "events", "tokens"),
     "Its jobs": ("submit", "jobs", "show", "why", "logs", "cancel", "hold", "release", "move"),
     "Keep it": ("backup", "restore", "doctor"),
-    "Money": ("invoice", "where", "market"),
+    "Money": ("price", "bid", "budget", "invoice", "where", "market"),
     "Rehearse": ("simulate",),
 }
 

@@ -1,4 +1,4 @@
-"""`brimful invoice`: what each team, job or GPU type cost, and what of it was waste, from the log alone."""
+"""`brimful invoice`: what each team, job or GPU type cost, and what of it was waste."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import argparse
 import csv
 import io
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from brimful.cli.client import Client
 from brimful.cli.commands import Answer
 from brimful.cli.data import add_database_arguments, open_store
 from brimful.cli.render import bar, table
 from brimful.errors import BadInput, BrimfulError, NotFound
 from brimful.fleet.events import KINDS, Event, from_record
+from brimful.server.words import all_printable
 from brimful.units import HOUR_S, show_usd
 
 if TYPE_CHECKING:
@@ -22,7 +24,19 @@ if TYPE_CHECKING:
 
 EXAMPLE = """brimful invoice
 brimful invoice --by job
-brimful invoice --log events.jsonl --by gpu --csv"""
+brimful invoice --log events.jsonl --by gpu --csv
+brimful invoice --data ~/.local/state/brimful"""
+
+
+COLUMNS = (
+    "of",
+    "leases",
+    "gpu_s",
+    "microusd",
+    "failed_microusd",
+    "lost_microusd",
+    "idle_microusd",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +51,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.market.invoice import Bill, bills, lines
+    data = _of_log(args) if args.log or args.data or args.database else Client().invoice(by=args.by)
+    made, total = data["bills"], data["total_microusd"]
+    if args.csv:
+        out = io.StringIO()
+        writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(made)
+        return Answer(data, out.getvalue().rstrip("\n"))
+    if not made:
+        return Answer(data, "nothing has been billed yet")
+    rows = [
+        (
+            bill["of"][:24],
+            str(bill["leases"]),
+            f"{bill['gpu_s'] / HOUR_S:,.2f}",
+            show_usd(bill["failed_microusd"]),
+            show_usd(bill["lost_microusd"]),
+            "not measured" if bill["idle_microusd"] is None else show_usd(bill["idle_microusd"]),
+            show_usd(bill["microusd"]),
+            bar(bill["microusd"] / total, 12).rstrip() if total else "",
+        )
+        for bill in all_printable(made)
+    ]
+    header = (args.by, "leases", "GPU-hours", "failed", "done again", "idle", "billed", "")
+    balance = f"; every account together: {data['sum_of_balances']}" if "sum_of_balances" in data else ""
+    return Answer(
+        data, f"{table(header, rows, right=(1, 2, 3, 4, 5, 6))}\n\n{show_usd(total)} in all{balance}"
+    )
+
+
+def _of_log(args: argparse.Namespace) -> dict[str, Any]:
+    """From a file or the database, where no server need be up."""
+    from brimful.market.invoice import bills, lines
     from brimful.market.ledger import Ledger
 
     ledger = Ledger()
@@ -47,39 +93,13 @@ def run(args: argparse.Namespace) -> Answer:
         with open_store(args) as (store, _):
             found = lines(all_events(store), ledger)
     made = bills(found, by=args.by)
-    total = sum(bill.microusd for bill in made)
-    data = {
+    return {
         "by": args.by,
         "bills": [asdict(bill) for bill in made],
-        "total_microusd": total,
+        "total_microusd": sum(bill.microusd for bill in made),
         "balances": dict(sorted(ledger.balances.items())),
         "sum_of_balances": sum(ledger.balances.values()),
     }
-    if args.csv:
-        out = io.StringIO()
-        writer = csv.DictWriter(out, [each.name for each in fields(Bill)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(data["bills"])
-        return Answer(data, out.getvalue().rstrip("\n"))
-    if not made:
-        return Answer(data, "nothing has been billed yet")
-    rows = [
-        (
-            bill.of[:24],
-            str(bill.leases),
-            f"{bill.gpu_s / HOUR_S:,.2f}",
-            show_usd(bill.failed_microusd),
-            show_usd(bill.lost_microusd),
-            show_usd(bill.microusd),
-            bar(bill.microusd / total, 12).rstrip() if total else "",
-        )
-        for bill in made
-    ]
-    header = (args.by, "leases", "GPU-hours", "failed", "done again", "billed", "")
-    shown = table(header, rows, right=(1, 2, 3, 4, 5))
-    return Answer(
-        data, f"{shown}\n\n{show_usd(total)} in all; every account together: {data['sum_of_balances']}"
-    )
 
 
 def all_events(store: Store) -> Iterator[Event]:

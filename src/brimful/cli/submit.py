@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--priority", choices=list(PRIORITIES), help="who goes first (default normal)")
     parser.add_argument("--tenant", help="whose account pays (default: your token's)")
     parser.add_argument("--budget", metavar="USD", help="stop it before it costs more than this")
+    parser.add_argument("--limit", metavar="USD", help="the most it pays for a GPU-hour (default: its class)")
     parser.add_argument(
         "--fit", metavar="CONFIG", help="its training config: refuse GPU types it does not fit"
     )
@@ -155,6 +156,10 @@ def _flags(args: argparse.Namespace) -> dict[str, Any]:
             raise BadInput(
                 f"--budget is {args.budget[:40]!r}", hint="a sum in dollars above zero, such as 1.50"
             )
+    if args.limit is not None:
+        given["limit_microusd_per_gpu_hour"] = microusd_from_usd(args.limit)
+        if not given["limit_microusd_per_gpu_hour"]:
+            raise BadInput(f"--limit is {args.limit[:40]!r}", hint="dollars above zero, such as 2.40")
     return {name: value for name, value in given.items() if value is not None}
 
 

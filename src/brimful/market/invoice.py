@@ -1,13 +1,13 @@
 """Who is billed what, and what of it was waste: folded from the log beside the ledger. Pure.
 
 A line is one lease as it was posted; bills are sums of lines. Waste that the log can tell: runs that failed,
-and work that was done again because a stop lost it. What a gang did while it held GPUs is for the meter to
-say.
+and work that was done again because a stop lost it. Time held idle is waste too where samples show it; where
+there are none it is not measured, and not zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from brimful.fleet.events import (
@@ -18,6 +18,8 @@ from brimful.fleet.events import (
     LeaseGranted,
     LeaseStarted,
     NodeJoined,
+    NoticeGiven,
+    NoticeWithdrawn,
 )
 from brimful.fleet.job import Job
 from brimful.market.ledger import Ledger
@@ -35,6 +37,7 @@ class Line:
     microusd: int
     failed_microusd: int = 0  # it ended with an error of its own
     lost_microusd: int = 0  # paid for work that a later lease did again
+    idle_microusd: int | None = None  # paid while samples showed its GPUs idle; None: nobody measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,7 @@ class Bill:
     microusd: int
     failed_microusd: int
     lost_microusd: int
+    idle_microusd: int | None  # of the leases that were measured; None: none was
 
 
 @dataclass(slots=True)
@@ -58,37 +62,54 @@ class _Open:
     is_told: bool = False  # to stop, by us
 
 
-def lines(events: Iterable[Event], ledger: Ledger | None = None) -> list[Line]:
-    """Every posted lease. What was posted is the ledger's word; this only says for what."""
-    ledger = ledger or Ledger()
-    jobs: dict[str, Job] = {}
-    cards: dict[str, str] = {}
-    opened: dict[str, _Open] = {}
-    found: list[Line] = []
-    for event in events:
-        known = len(ledger.transfers)
-        ledger.apply(event)
+class Invoices:
+    """Every posted lease so far. What was posted is the ledger's word; this only says for what."""
+
+    def __init__(self, ledger: Ledger | None = None, *, idle: Mapping[str, float] | None = None) -> None:
+        """`idle`: by lease, the share of its time that samples showed its GPUs idle."""
+        self.ledger = ledger or Ledger()
+        self.lines: list[Line] = []
+        self._idle = idle or {}
+        self._jobs: dict[str, Job] = {}
+        self._cards: dict[str, str] = {}
+        self._opened: dict[str, _Open] = {}
+
+    def apply(self, event: Event) -> None:
+        known = len(self.ledger.transfers)
+        self.ledger.apply(event)
         match event:
             case NodeJoined(node=node, gpu=gpu):
-                cards[node] = gpu
+                self._cards[node] = gpu
             case JobSubmitted(job=job):
-                jobs[job.job] = job
+                self._jobs[job.job] = job
             case LeaseGranted():
                 size = len(event.gpus) + sum(len(gpus) for _, gpus in event.rest)
-                opened[event.lease] = _Open(jobs[event.job], cards[event.node], size)
+                self._opened[event.lease] = _Open(self._jobs[event.job], self._cards[event.node], size)
             case LeaseStarted(lease=lease, at_s=at_s):
-                opened[lease].started_s = at_s
-            case LeaseEnding(lease=lease):
-                opened[lease].is_told = True
+                self._opened[lease].started_s = at_s
+            case LeaseEnding(lease=lease) | NoticeGiven(lease=lease):
+                self._opened[lease].is_told = True
+            case NoticeWithdrawn(lease=lease):
+                self._opened[lease].is_told = False
             case LeaseEnded():
-                posted = sum(t.microusd for t in ledger.transfers[known:] if t.kind == "post")
-                found.append(_line(event, opened.pop(event.lease), posted))
+                posted = sum(t.microusd for t in self.ledger.transfers[known:] if t.kind == "post")
+                idle = self._idle.get(event.lease)
+                self.lines.append(_line(event, self._opened.pop(event.lease), posted, idle))
             case _:
                 pass
-    return found
 
 
-def _line(event: LeaseEnded, held: _Open, posted: int) -> Line:
+def lines(
+    events: Iterable[Event], ledger: Ledger | None = None, *, idle: Mapping[str, float] | None = None
+) -> list[Line]:
+    """Every posted lease of a log."""
+    made = Invoices(ledger, idle=idle)
+    for event in events:
+        made.apply(event)
+    return made.lines
+
+
+def _line(event: LeaseEnded, held: _Open, posted: int, idle: float | None) -> Line:
     seconds = 0 if held.started_s is None else max(0, event.at_s - held.started_s)
     has_failed = not held.is_told and event.exit_code not in (0, None)
     lost = 0
@@ -104,6 +125,7 @@ def _line(event: LeaseEnded, held: _Open, posted: int) -> Line:
         microusd=posted,
         failed_microusd=posted if has_failed else 0,
         lost_microusd=lost,
+        idle_microusd=None if idle is None else round(posted * idle),
     )
 
 
@@ -127,7 +149,13 @@ def bills(found: Iterable[Line], *, by: str) -> list[Bill]:
             microusd=sum(line.microusd for line in group),
             failed_microusd=sum(line.failed_microusd for line in group),
             lost_microusd=sum(line.lost_microusd for line in group),
+            idle_microusd=_known_sum(line.idle_microusd for line in group),
         )
         for name, group in groups.items()
     ]
     return sorted(made, key=lambda bill: (-bill.microusd, bill.of))
+
+
+def _known_sum(values: Iterable[int | None]) -> int | None:
+    known = [each for each in values if each is not None]
+    return sum(known) if known else None

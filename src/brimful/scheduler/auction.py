@@ -288,8 +288,12 @@ def _leases(fleet: Fleet, pool: Pool) -> Iterator[Lease]:
 def _why_noticed(name: str, loss: Loss | None, winners: Winners, done: Turn) -> str:
     if name in winners.moves:
         return f"moves within the pool: {winners.moves[name]} needs a whole node"
-    price = show_usd(done.cleared.price)
-    return f"outbid at {price} per GPU-hour: {loss.detail}" if loss else f"outbid at {price} per GPU-hour"
+    new = [win.bid.bid for win in done.cleared.wins if not win.bid.running]
+    by = f" by {', '.join(new[:3])}{', …' if len(new) > 3 else ''}" if new else ""
+    stays = ""
+    if loss is not None and loss.shadow_price is not None:
+        stays = f"; it bids {show_usd(loss.bid.limit)} and would stay above {show_usd(loss.shadow_price)}"
+    return f"outbid{by}, at {show_usd(done.cleared.price)} per GPU-hour{stays}"
 
 
 def _blocked_changes(fleet: Fleet, blocked: Mapping[str, bool], *, now_s: int) -> Iterator[Event]:

@@ -21,8 +21,9 @@ def _seen(service: Service, who: Principal, rows: Sequence[dict[str, Any]]) -> I
     tenants = service.tenants_of({name for row in rows if (name := _job_of(row["body"]))})
     for row in rows:
         job, name = row["body"].get("job"), _job_of(row["body"])
-        tenant = job["tenant"] if isinstance(job, dict) else tenants.get(name)
-        if not name or (tenant is not None and who.sees(tenant)):
+        tenant = job["tenant"] if isinstance(job, dict) else tenants.get(name, row["body"].get("tenant"))
+        is_anybodys = not name and tenant is None
+        if is_anybodys or (tenant is not None and who.sees(tenant)):
             yield row
 
 

@@ -131,31 +131,31 @@ class Service:
                 raise Refused(f"{name} is already {state.phase}", hint="there is nothing left to cancel")
             return [CancelRequested(at_s=self.now_s(), job=name)]
 
-        return self._asked(name, "cancel", events)
+        return self.asked(name, "cancel", events)
 
     def hold(self, name: str, *, reason: str = "put on hold") -> JobState:
         """Keep it from starting; one that runs is stopped as a preemption stops it. Again changes nothing."""
 
         def events() -> Sequence[Event]:
-            state = self._going(name, "hold")
+            state = self.going(name, "hold")
             if state.hold:
                 return ()
             now_s = self.now_s()
             return [JobHeld(at_s=now_s, job=name, reason=reason), *_stop_of(state, reason, now_s=now_s)]
 
-        return self._asked(name, "hold", events)
+        return self.asked(name, "hold", events)
 
     def release(self, name: str) -> JobState:
         def events() -> Sequence[Event]:
-            return [JobReleased(at_s=self.now_s(), job=name)] if self._going(name, "release").hold else ()
+            return [JobReleased(at_s=self.now_s(), job=name)] if self.going(name, "release").hold else ()
 
-        return self._asked(name, "release", events)
+        return self.asked(name, "release", events)
 
     def move(self, name: str, site: str) -> JobState:
         """From now on it runs at this site (empty: at any); one that runs elsewhere is stopped first."""
 
         def events() -> Sequence[Event]:
-            state = self._going(name, "move")
+            state = self.going(name, "move")
             here = {node.site for node in self.fleet.nodes.values()}
             if site and site not in here:
                 raise NotFound(
@@ -169,7 +169,7 @@ class Service:
             elsewhere = site and lease is not None and lease.site != site
             return [moved, *(_stop_of(state, f"moves to {site}", now_s=now_s) if elsewhere else ())]
 
-        return self._asked(name, "move", events)
+        return self.asked(name, "move", events)
 
     def drain(self, node: str, *, reason: str = "") -> None:
         """Nothing more starts there; what runs goes on."""
@@ -195,18 +195,23 @@ class Service:
         if name not in self.fleet.nodes:
             raise NotFound(f"there is no node {name[:100]!r}", hint="`brimful fleet` lists them")
 
-    def _going(self, name: str, verb: str) -> JobState:
+    def going(self, name: str, verb: str) -> JobState:
         state = self.job(name)
         if state.phase in OVER or state.cancel_requested:
             phase = state.phase if state.phase in OVER else "being cancelled"
             raise Refused(f"{name} is already {phase}", hint=f"there is nothing left to {verb}")
         return state
 
-    def _asked(self, name: str, verb: str, events: Callable[[], Sequence[Event]]) -> JobState:
-        if self._write(events):
+    def asked(self, name: str, verb: str, events: Callable[[], Sequence[Event]]) -> JobState:
+        if self.write(events):
             log.info("%s: %s requested", name, verb)
-        self._wake.set()
         return self.job(name)
+
+    def write(self, events: Callable[[], Sequence[Event]]) -> Sequence[Event]:
+        """Append what is made of the state, and have the loop look at it."""
+        written = self._write(events)
+        self._wake.set()
+        return written
 
     # -- what users see --------------------------------------------------------------------------------
 

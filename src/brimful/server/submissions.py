@@ -13,6 +13,8 @@ from brimful.errors import BrimfulError, Refused, WorldFailed
 from brimful.fleet.events import Event, JobSubmitted
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet
+from brimful.scheduler.policies.money import Money
+from brimful.units import show_usd
 
 MAX_TOGETHER = 64  # submissions in one transaction
 
@@ -105,6 +107,7 @@ class Submissions:
         def events() -> Sequence[Event]:
             fleet = self._fleet()
             made: list[Event] = []
+            money = Money(fleet, now_s=self._now_s()) if fleet.purses else None
             keyed: dict[tuple[str, str], Job] = {}
             for each in batch:
                 job, key = each.job, (each.job.submitter, each.job.key)
@@ -113,6 +116,10 @@ class Submissions:
                 each.error = None if known is None else _other_request(job, known)
                 if known is not None:
                     each.name = known.job
+                    continue
+                each.error = None if money is None else _cannot_hold(job, money)
+                if each.error is not None:
+                    each.is_new = False
                     continue
                 each.name = f"job-{fleet.submitted + 1 + len(made)}"
                 env = tuple((name, "") for name, _ in job.env) if keepers else job.env
@@ -142,8 +149,8 @@ def _keyed_before(fleet: Fleet, job: Job) -> Job | None:
 
 
 # Not told apart: its number; its environment, whose values are not in the log and whose names depend on the
-# shell; and its sites, which `move` changes.
-_NOT_COMPARED = frozenset({"job", "env", "sites"})
+# shell; and its sites and its limit, which `move` and `bid` change.
+_NOT_COMPARED = frozenset({"job", "env", "sites", "limit_microusd_per_gpu_hour"})
 
 
 def _other_request(asked: Job, known: Job) -> Refused | None:
@@ -157,3 +164,19 @@ def _other_request(asked: Job, known: Job) -> Refused | None:
         hint="send the same request again, or take a new key",
         code="key_reused",
     )
+
+
+def _cannot_hold(job: Job, money: Money) -> Refused | None:
+    """A job's own budget is set aside from its tenant's, which must have it."""
+    budget = job.budget_microusd
+    if budget is None or job.tenant not in money.left:
+        return None
+    left = max(0, money.left[job.tenant])
+    if budget > left:
+        return Refused(
+            f"{job.tenant} has {show_usd(left)} of its budget left; the job's own is {show_usd(budget)}",
+            hint="a smaller --budget, or ask your operator for more",
+            code="no_money",
+        )
+    money.left[job.tenant] -= budget
+    return None

@@ -111,7 +111,7 @@ def lease_view(lease: Lease, *, now_s: int) -> dict[str, Any]:
         "started_s": lease.started_s,
         "ended_s": lease.ended_s,
         "billed_s": lease.billed_s(now_s),
-        "microusd_per_gpu_hour": lease.microusd_per_gpu_hour,
+        "microusd_per_gpu_hour": lease.price_now(),
         "cost_microusd": lease.cost_microusd(now_s),
         "notice_s": lease.notice_s,
         "exit_code": lease.exit_code,

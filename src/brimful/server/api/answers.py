@@ -213,6 +213,68 @@ class SpendAnswer(Shape):
     transfers: list[TransferAnswer]
 
 
+class DepthAnswer(Shape):
+    limit_microusd_per_gpu_hour: Usd
+    held: Annotated[int, Field(description="GPUs in the hands of bids with this limit")]
+    wanted: Annotated[int, Field(description="GPUs that waiting bids with this limit ask for")]
+
+
+class PricePointAnswer(Shape):
+    at_s: Utc
+    microusd_per_gpu_hour: Annotated[int, Field(description="billed from here on")]
+    cleared_microusd_per_gpu_hour: Usd
+    held: int
+    wanted: int
+    gpus: int
+
+
+class PoolPriceAnswer(Shape):
+    site: str
+    gpu: str
+    tier: str
+    market: Annotated[bool, Field(description="whether bids decide; otherwise the price is posted")]
+    microusd_per_gpu_hour: Usd
+    cleared_microusd_per_gpu_hour: Annotated[int, Field(description="before it was smoothed upward")]
+    floor_microusd_per_gpu_hour: Usd
+    gpus: int
+    free: int
+    depth: list[DepthAnswer]
+    history: list[PricePointAnswer]
+
+
+class PricesAnswer(Shape):
+    now_s: Utc
+    pools: list[PoolPriceAnswer]
+
+
+class BudgetAnswer(Shape):
+    tenant: str
+    left_microusd: Annotated[int | None, Field(description="micro-dollars; null: no budget is set")]
+    accruing_microusd: Annotated[int, Field(description="what running leases have come to")]
+    held_microusd: Annotated[int, Field(description="set aside for jobs with budgets of their own")]
+    spent_microusd: Usd
+
+
+class BudgetsAnswer(Shape):
+    budgets: list[BudgetAnswer]
+
+
+class BillAnswer(Shape):
+    of: str
+    leases: int
+    gpu_s: int
+    microusd: Usd
+    failed_microusd: Annotated[int, Field(description="for runs that ended with an error of their own")]
+    lost_microusd: Annotated[int, Field(description="for work that was done again")]
+    idle_microusd: Annotated[int | None, Field(description="while GPUs were held idle; null: not measured")]
+
+
+class InvoiceAnswer(Shape):
+    by: str
+    bills: list[BillAnswer]
+    total_microusd: Usd
+
+
 class TokenAnswer(Shape):
     token: str
     name: str

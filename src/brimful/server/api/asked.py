@@ -16,6 +16,8 @@ Word = Annotated[str, Field(max_length=100, pattern=r"^[\w .:+/@-]*$")]
 Text = Annotated[str, Field(max_length=100_000, pattern=r"^[^\x00]*$")]
 Tenant = Annotated[str, Field(max_length=60, pattern=TENANT)]
 Microusd = Annotated[int, Field(ge=1, le=MAX_BUDGET_MICROUSD)]
+# A million dollars for a GPU-hour is a slip of the pen too. Strict: 1.5 micro-dollars or "7" are no money.
+Limit = Annotated[int, Field(ge=1, le=10**12, strict=True)]
 Seconds = Annotated[int, Field(ge=0, le=10 * YEAR_S)]
 Reason = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")]
 
@@ -45,7 +47,7 @@ class Submission(BaseModel):
     sites: Annotated[list[Word], Field(max_length=50)] = []
     within: Literal["nvlink", "node", "rack", "site", "any"] = "node"
     budget_microusd: Microusd | None = None
-    limit_microusd_per_gpu_hour: Microusd | None = None
+    limit_microusd_per_gpu_hour: Limit | None = None
     deadline_s: Annotated[int, Field(ge=0, le=1 << 40)] | None = None
     deferrable: bool = False
     max_run_s: Annotated[int, Field(ge=1, le=10 * YEAR_S)] | None = None
@@ -113,6 +115,30 @@ class Submission(BaseModel):
         if self.steps is None or not self.predicted:
             return None
         return self.steps * self._slowest_s()
+
+
+class BidAsked(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    limit_microusd_per_gpu_hour: Annotated[
+        Limit | None, Field(description="null: what the job's class stands for")
+    ]
+
+
+class BudgetAsked(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    microusd: Annotated[
+        Annotated[int, Field(ge=0, le=MAX_BUDGET_MICROUSD, strict=True)] | None,
+        Field(description="what it may still spend; null: without limit"),
+    ]
+
+
+class CreditAsked(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    microusd: Annotated[int, Field(ge=1, le=MAX_BUDGET_MICROUSD, strict=True)]
+    reason: Reason = ""
 
 
 class Hold(BaseModel):

@@ -12,6 +12,7 @@ from brimful.server.api.errors import ok
 from brimful.server.api.fleet import add_fleet_routes
 from brimful.server.api.gate import Gate
 from brimful.server.api.jobs import add_job_routes
+from brimful.server.api.market import add_market_routes
 from brimful.server.api.stream import add_stream_routes
 from brimful.server.auth import Access
 from brimful.server.service import Service
@@ -37,6 +38,7 @@ def make_router(service: Service, access: Access) -> APIRouter:
 
     add_job_routes(router, service, gate)
     add_fleet_routes(router, service, gate)
+    add_market_routes(router, service, gate)
     add_access_routes(router, access, gate)
     add_stream_routes(router, service, access, gate)
     return router

@@ -1,0 +1,74 @@
+"""Routes of money: prices, a job's bid, tenants' budgets, invoices."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import Response
+
+from brimful.errors import NotFound
+from brimful.server.api.answers import BudgetAnswer, BudgetsAnswer, InvoiceAnswer, JobAnswer, Ok, PricesAnswer
+from brimful.server.api.asked import BidAsked, BudgetAsked, CreditAsked
+from brimful.server.api.errors import CHANGING, COMMON, ok
+from brimful.server.api.gate import Gate
+from brimful.server.api.jobs import JobName, own_job
+from brimful.server.auth import TENANT, Principal
+from brimful.server.market import Bills, budgets_view, change_bid, grant_credit, prices_view, set_budget
+from brimful.server.service import Service
+from brimful.server.views import job_view
+
+TenantName = Annotated[str, Path(max_length=60, pattern=TENANT)]
+
+
+def add_market_routes(router: APIRouter, service: Service, gate: Gate) -> None:
+    viewer, submitter, operator = gate.needs("viewer"), gate.needs("submitter"), gate.needs("operator")
+    bills = Bills(service)
+
+    @router.get("/prices", response_model=Ok[PricesAnswer], responses=COMMON)
+    def prices(
+        since_s: Annotated[
+            int | None, Query(ge=0, le=1 << 40, description="with history from this UTC second on")
+        ] = None,
+        who: Principal = viewer,
+    ) -> Response:
+        """The price of every pool. Depth is told without names: who bids what is nobody else's to know."""
+        del who
+        return ok({"now_s": service.now_s(), "pools": prices_view(service, since_s=since_s)})
+
+    @router.post("/jobs/{name}/bid", response_model=Ok[JobAnswer], responses=CHANGING)
+    def bid(name: JobName, asked: BidAsked, who: Principal = submitter) -> Response:
+        limit = asked.limit_microusd_per_gpu_hour
+        with gate.noted(who, "job.bid", lambda: f"{name} {limit}"):
+            own_job(service, who, name)
+            return ok(job_view(service, change_bid(service, name, limit), explain=False))
+
+    @router.get("/budgets", response_model=Ok[BudgetsAnswer], responses=COMMON)
+    def budgets(who: Principal = viewer) -> Response:
+        return ok({"budgets": budgets_view(service, who)})
+
+    @router.post("/budgets/{tenant}", response_model=Ok[BudgetAnswer], responses=CHANGING)
+    def budget(tenant: TenantName, asked: BudgetAsked, who: Principal = operator) -> Response:
+        """A hard limit on what the tenant may spend from now on; null takes it away."""
+        with gate.noted(who, "budget.set", lambda: f"{tenant} {asked.microusd}"):
+            set_budget(service, tenant, asked.microusd)
+        return ok(_budget_of(service, who, tenant))
+
+    @router.post("/budgets/{tenant}/credit", response_model=Ok[BudgetAnswer], responses=CHANGING)
+    def credit(tenant: TenantName, asked: CreditAsked, who: Principal = operator) -> Response:
+        with gate.noted(who, "budget.credit", lambda: f"{tenant} {asked.microusd}"):
+            grant_credit(service, tenant, asked.microusd, asked.reason)
+        return ok(_budget_of(service, who, tenant))
+
+    @router.get("/invoice", response_model=Ok[InvoiceAnswer], responses=COMMON)
+    def invoice(by: Literal["team", "job", "gpu"] = "team", who: Principal = viewer) -> Response:
+        """What was billed, and what of it was waste, by team, job or GPU type."""
+        return ok(bills.view(who, by=by))
+
+
+def _budget_of(service: Service, who: Principal, tenant: str) -> dict[str, object]:
+    empty = {"left_microusd": None, "accruing_microusd": 0, "held_microusd": 0, "spent_microusd": 0}
+    found = next((each for each in budgets_view(service, who) if each["tenant"] == tenant), None)
+    if found is None and not who.sees(tenant):
+        raise NotFound(f"there is no tenant {tenant!r}", hint="leave it out")
+    return found or {"tenant": tenant, **empty}

@@ -1,0 +1,187 @@
+"""Prices, bids, budgets and invoices through the public API: who may, what is refused, and what adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from brimful.adapters.stores.sql import SqlStore
+from brimful.fleet.events import PoolPriced
+from brimful.market.pools import Market
+from brimful.market.spot import Terms
+from brimful.scheduler.ports import Observation
+from brimful.scheduler.rules import Rules
+from brimful.server.app import make_app
+from brimful.server.service import Service
+from tests.builders import USD, ScriptedEngine, a_node
+from tests.server.builders import an_access, bearer
+
+
+class Shop:
+    """Four GPUs at two dollars, an engine whose world the test writes, and a clock it moves."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now_s = 1_000_000
+        self.store = SqlStore(f"sqlite:///{folder / 'log.db'}")
+        self.engine = ScriptedEngine(a_node(gpus=4))
+        self.service = Service(
+            self.store,
+            self.engine,
+            Rules(),
+            market=Market(terms=Terms(notice_s=60, period_s=10, max_wait_s=3600)),
+            clock=lambda: self.now_s,
+        )
+        self.access = an_access(self.store)
+        self.http = TestClient(make_app(self.service, self.access), base_url="http://127.0.0.1")
+        self.operator = bearer(self.access)
+        self.a = bearer(self.access, "submitter", "a")
+        self.b = bearer(self.access, "submitter", "b")
+
+    def ask(self, method: str, path: str, who: dict[str, str], **body: object) -> tuple[int, Any]:
+        answer = self.http.request(method, path, headers=who, json=body or None)
+        return answer.status_code, answer.json().get("data") or answer.json().get("error")
+
+    def submit(self, who: dict[str, str], **more: object) -> str:
+        status, job = self.ask("POST", "/v1/jobs", who, command=["true"], folder="/tmp", **more)
+        assert status == 201, job
+        name: str = job["job"]
+        return name
+
+    def tick(self, seconds: int = 0) -> None:
+        self.now_s += seconds
+        self.service.tick()
+        for lease in self.service.fleet.open_leases.values():
+            if lease.phase == "granted":
+                seen = Observation(lease=lease.lease, state="running", started_s=self.now_s)
+                self.engine.sees[lease.lease] = seen
+        self.service.tick()
+
+    def end(self, lease: str, *, exit_code: int = 0) -> None:
+        started = self.service.fleet.open_leases[lease].started_s
+        self.engine.sees[lease] = Observation(
+            lease=lease, state="ended", started_s=started, ended_s=self.now_s, exit_code=exit_code
+        )
+        self.service.tick()
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path)
+    shop.tick()
+    yield shop
+    shop.access.close()
+    shop.store.close()
+
+
+def test_prices_are_told_to_all_with_depth_but_without_names(shop: Shop) -> None:
+    shop.submit(shop.a, gpus=4)
+    shop.tick()
+    shop.submit(shop.b, gpus=4, limit_microusd_per_gpu_hour=3 * USD)
+    shop.tick(5)
+    shop.tick(300)
+    status, told = shop.ask("GET", "/v1/prices?since_s=0", shop.b)
+    assert status == 200
+    (pool,) = told["pools"]
+    assert (pool["market"], pool["floor_microusd_per_gpu_hour"], pool["gpus"]) == (True, 2 * USD, 4)
+    assert pool["cleared_microusd_per_gpu_hour"] == 3 * USD
+    assert 2 * USD < pool["microusd_per_gpu_hour"] < 3 * USD
+    assert pool["depth"] == [
+        {"limit_microusd_per_gpu_hour": 4 * USD, "held": 4, "wanted": 0},
+        {"limit_microusd_per_gpu_hour": 3 * USD, "held": 0, "wanted": 4},
+    ]
+    billed = [point["microusd_per_gpu_hour"] for point in pool["history"]]
+    assert billed == sorted(billed)
+    assert billed[-1] == pool["microusd_per_gpu_hour"]
+    assert shop.ask("GET", "/v1/prices", shop.a)[1]["pools"][0]["history"] == []
+
+
+def test_a_raised_bid_wins_and_a_lowered_one_cannot_go_below_what_it_pays(shop: Shop) -> None:
+    first = shop.submit(shop.a, gpus=4)
+    shop.tick()
+    second = shop.submit(shop.b, gpus=4, limit_microusd_per_gpu_hour=3 * USD)
+    shop.tick(5)
+    status, job = shop.ask("POST", f"/v1/jobs/{second}/bid", shop.b, limit_microusd_per_gpu_hour=6 * USD)
+    assert (status, job["limit_microusd_per_gpu_hour"]) == (200, 6 * USD)
+    shop.tick(5)
+    assert shop.service.job(first).leases[0].notice_s == shop.now_s + 60
+    assert "has to leave in" in shop.ask("GET", f"/v1/jobs/{first}", shop.a)[1]["why"]
+    status, error = shop.ask("POST", f"/v1/jobs/{first}/bid", shop.a, limit_microusd_per_gpu_hour=1)
+    assert (status, error["code"]) == (409, "below_price")
+    assert shop.ask("POST", f"/v1/jobs/{second}/bid", shop.a, limit_microusd_per_gpu_hour=USD)[0] == 404
+    status, _ = shop.ask("POST", f"/v1/jobs/{first}/bid", shop.operator, limit_microusd_per_gpu_hour=9 * USD)
+    assert status == 200
+    shop.tick(5)
+    assert shop.service.job(first).leases[0].notice_s is None  # it may stay after all
+
+
+@pytest.mark.parametrize("bad", ["NaN", "-1", "0", "1e30", "1.5", '"7"', "true", "[]", "1e400", "Infinity"])
+def test_what_is_no_money_changes_nothing(shop: Shop, bad: str) -> None:
+    job = shop.submit(shop.a)
+    before = shop.service.fleet.seq
+    headers = {**shop.operator, "content-type": "application/json"}
+    routes = {
+        f"/v1/jobs/{job}/bid": "limit_microusd_per_gpu_hour",
+        "/v1/budgets/a": "microusd",
+        "/v1/budgets/a/credit": "microusd",
+        "/v1/jobs": "limit_microusd_per_gpu_hour",
+    }
+    for path, field in routes.items():
+        if bad == "0" and path == "/v1/budgets/a":
+            continue  # may spend nothing more: a budget like any other
+        more = ', "command": ["true"], "folder": "/tmp"' if path == "/v1/jobs" else ""
+        answer = shop.http.post(path, headers=headers, content=f'{{"{field}": {bad}{more}}}')
+        assert answer.status_code == 422, (path, answer.text)
+        assert answer.json()["error"]["problem"]
+    assert shop.service.fleet.seq == before
+
+
+def test_a_budget_is_the_operators_to_set_and_binds(shop: Shop) -> None:
+    assert shop.ask("POST", "/v1/budgets/a", shop.a, microusd=USD)[0] == 403
+    assert shop.ask("POST", "/v1/budgets/no%20name", shop.operator, microusd=USD)[0] == 422
+    status, budget = shop.ask("POST", "/v1/budgets/a", shop.operator, microusd=10 * USD)
+    assert (status, budget["left_microusd"]) == (200, 10 * USD)
+    status, error = shop.ask(
+        "POST", "/v1/jobs", shop.a, command=["true"], folder="/tmp", budget_microusd=11 * USD
+    )
+    assert (status, error["code"]) == (409, "no_money")
+    running = shop.submit(shop.a, gpus=2)
+    shop.tick()
+    shop.now_s += 3600
+    (seen,) = shop.ask("GET", "/v1/budgets", shop.a)[1]["budgets"]
+    assert (seen["left_microusd"], seen["accruing_microusd"]) == (6 * USD, 4 * USD)
+    status, error = shop.ask("POST", "/v1/budgets/a", shop.operator, microusd=USD)
+    assert (status, error["code"]) == (409, "below_accrued")
+    status, budget = shop.ask("POST", "/v1/budgets/a/credit", shop.operator, microusd=2 * USD)
+    assert budget["left_microusd"] == 8 * USD
+    shop.tick(2 * 3600)
+    assert shop.service.job(running).phase == "stopping"
+    shop.end(f"{running}.1", exit_code=143)
+    balances = shop.service.ledger.balances
+    assert (balances["budget:a"], balances["operator:credits"]) == (0, -2 * USD)
+    assert balances["site:here"] == 12 * USD
+    assert sum(balances.values()) == 0
+    assert "of its budget left" in shop.ask("GET", f"/v1/jobs/{running}", shop.a)[1]["why"]
+    assert shop.ask("GET", "/v1/budgets", shop.b)[1]["budgets"] == []
+    shown = shop.http.get("/v1/events", headers=shop.b).json()["data"]["events"]
+    assert not [event for event in shown if event["kind"] in ("BudgetSet", "CreditGranted")]
+
+
+def test_an_invoice_from_the_server_adds_up_and_shows_one_only_what_is_ones_own(shop: Shop) -> None:
+    one, two = shop.submit(shop.a, gpus=2), shop.submit(shop.b, gpus=2)
+    shop.tick()
+    shop.tick(3600)
+    shop.end(f"{one}.1")
+    shop.end(f"{two}.1", exit_code=1)
+    all_of_it = shop.ask("GET", "/v1/invoice", shop.operator)[1]
+    assert {bill["of"]: bill["microusd"] for bill in all_of_it["bills"]} == {"a": 4 * USD, "b": 4 * USD}
+    assert all_of_it["total_microusd"] == 8 * USD
+    (mine,) = shop.ask("GET", "/v1/invoice?by=job", shop.b)[1]["bills"]
+    assert (mine["of"], mine["failed_microusd"], mine["idle_microusd"]) == (two, 4 * USD, None)
+    shop.submit(shop.a)
+    shop.tick()
+    assert shop.ask("GET", "/v1/invoice", shop.operator)[1]["total_microusd"] == 8 * USD
+    assert any(isinstance(event, PoolPriced) for event in shop.store.since(0))
