@@ -56,10 +56,11 @@ def main() -> int:
     args = parser.parse_args()
     args.to.parent.mkdir(parents=True, exist_ok=True)
     os.nice(10)  # the jobs keep a core busy each
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # who ends us ends the jobs as well
     with tempfile.TemporaryDirectory(prefix="brimful-") as folder, server(Path(folder)) as (env, url):
-        for flags, words, phase in [] if args.empty else STORY:
-            wait_for(env, brimful(env, "submit", "--json", *flags.split(), *words)["job"], phase)
         try:
+            for flags, words, phase in [] if args.empty else STORY:
+                wait_for(env, brimful(env, "submit", "--json", *flags.split(), *words)["job"], phase)
             for width in args.width or [1280]:
                 several = len(args.width or []) > 1
                 to = args.to.with_stem(f"{args.to.stem}-{width}") if several else args.to

@@ -474,6 +474,15 @@ def test_no_screen_is_scrolled_sideways(server: Server, open_page: Callable[...,
         page = open_page(server.url, viewport={"width": width, "height": 800})
         expect(page.locator("#job-1")).to_contain_text("largest node has 2", timeout=PATIENCE_MS)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+    job = server.submit("echo", "long" * 500, name="n" * 100, budget_microusd=10**12)
+    for width in (320, 390):
+        page = open_page(f"{server.url}/jobs/{job}", viewport={"width": width, "height": 800})
+        last = page.locator(".leases .ends").last
+        expect(last).not_to_have_text("runs", timeout=PATIENCE_MS)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        box = last.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= width, "how it ended is not pushed out of its panel"
 
 
 @pytest.mark.browser
