@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 from brimful.adapters.engines.local import LocalEngine
@@ -40,6 +41,22 @@ def test_a_short_log_is_left_alone(tmp_path: Path) -> None:
     shorten(log, keep_bytes=1000)
     assert begins(log) == 0
     assert read(log, offset=0, limit=1 << 20).data == lines(0, 100)
+
+
+def test_a_log_that_grows_as_fast_as_the_disk_takes_it_is_held_down_meanwhile(tmp_path: Path) -> None:
+    engine = LocalEngine(tmp_path, [a_node()], log_bytes=1 << 20)
+    code = "import os, time\nfor i in range(3000): os.write(1, b'x' * 99_999 + b'\\n'); time.sleep(0.001)"
+    job = Job(job="a", gpus=1, command=(sys.executable, "-c", code), folder="/")
+    engine.start("a.1", job, node="node-0", gpus=(0,))
+    log = tmp_path / "a.1" / "log"
+    eventually(log.exists)
+    largest = 0
+    while not any(seen.state == "ended" for seen in engine.observe(["a.1"])):
+        largest = max(largest, log.stat().st_blocks * 512)
+        time.sleep(0.01)
+    eventually(lambda: not engine._has_runner("a.1"))
+    assert log.stat().st_size == 300_000_000
+    assert largest < 200_000_000, "300 MB within seconds, and the disk never held them"
 
 
 def test_a_burst_of_a_hundred_thousand_lines_arrives_whole(tmp_path: Path) -> None:

@@ -39,11 +39,11 @@ def begins(log: Path) -> int:
         return 0
 
 
-def shorten(log: Path, *, keep_bytes: int) -> None:
-    """Give back all but about the last `keep_bytes`, once there is twice as much."""
+def shorten(log: Path, *, keep_bytes: int) -> bool:
+    """Give back all but about the last `keep_bytes`, once there is twice as much; whether there was."""
     size, start = log.stat().st_size, begins(log)
     if size - start < 2 * keep_bytes:
-        return
+        return False
     with log.open("r+b") as file:
         file.seek(size - keep_bytes)
         file.readline(LINE_BYTES)  # begin with a whole line
@@ -53,6 +53,8 @@ def shorten(log: Path, *, keep_bytes: int) -> None:
         if not _punch(file.fileno(), first // BLOCK_BYTES * BLOCK_BYTES):
             with contextlib.suppress(OSError):
                 _mark(log).unlink()  # this file system cannot: nothing is gone
+            return False
+    return True
 
 
 def _punch(handle: int, length: int) -> bool:

@@ -37,7 +37,8 @@ from brimful.errors import BrimfulError
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 NOT_FOUND, NOT_STARTED = 127, 126  # what a shell says for these
-BEAT_S = 3.0
+BEAT_S = 1.0  # between two signs of life, and two looks at the log
+HURRY_S = 0.05  # between two looks at a log that grows too fast for that
 GRACE_S = 10  # where the stop does not say
 PROBLEM_CHARS = 500
 
@@ -192,8 +193,9 @@ class _Watch:
     def _look(self) -> None:
         with contextlib.suppress(OSError):
             os.utime(self._folder / "beat")
-            if self._log_bytes:
-                shorten(self._folder / "log", keep_bytes=self._log_bytes)
+            if self._log_bytes and shorten(self._folder / "log", keep_bytes=self._log_bytes):
+                # A quick writer fills a disk within seconds: look again soon.
+                signal.setitimer(signal.ITIMER_REAL, HURRY_S, BEAT_S)
         if self._group is None:
             return
         if self._deadline_s is None:

@@ -1,0 +1,86 @@
+"""A file system that is really full: a clear no, nothing lost, and on with the work once there is room."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brimful.cli.client import Client
+from brimful.errors import WorldFailed
+from brimful.server.settings import read_settings
+from tests.server.live import BRIMFUL, Live, live, wait_for
+
+DISK_MIB = 8
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small file system of its own, in memory."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "brimful-test", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode != 0:
+        pytest.skip(f"a file system can be mounted by root alone: {made.stderr.strip()}")
+    folder.chmod(0o700)
+    yield folder
+    (tmp_path / "go").touch()  # whatever failed, no job runs on
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(path: Path) -> None:
+    """To the last block."""
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1):
+            with contextlib.suppress(OSError):
+                while file.write(b"x" * size):
+                    pass
+    assert os.statvfs(path).f_bfree == 0
+
+
+def answer(server: Live, *words: str) -> dict[str, Any]:
+    command = [BRIMFUL, words[0], "--json", *words[1:]]
+    done = subprocess.run(command, env=server.env, capture_output=True, text=True, check=False)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_a_full_disk_loses_nothing(disk: Path, tmp_path: Path) -> None:
+    with live(disk) as server:
+        go = tmp_path / "go"
+        until = ("sh", "-c", f"while ! test -e {go}; do sleep 0.1; done; echo done; exit 7")
+        job = server.submit(command=until)
+        wait_for(lambda: server.show(job)["phase"] == "running")
+        fill(disk / "filler")
+
+        refused = answer(server, "submit", "--", "true")
+        assert not refused["ok"]
+        assert refused["error"]["problem"].endswith("environment of job-2: No space left on device")
+        # One without an environment gets as far as the log.
+        with pytest.raises(WorldFailed, match="disk is full") as caught:
+            Client(read_settings({"data": str(disk)})).submit(["x" * 90_000] * 10, folder="/")
+        assert caught.value.code == "database_failed"
+        assert server.show(job)["phase"] == "running", "who only looks is answered"
+        go.touch()
+        wait_for((disk / "leases" / f"{job}.1" / "ended.json").exists)
+
+        (disk / "filler").unlink()
+        over = wait_for(lambda: (view := server.show(job))["phase"] == "failed" and view)
+        assert (over["exit_code"], over["why"]) == (7, "exit code 7")
+        again = server.submit(command=("true",))
+        wait_for(lambda: server.show(again)["phase"] == "finished")
+        assert [each["job"] for each in server.ask("jobs")["jobs"]] == [again, job], (
+            "the refused one is not there"
+        )
+        assert answer(server, "doctor", "--data", str(disk))["ok"]
