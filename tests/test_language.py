@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CONFIG = str(ROOT / "examples" / "nanogpt" / "train_fineweb.py")
 NAMES = re.compile(r"\{(\w+)\}")
 # What people type or read in a program is written as it is there.
-CODE = re.compile(r"`[^`]*`|[+*/-] % [*]+|from brimful\S* import load_shim; load_shim")
+CODE = re.compile(r"`[^`]*`|--[a-z-]+|[+*/-] % [*]+|from brimful\S* import load_shim; load_shim")
 QUOTED = re.compile(r"«[^»]*»|„[^“]*“|“[^”]*”|`[^`]*`|'[^']*'")
 ONLY_NAMES = {"{file}: {change}", "{name} ({size}): {change}", "{one}; {other}"}
 # Words that are the same in the language, and what is nothing but names.

@@ -41,7 +41,7 @@ TECHNICAL = set(
     kernel workspace BLAS embedding place Gpt layers head liger use_liger_kernel attn_implementation sdpa
     eager precision torch_compile sharding ms min amp current rank targets in_backward offload_states qlora
     efficient bias block_size dropout adamw_torch_fused pytorch litgpt transformers torchtune html png svg
-    batch A100 H100 P100 GB SXM4 HBM3 lora_r lora deepspeed ZeRO
+    batch A100 H100 P100 TensorFlow tqdm GB SXM4 HBM3 lora_r lora deepspeed ZeRO
     """.split()  # noqa: SIM905 - a list this long is read as words
 )
 MARKED = re.compile(r"⟦[^⟦⟧]*⟧")

@@ -113,8 +113,8 @@ def _nothing() -> list[object]:
     return [
         say(
             "Cannot tell: nothing in this text is an out-of-memory message, an nvidia-smi table, a memory "
-            "summary, "
-            "or a log line of nanoGPT, llm.c, nanochat, torchtitan or the Hugging Face Trainer."
+            "summary, a progress bar, or a log line of nanoGPT, llm.c, nanochat, torchtitan or the Hugging "
+            "Face Trainer."
         ),
         say("Give the whole message, from “out of memory” to its end, or a whole line of the log."),
     ]

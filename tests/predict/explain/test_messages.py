@@ -36,7 +36,7 @@ def eye(text: str) -> Any:
 
 def expected(text: str) -> dict[str, Any]:
     pairs = (word.split("=") for word in text.split())
-    sizes = ("tried", "total", "free", "allocated", "reserved", "cached", "process")
+    sizes = ("tried", "total", "free", "allocated", "reserved", "cached", "process", "other", "allowed")
     return {(f"{key}_bytes" if key in sizes else key): eye(value) for key, value in pairs}
 
 
@@ -56,7 +56,7 @@ def by_source(kind: str) -> pytest.MarkDecorator:
 def test_there_are_enough_of_them_and_each_tells_its_source() -> None:
     rows = [row for kind in REAL.values() for row in kind]
 
-    assert len(rows) >= 40
+    assert len(rows) >= 90
     assert all("#" in row["source"] for row in rows)
     assert len({row["source"] for row in rows}) == len(rows)
 
@@ -327,6 +327,74 @@ def test_two_ranks_printing_into_each_other_are_not_mixed_up() -> None:
             assert name in figures
 
 
+NOISE = """[rank0]:[W723 15:38:12.121348168 ProcessGroupNCCL.cpp:1168] Warning: WARNING: process group has NOT
+been destroyed before we destruct ProcessGroupNCCL. (function operator())
+W0723 15:38:16.196000 140568014320832 torch/distributed/elastic/multiprocessing/api.py:858] Sending process 751
+closing signal SIGTERM
+srun: error: node-17: tasks 0-7: Exited with exit code 1
+wandb: Waiting for W&B process to finish... (failed 1). Press Control-C to abort syncing.
+wandb: train/loss 3.21, 100%|██████| 4/4 [00:00<00:00, 1.2MB/s]
+"""
+
+
+@by_source("message")
+def test_a_message_is_found_before_and_behind_noise(row: dict[str, Any]) -> None:
+    plain = only(row["text"], "out_of_memory")
+    noisy = only(f"{NOISE}{row['text']}\n{NOISE * 40}", "out_of_memory")
+
+    assert noisy.facts == plain.facts
+    assert codes(noisy) - {"moment"} == codes(plain) - {"moment"}
+
+
+def test_ranks_that_fail_one_after_another_are_each_told() -> None:
+    one, two = (REAL["message"][n]["text"] for n in (22, 23))
+    found = [
+        each.facts for each in explain(f"{one}\n{NOISE}{two}\n{NOISE}{one}") if each.kind == "out_of_memory"
+    ]
+
+    assert found == [only(one, "out_of_memory").facts, only(two, "out_of_memory").facts]
+
+
+def test_a_progress_bar_is_held_against_a_prediction_and_gets_no_mfu() -> None:
+    from brimful.predict.fit import fit_reading
+
+    gpu = find_gpu("rtx-4070")
+    about = About(reading=FINEWEB, gpu=gpu, estimate=fit_reading(FINEWEB, gpu))
+    found = explain("  3%|█    | 30/1000 [01:26<46:33,  2.88s/it, loss=3.2]", about)[0]
+
+    assert codes(found) == {"iteration", "bar", "beside_bar"}
+    assert found.facts["step_s"] == 2.88
+    assert "32" in told(found, "beside_bar")  # micro-steps of the config
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "100%|█████| 4.2G/4.2G [01:00<00:00, 70.1MB/s]",  # a download
+        " 50%|█████| 5/10 [00:00<?, ?it/s]",
+        " 50%|█████| 5/10 [00:10<00:10, 0.00s/it]",
+        "Downloading: 5 [00:10, 2.88s/it]",
+        "RESOURCE_EXHAUSTED: Quota exceeded for quota metric",
+        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 7406",
+        "OOM when allocating tensor with shape[16,112",
+        "allocating 144.00 MiB on device 4",
+        "Could not allocate tensor with 2348 bytes",
+        "max seq len (4096) is larger than the maximum",
+    ],
+)
+def test_what_only_looks_like_a_message_gives_no_figure(text: str) -> None:
+    assert explain(text) == ()
+
+
+def test_two_messages_of_mps_in_each_other_are_not_believed() -> None:
+    one = "MPS backend out of memory (MPS allocated: 9.57 GiB, other allocations: "
+    two = "MPS allocated: 1.50 GiB, other allocations: 2.00 GiB, max allowed: 9.07 GiB). Tried to allocate "
+    found = only(f"{one}{two}6.25 MB on private pool.", "out_of_memory")
+
+    assert found.facts["allocated_bytes"] is None
+    assert "shared" not in codes(found)
+
+
 @given(st.text(max_size=400))
 @settings(max_examples=200, deadline=None)
 def test_any_text_is_answered_without_failing(text: str) -> None:
@@ -359,6 +427,12 @@ def test_hostile_text_takes_no_more_than_its_length() -> None:
         "{'loss': ",
         "((((1, ",
         "step: 1 loss: ",
+        "1%|",
+        "1%| | 1/1 [1<1, ",
+        "OOM when allocating tensor with shape[1,",
+        "MPS backend out of memory (MPS allocated: ",
+        "RESOURCE_EXHAUSTED: Out of memory ",
+        "and type float on device:",
     ):
         explain(piece * 20_000)
 

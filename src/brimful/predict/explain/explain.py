@@ -14,6 +14,7 @@ from brimful.errors import NotFound
 from brimful.language import Language, Number, Percent, Sentence, Several, Size, say
 from brimful.predict.explain.logs import find_log_lines
 from brimful.predict.explain.oom import OutOfMemory, find_out_of_memory
+from brimful.predict.explain.others import Elsewhere, elsewhere_says, find_elsewhere
 from brimful.predict.explain.rates import log_says
 from brimful.predict.explain.tables import (
     DTYPE_BYTES,
@@ -76,10 +77,14 @@ def explain(text: str, about: About | None = None) -> tuple[Explanation, ...]:
     found: list[Explanation] = []
     table = find_smi(lines)
     about = _with_card(about, table)
-    messages = find_out_of_memory(plain)[:_SHOWN]
+    elsewhere, rest = find_elsewhere(plain)
+    messages = find_out_of_memory(rest)[:_SHOWN]
+    if elsewhere and not any(message.tells for message in messages):
+        messages = []  # 'CUDA error: out of memory' is said once more by what runs on top
     buffers = find_buffers(plain)
     last = buffers[-1] if buffers else None
     found += [_out_of_memory(message, last, about) for message in messages]
+    found += [_elsewhere(message) for message in elsewhere[:_SHOWN]]
     if not messages:
         found += [_buffer(buffer, about) for buffer in buffers[:_SHOWN]]
     if (summary := find_summary(lines)) is not None:
@@ -136,6 +141,12 @@ def _out_of_memory(m: OutOfMemory, buffer: Buffer | None, about: About) -> Expla
         says=tuple(says),
         missing=tuple(_unknown(m, says, about)),
     )
+
+
+def _elsewhere(m: Elsewhere) -> Explanation:
+    says, missing = elsewhere_says(m)
+    title = say("Out of memory ({kind})", kind=m.kind)
+    return Explanation(kind="out_of_memory", title=title, facts=m.as_dict(), says=says, missing=missing)
 
 
 def _asked(m: OutOfMemory) -> Iterator[Says]:

@@ -53,9 +53,15 @@ _TITAN = re.compile(
 )
 _TRAINER = re.compile(r"\{[^{}]{0,20}'(?:train_runtime|loss)'[^{}]{0,600}\}")
 
+# A progress bar of tqdm: seconds for an iteration, or iterations a second. Downloads count bytes, not `it`.
+_TQDM = re.compile(
+    rf"\b\d{{1,3}}%\|[^|\n]{{0,300}}\| *(\d{{1,12}})/\d{{1,12}} "
+    rf"\[[\d:]{{1,12}}<[\d:?]{{1,12}}, *{_F}(s/it|it/s)\b(?:, ?(?:train_)?loss={_F}\b)?"
+)
+
 
 def find_log_lines(text: str) -> list[LogLine]:
-    readers = (_nanogpt, _llmc, _llmc_old, _nanochat, _titan, _trainer)
+    readers = (_nanogpt, _llmc, _llmc_old, _nanochat, _titan, _trainer, _tqdm)
     return [line for reader in readers if (line := reader(text)) is not None]
 
 
@@ -169,6 +175,20 @@ def _trainer(text: str) -> LogLine | None:
         loss=said.get("loss", said.get("train_loss")),
         step_s=1 / rate if rate else None,
         samples_per_s=said.get("train_samples_per_second"),
+    )
+
+
+def _tqdm(text: str) -> LogLine | None:
+    match, lines = _last(_TQDM, text)
+    pace = _number(match[2]) if match else None
+    if match is None or not pace or pace < 0:
+        return None
+    return LogLine(
+        framework="tqdm",
+        lines=lines,
+        step=int(match[1]),
+        loss=_number(match[4]) if match[4] else None,
+        step_s=pace if match[3] == "s/it" else 1 / pace,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from brimful.language import Number, Percent, Sentence, Size, say
+from brimful.language import Number, Percent, Seconds, Sentence, Size, say
 from brimful.predict.count import model_flops_per_token
 from brimful.predict.explain.logs import A100_FLOPS_PER_S, LogLine
 from brimful.predict.readers.reading import Reading
@@ -56,6 +56,8 @@ def log_says(
     line: LogLine, reading: Reading | None, gpu: Gpu | None, estimate: Estimate | None
 ) -> tuple[tuple[Says, ...], tuple[Says, ...]]:
     """Sentences, and what is missing to say more."""
+    if line.framework == "tqdm":
+        return tuple(_bar(line, reading, estimate)), tuple(_bar_missing(estimate))
     says = [*_pace(line), *_peak(line)]
     flops = _flops_per_s(line, reading)
     number = peak_format(reading.training, gpu) if reading and gpu else "bf16"
@@ -70,6 +72,39 @@ def log_says(
         says += _beside(flops, estimate)
     says += _memory(line)
     return tuple(says), tuple(_missing(line, reading, gpu, flops))
+
+
+def _bar(line: LogLine, reading: Reading | None, estimate: Estimate | None) -> Iterator[Says]:
+    """A bar counts what its loop counts: no MFU follows from it, only what to hold it against."""
+    assert line.step_s is not None
+    yield "iteration", say("An iteration takes {seconds} s.", seconds=Number(line.step_s, 3))
+    yield (
+        "bar",
+        say(
+            "A bar counts iterations of its loop, which may be optimizer steps or micro-steps: no MFU "
+            "follows from it."
+        ),
+    )
+    if reading is not None and estimate is not None:
+        step_s = estimate.speed.step_s.likely
+        yield (
+            "beside_bar",
+            say(
+                "For this config brimful predicts {step} for a step, {micro} for each of its micro-steps "
+                "({n}).",
+                step=Seconds(step_s),
+                micro=Seconds(step_s / reading.training.accumulation),
+                n=reading.training.accumulation,
+            ),
+        )
+
+
+def _bar_missing(estimate: Estimate | None) -> Iterator[Says]:
+    if estimate is None:
+        yield (
+            "needs_config",
+            say("how long it should take: give the config with --config, and the card with --gpu"),
+        )
 
 
 def _flops_per_s(line: LogLine, reading: Reading | None) -> float | None:
