@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -207,6 +208,45 @@ def test_other_words_for_the_same_advice_are_judged_alike(name: str, code: str) 
 
     assert bool(english) == (name != "nothing")
     assert english == other
+
+
+PARAPHRASES = tomllib.loads((Path(__file__).parent / "paraphrases.toml").read_text(encoding="utf-8"))
+SAYS = {"batch": "smaller_batch", "compile": "compile_off", "fp16": "fp16", "never": "never_fails"}
+
+
+@pytest.mark.parametrize("code", PARAPHRASES)
+def test_a_claim_is_found_however_it_is_said_and_nothing_else(code: str) -> None:
+    case = a_case()
+    for kind, lines in PARAPHRASES[code].items():
+        found = {line: claims_found(line, case) for line in lines}
+        assert found == {line: [SAYS[kind]] if kind in SAYS else [] for line in lines}
+
+
+def claims_found(text: str, case: Case) -> list[str]:
+    return [one.claim for line in judge_paste(text, case, reread) for one in line.judged]
+
+
+def test_there_are_thirty_ways_to_say_it_in_each_language() -> None:
+    for code in ("en", "fr", "es", "de"):
+        assert sum(len(PARAPHRASES[code][kind]) for kind in SAYS) >= 30
+
+
+@pytest.mark.parametrize("code", ["en", "fr", "es", "de"])
+def test_the_forum_answer_in_any_words_is_judged_as_in_the_first(code: str) -> None:
+    """Twelve pastes of a language, each in other words: the verdicts are those of plain lines of a config."""
+    case, by_kind = a_case(), PARAPHRASES[code]
+    accumulation = "gradient_accumulation_steps = 40"
+    for n in range(12):
+        batch, compiled, half, never = (by_kind[kind][n % len(by_kind[kind])] for kind in SAYS)
+        lines = judge_paste("\n".join([batch, accumulation, compiled, half, never]), case, reread)
+        judged = [(one.claim, one.verdict) for line in lines for one in line.judged]
+        assert judged == [
+            ("smaller_batch", "partly"),
+            ("same_batch", "false"),
+            ("compile_off", "false"),
+            ("fp16", "false"),
+            ("never_fails", "false"),
+        ], (batch, compiled, half, never)
 
 
 @pytest.mark.parametrize("claim", MORE)

@@ -329,8 +329,8 @@ def test_two_ranks_printing_into_each_other_are_not_mixed_up() -> None:
 
 NOISE = """[rank0]:[W723 15:38:12.121348168 ProcessGroupNCCL.cpp:1168] Warning: WARNING: process group has NOT
 been destroyed before we destruct ProcessGroupNCCL. (function operator())
-W0723 15:38:16.196000 140568014320832 torch/distributed/elastic/multiprocessing/api.py:858] Sending process 751
-closing signal SIGTERM
+W0723 15:38:16.196000 140568014320832 torch/distributed/elastic/multiprocessing/api.py:858] Sending process
+751 closing signal SIGTERM
 srun: error: node-17: tasks 0-7: Exited with exit code 1
 wandb: Waiting for W&B process to finish... (failed 1). Press Control-C to abort syncing.
 wandb: train/loss 3.21, 100%|██████| 4/4 [00:00<00:00, 1.2MB/s]

@@ -1,8 +1,7 @@
 """Claims in a pasted answer: found by what is the same in every language, and by a few words that are not.
 
 Settings (`batch_size = 12`), names (fp16, torch.compile, expandable_segments) and numbers are not translated
-by anybody, so most of a forum answer reads alike in four languages. Where a word decides (off, never), the
-words of all four stand side by side, and all are looked for whatever the language is.
+by anybody, so most of a forum answer reads alike in four languages. Where words decide, `words.py` has them.
 """
 
 from __future__ import annotations
@@ -15,91 +14,31 @@ from typing import Any
 from brimful.errors import BadInput
 from brimful.language import Language, Percent, Sentence, Size, say
 from brimful.predict.claims.judge import CLAIMS, Case, Judgement, Verdict, effect, saves
+from brimful.predict.claims.words import claims_in, folded, settings_in
+from brimful.predict.explain.phrases import warned
 from brimful.predict.readers.reading import Reading
 
 MAX_LINES = 2000
 Reread = Callable[[Sequence[str]], Reading]  # the same config, with `key=value` words on top
 
-_OFF = (
-    r"\boff\b|disabl|without|\bno\b|\bnot\b|don'?t|false|remov|drop"
-    r"|d[ée]sactiv|\bsans\b|coupe[rz]?\b|[ée]tein|\bpas\b|enl[eè]v|retire"
-    r"|desactiv|\bsin\b|apag|quita"
-    r"|deaktivier|abschalt|ausschalt|abgeschaltet|ausgeschaltet|\bohne\b|\baus\b|\bnicht\b|\bkein"
-)
-_MORE = r"\bmore\b|\bplus\b|davantage|\bm[áa]s\b|\bmehr\b"
-_MEMORY = r"memor|m[ée]moire|speicher|vram"
-_NEVER = r"\bnever\b|no more|won'?t|jamais|\bplus d|nunca|jam[áa]s|\bnie\b|niemals|nie wieder|nicht mehr"
-_FAIL = (
-    r"fail|crash|\boom\b|out of memory|run out|plant|[ée]chou|[ée]chec|erreur|\bfall[aeo]|\bcae\b|error"
-    r"|st[üu]rz|fehl|scheiter|abbrech"
-)
-_ALWAYS = (
-    r"always (?:work|fit|run)|toujours (?:march|fonctionn|tien|pass)"
-    r"|(?:marche|fonctionne|tient|passe) toujours"
-    r"|siempre (?:funciona|cabe|va)|(?:funktioniert|l[äa]uft|passt|klappt) immer"
-)
-_SURE = r"guarantee|bulletproof|fool-?proof|garanti|infaillible|garantiz|infalible|garantier|todsicher"
-_FULL = r"\b9\d ?%|\b100 ?%|\bfull|plein|rempli|satur|llen|voll"
-_WORK = (
-    r"\bbusy|working|hard at work|fully used|well used|bien occup|travaille|bien exploit|[àa] fond"
-    r"|trabaja|a tope|aprovechad|a pleno|besch[äa]ftigt|arbeitet|gut ausgelastet|voll ausgelastet"
-)
-_SMALL = r"small|petit|r[ée]dui|peque|menor|klein"
-_MODEL = r"mod[eè]l|modell|modelo"
-_BIG = r"big|larg|gr(?:os|and)|m[áa]s grande|mayor|gr[oö](?:ß|ss)"
-_BATCH = r"\bbatch|\blote\b|stapel"
-
-
-@dataclass(frozen=True, slots=True)
-class Sign:
-    """A claim is there where every one of its patterns is found in the line."""
-
-    claim: str
-    patterns: tuple[re.Pattern[str], ...]
-
-
-def _sign(claim: str, *patterns: str) -> Sign:
-    return Sign(claim, tuple(re.compile(pattern, re.IGNORECASE) for pattern in patterns))
-
-
-_SIGNS = (
-    _sign(
-        "fp16",
-        r"\b(?:fp16|float16)\b|half[- ]precision|demi-pr[ée]cision|media precisi[óo]n"
-        r"|halbe[rn]? (?:Genau|Pr[äa]z)",
-    ),
-    _sign("compile_off", r"\b[ck]ompil", _OFF),
-    _sign("compile_off", r"\b[ck]ompil", _MORE, _MEMORY),
-    _sign("expandable_segments", r"expandable_segments"),
-    _sign("checkpointing", r"checkpointing|points? de contr[ôo]le|puntos? de control"),
-    _sign("adam8bit", r"8[- ]?bits?\b.{0,30}(?:adam|optim)|(?:adam|optim)\w*.{0,30}8[- ]?bit|adamw?8bit"),
-    _sign(
-        "pad_vocabulary",
-        r"vo[ck]ab|50304|50257",
-        r"\bpad|50304|multipl|vielfach|m[úu]ltipl|compl[ée]t|rellen|auff[üu]ll",
-    ),
-    _sign("smaller_model", _SMALL, _MODEL, _BIG, _BATCH),
-    _sign("memory_is_work", _MEMORY, _FULL, _WORK),
-    _sign("never_fails", _NEVER, _FAIL),
-    _sign("never_fails", _ALWAYS),
-    _sign("never_fails", _SURE),
-)
 _SETTING = re.compile(
-    r"(?:^|[\s`(,;])(?:--)?([a-z_]{3,40})\s*[=:]\s*['\"]?([A-Za-z0-9_.]{1,24})['\"]?", re.IGNORECASE
+    r"(?:^|[\s`(,;])(?:--)?([a-z_]{2,40})\s*[=:]\s*['\"]?([A-Za-z0-9_.]{1,24})['\"]?", re.IGNORECASE
 )
 _TIMES = re.compile(r"\b(?:batch\w*\D{0,20})?(\d{1,4})\s?[x×*]\s?(\d{1,5})\b", re.IGNORECASE)
 # 'batch size to 12', 'réduisez le batch à 12': a number said of the batch, no share and no other size.
 _SAID_BATCH = re.compile(
-    r"\bbatch\w*(?:[ -](?:size|gr[öo](?:ß|ss)e))?[^\d\n]{0,30}?(?:\d{1,4}\s?(?:to|auf|[àa]|->|→)\s?)?"
-    r"(\d{1,4})\b(?!\s?(?:%|[x×*]|gb|gib|go\b|mb|bit|token))",
-    re.IGNORECASE,
+    r"(?:\b(?:batch|lots?\b|lotes?\b|stapel)\w*(?:[ -](?:size|gro(?:ss|e)e?))?[^\d\n]{0,30}?"
+    r"|\bbsz?\s?[=:]?\s?)"
+    r"(?:\d{1,4}\s?(?:to|auf|a|->|→)\s?)?(\d{1,4})\b(?!\s?(?:%|[x×*]|gb|gib|go\b|mb|bit|token))"
 )
 # What configs call the settings that matter here -> our own word.
 _KEYS = {
     "batch_size": "batch_size", "per_device_train_batch_size": "batch_size", "micro_batch_size": "batch_size",
     "device_batch_size": "batch_size", "gradient_accumulation_steps": "gradient_accumulation_steps",
     "grad_accum": "gradient_accumulation_steps", "compile": "compile", "torch_compile": "compile",
-    "dtype": "dtype", "block_size": "block_size",
+    "dtype": "dtype", "block_size": "block_size", "bs": "batch_size", "bsz": "batch_size",
+    "grad_accumulation": "gradient_accumulation_steps",
+    "gradient_accumulation": "gradient_accumulation_steps",
 }  # fmt: skip
 _PERCENT = re.compile(
     r"(\d{1,3}(?:[.,]\d{1,2})?)\s?(?:[-–]|to|à|a|bis)\s?(\d{1,3}(?:[.,]\d{1,2})?)\s?%|(\d{1,3}(?:[.,]\d{1,2})?)\s?%"
@@ -140,14 +79,19 @@ def judge_paste(text: str, case: Case, reread: Reread) -> tuple[Line, ...]:
 
 
 def _settings(line: str) -> dict[str, str]:
-    """Settings a line makes, in our own words."""
-    found = {}
-    if (times := _TIMES.search(line)) and re.search(r"batch|lot\b|lote|stapel|accum", line, re.IGNORECASE):
-        found = {"batch_size": times[1], "gradient_accumulation_steps": times[2]}
+    """Settings a line makes, in our own words, whether as code or in prose."""
+    found = settings_in(line)
+    if (times := _TIMES.search(line)) and re.search(
+        r"batch|lots?\b|lote|stapel|ac{1,2}um|akkum", line, re.IGNORECASE
+    ):
+        found |= {"batch_size": times[1], "gradient_accumulation_steps": times[2]}
     for match in _SETTING.finditer(line):
         if (key := _KEYS.get(match[1].lower())) is not None:
-            found[key] = {"true": "True", "false": "False"}.get(match[2].lower(), match[2])
-    if "batch_size" not in found and (said := _SAID_BATCH.search(line)):
+            word = match[2].lower()
+            switch = {"0": "False", "off": "False", "no": "False", "1": "True", "on": "True", "yes": "True"}
+            value = switch.get(word, match[2]) if key == "compile" else match[2]
+            found[key] = {"true": "True", "false": "False"}.get(word, value)
+    if "batch_size" not in found and (said := _SAID_BATCH.search(folded(line))):
         found["batch_size"] = said[1]
     return found
 
@@ -156,7 +100,7 @@ def _judge_line(
     line: str, settings: dict[str, str], together: dict[str, str], case: Case, reread: Reread
 ) -> Iterator[Judgement]:
     claimed = _claimed(line)
-    names = dict.fromkeys(sign.claim for sign in _SIGNS if all(p.search(line) for p in sign.patterns))
+    names = claims_in(line)
     if "batch_size" in settings:
         yield _batch(settings, together, case, claimed)
     elif "gradient_accumulation_steps" in settings:
@@ -219,7 +163,7 @@ def _never(together: dict[str, str], case: Case, reread: Reread) -> Judgement:
     try:
         advised = reread(words)
     except BadInput as error:
-        why = (say("These settings cannot be read: {problem}", problem=error.problem),)
+        why = (say("These settings cannot be read: {problem}", problem=warned(error.problem)),)
         return Judgement(claim="never_fails", said=said, verdict="cannot tell", why=why)
     answer = Case(advised, case.gpu, case.other_bytes).now()
     factor = advised.training.step_tokens / case.training.step_tokens
