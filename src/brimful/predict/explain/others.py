@@ -107,12 +107,18 @@ def _tensorflow(match: re.Match[str]) -> Elsewhere:
 
 
 def _mps(message: str) -> Elsewhere:
-    """A number that stands there twice with two values, as where two messages are mixed, is none."""
-    numbers: dict[str, int | None] = {}
-    for name, pattern in _MPS_FIELDS.items():
-        values = {_bytes(*match.groups()) for match in pattern.finditer(message)}
-        numbers[name] = values.pop() if len(values) == 1 else None
-    return Elsewhere(kind="MPS", **numbers)
+    def number(name: str) -> int | None:
+        """One that stands there twice with two values, as where two messages are mixed, is none."""
+        values = {_bytes(*match.groups()) for match in _MPS_FIELDS[name].finditer(message)}
+        return values.pop() if len(values) == 1 else None
+
+    return Elsewhere(
+        kind="MPS",
+        tried_bytes=number("tried_bytes"),
+        allocated_bytes=number("allocated_bytes"),
+        other_bytes=number("other_bytes"),
+        allowed_bytes=number("allowed_bytes"),
+    )
 
 
 def _bytes(number: str, unit: str) -> int:
