@@ -15,6 +15,10 @@ from typing import Any
 
 import pytest
 
+from brimful.units import GIB
+from tests.conftest import ROOT
+from tests.fake_nvml import FakeNvml, a_card
+
 MESSAGE = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 11.69 GiB of which 1.00 "
     "GiB is free. Including non-PyTorch memory, this process has 10.69 GiB memory in use. Of the allocated "
@@ -306,3 +310,26 @@ def test_a_command_that_cannot_be_started_is_told(tmp_path: Path) -> None:
 
     assert code == 2
     assert "cannot start './nobody': No such file" in err
+
+
+def test_free_memory_is_as_the_driver_says_with_other_programs_in_it(
+    tmp_path: Path, fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    full = a_card(memory_used=3 * GIB, processes=[(1, 3 * GIB, "graphics")])
+    fake_nvml.show(full, a_card("NVIDIA A100-SXM4-80GB", uuid="GPU-2", memory_used=0))
+    words = [str(ROOT / "examples/nanogpt/train.py"), str(ROOT / "examples/nanogpt/train_fineweb.py")]
+
+    def said(**more: str) -> str:
+        code, out, err = ran(
+            tmp_path, "--dry-run", "--fix", "--", "python", *words, env={**fake_nvml.env, **more}
+        )
+        assert code == 0, err
+        return " ".join(out.split())
+
+    first = said()
+    assert "of 8.69 GiB on NVIDIA GeForce RTX 4070 (by its driver, 3.00 GiB held by others)" in first
+    assert "does not fit" in first
+    assert "--batch_size=8 --gradient_accumulation_steps=64" in first
+    assert "NVIDIA A100-SXM4-80GB (by its driver): it fits" in said(CUDA_VISIBLE_DEVICES="1")
+    assert "no card answers among those" in said(CUDA_VISIBLE_DEVICES="7")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 YES, NO, BAD_INPUT, WORLD_FAILED = 0, 1, 2, 3
 
-# Name -> what it does. A command `x` lives in cli/x.py and offers EXAMPLE, add_arguments and run.
+# Name -> what it does. A command `x-y` lives in cli/x_y.py and offers EXAMPLE, add_arguments and run.
 COMMANDS: dict[str, str] = {
     "fit": "will this training config fit this GPU, how fast is it, and what should change?",
     "explain": "what does this error, log line or nvidia-smi table mean?",
@@ -22,6 +22,8 @@ COMMANDS: dict[str, str] = {
     "replay": "replay recorded GPU memory: who held it, and which setting would save some?",
     "trace": "run your own script without a GPU: what would it hold, and where would it run out?",
     "run": "start a training command and keep it alive when GPU memory runs out",
+    "why-slow": "why does this run not use its GPU, and what would help?",
+    "record": "write a measured run down for `score` and `calibrate`",
     "gpus": "list the GPUs brimful knows, or show one",
     "score": "predict a table of measured runs and print how far off we are",
     "calibrate": "correct the estimates by runs you measured yourself",
@@ -67,6 +69,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "trace",
         "replay",
         "run",
+        "why-slow",
+        "record",
         "gpus",
         "score",
         "calibrate",
@@ -117,6 +121,6 @@ def load(name: str) -> Command:
     """Import one command, and only that one: start-up time is a promise."""
     from importlib import import_module
 
-    module = import_module(f"brimful.cli.{name}")
+    module = import_module(f"brimful.cli.{name.replace('-', '_')}")
     takes_command = getattr(module, "TAKES_COMMAND", False)
     return Command(name, COMMANDS[name], module.EXAMPLE, module.add_arguments, module.run, takes_command)

@@ -116,21 +116,37 @@ def _forecast(args: argparse.Namespace, command: Command, say: Callable[[str], N
     from brimful.predict.correction import calibration_path, load_correction
 
     reading, why = try_settings(command, config=args.config, model=args.model, sets=args.set)
-    room, no_room = _room(args)
+    room, no_room = _room(args, command)
     if reading is None or room is None:
         say(f"nothing is predicted: {why or no_room}")
         return None
     return forecast(reading, room, load_correction(calibration_path()))
 
 
-def _room(args: argparse.Namespace) -> tuple[Room | None, str]:
-    from brimful.meter.guard.forecast import Room
+def _room(args: argparse.Namespace, command: Command) -> tuple[Room | None, str]:
+    """The card and what others hold of it: as the user says, or as the driver does now."""
+    import os
+    import time
+
+    from brimful.errors import BrimfulError
+    from brimful.meter.guard.forecast import Room, room_by_driver
     from brimful.specs.gpu import find_gpu
 
-    if args.gpu is None:
-        return None, "no card is named: say which with --gpu"
-    others = (args.other_mib or 0) * MIB
-    return Room(gpu=find_gpu(args.gpu), others_bytes=others, source="as given"), ""
+    named = find_gpu(args.gpu) if args.gpu is not None else None
+    try:
+        from brimful.meter.nvml import read_gpus
+
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        seen = room_by_driver(read_gpus(time.time()), visible=visible, gpus=command.gpus)
+    except BrimfulError as error:
+        if named is None:
+            return None, f"{error.problem}; {error.hint or 'say which card with --gpu'}"
+        return Room(gpu=named, others_bytes=(args.other_mib or 0) * MIB, source="as given"), ""
+    if named is not None and named != seen.gpu:
+        return Room(gpu=named, others_bytes=(args.other_mib or 0) * MIB, source="as given"), ""
+    if args.other_mib is not None:
+        return Room(gpu=seen.gpu, others_bytes=args.other_mib * MIB, source="as given"), ""
+    return seen, ""
 
 
 def _say(text: str) -> None:

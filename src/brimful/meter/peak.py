@@ -32,7 +32,7 @@ def declared_peak(flops_per_s: float) -> Peak:
 def peak_of(card: str, *, memory_bytes: int | None, dtype: Dtype, tf32: bool) -> Peak:
     """The catalog's peak for a card as the driver or the user names it."""
     try:
-        gpu = _find(card, memory_bytes)
+        gpu = find_card(card, memory_bytes)
     except NotFound as unknown:
         return Peak(flops_per_s=None, format=None, source=f"{unknown.problem}; declare peak_flops_per_s")
     shape = Training(batch_size=1, sequence_tokens=1, accumulation=1, dtype=dtype, compiled=False, tf32=tf32)
@@ -40,7 +40,7 @@ def peak_of(card: str, *, memory_bytes: int | None, dtype: Dtype, tf32: bool) ->
     return Peak(flops_per_s=gpu.dense_flops_per_s[number], format=number, source=f"catalog: {gpu.name}")
 
 
-def _find(card: str, memory_bytes: int | None) -> Gpu:
+def find_card(card: str, memory_bytes: int | None) -> Gpu:
     """The card; where two sizes share a name, the memory the driver shows says which."""
     try:
         return find_gpu(card)

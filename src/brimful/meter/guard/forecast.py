@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from brimful.errors import BadInput, BrimfulError
+from brimful.errors import BadInput, BrimfulError, NotFound
 from brimful.meter.guard.command import NANOGPT_STYLE, Command, spoken
+from brimful.meter.peak import find_card
+from brimful.meter.samples import GpuSample
 from brimful.predict.advise import Predict
 from brimful.predict.correction import Correction, calibrated
 from brimful.predict.fit import estimate, widening
@@ -26,7 +28,7 @@ class Room:
 
     gpu: Gpu
     others_bytes: int
-    source: str  # "NVML" or "the catalog"
+    source: str  # how that is known: "as given" or "by its driver"
 
     @property
     def usable_bytes(self) -> int:
@@ -58,6 +60,35 @@ class Forecast:
             f"{show_bytes(device.high)}) of {show_bytes(now.usable_bytes)} on {self.room.gpu.title} "
             f"({self.room.source}{held}): {verdict}{short}"
         )
+
+
+def room_by_driver(cards: Sequence[GpuSample], *, visible: str | None, gpus: int) -> Room:
+    """What is free on the cards the command will see; of several the one with the least.
+
+    `visible` is CUDA_VISIBLE_DEVICES: numbers or ids, in the order the command counts them.
+    """
+    answering = [card for card in cards if not card.problem and card.memory_used_bytes is not None]
+    if visible is not None:
+        named = [word.strip() for word in visible.split(",") if word.strip()]
+        answering = [card for word in named for card in answering if _is_called(card, word)]
+    if not answering:
+        told = "; ".join(card.problem for card in cards if card.problem)
+        seen = f" among those CUDA_VISIBLE_DEVICES={visible} names" if visible is not None else ""
+        raise NotFound(
+            f"no card answers{seen}{f' ({told})' if told else ''}",
+            hint="say which card with --gpu",
+            code="no_card",
+        )
+    fullest = max(answering[:gpus], key=lambda card: card.memory_used_bytes or 0)
+    return Room(
+        gpu=find_card(fullest.name, fullest.memory_total_bytes),
+        others_bytes=fullest.memory_used_bytes or 0,
+        source="by its driver",
+    )
+
+
+def _is_called(card: GpuSample, word: str) -> bool:
+    return word == str(card.index) if word.isdigit() else bool(card.uuid) and card.uuid.startswith(word)
 
 
 def read_settings(command: Command, *, config: str | None, model: str | None, sets: Sequence[str]) -> Reading:

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import BadInput, NotFound
+from brimful.errors import BadInput, BrimfulError, NotFound
 from brimful.predict.count import parameters
+from brimful.predict.readers.reading import Reading
+from brimful.predict.readers.settings import apply_settings, parse_sets
 from brimful.specs.framework import Framework, framework_at
 from brimful.specs.gpu import Gpu, find_gpu
 from brimful.specs.model import Model
@@ -116,7 +118,22 @@ def understand(row: Row) -> Run:
         training = _training(reader)
     except AssertionError as error:
         raise Skipped(f"the row contradicts itself: {error}") from error
+    model, training = _overruled(reader, model, training)
     return Run(model=model, training=training, gpu=gpu, fallbacks=tuple(reader.fallbacks))
+
+
+def _overruled(reader: _Reader, model: Model, training: Training) -> tuple[Model, Training]:
+    """What the column `set` says in the words of `fit --set`, where the other columns have none for it."""
+    words = [word for word in reader.text("set").split(";") if word.strip()]
+    if not words:
+        return model, training
+    try:
+        found = apply_settings(
+            Reading(model=model, training=training, assumed=(), warnings=()), parse_sets(words)
+        )
+    except (BrimfulError, AssertionError) as error:
+        raise Skipped(f"set: {error}") from error
+    return found.model, found.training
 
 
 def _gpu(reader: _Reader) -> Gpu:

@@ -45,6 +45,7 @@ _MODEL_WHOLE: dict[str, tuple[str, int, int]] = {
     "mlp_width": ("mlp_width", 1, 10_000_000),
     "vocab": ("vocab", 1, 100_000_000),
     "positions": ("positions", 0, 100_000_000),
+    "gelu_tensors": ("gelu_tensors", 1, 16),
 }
 _MODEL_SWITCH = {"tied": "tied", "bias": "bias", "gated": "gated", "rotary": "rotary"}
 _MODEL_FRAC = {"dropout": "dropout", "attention_dropout": "attention_dropout"}

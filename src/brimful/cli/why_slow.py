@@ -1,0 +1,80 @@
+"""`brimful why-slow`: from samples to the cause, its evidence, and the change that helps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from brimful.cli.commands import NO, YES, Answer
+from brimful.cli.render import paint, wrapped
+from brimful.errors import BadInput
+
+if TYPE_CHECKING:
+    import argparse
+
+    from brimful.meter.slow import Diagnosis
+
+EXAMPLE = """\
+brimful why-slow run.jsonl
+brimful why-slow run.jsonl run.rank1.jsonl gpus.jsonl
+brimful why-slow run.jsonl --config examples/nanogpt/train_fineweb.py --gpu rtx-4070"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "samples",
+        nargs="+",
+        type=Path,
+        help="files a Meter wrote (jsonl=…), the run in question first; then other ranks and looks at cards",
+    )
+    parser.add_argument("--config", metavar="FILE", help="the run's config: Fit says how fast it should be")
+    parser.add_argument("--model", metavar="NAME", help="its model by name instead")
+    parser.add_argument("--gpu", metavar="NAME", help="the card, for --config or --model")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrule the config")
+
+
+def run(args: argparse.Namespace) -> Answer:
+    from brimful.meter.samples import read_samples
+    from brimful.meter.slow import CANNOT_TELL, diagnose
+
+    files = [list(read_samples(path)) for path in args.samples]
+    found = diagnose(files, estimate=_estimate(args))
+    return Answer(found.as_dict(), _text(found), NO if found.cause == CANNOT_TELL else YES)
+
+
+def _estimate(args: argparse.Namespace) -> dict[str, Any] | None:
+    if args.config is None and args.model is None:
+        if args.set or args.gpu:
+            raise BadInput("--gpu and --set go with --config or --model", hint="name the config of the run")
+        return None
+    if args.gpu is None:
+        raise BadInput("no card is named", hint="say which with --gpu; `brimful gpus` lists them")
+    from brimful.predict.correction import calibration_path, load_correction
+    from brimful.predict.fit import fit_reading
+    from brimful.predict.readers.read import read
+    from brimful.specs.gpu import find_gpu
+
+    reading = read(args.config, model=args.model, overrides=args.set)
+    return fit_reading(reading, find_gpu(args.gpu), 0, load_correction(calibration_path())).as_dict()
+
+
+def _text(found: Diagnosis) -> str:
+    lines = []
+    if not found.findings:
+        style = "green" if found.verdict == "healthy" else "yellow"
+        lines += wrapped(paint(found.verdict.upper(), style) + "  ", found.says)
+    for number, finding in enumerate(found.findings):
+        head = paint(finding.cause.upper(), "bold") if number == 0 else f"also: {finding.cause}"
+        lines += [head, *wrapped("  ", finding.says)]
+        for evidence in finding.evidence:
+            lines += wrapped("  - ", evidence)
+        lines += [*wrapped("  to do: ", finding.change), ""]
+    mfu = f", MFU {found.mfu:.1%}" if found.mfu is not None else ""
+    if found.step_s is not None:
+        from brimful.units import show_seconds
+
+        lines.append(paint(f"looked at {found.steps:,} steps of {show_seconds(found.step_s)}{mfu}", "dim"))
+    if found.missing:
+        lines.append(paint("to tell more:", "dim"))
+        lines += [line for what in found.missing for line in wrapped("  - ", what)]
+    return "\n".join(lines).rstrip()
