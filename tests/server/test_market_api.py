@@ -11,11 +11,14 @@ from starlette.testclient import TestClient
 
 from brimful.adapters.stores.sql import SqlStore
 from brimful.fleet.events import PoolPriced
+from brimful.fleet.prices import PricePoint
 from brimful.market.pools import Market
 from brimful.market.spot import Terms
 from brimful.scheduler.ports import Observation
 from brimful.scheduler.rules import Rules
 from brimful.server.app import make_app
+from brimful.server.console.market import market_cards
+from brimful.server.market import thinned
 from brimful.server.service import Service
 from tests.builders import USD, ScriptedEngine, a_node
 from tests.server.builders import an_access, bearer
@@ -185,3 +188,27 @@ def test_an_invoice_from_the_server_adds_up_and_shows_one_only_what_is_ones_own(
     shop.tick()
     assert shop.ask("GET", "/v1/invoice", shop.operator)[1]["total_microusd"] == 8 * USD
     assert any(isinstance(event, PoolPriced) for event in shop.store.since(0))
+
+
+def test_the_console_draws_price_and_depth_of_market_pools(shop: Shop) -> None:
+    shop.submit(shop.a, gpus=4)
+    shop.tick()
+    shop.submit(shop.b, gpus=4, limit_microusd_per_gpu_hour=3 * USD)
+    for _ in range(30):
+        shop.tick(10)
+    page = shop.http.get("/console/live", headers=shop.b).text
+    (card,) = market_cards(shop.service)
+    assert f'points="{card["billed_line"]}"' in page
+    assert f'points="{card["cleared_line"]}"' in page
+    ys = [float(corner.partition(",")[2]) for corner in card["billed_line"].split()]
+    assert ys == sorted(ys, reverse=True)  # the price only rose, and up is less
+    assert 0 < ys[-1] < ys[0] <= 100
+    assert [(step["held"], step["wanted"]) for step in card["steps"]] == [(4, 0), (0, 4)]
+    assert "job-1" not in str(card)  # depth has no names
+
+
+def test_a_long_history_is_thinned_and_keeps_its_ends() -> None:
+    points = [PricePoint(at_s=i, billed=i, cleared=i, held=0, wanted=0, gpus=1) for i in range(10_000)]
+    few = thinned(points, 100)
+    assert len(few) <= 102
+    assert (few[0], few[-1]) == (points[0], points[-1])

@@ -8,6 +8,7 @@ from typing import Any
 
 from brimful.fleet.state import OVER, JobState
 from brimful.server.auth import Principal
+from brimful.server.console.market import market_cards
 from brimful.server.service import Service
 from brimful.server.views import fleet_view, job_view, jobs_page, spend_view
 from brimful.units import spans
@@ -41,6 +42,7 @@ def live(service: Service, who: Principal) -> dict[str, Any]:
             "microusd_per_hour": sum(x.price_now() * x.size for x in leases),
             "jobs": rows + [job_row(view, now_s=now_s) for view in over.views],
             "more_jobs": len(active) > ACTIVE_SHOWN or over.next_serial is not None,
+            "market": market_cards(service),
             "spend": spend,
             "tenants": tenant_rows(spend["by_tenant"]),
             # A closed hold is an empty account; one line for each would bury the others.
