@@ -97,10 +97,10 @@ class Meter:
         self._device = next((each.device for each in model.parameters()), torch.device("cpu"))
         cuda = self._device.type == "cuda"
         self._formula = None if flops_per_step else formula_of(model, checkpointing=recompute)
-        self._timeline = Timeline(self._event if cuda else None)
+        self.timeline = Timeline(self._event if cuda else None)
         waits = cuda if count_waits is None else count_waits
-        self.hooks = Hooks(model, self._timeline, forward=forward_hooks, waits=waits)
-        self.hooks.forward_ended = self._count_forward
+        self.hooks = Hooks(model, self.timeline, forward=forward_hooks, waits=waits)
+        self.hooks.forward_ended = self.forward_ended
         self._counter: Any = None
         self._counted: tuple[float, float] | None = None  # FLOPs of a step: useful, recomputed
         self._forward_flops = 0.0
@@ -150,7 +150,7 @@ class Meter:
     def step(self, step: int | None = None) -> None:
         """An optimizer step is over. `step`: its number, where the loop has one."""
         self._stop_counting()
-        lap = self._timeline.cut()
+        lap = self.timeline.cut()
         self._steps = self._steps + 1 if step is None else step
         seen = self.hooks.take()
         self._pending.append(
@@ -263,7 +263,7 @@ class Meter:
         found: Event = event
         return found
 
-    def _count_forward(self) -> None:
+    def forward_ended(self) -> None:
         """FLOPs up to the end of a forward pass; what comes before the next is its backward pass."""
         if self._counter is not None:
             total = float(self._counter.get_total_flops())
