@@ -6,6 +6,7 @@
 - the pages of docs/reference that describe commands, errors, settings and the API;
 - in README.md and docs/**/*.md, every block `<!-- run: COMMAND -->` … `<!-- end -->` becomes the transcript
   of that brimful command, so what a page shows is what the program prints;
+- every block `<!-- watch: COLUMNS -->`: a picture of `brimful watch` (tools/watching.py);
 - the table of docs/explanation/inference.md (tools/serving.py), and pictures that sweeps draw;
 - the catalogs of src/brimful/locale (tools/catalogs.py);
 - where the shared data folder is there, the tables of docs/explanation/accuracy.md (tools/accuracy.py).
@@ -33,6 +34,7 @@ from tools.reference_server import api_page, metrics_page, settings_page
 from tools.serving import PAGE as SERVING
 from tools.serving import serving_page
 from tools.sweeps import pictures
+from tools.watching import with_watch
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(<!-- run: (brimful .+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -72,7 +74,8 @@ def pages() -> Iterator[tuple[Path, str]]:
         text = path.read_text(encoding="utf-8")
         if path == SERVING:
             text = serving_page(text)
-        if BLOCK.search(text):
+        text = with_watch(text)
+        if BLOCK.search(text) or "<!-- watch: " in text:
             yield path, BLOCK.sub(lambda m: f"{m[1]}{transcript(m[2])}{m[3]}", text)
 
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from fastapi.routing import APIRoute
 
+from brimful.meter import exporter
 from brimful.server.api.asked import Submission
 from brimful.server.api.router import make_router
 from brimful.server.app import MAX_BODY_BYTES
@@ -90,4 +91,15 @@ def metrics_page() -> str:
             lines.append(row(f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels), words))
     lines.append(row(f"`{REQUESTS[0]}`", "counter", "`method`, `route`, `status`", REQUESTS[1]))
     lines.append(row(f"`{SECONDS[0]}`", "histogram", "`route`", SECONDS[1]))
+    lines += [
+        "\n## Of one machine\n",
+        "`brimful exporter` on each machine with GPUs; `brimful exporter --dashboard` prints a Grafana dashboard",
+        "for these. What a card or a process does not say is left out, never zero.\n",
+        "```yaml\nscrape_configs:\n  - job_name: brimful-gpus",
+        "    static_configs: [{targets: ['127.0.0.1:9642']}]\n```\n",
+        "| Name | Kind | Labels | Meaning |\n|---|---|---|---|",
+    ]
+    for kind, table in (("gauge", exporter.GAUGES), ("counter", exporter.COUNTERS)):
+        for name, (labels, words) in table.items():
+            lines.append(row(f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels), words))
     return "\n".join(lines) + "\n"

@@ -9,7 +9,7 @@ import pytest
 
 from brimful.meter.samples import EndSample, RunSample, StepSample, read_samples
 
-torch = pytest.importorskip("torch")
+torch: Any = pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.torch,
     # What the trainers say about a machine without a GPU, and about each other.
@@ -87,7 +87,7 @@ def test_hugging_face_trainer(tmp_path: Path) -> None:
 
 
 def test_lightning_trainer(tmp_path: Path) -> None:
-    lightning = pytest.importorskip("lightning")
+    lightning: Any = pytest.importorskip("lightning")
     import brimful
 
     class Module(lightning.LightningModule):
@@ -125,7 +125,7 @@ def test_lightning_trainer(tmp_path: Path) -> None:
 
 
 def test_a_lightning_run_that_fails_is_closed_with_its_error(tmp_path: Path) -> None:
-    lightning = pytest.importorskip("lightning")
+    lightning: Any = pytest.importorskip("lightning")
     import brimful
 
     class Broken(lightning.LightningModule):

@@ -3,7 +3,7 @@
     Trainer(..., callbacks=[brimful.TrainerMeter()])
     lightning.Trainer(..., callbacks=[brimful.LightningMeter(tokens_per_step=...)])
 
-Both take what `Meter` takes. The classes are made when asked for, because their bases are other people's.
+Both take what `Meter` takes. The classes are joined when asked for, because their bases are other people's.
 """
 
 from __future__ import annotations
@@ -21,48 +21,7 @@ def TrainerMeter(**options: Any) -> Any:  # noqa: N802 - it stands where a class
         from transformers import TrainerCallback
     except ModuleNotFoundError as error:
         raise BadInput("TrainerMeter needs the package transformers, which is not installed") from error
-
-    class MeterCallback(TrainerCallback):
-        meter: Meter | None = None
-
-        def on_train_begin(
-            self, args: Any, _state: Any, _control: Any, model: Any = None, **_more: Any
-        ) -> None:
-            facts = {
-                "batch_size": args.per_device_train_batch_size,
-                "accumulation": args.gradient_accumulation_steps,
-                "optimizer": str(args.optim),
-            }
-            checkpointing = "full" if args.gradient_checkpointing else None
-            # Trainer fetches the batches of a step before it says that the step begins.
-            self.meter = Meter(model, **{"recompute": checkpointing, **facts, **options})
-            self.meter.start()
-
-        def on_step_end(self, _args: Any, state: Any, _control: Any, **_more: Any) -> None:
-            if self.meter is not None:
-                self.meter.step(state.global_step)
-                self._aside = self.meter.timeline.at
-
-        def on_evaluate(self, _args: Any, _state: Any, _control: Any, **_more: Any) -> None:
-            self._was("evaluation")
-
-        def on_save(self, _args: Any, _state: Any, _control: Any, **_more: Any) -> None:
-            self._was("checkpoint")
-
-        def on_train_end(self, _args: Any, _state: Any, _control: Any, **_more: Any) -> None:
-            if self.meter is not None:
-                self.meter.close()
-
-        _aside = 0
-
-        def _was(self, kind: str) -> None:
-            """Everything since the step ended, or since the last such pause did."""
-            if self.meter is not None:
-                self.meter.timeline.rename(self._aside, PAUSE + kind)
-                self.meter.hooks.ended()
-                self._aside = self.meter.timeline.at
-
-    return MeterCallback()
+    return type("MeterCallback", (_HuggingFace, TrainerCallback), {})(options)
 
 
 def LightningMeter(**options: Any) -> Any:  # noqa: N802 - it stands where a class would
@@ -74,70 +33,112 @@ def LightningMeter(**options: Any) -> Any:  # noqa: N802 - it stands where a cla
             from pytorch_lightning.callbacks import Callback
         except ModuleNotFoundError as error:
             raise BadInput("LightningMeter needs the package lightning, which is not installed") from error
+    return type("MeterCallback", (_Lightning, Callback), {})(options)
 
-    class MeterCallback(Callback):
-        meter: Meter | None = None
 
-        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            # `training_step` may call anything, so Lightning's own hooks say where forward ends.
-            use = {"accumulation": trainer.accumulate_grad_batches, **options}
-            self.meter = Meter(_with_config(pl_module), forward_hooks=False, **use)
-            self._save, self._step = trainer.save_checkpoint, 0
-            trainer.save_checkpoint = self._timed_save
-            self.meter.start()
+class _HuggingFace:
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+        self.meter: Meter | None = None
+        self._aside = 0
 
-        def on_train_batch_start(self, _trainer: Any, _module: Any, batch: Any, _index: int) -> None:
-            meter = self._metering()
-            parts = batch.values() if isinstance(batch, dict) else batch
-            meter.hooks.count([batch] if hasattr(batch, "shape") else parts)
-            meter.hooks.began("forward")
+    def on_train_begin(self, args: Any, _state: Any, _control: Any, model: Any = None, **_more: Any) -> None:
+        facts = {
+            "batch_size": args.per_device_train_batch_size,
+            "accumulation": args.gradient_accumulation_steps,
+            "optimizer": str(args.optim),
+        }
+        checkpointing = "full" if args.gradient_checkpointing else None
+        # Trainer fetches the batches of a step before it says that the step begins.
+        self.meter = Meter(model, **{"recompute": checkpointing, **facts, **self._options})
+        self.meter.start()
 
-        def on_before_backward(self, _trainer: Any, _module: Any, _loss: Any) -> None:
-            meter = self._metering()
-            meter.forward_ended()
-            meter.hooks.began("backward")
+    def on_step_end(self, _args: Any, state: Any, _control: Any, **_more: Any) -> None:
+        if self.meter is not None:
+            self.meter.step(state.global_step)
+            self._aside = self.meter.timeline.at
 
-        def on_after_backward(self, _trainer: Any, _module: Any) -> None:
-            self._metering().hooks.ended()
+    def on_evaluate(self, _args: Any, _state: Any, _control: Any, **_more: Any) -> None:
+        self._was("evaluation")
 
-        def on_train_batch_end(self, trainer: Any, _module: Any, *_more: Any) -> None:
-            if trainer.global_step > self._step:  # else one more micro-step
-                self._step = trainer.global_step
-                self._metering().step(self._step)
+    def on_save(self, _args: Any, _state: Any, _control: Any, **_more: Any) -> None:
+        self._was("checkpoint")
 
-        def on_validation_start(self, _trainer: Any, _module: Any) -> None:
-            if self.meter is not None:
-                self._pause = self.meter.pause("evaluation")
-                self._pause.__enter__()
+    def on_train_end(self, _args: Any, _state: Any, _control: Any, **_more: Any) -> None:
+        if self.meter is not None:
+            self.meter.close()
 
-        def on_validation_end(self, _trainer: Any, _module: Any) -> None:
-            if self.meter is not None and self._pause is not None:
-                self._pause.__exit__(None, None, None)
-                self._pause = None
+    def _was(self, kind: str) -> None:
+        """Everything since the step ended, or since the last such pause did."""
+        if self.meter is not None:
+            self.meter.timeline.rename(self._aside, PAUSE + kind)
+            self.meter.hooks.ended()
+            self._aside = self.meter.timeline.at
 
-        def on_train_end(self, trainer: Any, _module: Any) -> None:
-            self._close(trainer)
 
-        def on_exception(self, trainer: Any, _module: Any, exception: BaseException) -> None:
-            self._close(trainer, error=type(exception).__name__)
+class _Lightning:
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+        self.meter: Meter | None = None
+        self._pause: Any = None
+        self._save: Any = None
+        self._step = 0
 
-        _pause: Any = None
-        _save: Any = None
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        # `training_step` may call anything, so Lightning's own hooks say where forward ends.
+        use = {"accumulation": trainer.accumulate_grad_batches, **self._options}
+        self.meter = Meter(_with_config(pl_module), forward_hooks=False, **use)
+        self._save, self._step = trainer.save_checkpoint, 0
+        trainer.save_checkpoint = self._timed_save
+        self.meter.start()
 
-        def _metering(self) -> Meter:
-            assert self.meter is not None
-            return self.meter
+    def on_train_batch_start(self, _trainer: Any, _module: Any, batch: Any, _index: int) -> None:
+        meter = self._metering()
+        parts = batch.values() if isinstance(batch, dict) else batch
+        meter.hooks.count([batch] if hasattr(batch, "shape") else parts)
+        meter.hooks.began("forward")
 
-        def _timed_save(self, *args: Any, **kwargs: Any) -> Any:
-            with self._metering().pause("checkpoint"):
-                return self._save(*args, **kwargs)
+    def on_before_backward(self, _trainer: Any, _module: Any, _loss: Any) -> None:
+        meter = self._metering()
+        meter.forward_ended()
+        meter.hooks.began("backward")
 
-        def _close(self, trainer: Any, *, error: str = "") -> None:
-            if self.meter is not None and self._save is not None:
-                trainer.save_checkpoint, self._save = self._save, None
-                self.meter.close(error=error)
+    def on_after_backward(self, _trainer: Any, _module: Any) -> None:
+        self._metering().hooks.ended()
 
-    return MeterCallback()
+    def on_train_batch_end(self, trainer: Any, _module: Any, *_more: Any) -> None:
+        if trainer.global_step > self._step:  # else one more micro-step
+            self._step = trainer.global_step
+            self._metering().step(self._step)
+
+    def on_validation_start(self, _trainer: Any, _module: Any) -> None:
+        if self.meter is not None:
+            self._pause = self.meter.pause("evaluation")
+            self._pause.__enter__()
+
+    def on_validation_end(self, _trainer: Any, _module: Any) -> None:
+        if self.meter is not None and self._pause is not None:
+            self._pause.__exit__(None, None, None)
+            self._pause = None
+
+    def on_train_end(self, trainer: Any, _module: Any) -> None:
+        self._close(trainer)
+
+    def on_exception(self, trainer: Any, _module: Any, exception: BaseException) -> None:
+        self._close(trainer, error=type(exception).__name__)
+
+    def _metering(self) -> Meter:
+        assert self.meter is not None
+        return self.meter
+
+    def _timed_save(self, *args: Any, **kwargs: Any) -> Any:
+        with self._metering().pause("checkpoint"):
+            return self._save(*args, **kwargs)
+
+    def _close(self, trainer: Any, *, error: str = "") -> None:
+        if self.meter is not None and self._save is not None:
+            trainer.save_checkpoint, self._save = self._save, None
+            self.meter.close(error=error)
 
 
 def _with_config(module: Any) -> Any:

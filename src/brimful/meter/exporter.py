@@ -1,0 +1,161 @@
+"""What Prometheus reads from `brimful exporter`. Names are a promise: docs/reference/metrics.md lists them.
+
+Read from the driver at the moment of asking. What a card or a process does not say is left out, never zero.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from brimful.meter.machine import Card, Looker, Machine
+from brimful.meter.runtime import Live
+from brimful.meter.samples import PHASES
+
+_CARD = ("gpu", "uuid")
+_RUN = ("pid", "job", "model")
+
+# name -> (labels, what it is). The driver's of a card, then of a process, then what a Meter says of its run.
+GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
+    "brimful_nvml_up": ((), "1 while NVIDIA's driver answers"),
+    "brimful_gpu_info": ((*_CARD, "name", "driver"), "1, with the card's name and the driver's version"),
+    "brimful_gpu_up": (_CARD, "1 while the card answers, 0 when it fell off the bus or needs a reset"),
+    "brimful_gpu_memory_total_bytes": (_CARD, "memory of the card"),
+    "brimful_gpu_memory_used_bytes": (_CARD, "memory that programs hold"),
+    "brimful_gpu_memory_reserved_bytes": (_CARD, "memory the driver keeps for itself"),
+    "brimful_gpu_busy_ratio": (_CARD, "share of the time some kernel ran: not how much useful work it did"),
+    "brimful_gpu_memory_busy_ratio": (_CARD, "share of the time memory was read or written"),
+    "brimful_gpu_mfu_ratio": (_CARD, "useful FLOPs of the card's own peak, as the runs on it report"),
+    "brimful_gpu_power_watts": (_CARD, "power drawn"),
+    "brimful_gpu_power_limit_watts": (_CARD, "power it may draw"),
+    "brimful_gpu_temperature_celsius": (_CARD, "temperature of the chip"),
+    "brimful_gpu_fan_ratio": (_CARD, "speed of the fan, of its highest"),
+    "brimful_gpu_sm_clock_hertz": (_CARD, "clock of the multiprocessors"),
+    "brimful_gpu_sm_clock_max_hertz": (_CARD, "highest clock of the multiprocessors"),
+    "brimful_gpu_memory_clock_hertz": (_CARD, "clock of the memory"),
+    "brimful_gpu_throttled": ((*_CARD, "reason"), "1 for each reason that holds the clock down now"),
+    "brimful_gpu_processes": (_CARD, "processes that hold memory of the card"),
+    "brimful_process_memory_bytes": ((*_CARD, "pid", "user", "job"), "memory a process holds on a card"),
+    "brimful_run_step": (_RUN, "the newest optimizer step of a run"),
+    "brimful_run_age_seconds": (_RUN, "since that step ended"),
+    "brimful_run_step_seconds": (_RUN, "how long it took, evaluation and checkpoints left out"),
+    "brimful_run_part_seconds": (
+        (*_RUN, "part"),
+        "of it, each part: data, forward, backward, optimizer, other",
+    ),
+    "brimful_run_tokens_per_second": (_RUN, "tokens of that step by its seconds"),
+    "brimful_run_mfu_ratio": (_RUN, "useful FLOPs of the card's own peak"),
+    "brimful_run_hfu_ratio": (_RUN, "the same with recomputed work"),
+    "brimful_run_peak_flops_per_second": (_RUN, "the peak both are a share of"),
+    "brimful_run_allocated_peak_bytes": (_RUN, "most bytes of tensors at once"),
+    "brimful_run_reserved_peak_bytes": (_RUN, "most bytes PyTorch took from the driver"),
+    "brimful_run_fragmentation_ratio": (_RUN, "of the reserved bytes, free pieces of blocks in use"),
+    "brimful_run_step_vs_estimate_ratio": (_RUN, "measured by predicted step time"),
+}
+COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {
+    "brimful_gpu_ecc_errors": (_CARD, "uncorrected memory errors since the driver came up"),
+}
+
+_OF_A_CARD: dict[str, Callable[[Card], float | None]] = {
+    "brimful_gpu_up": lambda card: 0 if card.sample.problem else 1,
+    "brimful_gpu_memory_total_bytes": lambda card: card.sample.memory_total_bytes,
+    "brimful_gpu_memory_used_bytes": lambda card: card.sample.memory_used_bytes,
+    "brimful_gpu_memory_reserved_bytes": lambda card: card.sample.memory_reserved_bytes,
+    "brimful_gpu_busy_ratio": lambda card: card.sample.busy_frac,
+    "brimful_gpu_memory_busy_ratio": lambda card: card.sample.memory_busy_frac,
+    "brimful_gpu_mfu_ratio": lambda card: card.mfu,
+    "brimful_gpu_power_watts": lambda card: card.sample.power_w,
+    "brimful_gpu_power_limit_watts": lambda card: card.sample.power_limit_w,
+    "brimful_gpu_temperature_celsius": lambda card: card.sample.temperature_c,
+    "brimful_gpu_fan_ratio": lambda card: card.sample.fan_frac,
+    "brimful_gpu_sm_clock_hertz": lambda card: card.sample.sm_clock_hz,
+    "brimful_gpu_sm_clock_max_hertz": lambda card: card.sample.sm_clock_max_hz,
+    "brimful_gpu_memory_clock_hertz": lambda card: card.sample.memory_clock_hz,
+    "brimful_gpu_processes": lambda card: None if card.sample.problem else len(card.holders),
+    "brimful_gpu_ecc_errors": lambda card: card.sample.ecc_errors,
+}
+_OF_A_STEP = {
+    "brimful_run_step": "step",
+    "brimful_run_step_seconds": "step_s",
+    "brimful_run_tokens_per_second": "tokens_per_s",
+    "brimful_run_mfu_ratio": "mfu",
+    "brimful_run_hfu_ratio": "hfu",
+    "brimful_run_allocated_peak_bytes": "peak_allocated_bytes",
+    "brimful_run_reserved_peak_bytes": "peak_reserved_bytes",
+    "brimful_run_fragmentation_ratio": "fragmentation",
+    "brimful_run_step_vs_estimate_ratio": "step_s_vs_estimate",
+}
+
+Figure = tuple[str, tuple[str, ...], float | None]  # name, values of its labels, number
+
+
+class Exported(Collector):
+    """A collector of prometheus_client: looks at the machine when it is asked."""
+
+    def __init__(self, looker: Looker, clock: Callable[[], float] = time.time) -> None:
+        self._looker, self._clock = looker, clock
+
+    def collect(self) -> Iterable[Metric]:
+        found: dict[str, list[tuple[tuple[str, ...], float]]] = {}
+        for name, labels, number in figures(self._looker.look(self._clock())):
+            if number is not None:
+                found.setdefault(name, []).append((labels, float(number)))
+        for name, (labels, words) in GAUGES.items():
+            yield _filled(GaugeMetricFamily(name, words, labels=labels), found.get(name, []))
+        for name, (labels, words) in COUNTERS.items():
+            yield _filled(CounterMetricFamily(name, words, labels=labels), found.get(name, []))
+
+
+def registry(looker: Looker) -> CollectorRegistry:
+    found = CollectorRegistry(auto_describe=False)
+    found.register(Exported(looker))
+    return found
+
+
+def as_text(looker: Looker) -> str:
+    """What one scrape reads."""
+    return generate_latest(registry(looker)).decode("utf-8")
+
+
+def figures(machine: Machine) -> Iterator[Figure]:
+    yield "brimful_nvml_up", (), 0 if machine.problem else 1
+    runs: dict[int, Live] = {each.pid: each for each in machine.elsewhere}
+    for card in machine.cards:
+        own = (card.label, card.sample.uuid)
+        yield "brimful_gpu_info", (*own, card.sample.name, machine.driver), 1
+        for name, number in _OF_A_CARD.items():
+            yield name, own, number(card)
+        for reason in card.sample.throttle:
+            yield "brimful_gpu_throttled", (*own, reason), 1
+        for holder in card.holders:
+            process = holder.process
+            labels = (*own, str(process.pid), process.user, holder.job or "")
+            yield "brimful_process_memory_bytes", labels, process.used_bytes
+            if holder.live:
+                runs[process.pid] = holder.live
+    for each in runs.values():
+        yield from _run(each, machine.at_s)
+
+
+def _run(each: Live, now_s: float) -> Iterator[Figure]:
+    labels = (str(each.pid), each.run.job or "", each.run.model)
+    yield "brimful_run_age_seconds", labels, each.age_s(now_s)
+    if each.step is None or not each.fresh(now_s):
+        return  # an old rate is not the rate of now
+    for name, field in _OF_A_STEP.items():
+        yield name, labels, getattr(each.step, field)
+    yield "brimful_run_peak_flops_per_second", labels, each.run.peak_flops_per_s
+    for part in PHASES:
+        yield "brimful_run_part_seconds", (*labels, part), each.step.parts_s[part]
+
+
+def _filled(
+    family: GaugeMetricFamily | CounterMetricFamily, rows: list[tuple[tuple[str, ...], float]]
+) -> GaugeMetricFamily | CounterMetricFamily:
+    for labels, number in rows:
+        family.add_metric(labels, number)
+    return family

@@ -1,0 +1,149 @@
+"""One look at the machine: its cards by their driver, and what the processes on them say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from brimful.errors import BrimfulError
+from brimful.meter.nvml import Cards
+from brimful.meter.runtime import Live, live
+from brimful.meter.samples import GpuSample, ProcessSample, as_dict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A process on a card, and its newest sample where it has a Meter and is at work."""
+
+    process: ProcessSample
+    job: str | None
+    live: Live | None
+    works_here: bool  # its MFU is of this card, not of another it also touches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    sample: GpuSample
+    holders: tuple[Holder, ...]
+    mfu: float | None  # of all that work here, together; None where nobody says
+
+    @property
+    def compute(self) -> tuple[float | None, str]:
+        """How hard it works, and what that is: useful work, or only that some kernel ran."""
+        if self.mfu is not None:
+            return self.mfu, "mfu"
+        return self.sample.busy_frac, "unknown" if self.sample.busy_frac is None else "busy"
+
+    @property
+    def label(self) -> str:
+        """'0', or '0.1' for the second slice of the first card."""
+        return str(self.sample.index) + ("" if self.sample.mig is None else f".{self.sample.mig}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    at_s: float
+    driver: str
+    cards: tuple[Card, ...]
+    elsewhere: tuple[Live, ...]  # processes that report and hold no card the driver shows
+    problem: BrimfulError | None = None  # why no card is seen
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "at_s": self.at_s,
+            "driver": self.driver,
+            "problem": self.problem.as_dict() if self.problem else None,
+            "gpus": [_card(card) for card in self.cards],
+            "elsewhere": [_live(each) for each in self.elsewhere],
+        }
+
+
+class Looker:
+    """Looks as often as asked; a driver that is not there yet is looked for again each time."""
+
+    def __init__(self) -> None:
+        self._cards: Cards | None = None
+        self._lock = Lock()  # a server asks from several threads
+
+    def look(self, now_s: float) -> Machine:
+        with self._lock:
+            return self._look(now_s)
+
+    def _look(self, now_s: float) -> Machine:
+        said = {each.pid: each for each in live()}
+        fresh = {pid: each for pid, each in said.items() if each.fresh(now_s)}
+        try:
+            self._cards = self._cards or Cards()
+            samples, problem = self._cards.look(now_s), None
+            driver = self._cards.driver()
+        except BrimfulError as error:
+            self.close()
+            samples, problem, driver = [], error, ""
+        cards = tuple(_joined(sample, fresh) for sample in samples)
+        seen = {holder.process.pid for card in cards for holder in card.holders}
+        elsewhere = tuple(each for pid, each in said.items() if pid not in seen)
+        return Machine(at_s=now_s, driver=driver, cards=cards, elsewhere=elsewhere, problem=problem)
+
+    def close(self) -> None:
+        if self._cards is not None:
+            self._cards.close()
+            self._cards = None
+
+
+def _joined(sample: GpuSample, fresh: Mapping[int, Live]) -> Card:
+    holders = tuple(_holder(process, sample, fresh) for process in sample.processes)
+    known = [
+        each.live.step.mfu
+        for each in holders
+        if each.works_here and each.live and each.live.step and each.live.step.mfu is not None
+    ]
+    return Card(sample=sample, holders=holders, mfu=sum(known) if known else None)
+
+
+def _holder(process: ProcessSample, sample: GpuSample, fresh: Mapping[int, Live]) -> Holder:
+    said = fresh.get(process.pid)
+    here = said is not None and said.run.gpu_uuid in (None, sample.uuid)
+    job = said.run.job if said else job_of(process.pid)
+    return Holder(process=process, job=job, live=said, works_here=here)
+
+
+def job_of(pid: int) -> str | None:
+    """The job of brimful a process runs for, where its environment may be read."""
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes()[:200_000].split(b"\0")
+    except OSError:
+        return None
+    found = next((word for word in words if word.startswith(b"BRIMFUL_JOB=")), b"")
+    return found.partition(b"=")[2][:80].decode(errors="replace") or None
+
+
+def _card(card: Card) -> dict[str, Any]:
+    frac, kind = card.compute
+    found = as_dict(card.sample)
+    found["compute"] = {"frac": frac, "kind": kind}
+    found["processes"] = [
+        {
+            "pid": each.process.pid,
+            "used_bytes": each.process.used_bytes,
+            "kind": each.process.kind,
+            "name": each.process.name,
+            "user": each.process.user,
+            "job": each.job,
+            "step": as_dict(each.live.step) if each.live and each.live.step else None,
+        }
+        for each in card.holders
+    ]
+    return found
+
+
+def _live(each: Live) -> dict[str, Any]:
+    return {
+        "pid": each.pid,
+        "job": each.run.job,
+        "model": each.run.model,
+        "device": each.run.device,
+        "step": as_dict(each.step) if each.step else None,
+    }
