@@ -12,31 +12,21 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+_PLACES = {
+    "Client": "brimful.cli.client",
+    "LightningMeter": "brimful.meter.callbacks",
+    "TrainerMeter": "brimful.meter.callbacks",
+    "Meter": "brimful.meter.loop",
+    "fit": "brimful.predict.fit",
+    "replay": "brimful.predict.replay",
+    "trace": "brimful.predict.traced.program",
+}
+
 
 def __getattr__(name: str) -> object:
     """What `import brimful` offers, imported when first asked for, so that it stays light."""
-    if name == "fit":
-        from brimful.predict.fit import fit
+    if name not in _PLACES:
+        raise AttributeError(f"module 'brimful' has no attribute {name!r}")
+    from importlib import import_module
 
-        return fit
-    if name == "replay":
-        from brimful.predict.replay import replay
-
-        return replay
-    if name == "trace":
-        from brimful.predict.traced.program import trace
-
-        return trace
-    if name == "Meter":
-        from brimful.meter.loop import Meter
-
-        return Meter
-    if name in ("TrainerMeter", "LightningMeter"):
-        from brimful.meter import callbacks
-
-        return getattr(callbacks, name)
-    if name == "Client":
-        from brimful.cli.client import Client
-
-        return Client
-    raise AttributeError(f"module 'brimful' has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)
