@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,7 @@ def test_a_run_that_began_before_the_last_one_ended_is_found(
     again = granted("job-1", gpus=(1,), at_s=13)
     events += [
         LeaseEnded(at_s=20, lease="job-1.1", exit_code=1, requeue=True),
-        type(again)(**{**{f: getattr(again, f) for f in again.__slots__}, "lease": "job-1.2"}),
+        replace(again, lease="job-1.2"),
         LeaseStarted(at_s=15, lease="job-1.2"),
         LeaseEnded(at_s=21, lease="job-1.2", exit_code=0),
     ]

@@ -62,11 +62,13 @@ class Capacity:
         self.is_mixed = False  # whether there are GPUs of several types
         # Shape -> the pools that can run it and its rate there; worked out anew when a node comes or goes.
         self.able: dict[int, list[tuple[Pool, float]]] = {}
+        self.able_at_all: dict[int, list[Pool]] = {}
         self._indices: dict[str, int] = {}  # a node that comes back gets its old place
 
     def join(self, node: Node, held: Iterable[int]) -> None:
         self.leave(node.node)
         self.able.clear()
+        self.able_at_all.clear()
         index = self._indices.setdefault(node.node, len(self._indices))
         taken = {*held, *node.holes}
         slot = Slot(
@@ -91,6 +93,7 @@ class Capacity:
         if slot is None:
             return
         self.able.clear()
+        self.able_at_all.clear()
         del self.slots[slot.index]
         pool = self.pools[slot.pool]
         pool.drop(slot)
@@ -111,7 +114,8 @@ class Capacity:
         slot = self.by_name[name]
         if job.gpu_milli == WHOLE_GPU:
             free = slot.free
-            assert all(gpu in free for gpu in gpus), f"a GPU of {gpus} of {name} already has a tenant"
+            for gpu in gpus:
+                assert gpu in free, f"GPU {gpu} of {name} already has a tenant"
             return
         for gpu in gpus:
             left = slot.shared.get(gpu, WHOLE_GPU if gpu in slot.free else 0)

@@ -6,18 +6,19 @@ changed once written: a new meaning is a new version, and the reader keeps under
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, ClassVar
 
 from brimful.errors import WorldFailed
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node, Pool
+from brimful.fleet.noun import noun
 
 # (node, its GPUs) for each node of a gang.
 Parts = tuple[tuple[str, tuple[int, ...]], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class NodeJoined:
     """A node offers `gpus` GPUs, or its description changed."""
 
@@ -45,14 +46,14 @@ class NodeJoined:
         return Node(**{each.name: getattr(self, each.name) for each in fields(Node)})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class NodeLeft:
     version: ClassVar[int] = 1
     at_s: int
     node: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class NodeDrained:
     """Nothing more starts there and what runs goes on, until NodeResumed; it may leave and join meanwhile."""
 
@@ -62,28 +63,28 @@ class NodeDrained:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class NodeResumed:
     version: ClassVar[int] = 1
     at_s: int
     node: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class JobSubmitted:
     version: ClassVar[int] = 3
     at_s: int
     job: Job
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class CancelRequested:
     version: ClassVar[int] = 1
     at_s: int
     job: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class JobHeld:
     """It does not start until it is released. What stops a running one is a LeaseEnding beside this."""
 
@@ -93,14 +94,14 @@ class JobHeld:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class JobReleased:
     version: ClassVar[int] = 1
     at_s: int
     job: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class MoveRequested:
     """From its next lease on it runs at these sites only; none: anywhere. A LeaseEnding may stand beside."""
 
@@ -110,7 +111,7 @@ class MoveRequested:
     sites: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class LeaseGranted:
     """The intent to start: from here on these GPUs are taken, whether or not the process is up yet.
 
@@ -127,7 +128,7 @@ class LeaseGranted:
     rest: Parts = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class LeaseStarted:
     """The engine saw it run. Billing begins here."""
 
@@ -136,7 +137,7 @@ class LeaseStarted:
     lease: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class LeaseEnding:
     """The intent to stop. The GPUs stay taken until LeaseEnded."""
 
@@ -147,7 +148,7 @@ class LeaseEnding:
     requeue: bool  # True: the job waits for another lease; False: this is its end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class LeaseEnded:
     """The engine saw that nothing of it runs any more. Billing ends here and the GPUs are free."""
 
@@ -161,7 +162,7 @@ class LeaseEnded:
     requeue: bool = False  # True: it failed, and its job has tries left
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class SiteLost:
     """The site does not answer: what runs there is unknown. It is neither ended nor started elsewhere."""
 
@@ -171,7 +172,7 @@ class SiteLost:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class SiteFound:
     """The site answers again."""
 
@@ -180,7 +181,7 @@ class SiteFound:
     site: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class PoolPriced:
     """From here on an hour in this market pool is billed at so much, to all who hold GPUs of it alike."""
 
@@ -200,7 +201,7 @@ class PoolPriced:
         return Pool(self.site, self.gpu, self.tier)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class NoticeGiven:
     """The lease will be told to end at `until_s`, unless the notice is withdrawn before."""
 
@@ -211,14 +212,14 @@ class NoticeGiven:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class NoticeWithdrawn:
     version: ClassVar[int] = 1
     at_s: int
     lease: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class BidChanged:
     """Another limit for the same job; None: what its class stands for."""
 
@@ -228,7 +229,7 @@ class BidChanged:
     limit_microusd_per_gpu_hour: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class GangBlocked:
     """A gang that would pay the price is kept out by its size alone, from here on or no longer."""
 
@@ -238,7 +239,7 @@ class GangBlocked:
     blocked: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class BudgetSet:
     """So much a tenant may still spend from here on, and not a micro-dollar more; None: without limit."""
 
@@ -248,7 +249,7 @@ class BudgetSet:
     microusd: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class CreditGranted:
     """The operator gives a tenant something to spend."""
 

@@ -107,7 +107,10 @@ class JobState:
 
     @property
     def first_start_s(self) -> int | None:
-        return next((lease.started_s for lease in self.leases if lease.started_s is not None), None)
+        for lease in self.leases:
+            if lease.started_s is not None:
+                return lease.started_s
+        return None
 
     @property
     def open_lease(self) -> Lease | None:
@@ -131,8 +134,14 @@ class JobState:
 
     def remaining_s(self, now_s: int) -> float | None:
         """Predicted useful work left; None where nobody predicted, 0 where the prediction has run out."""
-        if self.job.predicted_work_s is None:
+        predicted_s = self.job.predicted_work_s
+        if predicted_s is None:
             return None
-        lease = self.open_lease
-        done = self.kept_work_s + (lease.done_work_s(now_s) if lease else 0.0)
-        return max(0.0, self.job.predicted_work_s - done)
+        done = self.kept_work_s
+        if self.leases:
+            last = self.leases[-1]
+            if last.ended_s is None and last.started_s is not None:
+                worked_s = now_s - last.started_s - last.setup_s
+                if worked_s > 0:
+                    done += last.speed * worked_s
+        return predicted_s - done if predicted_s > done else 0.0

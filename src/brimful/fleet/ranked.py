@@ -28,7 +28,12 @@ class Order:
         self.groups: dict[Hashable, list[Entry]] = {}
 
     def add(self, state: JobState) -> None:
-        insort(self.groups.setdefault(self._group(state), []), (self._key(state), state.serial, state))
+        name, entry = self._group(state), (self._key(state), state.serial, state)
+        entries = self.groups.get(name)
+        if entries is None:
+            self.groups[name] = [entry]
+        else:
+            insort(entries, entry)
 
     def remove(self, state: JobState) -> None:
         name = self._group(state)
@@ -50,11 +55,12 @@ class Heads:
     def __init__(self, groups: dict[Hashable, list[Entry]], rank: Rank | None = None) -> None:
         self._groups, self._rank = groups, rank
         # Serials differ, so that names are never compared.
-        self._heap: list[tuple[Any, int, int, Hashable]] = [
-            (rank(name, entries[0][0]) if rank else entries[0][0], entries[0][1], 0, name)
-            for name, entries in groups.items()
-        ]
-        heapify(self._heap)
+        self._heap: list[tuple[Any, int, int, Hashable]] = []
+        for name, entries in groups.items():
+            key, serial, _ = entries[0]
+            self._heap.append((rank(name, key) if rank else key, serial, 0, name))
+        if len(self._heap) > 1:
+            heapify(self._heap)
 
     def peek(self) -> JobState | None:
         if not self._heap:

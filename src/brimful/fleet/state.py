@@ -156,6 +156,13 @@ class Fleet:
             ]
         return found
 
+    def able_at_all(self, shape: int) -> list[Pool]:
+        """The same without the rates. Whoever asks does not write to it."""
+        found = self.capacity.able_at_all.get(shape)
+        if found is None:
+            found = self.capacity.able_at_all[shape] = [pool for pool, _ in self.able_pools(shape)]
+        return found
+
     def limits_due(self, now_s: int) -> Iterator[Lease]:
         """Leases whose job has used up its budget or its longest run by now."""
         for due_s, name in self._limits:
@@ -384,7 +391,7 @@ class Fleet:
             self.capacity.check(name, gpus, job)
         for name, gpus in parts:
             self.capacity.take(name, gpus, job)
-        ran = bool(state.leases) and any(lease.started_s is not None for lease in state.leases)
+        ran = bool(state.leases) and state.first_start_s is not None
         lease = Lease(
             lease=event.lease,
             job=event.job,
@@ -406,9 +413,15 @@ class Fleet:
         self.waiting.remove(state)
         self.leases[event.lease] = self.open_leases[event.lease] = lease
         self.unsettled[event.lease] = lease
-        self.leases_at.setdefault(node.site, {})[event.lease] = lease
+        there = self.leases_at.get(node.site)
+        if there is None:
+            there = self.leases_at[node.site] = {}
+        there[event.lease] = lease
         for name, _ in parts:
-            self.leases_on.setdefault(name, {})[event.lease] = lease
+            here = self.leases_on.get(name)
+            if here is None:
+                here = self.leases_on[name] = {}
+            here[event.lease] = lease
         state.leases.append(lease)
         state.phase = "starting"
         self._use(job, held, at_s=event.at_s)

@@ -345,9 +345,12 @@ def _can_help(turn: _Turn, state: JobState, pools: list[Pool]) -> bool:
     job, index = state.job, turn.fleet.capacity.pools
     if not pools:
         return why_not(job, turn.fleet, turn.draft, pools)[1]
-    if job.within in ONE_NODE:
-        return any(index[pool].largest >= job.gpus for pool in pools)
-    return any(index[pool].gpus >= job.gpus for pool in pools)
+    together = job.within in ONE_NODE
+    for pool in pools:
+        of = index[pool]
+        if (of.largest if together else of.gpus) >= job.gpus:
+            return True
+    return False
 
 
 def _start(turn: _Turn, state: JobState, parts: Parts) -> None:

@@ -45,7 +45,7 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
     result = Tick(plan=Plan())
     for _ in range(MAX_CONFLICTS):
         catch_up(fleet, ports)
-        news = list(_observe(fleet, ports, result.problems, now_s=now_s))
+        news = _observe(fleet, ports, result.problems, now_s=now_s)
         if not _record(fleet, ports, news):
             continue
         ports.unrecorded.clear()
@@ -72,18 +72,23 @@ def catch_up(fleet: Fleet, ports: Ports) -> None:
 
 def _record(fleet: Fleet, ports: Ports, events: list[Event]) -> bool:
     """Write and fold, or say that the log has moved on."""
-    if events and not ports.store.append(events, after=fleet.seq):
+    if not events:
+        return True
+    if not ports.store.append(events, after=fleet.seq):
         return False
     for event in events:
         fleet.apply(event)
     return True
 
 
-def _observe(fleet: Fleet, ports: Ports, problems: dict[str, str], *, now_s: int) -> Iterator[Event]:
-    if any(pool.site not in ports.engines for pool in fleet.capacity.pools):
-        for name, node in fleet.nodes.items():
-            if node.site not in ports.engines:
-                yield NodeLeft(at_s=now_s, node=name)
+def _observe(fleet: Fleet, ports: Ports, problems: dict[str, str], *, now_s: int) -> list[Event]:
+    """What the engines tell, as events."""
+    news: list[Event] = []
+    for pool in fleet.capacity.pools:
+        if pool.site not in ports.engines:
+            gone = [name for name, node in fleet.nodes.items() if node.site not in ports.engines]
+            news += [NodeLeft(at_s=now_s, node=name) for name in gone]
+            break
     for site, engine in ports.engines.items():
         try:
             nodes, seen = engine.nodes(), engine.observe(fleet.leases_at.get(site, {}).keys())
@@ -91,23 +96,26 @@ def _observe(fleet: Fleet, ports: Ports, problems: dict[str, str], *, now_s: int
             # Unreachable is not ended: its jobs are unknown, and nothing of theirs starts elsewhere.
             problems[site] = error.problem
             if site not in fleet.silent:
-                yield SiteLost(at_s=now_s, site=site, reason=error.problem)
+                news.append(SiteLost(at_s=now_s, site=site, reason=error.problem))
             continue
         if site in fleet.silent:
-            yield SiteFound(at_s=now_s, site=site)
+            news.append(SiteFound(at_s=now_s, site=site))
         agreed = ports.agreed.get(site)
         if agreed is None or agreed[0] is not nodes or agreed[1] != fleet.nodes_changed:
             here = {node.node: node if node.site == site else replace(node, site=site) for node in nodes}
             changes = list(_node_changes(fleet, site, here, now_s=now_s))
             if not changes:
                 ports.agreed[site] = (nodes, fleet.nodes_changed)
-            yield from changes
+            news += changes
         heard = ports.unrecorded.setdefault(site, [])
         heard.extend(seen)
+        if not heard:
+            continue
         for observation in {each.lease: each for each in heard}.values():  # the last word on each
             lease = fleet.open_leases.get(observation.lease)
             if lease is not None:
-                yield from _lease_changes(lease, fleet.jobs[lease.job], observation, now_s=now_s)
+                news += _lease_changes(lease, fleet.jobs[lease.job], observation, now_s=now_s)
+    return news
 
 
 def _node_changes(fleet: Fleet, site: str, nodes: dict[str, Node], *, now_s: int) -> Iterator[Event]:
@@ -232,4 +240,7 @@ def _act_on(lease: Lease, fleet: Fleet, ports: Ports, engine: Engine, rules: Rul
 
 def _ran_last_at(state: JobState) -> str:
     """The site where the job last ran; empty where it never did."""
-    return next((each.site for each in reversed(state.leases) if each.started_s is not None), "")
+    for lease in reversed(state.leases):
+        if lease.started_s is not None:
+            return lease.site
+    return ""

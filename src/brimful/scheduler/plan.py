@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from brimful.fleet.events import Event, Parts
+from brimful.fleet.noun import noun
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Start:
     job: str
     lease: str
@@ -18,7 +19,7 @@ class Start:
     rest: Parts = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Stop:
     lease: str
     reason: str
@@ -52,7 +53,7 @@ class Reasons(Mapping[str, str]):
         return repr(dict(self))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Plan:
     starts: list[Start] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)

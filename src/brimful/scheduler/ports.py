@@ -9,6 +9,7 @@ from typing import Literal, Protocol, runtime_checkable
 from brimful.errors import Refused
 from brimful.fleet.events import Event, Parts
 from brimful.fleet.job import Job
+from brimful.fleet.noun import noun
 from brimful.fleet.state import Fleet, Node, Pool
 from brimful.scheduler.auction import Auctions
 
@@ -27,7 +28,7 @@ class Store(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@noun
 class Observation:
     """What an engine sees of one lease."""
 

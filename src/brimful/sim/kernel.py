@@ -25,7 +25,8 @@ class Kernel(Generic[What]):
 
     def due(self, now_s: int) -> list[What]:
         """Everything due now, taken out."""
-        heap, found = self._heap, []
+        heap = self._heap
+        found: list[What] = []
         while heap and heap[0][0] == now_s:
             found.append(heappop(heap)[2])
         return found

@@ -81,20 +81,16 @@ def start_by_s(state: JobState, left_s: float) -> float:
     return job.deadline_s - SPARE * left_s / rate - job.checkpoint_cost_s
 
 
-def weight(gpus: int, rules: Rules) -> float:
-    """How much a gang of this width counts: a wide one keeps more others waiting."""
-    return _weight(gpus, rules.width)
-
-
 @cache
-def _weight(gpus: int, width: float) -> float:
+def weight(gpus: int, width: float) -> float:
+    """How much a gang of so many GPUs counts: a wide one keeps more others waiting."""
     found: float = max(1, gpus) ** width
     return found
 
 
 def expected_work_s(state: JobState, rules: Rules, *, now_s: int) -> float:
     """GPU-seconds a job is expected to need yet, by which gangs of different width are compared."""
-    return expected_left_s(state, rules, now_s=now_s) * weight(state.job.gpus, rules)
+    return expected_left_s(state, rules, now_s=now_s) * weight(state.job.gpus, rules.width)
 
 
 def aged_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
@@ -102,15 +98,15 @@ def aged_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
 
     All its waiting counts, also before it was last stopped: whoever has waited is not sent back at once.
     """
-    had_s = state.attained_s(now_s)
-    if rules.known and state.job.predicted_work_s is not None:
+    job, had_s = state.job, state.attained_s(now_s)
+    if rules.known and job.predicted_work_s is not None:
         left_s = expected_left_s(state, rules, now_s=now_s)
     else:
         left_s = had_s if had_s > rules.fresh_s else rules.fresh_s  # as there, without asking twice
     waited_s = now_s - state.submitted_s - had_s
     aged_s = left_s - rules.ageing * waited_s if waited_s > 0 else left_s
-    deadline_s = state.job.deadline_s
-    if rules.deadlines and deadline_s is not None and now_s + left_s <= deadline_s:
+    deadline_s = job.deadline_s
+    if deadline_s is not None and rules.deadlines and now_s + left_s <= deadline_s:
         # Who is late already has nothing to save, and sends nobody away for it.
         return min(aged_s, rules.ageing * (start_by_s(state, left_s) - now_s))
     return aged_s
@@ -118,21 +114,24 @@ def aged_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
 
 def aged_work_s(state: JobState, rules: Rules, *, now_s: int) -> float:
     """The same in GPU-seconds, by which gangs of different width are compared."""
-    return aged_left_s(state, rules, now_s=now_s) * weight(state.job.gpus, rules)
+    return aged_left_s(state, rules, now_s=now_s) * weight(state.job.gpus, rules.width)
 
 
 def further_from_end(rules: Rules) -> Key:
     """Running jobs, those with most expected work first. It keeps while they run, within one group."""
 
+    ageing, known = rules.ageing, rules.known
+
     def key(state: JobState) -> float:
-        lease = state.open_lease
-        assert lease is not None
-        assert lease.started_s is not None
-        waited = rules.ageing * max(0, lease.started_s - state.submitted_s - state.run_s)
-        if rules.known and state.job.predicted_work_s is not None:
+        lease = state.leases[-1]  # the open one: it runs
+        started_s = lease.started_s
+        assert started_s is not None
+        waited_s = started_s - state.submitted_s - state.run_s
+        waited = ageing * waited_s if waited_s > 0 else 0.0
+        if known and state.job.predicted_work_s is not None:
             left = state.job.predicted_work_s - state.kept_work_s
-            return -(lease.started_s + lease.setup_s + left / max(lease.speed, 1e-9)) + waited
-        return float(lease.started_s - state.run_s) + waited
+            return -(started_s + lease.setup_s + left / max(lease.speed, 1e-9)) + waited
+        return float(started_s - state.run_s) + waited
 
     return key
 
@@ -203,11 +202,12 @@ def waiting_in_order(fleet: Fleet, rules: Rules, *, now_s: int) -> Heads:
 
 def _weigh(fleet: Fleet, rules: Rules, *, split: bool, now_s: int) -> Rank:
     """Aged work of each group's first job now. Within a group one width, so there the plain key keeps."""
-    aged_s, width = rules.ageing * now_s, rules.width
+    aged_s, width, job_of_shape = rules.ageing * now_s, rules.width, fleet.job_of_shape
 
     def rank(group: Any, key: Any) -> tuple[int, float, int]:  # noqa: ANN401 - of the order's own making
-        gpus = fleet.job_of_shape(group[1] if split else group).gpus
-        return (key[0], (key[1] - aged_s) * _weight(gpus, width), key[2])
+        rank, place, came_s = key
+        gpus = job_of_shape(group[1] if split else group).gpus
+        return (rank, (place - aged_s) * weight(gpus, width), came_s)
 
     return rank
 

@@ -44,6 +44,8 @@ def leftover(parts: Parts, draft: Draft) -> int:
 
 def close_together(slot: Slot, free: Sequence[int], gpus: int) -> tuple[int, ...]:
     """The node's GPUs to take: of the tightest NVLink domain that has enough, else the first."""
+    if not slot.node.nvlink_gpus:
+        return tuple(free[:gpus])
     for domain in _domains(slot, free):
         if len(domain) >= gpus:
             return tuple(domain[:gpus])

@@ -44,14 +44,12 @@ def lost_gpu_s(state: JobState, lease: Lease, *, now_s: int) -> float:
     it has done, one that saves when told loses nothing but the restart.
     """
     job = state.job
-    worked_s = max(0, lease.billed_s(now_s) - lease.setup_s)
-    if job.checkpoint_interval_s is None:
-        since_s = float(worked_s)
-    elif job.checkpoint_interval_s == 0:
-        since_s = 0.0
-    else:
-        since_s = float(worked_s % job.checkpoint_interval_s)
-    return (since_s + job.checkpoint_cost_s) * lease.size
+    if job.checkpoint_interval_s == 0:
+        return float(job.checkpoint_cost_s * lease.size)
+    since_s = max(0, lease.billed_s(now_s) - lease.setup_s)
+    if job.checkpoint_interval_s is not None:
+        since_s %= job.checkpoint_interval_s
+    return float((since_s + job.checkpoint_cost_s) * lease.size)
 
 
 class Search:
@@ -134,7 +132,7 @@ class Search:
                     left := inf
                     if due and rules.deadlines
                     else aged_left_s(entries[0][2], rules, now_s=now_s),
-                    left * weight(gpus, rules),
+                    left * weight(gpus, rules.width),
                     entries,
                 )
                 for (rank, gpus, _, due), entries in running.items()
@@ -186,7 +184,7 @@ class Search:
     def _bar(self, state: JobState) -> Bar:
         """(class, expected work): victims must be of a lower class, or much further from their end."""
         left_s = aged_left_s(state, self.rules, now_s=self.now_s)
-        return PRIORITIES[state.job.priority], left_s, left_s * weight(state.job.gpus, self.rules)
+        return PRIORITIES[state.job.priority], left_s, left_s * weight(state.job.gpus, self.rules.width)
 
     def _may_stop(self, lease: Lease, bar: Bar) -> bool:
         """Of a lower class, or of the same and so much further from its end that the loss is worth it.
@@ -210,16 +208,18 @@ class Search:
         """(class, expected time, expected work, what a stop loses); class -1: nobody may stop it."""
         if lease.phase != "running":
             return NEVER
-        ran_s = lease.billed_s(self.now_s) - lease.setup_s
-        if ran_s < self.rules.min_run_s:
+        rules, now_s = self.rules, self.now_s
+        assert lease.started_s is not None
+        ran_s = now_s - lease.started_s - lease.setup_s
+        if ran_s < rules.min_run_s:
             return NEVER
         state = self.fleet.jobs[lease.job]
-        if ran_s < state.job.min_run_s:
+        job = state.job
+        if ran_s < job.min_run_s:
             return NEVER
-        rank = PRIORITIES[state.job.priority]
-        left = aged_left_s(state, self.rules, now_s=self.now_s)
-        work = left * weight(state.job.gpus, self.rules)
-        return rank, left, work, lost_gpu_s(state, lease, now_s=self.now_s)
+        left = aged_left_s(state, rules, now_s=now_s)
+        work = left * weight(job.gpus, rules.width)
+        return PRIORITIES[job.priority], left, work, lost_gpu_s(state, lease, now_s=now_s)
 
     def _lost(self, lease: Lease) -> float:
         return self._facts[lease.lease][3]
@@ -258,13 +258,17 @@ class Search:
             return Cell((index,), (), 0.0)
         name = self.draft.capacity.slots[index].node.node
         able: list[tuple[int, float, str, int, Lease]] = []  # the lowest class first, then the least lost
-        spare = -need
+        leases = list(leases)
+        spare = sum([_on(lease, name) for lease in leases]) - need
         for lease in leases:
+            if spare < 0:  # too much of it stays, whatever the others are
+                return None
+            gpus = _on(lease, name)
             if self._may_stop(lease, bar):
-                gpus = _on(lease, name)
-                spare += gpus
-                rank = self._facts[lease.lease][0]
-                able.append((-rank, self._lost(lease) / gpus, lease.lease, gpus, lease))
+                rank, _, _, lost = self._facts[lease.lease]
+                able.append((-rank, lost / gpus, lease.lease, gpus, lease))
+            else:
+                spare -= gpus
         if spare < 0:
             return None
         able.sort()  # names differ, so that leases are never compared

@@ -19,6 +19,8 @@ from brimful.scheduler.rules import Rules
 def allowed_pools(fleet: Fleet, shape: int, draft: Draft, prices: Mapping[Pool, int]) -> list[Pool]:
     """Queue pools where jobs of this shape can run, at a price they accept, at a site that can be reached."""
     limit, closed, sold = fleet.job_of_shape(shape).limit_microusd_per_gpu_hour, draft.closed, draft.sold
+    if limit is None and not closed and not sold:
+        return fleet.able_at_all(shape)
     return [
         pool
         for pool, _ in fleet.able_pools(shape)
