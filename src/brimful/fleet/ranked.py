@@ -94,12 +94,13 @@ class Ranked:
     def __init__(self) -> None:
         self._states: dict[str, JobState] = {}
         self._orders: dict[Hashable, Order] = {}
+        self._asked: tuple[object, Order] | None = None
 
     def __getstate__(self) -> tuple[dict[str, JobState]]:
         return (self._states,)  # the orders hold functions, and are sorted again when they are asked for
 
     def __setstate__(self, state: tuple[dict[str, JobState]]) -> None:
-        (self._states,), self._orders = state, {}
+        (self._states,), self._orders, self._asked = state, {}, None
 
     def __len__(self) -> int:
         return len(self._states)
@@ -134,6 +135,12 @@ class Ranked:
             for state in self._states.values():
                 order.add(state)
         return order
+
+    def order_for(self, rules: object, make: Callable[[], Order]) -> Order:
+        """What `make` gives for these rules; asked again with the very same ones, it is not made again."""
+        if self._asked is None or self._asked[0] is not rules:
+            self._asked = (rules, make())
+        return self._asked[1]
 
 
 def by_shape(state: JobState) -> Hashable:

@@ -207,9 +207,11 @@ def _review_types(turn: _Turn) -> None:
         lease = fleet.jobs[name].open_lease
         if lease is None or lease.lease in turn.search.spoken_for:
             continue
-        if turn.draft.sold and fleet.nodes[lease.node].pool in turn.draft.sold:
+        slot = fleet.capacity.by_name.get(lease.node)
+        here = fleet.nodes[lease.node].pool if slot is None else slot.pool
+        if here in turn.draft.sold:
             continue  # the market keeps whom it has chosen
-        if pool != fleet.nodes[lease.node].pool:
+        if pool != here:
             why = "makes room for jobs that gain more" if pool is None else f"moves to {pool.gpu}"
             turn.stops.append(Stop(lease=lease.lease, reason=why, requeue=True))
             turn.search.spoken_for.add(lease.lease)

@@ -30,6 +30,7 @@ ROOM_FOR_ALL = 10**9
 @dataclass(slots=True)
 class _Want:
     state: JobState
+    gpus: int
     rank: int
     worth: dict[Pool, float]
     at: Pool | None = None
@@ -72,8 +73,7 @@ def assign(
 
 def _may_move(state: JobState, rules: Rules, *, now_s: int) -> bool:
     """It has run its least time, and moving throws away little of what it still has to do."""
-    lease = state.open_lease
-    assert lease is not None
+    lease = state.leases[-1]
     # At least a second: whoever was moved a moment ago is not moved again in the same review.
     if lease.billed_s(now_s) < max(1, rules.min_run_s, state.job.min_run_s) + lease.setup_s:
         return False
@@ -83,12 +83,14 @@ def _may_move(state: JobState, rules: Rules, *, now_s: int) -> bool:
 def _want(state: JobState, pools: Sequence[Pool], fleet: Fleet, rules: Rules, *, now_s: int) -> _Want:
     job = state.job
     if rules.types == "rotate":
-        return _Want(state, PRIORITIES[job.priority], _in_turn(state, pools, fleet, rules, now_s=now_s))
+        worth = _in_turn(state, pools, fleet, rules, now_s=now_s)
+        return _Want(state, job.gpus, PRIORITIES[job.priority], worth)
     left = max(1.0, aged_work_s(state, rules, now_s=now_s))
-    worth = {pool: rate * job.gpus / left for pool, rate in fleet.able_pools(state.shape)}
+    gpus = job.gpus
+    worth = {pool: rate * gpus / left for pool, rate in fleet.able_pools(state.shape)}
     if len(worth) > len(pools):
         worth = {pool: worth[pool] for pool in pools}
-    return _Want(state, PRIORITIES[job.priority], worth)
+    return _Want(state, gpus, PRIORITIES[job.priority], worth)
 
 
 def _in_turn(
@@ -117,14 +119,14 @@ def _greedy(wants: list[_Want], room: dict[Pool, int]) -> None:
         # A job's serial and a pool stand in one pair only, so that wants are never compared.
         (want.rank, -worth / gpus, want.state.serial, pool, want)
         for want in wants
-        if (gpus := max(1, want.state.job.gpus))
+        if (gpus := max(1, want.gpus))
         for pool, worth in want.worth.items()
     ]
     pairs.sort()
     for _, _, _, pool, want in pairs:
-        if want.at is None and room[pool] >= want.state.job.gpus:
+        if want.at is None and room[pool] >= want.gpus:
             want.at = pool
-            room[pool] -= want.state.job.gpus
+            room[pool] -= want.gpus
 
 
 def _swap(wants: list[_Want], room: dict[Pool, int]) -> None:
@@ -136,12 +138,7 @@ def _swap(wants: list[_Want], room: dict[Pool, int]) -> None:
     number = {pool: i for i, pool in enumerate(pools)}
     spare = [*room.values(), ROOM_FOR_ALL]
     rows = [
-        _Row(
-            [*(want.worth.get(pool, -inf) for pool in room), 0.0],
-            want.state.job.gpus,
-            want.rank,
-            number[want.at],
-        )
+        _Row([*[want.worth.get(pool, -inf) for pool in room], 0.0], want.gpus, want.rank, number[want.at])
         for want in wants
     ]
     for _ in range(ROUNDS):
@@ -181,8 +178,11 @@ def _trade(one: _Row, others: list[_Row], spare: list[int]) -> bool:
     changed = False
     mine, here = one.worth, one.at
     for other in others:
-        there, theirs = other.at, other.worth
-        if there == here or mine[there] + theirs[here] <= mine[here] + theirs[there] + NEARLY:
+        there = other.at
+        if there == here:
+            continue
+        theirs = other.worth
+        if mine[there] + theirs[here] <= mine[here] + theirs[there] + NEARLY:
             continue
         more = one.gpus - other.gpus  # that leave here and come there
         if one.rank == other.rank and spare[here] + more >= 0 and spare[there] - more >= 0:

@@ -191,7 +191,12 @@ def waiting_in_order(fleet: Fleet, rules: Rules, *, now_s: int) -> Heads:
     Fair share asks each time whose queue has had least, with old use fading; within a queue by class and age.
     """
     split = rules.order == "fair" or bool(rules.quotas)
-    order = fleet.waiting.order(_name(rules), ORDERS[rules.order](rules), by_queue if split else by_shape)
+    order = fleet.waiting.order_for(
+        rules,
+        lambda: fleet.waiting.order(
+            _name(rules), ORDERS[rules.order](rules), by_queue if split else by_shape
+        ),
+    )
     if rules.order == "fair":
         used = {name: usage.at(now_s) for name, usage in fleet.usage.items()}
         return order.heads(lambda group, key: (used.get(group[0], 0.0), key))
@@ -218,5 +223,7 @@ def by_queue(state: JobState) -> tuple[str, int]:
 
 def running_in_order(fleet: Fleet, rules: Rules) -> dict[tuple[int, int, bool, bool], list[Entry]]:
     """Running jobs by group, in each the first to be pushed aside first."""
-    order = fleet.running.order(_running_name(rules), _running_key(rules), by_class)
+    order = fleet.running.order_for(
+        rules, lambda: fleet.running.order(_running_name(rules), _running_key(rules), by_class)
+    )
     return cast(dict[tuple[int, int, bool, bool], list[Entry]], order.groups)
