@@ -163,6 +163,10 @@ class Fleet:
             found = self.capacity.able_at_all[shape] = [pool for pool, _ in self.able_pools(shape)]
         return found
 
+    def may_have_to_stop(self, now_s: int) -> bool:
+        """Whether any job was cancelled or has reached a limit: mostly none has."""
+        return bool(self.cancelling) or (bool(self._limits) and self._limits[0][0] <= now_s)
+
     def limits_due(self, now_s: int) -> Iterator[Lease]:
         """Leases whose job has used up its budget or its longest run by now."""
         for due_s, name in self._limits:

@@ -82,9 +82,10 @@ def decide(
         draft=draft,
         search=Search(fleet, draft, rules, now_s=now_s),
         held={name: usage.held for name, usage in fleet.usage.items()} if rules.quotas else {},
-        stops=[Stop(lease=lease, reason=why) for lease, why in stops(fleet, now_s=now_s)],
         money=Money(fleet, now_s=now_s) if fleet.purses else None,
     )
+    if fleet.may_have_to_stop(now_s):
+        turn.stops = [Stop(lease=lease, reason=why) for lease, why in stops(fleet, now_s=now_s)]
     if turn.money is not None:
         told = {stop.lease for stop in turn.stops}
         turn.stops += [
@@ -94,7 +95,8 @@ def decide(
         ]
     if market is not None:
         _auction(turn, market, unreachable)
-    turn.search.spoken_for.update(stop.lease for stop in turn.stops)
+    if turn.stops:
+        turn.search.spoken_for.update([stop.lease for stop in turn.stops])
     if is_mixed(fleet, rules):
         _review_types(turn)
     if turn.targets is None:

@@ -42,26 +42,25 @@ class Tick:
 
 
 def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
-    result = Tick(plan=Plan())
+    problems: dict[str, str] = {}
     for _ in range(MAX_CONFLICTS):
         catch_up(fleet, ports)
-        news = _observe(fleet, ports, result.problems, now_s=now_s)
+        news = _observe(fleet, ports, problems, now_s=now_s)
         if not _record(fleet, ports, news):
             continue
         ports.unrecorded.clear()
         prices = ports.clearing.clear(fleet, now_s=now_s)
-        result.plan = decide(
-            fleet, rules, prices, now_s=now_s, unreachable=result.problems.keys(), market=ports.market
-        )
-        if _record(fleet, ports, list(intents(result.plan, now_s=now_s))):
+        plan = decide(fleet, rules, prices, now_s=now_s, unreachable=problems.keys(), market=ports.market)
+        if _record(fleet, ports, list(intents(plan, now_s=now_s))):
             break
     else:
         raise WorldFailed(
             f"the log moved {MAX_CONFLICTS} times during one tick",
             hint="somebody else writes to the same store without pause: run one server per database",
         )
-    _act(fleet, ports, rules, result.problems, now_s=now_s)
-    return result
+    if fleet.unsettled:
+        _act(fleet, ports, rules, problems, now_s=now_s)
+    return Tick(plan=plan, problems=problems)
 
 
 def catch_up(fleet: Fleet, ports: Ports) -> None:

@@ -7,13 +7,13 @@ is chosen first (a node, or the nodes of a rack or pool), then everybody in it w
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from math import inf
 
 from brimful.fleet.job import PRIORITIES
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.node import Pool
+from brimful.fleet.noun import noun
 from brimful.fleet.ranked import Entry
 from brimful.fleet.state import Fleet
 from brimful.scheduler.draft import Draft
@@ -28,13 +28,13 @@ NEVER = (-1, 0.0, 0.0, 0.0)  # the facts about a lease that nobody may stop
 REVIEW_S = 10  # how long a review lasts: a live loop may skip a second
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Cell:
     """Nodes that will hold the gang once these leases have ended."""
 
-    nodes: tuple[int, ...]
-    victims: tuple[Lease, ...]
-    lost_gpu_s: float
+    nodes: tuple[int, ...] = ()
+    victims: tuple[Lease, ...] = ()
+    lost_gpu_s: float = 0.0
 
 
 def lost_gpu_s(state: JobState, lease: Lease, *, now_s: int) -> float:
@@ -150,7 +150,7 @@ class Search:
         for name, (gpus, pool) in self._coming.items():
             if gpus and pool in pools:
                 self._coming[name] = (gpus - 1, pool)
-                return Cell((), (), 0.0)
+                return Cell()
         return None
 
     def _one_gpu(self, bar: Bar, likely: list[JobState], pools: Sequence[Pool]) -> Cell | None:
@@ -168,7 +168,7 @@ class Search:
             key = (-self._facts[lease.lease][0], self._lost(lease), lease.lease)
             if best is None or key < best[:3]:
                 best = (*key, lease)
-        return None if best is None else Cell((), (best[3],), best[1])
+        return None if best is None else Cell(victims=(best[3],), lost_gpu_s=best[1])
 
     def _cheapest(self, cell: Cell) -> tuple[int, float, int, tuple[int, ...]]:
         """Nobody of a higher class stops where lower ones would do; then the least lost."""
@@ -255,15 +255,18 @@ class Search:
     def _free_up(self, leases: Iterable[Lease], need: int, bar: Bar, index: int) -> Cell | None:
         """The cheapest whole gangs of this node that give `need` GPUs."""
         if need <= 0:
-            return Cell((index,), (), 0.0)
-        name = self.draft.capacity.slots[index].node.node
+            return Cell(nodes=(index,))
+        slot = self.draft.capacity.slots[index]
+        name = slot.node.node
         able: list[tuple[int, float, str, int, Lease]] = []  # the lowest class first, then the least lost
-        leases = list(leases)
-        spare = sum([_on(lease, name) for lease in leases]) - need
+        if slot.shared:
+            spare = sum([_on(lease, name) for lease in leases]) - need
+        else:
+            spare = slot.node.good_gpus - len(slot.free) - need  # the same, without asking everybody
         for lease in leases:
             if spare < 0:  # too much of it stays, whatever the others are
                 return None
-            gpus = _on(lease, name)
+            gpus = _on(lease, name) if lease.rest else lease.size
             if self._may_stop(lease, bar):
                 rank, _, _, lost = self._facts[lease.lease]
                 able.append((-rank, lost / gpus, lease.lease, gpus, lease))
@@ -282,7 +285,7 @@ class Search:
                 chosen.remove(each)
                 need += each[1]
         lost = sum(self._lost(lease) for lease, _ in chosen)
-        return Cell((index,), tuple(lease for lease, _ in chosen), lost)
+        return Cell(nodes=(index,), victims=tuple([lease for lease, _ in chosen]), lost_gpu_s=lost)
 
     def _several(self, state: JobState, bar: Bar, nodes: Sequence[int], pools: Sequence[Pool]) -> Cell | None:
         """Nodes of one rack or pool, the cheapest to empty first, until the gang fits."""
@@ -319,7 +322,7 @@ class Search:
             chosen.update((x.lease, x) for x in able)
             if have >= state.job.gpus:
                 lost = sum(self._lost(x) for x in chosen.values())
-                return Cell(tuple(taken), tuple(chosen.values()), lost)
+                return Cell(nodes=tuple(taken), victims=tuple(chosen.values()), lost_gpu_s=lost)
         return None
 
 
