@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 # A class is a preset bid: who is willing to wait pays less. Lower rank goes first.
@@ -71,3 +72,22 @@ class Job:
             if name == gpu:
                 return rate
         return 0.0
+
+
+def shape_of(job: Job) -> Hashable:
+    """Everything that decides where a job may go, and nothing that decides when."""
+    return (
+        job.gpus,
+        job.gpu_milli,
+        job.within,
+        job.gpu_types,
+        job.sites,
+        job.rates,
+        job.peak_bytes,
+        job.cpu_milli,
+        job.memory_mib,
+        job.limit_microusd_per_gpu_hour,
+        job.deferrable,
+        job.deadline_s if job.deferrable else None,
+        job.queue,
+    )

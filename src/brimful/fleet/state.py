@@ -43,7 +43,7 @@ from brimful.fleet.events import (
     SiteFound,
     SiteLost,
 )
-from brimful.fleet.job import WHOLE_GPU, Job
+from brimful.fleet.job import WHOLE_GPU, Job, shape_of
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.memory import too_small
 from brimful.fleet.node import Node, Pool
@@ -561,25 +561,6 @@ _FOLDS: dict[type[Event], Callable[[Fleet, Any], None]] = {
     BudgetSet: Fleet._budget,
     CreditGranted: Fleet._credit,
 }
-
-
-def shape_of(job: Job) -> Hashable:
-    """Everything that decides where a job may go, and nothing that decides when."""
-    return (
-        job.gpus,
-        job.gpu_milli,
-        job.within,
-        job.gpu_types,
-        job.sites,
-        job.rates,
-        job.peak_bytes,
-        job.cpu_milli,
-        job.memory_mib,
-        job.limit_microusd_per_gpu_hour,
-        job.deferrable,
-        job.deadline_s if job.deferrable else None,
-        job.queue,
-    )
 
 
 def _limit_s(state: JobState, lease: Lease) -> int | None:
