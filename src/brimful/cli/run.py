@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from brimful.meter.guard.command import Command
     from brimful.meter.guard.forecast import Forecast, Room
+    from brimful.meter.idle import IdleWatch
+    from brimful.meter.samples import GpuSample
 
 EXAMPLE = """\
 brimful run -- python train.py config/train_gpt2.py --batch_size=16
@@ -78,6 +80,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     again.add_argument(
         "--logs", type=Path, default=Path("brimful-runs"), metavar="FOLDER", help="where logs are kept"
     )
+    idle = parser.add_mutually_exclusive_group()
+    idle.add_argument(
+        "--idle", type=duration, metavar="TIME", help="say so when no step was finished for so long: 30m, 2h"
+    )
+    idle.add_argument(
+        "--stop-idle", type=duration, metavar="TIME", help="stop it then, if it holds memory of a card"
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would be started, and start nothing")
 
 
@@ -100,7 +109,7 @@ def run(args: argparse.Namespace) -> Answer:
     )
     said: list[str] = []
     say = said.append if args.dry_run else _say
-    guard = Guard(command, _forecast(args, command, say), keeper, wishes, say)
+    guard = Guard(command, _forecast(args, command, say), keeper, wishes, say, idle=_idle(args, say))
     if args.dry_run:
         data = guard.preview()
         lines = [line for sentence in said for line in wrapped("", sentence)]
@@ -108,6 +117,38 @@ def run(args: argparse.Namespace) -> Answer:
         return Answer({**data, "said": said}, text)
     outcome = guard.run()
     return Answer(outcome.as_dict(), "", outcome.exit_code)
+
+
+def duration(text: str) -> float:
+    """Seconds in '30m', '2h', '90s' or '90', for argparse."""
+    from argparse import ArgumentTypeError
+
+    number, unit = text.rstrip("smh"), text[-1:]
+    seconds = float(number) if number.isascii() and number.isdigit() and len(number) < 8 else 0.0
+    seconds *= {"m": 60, "h": 3600}.get(unit, 1)
+    if seconds <= 0 or len(text) - len(number) > 1:
+        raise ArgumentTypeError(f"{text[:40]!r} is no time: write 30m, 2h or 90s")
+    return seconds
+
+
+def _idle(args: argparse.Namespace, say: Callable[[str], None]) -> IdleWatch | None:
+    after_s = args.stop_idle or args.idle
+    if after_s is None:
+        return None
+    import time
+
+    from brimful.errors import BrimfulError
+    from brimful.meter.idle import IdleWatch
+
+    def look() -> list[GpuSample] | None:
+        from brimful.meter.nvml import read_gpus
+
+        try:
+            return read_gpus(time.time())
+        except BrimfulError:
+            return None
+
+    return IdleWatch(after_s, stops=args.stop_idle is not None, say=say, look=look)
 
 
 def _forecast(args: argparse.Namespace, command: Command, say: Callable[[str], None]) -> Forecast | None:

@@ -22,7 +22,7 @@ from brimful.errors import Refused, WorldFailed
 from brimful.meter.guard.checkpoints import Found, Keeper
 from brimful.meter.guard.command import Command
 from brimful.meter.guard.forecast import Forecast
-from brimful.meter.guard.process import Child, Ended, Watch
+from brimful.meter.guard.process import MARK, Child, Ended
 from brimful.meter.guard.replan import (
     Failure,
     NoPlan,
@@ -35,6 +35,7 @@ from brimful.meter.guard.replan import (
     room_bytes,
     spoken_training,
 )
+from brimful.meter.idle import IdleWatch
 from brimful.predict.advise import Predict
 from brimful.predict.explain.oom import OutOfMemory, find_out_of_memory
 from brimful.specs.training import Training
@@ -122,7 +123,7 @@ class Guard:
         wishes: Wishes,
         say: Say,
         *,
-        idle: Watch | None = None,
+        idle: IdleWatch | None = None,
     ) -> None:
         self._command, self._predicted, self._keeper, self._wishes = command, predicted, keeper, wishes
         self._say, self._idle = say, idle
@@ -178,9 +179,10 @@ class Guard:
             idle = self._idle(fresh) if self._idle is not None else None
             return idle or self._time_to_climb(number, started_s)
 
+        mark = uuid4().hex
         if self._idle is not None:
-            self._idle(b"")
-        child = Child(self._words(), mark=uuid4().hex, log=log, stdout=self._wishes.stdout)
+            self._idle.begin(f"{MARK}={mark}")
+        child = Child(self._words(), mark=mark, log=log, stdout=self._wishes.stdout)
         ended = child.run(watch if self._idle is not None or self._wishes.climb else None)
         cause = out_of_memory_of(ended)
         state.tries.append(

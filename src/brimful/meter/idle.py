@@ -1,0 +1,133 @@
+"""Idle: memory of a card is held, and no step is finished. Steps, not what a driver calls utilization.
+
+A process that reports its steps (a Meter, or lines it prints) can be told idle; one that reports none cannot,
+however quiet the card: it may be loading, compiling or evaluating.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from brimful.errors import BrimfulError
+from brimful.meter.runtime import Live, live
+from brimful.meter.samples import GpuSample
+from brimful.predict.explain.logs import find_log_lines
+from brimful.units import show_bytes, show_seconds
+
+IDLE_S = 600.0
+# What training loops print when they get on: "step 12", "iter 12:", tqdm's "12/500 [".
+_PROGRESS = re.compile(rb"\b(?:step|iter|iteration|batch)s?\b[ :=#]{0,3}(\d{1,12})|(\d{1,12})/\d{1,12} \[")
+_KEPT = 4096  # bytes of output: a line may come in two pieces
+_LOOK_S = 5.0  # between looks at samples: reading them costs more than a line
+
+
+def idle_words(process: Live, *, held_bytes: int | None, now_s: float, after_s: float = IDLE_S) -> str | None:
+    """What to say about a process that holds memory and has finished no step for so long."""
+    age_s = process.age_s(now_s)
+    if age_s < after_s or held_bytes == 0:
+        return None
+    held = "memory" if held_bytes is None else show_bytes(held_bytes)
+    since = "no step yet" if process.step is None else f"no step since number {process.step.step:,}"
+    return f"idle for {show_seconds(age_s)}: holds {held}, {since}"
+
+
+def held_by(pids: set[int], gpus: Sequence[GpuSample]) -> int | None:
+    """Bytes of all cards that these processes hold; None where the driver does not say."""
+    found = [process for gpu in gpus for process in gpu.processes if process.pid in pids]
+    if any(process.used_bytes is None for process in found):
+        return None
+    return sum(process.used_bytes or 0 for process in found)
+
+
+class IdleWatch:
+    """Watches one run by what it prints and by the samples of its Meters.
+
+    `mark` is what its processes carry in their environment. `look` asks the driver; None where there is none.
+    """
+
+    def __init__(
+        self,
+        after_s: float,
+        *,
+        stops: bool,
+        say: Callable[[str], None],
+        look: Callable[[], Sequence[GpuSample] | None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._after_s, self._stops, self._say, self._look, self._clock = after_s, stops, say, look, clock
+        self.begin("")
+
+    def begin(self, mark: str) -> None:
+        """Another try: what was seen of the last one does not count."""
+        self._mark = mark.encode()
+        self._last_s = self._looked_s = self._clock()
+        self._progress: bytes | None = None
+        self._steps = self._told = False
+        self._text = b""
+
+    def __call__(self, fresh: bytes) -> str | None:
+        """The reason to stop it, or None. What is only to be told is told once for each idle time."""
+        now_s = self._clock()
+        self._read(fresh, now_s)
+        if now_s - self._looked_s >= _LOOK_S:
+            self._looked_s = now_s
+            self._sampled()
+        quiet_s = now_s - self._last_s
+        if quiet_s < self._after_s or self._told:
+            return None
+        self._told = True
+        if not self._steps:
+            self._say(
+                f"for {show_seconds(quiet_s)} no step was seen, in what it prints or by a Meter: "
+                "whether it is idle cannot be told"
+            )
+            return None
+        gpus = self._look()
+        held = None if gpus is None else held_by(self._pids(), gpus)
+        if held == 0:
+            self._last_s, self._told = now_s, False  # it keeps nobody from the card
+            return None
+        what = "whether it holds memory is not known" if held is None else f"it holds {show_bytes(held)}"
+        words = f"idle: no step for {show_seconds(quiet_s)}, and {what}"
+        if self._stops:
+            return words
+        self._say(words)
+        return None
+
+    def _read(self, fresh: bytes, now_s: float) -> None:
+        if not fresh:
+            return
+        self._text = (self._text + fresh)[-_KEPT:]
+        found = _PROGRESS.findall(self._text)
+        known = find_log_lines(self._text.decode("utf-8", "replace"))
+        progress = repr(
+            (found[-1] if found else None, [(line.framework, line.step) for line in known])
+        ).encode()
+        if (found or known) and progress != self._progress:
+            self._progress = progress
+            self._stepped(now_s)
+
+    def _sampled(self) -> None:
+        with suppress(BrimfulError):
+            for process in live():
+                if (
+                    process.step is not None
+                    and self._carries(process.pid)
+                    and process.step.at_s > self._last_s
+                ):
+                    self._stepped(process.step.at_s)
+
+    def _stepped(self, at_s: float) -> None:
+        self._last_s, self._steps, self._told = at_s, True, False
+
+    def _pids(self) -> set[int]:
+        return {int(p.name) for p in Path("/proc").glob("[0-9]*") if self._carries(int(p.name))}
+
+    def _carries(self, pid: int) -> bool:
+        with suppress(OSError):
+            return self._mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return False
