@@ -22,6 +22,7 @@ ONLY_NAMES = {"{file}: {change}", "{name} ({size}): {change}", "{one}; {other}"}
 # Words that are the same in the language, and what is nothing but names.
 SAME = {
     "fr": {
+        "images",
         "activations",
         "gradients",
         "batch",

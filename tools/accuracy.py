@@ -40,6 +40,8 @@ JUDGED: dict[str, str] = {
     "GELU_BYTES": "bytes moved for each number of the MLP's width",
     "GATED_BYTES": "the same, gated and compiled",
     "GATED_EAGER_BYTES": "the same, gated and not compiled",
+    "COPY_BYTES": "bytes moved for each number of a token's copy for an expert, compiled (True) and not",
+    "SLOWER_EXPERTS": "how much further the slow end lies with a mixture of experts",
     "OPTIMIZER_BYTES": "bytes moved for each trained parameter and step, by kind of kernel",
     "MICRO_BYTES": "bytes moved for each parameter and micro-step under autocast",
     "HOST_BYTES_PER_S": "between host and card, by PCIe generation",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from brimful.predict.count import parameters
+from brimful.predict.count import active_parameters, parameters
 from brimful.specs.model import Model
 from brimful.specs.presets import FAMILIES, Preset, all_presets, family_model
 
@@ -34,6 +34,18 @@ def test_the_well_known_totals_are_the_well_known_ones() -> None:
     }
 
     assert {p.model.name: p.parameters for p in PUBLISHED if p.model.name in known} == known
+
+
+def test_the_experts_a_token_meets_are_as_many_as_published() -> None:
+    active = {p.model.name: active_parameters(p.model) for p in PUBLISHED if p.model.experts is not None}
+
+    # "12.9B parameters per token" (arXiv:2401.04088); "39B active" (mistral.ai); names of Qwen's checkpoints
+    assert active["mixtral-8x7b"] == pytest.approx(12.9e9, rel=0.005)
+    assert active["mixtral-8x22b"] == pytest.approx(39e9, rel=0.005)
+    assert active["qwen1.5-moe-a2.7b"] == pytest.approx(2.7e9, rel=0.01)
+    assert active["qwen3-30b-a3b"] == pytest.approx(3.3e9, rel=0.02)
+    assert active["qwen3-235b-a22b"] == pytest.approx(22e9, rel=0.01)
+    assert active["deepseek-moe-16b"] == pytest.approx(2.8e9, rel=0.02)
 
 
 def torch_parameters(family: str, model: Model) -> int:
@@ -79,10 +91,12 @@ def _count(parts: list[Any]) -> int:
 
 
 CONTEXT = 96
+# Held to transformers' own modules in traced/test_parts_live.py; DeepSeek's to its published total.
+LIVE = {"mixtral", "qwen2_moe", "qwen3_moe", "deepseek", "vit", "dinov2", "clip_vision_model"}
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - LIVE))
 @pytest.mark.parametrize("head_size", [0, 24])
 def test_parameters_equal_pytorchs_for_every_family(family: str, head_size: int) -> None:
     import torch

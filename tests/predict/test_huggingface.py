@@ -10,6 +10,7 @@ from brimful.errors import BadInput, NotFound
 from brimful.predict.count import parameters
 from brimful.predict.readers.read import read
 from brimful.predict.readers.reading import Reading
+from brimful.specs.model import Experts, Images
 from brimful.specs.presets import all_presets
 
 LLAMA = {
@@ -288,9 +289,109 @@ def test_only_the_text_part_of_a_model_for_images_is_counted_and_said_so(tmp_pat
     assert "text_config" in reading.warnings[0]
 
 
-def test_a_mixture_of_experts_is_refused_rather_than_guessed(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="mixture of experts"):
-        model(tmp_path, model_type="mixtral", num_local_experts=8)
+@pytest.mark.parametrize(
+    ("said", "experts"),
+    [
+        (
+            {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2},
+            Experts(count=8, chosen=2, width=14336),
+        ),
+        (
+            {"model_type": "qwen3_moe", "num_experts": 16, "num_experts_per_tok": 4,
+             "moe_intermediate_size": 96, "mlp_only_layers": [0]},
+            Experts(count=16, chosen=4, width=96, dense_layers=1),
+        ),
+        (
+            {"model_type": "qwen2_moe", "num_experts": 16, "num_experts_per_tok": 4,
+             "moe_intermediate_size": 96, "shared_expert_intermediate_size": 384},
+            Experts(count=16, chosen=4, width=96, shared_width=384, shared_gate=True),
+        ),
+        (
+            {"model_type": "deepseek", "n_routed_experts": 64, "num_experts_per_tok": 6,
+             "moe_intermediate_size": 64, "n_shared_experts": 2, "first_k_dense_replace": 1,
+             "moe_layer_freq": 1},
+            Experts(count=64, chosen=6, width=64, shared_width=128, dense_layers=1),
+        ),
+        ({"model_type": "mixtral", "num_local_experts": 1}, None),
+    ],
+)  # fmt: skip
+def test_a_mixture_of_experts_is_read(tmp_path: Path, said: dict[str, Any], experts: Experts | None) -> None:
+    assert model(tmp_path, **said).model.experts == experts
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"num_local_experts": 8}, "how many a token is sent to"),
+        ({"num_local_experts": 8, "num_experts_per_tok": 9}, "num_experts_per_tok = 9 is out of range"),
+        ({"num_experts": "8"}, "num_experts = '8' is out of range"),
+        ({"n_routed_experts": 8, "num_experts_per_tok": 2, "kv_lora_rank": 512}, "latent attention"),
+        ({"num_experts": 8, "num_experts_per_tok": 2, "first_k_dense_replace": 10**6}, "out of range"),
+    ],
+)
+def test_a_mixture_that_cannot_be_is_refused(tmp_path: Path, said: dict[str, Any], problem: str) -> None:
+    with pytest.raises(BadInput, match=problem):
+        model(tmp_path, model_type="mixtral", **said)
+
+
+VIT: dict[str, Any] = {
+    "model_type": "vit", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+    "intermediate_size": 3072, "image_size": 224, "patch_size": 16,
+}  # fmt: skip
+
+
+def test_a_vision_transformer_is_read_and_its_length_is_an_images_tokens(tmp_path: Path) -> None:
+    labels = {"id2label": {str(n): "x" for n in range(1000)}, "architectures": ["ViTForImageClassification"]}
+    reading = read(write(tmp_path, "config.json", VIT | labels))
+
+    assert reading.model.images == Images(size=224, patch=16)
+    assert reading.model.classes == 1000
+    assert parameters(reading.model) == 86_567_656  # as torchvision publishes it
+    assert reading.training.sequence_tokens == 197
+    assert not reading.model.causal
+
+    larger = read(write(tmp_path, "config.json", VIT | labels), overrides=["image_size=384"])
+    assert larger.training.sequence_tokens == 577
+    assert parameters(larger.model) == 86_567_656  # the table of positions is stretched, not made anew
+
+
+def test_a_clip_config_is_read_for_its_images_alone_and_said_so(tmp_path: Path) -> None:
+    found = {"model_type": "clip", "text_config": {}, "vision_config": {"patch_size": 32}}
+    reading = read(write(tmp_path, "config.json", found))
+
+    assert parameters(reading.model) == 87_456_000
+    assert "only vision_config is counted" in reading.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"patch_size": 0}, "patch_size = 0 is out of range"),
+        ({"patch_size": 300}, "larger than the image"),
+        ({"use_swiglu_ffn": True}, "not predicted yet"),
+        ({"num_attention_heads": None}, "does not say num_attention_heads"),
+    ],
+)
+def test_a_vision_transformer_that_cannot_be_is_refused(
+    tmp_path: Path, said: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(BadInput, match=problem):
+        read(write(tmp_path, "config.json", VIT | said))
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["seq_len=100"], "197 tokens, whatever seq_len says"),
+        (["image_size=8"], "smaller than a patch"),
+        (["expert=2", "gpus=2"], "has no experts"),
+    ],
+)
+def test_a_word_that_means_nothing_for_images_is_refused(
+    tmp_path: Path, words: list[str], problem: str
+) -> None:
+    with pytest.raises(BadInput, match=problem):
+        read(write(tmp_path, "config.json", VIT), overrides=words)
 
 
 @pytest.mark.parametrize(

@@ -257,9 +257,3 @@ def test_llama_factory_and_what_it_leaves_unsaid(tmp_path: Path) -> None:
     text = LLAMA_FACTORY.replace("lora_target: all\n", said)
     training = read(a_file(tmp_path, "other.yaml", text)).training
     assert (training.targets, training.checkpointing, training.attention) == (3, "none", "math")
-
-
-def test_a_vision_transformer_is_refused_by_name(tmp_path: Path) -> None:
-    found = {"model_type": "vit", "hidden_size": 768, "num_hidden_layers": 12, "patch_size": 16}
-    with pytest.raises(BadInput, match="vision transformer"):
-        read(a_file(tmp_path, "config.json", json.dumps(found)))

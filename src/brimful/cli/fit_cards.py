@@ -86,6 +86,11 @@ def _serving(args: argparse.Namespace, reading: Reading) -> Serving:
             raise BadInput(
                 f"{flag} {getattr(args, name)} is out of range", hint="give a whole number above zero"
             )
+    if reading.model.images is not None:
+        raise BadInput(
+            f"{reading.model.name} reads images and writes no text: a KV cache means nothing for it",
+            hint="--inference is for decoders; without it `fit` tells training, in images a second too",
+        )
     if reading.model.encoder or reading.model.classes is not None:
         raise BadInput(f"{reading.model.name} writes no text", hint="--inference is for decoders")
     batch = reading.training.batch_size if args.batch_size is not None else 1

@@ -179,12 +179,15 @@ def _verdict(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> 
     style = {"fits": "green", "does not fit": "red"}.get(answer.verdict, "yellow")
     word = paint(tongue.text(verdict_words(answer.verdict)).upper(), style)
     gpus = f"{reading.training.gpus} x " if reading.training.gpus > 1 else ""
-    what = say(
-        "{model} ({many} parameters) on {gpu}",
-        model=reading.model.name,
-        many=_many(answer.parameters, tongue),
-        gpu=f"{gpus}{gpu.title}",
-    )
+    values = {
+        "model": reading.model.name,
+        "many": _many(answer.parameters, tongue),
+        "gpu": f"{gpus}{gpu.title}",
+    }
+    what = say("{model} ({many} parameters) on {gpu}", **values)
+    if answer.active_parameters is not None:
+        few = _many(answer.active_parameters, tongue)
+        what = say("{model} ({many} parameters, {few} active) on {gpu}", few=few, **values)
     room = say("{size} to spare", size=gap) if answer.fits else say("short by {size}", size=gap)
     needs = tongue.text(
         say(
@@ -259,6 +262,11 @@ def _speed(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> st
             ),
         ),
         (say("tokens"), say("{spread} a second", spread=_between(speed.tokens_per_s, Number))),
+        *(
+            []
+            if (images := answer.images_per_s) is None
+            else [(say("images"), say("{spread} a second", spread=_between(images, Number)))]
+        ),
         (
             "MFU",
             say(

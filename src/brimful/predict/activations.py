@@ -26,17 +26,30 @@ between again. So an rms norm keeps the residual in h instead of fp32 copies, an
 its activation. A GPT-2 layer has nothing of the kind and keeps as much as before.
 Source: derived from PyTorch's derivative formulas; what `saved_tensors_hooks` and the partitioner of torch
 2.13 keep for a GPT is compared in tests/predict/test_torch.py.
-Leaves out: sliding windows, mixture of experts.
+
+A mixture of experts: k copies of each token, sorted by expert; e experts of width m, no token dropped.
+
+    router               4·N·e          softmax in fp32; its input is the norm output
+    copies of tokens     h·k·N·d  full  what each expert's first matmul reads
+    inside the experts   as above, with k·N tokens; the shared expert like an MLP of its own
+    experts' outputs     h·k·N·d        the gradient of the router's weights needs them
+    places               36·k·N         which copy goes where, in 64 bits, there and back
+
+Source: transformers 5, integrations/moe.py, grouped_mm_experts_forward; traced in
+tests/predict/test_experts_traced.py.
+Leaves out: sliding windows, a capacity beyond which tokens are dropped.
 """
 
 from __future__ import annotations
 
+from brimful.predict.count import expert_layers
 from brimful.specs.estimate import Item
 from brimful.specs.model import Model
 from brimful.specs.training import Training
 
 FP32_BYTES = 4
 MASK_BYTES = 1  # a dropout mask has a byte for each number
+PLACES_BYTES = 36  # where a token's copy goes and comes from: four 64-bit numbers, and its weight
 
 
 def number_bytes(training: Training) -> int:
@@ -49,13 +62,17 @@ def residual_bytes(training: Training) -> int:
     return FP32_BYTES if training.casts == "autocast" else number_bytes(training)
 
 
-def layer_bytes(model: Model, training: Training) -> dict[str, int]:
-    """What one layer keeps on one GPU, by kind; the table in this file's docstring."""
+def layer_bytes(model: Model, training: Training, *, mixed: bool | None = None) -> dict[str, int]:
+    """What one layer keeps on one GPU, by kind; the table in this file's docstring.
+
+    `mixed` says whether its MLP is a mixture of experts; None where any of the model's is.
+    """
     n = training.micro_tokens
+    experts = expert_layers(model) > 0 if mixed is None else mixed
     kinds = {
         "norms": _norms(model, training),
         "attention": _attention(model, training),
-        "MLP": _mlp(model, training),
+        "experts" if experts else "MLP": _mlp(model, training, mixed=experts),
         "dropout masks": _masks(model, training),
         "adapter": _adapter(model, training),
     }
@@ -64,29 +81,48 @@ def layer_bytes(model: Model, training: Training) -> dict[str, int]:
 
 def _norms(model: Model, training: Training) -> int:
     """Bytes a token for the norms' own inputs. Parallel attention and MLP share theirs."""
-    d, h, r = model.width, number_bytes(training), residual_bytes(training)
+    d, r = model.width, residual_bytes(training)
     inputs = 1 if model.parallel else model.norms
     if model.norm == "layer":
-        return inputs * (r * d + 2 * FP32_BYTES)
+        scaled = 2 * number_bytes(training) * d if model.layer_scale else 0  # what the two factors multiply
+        return inputs * (r * d + 2 * FP32_BYTES) + scaled
     if training.compiled:
         return inputs * (r * d + FP32_BYTES)
-    value = FP32_BYTES if training.framework.norm_value_fp32 else h
-    scaled = value * d if training.tuning == "full" else 0
-    return inputs * (FP32_BYTES * d + FP32_BYTES) + model.norms * scaled
+    return inputs * (FP32_BYTES * d + FP32_BYTES) + model.norms * _scaled(training) * d
+
+
+def _scaled(training: Training) -> int:
+    """Bytes of a number that an rms norm written in Python keeps for its weight's gradient."""
+    if training.tuning != "full":
+        return 0
+    return FP32_BYTES if training.framework.norm_value_fp32 else number_bytes(training)
+
+
+def _head_norms(model: Model, training: Training) -> int:
+    """Bytes a token for the rms norms over each head of queries and keys: as those across the width.
+
+    Compiled code keeps what they read, in h, beside what attention keeps.
+    """
+    if not model.qk_norm:
+        return 0
+    numbers, heads = model.query_width + model.kv_width, model.heads + model.kv_heads
+    if training.compiled:
+        return number_bytes(training) * numbers + FP32_BYTES * heads
+    return (FP32_BYTES + _scaled(training)) * numbers + FP32_BYTES * heads
 
 
 def _attention(model: Model, training: Training) -> int:
     d, h, code = model.width, number_bytes(training), training.framework
     q, k = model.query_width, model.kv_width
-    # the norm's output; BERT's three projections each make a cast of their own
-    total = (3 if model.encoder and training.half and training.casts == "autocast" else 1) * h * d
+    # the norm's output; the three projections of BERT and of vision models each make a cast of their own
+    total = (3 if not model.causal and training.half and training.casts == "autocast" else 1) * h * d
     if not _keeps_inputs(training):
         total = 0
     held = q if code.repeats_keys and not training.compiled else k
     total += h * (q + 2 * held)
     if model.rotary and not training.compiled and k == q and code.fused_qkv:
         total += h * (q + k)  # the turned q and k are new, and v holds on to the fused buffer they came from
-    total += h * q  # the result
+    total += h * q + _head_norms(model, training)  # the result
     if code.copies_attention and not training.compiled and _keeps_inputs(training):
         total += h * q
     if written_out(model, training):
@@ -141,16 +177,33 @@ def quantized_inputs_bytes(model: Model, training: Training) -> int:
     return whole if training.even_lengths else whole // 2
 
 
-def _mlp(model: Model, training: Training) -> int:
-    d, m, h = model.width, model.mlp_width, number_bytes(training)
+def _mlp(model: Model, training: Training, *, mixed: bool = False) -> int:
+    """Bytes a token for the MLP, or for the mixture of experts in its place."""
+    d, h = model.width, number_bytes(training)
     keeps_inputs = _keeps_inputs(training)
-    inputs = h * (d + m) if keeps_inputs else 0
-    if model.parallel and keeps_inputs and model.norms == 1:
-        inputs -= h * d  # attention reads the same norm output
+    reads = h * d if keeps_inputs else 0
+    if model.parallel and model.norms == 1:
+        reads = 0  # attention reads the same norm output
+    experts = model.experts
+    if not mixed or experts is None:
+        return reads + _inside(model, training, model.mlp_width)
+    routed = _inside(model, training, experts.width) + h * d + PLACES_BYTES
+    routed += h * d if keeps_inputs else 0
+    router = FP32_BYTES * experts.count
+    shared = _inside(model, training, experts.shared_width) if experts.shared_width else 0
+    if experts.shared_gate:
+        shared += h * d  # what the gate scales
+    return reads + router + experts.chosen * routed + shared
+
+
+def _inside(model: Model, training: Training, width: int) -> int:
+    """Bytes a token between the two ends of an MLP that is `width` inside."""
+    h = number_bytes(training)
+    last = h * width if _keeps_inputs(training) else 0
     if model.gated:
-        return inputs + (2 if training.compiled else 3) * h * m
+        return last + (2 if training.compiled else 3) * h * width
     fused = training.compiled or training.framework.fused_gelu
-    return inputs + (1 if fused else model.gelu_tensors) * h * m
+    return last + (1 if fused else model.gelu_tensors) * h * width
 
 
 def _masks(model: Model, training: Training) -> int:
@@ -207,9 +260,16 @@ def _scaled_outputs(model: Model, training: Training) -> int:
 
 
 def ends_bytes(model: Model, training: Training) -> int:
-    """Outside the layers: the last norm with its output, and the token ids of this batch and the next."""
+    """Outside the layers: the last norm with its output, and the token ids of this batch and the next.
+
+    Images instead of ids: their pixels, in fp32 and cast for the first multiply under autocast.
+    """
     h, r = number_bytes(training), residual_bytes(training)
-    return training.micro_tokens * ((r + h) * model.width + 2 * FP32_BYTES + 4 * 8)
+    norm = training.micro_tokens * ((r + h) * model.width + 2 * FP32_BYTES)
+    if model.images is None:
+        return norm + training.micro_tokens * 4 * 8
+    pixels = training.batch_size * model.images.channels * model.images.size**2
+    return norm + pixels * (FP32_BYTES + h if training.half and training.casts == "autocast" else h)
 
 
 def kept_items(model: Model, training: Training) -> list[Item]:
@@ -219,25 +279,37 @@ def kept_items(model: Model, training: Training) -> list[Item]:
         layers = max(1, layers - training.framework.adapter_first_layer)
     # A pipeline stage holds the activations of as many micro-batches as there are stages behind it.
     held = layers * (training.pipeline if training.pipeline > 1 else 1)
-    ends = Item("activations: ends", ends_bytes(model, training), "final norm, token ids")
+    why = "final norm, token ids" if model.images is None else "final norm, pixels"
+    ends = Item("activations: ends", ends_bytes(model, training), why)
     if training.checkpointing == "full":
         inputs = residual_bytes(training) * training.micro_tokens * model.width // training.tensor
         kept = 0 if training.offload_activations else held * inputs
         return [Item("activations: layer inputs", kept, "checkpointing keeps each layer's input only"), ends]
-    layer = layer_bytes(model, training)
     if training.checkpointing == "selective":
         kept = held * _selective(model, training)
         return [Item("activations: kept", kept, "layer inputs, attention, every other multiply"), ends]
-    whys = {
+    mixed = held * expert_layers(model) // model.layers
+    sums: dict[str, int] = {}
+    for count, experts in ((held - mixed, False), (mixed, True)):
+        for kind, each in layer_bytes(model, training, mixed=experts).items():
+            sums[kind] = sums.get(kind, 0) + count * each
+    whys = _whys(model, training)
+    return [*(Item(f"activations: {kind}", sums[kind], whys[kind]) for kind in whys if sums.get(kind)), ends]
+
+
+def _whys(model: Model, training: Training) -> dict[str, str]:
+    """What each kind of activation is, in the order of the layer."""
+    return {
         "norms": "the norms' inputs" + (" in fp32" if training.casts == "autocast" else ""),
         "attention": "norm output, q k v and result"
         + (", and the score matrix" if written_out(model, training) else ""),
         "MLP": f"its input, and {model.mlp_width} wide in between",
+        "experts": f"{model.experts.chosen} of {model.experts.count} experts for each token, router"
+        if model.experts
+        else "",
         "dropout masks": "one byte for each number dropped or kept",
         "adapter": "inputs of the adapted layers",
     }
-    items = [Item(f"activations: {kind}", held * layer[kind], whys[kind]) for kind in layer if layer[kind]]
-    return [*items, ends]
 
 
 def _selective(model: Model, training: Training) -> int:
@@ -247,31 +319,57 @@ def _selective(model: Model, training: Training) -> int:
     values, gate, MLP output) and makes the others again.
     """
     h = number_bytes(training)
-    numbers = model.width + model.query_width + model.kv_width + model.mlp_width + model.width
+    numbers = model.width + model.query_width + model.kv_width + _every_other(model)
     each = h * (numbers + model.query_width) + FP32_BYTES * model.heads
     return training.micro_tokens * each // training.tensor
 
 
-def layer_backward_bytes(model: Model, training: Training) -> int:
-    """Temporaries while the last layer's MLP runs backward, and its activations again if checkpointed.
+def _every_other(model: Model) -> int:
+    """Numbers of the MLP that selective checkpointing keeps: inside, and at its end.
+
+    Of a mixture: inside each chosen expert, and what each gives.
+    """
+    experts = model.experts
+    if experts is None or not expert_layers(model):
+        return model.mlp_width + model.width
+    return experts.chosen * (experts.width + model.width) + experts.shared_width
+
+
+def layer_gradient_bytes(model: Model, training: Training) -> int:
+    """Gradients of activations alive together while one layer's MLP, or its attention, runs backward.
 
     Formula: gradient of the residual and its cast, (r+h)·N·d; gradients on both sides of the activation,
-    2·h·N·m; the weight gradient in h and cast to the gradient's format, d·m.
+    2·h·N·m, and of the copies on both sides of experts, 2·h·k·N·d. Scores written out have theirs twice.
     """
     n, d, h = training.micro_tokens, model.width, number_bytes(training)
-    gradients = (residual_bytes(training) + h) * n * d + 2 * h * n * model.mlp_width
-    weight = 0
-    if training.tuning == "full":
-        weight = (
-            (h + FP32_BYTES if training.casts == "autocast" and training.half else h) * d * model.mlp_width
-        )
-    again = sum(layer_bytes(model, training).values()) if training.checkpointing != "none" else 0
-    mlp = gradients + weight
+    experts = model.experts if expert_layers(model) else None
+    copies, inside = (experts.chosen, experts.width) if experts else (1, model.mlp_width)
+    gradients = (residual_bytes(training) + h) * n * d + 2 * h * copies * n * inside
+    if experts is not None:
+        gradients += 2 * h * copies * n * d
     if written_out(model, training):
         # the scores' gradient on both sides of softmax, while attention itself runs backward
         each = FP32_BYTES if training.casts == "autocast" else h
-        mlp = max(mlp, 2 * each * n * model.heads * training.sequence_tokens)
-    return mlp // training.tensor + again
+        gradients = max(gradients, 2 * each * n * model.heads * training.sequence_tokens)
+    return gradients // training.tensor
+
+
+def layer_backward_bytes(model: Model, training: Training) -> int:
+    """Temporaries while the last layer runs backward, and its activations again if checkpointed.
+
+    Formula: the gradients above, and the MLP's weight gradient in h and cast to the gradient's format, d·m;
+    of experts every first matrix's, which have one gradient together.
+    """
+    d, h = model.width, number_bytes(training)
+    weight = 0
+    if training.tuning == "full":
+        each = h + FP32_BYTES if training.casts == "autocast" and training.half else h
+        weight = each * d * model.mlp_width
+        if model.experts is not None and expert_layers(model):
+            stacked = (2 if model.gated else 1) * model.experts.count * model.experts.width
+            weight = each * d * stacked // training.expert
+    again = sum(layer_bytes(model, training).values()) if training.checkpointing != "none" else 0
+    return layer_gradient_bytes(model, training) + weight // training.tensor + again
 
 
 def logits_bytes_per_number(training: Training) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 MFU counts 6N + 12·L·d·T per token: every matrix multiply once forward and twice backward, attention in full
 (not halved for causality), nothing for recomputation. N leaves out tables that are only looked up; a tied
-output projection is a multiply and counts once.
+output projection is a multiply and counts once. Of a mixture of experts, N has those a token is sent to.
 Source: Chowdhery et al., PaLM, arXiv:2204.02311, appendix B; DESIGN.md "FLOPs".
 """
 
@@ -12,10 +12,62 @@ from brimful.specs.model import Model
 from brimful.specs.training import Training
 
 
+def mlp_matmul_parameters(model: Model, width: int) -> int:
+    """Weights of an MLP, or of one expert, that is `width` inside."""
+    return (3 if model.gated else 2) * model.width * width
+
+
+def expert_parameters(model: Model) -> int:
+    """All routed experts of one layer: what expert parallelism spreads. 0 without experts."""
+    return model.experts.count * mlp_matmul_parameters(model, model.experts.width) if model.experts else 0
+
+
+def expert_layers(model: Model) -> int:
+    """Layers whose MLP is a mixture."""
+    return model.layers - model.experts.dense_layers if model.experts else 0
+
+
 def layer_matmul_parameters(model: Model) -> int:
-    """Weights one layer multiplies by: queries, keys and values, output, and the sides of the MLP."""
-    attention = model.width * (2 * model.query_width + 2 * model.kv_width)
-    return attention + (3 if model.gated else 2) * model.width * model.mlp_width
+    """Weights that the largest kind of layer holds: queries, keys and values, output, MLP or every expert."""
+    dense = _attention_parameters(model) + mlp_matmul_parameters(model, model.mlp_width)
+    if not expert_layers(model):
+        return dense
+    return _attention_parameters(model) + _mixture_parameters(model, active=False)
+
+
+def layers_matmul_parameters(model: Model) -> int:
+    """Weights that all layers together hold."""
+    return _all_layers(model, active=False)
+
+
+def active_layers_parameters(model: Model) -> int:
+    """Weights of all layers that one token is multiplied by: of the experts only those chosen for it."""
+    return _all_layers(model, active=True)
+
+
+def _attention_parameters(model: Model) -> int:
+    return model.width * (2 * model.query_width + 2 * model.kv_width)
+
+
+def _mixture_parameters(model: Model, *, active: bool) -> int:
+    """Router, experts, and the shared ones with their gate.
+
+    Source: Jiang et al., Mixtral, arXiv:2401.04088, section 2.1; shared experts: Dai et al., DeepSeekMoE,
+    arXiv:2401.06066, section 3.2.
+    """
+    experts = model.experts
+    assert experts is not None
+    routed = (experts.chosen if active else experts.count) * mlp_matmul_parameters(model, experts.width)
+    shared = mlp_matmul_parameters(model, experts.shared_width)
+    router = model.width * (experts.count + (1 if experts.shared_gate else 0))
+    return router + routed + shared
+
+
+def _all_layers(model: Model, *, active: bool) -> int:
+    mixed = expert_layers(model)
+    dense = (model.layers - mixed) * mlp_matmul_parameters(model, model.mlp_width)
+    experts = mixed * _mixture_parameters(model, active=active) if mixed else 0
+    return model.layers * _attention_parameters(model) + dense + experts
 
 
 def output_parameters(model: Model) -> int:
@@ -23,16 +75,32 @@ def output_parameters(model: Model) -> int:
     return 0 if model.classes is not None else model.vocab * model.width
 
 
+def patch_parameters(model: Model) -> int:
+    """The matrix that makes a token of a patch: its pixels times the width."""
+    images = model.images
+    return images.channels * images.patch**2 * model.width if images else 0
+
+
 def matmul_parameters(model: Model) -> int:
     """N of the 6N: what each token is multiplied by, the output projection included."""
-    return model.layers * layer_matmul_parameters(model) + output_parameters(model)
+    return active_layers_parameters(model) + output_parameters(model) + patch_parameters(model)
+
+
+def stored_matmul_parameters(model: Model) -> int:
+    """Every matrix that some token is multiplied by: what autocast makes 16-bit copies of."""
+    return layers_matmul_parameters(model) + output_parameters(model) + patch_parameters(model)
+
+
+def active_parameters(model: Model) -> int:
+    """Parameters without the experts that a token is not sent to; all of them in a dense model."""
+    return parameters(model) - layers_matmul_parameters(model) + active_layers_parameters(model)
 
 
 def parameters(model: Model) -> int:
     """Every number of the model, as `sum(p.numel() for p in model.parameters())` counts them.
 
     Formula: layers · (matmuls + norms + biases) + final norm + tables, and the output projection once more
-    where it is not tied.
+    where it is not tied. A vision transformer has patches and a position for each token instead of words.
     """
     norm = _norm_parameters(model)
     biases = 0
@@ -41,10 +109,21 @@ def parameters(model: Model) -> int:
     if model.bias:
         biases += model.width + (2 if model.gated else 1) * model.mlp_width + model.width
     heads = 2 * model.head_width if model.qk_norm else 0
-    layer = layer_matmul_parameters(model) + model.norms * norm + biases + heads
+    scales = 2 * model.width if model.layer_scale else 0
+    layer = model.norms * norm + biases + heads + scales
     tables = (model.vocab + model.positions + model.segments) * model.width
     # an encoder normalizes its embedding, a decoder what leaves its last layer
-    return model.layers * layer + norm + tables + _head_parameters(model)
+    ends = norm * (2 if model.embedding_norm else 1) + tables + _patch_parameters(model)
+    return layers_matmul_parameters(model) + model.layers * layer + ends + _head_parameters(model)
+
+
+def _patch_parameters(model: Model) -> int:
+    """Patches become tokens; the tokens that stand before them, and the one that stands in, are learned."""
+    images = model.images
+    if images is None:
+        return 0
+    learned = images.extra_tokens + (1 if images.mask_token else 0)
+    return patch_parameters(model) + (learned + (1 if images.patch_bias else 0)) * model.width
 
 
 def _norm_parameters(model: Model) -> int:
@@ -54,6 +133,9 @@ def _norm_parameters(model: Model) -> int:
 
 def _head_parameters(model: Model) -> int:
     """What stands behind the last layer and is not the tied table."""
+    if model.images is not None:
+        classes = model.classes or 0
+        return (model.class_inputs * model.width + 1) * classes
     if model.classes is not None:
         pooler = model.width * model.width + model.width
         return pooler + model.width * model.classes + model.classes
@@ -92,7 +174,7 @@ def recompute_flops(model: Model, training: Training) -> int:
     """
     flops = 0
     if training.checkpointing != "none":
-        layers = 2 * model.layers * layer_matmul_parameters(model)
+        layers = 2 * active_layers_parameters(model)
         if training.checkpointing == "selective":
             flops += layers // 2
         else:

@@ -8,7 +8,7 @@ from functools import cache
 
 from brimful.predict.advise import enough_gpus, faster, fixes, largest_batch
 from brimful.predict.correction import Correction, calibrated
-from brimful.predict.count import parameters
+from brimful.predict.count import active_parameters, parameters
 from brimful.predict.memory import peak_memory
 from brimful.predict.readers.reading import FLAGS, Dialect, Reading
 from brimful.predict.roofline import peak_format, predict_speed
@@ -115,6 +115,8 @@ def estimate(
         usable_bytes=gpu.memory_bytes,
         memory=_wider_memory(memory, widen) if widen else memory,
         speed=_wider_speed(speed, widen) if widen else speed,
+        active_parameters=active_parameters(model) if model.experts is not None else None,
+        sequence_tokens=training.sequence_tokens if model.images is not None else 0,
     )
 
 
@@ -173,6 +175,10 @@ def _warnings(model: Model, training: Training, gpu: Gpu) -> list[str]:
         padded = -(-model.vocab // 64) * 64
         said.append(
             f"a vocabulary of {model.vocab:,} is no multiple of 64; {padded:,} fills tensor cores better"
+        )
+    if model.experts is not None:
+        said.append(
+            "speed with experts is derived and held against no published run; the load is taken as even"
         )
     if gpu.memory_basis != "seen":
         said.append(f"the memory {gpu.title} shows to a framework is {gpu.memory_basis}, not read off one")

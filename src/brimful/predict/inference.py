@@ -16,8 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from brimful.predict.count import (
+    expert_layers,
+    expert_parameters,
     forward_flops_per_token,
-    layer_matmul_parameters,
+    layers_matmul_parameters,
     matmul_parameters,
     output_parameters,
     parameters,
@@ -91,7 +93,7 @@ class InferenceEstimate:
 
 def weight_bytes(model: Model, bits: int) -> int:
     """Linear layers in `bits`, with their scales; tables, norms and the output in 16."""
-    linear = model.layers * layer_matmul_parameters(model)
+    linear = layers_matmul_parameters(model)
     rest = parameters(model) - linear
     return round(linear * (bits + SCALE_BITS[bits]) / 8 + 2 * rest)
 
@@ -136,9 +138,9 @@ def prefill_seconds(model: Model, serving: Serving, gpu: Gpu) -> float:
     flops = tokens * forward_flops_per_token(model, sequence_tokens=serving.prompt_tokens // 2)
     flops -= 2 * (tokens - serving.batch_size) * output_parameters(model)  # logits of the last token alone
     passes = max(1, -(-tokens // PREFILL_TOKENS))
-    return max(passes * _weights_s(model, serving, gpu), flops / _rate(serving, gpu)) + passes * _beside_s(
-        model
-    )
+    return max(
+        passes * _weights_s(model, serving, gpu, tokens / passes), flops / _rate(serving, gpu)
+    ) + passes * _beside_s(model)
 
 
 def decode_seconds(model: Model, serving: Serving, gpu: Gpu) -> float:
@@ -146,13 +148,25 @@ def decode_seconds(model: Model, serving: Serving, gpu: Gpu) -> float:
     context = serving.prompt_tokens + serving.output_tokens / 2
     flops = 2 * serving.batch_size * matmul_parameters(model)
     cache = serving.batch_size * context * cache_bytes_per_token(model, serving.cache_bits)
-    multiply = max(_weights_s(model, serving, gpu), flops / _rate(serving, gpu))
+    multiply = max(_weights_s(model, serving, gpu, serving.batch_size), flops / _rate(serving, gpu))
     return multiply + cache / (CACHE_FRAC * gpu.bandwidth_bytes_per_s) + _beside_s(model)
 
 
-def _weights_s(model: Model, serving: Serving, gpu: Gpu) -> float:
+def read_parameters(model: Model, tokens: float) -> float:
+    """Weights of the layers that so many tokens together need: all, or the experts some token is sent to.
+
+    Formula: of e experts, k for each token at random, t tokens leave a share (1 - k/e)^t untouched.
+    """
+    whole, experts = layers_matmul_parameters(model), model.experts
+    if experts is None:
+        return whole
+    untouched = float((1 - experts.chosen / experts.count) ** tokens)
+    return whole - untouched * expert_layers(model) * expert_parameters(model)
+
+
+def _weights_s(model: Model, serving: Serving, gpu: Gpu, tokens: float) -> float:
     bits = serving.weight_bits
-    read = model.layers * layer_matmul_parameters(model) * (bits + SCALE_BITS[bits]) / 8
+    read = read_parameters(model, tokens) * (bits + SCALE_BITS[bits]) / 8
     read += 2 * output_parameters(model)
     return read / (WEIGHT_FRAC[bits] * gpu.bandwidth_bytes_per_s)
 
@@ -174,6 +188,9 @@ def _items(model: Model, serving: Serving, gpu: Gpu, other_bytes: int) -> list[I
     cache = round(serving.batch_size * tokens * each * (1 + CACHE_SPARE_FRAC))
     together = min(PREFILL_TOKENS, serving.batch_size * serving.prompt_tokens)
     inside = (2 if model.gated else 1) * model.mlp_width
+    if (experts := model.experts) is not None:
+        each_expert = (2 if model.gated else 1) * experts.width + 2 * model.width
+        inside = max(inside, experts.chosen * each_expert + experts.shared_width)
     layer = 2 * together * (3 * model.width + model.query_width + 2 * model.kv_width + inside)
     logits = 4 * serving.batch_size * model.vocab
     return [

@@ -19,6 +19,7 @@ from brimful.predict.activations import (
     kept_items,
     layer_backward_bytes,
     layer_bytes,
+    layer_gradient_bytes,
     logits_bytes_per_number,
     number_bytes,
     quantized_inputs_bytes,
@@ -177,7 +178,7 @@ def _moments(model: Model, training: Training) -> list[_Moment]:
     wide = dequantized_bytes(model, training)
     again = " and its activations made again" if training.checkpointing != "none" else ""
     layer = layer_backward_bytes(model, training) + reduce_bytes(model, training)
-    first_layer = sum(layer_bytes(model, training).values())
+    first_layer = sum(layer_bytes(model, training).values()) + layer_gradient_bytes(model, training)
     return [
         _Moment(
             "end of the forward pass",

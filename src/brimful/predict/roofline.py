@@ -17,7 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brimful.predict.count import (
-    layer_matmul_parameters,
+    active_layers_parameters,
+    expert_layers,
+    expert_parameters,
+    layers_matmul_parameters,
     output_parameters,
     parameters,
     recompute_flops,
@@ -69,6 +72,9 @@ BANDWIDTH_FRAC = 0.80  # of the published bandwidth, reached by kernels that onl
 LOGIT_BYTES = {True: 12, False: 40}  # moved for each logit: the loss and its gradient
 # Moved for each number of the MLP's width: GELU and its gradient; a gated MLP compiled, and op by op.
 GELU_BYTES, GATED_BYTES, GATED_EAGER_BYTES = 10, 16, 26
+# Moved for each number of a token's copy for one expert: gathered by expert, weighted, put back in order and
+# added up, forward and backward. Counted op by op in 16 bits, fitted to nothing.
+COPY_BYTES = {True: 24, False: 60}
 # Moved for each trained parameter and step, in one pass over gradient, state and weight or in many.
 OPTIMIZER_BYTES = {"fused": 28, "foreach": 60, "loop": 90}
 MICRO_BYTES = 18  # the same for each micro-step: casts, and adding to the gradient
@@ -81,6 +87,9 @@ CPU_BYTES_PER_S = 100e9  # what an update on the host moves, memory-bound
 # Of the eight on AMD cards some lie far below what their matmuls reach, others far above the rest.
 FASTER, SLOWER = 0.65, 1.7
 FASTER_AMD, SLOWER_AMD = 0.45, 1.9
+# No published run of a mixture went into the constants, and how uneven the experts' load is, nobody knows
+# before: the upper end is chosen, not measured.
+SLOWER_EXPERTS = 1.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +147,8 @@ def predict_speed(model: Model, training: Training, gpu: Gpu, rates: Rates = RAT
     micro_steps = training.accumulation + training.pipeline - 1
     likely_s = micro_steps * micro.total_s + optimizer_s + _offload_seconds(model, training, gpu)
     faster, slower = (FASTER_AMD, SLOWER_AMD) if gpu.vendor == "AMD" else (FASTER, SLOWER)
+    if expert_layers(model):
+        slower *= SLOWER_EXPERTS
     flops = step_flops(model, training) / training.gpus
     # No run is faster than the card's peak, whatever the interval would allow.
     least_s = min(likely_s, max(likely_s * faster, flops / peak))
@@ -178,7 +189,8 @@ def _micro_step(model: Model, training: Training, gpu: Gpu, number: str, rates: 
     bandwidth = BANDWIDTH_FRAC * gpu.bandwidth_bytes_per_s * cached
     return _Parts(
         compute_s=matmul_s + attention_s,
-        bandwidth_s=_moved_bytes(model, training, rates) / split / bandwidth,
+        bandwidth_s=_moved_bytes(model, training, rates) / split / bandwidth
+        + _idle_experts_s(model, training, rate, bandwidth),
         launch_s=_kernels(model, training) / training.pipeline * rates.launch_s,
         link_s=_link_seconds(model, training, gpu, rates),
         hidden_frac=rates.hidden_frac if gpu.link_bytes_per_s else 0.0,
@@ -192,16 +204,29 @@ def _passes(training: Training) -> float:
 
 
 def _matmul_flops(model: Model, training: Training) -> float:
-    layers = model.layers * layer_matmul_parameters(model) * _passes(training)
+    layers = active_layers_parameters(model) * _passes(training)
     again = 1 if training.loss_chunks > 1 or training.fused_loss else 0
     output = output_parameters(model) * ((3 if training.tuning == "full" else 2) + again)
     return 2 * (layers + output) * training.micro_tokens
 
 
+def _idle_experts_s(model: Model, training: Training, rate: float, bandwidth: float) -> float:
+    """What reading every expert's weights takes beyond multiplying by those chosen."""
+    mixed = expert_layers(model)
+    if not mixed or model.experts is None:
+        return 0.0
+    split = training.tensor * training.pipeline
+    weights = mixed * expert_parameters(model) / split
+    read_s = dtype_bytes(training.dtype) * weights / training.expert / bandwidth
+    share = model.experts.chosen / model.experts.count
+    multiply_s = 2 * weights * share * training.micro_tokens / rate
+    return _passes(training) * max(0.0, read_s - multiply_s)
+
+
 def _attention_flops(model: Model, training: Training) -> float:
     """Flash attention skips the masked half and makes the scores again going back: 1 pass, then 2.5."""
     passes = 1 + 2.5 + (1 if training.checkpointing == "full" else 0)
-    causal = 1.0 if model.encoder or training.attention == "math" else 0.5
+    causal = 1.0 if not model.causal or training.attention == "math" else 0.5
     forward = 4 * model.layers * model.query_width * training.sequence_tokens
     return forward * passes * causal * training.micro_tokens
 
@@ -215,9 +240,13 @@ def _moved_bytes(model: Model, training: Training, rates: Rates) -> float:
     if training.tuning == "lora":
         each += rates.lora_bytes * training.targets
     mlp = GELU_BYTES if not model.gated else GATED_BYTES if training.compiled else GATED_EAGER_BYTES
-    layer = each * model.width + mlp * model.mlp_width
+    inside = mlp * model.mlp_width * (model.layers - expert_layers(model))
+    if model.experts is not None:
+        copied = COPY_BYTES[training.compiled] * model.experts.chosen * model.width
+        wide = model.experts.chosen * model.experts.width + model.experts.shared_width
+        inside += expert_layers(model) * (mlp * wide + copied)
     precision = 1.0 if training.half else 1.6
-    moved = tokens * model.layers * layer * precision * _passes(training) / 3
+    moved = tokens * (model.layers * each * model.width + inside) * precision * _passes(training) / 3
     if model.classes is None:
         moved += tokens * model.vocab * LOGIT_BYTES[training.compiled]
     if training.attention == "math":
@@ -227,7 +256,7 @@ def _moved_bytes(model: Model, training: Training, rates: Rates) -> float:
         moved += MICRO_BYTES * parameters(model)
     if training.frozen_bits:
         # every pass reads the quantized weights, writes them in 16 bits, and reads those
-        layers = model.layers * layer_matmul_parameters(model)
+        layers = layers_matmul_parameters(model)
         moved += (training.frozen_bits / 8 + 4) * layers * _passes(training)
     return moved
 
@@ -265,7 +294,7 @@ def _offload_seconds(model: Model, training: Training, gpu: Gpu) -> float:
 
 def _weight_bytes(model: Model, training: Training) -> float:
     """All weights as they travel, on one tensor and pipeline rank."""
-    count, layers = parameters(model), model.layers * layer_matmul_parameters(model)
+    count, layers = parameters(model), layers_matmul_parameters(model)
     each: float = dtype_bytes(training.dtype)
     frozen = training.frozen_bits / 8 if training.frozen_bits else each
     return (each * (count - layers) + frozen * layers) / (training.tensor * training.pipeline)

@@ -10,10 +10,13 @@ Leaves out: alignment and padding of flat buffers.
 from __future__ import annotations
 
 from brimful.predict.count import (
+    expert_layers,
+    expert_parameters,
     layer_matmul_parameters,
-    matmul_parameters,
+    layers_matmul_parameters,
     output_parameters,
     parameters,
+    stored_matmul_parameters,
 )
 from brimful.specs.estimate import Item
 from brimful.specs.model import Model
@@ -39,9 +42,16 @@ def trained_parameters(model: Model, training: Training) -> int:
         return parameters(model)
     d, q, k, m = model.width, model.query_width, model.kv_width, model.mlp_width
     # queries, values, keys, output, then the MLP's: the order in which people add them
-    sides = [d + q, d + k, d + k, q + d, *([d + m] * (3 if model.gated else 2))]
+    attention = [d + q, d + k, d + k, q + d]
+    matrices = min(max(0, training.targets - len(attention)), 3 if model.gated else 2)
+    mixed = expert_layers(model)
+    mlp = (model.layers - mixed) * (d + m)
+    if model.experts is not None:
+        # every expert has an adapter of its own, as each is a matrix of its own
+        mlp += mixed * (model.experts.count * (d + model.experts.width))
+        mlp += mixed * (d + model.experts.shared_width if model.experts.shared_width else 0)
     head = d + model.vocab if training.targets > 7 else 0
-    return training.rank * (model.layers * sum(sides[: training.targets]) + head)
+    return training.rank * (model.layers * sum(attention[: training.targets]) + matrices * mlp + head)
 
 
 def _split(training: Training, *, from_stage: int) -> int:
@@ -49,6 +59,19 @@ def _split(training: Training, *, from_stage: int) -> int:
     stage = {"none": 0, "ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}[training.sharding]
     spread = training.shards if stage >= from_stage else 1
     return spread * training.tensor * training.pipeline
+
+
+def _held(model: Model, training: Training, count: int, *, from_stage: int) -> float:
+    """Of `count` numbers, one for each parameter, those that one GPU holds.
+
+    Experts are spread by expert parallelism as well, over the same GPUs that share states: by the larger of
+    the two. Source: Singh et al., DeepSpeed-TED, arXiv:2303.06318, section 3.
+    """
+    split = _split(training, from_stage=from_stage)
+    routed = expert_layers(model) * expert_parameters(model) if training.expert > 1 else 0
+    routed = min(routed, count)
+    own = training.tensor * training.pipeline
+    return (count - routed) / split + routed / max(split, own * training.expert)
 
 
 def frozen_bytes(training: Training) -> float:
@@ -64,12 +87,12 @@ def weights_bytes(model: Model, training: Training) -> int:
     if training.offload_states and training.sharding == "zero3":
         return 0
     if training.frozen_bits:
-        frozen = model.layers * layer_matmul_parameters(model)
+        frozen = layers_matmul_parameters(model)
         if training.framework.quantizes_output and not model.tied:
             frozen += output_parameters(model)
         whole = frozen_bytes(training) * frozen + each * (count - frozen)
         return round(whole / split)
-    return each * count // split
+    return round(each * _held(model, training, count, from_stage=3))
 
 
 def adapter_bytes(model: Model, training: Training) -> int:
@@ -85,7 +108,10 @@ def gradient_bytes(model: Model, training: Training) -> int:
     each = dtype_bytes(dtype or training.weights_dtype)
     if training.in_backward or (training.offload_states and training.sharding == "zero3"):
         return 0
-    return each * trained_parameters(model, training) // _split(training, from_stage=2)
+    count = trained_parameters(model, training)
+    if training.tuning == "full":
+        return round(each * _held(model, training, count, from_stage=2))
+    return each * count // _split(training, from_stage=2)
 
 
 def optimizer_bytes(model: Model, training: Training) -> int:
@@ -100,6 +126,8 @@ def optimizer_bytes(model: Model, training: Training) -> int:
         per_number = _ADAM8BIT_BYTES
     if training.master_weights:
         per_number += 4
+    if training.tuning == "full":
+        return round(per_number * _held(model, training, count, from_stage=1))
     return round(per_number * count / _split(training, from_stage=1))
 
 
@@ -112,10 +140,11 @@ def cast_bytes(model: Model, training: Training, *, forward: bool) -> int:
     """
     if not training.half or training.casts != "autocast" or training.frozen_bits:
         return 0
-    layers = matmul_parameters(model)
+    layers: float = stored_matmul_parameters(model)
+    layers -= expert_layers(model) * expert_parameters(model) * (1 - 1 / training.expert)
     if training.checkpointing == "full" and not forward:
-        layers = 2 * layer_matmul_parameters(model) + output_parameters(model)
-    return 2 * layers // (training.tensor * training.pipeline)
+        layers = 2 * _gathered_layer(model, training) + output_parameters(model)
+    return round(2 * layers / (training.tensor * training.pipeline))
 
 
 def gathered_bytes(model: Model, training: Training) -> int:
@@ -123,7 +152,7 @@ def gathered_bytes(model: Model, training: Training) -> int:
     if training.sharding != "zero3" or training.shards == 1:
         return 0
     each: float = dtype_bytes(training.dtype)
-    layer = layer_matmul_parameters(model) * (frozen_bytes(training) if training.frozen_bits else each)
+    layer = _gathered_layer(model, training) * (frozen_bytes(training) if training.frozen_bits else each)
     tables = model.vocab * model.width * (1 if model.tied else 2) * each
     return round((2 * layer + tables) / training.tensor)
 
@@ -136,8 +165,14 @@ def bucket_bytes(model: Model, training: Training) -> int:
 def reduce_bytes(model: Model, training: Training) -> int:
     """Gradients on their way between GPUs under ZeRO: two layers' at a time."""
     if training.tuning == "full" and training.sharding in ("zero2", "zero3"):
-        return 2 * layer_matmul_parameters(model) * dtype_bytes(training.dtype) // training.tensor
+        return round(2 * _gathered_layer(model, training) * dtype_bytes(training.dtype) / training.tensor)
     return 0
+
+
+def _gathered_layer(model: Model, training: Training) -> float:
+    """Weights of one layer on a GPU when whole: of the experts those that live there."""
+    routed = expert_parameters(model) if expert_layers(model) else 0
+    return layer_matmul_parameters(model) - routed + routed / training.expert
 
 
 def waiting_bytes(model: Model, training: Training) -> int:

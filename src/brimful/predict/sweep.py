@@ -119,6 +119,12 @@ def parse_range(text: str, swept: Swept) -> list[int]:
 
 def sweep(reading: Reading, gpu: Gpu, swept: Swept, values: Sequence[int], other_bytes: int = 0) -> Sweep:
     """Estimates over the values, everything else as configured."""
+    if swept == "seq_len" and reading.model.images is not None:
+        raise BadInput(
+            f"{reading.model.name} reads images of {reading.model.images.tokens} tokens each: "
+            "a length of its sequences is not meaningful",
+            hint="sweep --batch-size, or set image_size",
+        )
     wide = widening(reading.unsure)
 
     def at(value: int) -> Estimate:

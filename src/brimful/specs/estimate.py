@@ -148,6 +148,8 @@ class Estimate:
     fixes: tuple[Fix, ...] = ()  # where it does not fit: what makes it fit
     faster: tuple[Fix, ...] = ()  # where it fits: what raises MFU and still fits
     largest_batch: int | None = None  # of one micro-step; None where not even one sequence fits
+    active_parameters: int | None = None  # those a token meets, in a mixture of experts; None: all
+    sequence_tokens: int = 0  # of an image; 0 where sequences are text
 
     @property
     def fits(self) -> bool:
@@ -167,16 +169,28 @@ class Estimate:
             return "does not fit"
         return "tight, likely fits" if self.fits else "tight, likely does not fit"
 
+    @property
+    def images_per_s(self) -> Interval | None:
+        """Of a vision transformer, whose sequence is an image."""
+        if not self.sequence_tokens:
+            return None
+        rate = self.speed.tokens_per_s
+        return Interval(*(each / self.sequence_tokens for each in (rate.low, rate.likely, rate.high)))
+
+    def _images(self) -> dict[str, Any]:
+        return {} if (rate := self.images_per_s) is None else {"images_per_s": rate.as_dict()}
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "fits": self.fits,
             "verdict": self.verdict,
             "gpu": self.gpu,
             "parameters": self.parameters,
+            **({} if self.active_parameters is None else {"active_parameters": self.active_parameters}),
             "usable_bytes": self.usable_bytes,
             "short_bytes": max(0, self.short_bytes),
             "memory": self.memory.as_dict(),
-            "speed": self.speed.as_dict(),
+            "speed": self.speed.as_dict() | self._images(),
             "assumed": [assumption.as_dict() for assumption in self.assumed],
             "warnings": list(self.warnings),
             "fixes": [fix.as_dict() for fix in self.fixes],

@@ -9,8 +9,47 @@ Norm = Literal["layer", "rms"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """A mixture of experts in place of the MLP: each token goes to `chosen` of `count`, and to the shared."""
+
+    count: int  # routed experts of a layer
+    chosen: int  # of them, for each token
+    width: int  # inside one expert
+    shared_width: int = 0  # inside all shared experts together: every token passes them
+    shared_gate: bool = False  # a learned number scales what the shared experts give
+    dense_layers: int = 0  # layers that have an ordinary MLP of the model's mlp_width instead
+
+    def __post_init__(self) -> None:
+        assert 0 < self.chosen <= self.count
+        assert self.width > 0
+        assert min(self.shared_width, self.dense_layers) >= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Images:
+    """What a vision transformer reads: a square image cut into square patches, each a token."""
+
+    size: int  # pixels of a side
+    patch: int  # pixels of a patch's side
+    channels: int = 3
+    extra_tokens: int = 1  # the class token, and registers
+    patch_bias: bool = True
+    mask_token: bool = False  # a learned stand-in for patches that are hidden in pre-training
+
+    def __post_init__(self) -> None:
+        assert 0 < self.patch <= self.size
+        assert self.channels > 0
+        assert self.extra_tokens >= 0
+
+    @property
+    def tokens(self) -> int:
+        """Of one image: its sequence."""
+        return (self.size // self.patch) ** 2 + self.extra_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A decoder (GPT-2, Llama, …) or, with `classes` or `encoder`, a BERT-type encoder.
+    """A decoder (GPT-2, Llama, …); with `encoder` a BERT-type encoder; with `images` a vision transformer.
 
     The defaults describe GPT-2: learned positions, layer norm before each part, an MLP with GELU.
     """
@@ -42,16 +81,29 @@ class Model:
     writes_scores: bool = False  # its own code makes the score matrix, whatever kernels PyTorch has
     encoder: bool = False  # not causal; norms after each part; a norm on the embedding
     segments: int = 0  # rows of BERT's segment table
-    classes: int | None = None  # a classifier on the first token instead of a vocabulary at the end
+    classes: int | None = None  # a classifier on the first token instead of a vocabulary at the end; 0: none
+    experts: Experts | None = None  # a mixture of experts in place of most MLPs
+    images: Images | None = None  # patches of an image instead of words: no vocabulary, no causal mask
+    embedding_norm: bool = False  # one more norm, before the first layer
+    layer_scale: bool = False  # a learned factor for each number that a part adds to the residual stream
+    class_inputs: int = 1  # hidden states side by side that the classifier of an image reads
 
     def __post_init__(self) -> None:
-        assert min(self.layers, self.heads, self.kv_heads, self.width, self.mlp_width, self.vocab) > 0
+        assert min(self.layers, self.heads, self.kv_heads, self.width, self.mlp_width) > 0
+        assert (self.vocab > 0) == (self.images is None)
+        assert self.images is None or self.classes is not None
+        assert self.experts is None or self.experts.dense_layers <= self.layers
         assert self.head_size or self.width % self.heads == 0
         assert self.heads % self.kv_heads == 0
 
     @property
     def head_width(self) -> int:
         return self.head_size or self.width // self.heads
+
+    @property
+    def causal(self) -> bool:
+        """Whether a token sees only those before it."""
+        return not self.encoder and self.images is None
 
     @property
     def query_width(self) -> int:

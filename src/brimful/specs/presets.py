@@ -11,13 +11,15 @@ from functools import cache
 from typing import Any
 
 from brimful.errors import NotFound
-from brimful.specs.model import Model
+from brimful.specs.model import Experts, Images, Model
 from brimful.specs.names import Catalog
 
 _LLAMA: dict[str, Any] = {"gated": True, "norm": "rms", "rotary": True, "tied": False, "bias": False}
 _GPT2: dict[str, Any] = {"learned": True, "tied": True, "bias": True}
+_VISION: dict[str, Any] = {"vocab": 0, "tied": False, "bias": True}
 # Tensors that gelu_new keeps: transformers writes it in Python, op by op.
 PYTHON_GELU = 4
+QUICK_GELU = 2  # of x·sigmoid(1.702x), written likewise
 
 # Family -> fields of Model. `learned`: a table with a row per position, and `extra_positions` more.
 # Source: modeling_*.py of huggingface/transformers for each model_type.
@@ -44,6 +46,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma2": {**_LLAMA, "tied": True, "norms": 4, "capped": True},
     "gemma3_text": {**_LLAMA, "tied": True, "norms": 4, "qk_norm": True},
     "bert": {**_GPT2, "encoder": True, "segments": 2},
+    "mixtral": _LLAMA,
+    "qwen2_moe": {**_LLAMA, "qkv_bias": True},
+    "qwen3_moe": {**_LLAMA, "qk_norm": True},
+    "deepseek": _LLAMA,  # the first; from V2 on attention is another
+    "vit": _VISION,
+    "dinov2": {**_VISION, "layer_scale": True, "class_inputs": 2},
+    "clip_vision_model": {**_VISION, "embedding_norm": True, "gelu_tensors": QUICK_GELU},
 }  # fmt: skip
 
 _NOT_OF_MODEL = frozenset({"title", "aliases", "family", "context", "parameters", "source"})
@@ -57,7 +66,7 @@ class Preset:
     model: Model
     title: str
     family: str
-    context_tokens: int  # the longest sequence it was made for
+    context_tokens: int  # the longest sequence it was made for; of an image its tokens
     parameters: int | None  # the published total; None where we do not know one
     source: str
 
@@ -75,6 +84,9 @@ def all_presets() -> tuple[Preset, ...]:
 def family_model(family: str, *, name: str, context: int, **sizes: Any) -> Model:  # noqa: ANN401
     """A model of this family; `sizes` are fields of Model and overrule what the family shares."""
     shared = dict(FAMILIES[family])
+    if isinstance(images := sizes.get("images"), Images):
+        # registers stand before the patches without a place of their own
+        shared["positions"] = (images.size // images.patch) ** 2 + min(1, images.extra_tokens)
     positions = context + shared.pop("extra_positions", 0) if shared.pop("learned", False) else 0
     given = {"kv_heads": sizes.get("heads"), "positions": positions, **shared, **sizes}
     # A detail worth a bias vector or two that Model has no word for yet is left out.
@@ -83,7 +95,9 @@ def family_model(family: str, *, name: str, context: int, **sizes: Any) -> Model
 
 def _words(text: str) -> list[str]:
     """'meta-llama/Llama-3.1-8B' -> llama 3.1 8 b: the owner goes, digits stand apart, versions stay whole."""
-    plain = text.lower()[:200].rpartition("/")[2].replace("_", ".")
+    plain = text.lower()[:200].replace("_", ".")
+    name = plain.rpartition("/")[2]
+    plain = name if re.search(r"[a-z]", name) else plain  # ViT-B/16 has no owner
     return re.findall(r"[a-z]+|\d+(?:\.\d+)*", plain)
 
 
@@ -102,11 +116,15 @@ _CATALOG = Catalog(
 def _load(name: str) -> Preset:
     row = _CATALOG.row(name)
     sizes = {key: value for key, value in row.items() if key not in _NOT_OF_MODEL}
+    for part, kind in (("experts", Experts), ("images", Images)):
+        if part in sizes:
+            sizes[part] = kind(**sizes[part])
+    context = sizes["images"].tokens if "images" in sizes else row["context"]
     return Preset(
-        model=family_model(row["family"], name=name, context=row["context"], **sizes),
+        model=family_model(row["family"], name=name, context=context, **sizes),
         title=row["title"],
         family=row["family"],
-        context_tokens=row["context"],
+        context_tokens=context,
         parameters=row.get("parameters"),
         source=row["source"],
     )

@@ -70,6 +70,7 @@ class Training:
     tensor: int = 1
     pipeline: int = 1
     context: int = 1
+    expert: int = 1  # GPUs the experts are spread over, of those that read sequences of their own
     offload_states: bool = False  # weights and optimizer state rest in host memory
     offload_activations: bool = False
     framework: Framework = PLAIN  # whose code runs it
@@ -81,6 +82,8 @@ class Training:
         # A split over GPUs that are not there would make anything fit.
         assert self.tensor * self.pipeline * self.context <= self.gpus
         assert self.shards * self.tensor * self.pipeline <= self.gpus
+        assert self.expert > 0
+        assert self.data_parallel * self.context % self.expert == 0
         assert self.dtype in DTYPES
         assert self.optimizer in OPTIMIZERS
         assert self.frozen_bits in (0, 4, 8)

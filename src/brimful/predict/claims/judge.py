@@ -284,6 +284,9 @@ def smaller_model(case: Case, claimed_frac: float | None = None) -> Judgement:
         small = replace(
             m, width=m.width // 2, mlp_width=m.mlp_width // 2, heads=m.heads // 2, kv_heads=m.kv_heads // 2
         )
+        if (experts := m.experts) is not None:
+            narrow = replace(experts, width=-(-experts.width // 2), shared_width=experts.shared_width // 2)
+            small = replace(small, experts=narrow)
     e = effect(case.now(), case.then(small, batch_size=2 * t.batch_size), tokens_factor=2.0)
     gain = e.mfu_after / e.mfu_before - 1
     verdict: Verdict = "true" if gain > 0.02 else "false"

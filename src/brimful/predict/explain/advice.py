@@ -74,6 +74,7 @@ _PARTS = {
     "activations: norms": say("activations: norms"),
     "activations: attention": say("activations: attention"),
     "activations: MLP": say("activations: MLP"),
+    "activations: experts": say("activations: experts"),
     "activations: ends": say("activations: ends"),
     "logits and loss": say("logits and loss"),
     "allocator cache": say("allocator cache"),

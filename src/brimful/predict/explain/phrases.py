@@ -71,6 +71,8 @@ _TEMPLATES: tuple[Sentence, ...] = (
     say("{n} fills tensor cores better"),
     say("the memory {gpu} shows to a framework is recalled, not read off one"),
     say("the memory {gpu} shows to a framework is estimated, not read off one"),
+    say("speed with experts is derived and held against no published run"),
+    say("the load is taken as even"),
     say("no set of changes fits one {gpu}"),
     say("no set of changes fits {n} {gpu}"),
     say("{n} of them sharing weights and states (zero3) would hold it"),
@@ -95,6 +97,8 @@ _REASONS: tuple[Sentence, ...] = (
     say("norm output, q k v and result"),
     say("norm output, q k v and result, and the score matrix"),
     say("its input, and {width} wide in between"),
+    say("{n} of {all} experts for each token, router"),
+    say("final norm, pixels"),
     say("one byte for each number dropped or kept"),
     say("inputs of the adapted layers"),
     say("final norm, token ids"),
@@ -158,6 +162,7 @@ _FOREIGN: tuple[Sentence, ...] = (
 )
 _KINDS = {
     "n": r"[\d,]+",
+    "all": r"\d+",
     "millions": r"[\d,.]+",
     "dtype": r"\w+",
     "name": r"\w+",

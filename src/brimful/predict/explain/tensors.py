@@ -63,7 +63,8 @@ def step_tensors(model: Model, training: Training) -> list[Tensor]:
     tensors += [Tensor(inside, (b, t, model.mlp_width), size) for size in sizes]
     tensors += [Tensor(together, (b, t, model.query_width + 2 * model.kv_width), half)]
     tensors += [Tensor(hidden, (b, t, model.width), size) for size in sizes]
-    tensors += [Tensor(TABLE, (model.vocab, model.width), size) for size in sizes]
+    if model.vocab:
+        tensors += [Tensor(TABLE, (model.vocab, model.width), size) for size in sizes]
     tensors += [
         Tensor(say("a matrix of an MLP, or its gradient"), (model.mlp_width, model.width), size)
         for size in sizes

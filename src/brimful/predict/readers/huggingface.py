@@ -6,13 +6,14 @@ Source: configuration_*.py of huggingface/transformers, and their defaults.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from brimful.errors import BadInput
+from brimful.predict.readers.parts import is_vision, read_experts, read_images, shown, whole
 from brimful.specs.model import Model
-from brimful.specs.presets import FAMILIES, PYTHON_GELU, family_model
+from brimful.specs.presets import FAMILIES, PYTHON_GELU, QUICK_GELU, family_model
 
 # Size -> what the families call it -> bounds. The first name found is taken.
 _SIZES: dict[str, tuple[tuple[str, ...], int, int]] = {
@@ -30,7 +31,7 @@ _FRACS = {
     "dropout": ("resid_pdrop", "hidden_dropout_prob", "hidden_dropout", "dropout"),
     "attention_dropout": ("attn_pdrop", "attention_probs_dropout_prob", "attention_dropout"),
 }
-_NEEDED = ("layers", "heads", "width", "vocab")
+_NEEDED = ("layers", "heads", "width")
 # A type whose modules are those of another.
 _LIKE = {
     "gemma3": "gemma3_text",
@@ -38,8 +39,15 @@ _LIKE = {
     "smollm3": "llama",
     "RefinedWebModel": "falcon",
     "RefinedWeb": "falcon",
+    "deit": "vit",
+    "dinov2_with_registers": "dinov2",
 }
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_GELUS = {"gelu_new": PYTHON_GELU, "gelu_fast": PYTHON_GELU, "quick_gelu": QUICK_GELU}
+# CLIPVisionConfig's, which published files leave out.
+_CLIP_DEFAULTS = {
+    "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+    "image_size": 224, "patch_size": 32,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,50 +71,51 @@ def read_shape(found: Mapping[str, Any], *, name: str) -> Shape:
     warnings: list[str] = []
     unsure = 0
     outer = found
-    inner = found.get("text_config")
-    if isinstance(inner, dict) and not any(word in found for word in _SIZES["width"][0]):
+    inner, seen = found.get("text_config"), found.get("vision_config")
+    if found.get("model_type") == "clip" and isinstance(seen, dict):
+        found, outer = {"model_type": "clip_vision_model", **_CLIP_DEFAULTS, **seen}, {}
+        warnings.append("only vision_config is counted: the part for text comes on top")
+        unsure += 1
+    elif isinstance(inner, dict) and not any(word in found for word in _SIZES["width"][0]):
         found = inner
         warnings.append("only text_config is counted: the parts for images or sound come on top")
         unsure += 1
-    if any(isinstance(found.get(key), int) and found[key] > 1 for key in _EXPERTS):
-        raise BadInput(
-            f"{name}: a mixture of experts is not predicted yet", hint="dense transformers are; see --models"
-        )
-    if "patch_size" in found and found.get("vocab_size") is None:
-        raise BadInput(
-            f"{name}: a vision transformer is not predicted yet: it has patches and classes, no vocabulary",
-            hint="text transformers are (--models); `brimful trace` follows a script of any model",
-        )
     kind = str(found.get("model_type") or outer.get("model_type") or "")[:60]
     family = _LIKE.get(kind, kind)
-    if family not in FAMILIES:
-        family = "llama" if "rms_norm_eps" in found else "bert" if kind.endswith("bert") else "gpt2"
+    vision = is_vision(found)
+    if family not in FAMILIES or vision != ("vocab" in FAMILIES[family]):
+        family = (
+            "vit"
+            if vision
+            else "llama"
+            if "rms_norm_eps" in found
+            else "bert"
+            if kind.endswith("bert")
+            else "gpt2"
+        )
         said = f"model_type {kind!r} is not known" if kind else "no model_type"
         warnings.append(f"{said}: taken for a {family}, which has the same parts as far as the sizes tell")
         unsure += 1
-    sizes = _sizes(found, name=name)
+    sizes = _sizes(found, name=name, needed=(*_NEEDED, "vocab")[: 3 if vision else 4])
     context = sizes.pop("context", 2048)
     sizes |= _details(family, found, sizes)
+    if (experts := read_experts(found, sizes, name=name)) is not None:
+        sizes["experts"] = experts
+    if vision:
+        sizes |= read_images(found, name=name)
+        context = sizes["images"].tokens
     _check(sizes, name=name)
     model = family_model(family, name=kind or family, context=context, **sizes)
     stored = str(found.get("dtype") or found.get("torch_dtype") or "").removeprefix("torch.")[:20]
     return Shape(model, context, tuple(warnings), unsure, stored)
 
 
-def _sizes(found: Mapping[str, Any], *, name: str) -> dict[str, Any]:
+def _sizes(found: Mapping[str, Any], *, name: str, needed: Sequence[str]) -> dict[str, Any]:
     sizes: dict[str, Any] = {}
     for size, (words, low, high) in _SIZES.items():
-        word = next((word for word in words if found.get(word) is not None), None)
-        if word is None:
-            continue
-        value = found[word]
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise BadInput(
-                f"{name}: {word} = {_shown(value)} is out of range",
-                hint=f"{word} is a whole number from {low} to {high:,}",
-            )
-        sizes[size] = value
-    missing = [size for size in _NEEDED if size not in sizes]
+        if (value := whole(found, words, low=low, high=high, name=name)) is not None:
+            sizes[size] = value
+    missing = [size for size in needed if size not in sizes]
     if missing:
         words_of = ", ".join(_SIZES[size][0][0] for size in missing)
         raise BadInput(f"{name} does not say {words_of}", hint="is it a model's config.json?")
@@ -116,7 +125,7 @@ def _sizes(found: Mapping[str, Any], *, name: str) -> dict[str, Any]:
             value = found[word]
             if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1:
                 raise BadInput(
-                    f"{name}: {word} = {_shown(value)} is out of range", hint=f"{word} is from 0 to below 1"
+                    f"{name}: {word} = {shown(value)} is out of range", hint=f"{word} is from 0 to below 1"
                 )
             sizes[field] = float(value)
     return sizes
@@ -130,7 +139,7 @@ def _details(family: str, found: Mapping[str, Any], sizes: Mapping[str, Any]) ->
     if family not in ("gpt2", "gpt_neo") and isinstance(found.get("attention_bias"), bool):
         details["qkv_bias"] = found["attention_bias"] or FAMILIES[family].get("qkv_bias", False)
     if "mlp_width" not in sizes:
-        ratio = found.get("expansion_ratio", 4)
+        ratio = found.get("expansion_ratio", found.get("mlp_ratio", 4))
         details["mlp_width"] = (ratio if isinstance(ratio, int) and 0 < ratio < 100 else 4) * sizes["width"]
     if family == "falcon":
         details |= _falcon(found, sizes)
@@ -141,7 +150,7 @@ def _details(family: str, found: Mapping[str, Any], sizes: Mapping[str, Any]) ->
         details["kv_heads"] = attention["kv_n_heads"]
     activation = found.get("activation_function") or found.get("hidden_act")
     if isinstance(activation, str):
-        details["gelu_tensors"] = PYTHON_GELU if activation in ("gelu_new", "gelu_fast") else 1
+        details["gelu_tensors"] = _GELUS.get(activation, 1)
     if family == "gpt_neox" and found.get("use_parallel_residual") is False:
         details["parallel"] = False
     return details
@@ -168,7 +177,3 @@ def _check(sizes: Mapping[str, Any], *, name: str) -> None:
             f"{name}: {heads} heads cannot share {kv_heads} key and value heads",
             hint="the first is a multiple of the second",
         )
-
-
-def _shown(value: object) -> str:
-    return repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."

@@ -16,7 +16,7 @@ from brimful.predict.readers.reading import Reading
 from brimful.predict.readers.words import CHOICES, choose
 from brimful.specs.estimate import Assumption
 from brimful.specs.framework import Framework, find_framework
-from brimful.specs.model import Model
+from brimful.specs.model import Images, Model
 from brimful.specs.torch import Torch, find_torch
 from brimful.specs.training import Training
 
@@ -33,6 +33,7 @@ _TRAINING_WHOLE: dict[str, tuple[str, int, int]] = {
     "tensor": ("tensor", 1, 10_000),
     "pipeline": ("pipeline", 1, 10_000),
     "context": ("context", 1, 10_000),
+    "expert": ("expert", 1, 10_000),
 }
 # Every switch of Training, by its own name.
 _TRAINING_SWITCH = {"compile": "compiled"} | {f.name: f.name for f in fields(Training) if f.type == "bool"}
@@ -48,6 +49,7 @@ _MODEL_WHOLE: dict[str, tuple[str, int, int]] = {
     "gelu_tensors": ("gelu_tensors", 1, 16),
 }
 _MODEL_SWITCH = {"tied": "tied", "bias": "bias", "gated": "gated", "rotary": "rotary"}
+_IMAGE_SIZE = "image_size"
 _MODEL_FRAC = {"dropout": "dropout", "attention_dropout": "attention_dropout"}
 _TUNING = ("lora", "qlora")
 _FRAMEWORK, _TORCH = "framework", "torch"
@@ -86,6 +88,7 @@ WORDS: frozenset[str] = frozenset(
         *_MODEL_WHOLE,
         *_MODEL_SWITCH,
         *_MODEL_FRAC,
+        _IMAGE_SIZE,
         *_TUNING,
         *CHOICES,
         _FRAMEWORK,
@@ -163,6 +166,8 @@ def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
             training[_TRAINING_SWITCH[word]] = _switch(key, value)
         elif word in _MODEL_WHOLE:
             model[_MODEL_WHOLE[word][0]] = _whole(key, value, _MODEL_WHOLE[word])
+        elif word == _IMAGE_SIZE:
+            model["images"] = _images(reading.model, _whole(key, value, ("", 1, 100_000)))
         elif word in _MODEL_SWITCH:
             model[_MODEL_SWITCH[word]] = _switch(key, value)
         else:
@@ -171,11 +176,14 @@ def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
     without = _older(torch, reading.training, training)
     warnings += without.values()
     warnings += _always(code, reading.training, training)
+    shape = _model(reading.model, model)
+    _image_length(shape, training)
     _possible(reading.training, training)
+    _possible_experts(shape, reading.training, training)
     words = {own_word(key) for key in said} | without.keys()
     return replace(
         reading,
-        model=_model(reading.model, model),
+        model=shape,
         training=replace(reading.training, **training),
         assumed=tuple(a for a in reading.assumed if not _answered(a, words)),
         warnings=(*reading.warnings, *warnings),
@@ -294,6 +302,51 @@ def _possible(before: Training, changes: Mapping[str, Any]) -> None:
             "micro-steps cannot add theirs up first",
             hint="set gradient_accumulation_steps=1, or in_backward=False",
         )
+
+
+def _possible_experts(model: Model, before: Training, changes: Mapping[str, Any]) -> None:
+    """Refuse to spread experts that are not there, or over GPUs that read no sequences of their own."""
+    made = {
+        name: changes.get(name, getattr(before, name)) for name in ("gpus", "tensor", "pipeline", "expert")
+    }
+    degree = made["expert"]
+    if degree == 1:
+        return
+    if model.experts is None:
+        raise BadInput(f"{model.name} has no experts to spread over {degree} GPUs", hint="set expert=1")
+    replicas = made["gpus"] // (made["tensor"] * made["pipeline"])
+    if model.experts.count % degree or replicas % degree:
+        raise BadInput(
+            f"{model.experts.count} experts over {degree} of the {replicas} GPUs that hold the same layers "
+            "leave a rest",
+            hint="expert divides both",
+        )
+
+
+def _images(before: Model, size: int) -> Images:
+    """The same patches of a larger or smaller image; its position table is stretched, not made anew."""
+    if before.images is None:
+        raise BadInput(f"{before.name} reads no images", hint="seq_len says how long its sequences are")
+    if size < before.images.patch:
+        raise BadInput(
+            f"an image of {size} pixels is smaller than a patch of {before.images.patch}",
+            hint="image_size is a side of the image, in pixels",
+        )
+    return replace(before.images, size=size)
+
+
+def _image_length(model: Model, training: dict[str, Any]) -> None:
+    """A sequence is an image: its length is no choice."""
+    if model.images is None:
+        return
+    tokens, said = model.images.tokens, training.get("sequence_tokens")
+    if said is not None and said != tokens:
+        raise BadInput(
+            f"{model.name} reads an image of {model.images.size} pixels in patches of "
+            f"{model.images.patch}: {tokens} tokens, whatever seq_len says",
+            hint="set image_size instead",
+        )
+    training["sequence_tokens"] = tokens
 
 
 def _model(before: Model, changes: Mapping[str, Any]) -> Model:
