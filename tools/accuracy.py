@@ -55,7 +55,7 @@ WHY: tuple[tuple[str, str, str], ...] = (
     ("litgpt", "", "the length is a limit; real batches are shorter"),
     ("fsdpq", "offload", "weights rest in host memory; buffers on their way are not modelled"),
     ("fsdpq", "", "two cards over PCIe; LoRA targets and buffers are not in the row"),
-    ("titan", "tp x", "buffers of tensor parallelism are not modelled"),
+    ("titan", "tp x", "a newer or older torchtitan than the one its facts were read in"),
     ("hfbert", "", "PyTorch 1 on a V100 in 2022; the row does not say the release"),
     ("peft", "", "an unusual adapter: the row has its name, not what it keeps or launches"),
     ("qwen", "", "the step takes as long at 256 tokens as at 1024: something other than the GPU binds"),
@@ -85,6 +85,7 @@ def accuracy_page(text: str, folder: Path) -> str:
         "memory": memory_table(found, scored),
         "speed": speed_table(scored),
         "intervals": interval_table(scored),
+        "degrees": degrees_table(score(rows)),
         "one-number": one_number_table(scored),
         "constants": constants_table(),
         "judged": judged_table(),
@@ -193,6 +194,27 @@ def _kind_is(kind: str) -> Callable[[Scored], bool]:
 
 def _source_is(name: str) -> Callable[[Scored], bool]:
     return lambda each: each.source == name
+
+
+def degrees_table(scored: Sequence[Scored]) -> str:
+    """Every run that splits layers, sequences or stages, marked as a test or not, by how it splits them."""
+    groups: dict[tuple[int, int, int], list[Scored]] = {}
+    for each in scored:
+        if each.run is not None:
+            training = each.run.training
+            degrees = (training.tensor, training.pipeline, training.context)
+            if max(degrees) > 1:
+                groups.setdefault(degrees, []).append(each)
+    rows = []
+    for degrees, runs in sorted(groups.items()):
+        memory = [f"{each.memory_error:+.0%}" for each in runs if each.memory_error is not None]
+        speed = summed(each.rate_error for each in runs)
+        rates = [f"{speed.median:.0%}", f"{speed.bias:+.0%}"] if speed else ["", ""]
+        counted = sum(each.rate_error is not None for each in runs)
+        sources = ", ".join(sorted({each.source for each in runs}))
+        rows.append([*map(str, degrees), sources, ", ".join(memory), str(counted), *rates])
+    header = ["tensor", "pipeline", "context", "sources", "memory errors", "timed", "speed, median", "bias"]
+    return markdown(header, rows)
 
 
 def speed_table(scored: Sequence[Scored]) -> str:

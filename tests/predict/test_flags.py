@@ -83,7 +83,7 @@ def test_several_gpus_copy_the_model_unless_told_to_shard_it() -> None:
         (["tensor=8"], "tensor=8 takes a multiple of 8 GPUs, not 1", "gpus=8,"),
         (["pipeline=2"], "pipeline=2 takes a multiple of 2 GPUs", "gpus=2,"),
         (["context=4", "gpus=2"], "context=4 takes a multiple of 4 GPUs, not 2", "gpus=4,"),
-        (["tensor=3", "gpus=8"], "tensor=3 takes a multiple of 3 GPUs", "gpus=9,"),
+        (["pipeline=3", "gpus=8"], "pipeline=3 takes a multiple of 3 GPUs", "gpus=9,"),
         (["sharding=zero3", "shards=8"], "shards=8 takes at least 8 GPUs", "gpus=8,"),
         (["sharding=zero3", "shards=8", "tensor=2", "gpus=8"], "shards=8 takes at least 16", "gpus=16,"),
     ],

@@ -67,16 +67,40 @@ def layer_bytes(model: Model, training: Training, *, mixed: bool | None = None) 
 
     `mixed` says whether its MLP is a mixture of experts; None where any of the model's is.
     """
-    n = training.micro_tokens
+    n, along, across = training.micro_tokens, sequence_split(training), training.tensor
     experts = expert_layers(model) > 0 if mixed is None else mixed
-    kinds = {
-        "norms": _norms(model, training),
-        "attention": _attention(model, training),
-        "experts" if experts else "MLP": _mlp(model, training, mixed=experts),
-        "dropout masks": _masks(model, training),
-        "adapter": _adapter(model, training),
+    read, wide = _read(model, training, copies=_casts(model, training)), _read(model, training)
+    if model.parallel and model.norms == 1:
+        wide = 0  # attention reads the same norm output
+    return {
+        "norms": n * _norms(model, training) // along,
+        "attention": n * read + n * _attention(model, training) // across,
+        "experts" if experts else "MLP": n * wide + n * _mlp(model, training, mixed=experts) // across,
+        "dropout masks": n * _masks(model, training) // along,
+        "adapter": n * _adapter(model, training) // across,
     }
-    return {kind: n * each // training.tensor for kind, each in kinds.items()}
+
+
+def sequence_split(training: Training) -> int:
+    """Over how many GPUs the residual stream and the norms are spread: all tensor-parallel ones, or none.
+
+    Source: Korthikanti et al., Reducing Activation Recomputation, arXiv:2205.05198, section 4.2.2.
+    """
+    return training.tensor if training.sequence_parallel else 1
+
+
+def _read(model: Model, training: Training, copies: int = 1) -> int:
+    """Bytes a token of a norm's output, which the next multiply reads.
+
+    Under tensor parallelism each GPU reads and keeps it whole, gathered where the norms are split.
+    Source: PyTorch, torch/distributed/tensor/parallel/style.py, ColwiseParallel: a replicated input.
+    """
+    return copies * number_bytes(training) * model.width if _keeps_inputs(training) else 0
+
+
+def _casts(model: Model, training: Training) -> int:
+    """The three projections of BERT and of vision models each make a cast of their own under autocast."""
+    return 3 if not model.causal and training.half and training.casts == "autocast" else 1
 
 
 def _norms(model: Model, training: Training) -> int:
@@ -112,14 +136,9 @@ def _head_norms(model: Model, training: Training) -> int:
 
 
 def _attention(model: Model, training: Training) -> int:
-    d, h, code = model.width, number_bytes(training), training.framework
+    h, code = number_bytes(training), training.framework
     q, k = model.query_width, model.kv_width
-    # the norm's output; the three projections of BERT and of vision models each make a cast of their own
-    total = (3 if not model.causal and training.half and training.casts == "autocast" else 1) * h * d
-    if not _keeps_inputs(training):
-        total = 0
-    held = q if code.repeats_keys and not training.compiled else k
-    total += h * (q + 2 * held)
+    total = h * (q + 2 * _held_keys(model, training))
     if model.rotary and not training.compiled and k == q and code.fused_qkv:
         total += h * (q + k)  # the turned q and k are new, and v holds on to the fused buffer they came from
     total += h * q + _head_norms(model, training)  # the result
@@ -128,6 +147,12 @@ def _attention(model: Model, training: Training) -> int:
     if written_out(model, training):
         return total + _scores(model, training)
     return total + FP32_BYTES * model.heads
+
+
+def _held_keys(model: Model, training: Training) -> int:
+    """Numbers of a token's keys, and of its values, that attention keeps."""
+    repeated = training.framework.repeats_keys and not training.compiled
+    return model.query_width if repeated else model.kv_width
 
 
 def _keeps_inputs(training: Training) -> bool:
@@ -172,28 +197,22 @@ def quantized_inputs_bytes(model: Model, training: Training) -> int:
         return 0
     reads = 1 if model.parallel and model.norms == 1 else 2
     layer = reads * model.width + model.query_width + model.mlp_width
-    each = -(-model.layers // training.pipeline) * layer + model.width
+    each = model.layers * layer + model.width
     whole = copies * number_bytes(training) * training.micro_tokens * each // training.tensor
     return whole if training.even_lengths else whole // 2
 
 
 def _mlp(model: Model, training: Training, *, mixed: bool = False) -> int:
     """Bytes a token for the MLP, or for the mixture of experts in its place."""
-    d, h = model.width, number_bytes(training)
-    keeps_inputs = _keeps_inputs(training)
-    reads = h * d if keeps_inputs else 0
-    if model.parallel and model.norms == 1:
-        reads = 0  # attention reads the same norm output
-    experts = model.experts
+    d, h, experts = model.width, number_bytes(training), model.experts
     if not mixed or experts is None:
-        return reads + _inside(model, training, model.mlp_width)
-    routed = _inside(model, training, experts.width) + h * d + PLACES_BYTES
-    routed += h * d if keeps_inputs else 0
+        return _inside(model, training, model.mlp_width)
+    routed = _inside(model, training, experts.width) + h * d + PLACES_BYTES + _read(model, training)
     router = FP32_BYTES * experts.count
     shared = _inside(model, training, experts.shared_width) if experts.shared_width else 0
     if experts.shared_gate:
         shared += h * d  # what the gate scales
-    return reads + router + experts.chosen * routed + shared
+    return router + experts.chosen * routed + shared
 
 
 def _inside(model: Model, training: Training, width: int) -> int:
@@ -264,35 +283,37 @@ def ends_bytes(model: Model, training: Training) -> int:
 
     Images instead of ids: their pixels, in fp32 and cast for the first multiply under autocast.
     """
-    h, r = number_bytes(training), residual_bytes(training)
-    norm = training.micro_tokens * ((r + h) * model.width + 2 * FP32_BYTES)
+    h, r, n = number_bytes(training), residual_bytes(training), training.micro_tokens
+    norm = n * (r * model.width + 2 * FP32_BYTES) // sequence_split(training) + n * h * model.width
+    norm = norm if model.last else 0
     if model.images is None:
-        return norm + training.micro_tokens * 4 * 8
+        return norm + (n * 4 * 8 if model.first or model.last else 0)
+    if not model.first:
+        return norm
     pixels = training.batch_size * model.images.channels * model.images.size**2
     return norm + pixels * (FP32_BYTES + h if training.half and training.casts == "autocast" else h)
 
 
-def kept_items(model: Model, training: Training) -> list[Item]:
-    """Activations alive at the end of the forward pass."""
-    layers = -(-model.layers // training.pipeline)
+def kept_items(model: Model, training: Training, in_flight: float = 1.0) -> list[Item]:
+    """Activations alive at the end of the forward pass; a pipeline's stage has those of several in flight."""
+    layers = model.layers
     if training.tuning == "adapter" and training.targets < 7:
         layers = max(1, layers - training.framework.adapter_first_layer)
-    # A pipeline stage holds the activations of as many micro-batches as there are stages behind it.
-    held = layers * (training.pipeline if training.pipeline > 1 else 1)
+    held = layers * in_flight
     why = "final norm, token ids" if model.images is None else "final norm, pixels"
     ends = Item("activations: ends", ends_bytes(model, training), why)
     if training.checkpointing == "full":
-        inputs = residual_bytes(training) * training.micro_tokens * model.width // training.tensor
-        kept = 0 if training.offload_activations else held * inputs
+        inputs = residual_bytes(training) * training.micro_tokens * model.width // sequence_split(training)
+        kept = 0 if training.offload_activations else round(held * inputs)
         return [Item("activations: layer inputs", kept, "checkpointing keeps each layer's input only"), ends]
     if training.checkpointing == "selective":
-        kept = held * _selective(model, training)
+        kept = round(held * _selective(model, training))
         return [Item("activations: kept", kept, "layer inputs, attention, every other multiply"), ends]
-    mixed = held * expert_layers(model) // model.layers
+    mixed = held * expert_layers(model) / model.layers
     sums: dict[str, int] = {}
     for count, experts in ((held - mixed, False), (mixed, True)):
         for kind, each in layer_bytes(model, training, mixed=experts).items():
-            sums[kind] = sums.get(kind, 0) + count * each
+            sums[kind] = sums.get(kind, 0) + round(count * each)
     whys = _whys(model, training)
     return [*(Item(f"activations: {kind}", sums[kind], whys[kind]) for kind in whys if sums.get(kind)), ends]
 
@@ -319,9 +340,10 @@ def _selective(model: Model, training: Training) -> int:
     values, gate, MLP output) and makes the others again.
     """
     h = number_bytes(training)
-    numbers = model.width + model.query_width + model.kv_width + _every_other(model)
+    numbers = model.query_width + model.kv_width + _every_other(model)
     each = h * (numbers + model.query_width) + FP32_BYTES * model.heads
-    return training.micro_tokens * each // training.tensor
+    own = h * model.width // sequence_split(training)
+    return training.micro_tokens * (own + each // training.tensor)
 
 
 def _every_other(model: Model) -> int:
@@ -340,18 +362,29 @@ def layer_gradient_bytes(model: Model, training: Training) -> int:
 
     Formula: gradient of the residual and its cast, (r+h)·N·d; gradients on both sides of the activation,
     2·h·N·m, and of the copies on both sides of experts, 2·h·k·N·d. Scores written out have theirs twice.
+    Tensor parallelism: the gradient that comes is gathered whole, and the one that leaves is a whole partial
+    sum before it is scattered, 2·h·N·d. Context parallelism: keys and values of all ranks are gathered,
+    2·h·c·N·k, and have their gradients there.
+    Source of the last: PyTorch, torch/distributed/tensor/experimental, context parallelism's all-gather.
     """
     n, d, h = training.micro_tokens, model.width, number_bytes(training)
+    across = training.tensor
     experts = model.experts if expert_layers(model) else None
     copies, inside = (experts.chosen, experts.width) if experts else (1, model.mlp_width)
-    gradients = (residual_bytes(training) + h) * n * d + 2 * h * copies * n * inside
+    residual = residual_bytes(training) * n * d // sequence_split(training)
+    whole = (2 if across > 1 else 1) * h * n * d
+    split = 2 * h * copies * n * inside
     if experts is not None:
-        gradients += 2 * h * copies * n * d
+        split += 2 * h * copies * n * d
+    if training.context > 1:
+        keys = _held_keys(model, training)
+        split = max(split, h * n * (2 * model.query_width + 2 * keys) + 4 * h * training.context * n * keys)
+    gradients = residual + whole + split // across
     if written_out(model, training):
         # the scores' gradient on both sides of softmax, while attention itself runs backward
         each = FP32_BYTES if training.casts == "autocast" else h
-        gradients = max(gradients, 2 * each * n * model.heads * training.sequence_tokens)
-    return gradients // training.tensor
+        gradients = max(gradients, 2 * each * n * model.heads * training.sequence_tokens // across)
+    return gradients
 
 
 def layer_backward_bytes(model: Model, training: Training) -> int:
@@ -390,6 +423,7 @@ def logits_bytes_per_number(training: Training) -> dict[str, float]:
                      a gradient for them although nobody uses it
     Compiled, pure 16-bit: the model's graph ends with fp32 logits; logits 4, log-softmax 4, gradient 4
     Output matmul:   logits h, their gradient h
+    Split vocabulary: `_split_logits`, below
     In chunks:       every chunk's logits wait in h for the backward pass, eager also what the loss keeps of
                      them; compiled code makes the gradient of a chunk in h as it frees that chunk's logits
     """
@@ -401,11 +435,31 @@ def logits_bytes_per_number(training: Training) -> dict[str, float]:
         if training.tuning == "adapter" and training.targets >= 7 and training.framework.scales_output:
             each += h  # what a trained scale behind the output projection reads
         return {"forward": each, "backward": each, "output": each, "after": 0}
+    if training.tensor > 1:
+        return _split_logits(training)
     if training.compiled and training.loss_compiled and training.casts != "none":
         return {"forward": 2 * h, "backward": 3 * h, "output": 2 * h, "after": h}
     if training.compiled and training.loss_compiled:
         return {"forward": 2 * FP32_BYTES, "backward": 3 * FP32_BYTES, "output": 2 * h, "after": 0}
     return _eager_logits(training)
+
+
+def _split_logits(training: Training) -> dict[str, float]:
+    """A vocabulary split over tensor-parallel GPUs: the loss is written in Python, in fp32, never compiled.
+
+    Forward: old logits h, new ones 4, shifted by their maximum 4, exponentials 4. Backward: logits (unless
+    the loop lets go of them), log-softmax 4, a table for the gradient 4, exponentials 4, and their sum 4.
+    Source: PyTorch, torch/distributed/tensor/parallel/loss.py, _log_softmax and
+    _nll_loss_and_log_softmax_backward.
+    """
+    h, code = number_bytes(training), training.framework
+    logits = 0 if code.drops_logits else FP32_BYTES if code.fp32_logits else h
+    return {
+        "forward": h + 3 * FP32_BYTES,
+        "backward": logits + 4 * FP32_BYTES,
+        "output": 2 * h,
+        "after": h,
+    }
 
 
 def _softmax_kept(training: Training) -> int:

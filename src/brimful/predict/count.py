@@ -72,13 +72,13 @@ def _all_layers(model: Model, *, active: bool) -> int:
 
 def output_parameters(model: Model) -> int:
     """The projection from hidden state to vocabulary; next to nothing where a classifier stands instead."""
-    return 0 if model.classes is not None else model.vocab * model.width
+    return 0 if model.classes is not None or not model.last else model.vocab * model.width
 
 
 def patch_parameters(model: Model) -> int:
     """The matrix that makes a token of a patch: its pixels times the width."""
     images = model.images
-    return images.channels * images.patch**2 * model.width if images else 0
+    return images.channels * images.patch**2 * model.width if images and model.first else 0
 
 
 def matmul_parameters(model: Model) -> int:
@@ -111,10 +111,16 @@ def parameters(model: Model) -> int:
     heads = 2 * model.head_width if model.qk_norm else 0
     scales = 2 * model.width if model.layer_scale else 0
     layer = model.norms * norm + biases + heads + scales
-    tables = (model.vocab + model.positions + model.segments) * model.width
-    # an encoder normalizes its embedding, a decoder what leaves its last layer
-    ends = norm * (2 if model.embedding_norm else 1) + tables + _patch_parameters(model)
-    return layers_matmul_parameters(model) + model.layers * layer + ends + _head_parameters(model)
+    total = layers_matmul_parameters(model) + model.layers * layer
+    if model.first:
+        total += (model.vocab + model.positions + model.segments) * model.width + _patch_parameters(model)
+        total += norm if model.embedding_norm else 0
+    if model.last:
+        # an encoder normalizes its embedding, a decoder what leaves its last layer
+        total += norm + _head_parameters(model)
+        # the last stage of a pipeline has a copy of its own of a tied table
+        total += model.vocab * model.width if model.tied and not model.first else 0
+    return total
 
 
 def _patch_parameters(model: Model) -> int:

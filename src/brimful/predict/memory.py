@@ -33,6 +33,7 @@ from brimful.predict.overhead import (
     rounding_frac,
     workspace_bytes,
 )
+from brimful.predict.stages import Stage, pipeline_stages
 from brimful.predict.states import (
     adapter_bytes,
     bucket_bytes,
@@ -96,8 +97,20 @@ class _Held:
 
 
 def peak_memory(model: Model, training: Training, gpu: Gpu, *, other_bytes: int) -> Memory:
-    """The three counters at the larger of first and steady step, itemised where it peaks."""
-    kept = kept_items(model, training)
+    """The three counters at the larger of first and steady step, itemised where it peaks.
+
+    Of a pipeline it is the stage that needs most.
+    """
+    stages = [
+        _stage_memory(stage, training, gpu, other_bytes=other_bytes)
+        for stage in pipeline_stages(model, training)
+    ]
+    return max(stages, key=lambda memory: memory.device_bytes.likely)
+
+
+def _stage_memory(stage: Stage, training: Training, gpu: Gpu, *, other_bytes: int) -> Memory:
+    model = stage.model
+    kept = kept_items(model, training, stage.in_flight)
     held = _Held(
         weights=weights_bytes(model, training)
         + adapter_bytes(model, training)
@@ -139,7 +152,7 @@ def peak_memory(model: Model, training: Training, gpu: Gpu, *, other_bytes: int)
         device_bytes=_device(reserved, context, other_bytes),
         first_step_bytes=_device(first_reserved, context, other_bytes),
         items=tuple(item for item in items if item.bytes),
-        peak_at=f"{steady.name}, every step",
+        peak_at=f"{steady.name}, every step{stage.where}",
     )
 
 
@@ -150,7 +163,7 @@ def _items(model: Model, training: Training, gpu: Gpu, kept: list[Item], moment:
     if moment.alive:
         items += [
             Item("weight casts", moment.casts, f"autocast's {training.dtype} copies"),
-            Item("gathered weights", gathered_bytes(model, training), "two layers and the tables, whole"),
+            Item("gathered weights", gathered_bytes(model, training), _gathered_why(training)),
         ]
     items.append(Item("workspaces", workspace_bytes(gpu), "cuBLAS scratch"))
     if moment.alive:
@@ -165,10 +178,18 @@ def _items(model: Model, training: Training, gpu: Gpu, kept: list[Item], moment:
     return items
 
 
+def _gathered_why(training: Training) -> str:
+    if training.pipeline > 1:
+        return "all of the stage, for every micro-batch"
+    return "two layers and the tables, whole"
+
+
 def _moments(model: Model, training: Training) -> list[_Moment]:
     """The candidates for the peak, in the order of the step."""
     per_number = logits_bytes_per_number(training)
-    numbers = 0 if model.classes is not None else training.micro_tokens * model.vocab // training.tensor
+    numbers = 0
+    if model.classes is None and model.last:
+        numbers = training.micro_tokens * model.vocab // training.tensor
     logits = {name: round(each * numbers) for name, each in per_number.items()}
     every = gradient_bytes(model, training)
     waiting = waiting_bytes(model, training)
@@ -244,6 +265,8 @@ def _tied_bytes(model: Model, training: Training) -> int:
     """
     if not model.tied or training.tuning != "full" or model.classes is not None:
         return 0
+    if not (model.first and model.last):
+        return 0  # the halves of the sum lie on two stages
     copies = 3 if training.accumulation > 1 else 2
     return copies * dtype_bytes(training.weights_dtype) * model.vocab * model.width // training.tensor
 

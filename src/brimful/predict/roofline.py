@@ -26,6 +26,7 @@ from brimful.predict.count import (
     recompute_flops,
     step_flops,
 )
+from brimful.predict.stages import bubble_steps
 from brimful.predict.states import dtype_bytes, trained_parameters
 from brimful.specs.estimate import Interval, Speed
 from brimful.specs.gpu import Gpu
@@ -143,8 +144,7 @@ def predict_speed(model: Model, training: Training, gpu: Gpu, rates: Rates = RAT
     trained = trained_parameters(model, training) / (training.shards * training.tensor * training.pipeline)
     moved = OPTIMIZER_BYTES[training.optimizer_kernel] * trained
     optimizer_s = moved / (BANDWIDTH_FRAC * gpu.bandwidth_bytes_per_s)
-    # A pipeline fills and drains: its stages idle for as many micro-steps as there are others.
-    micro_steps = training.accumulation + training.pipeline - 1
+    micro_steps = training.accumulation + bubble_steps(training)
     likely_s = micro_steps * micro.total_s + optimizer_s + _offload_seconds(model, training, gpu)
     faster, slower = (FASTER_AMD, SLOWER_AMD) if gpu.vendor == "AMD" else (FASTER, SLOWER)
     if expert_layers(model):
@@ -301,28 +301,83 @@ def _weight_bytes(model: Model, training: Training) -> float:
 
 
 def _link_seconds(model: Model, training: Training, gpu: Gpu, rates: Rates) -> float:
-    """Bytes each GPU sends and receives in a micro-step, over the slowest link on the way."""
+    """What each GPU sends and receives in a micro-step, each kind over the slowest link on its way.
+
+    GPUs that share a layer sit next to each other: tensor parallelism innermost, then context, then data, and
+    pipeline stages furthest apart.
+    """
     if training.gpus == 1:
         return 0.0
-    whole = _weight_bytes(model, training)
-    trained = trained_parameters(model, training) / (training.tensor * training.pipeline)
-    gradients = trained * dtype_bytes(training.dtype)
-    if training.sharding == "zero3":
-        moved = 2 * whole + gradients  # gathered forward and backward, gradients scattered
-    elif training.sharding == "zero2":
-        moved = whole + gradients  # gathered once, as FSDP's SHARD_GRAD_OP does
-    elif training.data_parallel > 1:
-        # a ring passes every gradient twice, in its own format
-        moved = 2 * trained * dtype_bytes(training.weights_dtype) / training.accumulation
-    else:
-        moved = 0.0
-    if training.tensor > 1:
-        layers = model.layers / training.pipeline
-        moved += 8 * training.micro_tokens * model.width * layers * dtype_bytes(training.dtype)
     near = rates.pcie_bytes_per_s
     if gpu.link_bytes_per_s and "GeForce" not in gpu.title:
         near = gpu.link_bytes_per_s * rates.node_link_frac
-    return moved / (min(near, rates.network_bytes_per_s) if training.gpus > NODE_GPUS else near)
+    far = min(near, rates.network_bytes_per_s)
+
+    def link(reach: int) -> float:
+        return near if reach <= NODE_GPUS else far
+
+    inner = training.tensor * training.context
+    return (
+        _tensor_bytes(model, training) / link(training.tensor)
+        + _context_bytes(model, training) / link(inner)
+        + _expert_bytes(model, training) / link(training.tensor * training.expert)
+        + _data_bytes(model, training) / link(training.gpus)
+        + _pipeline_bytes(model, training) / link(training.gpus)
+    )
+
+
+def _data_bytes(model: Model, training: Training) -> float:
+    """Weights and gradients between GPUs that hold the same layers."""
+    whole = _weight_bytes(model, training)
+    trained = trained_parameters(model, training) / (training.tensor * training.pipeline)
+    gradients = trained * dtype_bytes(training.dtype)
+    if training.sharding == "zero3" and training.pipeline > 1:
+        return (whole + gradients) / training.accumulation  # stay together for all micro-batches
+    if training.sharding == "zero3":
+        return 2 * whole + gradients  # gathered forward and backward, gradients scattered
+    if training.sharding == "zero2":
+        return whole + gradients  # gathered once, as FSDP's SHARD_GRAD_OP does
+    if training.data_parallel > 1:
+        # a ring passes every gradient twice, in its own format
+        return 2 * trained * dtype_bytes(training.weights_dtype) / training.accumulation
+    return 0.0
+
+
+def _tensor_bytes(model: Model, training: Training) -> float:
+    """Hidden states of a layer, gathered twice and scattered twice each way; all but a GPU's own part.
+
+    Source: Korthikanti et al., arXiv:2205.05198, section 4.2.2 (an all-reduce without sequence parallelism
+    moves as much).
+    """
+    layers, others = model.layers / training.pipeline, 1 - 1 / training.tensor
+    return 8 * training.micro_tokens * model.width * layers * dtype_bytes(training.dtype) * others
+
+
+def _context_bytes(model: Model, training: Training) -> float:
+    """Keys and values of the other ranks, forward and again backward, and their gradients on the way home.
+
+    Source: Liu et al., Ring Attention, arXiv:2310.01889, section 3.
+    """
+    layers, others = model.layers / training.pipeline, training.context - 1
+    keys = 2 * training.micro_tokens * model.kv_width * dtype_bytes(training.dtype) / training.tensor
+    return 3 * keys * others * layers
+
+
+def _expert_bytes(model: Model, training: Training) -> float:
+    """Copies of tokens to their experts and back, forward and backward."""
+    if model.experts is None:
+        return 0.0
+    layers, others = expert_layers(model) / training.pipeline, 1 - 1 / training.expert
+    copies = model.experts.chosen * training.micro_tokens * model.width / training.tensor
+    return 4 * copies * dtype_bytes(training.dtype) * others * layers
+
+
+def _pipeline_bytes(model: Model, training: Training) -> float:
+    """Hidden states to the next stage and gradients to the one before, of every piece a GPU has."""
+    if training.pipeline == 1:
+        return 0.0
+    hidden = training.micro_tokens * model.width * dtype_bytes(training.dtype) / training.tensor
+    return 2 * hidden * training.virtual_stages
 
 
 def _rate(amount: float, step: Interval) -> Interval:

@@ -55,10 +55,13 @@ def trained_parameters(model: Model, training: Training) -> int:
 
 
 def _split(training: Training, *, from_stage: int) -> int:
-    """Over how many GPUs something is spread by its ZeRO stage, and by tensor and pipeline parallelism."""
+    """Over how many GPUs something is spread by its ZeRO stage, and by tensor parallelism.
+
+    A pipeline needs no word here: `model` is the part of it that one stage holds.
+    """
     stage = {"none": 0, "ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}[training.sharding]
     spread = training.shards if stage >= from_stage else 1
-    return spread * training.tensor * training.pipeline
+    return spread * training.tensor
 
 
 def _held(model: Model, training: Training, count: int, *, from_stage: int) -> float:
@@ -70,8 +73,7 @@ def _held(model: Model, training: Training, count: int, *, from_stage: int) -> f
     split = _split(training, from_stage=from_stage)
     routed = expert_layers(model) * expert_parameters(model) if training.expert > 1 else 0
     routed = min(routed, count)
-    own = training.tensor * training.pipeline
-    return (count - routed) / split + routed / max(split, own * training.expert)
+    return (count - routed) / split + routed / max(split, training.tensor * training.expert)
 
 
 def frozen_bytes(training: Training) -> float:
@@ -144,17 +146,30 @@ def cast_bytes(model: Model, training: Training, *, forward: bool) -> int:
     layers -= expert_layers(model) * expert_parameters(model) * (1 - 1 / training.expert)
     if training.checkpointing == "full" and not forward:
         layers = 2 * _gathered_layer(model, training) + output_parameters(model)
-    return round(2 * layers / (training.tensor * training.pipeline))
+    return round(2 * layers / training.tensor)
 
 
 def gathered_bytes(model: Model, training: Training) -> int:
-    """Weights put together from their shards: the layer in use, the next one, and both vocabulary tables."""
+    """Weights put together from their shards: the layer in use, the next one, and both vocabulary tables.
+
+    In a pipeline all of the stage's stay together, as every micro-batch would have to gather them again.
+    Source: torchtitan, apply_fsdp: reshard_after_forward is not pp_enabled.
+    """
     if training.sharding != "zero3" or training.shards == 1:
         return 0
     each: float = dtype_bytes(training.dtype)
+    if training.pipeline > 1:
+        return round(each * _whole_stage(model, training))
     layer = _gathered_layer(model, training) * (frozen_bytes(training) if training.frozen_bits else each)
-    tables = model.vocab * model.width * (1 if model.tied else 2) * each
+    held = int(model.first) + int(model.last) if not model.tied else 1
+    tables = model.vocab * model.width * (held if model.first or model.last else 0) * each
     return round((2 * layer + tables) / training.tensor)
+
+
+def _whole_stage(model: Model, training: Training) -> float:
+    """Parameters of a pipeline's stage on one GPU, not sharded: of the experts those that live there."""
+    routed = expert_layers(model) * expert_parameters(model)
+    return (parameters(model) - routed + routed / training.expert) / training.tensor
 
 
 def bucket_bytes(model: Model, training: Training) -> int:
@@ -180,13 +195,18 @@ def waiting_bytes(model: Model, training: Training) -> int:
 
     Sharded, they wait in shards, unless the framework leaves out the reduction until the last micro-step
     (FSDP's `no_sync`). Then each GPU holds them whole, and for a flat parameter's frozen parts too, as the
-    gradient of a view covers all of what it is a view of.
+    gradient of a view covers all of what it is a view of. So do a pipeline's stages, in the format they are
+    reduced in (torch/distributed/pipelining/stage.py: set_requires_gradient_sync(False);
+    fsdp/_fully_shard/_fsdp_param.py: to_accumulated_grad_if_needed).
     Source: PyTorch, torch/distributed/fsdp: FullyShardedDataParallel.no_sync, FlatParamHandle's views.
     """
     if training.torch.keeps_gradients:
         return gradient_bytes(model, training)
     if training.accumulation == 1:
         return 0
+    if training.sharding == "zero3" and training.pipeline > 1 and training.tuning == "full":
+        each = dtype_bytes("float32" if training.casts == "gather" else training.weights_dtype)
+        return round(each * _whole_stage(model, training))
     if training.sharding == "zero3" and training.framework.whole_gradients:
         return dtype_bytes(training.weights_dtype) * parameters(model) // training.tensor
     return gradient_bytes(model, training)

@@ -54,6 +54,9 @@ class Framework:
     whole_gradients: bool = False  # sharded: gradients of earlier micro-steps wait whole, frozen ones too
     checkpoints_sharded: bool = False  # sharded adapter runs are always checkpointed, layer by layer
     loss_chunk_tokens: int | None = None  # adapter runs make logits and loss for so many positions at a time
+    stages_cut_batch: bool = (
+        False  # pipeline: the batch is cut into as many micro-batches as there are stages
+    )
     global_batch: int | None = None  # sequences of an optimizer step over all GPUs where nobody says
 
     def recipe(self, model_name: str) -> tuple[int | None, int | None]:

@@ -86,6 +86,8 @@ class Model:
     images: Images | None = None  # patches of an image instead of words: no vocabulary, no causal mask
     embedding_norm: bool = False  # one more norm, before the first layer
     layer_scale: bool = False  # a learned factor for each number that a part adds to the residual stream
+    first: bool = True  # holds the tables: of a pipeline only its first stage does
+    last: bool = True  # holds the output: of a pipeline only its last stage does
     class_inputs: int = 1  # hidden states side by side that the classifier of an image reads
 
     def __post_init__(self) -> None:

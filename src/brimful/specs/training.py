@@ -68,7 +68,9 @@ class Training:
     sharding: Sharding = "none"
     shards: int = 1  # GPUs one copy of the states is spread over
     tensor: int = 1
+    sequence_parallel: bool = True  # tensor: norms and residual stream are split too, along the sequence
     pipeline: int = 1
+    virtual_stages: int = 1  # pipeline: pieces each GPU has of the model, one after the other (interleaved)
     context: int = 1
     expert: int = 1  # GPUs the experts are spread over, of those that read sequences of their own
     offload_states: bool = False  # weights and optimizer state rest in host memory
@@ -83,6 +85,7 @@ class Training:
         assert self.tensor * self.pipeline * self.context <= self.gpus
         assert self.shards * self.tensor * self.pipeline <= self.gpus
         assert self.expert > 0
+        assert self.virtual_stages > 0
         assert self.data_parallel * self.context % self.expert == 0
         assert self.dtype in DTYPES
         assert self.optimizer in OPTIMIZERS

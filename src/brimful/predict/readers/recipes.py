@@ -164,6 +164,17 @@ def _torchtitan(found: Found) -> tuple[str, Words]:
     }
     if gpus > 1:
         words |= {name: degree for name, degree in degrees.items() if degree > 1}
+    if degrees["pipeline"] > 1 and words["batch_size"]:
+        # its local batch is cut into micro-batches, as many as there are stages where nobody says
+        many = min(
+            words["batch_size"], _whole(parallel.get("pipeline_parallel_microbatches")) or degrees["pipeline"]
+        )
+        if size := _whole(parallel.get("pipeline_parallel_microbatch_size")):
+            many = max(1, words["batch_size"] // size)
+        words |= {"batch_size": words["batch_size"] // many, "gradient_accumulation_steps": many}
+        words["virtual_stages"] = (
+            2 if "Interleaved" in str(parallel.get("pipeline_parallel_schedule")) else None
+        )
     name = str(model.get("name", "llama3"))
     family = "llama3.1" if name == "llama3" else name  # its llama3 is the 3.1 of 128k tokens
     return f"{family}-{model['flavor']}", words

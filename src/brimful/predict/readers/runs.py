@@ -277,6 +277,16 @@ def _by_framework(reader: _Reader, code: Framework, fields: dict[str, Any]) -> d
     if adapted and sharded and code.checkpoints_sharded and fields["checkpointing"] == "none":
         made["checkpointing"] = "full"
         reader.assume("activation_checkpointing", f"full, as {code.title} always does here")
+    whole_step = reader.whole("global_batch_tokens", 1)
+    if fields["pipeline"] > 1 and whole_step > 1 and not reader.text("grad_accum"):
+        split = fields["tensor"] * fields["pipeline"] * fields["context"]
+        micro = fields["batch_size"] * fields["sequence_tokens"] * max(1, fields["gpus"] // split)
+        made["accumulation"] = max(1, round(whole_step / micro))
+        reader.assume("grad_accum", f"{made['accumulation']}, by the tokens of a step")
+    elif fields["pipeline"] > 1 and code.stages_cut_batch and not reader.text("grad_accum"):
+        whole, stages = fields["batch_size"], fields["pipeline"] * fields["virtual_stages"]
+        made |= {"batch_size": max(1, whole // stages), "accumulation": min(whole, stages)}
+        reader.assume("grad_accum", f"{made['accumulation']}, a micro-batch for each stage of {code.title}")
     if adapted and code.global_batch and not reader.text("grad_accum"):
         made["accumulation"] = max(1, code.global_batch // (fields["batch_size"] * fields["gpus"]))
         reader.assume("grad_accum", f"{made['accumulation']}, {code.title}'s default")
@@ -400,8 +410,10 @@ def _tuning(reader: _Reader, code: Framework) -> dict[str, Any]:
 def _parallel(reader: _Reader) -> dict[str, Any]:
     words = reader.words("parallelism")
     # At most six digits of a number are read: no machine has more GPUs.
-    sizes = {name: max(1, int(n)) for name, n in re.findall(r"\b(tp|pp|cp) ?x?(\d{1,6})", words)}
+    sizes = {name: max(1, int(n)) for name, n in re.findall(r"\b(tp|pp|cp|vp) ?x?(\d{1,6})", words)}
     tensor, pipeline, context = sizes.get("tp", 1), sizes.get("pp", 1), sizes.get("cp", 1)
+    # Megatron's tables name every degree: a pipeline of "vp 4" is interleaved, "vp 4, fsdp 0" is not sharded
+    sharded = re.search(r"[fh]sdp", words) is not None and not re.search(r"\bvp [\w/]+, fsdp *(0|$)", words)
     gpus = _whole_gpus(reader, tensor * pipeline * context)
     rest = gpus // (tensor * pipeline * context)
     fields: dict[str, Any] = {
@@ -409,6 +421,7 @@ def _parallel(reader: _Reader) -> dict[str, Any]:
         "tensor": tensor,
         "pipeline": pipeline,
         "context": context,
+        "virtual_stages": (2 if "interleaved" in words else sizes.get("vp", 1)) if pipeline > 1 else 1,
         "sharding": "none",
         "offload_states": "offload" in words,
     }
@@ -416,8 +429,10 @@ def _parallel(reader: _Reader) -> dict[str, Any]:
         fields |= _zero(reader, int(stage[1]), rest)
     elif "shard_grad_op" in words:
         fields |= {"sharding": "zero2", "shards": rest}
-    elif "fsdp" in words or "hsdp" in words or "zero" in words:
+    elif sharded or "zero" in words:
         fields |= {"sharding": "zero3", "shards": rest * context}
+    elif "distributed" in reader.words("optimizer") and rest * context > 1:
+        fields |= {"sharding": "zero1", "shards": rest * context}  # Megatron's distributed optimizer
     elif "ddp" in words or (gpus > 1 and tensor * pipeline * context < gpus):
         fields["sharding"] = "ddp"
         if "ddp" not in words and "dp" not in words:

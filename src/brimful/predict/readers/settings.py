@@ -32,6 +32,7 @@ _TRAINING_WHOLE: dict[str, tuple[str, int, int]] = {
     "shards": ("shards", 1, 1_000_000),
     "tensor": ("tensor", 1, 10_000),
     "pipeline": ("pipeline", 1, 10_000),
+    "virtual_stages": ("virtual_stages", 1, 1_000),
     "context": ("context", 1, 10_000),
     "expert": ("expert", 1, 10_000),
 }
@@ -179,7 +180,7 @@ def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
     shape = _model(reading.model, model)
     _image_length(shape, training)
     _possible(reading.training, training)
-    _possible_experts(shape, reading.training, training)
+    _possible_parts(shape, reading.training, training)
     words = {own_word(key) for key in said} | without.keys()
     return replace(
         reading,
@@ -304,11 +305,21 @@ def _possible(before: Training, changes: Mapping[str, Any]) -> None:
         )
 
 
-def _possible_experts(model: Model, before: Training, changes: Mapping[str, Any]) -> None:
-    """Refuse to spread experts that are not there, or over GPUs that read no sequences of their own."""
+def _possible_parts(model: Model, before: Training, changes: Mapping[str, Any]) -> None:
+    """Refuse to spread heads, layers or experts that are not there."""
     made = {
         name: changes.get(name, getattr(before, name)) for name in ("gpus", "tensor", "pipeline", "expert")
     }
+    pieces = made["pipeline"] * changes.get("virtual_stages", before.virtual_stages)
+    if model.heads % made["tensor"]:
+        raise BadInput(
+            f"{model.heads} heads cannot be split over {made['tensor']} GPUs",
+            hint="tensor divides the heads",
+        )
+    if pieces > model.layers:
+        raise BadInput(
+            f"{model.layers} layers cannot be cut into {pieces} pieces", hint="set pipeline to less"
+        )
     degree = made["expert"]
     if degree == 1:
         return
