@@ -13,6 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from brimful.cli.client import Client
+from brimful.server.settings import read_settings
+
 BRIMFUL = str(Path(sys.executable).with_name("brimful"))
 
 
@@ -91,8 +94,8 @@ class Live:
         return name
 
     def show(self, job: str) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.ask("show", job)
-        return found
+        """Asked again and again, so without starting a command each time."""
+        return Client(read_settings(env=self.env)).job(job)
 
 
 @contextlib.contextmanager
