@@ -57,3 +57,28 @@ def test_bad_ranges_and_files_are_refused(tmp_path: Path) -> None:
     assert main([*SWEEP, "--batch-size", "1:4", "--seq-len", "64:128"]) == BAD_INPUT
     assert main([*SWEEP, "--plot", str(tmp_path / "s.gif")]) == BAD_INPUT
     assert main([*SWEEP, "--plot", str(tmp_path / "no" / "s.png")]) == WORLD_FAILED
+
+
+def test_the_axes_of_a_picture_speak_the_language() -> None:
+    from matplotlib.figure import Figure
+
+    from brimful.cli.sweep_plot import _memory, _speed
+    from brimful.language import language
+    from brimful.predict.readers.read import read
+    from brimful.predict.sweep import sweep
+    from brimful.specs.gpu import find_gpu
+
+    done = sweep(read(SWEEP[1]), find_gpu("rtx-4070"), "seq_len", [512, 4096])
+    figure = Figure()
+    memory, speed = figure.subplots(2, 1)
+    _memory(memory, done, language("de"))
+    _speed(speed, done, language("de"))
+    rate = figure.axes[2]
+
+    assert (
+        speed.xaxis.get_major_formatter()(40960, 0) == rate.yaxis.get_major_formatter()(40960, 0) == "40.960"
+    )
+    assert memory.yaxis.get_major_formatter()(2.5, 0) == "2,5"
+    assert rate.get_ylabel() == "Token/s (gepunktet)"
+    box = memory.get_legend().get_bbox_to_anchor().transformed(memory.transAxes.inverted())
+    assert box.x0 > 1  # beside the picture, over no line

@@ -101,6 +101,8 @@ def group_words() -> dict[str, Sentence]:
 
 def _chart(done: Sweep, tongue: Language) -> str:
     """A stacked bar for each value, as wide as the terminal allows, and a mark where the card ends."""
+    from brimful.language import say
+
     rows = _rows(done)
     cells = [_cells(point, tongue) for point in rows]
     widths = [max(len(cell[i]) for cell in cells) for i in range(4)]
@@ -108,9 +110,10 @@ def _chart(done: Sweep, tongue: Language) -> str:
     room = max(20, min(60, terminal_width() - name - sum(widths[1:]) - 16))
     whole = max(done.usable_bytes, *(point.device_bytes for point in rows))
     edge = round(room * done.usable_bytes / whole)
-    widths[2], widths[3] = max(widths[2], len("MFU")), max(widths[3], len("tokens/s"))
+    rate_title = tongue.text(say("tokens/s"))
+    widths[2], widths[3] = max(widths[2], len("MFU")), max(widths[3], len(rate_title))
     blank = " " * (room + widths[1] + 3)
-    lines = [paint(f"{done.swept:>{name}} {blank}  {'MFU':>{widths[2]}}  {'tokens/s':>{widths[3]}}", "dim")]
+    lines = [paint(f"{done.swept:>{name}} {blank}  {'MFU':>{widths[2]}}  {rate_title:>{widths[3]}}", "dim")]
     for point, (value, size, mfu, rate) in zip(rows, cells, strict=True):
         bar = _bar(point, whole, room)
         marked = bar[:edge] + "|" + bar[edge:]

@@ -340,7 +340,7 @@ wandb: train/loss 3.21, 100%|██████| 4/4 [00:00<00:00, 1.2MB/s]
 @by_source("message")
 def test_a_message_is_found_before_and_behind_noise(row: dict[str, Any]) -> None:
     plain = only(row["text"], "out_of_memory")
-    noisy = only(f"{NOISE}{row['text']}\n{NOISE * 40}", "out_of_memory")
+    noisy = only(f"{NOISE}{row['text']}\n{NOISE * 6}", "out_of_memory")
 
     assert noisy.facts == plain.facts
     assert codes(noisy) - {"moment"} == codes(plain) - {"moment"}
