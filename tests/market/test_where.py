@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from brimful.adapters.providers.offers import read_offers
-from brimful.cli.where import _rates
+from brimful.cli.where import rates_of
 from brimful.errors import BadInput, NotFound
-from brimful.market.where import EGRESS, Need, egress_microusd, is_worth_moving, rank, weigh
+from brimful.market.where import EGRESS, Need, Place, egress_microusd, is_worth_moving, rank, weigh
+from brimful.predict.inference import Serving
+from brimful.predict.rates import Rates, distilling_rates, serving_rates, spread, training_rates
 from brimful.predict.readers.read import read
 from brimful.specs.offer import Offer
+from brimful.specs.presets import find_preset
 
 USD = 1_000_000
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,7 +71,7 @@ def test_nothing_is_paid_inside_a_region_or_to_leave_who_asks_nothing() -> None:
 
 
 def test_a_card_where_the_job_does_not_fit_is_no_place() -> None:
-    places = rank([an_offer("t4", usd=0.1), an_offer("h100", usd=3)], Need(work=100.0), {"h100": 1.0})
+    places = rank([an_offer("t4", usd=0.1), an_offer("h100", usd=3)], Need(work=100.0), {("h100", 1): 1.0})
     assert [place.offer.gpu for place in places] == ["h100"]
 
 
@@ -79,19 +82,78 @@ def test_a_move_must_save_twice_what_it_costs() -> None:
     assert not is_worth_moving(now, weigh(an_offer(usd=2.9), need, work_per_s=1.0))
 
 
+NANOGPT = str(ROOT / "examples" / "nanogpt" / "train_fineweb.py")
+SMALL = ["n_layer=6", "n_head=6", "n_embd=384", "block_size=256", "batch_size=64", "dtype='float16'"]
+HALF = ["dtype='float16'", "batch_size=8", "gradient_accumulation_steps=8"]
+OLD = {"k80", "p100-pcie-16gb", "v100-sxm-16gb", "v100-sxm-32gb", "t4"}
+
+
+def best_place(offers: list[Offer], job: Rates) -> tuple[Place, dict[str, str]]:
+    rates, why_not = rates_of(job, {(offer.gpu, offer.gpus) for offer in offers})
+    return rank(offers, Need(work=1e9), rates)[0], why_not
+
+
+@pytest.fixture(scope="module")
+def real_offers(shared_data: Path) -> list[Offer]:
+    """Published prices of one day in August 2026."""
+    return read_offers(shared_data / "prices" / "gpu_offers.csv.gz")[0]
+
+
 @pytest.mark.parametrize("provider", ["aws", "azure", "gcp"])
 def test_a_small_training_goes_to_an_old_card_and_a_larger_one_does_not(
-    shared_data: Path, provider: str
+    real_offers: list[Offer], provider: str
 ) -> None:
-    offers, _ = read_offers(shared_data / "prices" / "gpu_offers.csv.gz")
-    offers = [offer for offer in offers if offer.gpus == 1 and offer.provider == provider]
-    cards = sorted({offer.gpu for offer in offers})
-    small = ["n_layer=6", "n_head=6", "n_embd=384", "block_size=256", "batch_size=64", "dtype='float16'"]
-    for settings, is_old in ((small, True), ([], False)):
-        reading = read(str(ROOT / "examples" / "nanogpt" / "train_fineweb.py"), overrides=settings)
-        rates, _ = _rates(reading, cards)
-        best = rank(offers, Need(work=1e9), rates)[0]
+    offers = [offer for offer in real_offers if offer.provider == provider]
+    for settings, is_old in ((SMALL, True), ([], False)):
+        reading = read(NANOGPT, overrides=settings)
+        best, _ = best_place(offers, training_rates(reading.model, reading.training))
         assert (best.offer.gpu == "t4") == is_old, best
+
+
+@pytest.mark.parametrize("provider", ["aws", "azure", "vast"])
+def test_a_distillation_goes_to_an_old_card(real_offers: list[Offer], provider: str) -> None:
+    """GPT-2 learns from GPT-2 XL: a forward pass of 1.6 B parameters for each of its own steps."""
+    offers = [offer for offer in real_offers if offer.provider == provider]
+    student = read(NANOGPT, overrides=HALF)
+    job = distilling_rates(find_preset("gpt2-xl").model, student.model, student.training)
+    assert best_place(offers, job)[0].offer.gpu in OLD
+
+
+@pytest.mark.parametrize("provider", ["aws", "azure"])
+def test_a_batch_inference_goes_to_an_old_card_where_it_fits_and_is_cheaper(
+    real_offers: list[Offer], provider: str
+) -> None:
+    offers = [offer for offer in real_offers if offer.provider == provider]
+    best, _ = best_place(offers, serving_rates(find_preset("gpt2").model, Serving()))
+    assert best.offer.gpu == "t4"
+    four_bits = serving_rates(find_preset("llama-3.1-8b").model, Serving(weight_bits=4))
+    assert best_place(offers, four_bits)[0].offer.gpu == "t4"
+
+
+def test_old_cards_lose_where_the_job_does_not_fit_or_a_new_one_is_cheaper(real_offers: list[Offer]) -> None:
+    llama = serving_rates(find_preset("llama-3.1-8b").model, Serving())
+    best, why_not = best_place([o for o in real_offers if o.provider == "aws"], llama)
+    assert best.offer.gpu not in OLD
+    best, why_not = best_place([o for o in real_offers if o.provider == "azure"], llama)
+    assert why_not["k80"].startswith("short by")
+    # Spot H100s cost little there: per token they are cheaper than any old card.
+    best, _ = best_place(
+        [o for o in real_offers if o.provider == "gcp"], serving_rates(find_preset("gpt2").model, Serving())
+    )
+    assert best.offer.gpu == "h100-sxm-80gb"
+
+
+def test_several_gpus_share_the_batch_and_keep_it() -> None:
+    training = read(NANOGPT, overrides=HALF).training
+    four = spread(training, 4)
+    assert four is not None
+    assert (four.gpus, four.effective_batch) == (4, training.effective_batch)
+    assert spread(training, 7) is None
+    rates, why_not = rates_of(
+        training_rates(read(NANOGPT).model, training), {("t4", 1), ("t4", 4), ("t4", 7), ("h100", 7)}
+    )
+    assert 2 < rates["t4", 4] / rates["t4", 1] <= 4
+    assert why_not == {"h100": "a step of 64 sequences cannot be split over 7 GPUs"}
 
 
 def test_offers_come_from_csv_toml_or_a_skypilot_catalog(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`brimful where`: the cheapest places for a training job, per useful work, with the sum itemised."""
+"""`brimful where`: the cheapest places for a training, a batch inference or a distillation, itemised."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from brimful.units import MICROUSD, show_seconds, show_usd
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterable
 
     from brimful.market.where import Place
+    from brimful.predict.rates import Rates
+    from brimful.predict.readers.reading import Reading
 
-EXAMPLE = """brimful where examples/nanogpt/train_fineweb.py --offers examples/offers.csv --tokens 1e9"""
+EXAMPLE = """brimful where examples/nanogpt/train_fineweb.py --offers examples/offers.csv --tokens 1e9
+brimful where --model gpt2-xl --inference --offers examples/offers.csv --tokens 1e9
+brimful where --model gpt2 --teacher gpt2-xl --offers examples/offers.csv --tokens 1e9"""
 HOUR_S = 3600
 
 
@@ -23,6 +28,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", nargs="?", metavar="JOB", help="a training config, as for `brimful fit`")
     parser.add_argument("--model", help="a known model instead of a config: gpt2, llama-3.1-8b …")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting")
+    parser.add_argument("--inference", action="store_true", help="it writes text instead of being trained")
+    for name, default, what in (("prompt", 1024, "read"), ("output", 256, "written")):
+        parser.add_argument(
+            f"--{name}-tokens",
+            type=whole,
+            default=default,
+            metavar="N",
+            help=f"--inference: tokens {what} a sequence (default {default})",
+        )
+    parser.add_argument(
+        "--weight-bits",
+        type=int,
+        choices=(16, 8, 4),
+        default=16,
+        help="--inference: of a weight (default 16)",
+    )
+    parser.add_argument("--teacher", metavar="MODEL", help="it learns from this known model's logits")
     parser.add_argument(
         "--offers",
         required=True,
@@ -30,7 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a CSV or TOML of offers, or a SkyPilot catalog folder",
     )
     parser.add_argument(
-        "--tokens", type=float, default=1e9, metavar="N", help="useful work left (default 1e9)"
+        "--tokens",
+        type=float,
+        default=1e9,
+        metavar="N",
+        help="useful work left, trained on or written (default 1e9)",
     )
     parser.add_argument(
         "--from", dest="at", default="", metavar="PROVIDER/REGION", help="where its data lies"
@@ -71,8 +97,8 @@ def run(args: argparse.Namespace) -> Answer:
             )
     reading = read(args.job, model=args.model, overrides=args.set)
     offers, unknown = read_offers(Path(args.offers))
-    offers = [o for o in offers if o.gpus == 1 and not (args.no_spot and o.is_spot)]
-    rates, unfit = _rates(reading, sorted({offer.gpu for offer in offers}))
+    offers = [o for o in offers if not (args.no_spot and o.is_spot)]
+    rates, unfit = rates_of(_job(args, reading), {(offer.gpu, offer.gpus) for offer in offers})
     provider, _, region = args.at.partition("/")
     need = Need(
         work=args.tokens,
@@ -85,37 +111,59 @@ def run(args: argparse.Namespace) -> Answer:
     )
     places = rank(offers, need, rates)
     if not places:
+        closest = "".join(f"; {card}: {why}" for card, why in list(unfit.items())[:3])
         raise Refused(
-            f"it fits on none of the {len(unfit)} types of GPU on offer",
+            f"it fits on none of the {len(unfit)} types of GPU on offer{closest}",
             hint="see `brimful fit` for what to change",
         )
     data = {
         "places": [_as_dict(place) for place in places[: args.top]],
         "offers": len(offers),
-        "does_not_fit": unfit,
+        "does_not_fit": list(unfit),
+        "why_not": unfit,
         "unknown_gpus": unknown,
     }
     return Answer(data, _text(places, args.top, unfit, len(offers)))
 
 
-def _rates(reading: Any, gpus: list[str]) -> tuple[dict[str, float], list[str]]:  # noqa: ANN401 - Reading
-    """Tokens per second on each card where it fits, and the cards where it does not."""
-    from brimful.errors import BrimfulError
-    from brimful.predict.fit import estimate
+def _job(args: argparse.Namespace, reading: Reading) -> Rates:
+    from brimful.predict.inference import Serving
+    from brimful.predict.rates import distilling_rates, serving_rates, training_rates
+    from brimful.specs.presets import find_preset
+
+    model = reading.model
+    if args.inference and args.teacher:
+        raise BadInput("--inference and --teacher are two jobs", hint="ask for one of them")
+    if args.teacher:
+        return distilling_rates(find_preset(args.teacher).model, model, reading.training)
+    if not args.inference:
+        return training_rates(model, reading.training)
+    if model.encoder or model.classes is not None:
+        raise BadInput(f"{model.name} writes no text", hint="--inference is for decoders")
+    return serving_rates(
+        model,
+        Serving(
+            prompt_tokens=args.prompt_tokens, output_tokens=args.output_tokens, weight_bits=args.weight_bits
+        ),
+    )
+
+
+def rates_of(
+    job: Rates, instances: Iterable[tuple[str, int]]
+) -> tuple[dict[tuple[str, int], float], dict[str, str]]:
+    """Tokens per second of each kind of instance where the job fits, and why not where no count does."""
     from brimful.specs.gpu import find_gpu
 
-    rates, unfit = {}, []
-    for name in gpus:
-        try:
-            answer = estimate(reading.model, reading.training, find_gpu(name))
-        except BrimfulError:
-            unfit.append(name)  # a number format this card does not have, for one
-            continue
-        if answer.fits:
-            rates[name] = answer.speed.tokens_per_s.likely
+    rates: dict[tuple[str, int], float] = {}
+    why_not: dict[str, str] = {}
+    for name, gpus in sorted(instances):
+        answer = job(find_gpu(name), gpus)
+        if answer.tokens_per_s > 0:
+            rates[name, gpus] = answer.tokens_per_s
         else:
-            unfit.append(name)
-    return rates, unfit
+            why_not.setdefault(name, answer.why_not)
+    fitting = {name for name, _ in rates}
+    return rates, {name: why for name, why in why_not.items() if name not in fitting}
 
 
 def _as_dict(place: Place) -> dict[str, Any]:
@@ -130,6 +178,7 @@ def _as_dict(place: Place) -> dict[str, Any]:
         "zone": offer.zone,
         "instance": offer.instance,
         "gpu": offer.gpu,
+        "gpus": offer.gpus,
         "spot": offer.is_spot,
         "usd_per_hour": offer.microusd_per_hour / MICROUSD,
         "hours": round(place.hours, 3),
@@ -138,10 +187,10 @@ def _as_dict(place: Place) -> dict[str, Any]:
     }
 
 
-def _text(places: list[Place], top: int, unfit: list[str], offers: int) -> str:
+def _text(places: list[Place], top: int, unfit: dict[str, str], offers: int) -> str:
     rows = [
         (
-            p.offer.gpu,
+            (f"{p.offer.gpus} x " if p.offer.gpus > 1 else "") + p.offer.gpu,
             f"{p.offer.provider} {p.offer.region}"[:28],
             "spot" if p.offer.is_spot else "",
             show_seconds(p.hours * HOUR_S),
@@ -156,15 +205,17 @@ def _text(places: list[Place], top: int, unfit: list[str], offers: int) -> str:
     lines = [
         table(header, rows, right=(3, 4, 5, 6, 7)),
         "",
-        f"{len(places):,} of {offers:,} offers of one GPU fit.",
+        f"{len(places):,} of {offers:,} offers fit.",
     ]
     if unfit:
-        lines.append(f"Does not fit on {', '.join(unfit[:6])}{' …' if len(unfit) > 6 else ''}.")
+        shown = [f"{card} ({why})" for card, why in list(unfit.items())[:3]]
+        lines.append(f"Not on {', '.join(shown)}{f' and {len(unfit) - 3} more' if len(unfit) > 3 else ''}.")
     return "\n".join(lines)
 
 
 def _one_per_card_and_region(places: list[Place]) -> list[Place]:
-    best: dict[tuple[str, str, str], Place] = {}
+    best: dict[tuple[str, int, str, str], Place] = {}
     for place in places:
-        best.setdefault((place.offer.gpu, place.offer.provider, place.offer.region), place)
+        offer = place.offer
+        best.setdefault((offer.gpu, offer.gpus, offer.provider, offer.region), place)
     return list(best.values())

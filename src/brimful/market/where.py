@@ -96,9 +96,13 @@ def weigh(offer: Offer, need: Need, *, work_per_s: float) -> Place:
     )
 
 
-def rank(offers: Iterable[Offer], need: Need, work_per_s: Mapping[str, float]) -> list[Place]:
-    """Every offer on whose GPU the job fits (has a rate), cheapest per useful work first."""
-    places = [weigh(o, need, work_per_s=work_per_s[o.gpu]) for o in offers if work_per_s.get(o.gpu, 0.0) > 0]
+def rank(offers: Iterable[Offer], need: Need, work_per_s: Mapping[tuple[str, int], float]) -> list[Place]:
+    """Every offer on which the job fits, cheapest per useful work first; rates by card and how many."""
+    places = [
+        weigh(offer, need, work_per_s=rate)
+        for offer in offers
+        if (rate := work_per_s.get((offer.gpu, offer.gpus), 0.0)) > 0
+    ]
     return sorted(
         places, key=lambda p: (p.score, p.offer.provider, p.offer.region, p.offer.zone, p.offer.instance)
     )

@@ -286,7 +286,7 @@ def _find(turn: _Turn, state: JobState, pools: list[Pool]) -> Parts | None:
     if pools:
         if turn.worth is None and len(pools) > 1:
             turn.worth = worth_of_types(turn.fleet, turn.rules)
-        parts = choose(job, turn.draft, pools, turn.rules, turn.worth or {})
+        parts = choose(job, turn.draft, pools, turn.rules, worth=turn.worth or {}, prices=turn.prices)
         if parts is not None:
             return parts
     return _in_reserved(turn, state, pools)

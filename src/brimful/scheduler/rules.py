@@ -18,7 +18,7 @@ class Quota:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     order: str = "priority"  # who is next: a name of policies/order.py
-    types: str = "tight"  # which GPU type: tight (best fit, speed ignored), rotate, fast, advantage
+    types: str = "tight"  # which GPU type: tight (best fit, speed ignored), rotate, fast, advantage, cheap
     backfill: str = (
         "none"  # none: nobody passes a blocked job; reserve: who does not delay it; greedy: anyone
     )

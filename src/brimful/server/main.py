@@ -56,7 +56,12 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         service = Service(
             store,
             engines,
-            Rules(preempt="priority", min_run_s=settings.min_run_s, grace_s=settings.grace_s),
+            Rules(
+                types="cheap",
+                preempt="priority",
+                min_run_s=settings.min_run_s,
+                grace_s=settings.grace_s,
+            ),
             leadership=Leadership(store),
             market=_market(settings, nodes_of(engines)),
             tick_s=settings.tick_s,

@@ -31,13 +31,20 @@ def allowed_pools(fleet: Fleet, shape: int, draft: Draft, prices: Mapping[Pool, 
 
 
 def choose(
-    job: Job, draft: Draft, pools: Sequence[Pool], rules: Rules, worth: Mapping[str, float]
+    job: Job,
+    draft: Draft,
+    pools: Sequence[Pool],
+    rules: Rules,
+    *,
+    worth: Mapping[str, float],
+    prices: Mapping[Pool, int],
 ) -> Parts | None:
     """The gang's place, or None.
 
     tight: where it leaves the fewest GPUs over, whatever they are. fast: where it runs fastest. advantage:
     where its speed is highest against what the GPU is worth to the others (`worth`), so that old cards take
-    what they do nearly as well and new ones are kept for what only they do well.
+    what they do nearly as well and new ones are kept for what only they do well. cheap: where its work costs
+    least, so that whoever pays for an old card that does it for less gets one; the faster among equals.
     """
     if len(pools) == 1:
         return place(job, draft, pools[0])
@@ -46,6 +53,8 @@ def choose(
         return min(found, key=lambda parts: leftover(parts, draft), default=None)
     if rules.types == "fast":
         ranked = sorted(pools, key=lambda pool: -job.rate(pool.gpu))
+    elif rules.types == "cheap":
+        ranked = sorted(pools, key=lambda pool: (prices[pool] / job.rate(pool.gpu), -job.rate(pool.gpu)))
     else:
         ranked = sorted(pools, key=lambda pool: -job.rate(pool.gpu) / worth.get(pool.gpu, 1.0))
     for pool in ranked:
