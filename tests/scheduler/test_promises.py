@@ -14,6 +14,7 @@ from brimful.fleet.node import Node
 from brimful.fleet.state import OVER, Fleet
 from brimful.market.posted import PostedPrice
 from brimful.scheduler.loop import tick
+from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import Ports
 from brimful.scheduler.rules import POLICIES, Quota, Rules
 from brimful.sim.kernel import Kernel
@@ -21,7 +22,11 @@ from brimful.sim.world import SITE, Due, MemoryStore, TimedEngine
 
 TYPES = ("new", "old")
 QUOTA = (Quota(queue="a", gpus=4, borrow_gpus=2), Quota(queue="b", gpus=4))
-RULES: list[Rules] = [*POLICIES.values(), replace(POLICIES["brim"], quotas=QUOTA, rerank_s=60)]
+RULES: list[Rules] = [
+    *POLICIES.values(),
+    replace(POLICIES["brim"], quotas=QUOTA, rerank_s=60),
+    replace(POLICIES["backfill"], quotas=QUOTA, min_run_s=0),
+]
 
 nodes = st.builds(
     Node,
@@ -101,8 +106,28 @@ class Promises(RuleBasedStateMachine):
         self._tick()
 
     def _tick(self) -> None:
-        tick(self.fleet, self.ports, self.policy, now_s=self.engine.now_s)
+        done = tick(self.fleet, self.ports, self.policy, now_s=self.engine.now_s)
         self._no_queue_is_over_its_quota()
+        self._only_borrowers_give_back(done.plan)
+
+    def _only_borrowers_give_back(self, plan: Plan) -> None:
+        """Where nobody is preempted otherwise, a queue loses a gang only while it held more than its own."""
+        if not self.policy.quotas or self.policy.preempt != "none":
+            return
+        own = {quota.queue: quota.gpus for quota in self.policy.quotas}
+        gone: dict[str, int] = {}
+        for stop in plan.stops:
+            lease = self.fleet.leases[stop.lease]
+            queue = self.fleet.jobs[lease.job].job.queue
+            if "preempted by" in stop.reason:
+                held = self.fleet.usage[queue].held - sum(
+                    each.size
+                    for start in plan.starts
+                    if self.fleet.jobs[start.job].job.queue == queue
+                    for each in [self.fleet.leases[start.lease]]
+                )
+                assert held - gone.get(queue, 0) > own[queue], f"{queue} was within its quota"
+                gone[queue] = gone.get(queue, 0) + lease.size
 
     def _no_queue_is_over_its_quota(self) -> None:
         if self.policy.quotas:

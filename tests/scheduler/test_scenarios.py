@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from brimful.fleet.events import LeaseStarted
 from brimful.fleet.job import Job
@@ -173,6 +174,88 @@ def test_what_a_queue_does_not_lend_stays_its_own() -> None:
     rules = Rules(quotas=(Quota(queue="a", gpus=4), Quota(queue="b", gpus=4, lend=False)), backfill="greedy")
     world = a_fleet(gpus_per_node=8).waiting(*[a_job(f"a{i}", gpus=2, queue="a") for i in range(4)])
     assert [start.job for start in world.plan(rules=rules).starts] == ["a0", "a1"]
+
+
+LENT = Rules(
+    quotas=(Quota(queue="lender", gpus=8), Quota(queue="borrower", gpus=8)), backfill="greedy", min_run_s=0
+)
+
+
+def borrowers(*sizes: int, **more: Any) -> list[Job]:
+    return [a_job(f"borrowed-{i}", gpus=gpus, queue="borrower", **more) for i, gpus in enumerate(sizes)]
+
+
+def test_a_lender_gets_its_gpus_back_from_one_cell_and_only_what_was_borrowed() -> None:
+    world = a_fleet(nodes=2, gpus_per_node=8).running(*borrowers(4, 4, 4, 4))
+    world.waiting(a_job("own", gpus=8, queue="lender"), at_s=50)
+
+    plan = world.plan(rules=LENT, now_s=100)
+
+    victims = stopped(plan)
+    assert len(victims) == 2
+    assert len({world.fleet.jobs[name].leases[-1].node for name in victims}) == 1
+    assert world.plan(rules=replace(LENT, reclaim=False), now_s=100).stops == []
+
+
+def test_who_stays_within_its_quota_is_not_stopped_for_a_lender() -> None:
+    world = a_fleet(nodes=2, gpus_per_node=8).running(*borrowers(4, 4)).running(a_job("other", gpus=8))
+    world.waiting(a_job("own", gpus=8, queue="lender"), at_s=50)
+
+    assert stopped(world.plan(rules=LENT, now_s=100)) == ["other"]  # its queue has no quota: all is borrowed
+
+
+def test_a_job_beyond_its_own_quota_claims_nothing() -> None:
+    world = a_fleet(nodes=2, gpus_per_node=8).running(a_job("own-1", gpus=4, queue="lender"))
+    world.running(*borrowers(4, 8)).waiting(a_job("own-2", gpus=8, queue="lender"), at_s=50)
+
+    assert world.plan(rules=LENT, now_s=100).stops == []
+
+
+def test_a_lender_stops_nobody_of_a_higher_class_nor_within_its_least_running_time() -> None:
+    urgent = a_fleet(gpus_per_node=8).running(*borrowers(8, priority="urgent"))
+    young = a_fleet(gpus_per_node=8).running(*borrowers(8, min_run_s=600))
+    for world in (urgent, young):
+        world.waiting(a_job("own", gpus=8, queue="lender"), at_s=50)
+
+    rules = replace(LENT, quotas=(Quota(queue="lender", gpus=8),))
+    assert urgent.plan(rules=rules, now_s=1000).stops == []
+    assert young.plan(rules=rules, now_s=599).stops == []
+    assert stopped(young.plan(rules=rules, now_s=600)) == ["borrowed-0"]
+
+
+def test_a_borrower_does_not_borrow_again_what_a_lender_waits_for() -> None:
+    world = a_fleet(gpus_per_node=8).running(a_job("busy", gpus=6, queue="lender"))
+    world.waiting(*borrowers(2)).waiting(a_job("own", gpus=2, queue="lender"), at_s=50)
+    rules = replace(LENT, order="fifo", quotas=(Quota(queue="lender", gpus=8),))
+
+    plan = world.plan(rules=rules, now_s=100)
+
+    assert [start.job for start in plan.starts] == ["own"]
+    assert plan.waits["borrowed-0"] == (
+        "queue borrower holds 0 of its 0 GPUs and would borrow; 0 are there to lend, it wants 2"
+    )
+
+
+def test_a_job_that_may_not_start_yet_stops_nobody() -> None:
+    rules = replace(POLICIES["brim"], quotas=(Quota(queue="a", gpus=4, borrow_gpus=0),), min_run_s=0)
+    world = a_fleet(gpus_per_node=8).running(a_job("a-1", gpus=4, queue="a"), a_job("b-1", gpus=4, queue="b"))
+    world.waiting(a_job("a-2", gpus=4, queue="a"), at_s=36_000)
+
+    assert world.plan(rules=rules, now_s=36_000).stops == []
+
+
+def test_lent_gpus_come_back_and_every_job_ends() -> None:
+    """A queue lends all it has; when it wants it back, the borrowers leave once and finish later."""
+    jobs = borrowers(*[4] * 6, checkpoint_interval_s=0)
+    arrivals = [Arrival(at_s=0, job=job, work_s=7200.0) for job in jobs]
+    arrivals.append(Arrival(at_s=1800, job=a_job("own", gpus=8, queue="lender"), work_s=600.0))
+
+    outcome = rehearse(arrivals, [a_node(gpus=8), a_node("node-1", gpus=8)], LENT)
+
+    states = outcome.fleet.jobs
+    assert all(state.phase == "finished" for state in states.values())
+    assert states["own"].first_start_s == 1800
+    assert sum(state.preemptions for state in states.values()) == 2
 
 
 def test_fair_share_serves_the_queue_that_has_had_least() -> None:

@@ -19,7 +19,7 @@ from brimful.scheduler.policies.offpeak import defer
 from brimful.scheduler.policies.order import waiting_in_order
 from brimful.scheduler.policies.place import ONE_NODE, place, why_not
 from brimful.scheduler.policies.preempt import Cell, Search
-from brimful.scheduler.policies.quota import over_quota
+from brimful.scheduler.policies.quota import borrowed, is_own, over_quota, owed, queue_of
 from brimful.scheduler.policies.stop import cost_microusd, stops
 from brimful.scheduler.policies.types import allowed_pools, choose, worth_of_types
 from brimful.scheduler.rules import Rules
@@ -45,6 +45,7 @@ class _Turn:
     stops: list[Stop] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
     cells: dict[str, Cell] = field(default_factory=dict)
+    waited_for: dict[str, int] = field(default_factory=dict)  # GPUs of its own a lending queue waits for
     targets: dict[str, Pool | None] | None = None  # at a review of a mixed fleet: each job's pool
     closed: set[Pool] = field(default_factory=set)  # pools where a blocked job lets nobody pass
     worth: Mapping[str, float] | None = None  # of a GPU of each type, once somebody asks
@@ -97,6 +98,8 @@ def decide(
         _auction(turn, market, unreachable)
     if turn.stops:
         turn.search.spoken_for.update([stop.lease for stop in turn.stops])
+    if rules.quotas:
+        _open_books(turn)
     if is_mixed(fleet, rules):
         _review_types(turn)
     if turn.targets is None:
@@ -111,6 +114,25 @@ def decide(
         market=turn.market_events,
         look_again_s=_look_again_s(turn),
     )
+
+
+def _open_books(turn: _Turn) -> None:
+    """What lending queues wait for, and what the others would have to give back."""
+    fleet, rules = turn.fleet, turn.rules
+
+    def placeable(state: JobState) -> bool:
+        pools = allowed_pools(fleet, state.shape, turn.draft, turn.prices)
+        if state.job.within != "rack":
+            return _can_help(turn, state, pools)
+        slots = fleet.capacity.slots
+        return any(
+            pool in pools and sum(slots[i].node.good_gpus for i in nodes) >= state.job.gpus
+            for (pool, _), nodes in fleet.capacity.racks.items()
+        )
+
+    turn.waited_for = owed(fleet, rules, turn.held, placeable)
+    if rules.reclaim:
+        turn.search.borrowed = borrowed(fleet, rules, turn.held)
 
 
 def _auction(turn: _Turn, market: Auctions, unreachable: Collection[str]) -> None:
@@ -157,21 +179,20 @@ def _walk(turn: _Turn) -> None:
             turn.avoided_until_s.append(state.avoid_until_s)
             heads.next()
             continue
-        if _can_help(turn, state, pools):
-            cell = turn.search.cell_for(state, pools)
+        if not held_back and _can_help(turn, state, pools):  # who may not start yet stops nobody
+            cell = turn.search.cell_for(state, pools, owns=_owns(turn, job))
             if cell is not None:
                 _clear(turn, state, cell)
                 free = turn.draft.most_free()
                 heads.next()
                 continue
-            if not held_back:
-                if turn.blocked is None:
-                    turn.blocked = state
-                if turn.rules.backfill == "none":
-                    turn.closed.update(pools)  # nobody passes it where it waits; elsewhere life goes on
-                    if len(turn.closed) == len(turn.fleet.capacity.pools):
-                        return
-                free = _keep_a_cell(turn, state, pools, free)
+            if turn.blocked is None:
+                turn.blocked = state
+            if turn.rules.backfill == "none":
+                turn.closed.update(pools)  # nobody passes it where it waits; elsewhere life goes on
+                if len(turn.closed) == len(turn.fleet.capacity.pools):
+                    return
+            free = _keep_a_cell(turn, state, pools, free)
         heads.skip_group()
 
 
@@ -194,7 +215,7 @@ def _is_hopeless(turn: _Turn, state: JobState, free: int) -> bool:
         return False
     if turn.reservations and job.predicted_work_s is not None:
         return False  # it may be gone before those are who a cell is kept for
-    if free >= job.gpus or turn.search.may_look(state):
+    if free >= job.gpus or turn.search.may_look(state, owns=_owns(turn, job)):
         return False
     return not free or not _may_keep(turn, job)
 
@@ -335,7 +356,7 @@ def _not_now(turn: _Turn, state: JobState) -> str | None:
             return lacks
     if rules.quotas:
         gpus = sum(pool.gpus for pool in turn.fleet.capacity.pools.values())
-        reason = over_quota(state.job, rules, turn.held, gpus)
+        reason = over_quota(state.job, rules, turn.held, gpus, turn.waited_for)
         if reason is not None:
             return reason
     if rules.off_peak and state.job.deferrable:
@@ -365,7 +386,7 @@ def _start(turn: _Turn, state: JobState, parts: Parts) -> None:
     if turn.money is not None:
         turn.money.promise(job, price * job.gpus * AHEAD_S // HOUR_S)
     if turn.rules.quotas:
-        turn.held[job.queue or job.tenant] = turn.held.get(job.queue or job.tenant, 0) + job.gpus
+        _hold(turn, job)
     turn.starts.append(
         Start(
             job=job.job,
@@ -381,11 +402,26 @@ def _start(turn: _Turn, state: JobState, parts: Parts) -> None:
 def _clear(turn: _Turn, state: JobState, cell: Cell) -> None:
     """Whole gangs leave one cell; the GPUs are the blocked gang's once they have really stopped."""
     turn.search.commit(cell)
+    if turn.rules.quotas:
+        _hold(turn, state.job)
     turn.cells[state.job.job] = cell
     turn.stops += [
         Stop(lease=lease.lease, reason=f"preempted by {state.job.job}", requeue=True)
         for lease in cell.victims
     ]
+
+
+def _owns(turn: _Turn, job: Job) -> bool:
+    """Whether others hold what is this job's queue's own, and it may have it back."""
+    return bool(turn.search.borrowed) and is_own(job, turn.rules, turn.held)
+
+
+def _hold(turn: _Turn, job: Job) -> None:
+    """The job's queue has, or will have, so many more."""
+    queue = queue_of(job)
+    turn.held[queue] = turn.held.get(queue, 0) + job.gpus
+    if queue in turn.waited_for:
+        turn.waited_for[queue] = max(0, turn.waited_for[queue] - job.gpus)
 
 
 def _may_keep(turn: _Turn, job: Job) -> bool:

@@ -26,6 +26,7 @@ class Rules:
     preempt: str = "none"  # none, priority (lower classes), index (whoever is much further from its end)
     move: bool = False  # running jobs change to a GPU type that suits them better
     quotas: tuple[Quota, ...] = ()
+    reclaim: bool = True  # a job within its queue's quota may stop gangs of its class that borrow
     off_peak: bool = False  # deferrable jobs wait for the quiet hours
     deadlines: bool = False  # under `index`: who must start soon to be in time goes first within its class
     grace_s: int = 10  # between the polite signal and the last one

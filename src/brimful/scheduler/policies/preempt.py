@@ -17,12 +17,15 @@ from brimful.fleet.noun import noun
 from brimful.fleet.ranked import Entry
 from brimful.fleet.state import Fleet
 from brimful.scheduler.draft import Draft
-from brimful.scheduler.policies.order import aged_left_s, running_in_order, weight
+from brimful.scheduler.policies.order import aged_left_s, latest_start, running_in_order, weight
 from brimful.scheduler.policies.place import ONE_NODE
+from brimful.scheduler.policies.quota import queue_of
 from brimful.scheduler.rules import Rules
 
+Able = tuple[int, float, str, int, Lease]  # class, lost per GPU, name, GPUs here: who may stop
 Bar = tuple[int, float, float]  # class, expected time, expected work of who looks for a place
 CHOICES = 4  # of each group of running jobs, the first to be pushed aside
+BORROWERS = 16  # of each queue that holds more than its own, those who are looked at
 ENOUGH = 6  # cells that would do, of which the cheapest is taken: the likeliest nodes come first
 NEVER = (-1, 0.0, 0.0, 0.0)  # the facts about a lease that nobody may stop
 REVIEW_S = 10  # how long a review lasts: a live loop may skip a second
@@ -70,7 +73,9 @@ class Search:
         self._coming = self._ending() if fleet.unsettled else {}
         self._facts: dict[str, tuple[int, float, float, float]] = {}
         self._firsts: list[tuple[int, float, float, list[Entry]]] | None = None  # see `_likely`
-        self.tries = rules.tries if rules.preempt != "none" else 0
+        self.borrowed: dict[str, int] = {}  # GPUs that each queue may be asked to give back
+        self._owns = False  # whether who looks stays within its queue's quota
+        self.tries = rules.tries if rules.preempt != "none" or (rules.quotas and rules.reclaim) else 0
 
     def _ending(self) -> dict[str, tuple[int, Pool]]:
         """Leases on their way out: how many GPUs, of which pool."""
@@ -81,22 +86,23 @@ class Search:
             if lease.phase == "ending" and lease.node in slots
         }
 
-    def cell_for(self, state: JobState, pools: Sequence[Pool]) -> Cell | None:
-        """The cheapest cell that would hold the gang, or None.
+    def cell_for(self, state: JobState, pools: Sequence[Pool], *, owns: bool = False) -> Cell | None:
+        """The cheapest cell that would hold the gang, or None. `owns`: it claims what its queue has lent.
 
         A gang looks when it comes and then at every review, not at every event: a search costs many looks at
         running jobs, and what it found missing a second ago is missing still.
         """
-        if not self.may_look(state):
+        if not self.may_look(state, owns=owns):
             return None
+        self._owns = owns
         bar = self._bar(state)
-        likely = self._likely(bar)
+        likely = self._likely(bar) + (self._borrowers() if owns else [])
         if not likely and not self._coming:
             return None
         self.tries -= 1
         if state.job.gpus == 1:
             single = self._one_coming(pools) or self._one_gpu(bar, likely, pools)
-            if single is not None or not self._is_review():
+            if single is not None or not (self._is_review() or owns):
                 return single
         nodes = self._candidates(state, likely, pools)
         if any(self.draft.capacity.pools[pool].largest >= state.job.gpus for pool in pools):
@@ -108,9 +114,11 @@ class Search:
             return None
         return self._several(state, bar, nodes, pools)
 
-    def may_look(self, state: JobState) -> bool:
+    def may_look(self, state: JobState, *, owns: bool = False) -> bool:
         if self.tries <= 0:
             return False
+        if owns or self.rules.preempt == "none":
+            return owns
         if self.by_class_only or state.job.gpus == 1:
             return True
         return self.now_s - state.waiting_since_s <= 1 or self._is_review()
@@ -145,6 +153,12 @@ class Search:
                 found += [entry[2] for entry in entries[:CHOICES]]
         return found
 
+    def _borrowers(self) -> list[JobState]:
+        """Of each queue that holds more than its own, those who have run least."""
+        order = self.fleet.running.order("by queue", latest_start(self.rules), lambda s: queue_of(s.job))
+        groups = [order.groups.get(queue, []) for queue, gpus in self.borrowed.items() if gpus > 0]
+        return [entry[2] for entries in groups for entry in entries[:BORROWERS]]
+
     def _one_coming(self, pools: Sequence[Pool]) -> Cell | None:
         """A GPU that is being given up already: nobody else need stop for it."""
         for name, (gpus, pool) in self._coming.items():
@@ -177,6 +191,9 @@ class Search:
 
     def commit(self, cell: Cell) -> None:
         self.spoken_for.update(lease.lease for lease in cell.victims)
+        for lease in cell.victims if self.borrowed else ():
+            queue = self._queue(lease)
+            self.borrowed[queue] = self.borrowed.get(queue, 0) - lease.size
         for node in cell.nodes:
             self.held.add(node)
             self.draft.hold(node)
@@ -197,6 +214,10 @@ class Search:
             facts = self._facts[lease.lease] = self._look_at(lease)
         rank, left, work, lost = facts
         if rank < bar[0] or lease.lease in self.spoken_for:
+            return False
+        if self._owns and self.borrowed.get(self._queue(lease), 0) > 0:
+            return True
+        if self.rules.preempt == "none":
             return False
         if rank > bar[0]:
             return True
@@ -220,6 +241,20 @@ class Search:
         left = aged_left_s(state, rules, now_s=now_s)
         work = left * weight(job.gpus, rules.width)
         return PRIORITIES[job.priority], left, work, lost_gpu_s(state, lease, now_s=now_s)
+
+    def _queue(self, lease: Lease) -> str:
+        return queue_of(self.fleet.jobs[lease.job].job)
+
+    def _gives_back(self, lease: Lease, bar: Bar, given: dict[str, int]) -> bool:
+        """Whether it may stop beside those chosen already: a queue gives back what it borrowed, no more."""
+        queue = self._queue(lease)
+        given[queue] = given.get(queue, 0) + lease.size
+        if given[queue] - lease.size < self.borrowed.get(queue, 0):
+            return True
+        self._owns = False
+        allowed = self._may_stop(lease, bar)
+        self._owns = True
+        return allowed
 
     def _lost(self, lease: Lease) -> float:
         return self._facts[lease.lease][3]
@@ -258,7 +293,7 @@ class Search:
             return Cell(nodes=(index,))
         slot = self.draft.capacity.slots[index]
         name = slot.node.node
-        able: list[tuple[int, float, str, int, Lease]] = []  # the lowest class first, then the least lost
+        able: list[Able] = []
         if slot.shared:
             spare = sum([_on(lease, name) for lease in leases]) - need
         else:
@@ -272,20 +307,28 @@ class Search:
                 able.append((-rank, lost / gpus, lease.lease, gpus, lease))
             else:
                 spare -= gpus
-        if spare < 0:
+        chosen = self._choose(able, need, bar) if spare >= 0 else None
+        if chosen is None:
             return None
+        lost = sum([self._lost(lease) for lease in chosen])
+        return Cell(nodes=(index,), victims=tuple(chosen), lost_gpu_s=lost)
+
+    def _choose(self, able: list[Able], need: int, bar: Bar) -> list[Lease] | None:
+        """Of those who may stop, no more than are needed: the lowest class first, then the least lost."""
         able.sort()  # names differ, so that leases are never compared
         chosen: list[tuple[Lease, int]] = []
+        given: dict[str, int] = {}
         for _, _, _, gpus, lease in able:
-            if need > 0:
+            if need > 0 and (not self._owns or self._gives_back(lease, bar, given)):
                 chosen.append((lease, gpus))
                 need -= gpus
+        if need > 0:
+            return None
         for each in list(chosen):  # a small one taken first may not be needed after a large one
             if need + each[1] <= 0:
                 chosen.remove(each)
                 need += each[1]
-        lost = sum(self._lost(lease) for lease, _ in chosen)
-        return Cell(nodes=(index,), victims=tuple([lease for lease, _ in chosen]), lost_gpu_s=lost)
+        return [lease for lease, _ in chosen]
 
     def _several(self, state: JobState, bar: Bar, nodes: Sequence[int], pools: Sequence[Pool]) -> Cell | None:
         """Nodes of one rack or pool, the cheapest to empty first, until the gang fits."""
@@ -303,11 +346,14 @@ class Search:
 
     def _gather(self, state: JobState, bar: Bar, group: Sequence[int]) -> Cell | None:
         emptied = []
+        given: dict[str, int] = {}
         for index in group:
             slot = self.draft.capacity.slots[index]
             leases = self.fleet.leases_on.get(slot.node.node, {}).values()
             coming = sum(_on(x, slot.node.node) for x in leases if x.phase == "ending")
             able = [x for x in leases if self._may_stop(x, bar)]
+            if self._owns:
+                able = [x for x in able if self._gives_back(x, bar, given)]
             gpus = len(self.draft.free_on(index)) + coming + sum(_on(x, slot.node.node) for x in able)
             if gpus:
                 lost = sum(self._lost(x) for x in able)
