@@ -212,4 +212,4 @@ def _best_s(case: Case, found: dict[str, Any]) -> float:
     if found["cpu_s"] >= 1:
         return float(found["cpu_s"])
     arrivals = read([str(DATA / name) for name in case.files])[0].arrivals
-    return min(run(arrivals, case.fleet, found["policy"])["cpu_s"] for _ in range(5))
+    return min(float(run(arrivals, case.fleet, found["policy"])["cpu_s"]) for _ in range(5))
