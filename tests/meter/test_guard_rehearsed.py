@@ -80,7 +80,7 @@ def test_it_runs_out_where_predicted_goes_on_from_its_checkpoint_and_finishes(tm
     assert "iter 0: loss" in log
     assert "saving checkpoint" in log
     assert "iter 1: loss" not in log
-    assert f"request {event:,} of {wanted_bytes:,} bytes at" in log
+    assert f"request {event:,} of {wanted_bytes:,} bytes" in log
     message = find_out_of_memory(log)[0]
     assert message.total_bytes == pytest.approx(memory_bytes, rel=0.005)
     assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate" in log

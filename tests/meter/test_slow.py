@@ -276,6 +276,24 @@ def test_planted_on_a_device_of_two_clocks_where_no_gpu_is(planted: str, loop: d
         assert "a step would take 12 ms" in found.findings[0].change
 
 
+@pytest.mark.parametrize(
+    ("planted", "loop"),
+    [
+        ("synchronisation", {**ITEM, "program_s": 20e-3}),
+        ("healthy", {**ITEM, "program_s": 0.5e-3}),
+        ("launch-bound small kernels", {"kernels": 1000, "kernel_s": 4e-6, "item": True}),
+        # Launches or multiplies: nothing tells them apart here, and more work at a time helps either.
+        ("small matmuls", {"kernels": 1000, "kernel_s": 4e-6}),
+    ],
+    ids=[".item() each step", "a harmless .item()", "small kernels", "small kernels and no wait"],
+)
+def test_planted_on_two_clocks_and_nobody_looked_at_the_card(planted: str, loop: dict[str, Any]) -> None:
+    found = diagnose([[sample for sample in on_two_clocks(**loop) if not isinstance(sample, GpuSample)]])
+
+    assert found.cause == planted, found
+    assert any("looks at the card" in what for what in found.missing)
+
+
 def test_too_few_steps_tell_nothing() -> None:
     samples = on_two_clocks(**ITEM)[:25]
 

@@ -117,6 +117,17 @@ class _Seen:
         return fmean(max(0.0, sum(step.host_s.values()) - (step.sync_s or 0.0)) for step in self.steps)
 
     @property
+    def waits(self) -> float:
+        """Times a step that the program waited for the device."""
+        known = [step.syncs for step in self.steps if step.syncs is not None]
+        return fmean(known) if known else 0.0
+
+    @property
+    def fast(self) -> bool:
+        """Whether its MFU leaves little to find."""
+        return self.mfu is not None and self.mfu >= _GOOD_MFU
+
+    @property
     def micro_steps(self) -> float:
         return max(1.0, fmean(step.micro_steps for step in self.steps))
 
@@ -277,53 +288,63 @@ def _communication(seen: _Seen) -> Iterator[Finding]:
 
 
 def _synchronisation(seen: _Seen) -> Iterator[Finding]:
-    """A wait empties the queue; until the program has filled it again the device does nothing."""
-    host_s, busy = seen.host_s, seen.busy_frac
-    waits = [step.syncs for step in seen.steps if step.syncs is not None]
-    if not seen.on_device or host_s is None or busy is None or not waits or fmean(waits) < 1:
+    """A wait empties the queue; until the program has filled it again the device does nothing.
+
+    Without looks at the card it idled for no longer than the program's own part, and how long is not known.
+    """
+    host_s, busy, waits = seen.host_s, seen.busy_frac, seen.waits
+    if not seen.on_device or host_s is None or waits < 1 or (busy is None and seen.fast):
         return
-    best_s = max(busy * seen.step_s, host_s)
+    kernels_s = seen.step_s - host_s if busy is None else busy * seen.step_s
+    best_s = max(kernels_s, host_s)
     lost = 1 - best_s / seen.step_s
     if lost < _WORTH:
         return
+    ran = "how long kernels ran is not known" if busy is None else f"kernels ran {busy:.0%} of the time"
+    least = "at least " if busy is None else ""
     yield Finding(
         cause="synchronisation",
-        says=f"the program waits for the GPU {fmean(waits):.3g} times a step (.item(), .cpu()), and then the "
-        "GPU for the program",
+        says=f"the program waits for the GPU {waits:.3g} times a step (.item(), .cpu()), and then the GPU "
+        "for the program",
         evidence=(
-            (
-                f"kernels ran {busy:.0%} of the time; the program alone needs {show_seconds(host_s)} of each "
-                f"{show_seconds(seen.step_s)} step"
-            ),
+            f"{ran}; the program alone needs {show_seconds(host_s)} of each {show_seconds(seen.step_s)} step",
             f"{show_seconds(_share(seen.steps, 'sync_s') * seen.step_s)} a step inside those waits",
         ),
         change="print and log every few steps, keep losses on the device; a step would take "
-        f"{show_seconds(best_s)}",
+        f"{least}{show_seconds(best_s)}",
         lost_frac=lost,
     )
 
 
 def _launches(seen: _Seen) -> Iterator[Finding]:
-    """The program needs as long for a step as the device has: it cannot launch faster."""
+    """The program needs as long for a step as the device has: it cannot launch faster.
+
+    Looks at the card show the gaps; without them, waits that take no time do: the device was done before.
+    """
     host_s, busy = seen.host_s, seen.busy_frac
-    if (
-        not seen.on_device
-        or host_s is None
-        or host_s < 0.85 * seen.step_s
-        or busy is None
-        or 1 - busy < _WORTH
-    ):
+    if not seen.on_device or host_s is None or host_s < 0.85 * seen.step_s:
         return
+    evidence = [f"the program is at work for {show_seconds(host_s)} of each {show_seconds(seen.step_s)} step"]
+    if busy is None:
+        if seen.waits < 1 or seen.fast or _share(seen.steps, "sync_s") > 0.05:
+            return
+        lost = _WORTH if seen.mfu is None else max(_WORTH, 1 - seen.mfu / _GOOD_MFU)
+        says, best = "the GPU is done before the program asks: kernels cannot be launched faster", ""
+        evidence.append(f"waits for the GPU: {seen.waits:.3g} a step, and they take no time")
+    else:
+        lost = 1 - busy
+        if lost < _WORTH:
+            return
+        says = f"kernels run only {busy:.0%} of the time: the program cannot launch them faster"
+        best = f"; at best a step takes {show_seconds(busy * seen.step_s)}"
+    evidence.append(f"forward passes in a step: {seen.micro_steps:.3g}")
     yield Finding(
         cause="launch-bound small kernels",
-        says=f"kernels run only {busy:.0%} of the time: the program cannot launch them faster",
-        evidence=(
-            f"the program is at work for {show_seconds(host_s)} of each {show_seconds(seen.step_s)} step",
-            f"{seen.micro_steps:.3g} forward passes a step",
-        ),
+        says=says,
+        evidence=tuple(evidence),
         change="torch.compile (mode='reduce-overhead' for CUDA graphs), a fused optimizer, or a larger "
-        f"micro-batch; at best a step takes {show_seconds(busy * seen.step_s)}{_by_fit(seen)}",
-        lost_frac=1 - busy,
+        f"micro-batch{best}{_by_fit(seen)}",
+        lost_frac=lost,
     )
 
 
@@ -343,12 +364,12 @@ def _small(seen: _Seen) -> Iterator[Finding]:
         return  # kernels that do not even run are another cause
     yield Finding(
         cause="small matmuls",
-        says=f"a micro-step of {held} holds {show_seconds(ideal_s)} of arithmetic at the peak and takes "
-        f"{show_seconds(computing_s / seen.micro_steps)}",
+        says=f"a micro-step of {held} holds {_brief(ideal_s)} of arithmetic at the peak and takes "
+        f"{_brief(computing_s / seen.micro_steps)}",
         evidence=(
             f"MFU {mfu:.1%} of {peak / 1e12:,.3g} TFLOPS ({seen.run.peak_source})",
             (
-                f"{seen.micro_steps:.3g} micro-steps a step; forward, backward and optimizer take "
+                f"micro-steps in a step: {seen.micro_steps:.3g}; forward, backward and optimizer take "
                 f"{computing_s / seen.step_s:.0%} of it"
             ),
         ),
@@ -480,6 +501,10 @@ _RULES: tuple[Callable[[_Seen], Iterator[Finding]], ...] = (
     _wrong_peak, _pauses, _data, _communication, _synchronisation, _launches, _throttling, _retries, _small,
     _memory_bound,
 )  # fmt: skip
+
+
+def _brief(seconds: float) -> str:
+    return show_seconds(seconds) if seconds >= 0.001 else f"{1e6 * seconds:.0f} µs"
 
 
 def _by_fit(seen: _Seen) -> str:

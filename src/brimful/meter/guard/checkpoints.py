@@ -33,10 +33,9 @@ class Keeper:
     def find(self, since_s: float) -> Found | None:
         """The newest whole checkpoint written since then; what another run left is no place to go on from."""
         for path, words in (self._own(), self._sealed(), self._nanogpt(), self._trainer()):
-            if path is not None:
-                at_s = path.stat().st_mtime
+            if path is not None and (at_s := path.stat().st_mtime) >= since_s:
                 told = tuple(word.replace("{checkpoint}", str(path)) for word in self.words or words)
-                return Found(path=path, at_s=at_s, words=told) if at_s >= since_s else None
+                return Found(path=path, at_s=at_s, words=told)
         return None
 
     def _own(self) -> tuple[Path | None, Sequence[str]]:

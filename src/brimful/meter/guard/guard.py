@@ -406,7 +406,6 @@ def shown(words: tuple[str, ...]) -> str:
     return shlex.join(words)
 
 
-def sealed_folder() -> Path | None:
-    """Where `brimful.job` keeps checkpoints, if the environment says so."""
-    given = os.environ.get("BRIMFUL_CHECKPOINT_DIR")
-    return Path(given) if given else None
+def sealed_folder() -> Path:
+    """Where `brimful.job` keeps checkpoints: as the environment says, or its own default."""
+    return Path(os.environ.get("BRIMFUL_CHECKPOINT_DIR") or "checkpoints")

@@ -110,7 +110,8 @@ class Card(Allocator):
         except OutOfMemory as full:
             error = torch.OutOfMemoryError(out_of_memory_message(full, self._context_bytes))
             line, event = self._recorder.places.line(), len(self._recorder.tape.events)
-            error.add_note(f"rehearsed without a GPU: request {event:,} of {nbytes:,} bytes at {line}")
+            at = f" at {line}" if line else " in the backward pass"
+            error.add_note(f"rehearsed without a GPU: request {event:,} of {nbytes:,} bytes{at}")
             raise error from None
 
 
