@@ -291,7 +291,7 @@ def test_planted_on_two_clocks_and_nobody_looked_at_the_card(planted: str, loop:
     found = diagnose([[sample for sample in on_two_clocks(**loop) if not isinstance(sample, GpuSample)]])
 
     assert found.cause == planted, found
-    assert any("looks at the card" in what for what in found.missing)
+    assert any("looks at its card" in what for what in found.missing)
 
 
 def test_too_few_steps_tell_nothing() -> None:
@@ -370,6 +370,20 @@ def test_the_command_shows_cause_evidence_and_change(
     assert data["cause"] == "synchronisation"
     assert 0 < data["findings"][0]["lost_frac"] < 1
     assert os.linesep not in (why_line(loop) or "")
+
+
+def test_the_command_looks_at_the_card_while_the_run_goes_on(
+    tmp_path: Path, fake_nvml: FakeNvml, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_nvml.show(a_card(sm_clock=1200, sm_clock_max=3105, throttle=0x4))
+    path, now = tmp_path / "run.jsonl", time.time()
+    samples: list[Sample] = [RunSample(at_s=now, pid=1, host="h", device="cuda:0")]
+    samples += [StepSample(at_s=now + 4 * n, step=n, step_s=4.0, forward_s=4.0) for n in range(6)]
+    path.write_text("".join(f"{as_line(sample)}\n" for sample in samples))
+
+    assert main(["why-slow", str(path), "--look", "1"]) == 0
+
+    assert "39% of its clock: power cap" in capsys.readouterr().out
 
 
 def test_the_strongest_cause_comes_first_and_the_others_follow(tmp_path: Path) -> None:

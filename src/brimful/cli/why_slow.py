@@ -5,18 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brimful.cli.commands import NO, YES, Answer
+from brimful.cli.commands import NO, YES, Answer, whole
 from brimful.cli.render import paint, wrapped
 from brimful.errors import BadInput
 
 if TYPE_CHECKING:
     import argparse
 
+    from brimful.meter.samples import Sample
     from brimful.meter.slow import Diagnosis
 
 EXAMPLE = """\
 brimful why-slow run.jsonl
-brimful why-slow run.jsonl run.rank1.jsonl gpus.jsonl
+brimful why-slow run.jsonl run.rank1.jsonl
+brimful why-slow run.jsonl --look 10
 brimful why-slow run.jsonl --config examples/nanogpt/train_fineweb.py --gpu rtx-4070"""
 
 
@@ -25,7 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "samples",
         nargs="+",
         type=Path,
-        help="files a Meter wrote (jsonl=…), the run in question first; then other ranks and looks at cards",
+        help="files a Meter wrote (jsonl=…): the run in question first, then other ranks",
+    )
+    parser.add_argument(
+        "--look",
+        type=whole,
+        metavar="SECONDS",
+        help="while it runs: look at its card so long, once a second, for throttling and idle kernels",
     )
     parser.add_argument("--config", metavar="FILE", help="the run's config: Fit says how fast it should be")
     parser.add_argument("--model", metavar="NAME", help="its model by name instead")
@@ -37,9 +45,24 @@ def run(args: argparse.Namespace) -> Answer:
     from brimful.meter.samples import read_samples
     from brimful.meter.slow import CANNOT_TELL, diagnose
 
-    files = [list(read_samples(path)) for path in args.samples]
+    looks = _look(args.look) if args.look else []
+    files = [list(read_samples(path)) for path in args.samples] + [looks]
     found = diagnose(files, estimate=_estimate(args))
     return Answer(found.as_dict(), _text(found), NO if found.cause == CANNOT_TELL else YES)
+
+
+def _look(seconds: int) -> list[Sample]:
+    """What the driver says while the run goes on; its steps of that time are read afterwards."""
+    import time
+
+    from brimful.meter.nvml import Cards
+
+    found: list[Sample] = []
+    with Cards() as cards:
+        for _ in range(seconds):
+            found += cards.look(time.time())
+            time.sleep(1)
+    return found
 
 
 def _estimate(args: argparse.Namespace) -> dict[str, Any] | None:

@@ -549,7 +549,7 @@ def _missing(seen: _Seen) -> Iterator[str]:
     elif seen.run.flops_per_step is None and seen.mfu is None:
         yield "the work of a step: Meter(flops_per_step=…)"
     if seen.run.device.startswith("cuda") and not seen.gpus:
-        yield "looks at the card while it trained: throttling and idle kernels show there"
+        yield "looks at its card: throttling and idle kernels show there (--look 10 while it runs)"
     if seen.estimate is None:
         yield "a prediction to hold it against: --config FILE --gpu NAME, or Meter(estimate=brimful.fit(…))"
     if seen.run.world > len(seen.ranks):
