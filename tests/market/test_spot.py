@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
 from statistics import fmean
+from typing import Any
 
 from brimful.market.bid import Bid, Book, Step
 from brimful.market.spot import PoolState, Terms, Turn, billed_price, turn
@@ -43,12 +43,14 @@ def a_day(
     load: float = 1.2,
     gangs: bool = True,
     guest: Bid | None = None,
+    spread: float = 0.2,
+    floor: int = FLOOR,
 ) -> Day:
     """Bids come and go by chance; `load` is what they ask for over what there is. Time counts only while
     held.
+
+    Two thirds of all limits lie within a factor e^spread of 1.65 dollars.
     """
-    # Two thirds of all limits lie within a fifth of each other; the wider they are apart, the less a bonus
-    # can do.
     r = random.Random(seed)
     state, day = PoolState(), Day()
     bids: dict[str, Bid] = {}
@@ -61,7 +63,7 @@ def a_day(
         for k in range(_poisson(r, rate)):
             name = f"b{n}.{k}"
             size = r.choice(sizes)
-            bids[name] = a_bid(name, size, usd=r.lognormvariate(0.5, 0.2), arrival=len(came))
+            bids[name] = a_bid(name, size, usd=r.lognormvariate(0.5, spread), arrival=len(came))
             left[name] = 1 + round(r.expovariate(1 / hold))
             came[name], day.sizes[name] = n, size
         if guest is not None and n == ticks // 4:
@@ -69,7 +71,7 @@ def a_day(
             day.sizes[guest.bid] = guest.quantity
         book = Book(
             pool="p",
-            supply=(Step(quantity=UNITS, ask=FLOOR),),
+            supply=(Step(quantity=UNITS, ask=floor),),
             bids=tuple(bids.values()),
             bonus_percent=bonus,
         )
@@ -107,16 +109,43 @@ def _poisson(r: random.Random, mean: float) -> int:
     return count
 
 
-@cache
-def days(bonus: int) -> list[Day]:
-    return [a_day(seed, bonus=bonus) for seed in range(2)]
+@dataclass(frozen=True)
+class Draw:
+    """A market drawn by chance: how far limits lie apart, what the floor is, how much is asked for."""
+
+    seed: int
+    spread: float
+    floor: int
+    load: float
+
+    def day(self, **more: Any) -> Day:
+        return a_day(self.seed, spread=self.spread, floor=self.floor, load=self.load, **more)
+
+
+def draws(count: int, *, name: str) -> list[Draw]:
+    """Not chosen: the first of their name, whatever they are."""
+    r = random.Random(name)
+    return [
+        Draw(
+            seed=seed,
+            spread=r.choice((0.1, 0.2, 0.4, 0.6)),
+            floor=r.choice((USD // 100, USD // 2, USD)),
+            load=r.choice((0.8, 1.0, 1.2, 1.5)),
+        )
+        for seed in range(count)
+    ]
 
 
 def test_the_incumbent_bonus_saves_a_third_of_the_preemptions_at_equal_fill() -> None:
-    without, with_it = (sum(day.preemptions for day in days(bonus)) for bonus in (0, 25))
-    fill = [fmean(fmean(day.used) for day in days(bonus)) / UNITS for bonus in (0, 25)]
-    assert with_it <= 0.65 * without
-    assert abs(fill[0] - fill[1]) < 0.01
+    """Over markets of all kinds together; where limits lie far apart it saves less (docs/explanation)."""
+    without = with_it = 0
+    for draw in draws(6, name="bonus"):
+        before, after = draw.day(bonus=0, ticks=200), draw.day(bonus=25, ticks=200)
+        without, with_it = without + before.preemptions, with_it + after.preemptions
+        assert abs(fmean(before.used) - fmean(after.used)) < 0.01 * UNITS, draw
+        assert after.preemptions <= before.preemptions, draw
+    assert without > 100
+    assert with_it <= 0.65 * without, (without, with_it)
 
 
 def moves(prices: list[int]) -> int:
@@ -125,32 +154,38 @@ def moves(prices: list[int]) -> int:
 
 def test_the_billed_price_jumps_at_most_a_tenth_as_often_as_the_clearing_price() -> None:
     raw = billed = 0
-    for seed in range(3):
-        turns = a_day(seed, load=1.0, ticks=420).turns[120:]  # the pool begins empty; leave that out
-        raw += moves([each.cleared.price for each in turns])
-        billed += moves([each.billed for each in turns])
-    assert raw > 50
+    for draw in draws(6, name="billed"):
+        turns = draw.day(ticks=280).turns[80:]  # the pool begins empty; leave that out
+        cleared = moves([each.cleared.price for each in turns])
+        smooth = moves([each.billed for each in turns])
+        assert smooth <= max(1, cleared / 10), draw
+        raw, billed = raw + cleared, billed + smooth
+    assert raw > 30
     assert billed <= raw / 10, (raw, billed)
 
 
-def test_a_gang_of_half_the_pool_starts_in_time_and_the_small_ones_hardly_wait_longer() -> None:
+def test_a_gang_of_half_the_pool_starts_in_time_and_the_small_ones_wait_at_most_twice_as_long() -> None:
     terms, never = Terms(max_wait_s=2 * 3600), Terms(max_wait_s=10**9)
-    gang = a_bid("gang", UNITS // 2, usd=1.6, arrival=10**6)
-    late, waits, usual = 0, [], []
-    for seed in (0, 1):
-        with_it = a_day(seed, terms=terms, guest=gang, ticks=240)
+    gang = a_bid("gang", UNITS // 2, usd=1.65, arrival=10**6)
+    late, waits, usual = 0, 0.0, 0.0
+    for draw in [each for each in draws(9, name="gang") if each.load > 1]:
+        with_it = draw.day(terms=terms, guest=gang, ticks=200)
         could_not_pay_s = TICK_S * sum(
             loss.bid.bid == "gang" and loss.bid.limit < each.cleared.price
             for each in with_it.turns
             for loss in each.cleared.losses
         )
-        assert with_it.waits["gang"] <= terms.max_wait_s + could_not_pay_s
-        without = a_day(seed, terms=never, guest=gang, ticks=240)
+        assert with_it.waits["gang"] <= terms.max_wait_s + could_not_pay_s, draw
+        without = draw.day(terms=never, guest=gang, ticks=200)
         late += without.waits["gang"] > 2 * terms.max_wait_s
-        waits.append(with_it.wait_of_singles())
-        usual.append(without.wait_of_singles())
-    assert late == 2  # without the reservation it would still be waiting
-    assert fmean(waits) <= 2 * fmean(usual), (waits, usual)
+        waits, usual = waits + with_it.wait_of_singles(), usual + without.wait_of_singles()
+        if with_it.wait_of_singles() > 2 * without.wait_of_singles():
+            # Half of the pool is gone for an hour, however the gang came by it. So it is in a quiet market:
+            # then hold it against a gang that simply pays its way in.
+            pays = draw.day(terms=terms, guest=replace(gang, limit=9 * USD), ticks=200)
+            assert with_it.wait_of_singles() <= 2 * pays.wait_of_singles(), draw
+    assert late > 0  # without the reservation some would still be waiting
+    assert waits <= 2 * usual, (waits, usual)
 
 
 def test_a_victim_has_its_notice_and_returns_with_its_old_age() -> None:
@@ -201,7 +236,7 @@ def test_what_is_kept_for_a_gang_goes_to_who_is_gone_in_time() -> None:
 
 def test_the_billed_price_falls_at_once_and_rises_slowly() -> None:
     def bill(previous: int, raw: int, lowest: int = 10 * USD) -> int:
-        return billed_price(previous, raw, lowest_limit=lowest, floor=10_000, rise_percent=1)
+        return billed_price(previous, raw, lowest_limit=lowest, floor=10_000, rise_permille=10)
 
     assert bill(2 * USD, USD) == USD
     assert bill(USD, 2 * USD) == 1_010_000

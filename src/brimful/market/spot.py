@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from brimful.market.auction import UNPLACEABLE, Cleared, Placeable, clear
 from brimful.market.bid import Book
 
-_LEAST_RISE = 1_000  # a tenth of a cent: from nothing, a share of the price would never rise
+_LEAST = 10_000  # a cent: from nothing, a share of the price would never rise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +25,9 @@ class Terms:
 
     notice_s: int = 300
     period_s: int = 120  # how often the billed price may rise, and the market is looked at for sure
-    rise_percent: int = 1  # and by how much each time
+    rise_permille: int = 3  # and by how much each time: 9 % an hour
     max_wait_s: int = 4 * 3600  # a gang that only its size keeps out starts within this
-    drain_s: int = 1800  # so long before it is due, what becomes free is kept for it
+    drain_s: int = 600  # so long before it is due, what becomes free is kept for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +62,14 @@ class Turn:
 
 
 def billed_price(
-    previous: int | None, raw: int, *, lowest_limit: int | None, floor: int, rise_percent: int
+    previous: int | None, raw: int, *, lowest_limit: int | None, floor: int, rise_permille: int
 ) -> int:
     """One price for all who hold GPUs: falls at once, rises slowly, above no holder's limit, below no ask
     in use.
     """
     price = raw
     if previous is not None:
-        rise = max(_LEAST_RISE, previous * rise_percent // 100) if rise_percent else 0
-        price = min(raw, previous + rise)
+        price = min(raw, previous + -(-max(previous, _LEAST) * rise_permille // 1000))
     if lowest_limit is not None:
         price = min(price, lowest_limit)
     return max(price, floor) if lowest_limit is None else max(price, min(floor, lowest_limit))
@@ -95,11 +94,16 @@ def turn(
     `known` is how this very book was cleared before, where only time has passed since.
     """
     terms = terms or Terms()
-    bids = {bid.bid: replace(bid, running=bid.bid in state.held) for bid in book.bids}
-    book = replace(book, bids=tuple(bids.values()))
+    bids = {bid.bid: bid for bid in book.bids}
     held = {name: units for name, units in state.held.items() if name in bids}
     drain = _drain(state, book, held, terms)
     due = drain is not None and _is_due(drain, state, book, held, terms)
+    # Who leaves for a gang whose time has come stays chosen: were the notice to go round, none would be gone.
+    leaving_for_it = state.notices.keys() if due else ()
+    bids = {
+        name: replace(bid, running=name in held and name not in leaving_for_it) for name, bid in bids.items()
+    }
+    book = replace(book, bids=tuple(bids.values()))
     cleared = known
     if cleared is None or due:
         cleared = clear(book, placeable=placeable, first=drain if due else None)
@@ -107,27 +111,18 @@ def turn(
     staying = won.keys() - set(moving())
 
     lowest = min([*leaving, *(bids[name].limit for name in held)], default=None)
-    notices = dict(state.notices)
-    given, preempted = [], []
-    restored = [name for name in held if name in staying and notices.pop(name, None) is not None]
-    for name in [name for name in held if name not in staying]:
-        if name not in notices:
-            notices[name] = now_s + terms.notice_s
-            given.append(name)
-        elif now_s >= notices[name]:
-            preempted.append(name)
-            del held[name]
-    notices = {name: end_s for name, end_s in notices.items() if name in held}
-    starts = _start(book, held, won, drain=None if due else drain, state=state, terms=terms)
+    notices, given, restored, preempted = _notices(state, held, staying, terms, now_s=now_s)
+    leaving_units = _leaving_in_time(state, held, notices, drain, terms, now_s=now_s) if due else 0
+    starts = _start(book, held, won, drain=drain, leaving=leaving_units, state=state, terms=terms)
     if drain in held:
         drain = None
-    blocked_s, blocked = _blocked(state, cleared, now_s=now_s)
+    blocked_s, blocked = _blocked(state, cleared, held, now_s=now_s)
     billed = billed_price(
         state.billed,
         cleared.price,
         lowest_limit=_lower(lowest, min((bids[name].limit for name in starts), default=None)),
         floor=cleared.floor,
-        rise_percent=terms.rise_percent if _may_rise(state, terms, now_s=now_s) else 0,
+        rise_permille=terms.rise_permille if _may_rise(state, terms, now_s=now_s) else 0,
     )
     is_moving = bool(blocked_s) or billed < cleared.price
     periods = [(now_s // terms.period_s + 1) * terms.period_s] if is_moving else []
@@ -146,6 +141,23 @@ def turn(
         was_due=due,
         look_again_s=min([*notices.values(), *periods], default=None),
     )
+
+
+def _notices(
+    state: PoolState, held: dict[str, int], staying: Collection[str], terms: Terms, *, now_s: int
+) -> tuple[dict[str, int], list[str], list[str], list[str]]:
+    """(when each notice ends, who is given one now, whose is taken back, whose is over and who is gone)."""
+    notices = dict(state.notices)
+    given, preempted = [], []
+    restored = [name for name in held if name in staying and notices.pop(name, None) is not None]
+    for name in [name for name in held if name not in staying]:
+        if name not in notices:
+            notices[name] = now_s + terms.notice_s
+            given.append(name)
+        elif now_s >= notices[name]:
+            preempted.append(name)
+            del held[name]
+    return {name: end_s for name, end_s in notices.items() if name in held}, given, restored, preempted
 
 
 def _lower(one: int | None, other: int | None) -> int | None:
@@ -180,7 +192,9 @@ def _is_due(drain: str, state: PoolState, book: Book, held: Mapping[str, int], t
     return bid.min_quantity <= free or waited_s >= _last_call_s(terms)
 
 
-def _blocked(state: PoolState, cleared: Cleared, *, now_s: int) -> tuple[dict[str, int], frozenset[str]]:
+def _blocked(
+    state: PoolState, cleared: Cleared, held: Mapping[str, int], *, now_s: int
+) -> tuple[dict[str, int], frozenset[str]]:
     """How long each waiting gang has been kept out though it would pay the price, and who is so now. A time
     below the price does not count.
 
@@ -203,11 +217,26 @@ def _blocked(state: PoolState, cleared: Cleared, *, now_s: int) -> tuple[dict[st
             blocked[name] = before + since if name in state.blocked_s else 0
         elif before:
             blocked[name] = before
-    for win in cleared.wins:  # a winner that waits for a notice to end is still waiting
-        if win.bid.bid in state.blocked_s and not win.bid.running:
-            now.add(win.bid.bid)
-            blocked[win.bid.bid] = state.blocked_s[win.bid.bid] + since
+    for win in cleared.wins:  # a winner that waits for others to leave is still waiting
+        name = win.bid.bid
+        if win.bid.min_quantity > 1 and name not in held:
+            now.add(name)
+            blocked[name] = state.blocked_s[name] + since if name in state.blocked_s else 0
     return blocked, frozenset(now)
+
+
+def _leaving_in_time(
+    state: PoolState,
+    held: Mapping[str, int],
+    notices: Mapping[str, int],
+    drain: str | None,
+    terms: Terms,
+    *,
+    now_s: int,
+) -> int:
+    """GPUs of those who will be gone before the gang's wait is over."""
+    left_s = terms.max_wait_s - terms.period_s - state.blocked_s.get(drain or "", 0)
+    return sum(held[name] for name, end_s in notices.items() if end_s - now_s <= left_s)
 
 
 def _start(
@@ -216,16 +245,17 @@ def _start(
     won: Mapping[str, int],
     *,
     drain: str | None,
+    leaving: int,
     state: PoolState,
     terms: Terms,
 ) -> dict[str, int]:
     """Give free GPUs to winners in rank order; what is kept for a gang goes only to who is gone before it
-    is due.
+    is due. Once it is due, that is what it needs beyond the GPUs of those who are `leaving`.
     """
     for name, units in held.items():
         held[name] = min(units, won.get(name, units))  # an elastic bid gives back at once
     free = book.units - sum(held.values())
-    kept = next((bid.min_quantity for bid in book.bids if bid.bid == drain), 0)
+    kept = max(0, next((bid.min_quantity for bid in book.bids if bid.bid == drain), 0) - leaving)
     left_s = _last_call_s(terms) - state.blocked_s.get(drain or "", 0)
     starts: dict[str, int] = {}
     order = {win: i for i, win in enumerate(won)}
@@ -234,11 +264,12 @@ def _start(
             break
         more = won[bid.bid] - held.get(bid.bid, 0)
         is_gone = bid.expected_s is not None and bid.expected_s <= left_s
-        room = free if is_gone or (bid.bid in held and not drain) else max(0, free - kept)
-        units = min(more, room)
+        may_use_all = is_gone or bid.bid == drain or (bid.bid in held and not drain)
+        units = min(more, free if may_use_all else max(0, free - kept))
         if units <= 0 or held.get(bid.bid, 0) + units < bid.min_quantity:
             continue
         held[bid.bid] = held.get(bid.bid, 0) + units
         starts[bid.bid] = held[bid.bid]
         free -= units
+        kept = 0 if bid.bid == drain else kept
     return starts

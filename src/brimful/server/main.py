@@ -121,7 +121,7 @@ def _market(settings: Settings, nodes: Sequence[Node]) -> Market | None:
         notice_s=settings.notice_s,
         period_s=settings.market_period_s,
         max_wait_s=settings.market_wait_s,
-        drain_s=min(1800, settings.market_wait_s // 2),
+        drain_s=min(600, settings.market_wait_s // 2),
     )
     return Market(pools=settings.market_pools, terms=terms)
 

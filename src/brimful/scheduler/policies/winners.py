@@ -36,7 +36,7 @@ class Winners:
             if name not in won or lease.phase == "ending":
                 later.give(lease.parts, self._fleet.jobs[name].job)
         refused: list[str] = []
-        starting = [bid for bid, _ in winners if bid.bid not in self._leases or not bid.running]
+        starting = [bid for bid, _ in winners if bid.bid not in self._leases]
         for bid in sorted(starting, key=lambda bid: (-bid.quantity, self._rank[bid.bid])):
             job = self._fleet.jobs[bid.bid].job
             parts = place(job, now, self._pool)
