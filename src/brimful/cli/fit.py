@@ -34,7 +34,7 @@ _FLAGS: dict[str, tuple[str, str, str]] = {
     "--batch-size": ("batch_size", "N", "sequences of one micro-step on one GPU"),
     "--seq-len": ("seq_len", "N", "tokens of a sequence"),
     "--accumulation": ("gradient_accumulation_steps", "N", "micro-steps of an optimizer step"),
-    "--precision": ("precision", "WORD", "amp-bf16, amp-fp16, bf16, fp16, tf32 or fp32"),
+    "--precision": ("precision", "WORD", "amp-bf16, amp-fp16, bf16, fp16, fp8, tf32 or fp32"),
     "--optimizer": ("optimizer", "WORD", "adamw, adam8bit, sgd, momentum, lion, muon or adafactor"),
     "--attention": ("attention", "WORD", "flash, efficient or math"),
     "--checkpointing": ("checkpointing", "WORD", "none, selective or full"),

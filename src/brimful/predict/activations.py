@@ -48,6 +48,7 @@ from brimful.specs.model import Model
 from brimful.specs.training import Training
 
 FP32_BYTES = 4
+FP8_BYTES = 1
 MASK_BYTES = 1  # a dropout mask has a byte for each number
 PLACES_BYTES = 36  # where a token's copy goes and comes from: four 64-bit numbers, and its weight
 
@@ -95,7 +96,16 @@ def _read(model: Model, training: Training, copies: int = 1) -> int:
     Under tensor parallelism each GPU reads and keeps it whole, gathered where the norms are split.
     Source: PyTorch, torch/distributed/tensor/parallel/style.py, ColwiseParallel: a replicated input.
     """
-    return copies * number_bytes(training) * model.width if _keeps_inputs(training) else 0
+    return copies * input_bytes(training) * model.width if _keeps_inputs(training) else 0
+
+
+def input_bytes(training: Training) -> int:
+    """Bytes of a number that a linear layer keeps of its input.
+
+    torchao's fp8 layers keep 16 bits and cast again going back (float8_linear.py, save_for_backward(input_hp,
+    …)); Transformer Engine's keep the fp8 cast (pytorch/module/linear.py).
+    """
+    return FP8_BYTES if training.fp8_inputs else number_bytes(training)
 
 
 def _casts(model: Model, training: Training) -> int:
@@ -218,7 +228,7 @@ def _mlp(model: Model, training: Training, *, mixed: bool = False) -> int:
 def _inside(model: Model, training: Training, width: int) -> int:
     """Bytes a token between the two ends of an MLP that is `width` inside."""
     h = number_bytes(training)
-    last = h * width if _keeps_inputs(training) else 0
+    last = input_bytes(training) * width if _keeps_inputs(training) else 0
     if model.gated:
         return last + (2 if training.compiled else 3) * h * width
     fused = training.compiled or training.framework.fused_gelu
@@ -402,7 +412,11 @@ def layer_backward_bytes(model: Model, training: Training) -> int:
             stacked = (2 if model.gated else 1) * model.experts.count * model.experts.width
             weight = each * d * stacked // training.expert
     again = sum(layer_bytes(model, training).values()) if training.checkpointing != "none" else 0
-    return layer_gradient_bytes(model, training) + weight // training.tensor + again
+    casts = 0
+    if training.fp8:  # of the input, the gradient that comes, and the weight, on the way into a multiply
+        inside = (training.micro_tokens + d) * model.mlp_width // training.tensor
+        casts = FP8_BYTES * (inside + training.micro_tokens * d)
+    return layer_gradient_bytes(model, training) + weight // training.tensor + again + casts
 
 
 def logits_bytes_per_number(training: Training) -> dict[str, float]:

@@ -119,6 +119,9 @@ def _one(reading: Reading, gpu: Gpu, prices: Prices, other_bytes: int) -> Ranked
 def _runnable(training: Training, gpu: Gpu) -> tuple[Training, list[Sentence]]:
     """The training in a format and a mode this card can run."""
     changed = []
+    if training.fp8 and "fp8" not in gpu.dense_flops_per_s:
+        training = replace(training, fp8=False, fp8_inputs=False)
+        changed.append(say("without fp8"))
     if training.dtype == "bfloat16" and not gpu.bf16 and "fp16" in gpu.dense_flops_per_s:
         training = replace(training, dtype="float16")
         changed.append(say("in float16"))

@@ -70,6 +70,19 @@ def _all_layers(model: Model, *, active: bool) -> int:
     return model.layers * _attention_parameters(model) + dense + experts
 
 
+def layer_matrices(model: Model) -> list[tuple[int, int, int]]:
+    """The matrices of all layers, which Muon updates and Adafactor factors: how many, rows, columns."""
+    d, q, k, layers = model.width, model.query_width, model.kv_width, model.layers
+    sides = 2 if model.gated else 1
+    mixed = expert_layers(model)
+    found = [(2 * layers, q, d), (2 * layers, k, d), ((layers - mixed) * (sides + 1), model.mlp_width, d)]
+    if model.experts is not None:
+        found.append((mixed * model.experts.count * (sides + 1), model.experts.width, d))
+        found.append((mixed * (sides + 1), model.experts.shared_width, d))
+        found.append((mixed, model.experts.count + (1 if model.experts.shared_gate else 0), d))
+    return [kind for kind in found if kind[0] * kind[1]]
+
+
 def output_parameters(model: Model) -> int:
     """The projection from hidden state to vocabulary; next to nothing where a classifier stands instead."""
     return 0 if model.classes is not None or not model.last else model.vocab * model.width

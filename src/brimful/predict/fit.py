@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
+from brimful.errors import BadInput
 from brimful.predict.advise import enough_gpus, faster, fixes, largest_batch
 from brimful.predict.correction import Correction, calibrated
 from brimful.predict.count import active_parameters, parameters
@@ -53,6 +54,7 @@ def fit(
         training = replace(training, torch=find_torch(torch) if isinstance(torch, str) else torch)
     shape = _named(model) if isinstance(model, str) else model
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
+    check_formats(training, card)
     widen = widening(unsure)
 
     @cache
@@ -78,6 +80,15 @@ def fit(
         faster=faster(training, again, card, dialect) if answer.fits else (),
         largest_batch=largest_batch(training, again),
     )
+
+
+def check_formats(training: Training, gpu: Gpu) -> None:
+    """Refuse fp8 on a card whose multiplies know none: it would run, and only lose."""
+    if training.fp8 and "fp8" not in gpu.dense_flops_per_s:
+        raise BadInput(
+            f"{gpu.title} is of the {gpu.architecture} generation, which cannot multiply in fp8",
+            hint="fp8 needs Ada, Hopper, Blackwell or CDNA3 and later; set fp8=False",
+        )
 
 
 def fit_reading(

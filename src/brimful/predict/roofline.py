@@ -20,6 +20,7 @@ from brimful.predict.count import (
     active_layers_parameters,
     expert_layers,
     expert_parameters,
+    layer_matrices,
     layers_matmul_parameters,
     output_parameters,
     parameters,
@@ -68,6 +69,7 @@ RATES = Rates()
 # FlashAttention-2 reaches 35 % of an H100 and about 60 % of an A100.
 # Source: Shah et al., FlashAttention-3, arXiv:2407.08608, abstract and figure 5.
 HOPPER_ATTENTION_FRAC = 0.6
+NEWTON_SCHULZ_STEPS = 5  # Muon's default
 FP8_FRAC = 0.75  # of the fp8 rate that fp8 linear layers reach
 BANDWIDTH_FRAC = 0.80  # of the published bandwidth, reached by kernels that only move numbers
 LOGIT_BYTES = {True: 12, False: 40}  # moved for each logit: the loss and its gradient
@@ -144,6 +146,11 @@ def predict_speed(model: Model, training: Training, gpu: Gpu, rates: Rates = RAT
     trained = trained_parameters(model, training) / (training.shards * training.tensor * training.pipeline)
     moved = OPTIMIZER_BYTES[training.optimizer_kernel] * trained
     optimizer_s = moved / (BANDWIDTH_FRAC * gpu.bandwidth_bytes_per_s)
+    if training.optimizer == "muon" and training.tuning == "full":
+        # GPUs that hold the same matrices share them out, as the reference implementation does
+        split = max(training.shards, training.data_parallel) * training.tensor * training.pipeline
+        multiply = achievable_flops_per_s(gpu, "bf16" if gpu.bf16 else number) * rates.matmul_frac
+        optimizer_s += newton_schulz_flops(model) / split / multiply
     micro_steps = training.accumulation + bubble_steps(training)
     likely_s = micro_steps * micro.total_s + optimizer_s + _offload_seconds(model, training, gpu)
     faster, slower = (FASTER_AMD, SLOWER_AMD) if gpu.vendor == "AMD" else (FASTER, SLOWER)
@@ -165,6 +172,19 @@ def predict_speed(model: Model, training: Training, gpu: Gpu, rates: Rates = RAT
     )
 
 
+def newton_schulz_flops(model: Model) -> int:
+    """What Muon multiplies in a step: five iterations on each matrix of the layers, r rows of c columns.
+
+    Formula: 5·(4·r²·c + 2·r³), r the shorter: X·Xᵀ, its square, and that times X. MFU does not count it.
+    Source: torch.optim.Muon, ns_steps=5; KellerJordan/Muon, which spreads matrices over GPUs.
+    """
+    flops = 0
+    for many, rows, columns in layer_matrices(model):
+        short, long = sorted((rows, columns))
+        flops += many * NEWTON_SCHULZ_STEPS * (4 * short**2 * long + 2 * short**3)
+    return flops
+
+
 def _micro_step(model: Model, training: Training, gpu: Gpu, number: str, rates: Rates) -> _Parts:
     achievable = achievable_flops_per_s(gpu, number)
     if gpu.vendor == "AMD":
@@ -177,9 +197,11 @@ def _micro_step(model: Model, training: Training, gpu: Gpu, number: str, rates: 
         achievable *= gpu.dense_flops_per_s["bf16"] / gpu.dense_flops_per_s["fp8"]
         rate *= FP8_FRAC
     split = training.tensor * training.pipeline
-    matmul_s = (
-        _matmul_flops(model, training) / split / (rate * model.width / (model.width + rates.small_width))
-    )
+    shape = model.width / (model.width + rates.small_width)
+    layers, output = _matmul_flops(model, training)
+    # fp8 leaves out the output projection: torchtitan's and torchao's recipes filter it, logits suffer most
+    output_rate = achievable * rates.matmul_frac if number == "fp8" else rate
+    matmul_s = (layers / rate + output / output_rate) / split / shape
     length = training.sequence_tokens
     attention_rate = achievable * rates.attention_frac * length / (length + rates.short_tokens)
     if gpu.vendor == "NVIDIA" and gpu.architecture not in ("Volta", "Turing", "Ampere", "Ada"):
@@ -203,11 +225,12 @@ def _passes(training: Training) -> float:
     return (3 if training.tuning == "full" else 2) + again
 
 
-def _matmul_flops(model: Model, training: Training) -> float:
+def _matmul_flops(model: Model, training: Training) -> tuple[float, float]:
+    """Of the layers, and of the output projection."""
     layers = active_layers_parameters(model) * _passes(training)
     again = 1 if training.loss_chunks > 1 or training.fused_loss else 0
     output = output_parameters(model) * ((3 if training.tuning == "full" else 2) + again)
-    return 2 * (layers + output) * training.micro_tokens
+    return 2 * layers * training.micro_tokens, 2 * output * training.micro_tokens
 
 
 def _idle_experts_s(model: Model, training: Training, rate: float, bandwidth: float) -> float:

@@ -13,6 +13,7 @@ from brimful.predict.count import (
     expert_layers,
     expert_parameters,
     layer_matmul_parameters,
+    layer_matrices,
     layers_matmul_parameters,
     output_parameters,
     parameters,
@@ -123,14 +124,46 @@ def optimizer_bytes(model: Model, training: Training) -> int:
     each = dtype_bytes(dtype or training.weights_dtype)
     if training.offload_states:
         return 0
-    per_number = OPTIMIZERS[training.optimizer] * each
+    per_number = each * state_numbers(model, training) / count
     if training.optimizer == "adam8bit":
         per_number = _ADAM8BIT_BYTES
+    if training.optimizer == "adafactor":
+        per_number *= dtype_bytes("float32") / each  # whatever the weights are in
     if training.master_weights:
         per_number += 4
     if training.tuning == "full":
         return round(per_number * _held(model, training, count, from_stage=1))
     return round(per_number * count / _split(training, from_stage=1))
+
+
+def state_numbers(model: Model, training: Training) -> float:
+    """Numbers an optimizer keeps for everything that is trained.
+
+    Adam and AdamW two for each; Lion, and SGD with momentum, one. Muon one for each number of the layers'
+    matrices, and AdamW's two for tables, output, norms and biases, which are left to it. Adafactor, without a
+    first moment, keeps a row and a column for each matrix, and one for each number of a vector.
+    Source: Chen et al., Lion, arXiv:2302.06675, program 1; Jordan et al., Muon (kellerjordan.github.io/posts/
+    muon) and torch.optim.Muon, which takes matrices alone; Shazeer and Stern, Adafactor, arXiv:1804.04235,
+    section 3.
+    """
+    count = trained_parameters(model, training)
+    if training.tuning == "full" and training.optimizer == "muon":
+        hidden = layers_matmul_parameters(model)
+        return hidden + OPTIMIZERS["adamw"] * (count - hidden)
+    if training.tuning == "full" and training.optimizer == "adafactor":
+        kinds = [*layer_matrices(model), *_table_matrices(model)]
+        inside = sum(many * rows * columns for many, rows, columns in kinds)
+        return sum(many * (rows + columns) for many, rows, columns in kinds) + count - inside
+    return OPTIMIZERS[training.optimizer] * count
+
+
+def _table_matrices(model: Model) -> list[tuple[int, int, int]]:
+    """Tables of words and positions, and an output of its own."""
+    tables = (int(model.first) + int(model.last and not (model.tied and model.first))) if model.vocab else 0
+    if model.classes is not None:
+        tables = int(model.first) if model.vocab else 0
+    kinds = [(tables, model.vocab, model.width), (int(model.first), model.positions, model.width)]
+    return [kind for kind in kinds if kind[0] * kind[1]]
 
 
 def cast_bytes(model: Model, training: Training, *, forward: bool) -> int:

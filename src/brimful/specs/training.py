@@ -19,7 +19,8 @@ Sharding = Literal["none", "ddp", "zero1", "zero2", "zero3"]
 OptimizerKernel = Literal["fused", "foreach", "loop"]
 
 DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16", "float16")
-# Optimizer -> numbers of state for each trained one.
+# Optimizer -> numbers of state for each trained one; Muon's and Adafactor's depend on the shape, and are told
+# in predict/states.py.
 OPTIMIZERS: dict[str, float] = {
     "adamw": 2,
     "adam": 2,
@@ -56,7 +57,10 @@ class Training:
     master_weights: bool = False  # an fp32 copy of 16-bit weights besides
     in_backward: bool = False  # each weight is updated as its gradient is made, which is then dropped
     tf32: bool = True  # fp32 multiplies may use it
-    fp8: bool = False  # linear layers multiply in fp8
+    fp8: bool = False  # linear layers multiply in fp8; weights and their gradients stay as they are
+    fp8_inputs: bool = (
+        False  # and keep their inputs in fp8, as Transformer Engine does; torchao keeps 16 bits
+    )
     tuning: Tuning = "full"
     rank: int = 8  # of LoRA
     targets: int = 2  # linear layers LoRA adapts: 2 queries and values, 4 attention, 7 all, 8 the head too
@@ -84,6 +88,7 @@ class Training:
         # A split over GPUs that are not there would make anything fit.
         assert self.tensor * self.pipeline * self.context <= self.gpus
         assert self.shards * self.tensor * self.pipeline <= self.gpus
+        assert self.fp8 or not self.fp8_inputs
         assert self.expert > 0
         assert self.virtual_stages > 0
         assert self.data_parallel * self.context % self.expert == 0

@@ -297,6 +297,10 @@ def _possible(before: Training, changes: Mapping[str, Any]) -> None:
             f"a split by {parts} takes {wanted} GPUs, not {gpus}",
             hint=f"set gpus={enough}, or split by less",
         )
+    if now("fp8_inputs") and not now("fp8"):
+        raise BadInput(
+            "fp8_inputs is about layers that multiply in fp8, and none does", hint="set fp8=True too"
+        )
     if now("in_backward") and now("accumulation") > 1:
         raise BadInput(
             f"in_backward updates a weight as soon as its gradient is made, so {now('accumulation')} "

@@ -24,6 +24,7 @@ CHOICES: dict[str, dict[str, Fields]] = {
         "fsdp-fp16": {"dtype": "float16", "casts": "gather"},
         "bf16": {"dtype": "bfloat16", **_PURE},
         "fp16": {"dtype": "float16", **_PURE},
+        "fp8": {"dtype": "bfloat16", **_AMP, "fp8": True},
         "tf32": {"dtype": "float32", "tf32": True},
         "fp32": {"dtype": "float32", "tf32": False},
     },
@@ -67,6 +68,7 @@ _ALSO: dict[str, dict[str, str]] = {
         "bf16true": "bf16", "purebf16": "bf16", "bfloat16": "bf16",
         "16true": "fp16", "purefp16": "fp16", "float16": "fp16", "half": "fp16",
         "32": "fp32", "float32": "fp32", "32true": "fp32", "no": "fp32", "tensorfloat32": "tf32",
+        "float8": "fp8", "ampfp8": "fp8", "fp8mixed": "fp8", "bf16fp8": "fp8",
     },
     "optimizer": {
         "adamwtorch": "adamw-foreach", "adamwtorchfused": "adamw-fused", "adamwfused": "adamw-fused",
