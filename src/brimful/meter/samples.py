@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -170,16 +170,29 @@ def as_dict(sample: Sample) -> dict[str, Any]:
 
 
 def as_line(sample: Sample) -> str:
-    """One line of a file. Fields that say nothing are left out: a file of a long run is mostly them."""
-    names = (each.name for each in fields(sample))
-    said = {name: value for name in names if (value := getattr(sample, name)) not in (None, (), {}, "")}
-    version = {"version": VERSION} if isinstance(sample, RunSample) else {}
-    return json.dumps({"kind": sample.kind, **version, **said}, default=_plain, allow_nan=False)
+    """One line of a file. Fields that have their default are left out: most have, in a long run."""
+    said: dict[str, Any] = {"kind": sample.kind}
+    if isinstance(sample, RunSample):
+        said["version"] = VERSION
+    for name, default in _DEFAULTS[sample.kind]:
+        value = getattr(sample, name)
+        if value != default:
+            said[name] = value
+    return _encode(said)
+
+
+def _default(each: Field[Any]) -> object:
+    return each.default if each.default_factory is MISSING else each.default_factory()
 
 
 def _plain(value: object) -> object:
     assert isinstance(value, ProcessSample), type(value)
     return asdict(value)
+
+
+# Made once: a line is written at every step of somebody's training.
+_DEFAULTS = {kind: [(each.name, _default(each)) for each in fields(cls)] for kind, cls in _KINDS.items()}
+_encode = json.JSONEncoder(default=_plain, allow_nan=False).encode
 
 
 def from_dict(found: Mapping[str, Any]) -> Sample | None:
