@@ -1,6 +1,6 @@
 """What a Meter costs a training loop on a CPU: the same steps with and without it, in turns.
 
-A step here takes about a hundred milliseconds of CPU time. On a busy machine the ratio is good to half a percent.
+A step takes about a tenth of a second of CPU time. On a busy machine the ratio is good to half a percent.
 """
 
 from __future__ import annotations
