@@ -51,7 +51,7 @@ def _machine(mfu: float, busy: float) -> Machine:
         memory_used_bytes=int(11.3 * GIB), busy_frac=busy, power_w=96, power_limit_w=200, temperature_c=83,
         sm_clock_hz=1410e6, sm_clock_max_hz=3105e6, throttle=("too hot",),
     )  # fmt: skip
-    holder = Holder(process=metered, job="train-7", live=live, works_here=True)
-    other = Holder(process=plain, job=None, live=None, works_here=False)
+    holder = Holder(process=metered, job="train-7", live=live, idle=None, works_here=True)
+    other = Holder(process=plain, job=None, live=None, idle=None, works_here=False)
     cards = (Card(sample=first, holders=(holder,), mfu=mfu), Card(sample=second, holders=(other,), mfu=None))
     return Machine(at_s=AT_S, driver="580.65.06", cards=cards, elsewhere=())

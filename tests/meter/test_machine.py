@@ -23,7 +23,7 @@ from brimful.cli.watch import History, remember, screen
 from brimful.meter.exporter import COUNTERS, GAUGES, as_text
 from brimful.meter.machine import Looker, Machine
 from brimful.meter.runtime import Place
-from brimful.meter.samples import RunSample, StepSample
+from brimful.meter.samples import GpuSample, RunSample, StepSample, read_samples
 from brimful.units import GIB
 from tests.fake_nvml import ERRORS, LOST, FakeNvml, a_card
 
@@ -302,3 +302,42 @@ def test_the_dashboard_asks_for_metrics_that_exist() -> None:
             for name, labels in re.findall(r"(brimful_\w+)\{([^}]*)\}", target["expr"]):
                 allowed = (GAUGES | COUNTERS)[name.removesuffix("_total")][0]
                 assert set(re.findall(r"(\w+)\s*=", labels)) <= set(allowed), (name, labels)
+
+
+def test_a_file_of_looks_is_for_why_slow(fake_nvml: FakeNvml, tmp_path: Path) -> None:
+    fake_nvml.show(*cards(2, throttle=4))
+    for _ in range(2):
+        assert main(["watch", "--once", "--json", "--jsonl", str(tmp_path / "cards.jsonl")]) == 0
+    found = list(read_samples(tmp_path / "cards.jsonl"))
+    assert [each.index for each in found if isinstance(each, GpuSample)] == [0, 1, 0, 1]
+    assert all(isinstance(each, GpuSample) and each.throttle == ("power cap",) for each in found)
+
+
+def test_after_some_steps_it_says_why_a_run_is_slow(fake_nvml: FakeNvml) -> None:
+    fake_nvml.show(*cards())
+    place, history = Place(), History()
+    now = time.time()
+    run = RunSample(at_s=now, pid=ME, host="here", peak_flops_per_s=58.3e12, peak_format="bf16")
+    for step in range(1, 12):
+        sample = StepSample(
+            at_s=now, step=step, step_s=1.0, data_s=0.8, forward_s=0.1, backward_s=0.1, mfu=0.05, tokens=100
+        )
+        place.leave(run, sample)
+        machine = look()
+        remember(history, machine)
+    place.close()
+    said = machine.cards[0].holders[0].live
+    assert said is not None
+    assert "data" in (history.why(said, machine.cards[0].sample) or "")
+    assert "data" in screen(machine, history, 100, 60)
+
+
+def test_a_run_that_holds_memory_and_makes_no_step_is_called_idle(fake_nvml: FakeNvml) -> None:
+    fake_nvml.show(*cards())
+    old = time.time() - 1200
+    place = Place()
+    place.leave(RunSample(at_s=old, pid=ME, host="here"), StepSample(at_s=old, step=3, step_s=0.4))
+    machine = look()
+    place.close()
+    assert "idle for 20 min" in screen(machine, History(), 100, 60)
+    assert "no step since number 3" in str(machine.as_dict()["gpus"][0]["processes"][0]["idle"])

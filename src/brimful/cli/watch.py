@@ -7,26 +7,46 @@ import shutil
 import sys
 import time
 from collections import deque
+from pathlib import Path
 
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import bar, paint, spark
 from brimful.cli.top import ALTERNATE, CLEAR_BELOW, HIDE, HOME, NORMAL, SHOW
+from brimful.errors import WorldFailed
 from brimful.meter.machine import Card, Holder, Looker, Machine
 from brimful.meter.runtime import Live
-from brimful.meter.samples import StepSample
+from brimful.meter.samples import GpuSample, RunSample, StepSample, as_line
 from brimful.meter.sinks import peak_words
+from brimful.meter.slow import why_line
 from brimful.server.words import printable
 from brimful.units import GIB, counted, show_bytes, show_seconds
 
 EXAMPLE = """brimful watch
-brimful watch --once --json"""
-KEPT = 600  # looks of history
+brimful watch --once --json
+brimful watch --jsonl cards.jsonl"""
+KEPT, STEPS, ENOUGH = 600, 60, 8  # looks of history; steps of each run, and how many tell why it is slow
 ABOUT = (
     "MFU: useful FLOPs of the card's own peak, where a process has a Meter. "
     "busy ░: some kernel ran, not how much useful work it did."
 )
 
-History = dict[str, deque[float]]
+
+class History:
+    """What `watch` has seen since it began: how hard each card worked, and the steps of each run."""
+
+    def __init__(self) -> None:
+        self.compute: dict[str, deque[float]] = {}
+        self.runs: dict[int, tuple[RunSample, deque[StepSample]]] = {}
+
+    def curve(self, card: Card) -> list[float]:
+        return list(self.compute.get(card.label, ()))
+
+    def why(self, each: Live, gpu: GpuSample) -> str | None:
+        """Why the run is slow, in a few words, once it has shown enough steps."""
+        if each.pid not in self.runs:
+            return None
+        run, steps = self.runs[each.pid]
+        return why_line([run, *steps, gpu]) if len(steps) >= ENOUGH else None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--every", type=whole, default=1, metavar="S", help="seconds between looks (default 1)"
     )
     parser.add_argument("--once", action="store_true", help="one look, and done")
+    parser.add_argument(
+        "--jsonl", type=Path, metavar="FILE", help="also add each look at each card to a file of samples"
+    )
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -41,6 +64,7 @@ def run(args: argparse.Namespace) -> Answer:
     if args.once or args.json or not sys.stdout.isatty():
         machine = looker.look(time.time())
         looker.close()
+        write(args.jsonl, machine)
         if machine.problem and not machine.elsewhere:
             raise machine.problem
         return Answer(machine.as_dict(), screen(machine, history, *shutil.get_terminal_size((100, 60))))
@@ -49,6 +73,7 @@ def run(args: argparse.Namespace) -> Answer:
         while True:
             machine = looker.look(time.time())
             remember(history, machine)
+            write(args.jsonl, machine)
             size = shutil.get_terminal_size((100, 30))
             lines = screen(machine, history, size.columns, size.lines - 1).splitlines()
             rows = [f"{line}\x1b[K" for line in lines[: size.lines - 1]]
@@ -63,13 +88,31 @@ def run(args: argparse.Namespace) -> Answer:
         sys.stdout.flush()
 
 
+def write(path: Path | None, machine: Machine) -> None:
+    """The looks at the cards, for `brimful why-slow`: it knows by them whether a clock was held down."""
+    if path is None:
+        return
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(as_line(card.sample) + "\n" for card in machine.cards)
+    except OSError as error:
+        raise WorldFailed(f"{path} cannot be written: {error.strerror}") from error
+
+
 def remember(history: History, machine: Machine) -> None:
     """How hard each card works, look by look; a card that is gone is forgotten."""
     labels = {card.label for card in machine.cards}
-    for gone in history.keys() - labels:
-        del history[gone]
+    for gone in history.compute.keys() - labels:
+        del history.compute[gone]
     for card in machine.cards:
-        history.setdefault(card.label, deque(maxlen=KEPT)).append(card.compute[0] or 0.0)
+        history.compute.setdefault(card.label, deque(maxlen=KEPT)).append(card.compute[0] or 0.0)
+    runs = {each.pid: each for card in machine.cards for holder in card.holders if (each := holder.live)}
+    for ended in history.runs.keys() - runs.keys():
+        del history.runs[ended]
+    for pid, each in runs.items():
+        _run, steps = history.runs.setdefault(pid, (each.run, deque(maxlen=STEPS)))
+        if each.step and not each.step.warmup and (not steps or steps[-1].step != each.step.step):
+            steps.append(each.step)
 
 
 def screen(machine: Machine, history: History, columns: int, lines: int) -> str:
@@ -105,7 +148,7 @@ def _block(card: Card, history: History, columns: int) -> list[str]:
     gap = columns - len(head) - len(facts)
     out = [f"{head}{' ' * gap}{facts}".rstrip()] if gap >= 2 else [head, f"     {facts}"]
     width = max(10, min(40, columns - 56))
-    curve = spark(list(history.get(card.label, ())), max(0, columns - width - 50), top=1.0)
+    curve = spark(history.curve(card), max(0, columns - width - 50), top=1.0)
     out.append(f"     memory   {_memory_bar(card, width)}  {_memory_words(card)}")
     words = _compute_words(card)
     out.append(f"     compute  {_compute_bar(card, width)}  {words:<32}  {paint(curve, 'dim')}".rstrip())
@@ -116,7 +159,7 @@ def _block(card: Card, history: History, columns: int) -> list[str]:
     for field, why in sample.gaps.items():
         out.append(f"     {paint(f'{field} is unknown: {why}', 'dim')}")
     for holder in _by_size(card):
-        out += _process(holder, columns)
+        out += _process(holder, card, history, columns)
     return [*out, ""]
 
 
@@ -166,15 +209,18 @@ def _compute_words(card: Card) -> str:
     return f"{frac:.1%} MFU of {peak_words(run)}"
 
 
-def _process(holder: Holder, columns: int) -> list[str]:
+def _process(holder: Holder, card: Card, history: History, columns: int) -> list[str]:
     process = holder.process
     held = "  ?" if process.used_bytes is None else f"{process.used_bytes / GIB:.2f} GiB"
     who = f"{printable(process.user)} " if process.user else ""
     job = f"job {printable(holder.job)}  " if holder.job else ""
     name = printable(process.name) or ("another container" if not process.user else "")
     out = [f"     {process.pid:>7}  {held:>9}  {who}{job}{name}"[:columns]]
+    out += [f"              {paint(holder.idle, 'yellow')}"[: columns + 9]] if holder.idle else []
     if holder.live and holder.live.step:
         out.append(f"              {paint(_step_words(holder.live.step)[: columns - 14], 'green')}")
+        why = history.why(holder.live, card.sample) if holder.works_here else None
+        out += [paint(line, "dim") for line in _wrapped(why, columns, 14)[:2]] if why else []
     return out
 
 
@@ -228,7 +274,7 @@ def _line(card: Card, history: History, columns: int, *, width: int, named: int)
     flag = f"{paint('!', 'yellow')} " if sample.throttle else "  "
     who = _who(card)[: max(0, columns - plain)]
     rest = max(0, columns - plain - len(who) - 2)
-    curve = spark(list(history.get(card.label, ())), min(rest, 40), top=1.0) if rest >= 8 else ""
+    curve = spark(history.curve(card), min(rest, 40), top=1.0) if rest >= 8 else ""
     return (
         f"{left}{_memory_bar(card, width)} {share}  {_compute_bar(card, width)} {compute:<9}  "
         f"{watts:>6}  {heat:>3}{flag}{who}{'  ' if curve else ''}{paint(curve, 'dim')}"

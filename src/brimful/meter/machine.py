@@ -9,6 +9,7 @@ from threading import Lock
 from typing import Any
 
 from brimful.errors import BrimfulError
+from brimful.meter.idle import idle_words
 from brimful.meter.nvml import Cards
 from brimful.meter.runtime import Live, live
 from brimful.meter.samples import GpuSample, ProcessSample, as_dict
@@ -21,6 +22,7 @@ class Holder:
     process: ProcessSample
     job: str | None
     live: Live | None
+    idle: str | None  # that it holds memory and has finished no step for long, in words
     works_here: bool  # its MFU is of this card, not of another it also touches
 
 
@@ -74,7 +76,6 @@ class Looker:
 
     def _look(self, now_s: float) -> Machine:
         said = {each.pid: each for each in live()}
-        fresh = {pid: each for pid, each in said.items() if each.fresh(now_s)}
         try:
             self._cards = self._cards or Cards()
             samples, problem = self._cards.look(now_s), None
@@ -82,7 +83,7 @@ class Looker:
         except BrimfulError as error:
             self.close()
             samples, problem, driver = [], error, ""
-        cards = tuple(_joined(sample, fresh) for sample in samples)
+        cards = tuple(_joined(sample, said) for sample in samples)
         seen = {holder.process.pid for card in cards for holder in card.holders}
         elsewhere = tuple(each for pid, each in said.items() if pid not in seen)
         return Machine(at_s=now_s, driver=driver, cards=cards, elsewhere=elsewhere, problem=problem)
@@ -93,8 +94,8 @@ class Looker:
             self._cards = None
 
 
-def _joined(sample: GpuSample, fresh: Mapping[int, Live]) -> Card:
-    holders = tuple(_holder(process, sample, fresh) for process in sample.processes)
+def _joined(sample: GpuSample, said: Mapping[int, Live]) -> Card:
+    holders = tuple(_holder(process, sample, said.get(process.pid)) for process in sample.processes)
     known = [
         each.live.step.mfu
         for each in holders
@@ -103,11 +104,16 @@ def _joined(sample: GpuSample, fresh: Mapping[int, Live]) -> Card:
     return Card(sample=sample, holders=holders, mfu=sum(known) if known else None)
 
 
-def _holder(process: ProcessSample, sample: GpuSample, fresh: Mapping[int, Live]) -> Holder:
-    said = fresh.get(process.pid)
-    here = said is not None and said.run.gpu_uuid in (None, sample.uuid)
-    job = said.run.job if said else job_of(process.pid)
-    return Holder(process=process, job=job, live=said, works_here=here)
+def _holder(process: ProcessSample, sample: GpuSample, said: Live | None) -> Holder:
+    if said is None:
+        return Holder(process=process, job=job_of(process.pid), live=None, idle=None, works_here=False)
+    return Holder(
+        process=process,
+        job=said.run.job,
+        live=said if said.fresh(sample.at_s) else None,
+        idle=idle_words(said, held_bytes=process.used_bytes, now_s=sample.at_s),
+        works_here=said.run.gpu_uuid in (None, sample.uuid),
+    )
 
 
 def job_of(pid: int) -> str | None:
@@ -132,6 +138,7 @@ def _card(card: Card) -> dict[str, Any]:
             "name": each.process.name,
             "user": each.process.user,
             "job": each.job,
+            "idle": each.idle,
             "step": as_dict(each.live.step) if each.live and each.live.step else None,
         }
         for each in card.holders
