@@ -16,7 +16,18 @@ from string import ascii_lowercase
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "brimful"
 LISTED = SOURCE / "locale" / "plain.json"
 # Commands that are told in four languages, and what they stand on.
-_COMMANDS = ("fit", "fit_cards", "explain", "claims", "sweep", "sweep_plot", "trace", "main", "commands")
+_COMMANDS = (
+    "fit",
+    "fit_cards",
+    "explain",
+    "claims",
+    "sweep",
+    "sweep_grid",
+    "sweep_plot",
+    "trace",
+    "main",
+    "commands",
+)
 # Rooms of commands that speak English only: `replay`, `score`, `calibrate`.
 _ENGLISH = {
     "predict/snapshot.py",

@@ -284,6 +284,7 @@ SWEEPS = [
     ["--batch-size", "400:410"],
     ["--batch-size", "1:8", "--seq-len", "512"],
 ]
+GRID = ["--batch-size", "1:4", "--seq-len", "512,131072"]
 
 
 @pytest.mark.parametrize("words", SWEEPS, ids=" ".join)
@@ -297,6 +298,11 @@ def test_sweeps_and_their_pages_are_in_the_catalogs(
     assert not left_over(text, NANOGPT)
     shown = re.sub(r"<svg.*?</svg>", "", page.read_text(), flags=re.DOTALL)
     assert not left_over(re.sub(r"<style.*?</style>|<[^>]*>", " ", shown, flags=re.DOTALL), NANOGPT)
+
+
+@pytest.mark.usefixtures("marked")
+def test_a_sweep_of_two_ranges_is_in_the_catalogs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not left_over(said(capsys, "sweep", NANOGPT, "--gpu", "rtx-4070", *GRID), NANOGPT)
 
 
 @pytest.fixture(scope="module")

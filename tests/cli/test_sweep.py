@@ -54,7 +54,8 @@ def test_a_picture_is_written_and_twice_the_same(name: str, start: bytes, tmp_pa
 
 def test_bad_ranges_and_files_are_refused(tmp_path: Path) -> None:
     assert main([*SWEEP, "--batch-size", "9:1"]) == BAD_INPUT
-    assert main([*SWEEP, "--batch-size", "1:4", "--seq-len", "64:128"]) == BAD_INPUT
+    assert main([*SWEEP, "--batch-size", "1:99", "--seq-len", "64:128"]) == BAD_INPUT
+    assert main([*SWEEP, "--batch-size", "1:4", "--seq-len", "64,128", "--plot", "sweep.svg"]) == BAD_INPUT
     assert main([*SWEEP, "--plot", str(tmp_path / "s.gif")]) == BAD_INPUT
     assert main([*SWEEP, "--plot", str(tmp_path / "no" / "s.png")]) == WORLD_FAILED
 
@@ -82,3 +83,19 @@ def test_the_axes_of_a_picture_speak_the_language() -> None:
     assert rate.get_ylabel() == "Token/s (gepunktet)"
     box = memory.get_legend().get_bbox_to_anchor().transformed(memory.transAxes.inverted())
     assert box.x0 > 1  # beside the picture, over no line
+
+
+def test_two_ranges_give_the_largest_batch_at_each_length(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*SWEEP, "--batch-size", "1:40", "--seq-len", "512,1024,2048,65536"]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["data"]["lengths"]
+
+    largest = [one["largest"] for one in found]
+    assert largest[:3] == sorted(largest[:3], reverse=True)
+    assert largest[3] is None
+    assert main([*SWEEP, "--batch-size", "1:40", "--seq-len", "1024", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["largest"] == largest[1]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert "none" in lines[6]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = """brimful sweep examples/nanogpt/train_fineweb.py --gpu rtx-4070 --batch-size 1:64
 brimful sweep examples/nanogpt/train_fineweb.py --gpu rtx-4070 --seq-len 256,512,1024,2048,4096
+brimful sweep examples/nanogpt/train_fineweb.py --gpu rtx-4070 --batch-size 1:64 --seq-len 256,512,1024
 brimful sweep examples/nanogpt/train_fineweb.py --gpu rtx-4070 --batch-size 1:64 --plot sweep.svg"""
 
 _MOST_ROWS = 20
@@ -31,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", metavar="NAME", required=True, help="the card, however you write it")
     parser.add_argument("--batch-size", metavar="RANGE", help="1:64, 1:64:8 or 1,2,4,8 (1:64)")
     parser.add_argument(
-        "--seq-len", metavar="RANGE", help="a range to sweep instead; beside --batch-size one value"
+        "--seq-len",
+        metavar="RANGE",
+        help="a range to sweep instead; beside --batch-size: the largest batch at each",
     )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrule the config")
     parser.add_argument("--other-mib", type=int, default=0, metavar="N", help="MiB that other programs hold")
@@ -56,9 +59,9 @@ def run(args: argparse.Namespace) -> Answer:
         if args.seq_len is not None:
             lengths = parse_range(args.seq_len, "seq_len")
             if len(lengths) != 1:
-                raise BadInput(
-                    "two ranges are one too many", hint="give one length beside a range of batch sizes"
-                )
+                from brimful.cli.sweep_grid import grid
+
+                return grid(args, values, lengths)
             words.append(f"seq_len={lengths[0]}")
     reading, gpu = read(args.config, overrides=words), find_gpu(args.gpu)
     done = sweep(

@@ -1,0 +1,86 @@
+"""`brimful sweep` over batch sizes and lengths: for each length the largest batch that fits, and its pace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from brimful.cli.commands import NO, YES, Answer
+from brimful.cli.render import paint, table
+from brimful.cli.spoken import spoken, wrapped
+from brimful.errors import BadInput
+from brimful.language import Number, Percent, Size, say
+from brimful.units import MIB
+
+if TYPE_CHECKING:
+    import argparse
+
+    from brimful.language import Language
+    from brimful.predict.sweep import Sweep
+
+_MOST_POINTS = 2048
+
+
+def grid(args: argparse.Namespace, batches: Sequence[int], lengths: Sequence[int]) -> Answer:
+    """One sweep of the batch for each length, told in one line each."""
+    from brimful.predict.readers.read import read
+    from brimful.predict.sweep import sweep
+    from brimful.specs.gpu import find_gpu
+
+    if args.plot is not None:
+        raise BadInput("a picture shows one range", hint="give one length beside a range of batch sizes")
+    if len(batches) * len(lengths) > _MOST_POINTS:
+        raise BadInput(
+            f"{len(batches):,} batch sizes at {len(lengths):,} lengths are more than {_MOST_POINTS:,} points",
+            hint="take a step: 1:64:8, or fewer lengths: 512,1024,2048",
+        )
+    gpu, tongue = find_gpu(args.gpu), spoken(args)
+    found = []
+    for length in lengths:
+        reading = read(args.config, overrides=[*args.set, f"seq_len={length}"])
+        found.append((length, sweep(reading, gpu, "batch_size", batches, args.other_mib * MIB)))
+    head = say(
+        "{model} on {gpu}, {usable} usable",
+        model=reading.model.name,
+        gpu=gpu.title,
+        usable=Size(found[0][1].usable_bytes),
+    )
+    titles = (say("largest batch"), say("needs"), "MFU", say("tokens/s"), say("knee"))
+    rows = [_row(length, done, tongue) for length, done in found]
+    shown = table(("seq_len", *map(tongue.text, titles)), rows, right=range(6))
+    note = say(
+        "Largest batch: of those swept ({first} to {last}), with its memory and speed. Knee: where more of "
+        "it stops paying.",
+        first=batches[0],
+        last=batches[-1],
+    )
+    data = {
+        "language": tongue.code,
+        "gpu": gpu.name,
+        "usable_bytes": found[0][1].usable_bytes,
+        "lengths": [
+            {
+                "seq_len": length,
+                "largest": done.largest,
+                "knee": done.knee,
+                "points": [point.as_dict() for point in done.points],
+            }
+            for length, done in found
+        ],
+    }
+    text = "\n".join([paint(tongue.text(head), "bold"), "", shown, "", wrapped(tongue.text(note))])
+    return Answer(data, text, YES if any(done.largest for _, done in found) else NO)
+
+
+def _row(length: int, done: Sweep, tongue: Language) -> tuple[str, ...]:
+    """With the smallest batch where none fits: by how much it does not."""
+    point = next((p for p in done.points if p.value == done.largest), done.points[0])
+    fits = done.largest is not None
+    return (
+        tongue.text(length),
+        tongue.text(done.largest) if fits else tongue.text(say("none")),
+        tongue.text(Size(point.device_bytes)),
+        tongue.text(Percent(point.mfu)) if fits else "",
+        tongue.text(Number(point.tokens_per_s)) if fits else "",
+        tongue.text(done.knee) if done.knee is not None and fits else "",
+    )
