@@ -24,7 +24,7 @@ from brimful.fleet.events import (
 )
 from brimful.fleet.state import Fleet, Node, Pool
 from brimful.market.ledger import Ledger
-from brimful.market.pools import Market, limit_of
+from brimful.market.pools import Market, floor_of, limit_of
 from brimful.market.spot import Terms
 from brimful.scheduler.rules import Rules
 from brimful.sim.world import Arrival, Outcome, rehearse
@@ -64,9 +64,12 @@ def check(log: Sequence[Event]) -> None:
             for lease in fleet.leases_at.get(event.site, {}).values():
                 job = fleet.jobs[lease.job].job
                 assert lease.line is line
-                assert event.microusd_per_gpu_hour <= limit_of(job, floor=USD), lease.lease
+                assert event.microusd_per_gpu_hour <= limit_of(job, floor=floor_of(fleet.nodes.values())), (
+                    lease.lease
+                )
         if isinstance(event, LeaseGranted):
-            assert event.microusd_per_gpu_hour == fleet.prices[POOL].last.billed
+            pool = fleet.nodes[event.node].pool
+            assert event.microusd_per_gpu_hour == fleet.prices[pool].last.billed
         if isinstance(event, LeaseEnding) and "outbid" in event.reason:
             notice_s = fleet.leases[event.lease].notice_s
             assert notice_s is not None
@@ -203,6 +206,30 @@ def test_no_money_no_win_and_a_hard_budget_is_never_crossed() -> None:
     assert ended[0].reason == "a has spent its budget"
     assert "of its budget left" in done.waits["a2"]
     assert done.fleet.jobs["b1"].phase == "finished"
+
+
+def test_who_sells_in_a_pool_earns_there_and_may_not_bid_there() -> None:
+    where = [replace(each, owner="lab") for each in nodes()]
+    done = run(
+        [arrival("own", tenant="lab", priority="urgent"), arrival("guest", tenant="other", work_s=3600)],
+        where,
+    )
+    assert done.waits == {"own": "bids $4.00 for h100 at sim: lab sells in this pool and may not bid in it"}
+    assert done.ledger.balances == {"tenant:other": -8 * USD, "seller:lab": 8 * USD}
+
+
+def test_a_clouds_gpus_are_bought_only_when_somebody_pays_their_price() -> None:
+    cloud = [replace(each, tier="on_demand", microusd_per_gpu_hour=3 * USD) for each in nodes()]
+    done = run(
+        [
+            arrival("cheap", limit_microusd_per_gpu_hour=2 * USD, work_s=600),
+            arrival("dear", at_s=600, limit_microusd_per_gpu_hour=5 * USD, work_s=600),
+        ],
+        cloud,
+    )
+    assert done.fleet.jobs["dear"].first_start_s == 600
+    assert done.waits["cheap"].endswith("its limit $2.00 is not above the price $3.00")
+    assert done.ledger.balance("site:sim") == 8 * 3 * USD // 6  # ten minutes of eight, and nothing else
 
 
 def test_random_markets_keep_every_promise() -> None:

@@ -41,6 +41,7 @@ def local_engines(settings: Settings) -> list[LocalEngine]:
                     gpus=each.gpus,
                     microusd_per_gpu_hour=each.microusd_per_gpu_hour,
                     declared=True,
+                    owner=each.owner,
                 )
             ],
             site=each.site,

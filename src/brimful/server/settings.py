@@ -114,9 +114,13 @@ class Site:
     gpu: str
     gpus: int
     microusd_per_gpu_hour: int
+    owner: str = ""  # the tenant that earns what it earns, and may not bid there
 
 
-SITE = re.compile(r"(?P<site>[a-z][a-z0-9-]{0,29})=(?P<gpus>\d{1,4})x(?P<gpu>[^@,]{1,80})@(?P<usd>[\d.]+)")
+SITE = re.compile(
+    r"(?P<site>[a-z][a-z0-9-]{0,29})=(?P<gpus>\d{1,4})x(?P<gpu>[^@,]{1,80})@(?P<usd>[\d.]+)"
+    r"(?: of (?P<owner>[A-Za-z0-9][A-Za-z0-9._-]{0,59}))?"
+)
 
 
 def read_sites(text: str) -> list[Site]:
@@ -127,12 +131,20 @@ def read_sites(text: str) -> list[Site]:
         if match is None or price is None or not 1 <= int(match["gpus"]) <= 1024:
             raise BadInput(
                 f"the site {part.strip()[:80]!r} is not understood",
-                hint="NAME=COUNTxGPU@DOLLARS_PER_HOUR, such as east=2xh100@2.50,west=1xslot@0.10",
+                hint="NAME=COUNTxGPU@DOLLARS_PER_HOUR[ of TENANT], such as east=2xh100@2.50,west=1xslot@0.10",
             )
         if match["site"] in {each.site for each in found}:
             raise BadInput(f"the site {match['site']} is there twice", hint="give each a name of its own")
         gpu = _gpu_name(match["gpu"], "--sites")
-        found.append(Site(site=match["site"], gpu=gpu, gpus=int(match["gpus"]), microusd_per_gpu_hour=price))
+        found.append(
+            Site(
+                site=match["site"],
+                gpu=gpu,
+                gpus=int(match["gpus"]),
+                microusd_per_gpu_hour=price,
+                owner=match["owner"] or "",
+            )
+        )
     return found
 
 
