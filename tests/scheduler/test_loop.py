@@ -6,7 +6,15 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from brimful.errors import WorldFailed
-from brimful.fleet.events import CancelRequested, Event, JobSubmitted, LeaseEnded, LeaseGranted
+from brimful.fleet.events import (
+    CancelRequested,
+    Event,
+    JobSubmitted,
+    LeaseEnded,
+    LeaseGranted,
+    NoticeGiven,
+    NoticeWithdrawn,
+)
 from brimful.fleet.state import Fleet
 from brimful.market.posted import PostedPrice
 from brimful.scheduler.cycle import Rules
@@ -254,3 +262,24 @@ def test_where_there_is_only_one_site_it_goes_back_at_once() -> None:
     world.tick()
     world.engine.sees["a.1"] = Observation(lease="a.1", state="ended", started_s=2, ended_s=3, exit_code=1)
     assert [start.lease for start in world.tick().plan.starts] == ["a.2"]
+
+
+class Teller(ScriptedEngine):
+    def warn(self, lease: str, *, until_s: int | None) -> None:
+        self.calls.append((f"warn {until_s}", lease))
+
+
+def test_a_notice_is_given_and_taken_back_though_nothing_starts_or_stops() -> None:
+    world = World().submit("a")
+    world.engine = Teller(a_node(gpus=2))
+    world.tick()
+    world.engine.sees["a.1"] = Observation(lease="a.1", state="running", started_s=2)
+    world.tick()
+    world.engine.calls.clear()
+    for event in (
+        NoticeGiven(at_s=3, lease="a.1", until_s=300, reason="outbid"),
+        NoticeWithdrawn(at_s=4, lease="a.1"),
+    ):
+        assert world.store.append([event], after=len(world.store.log))
+        world.tick(now_s=event.at_s)
+    assert world.engine.calls == [("warn 300", "a.1"), ("warn None", "a.1")]

@@ -58,7 +58,7 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
             f"the log moved {MAX_CONFLICTS} times during one tick",
             hint="somebody else writes to the same store without pause: run one server per database",
         )
-    if fleet.unsettled:
+    if fleet.unsettled or fleet.warned:
         _act(fleet, ports, rules, problems, now_s=now_s)
     return Tick(plan=plan, problems=problems)
 
