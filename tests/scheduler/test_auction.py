@@ -103,6 +103,14 @@ def test_an_urgent_bid_evicts_the_cheapest_with_notice_and_the_victim_finishes_l
     assert states["dear"].preemptions == 0
 
 
+def test_what_is_held_and_wanted_is_told_though_the_price_stays() -> None:
+    done = run([arrival("short", gpus=2, work_s=600), arrival("long", gpus=1)])
+    told = [(event.at_s, event.held, event.wanted) for event in done.log if isinstance(event, PoolPriced)]
+    assert told[0] == (0, 3, 3)
+    assert [each for each in told if each[0] >= 600] == [(600, 1, 1), (3600, 0, 0)]
+    assert {event.microusd_per_gpu_hour for event in done.log if isinstance(event, PoolPriced)} == {USD}
+
+
 def test_a_notice_is_withdrawn_when_the_price_falls_back() -> None:
     done = run(
         [

@@ -13,6 +13,7 @@ from brimful.errors import WorldFailed
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node, Pool
 from brimful.fleet.noun import noun
+from brimful.fleet.prices import PricePoint
 
 # (node, its GPUs) for each node of a gang.
 Parts = tuple[tuple[str, tuple[int, ...]], ...]
@@ -199,6 +200,17 @@ class PoolPriced:
     @property
     def pool(self) -> Pool:
         return Pool(self.site, self.gpu, self.tier)
+
+    @property
+    def point(self) -> PricePoint:
+        return PricePoint(
+            at_s=self.at_s,
+            billed=self.microusd_per_gpu_hour,
+            cleared=self.cleared_microusd_per_gpu_hour,
+            held=self.held,
+            wanted=self.wanted,
+            gpus=self.gpus,
+        )
 
 
 @noun

@@ -47,7 +47,7 @@ from brimful.fleet.job import WHOLE_GPU, Job, shape_of
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.memory import too_small
 from brimful.fleet.node import Node, Pool
-from brimful.fleet.prices import PriceLine, PricePoint
+from brimful.fleet.prices import PriceLine
 from brimful.fleet.purse import Purses
 from brimful.fleet.ranked import Ranked
 from brimful.fleet.usage import Usage
@@ -319,16 +319,7 @@ class Fleet:
                 node = self.nodes.get(lease.node)
                 if node is not None and node.pool == event.pool:
                     lease.line = line
-        line.add(
-            PricePoint(
-                at_s=event.at_s,
-                billed=event.microusd_per_gpu_hour,
-                cleared=event.cleared_microusd_per_gpu_hour,
-                held=event.held,
-                wanted=event.wanted,
-                gpus=event.gpus,
-            )
-        )
+        line.add(event.point)
         if len(line.points) > 2 * PRICES_KEPT:
             oldest_s = min((lease.granted_s for lease in self.open_leases.values()), default=event.at_s)
             line.forget_before(min(oldest_s, line.points[-PRICES_KEPT].at_s))

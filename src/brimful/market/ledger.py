@@ -29,7 +29,7 @@ from brimful.fleet.events import (
 )
 from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.node import Pool
-from brimful.fleet.prices import PriceLine, PricePoint
+from brimful.fleet.prices import PriceLine
 from brimful.units import HOUR_S
 
 
@@ -189,16 +189,7 @@ class Ledger:
             for meter in self._meters.values():  # those that began at the posted price
                 if meter.pool == event.pool:
                     meter.line = line
-        line.add(
-            PricePoint(
-                at_s=event.at_s,
-                billed=event.microusd_per_gpu_hour,
-                cleared=event.cleared_microusd_per_gpu_hour,
-                held=event.held,
-                wanted=event.wanted,
-                gpus=event.gpus,
-            )
-        )
+        line.add(event.point)
         if len(line.points) > 2 * PRICES_KEPT:
             oldest_s = min((meter.granted_s for meter in self._meters.values()), default=event.at_s)
             line.forget_before(min(oldest_s, line.points[-PRICES_KEPT].at_s))

@@ -248,17 +248,18 @@ def _carry_out(
     """What follows from a clearing, as events, starts and stops."""
     running, line = before.running, fleet.prices.get(before.pool)
     starts = [name for name in done.starts if name in winners.ready and name not in running]
-    if line is None or (line.last.billed, line.last.cleared) != (done.billed, done.cleared.price):
-        staying = sum(lease.size for name, lease in running.items() if name not in done.preempted)
-        priced = PoolPriced(
-            at_s=now_s,
-            **before.pool._asdict(),
-            microusd_per_gpu_hour=done.billed,
-            cleared_microusd_per_gpu_hour=done.cleared.price,
-            held=staying + sum(fleet.jobs[name].job.gpus for name in starts),
-            wanted=sum(bid.quantity for bid in before.book.bids),
-            gpus=before.book.units,
-        )
+    staying = sum(lease.size for name, lease in running.items() if name not in done.preempted)
+    priced = PoolPriced(
+        at_s=now_s,
+        **before.pool._asdict(),
+        microusd_per_gpu_hour=done.billed,
+        cleared_microusd_per_gpu_hour=done.cleared.price,
+        held=staying + sum(fleet.jobs[name].job.gpus for name in starts),
+        wanted=sum(bid.quantity for bid in before.book.bids),
+        gpus=before.book.units,
+    )
+    # Also where the price stays: who looks back at how full a pool was would else see it full for ever.
+    if line is None or line.last != priced.point._replace(at_s=line.last.at_s):
         found.events.append(priced)
     losses = {loss.bid.bid: loss for loss in done.cleared.losses} if done.notices else {}
     for name in done.notices:
