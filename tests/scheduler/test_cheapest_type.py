@@ -99,6 +99,12 @@ def test_a_job_that_does_not_fit_the_old_card_goes_to_the_cheapest_it_fits(price
     assert start.node == min(fitting, key=lambda card: prices[card] / job.rate(card))
 
 
+def test_a_job_whose_speeds_nobody_knows_takes_the_less_dear_of_equal_places() -> None:
+    dear_first = {"l40s": 2_000_000, "t4": 500_000}
+    (start,) = starts_of(dear_first, Job(job="a", gpus=1))
+    assert start.node == "t4"
+
+
 def test_who_finds_the_cheapest_taken_does_not_wait_for_it(prices: dict[str, int], tmp_path: Path) -> None:
     job = submitted(an_inference(tmp_path))
     starts = starts_of(prices, job, replace(job, job="b"))

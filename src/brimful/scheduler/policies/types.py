@@ -44,13 +44,16 @@ def choose(
     tight: where it leaves the fewest GPUs over, whatever they are. fast: where it runs fastest. advantage:
     where its speed is highest against what the GPU is worth to the others (`worth`), so that old cards take
     what they do nearly as well and new ones are kept for what only they do well. cheap: where its work costs
-    least, so that whoever pays for an old card that does it for less gets one; the faster among equals.
+    least, so that whoever pays for an old card that does it for less gets one; the faster among equals. Of a
+    job whose speeds nobody predicted, cheap knows prices only: the less dear of places that fit equally well.
     """
     if len(pools) == 1:
         return place(job, draft, pools[0])
     if rules.types in ("tight", "rotate") or not job.rates:
-        found = [parts for pool in pools if (parts := place(job, draft, pool)) is not None]
-        return min(found, key=lambda parts: leftover(parts, draft), default=None)
+        found = [(pool, parts) for pool in pools if (parts := place(job, draft, pool)) is not None]
+        if rules.types == "cheap":
+            found.sort(key=lambda each: prices[each[0]])
+        return min((parts for _, parts in found), key=lambda parts: leftover(parts, draft), default=None)
     if rules.types == "fast":
         ranked = sorted(pools, key=lambda pool: -job.rate(pool.gpu))
     elif rules.types == "cheap":
