@@ -15,6 +15,7 @@ from brimful.server.api.asked import Submission
 from brimful.server.jobfiles.jobfile import JobFile, read_job_file
 from brimful.server.jobfiles.own import FIELDS, READERS, schema
 from brimful.server.jobfiles.sbatch import minutes_of
+from brimful.server.words import all_printable, command_line
 from tests.server.builders import OPERATOR
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "jobs"
@@ -232,3 +233,23 @@ def test_a_directive_that_makes_no_sense_is_one_clear_error(tmp_path: Path, line
 def test_a_submission_checks_what_a_file_may_have_let_through() -> None:
     with pytest.raises(ValidationError):
         Submission(command=["x"], folder="/", gpus=10**9)
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (["python", "train.py", "--steps", "2"], "python train.py --steps 2"),
+        (["sh", "-c", "python train.py"], "sh -c python train.py"),
+        (["bash", "-c", "cd a\n\n# then\npython train.py\nls\n"], "cd a … and 2 more lines"),
+        (
+            ["/bin/bash", "-l", "-c", "#!/bin/bash -l\n#SBATCH --gpus=1\nsrun x\n", "a.sbatch"],
+            "a.sbatch: srun x",
+        ),
+        (["sh", "-c", "# nothing\n#\n", "a.sh"], "a.sh: nothing"),
+        (["gcc", "-c", "a\nb"], "gcc -c a\N{REPLACEMENT CHARACTER}b"),
+        (["sh", "-c"], "sh -c"),
+    ],
+)
+def test_a_command_is_shown_in_one_line(command: list[str], shown: str) -> None:
+    assert command_line(command) == shown
+    assert command_line(all_printable(command)) == shown  # an answer's line ends are marked

@@ -20,6 +20,7 @@ from brimful.server.app import make_app
 from brimful.server.console.market import market_cards
 from brimful.server.market import thinned
 from brimful.server.service import Service
+from brimful.units import show_usd
 from tests.builders import USD, ScriptedEngine, a_node
 from tests.server.builders import an_access, bearer
 
@@ -119,6 +120,25 @@ def test_a_raised_bid_wins_and_a_lowered_one_cannot_go_below_what_it_pays(shop: 
     assert status == 200
     shop.tick(5)
     assert shop.service.job(first).leases[0].notice_s is None  # it may stay after all
+
+
+def test_the_price_told_of_a_lease_is_the_one_it_pays_and_then_what_it_paid(shop: Shop) -> None:
+    job = shop.submit(shop.a, gpus=4)
+    shop.tick()
+    shop.submit(shop.b, gpus=4, limit_microusd_per_gpu_hour=3 * USD)
+    for _ in range(4):
+        shop.tick(300)
+    now = shop.ask("GET", "/v1/prices", shop.a)[1]["pools"][0]["microusd_per_gpu_hour"]
+    assert now > 2 * USD
+    why = shop.ask("GET", f"/v1/jobs/{job}/why", shop.a)[1]
+    assert why["price"].startswith(f"{show_usd(now)} per GPU-hour, the price of h100 at here now")
+    assert "it was $2.00 when the lease began" in why["price"]
+    assert [pool["verdict"] for pool in why["pools"]] == ["it is here"]
+    shop.end(f"{job}.1")
+    (lease,) = shop.ask("GET", f"/v1/jobs/{job}", shop.a)[1]["leases"]
+    priced = lease["microusd_per_gpu_hour"] * 4 * lease["billed_s"] / 3600
+    assert abs(priced - lease["cost_microusd"]) <= lease["billed_s"]  # to the micro-dollar per GPU-hour
+    assert 2 * USD < lease["microusd_per_gpu_hour"] < now
 
 
 @pytest.mark.parametrize("bad", ["NaN", "-1", "0", "1e30", "1.5", '"7"', "true", "[]", "1e400", "Infinity"])

@@ -99,9 +99,12 @@ def whole(text: str) -> int:
 
 def called() -> str:
     """How the user called us, so that a hint can be pasted as it stands."""
+    import shutil
     import sys
 
-    return sys.argv[0] if sys.argv and sys.argv[0].endswith("bin/brimful") else "brimful"
+    said = sys.argv[0] if sys.argv else ""
+    # On the path, a program is told its whole name all the same; nobody typed that.
+    return said if said.endswith("bin/brimful") and shutil.which("brimful") != said else "brimful"
 
 
 class Answer(NamedTuple):

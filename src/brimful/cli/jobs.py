@@ -8,7 +8,7 @@ from typing import Any
 from brimful.cli.client import Client
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import cut, noted_table
-from brimful.server.words import all_printable
+from brimful.server.words import all_printable, command_line
 from brimful.units import show_seconds, show_usd
 
 EXAMPLE = """brimful jobs --limit 20
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 def label(job: dict[str, Any]) -> str:
     urgency = "" if job["priority"] == "normal" else f"{job['priority']}: "
-    return urgency + cut(job["name"] or " ".join(job["command"]), 36)
+    return urgency + cut(job["name"] or command_line(job["command"]), 36)
 
 
 def waited(job: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from brimful.cli.client import Client, job_path
 from brimful.cli.commands import Answer
 from brimful.cli.jobs import ran, waited
 from brimful.cli.render import noted_table, paint, wrapped
-from brimful.server.words import all_printable
+from brimful.server.words import all_printable, command_line
 from brimful.units import counted, show_seconds, show_usd, spans
 
 EXAMPLE = "brimful show job-1"
@@ -29,7 +29,7 @@ def _text(job: dict[str, Any]) -> str:
     budget = job["budget_microusd"]
     gpus = f"{counted(job['gpus'], 'GPU')}, {' or '.join(job['gpu_types']) or 'any type'}"
     facts = {
-        "what": " ".join(job["command"]),
+        "what": command_line(job["command"]),
         "in": job["folder"],
         "asks for": f"{gpus}, {job['priority']}",
         "tenant": job["tenant"],

@@ -12,9 +12,10 @@ from brimful.adapters.engines.found import catalog_name
 from brimful.cli.client import Client, job_path
 from brimful.cli.commands import NO, Answer, called, whole
 from brimful.cli.logs import follow
+from brimful.cli.render import wrapped
 from brimful.errors import BadInput
 from brimful.fleet.job import PRIORITIES
-from brimful.server.words import all_printable, printable
+from brimful.server.words import all_printable, command_line, printable
 from brimful.units import microusd_from_usd, show_bytes, show_seconds, show_usd
 
 EXAMPLE = """brimful submit -- python examples/train_tiny.py
@@ -194,19 +195,14 @@ def _pairs(given: list[str]) -> dict[str, str]:
     return pairs
 
 
-def _one_line(text: str) -> str:
-    """A script's line ends are shown as such, and it may be long."""
-    shown = printable(text.replace("\n", " ⏎ "))
-    return shown if len(shown) <= 200 else f"{shown[:199]}…"
-
-
 def _dry_text(body: dict[str, Any], notes: list[str]) -> str:
-    command, body = " ".join(body["command"]), all_printable(body)
+    body = all_printable(body)
     budget = body.get("budget_microusd")
     types = " or ".join(body.get("gpu_types", ())) or "any type"
     lines = [
         "would submit (nothing was changed):",
-        f"  command   {_one_line(command)}",
+        *([f"  name      {body['name']}"] if body.get("name") else []),
+        *wrapped("  command   ", command_line(body["command"])),
         f"  in        {body['folder']}",
         f"  GPUs      {body.get('gpus', 1)} ({types}), within one {body.get('within', 'node')}",
         f"  priority  {body.get('priority', 'normal')}",

@@ -15,6 +15,8 @@ TYPES = {
     "tight": "where it leaves the fewest GPUs over",
     "rotate": "each GPU type in turn",
     "fast": "where it runs fastest",
+    "cheap": "where an hour of its work costs least",
+    "unpredicted": "where it leaves the fewest GPUs over, the less dear of equals",
     "advantage": "where its speed is highest against what the GPU is worth to others",
 }
 
@@ -57,11 +59,12 @@ def _here(service: Service, state: JobState, pools: list[dict[str, Any]]) -> str
     lease = state.open_lease
     if lease is None:
         return None
-    could = [each for each in pools if each["rate"] > 0 and each["verdict"] != "not allowed"]
+    could = [each for each in pools if each["rate"] > 0]
     one_of = (
         f"one of {counted(len(could), 'pool')} it may use" if len(could) > 1 else "the only pool it may use"
     )
-    by = TYPES.get(service.rules.types, service.rules.types)
+    types = service.rules.types
+    by = TYPES["unpredicted" if types == "cheap" and not state.job.rates else types]
     sites = f"; it was told to run at {' or '.join(state.job.sites)}" if state.job.sites else ""
     speed = f", at {lease.speed:.2f} times its reference speed" if state.job.rates else ""
     number = sum(1 for each in state.leases)
@@ -76,12 +79,14 @@ def _price(service: Service, state: JobState) -> str | None:
     lease, job, now_s = state.open_lease, state.job, service.now_s()
     if lease is None:
         return None
-    node = service.fleet.nodes.get(lease.node)
-    hourly = lease.microusd_per_gpu_hour * lease.size
-    began = f"the price of {lease.gpu} at {lease.site} when the lease began"
-    each = f"{show_usd(lease.microusd_per_gpu_hour)} per GPU-hour, {began}"
+    node, now = service.fleet.nodes.get(lease.node), lease.price_now()
+    hourly = now * lease.size
+    when = "when the lease began" if lease.line is None else "now, as its market cleared"
+    each = f"{show_usd(now)} per GPU-hour, the price of {lease.gpu} at {lease.site} {when}"
     said = [f"{each}, times {counted(lease.size, 'GPU')} is {show_usd(hourly)} an hour"]
-    if node is not None and node.microusd_per_gpu_hour != lease.microusd_per_gpu_hour:
+    if lease.line is not None and now != lease.microusd_per_gpu_hour:
+        said.append(f"it was {show_usd(lease.microusd_per_gpu_hour)} when the lease began")
+    elif lease.line is None and node is not None and node.microusd_per_gpu_hour != now:
         said.append(f"a lease that begins now pays {show_usd(node.microusd_per_gpu_hour)} per GPU-hour")
     if job.limit_microusd_per_gpu_hour is not None:
         said.append(f"its limit is {show_usd(job.limit_microusd_per_gpu_hour)} per GPU-hour")
@@ -99,8 +104,13 @@ def _pool(service: Service, state: JobState, pool: Pool) -> dict[str, Any]:
     price = service.prices().get(pool, 0)
     rate = job.rate(pool.gpu) if job.may_be_at(pool.site) else 0.0
     limit = job.limit_microusd_per_gpu_hour
-    if rate <= 0:
-        verdict = "not allowed"
+    here = None if state.open_lease is None else service.fleet.nodes.get(state.open_lease.node)
+    if here is not None and here.pool == pool:
+        verdict = "it is here"
+    elif not job.may_be_at(pool.site):
+        verdict = f"it may only run at {' or '.join(job.sites)}"
+    elif rate <= 0:
+        verdict = f"it asks for {' or '.join(job.gpu_types or dict(job.rates))}"
     elif limit is not None and price > limit:
         verdict = f"above its limit of {show_usd(limit)}"
     elif index.gpus < job.gpus:
