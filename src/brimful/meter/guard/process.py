@@ -63,6 +63,7 @@ class Child:
     ) -> None:
         self._words, self._mark, self._log = words, mark, log
         self._out = {"stdout": stdout, "stderr": stderr}
+        self._process: subprocess.Popen[bytes] | None = None
         self._told: int | None = None
         self._stopped: str | None = None
         self._kill_at: float | None = None
@@ -73,15 +74,18 @@ class Child:
 
     def run(self, watch: Watch | None = None, environment: Mapping[str, str] | None = None) -> Ended:
         began = time.monotonic()
-        with self._log.open("xb", buffering=0) as log:
+        # Signals are ours from before it starts until all is over: none may end us with it half begun or
+        # half cleaned up.
+        with self._log.open("xb", buffering=0) as log, self._signals():
             process, sources = self._start({**os.environ, **(environment or {}), MARK: self._mark})
+            self._process = process
             keeper = _warden(process.pid, self._mark)
+            if self._told is not None:
+                self._send(self._told)
             try:
-                with self._signals(process):
-                    self._pump(process, sources, log, watch)
+                self._pump(process, sources, log, watch)
             finally:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                self._send(signal.SIGKILL)
                 process.wait()
                 end_marked(MARK, self._mark)
                 keeper.communicate(b"over")
@@ -148,11 +152,10 @@ class Child:
                     elif key.fd == 0:
                         self._type(ready)
                 if time.monotonic() - looked >= _LOOK_S:
-                    self._look(process, watch)
+                    self._look(watch)
                     looked = time.monotonic()
             # What it started may hold the pipes open for ever; the group goes first.
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+            self._send(signal.SIGKILL)
             self._drain(ready, sources, log)
 
     def _drain(self, ready: selectors.BaseSelector, sources: Mapping[int, int], log: FileIO) -> None:
@@ -196,21 +199,25 @@ class Child:
         else:
             ready.unregister(0)
 
-    def _look(self, process: subprocess.Popen[bytes], watch: Watch | None) -> None:
+    def _look(self, watch: Watch | None) -> None:
         fresh = bytes(self._fresh)
         self._fresh.clear()
         if watch is not None and self._told is None and self._stopped is None:
             self._stopped = watch(fresh)
             if self._stopped is not None:
                 self._kill_at = time.monotonic() + STOP_GRACE_S
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGTERM)
+                self._send(signal.SIGTERM)
         if self._kill_at is not None and time.monotonic() > self._kill_at:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            self._send(signal.SIGKILL)
+
+    def _send(self, number: int) -> None:
+        """To its whole group, if it is there yet and still."""
+        if self._process is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, number)
 
     @contextmanager
-    def _signals(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
+    def _signals(self) -> Iterator[None]:
         """Signals that reach us reach its whole group; the second one to stop it ends it at once."""
 
         def forward(number: int, _: FrameType | None) -> None:
@@ -218,21 +225,17 @@ class Child:
             again = stops and self._told is not None
             if stops:
                 self._told = number
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL if again else number)
+            self._send(signal.SIGKILL if again else number)
 
         def pause(_: int, __: FrameType | None) -> None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGSTOP)
+            self._send(signal.SIGSTOP)
             os.kill(os.getpid(), signal.SIGSTOP)  # until somebody says `fg`
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGCONT)
+            self._send(signal.SIGCONT)
 
         def resize(_: int, __: FrameType | None) -> None:
             if self._master is not None:
                 _copy_size(self._master)
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGWINCH)
+                self._send(signal.SIGWINCH)
 
         handlers = dict.fromkeys(_FORWARDED, forward) | {signal.SIGTSTP: pause, signal.SIGWINCH: resize}
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
