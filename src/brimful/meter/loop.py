@@ -37,6 +37,7 @@ from brimful.meter.timeline import PAUSE, Event, Lap, Timeline
 from brimful.specs.estimate import Estimate
 from brimful.specs.training import Checkpointing, Dtype
 
+DRAIN_S = 1.0  # samples are made of marks in batches: between two steps the caches are cold, and that costs
 WARMUP = 3  # steps in which PyTorch still allocates, compiles and tunes
 _NAMES: dict[Any, Dtype] = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
@@ -108,7 +109,8 @@ class Meter:
         self._steps, self._retries = 0, 0
         self._sums = _Sums()
         self._run: RunSample | None = None
-        self.last: StepSample | None = None
+        self._last: StepSample | None = None
+        self._drained_s = -DRAIN_S
         rank = int(os.environ.get("RANK", "0") or 0)
         self._runtime = Runtime() if share else None
         self._sinks = Sinks(
@@ -159,7 +161,8 @@ class Meter:
         if self._run is None:
             self._run = self._facts()
             self._sinks.start(self._run)
-        self._drain()
+        if time.perf_counter() - self._drained_s >= DRAIN_S:
+            self._drain()
 
     def pause(self, kind: str) -> AbstractContextManager[None]:
         """`with meter.pause("checkpoint"):` this is not training: left out of the mean, and told apart."""
@@ -176,20 +179,27 @@ class Meter:
                     return
             yield batch
 
+    @property
+    def last(self) -> StepSample | None:
+        """The newest step that the device has passed."""
+        self._drain()
+        return self._last
+
     def summary(self) -> EndSample:
         """The means so far: steady steps only, pauses apart."""
+        self._drain()
         return self._sums.end(self, error="")
 
     def close(self, *, error: str = "") -> None:
         self._stop_counting()
         self.hooks.detach()
-        if self._pending and self._device.type == "cuda":
-            with contextlib.suppress(RuntimeError):  # a dead device has nothing more to tell
-                torch.cuda.synchronize(self._device)  # the run is over: nothing is slowed down
-                self._drain()
         if self._run is None:
             self._run = self._facts()
             self._sinks.start(self._run)
+        with contextlib.suppress(RuntimeError):  # a dead device has nothing more to tell
+            if self._pending and self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)  # the run is over: nothing is slowed down
+            self._drain()
         self._sinks.end(self._sums.end(self, error=error))
 
     # What it knows.
@@ -321,11 +331,13 @@ class Meter:
         }
 
     def _drain(self) -> None:
+        self._drained_s = time.perf_counter()
         while self._pending and self._pending[0].lap.passed:
             sample = self._sample(self._pending.popleft())
-            self.last = sample
-            self._sums.add(sample, self._peak)
+            self._last = sample
+            self._sums.add(sample)
             self._sinks.step(sample)
+        self._sinks.flush()
 
     def _sample(self, done: _Pending) -> StepSample:
         host = done.lap.host_s()
@@ -383,7 +395,7 @@ class _Sums:
         self._pauses_s: dict[str, float] = {}
         self._retries: int | None = None
 
-    def add(self, sample: StepSample, _peak: Peak | None) -> None:
+    def add(self, sample: StepSample) -> None:
         self.steps += 1
         for kind, seconds in sample.pauses_s.items():
             self._pauses_s[kind] = self._pauses_s.get(kind, 0.0) + seconds

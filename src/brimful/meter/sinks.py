@@ -16,8 +16,6 @@ from brimful.meter.runtime import Place
 from brimful.meter.samples import PHASES, EndSample, RunSample, StepSample, as_line
 from brimful.units import GIB, show_bytes, show_seconds
 
-_FLUSH_S = 1.0  # how much of a file may be lost when the machine goes down
-
 
 class Sink(Protocol):
     """What takes samples. Each method may raise anything; see `Sinks`."""
@@ -42,6 +40,10 @@ class Sinks:
     def end(self, sample: EndSample) -> None:
         self._each(lambda sink: sink.end(sample))
 
+    def flush(self) -> None:
+        """No more for now: a sink that gathers writes what it has."""
+        self._each(lambda sink: sink.flush() if isinstance(sink, Jsonl | Runtime) else None)
+
     def _each(self, act: Callable[[Sink], None]) -> None:
         for sink in list(self._sinks):
             try:
@@ -57,49 +59,49 @@ class Jsonl:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: IO[str] | None = None
-        self._flushed = 0.0
 
     def start(self, run: RunSample) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # A new run begins a new file: two runs in one would be read as one.
         self._file = self._path.open("w", encoding="utf-8")
-        self._write(as_line(run), now_s=0.0)
+        self._write(as_line(run))
 
     def step(self, sample: StepSample) -> None:
-        self._write(as_line(sample), now_s=sample.at_s)
+        self._write(as_line(sample))
 
     def end(self, sample: EndSample) -> None:
-        self._write(as_line(sample), now_s=sample.at_s)
+        self._write(as_line(sample))
         assert self._file is not None
         self._file.close()
 
-    def _write(self, line: str, *, now_s: float) -> None:
+    def flush(self) -> None:
+        if self._file is not None and not self._file.closed:
+            self._file.flush()
+
+    def _write(self, line: str) -> None:
         assert self._file is not None
         self._file.write(line + "\n")
-        if now_s - self._flushed >= _FLUSH_S:
-            self._file.flush()
-            self._flushed = now_s
 
 
 class Runtime:
     """The newest sample, where `brimful watch` and `brimful exporter` look for it."""
 
-    def __init__(self, *, every_s: float = 1.0) -> None:
-        self._every_s, self._left = every_s, 0.0
+    def __init__(self) -> None:
         self._place: Place | None = None
         self._run: RunSample | None = None
+        self._step: StepSample | None = None
 
     def start(self, run: RunSample) -> None:
         self._place, self._run = self._place or Place(), run
         self._place.leave(run, None)
 
     def step(self, sample: StepSample) -> None:
-        if sample.at_s - self._left < self._every_s:
-            return
-        assert self._place is not None
-        assert self._run is not None
-        self._place.leave(self._run, sample)
-        self._left = sample.at_s
+        self._step = sample
+
+    def flush(self) -> None:
+        if self._place is not None and self._run is not None and self._step is not None:
+            self._place.leave(self._run, self._step)
+            self._step = None
 
     def end(self, _sample: EndSample) -> None:
         if self._place is not None:
