@@ -368,3 +368,34 @@ def test_tensorboard_and_wandb_get_the_same_numbers(tmp_path: Path) -> None:
         train(model, meter)
     assert board.said == tracker.said
     assert board.said["brimful/mfu"] == meter.last.mfu
+
+
+ON_A_CARD = """
+import torch, brimful
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+with brimful.Meter(model, tokens_per_step=8, jsonl=%r, terminal_s=None) as meter:
+    for _ in range(4):
+        loss = model(torch.randn(8, 64, device="cuda")).square().mean()
+        loss.backward()
+        loss.item()
+        optimizer.step()
+        meter.step()
+"""
+
+
+def test_on_a_card_parts_are_times_of_the_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the trace's fake card, where every span between two events is one millisecond."""
+    from brimful.cli.main import main
+
+    script, path = tmp_path / "train.py", tmp_path / "run.jsonl"
+    script.write_text(ON_A_CARD % str(path), encoding="utf-8")
+    assert main(["trace", str(script), "--gpu", "rtx-4070"]) == 0, capsys.readouterr().err
+    run, first, *_ = read_samples(path)
+    assert isinstance(run, RunSample)
+    assert isinstance(first, StepSample)
+    assert (run.gpu, run.peak_source) == ("NVIDIA GeForce RTX 4070", "catalog: rtx-4070")
+    assert first.clock == "cuda"
+    assert first.forward_s == first.backward_s == first.optimizer_s == 0.001
+    assert first.host_s.keys() == first.parts_s.keys()
+    assert first.syncs == 1, "the loss; not the step counters AdamW keeps in host memory"

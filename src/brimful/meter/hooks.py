@@ -56,6 +56,7 @@ class Hooks:
         """`forward=False`: somebody else says where forward and backward begin (Lightning)."""
         self._module, self._timeline = module, timeline
         self._forward, self.waits = forward, waits
+        self._kind = next((each.device.type for each in module.parameters()), "cpu")
         self._undo: list[Callable[[], object]] = []
         self._seen = Seen()
         self._paused = 0
@@ -200,7 +201,9 @@ class Hooks:
 
     def _wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def waited(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._inside or self._paused or self._evaluation is not None:
+            # Optimizers read a step counter that lives in the program's own memory: that waits for nobody.
+            elsewhere = tensor.device.type != self._kind
+            if elsewhere or self._inside or self._paused or self._evaluation is not None:
                 return original(tensor, *args, **kwargs)
             self._inside, began = True, perf_counter()
             try:

@@ -435,7 +435,7 @@ class _Sums:
 
 def _uuid(card: Any) -> str | None:
     uuid = getattr(card, "uuid", None)
-    return f"GPU-{uuid}" if uuid else None
+    return f"GPU-{str(uuid).removeprefix('GPU-')}" if uuid else None  # as the driver writes it
 
 
 def _ranked(path: Path, rank: int) -> Path:
