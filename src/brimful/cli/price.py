@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> Answer:
         raise BadInput(f"--hours is {args.hours}", hint="a number above zero, a year at most")
     back_s = int(args.hours * HOUR_S) or 1
     data = _of_log(Path(args.log), back_s) if args.log else _of_server(back_s, history=args.history)
-    pools = [each for each in data["pools"] if not args.pool or args.pool in _names(each)]
+    pools = [each for each in data["pools"] if not args.pool or _is_called(each, args.pool.lower())]
     if not pools and args.pool:
         known = sorted({name for each in data["pools"] for name in _names(each)})
         raise NotFound(
@@ -54,6 +54,11 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _names(pool: dict[str, Any]) -> tuple[str, str, str]:
     return pool["gpu"], pool["site"], pool["tier"]
+
+
+def _is_called(pool: dict[str, Any], name: str) -> bool:
+    """`h100` is enough for `h100-sxm-80gb`."""
+    return any(each == name or each.startswith(f"{name}-") for each in _names(pool))
 
 
 def _of_server(back_s: int, *, history: bool) -> dict[str, Any]:

@@ -71,7 +71,9 @@ class Lease:
 
     def price_now(self) -> int:
         """Micro-dollars per GPU-hour that it pays at this moment, or paid last."""
-        return self.microusd_per_gpu_hour if self.line is None else self.line.last.billed
+        if self.line is None or self.line.last.at_s < self.granted_s:  # a pool that was a market once
+            return self.microusd_per_gpu_hour
+        return self.line.last.billed
 
     def done_work_s(self, now_s: int) -> float:
         """Useful work this lease has done by now, as far as its speed can tell."""

@@ -280,9 +280,11 @@ def _nothing_due(known: Turn, billed: int | None, now_s: int) -> bool:
 
 
 def _leases(fleet: Fleet, pool: Pool) -> Iterator[Lease]:
+    """Whoever is billed at its price, also on a node that has left since."""
+    line = fleet.prices.get(pool)
     for lease in fleet.leases_at.get(pool.site, {}).values():
         node = fleet.nodes.get(lease.node)
-        if lease.gpu == pool.gpu and node is not None and node.pool == pool:
+        if (node is not None and node.pool == pool) or (line is not None and lease.line is line):
             yield lease
 
 

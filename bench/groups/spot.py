@@ -1,0 +1,136 @@
+"""A market pool over many ticks, in markets of many kinds: preemptions, the billed price, large gangs.
+
+make bench ARGS=spot     some two CPU minutes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from statistics import fmean
+
+from bench.document import markdown
+from bench.measure import CALIBRATION, Benchmark, body, calibration
+from brimful.market.spot import Terms
+from tests.market.books import a_bid
+from tests.market.test_spot import TICK_S, UNITS, a_day, moves
+
+TITLE = "Market pools over time"
+TABLES = ("spot-markets",)
+SPREADS = (0.1, 0.2, 0.4, 0.6)
+SEEDS = 2
+CENT, USD = 10_000, 1_000_000
+WAIT_S = 2 * 3600
+
+
+def benchmarks() -> Iterator[Benchmark]:
+    yield Benchmark(
+        name="100 ticks of a pool of 64 GPUs",
+        subject=body(lambda: a_day(0, ticks=100)),
+        peer_name=CALIBRATION,
+        peer=calibration,
+    )
+
+
+@dataclass(slots=True)
+class _Row:
+    without: int = 0  # preemptions, without the bonus
+    with_it: int = 0
+    fill: float = 0.0  # how much more of the pool is used with it
+    raw: int = 0  # moves of the price by more than a tenth
+    billed: int = 0
+    gangs: int = 0
+    late: int = 0
+    waits: float = 0.0  # of single GPUs beside the gang, and without it
+    usual: float = 0.0
+    worst: float = 0.0
+
+
+def tables() -> dict[str, str]:
+    """spot-markets: by how far limits lie apart, over loads, floors and seeds."""
+    rows = []
+    total = _Row()
+    for spread in SPREADS:
+        row = _Row()
+        _bonus(row, spread)
+        _billed(row, spread)
+        _gang(row, spread)
+        rows.append((f"{spread:g}", *_cells(row)))
+        for name in ("without", "with_it", "raw", "billed", "gangs", "late", "waits", "usual"):
+            setattr(total, name, getattr(total, name) + getattr(row, name))
+        total.worst = max(total.worst, row.worst)
+        total.fill = max(total.fill, row.fill, key=abs)
+    rows.append(("all", *_cells(total)))
+    header = (
+        "spread",
+        "preempted",
+        "with bonus",
+        "fill",
+        "price moves",
+        "billed",
+        "gangs late",
+        "singles wait",
+        "worst",
+    )
+    return {"spot-markets": markdown(header, rows)}
+
+
+def _cells(row: _Row) -> tuple[str, ...]:
+    saved = 1 - row.with_it / max(1, row.without)
+    return (
+        str(row.without),
+        f"{row.with_it} (-{saved:.0%})",
+        f"{row.fill:+.1%}",
+        str(row.raw),
+        str(row.billed),
+        f"{row.late} of {row.gangs}",
+        f"{row.waits / max(1.0, row.usual):.2f}x",
+        f"{row.worst:.2f}x",
+    )
+
+
+def _bonus(row: _Row, spread: float) -> None:
+    for load, seed in product((0.9, 1.0, 1.2, 1.5), range(SEEDS)):
+        none, some = (
+            a_day(100 + seed, bonus=bonus, spread=spread, load=load, floor=USD // 2, ticks=240)
+            for bonus in (0, 25)
+        )
+        row.without += none.preemptions
+        row.with_it += some.preemptions
+        row.fill = max(row.fill, (fmean(some.used) - fmean(none.used)) / UNITS, key=abs)
+
+
+def _billed(row: _Row, spread: float) -> None:
+    for floor, load in product((CENT, USD // 2, USD), (0.8, 1.0, 1.2)):
+        turns = a_day(200, spread=spread, floor=floor, load=load, ticks=360).turns[120:]
+        row.raw += moves([each.cleared.price for each in turns])
+        row.billed += moves([each.billed for each in turns])
+
+
+def _gang(row: _Row, spread: float) -> None:
+    """A gang of half the pool that offers about what the others do."""
+    gang = a_bid("gang", UNITS // 2, usd=1.65, arrival=10**6)
+    for load, seed in product((0.9, 1.2, 1.5), range(SEEDS)):
+        with_it, without = (
+            a_day(
+                300 + seed,
+                terms=Terms(max_wait_s=wait_s),
+                guest=gang,
+                ticks=240,
+                spread=spread,
+                load=load,
+                floor=USD // 2,
+            )
+            for wait_s in (WAIT_S, 10**9)
+        )
+        could_not_pay_s = TICK_S * sum(
+            loss.bid.bid == "gang" and loss.bid.limit < each.cleared.price
+            for each in with_it.turns
+            for loss in each.cleared.losses
+        )
+        row.gangs += 1
+        row.late += with_it.waits["gang"] > WAIT_S + could_not_pay_s
+        row.waits += with_it.wait_of_singles()
+        row.usual += without.wait_of_singles()
+        row.worst = max(row.worst, with_it.wait_of_singles() / max(1.0, without.wait_of_singles()))
