@@ -22,7 +22,7 @@ from bench.measure import Benchmark
 
 TITLE = "Meter"
 BAR = 1.005
-PAIRS = 150  # of a step with it and a step without
+BLOCK, PAIRS = 5, 40  # steps in a turn, and pairs of turns
 
 
 def benchmarks() -> Iterator[Benchmark]:
@@ -109,11 +109,12 @@ def _inside() -> tuple[float, float]:
                 step()
                 meter.step()
             spent[0], began = 0.0, time.thread_time()
-            for _ in range(PAIRS):
+            steps = BLOCK * PAIRS
+            for _ in range(steps):
                 step()
                 meter.step()
             whole = time.thread_time() - began
-    return (whole - spent[0]) / PAIRS, spent[0] / PAIRS
+    return (whole - spent[0]) / steps, spent[0] / steps
 
 
 def _pair(meter: Any, step: Any, *, first: bool) -> tuple[float, float]:  # noqa: ANN401 - see below
@@ -123,10 +124,11 @@ def _pair(meter: Any, step: Any, *, first: bool) -> tuple[float, float]:  # noqa
         if metered:
             meter.hooks.attach()
         began = time.process_time()
-        step()
-        if metered:
-            meter.step()
-        spent[metered] = time.process_time() - began
+        for _ in range(BLOCK):
+            step()
+            if metered:
+                meter.step()
+        spent[metered] = (time.process_time() - began) / BLOCK
         if metered:
             meter.hooks.detach()
     return spent[True], spent[False]

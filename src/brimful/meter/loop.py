@@ -37,7 +37,7 @@ from brimful.meter.timeline import PAUSE, Event, Lap, Timeline
 from brimful.specs.estimate import Estimate
 from brimful.specs.training import Checkpointing, Dtype
 
-DRAIN_S = 1.0  # samples are made of marks in batches: between two steps the caches are cold, and that costs
+DRAIN_S = 2.0  # samples are made of marks in batches: between two steps the caches are cold, and that costs
 WARMUP = 3  # steps in which PyTorch still allocates, compiles and tunes
 _NAMES: dict[Any, Dtype] = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
 

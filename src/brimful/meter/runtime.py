@@ -76,9 +76,13 @@ class Place:
         self._path = folder / f"{self._pid}.json"
         self._half = folder / f".{self._pid}.new"
         self._began = began(self._pid)
+        self._run: RunSample | None = None
+        self._run_line = ""
 
     def leave(self, run: RunSample, step: StepSample | None) -> None:
-        parts = [f'"pid": {self._pid}', f'"began": {self._began or 0}', f'"run": {as_line(run)}']
+        if run is not self._run:
+            self._run, self._run_line = run, as_line(run)
+        parts = [f'"pid": {self._pid}', f'"began": {self._began or 0}', f'"run": {self._run_line}']
         parts += [f'"step": {as_line(step)}'] if step else []
         with contextlib.suppress(FileNotFoundError):
             self._half.unlink()
