@@ -28,7 +28,7 @@ def said(server: Live, *words: str, code: int) -> str:
 
 def test_a_bid_is_raised_a_budget_set_and_the_price_shown(tmp_path: Path) -> None:
     with live(tmp_path / "data", *OPTIONS, *MARKET) as server:
-        first = server.submit("--tenant", "a", "--gpus", "2", command=("sleep", "600"))
+        first = server.submit("--tenant", "a", "--gpus", "2", command=("sleep", "90"))
         wait_for(lambda: server.show(first)["phase"] == "running")
         second = server.submit("--tenant", "b", "--gpus", "2", "--limit", "1.5", command=("sleep", "1"))
         (pool,) = wait_for(
