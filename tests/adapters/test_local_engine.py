@@ -20,8 +20,14 @@ from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.engines.processes import born
 from brimful.adapters.files import read_json, reserve, write_json, write_reserved
 from brimful.errors import WorldFailed
+from brimful.fleet.events import JobHeld, JobSubmitted, LeaseEnding
 from brimful.fleet.job import Job
-from brimful.scheduler.ports import CannotStart, Observation
+from brimful.fleet.state import Fleet
+from brimful.market.posted import PostedPrice
+from brimful.scheduler.loop import tick
+from brimful.scheduler.ports import CannotStart, Observation, Ports
+from brimful.scheduler.rules import Rules
+from brimful.sim.world import MemoryStore
 from tests.builders import a_node, eventually
 
 
@@ -403,3 +409,39 @@ def test_a_log_can_be_read_from_any_place(site: Site) -> None:
     assert site.engine.log("a.1", offset=4, limit=3) == (4, b"456", 10)
     assert site.engine.log("a.1", offset=-2) == (8, b"89", 10)
     assert site.engine.log("a.1", offset=99) == (10, b"", 10)
+
+
+@pytest.mark.parametrize("begins", [True, False], ids=["soon", "after it was called over"])
+def test_a_lease_that_is_over_cannot_be_begun_by_a_runner_that_comes_late(
+    site: Site, monkeypatch: pytest.MonkeyPatch, begins: bool
+) -> None:
+    """The server dies just after it ordered a start; its runner, slow to begin, outlives it.
+
+    Meanwhile the job was put on hold. Whoever says that the lease is over, and gives its GPUs to others or
+    the job another lease, must have seen to it that the runner finds that out.
+    """
+    ran = site.folder / "ran"
+    job = Job(job="a", gpus=1, command=("touch", str(ran)), folder=str(site.folder))
+    store, fleet = MemoryStore(), Fleet()
+    assert store.append([JobSubmitted(at_s=0, job=job)], after=0)
+
+    def ports() -> Ports:
+        return Ports(store=store, engines={site.engine.site: site.engine}, clearing=PostedPrice())
+
+    late: list[list[str]] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", lambda words, **_: late.append(words))
+        tick(fleet, ports(), Rules(), now_s=1)
+    assert fleet.jobs["a"].phase == "starting"
+    ending = LeaseEnding(at_s=1, lease="a.1", reason="on hold", requeue=True)
+    assert store.append([JobHeld(at_s=1, job="a"), ending], after=fleet.seq)
+    site.restart()
+    again = ports()
+    tick(fleet, again, Rules(), now_s=2)
+    if not begins:
+        tick(fleet, again, Rules(), now_s=3)
+        assert fleet.jobs["a"].phase == "held"
+    subprocess.run(late[0], check=True)
+    tick(fleet, again, Rules(), now_s=4)
+    assert fleet.jobs["a"].phase == "held"
+    assert not ran.exists()

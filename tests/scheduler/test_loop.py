@@ -11,6 +11,7 @@ from brimful.fleet.events import (
     Event,
     JobSubmitted,
     LeaseEnded,
+    LeaseEnding,
     LeaseGranted,
     NoticeGiven,
     NoticeWithdrawn,
@@ -27,6 +28,7 @@ from tests.builders import ScriptedEngine, a_job, a_node
 class World:
     def __init__(self) -> None:
         self.store, self.engine, self.fleet = MemoryStore(), ScriptedEngine(a_node(gpus=2)), Fleet()
+        self.stopped: set[str] = set()
 
     def submit(self, *jobs: str, gpus: int = 1) -> World:
         events: list[Event] = [JobSubmitted(at_s=0, job=a_job(job, gpus=gpus)) for job in jobs]
@@ -34,7 +36,12 @@ class World:
         return self
 
     def tick(self, now_s: int = 1) -> Tick:
-        ports = Ports(store=self.store, engines={"here": self.engine}, clearing=PostedPrice())
+        ports = Ports(
+            store=self.store,
+            engines={"here": self.engine},
+            clearing=PostedPrice(),
+            stopped=self.stopped,
+        )
         return tick(self.fleet, ports, Rules(), now_s=now_s)
 
     def phase(self, job: str) -> str:
@@ -172,6 +179,18 @@ def test_a_cancelled_job_that_never_started_ends_without_running() -> None:
     world.tick()
     assert world.phase("a") == "cancelled"
     assert world.fleet.free("node-0") == (0, 1)
+
+
+def test_what_another_server_ordered_is_over_only_after_this_one_has_told_it_to_stop() -> None:
+    world = World().submit("a")
+    world.tick()
+    ending = LeaseEnding(at_s=1, lease="a.1", reason="cancelled", requeue=False)
+    assert world.store.append([CancelRequested(at_s=1, job="a"), ending], after=len(world.store.log))
+    world.fleet = Fleet()  # another server, which has told nobody anything yet
+    world.tick()
+    assert (world.phase("a"), world.engine.calls[-1]) == ("stopping", ("stop", "a.1"))
+    world.tick()
+    assert world.phase("a") == "cancelled"
 
 
 def test_a_decision_on_a_stale_state_is_thought_again() -> None:

@@ -113,7 +113,8 @@ def _observe(fleet: Fleet, ports: Ports, problems: dict[str, str], *, now_s: int
         for observation in {each.lease: each for each in heard}.values():  # the last word on each
             lease = fleet.open_leases.get(observation.lease)
             if lease is not None:
-                news += _lease_changes(lease, fleet.jobs[lease.job], observation, now_s=now_s)
+                told = lease.started_s is not None or lease.lease in ports.stopped
+                news += _lease_changes(lease, fleet.jobs[lease.job], observation, told=told, now_s=now_s)
     return news
 
 
@@ -126,10 +127,14 @@ def _node_changes(fleet: Fleet, site: str, nodes: dict[str, Node], *, now_s: int
             yield NodeLeft(at_s=now_s, node=name)
 
 
-def _lease_changes(lease: Lease, state: JobState, seen: Observation, *, now_s: int) -> Iterator[Event]:
+def _lease_changes(
+    lease: Lease, state: JobState, seen: Observation, *, told: bool, now_s: int
+) -> Iterator[Event]:
     if seen.state == "absent":
-        if lease.phase == "granted":
-            return  # `_act` will start it
+        if lease.phase == "granted" or not told:
+            # `_act` will start it, or stop it: a server that died, or sleeps, may have ordered a start that
+            # has yet to begin, and finds out only then that it is too late.
+            return
         # It ran, or was told to stop before it ran, and the engine has no trace of it: it holds nothing.
         reason = lease.reason or f"the engine at {lease.site} has lost it"
         again = lease.phase != "ending" and _tries_left(state)
@@ -178,6 +183,7 @@ def intents(plan: Plan, *, now_s: int) -> Iterator[Event]:
 def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, str], *, now_s: int) -> None:
     """Carry out every intent the log holds, not only this tick's: an earlier one may have been cut short."""
     failed: list[Event] = []
+    ports.stopped.intersection_update(fleet.unsettled)
     for lease in list(fleet.unsettled.values()):
         if lease.site in problems:
             continue
@@ -235,6 +241,7 @@ def _act_on(lease: Lease, fleet: Fleet, ports: Ports, engine: Engine, rules: Rul
         engine.start(lease.lease, job, node=lease.node, gpus=lease.gpus, rest=lease.rest)
     else:
         engine.stop(lease.lease, grace_s=rules.grace_s)
+        ports.stopped.add(lease.lease)
 
 
 def _ran_last_at(state: JobState) -> str:

@@ -62,7 +62,10 @@ class Engine(Protocol):
         """
 
     def stop(self, lease: str, *, grace_s: int) -> None:
-        """Ask it to end, kill it after the grace period; asking twice changes nothing."""
+        """Ask it to end, kill it after the grace period; asking twice changes nothing.
+
+        One that has not begun never will, though another server may have ordered it to.
+        """
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:
         """News of these leases. One that has not changed since it was last told may be left out."""
@@ -102,6 +105,8 @@ class Ports:
     may_act: Callable[[], object] = lambda: None
     # What engines told and the log does not hold yet: a write that failed must not lose it.
     unrecorded: dict[str, list[Observation]] = field(default_factory=dict)
+    # Leases that were told to stop, since this server began or later.
+    stopped: set[str] = field(default_factory=set)
     # The list each engine last gave and the state of the log it was found to agree with: an engine that
     # gives it again has no news, and comparing ten thousand nodes at every tick is most of a tick.
     agreed: dict[str, tuple[Sequence[Node], int]] = field(default_factory=dict)

@@ -235,7 +235,8 @@ class LocalEngine:
         if ended is None and alive:
             return  # on its way
         if ended is None and started is None and lease not in self._not_begun:
-            yield Observation(lease=lease, state="absent")
+            if not held(folder / "lock"):  # else a runner that another server started is about to begin
+                yield Observation(lease=lease, state="absent")
             return
         if ended is None and started is not None and self._lives_on(lease):
             yield self._alive(lease, started)
