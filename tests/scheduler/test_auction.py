@@ -25,10 +25,14 @@ from brimful.fleet.events import (
 from brimful.fleet.state import Fleet, Node, Pool
 from brimful.market.ledger import Ledger
 from brimful.market.pools import Market, floor_of, limit_of
+from brimful.market.posted import PostedPrice
 from brimful.market.spot import Terms
+from brimful.scheduler.auction import Auctions
+from brimful.scheduler.loop import tick
+from brimful.scheduler.ports import Ports
 from brimful.scheduler.rules import Rules
-from brimful.sim.world import Arrival, Outcome, rehearse
-from tests.builders import USD, a_job, a_node
+from brimful.sim.world import Arrival, MemoryStore, Outcome, rehearse
+from tests.builders import USD, ScriptedEngine, a_job, a_node
 
 POOL = Pool("sim", "h100")
 TERMS = Terms(notice_s=300, period_s=60, max_wait_s=3600, drain_s=900)
@@ -305,3 +309,22 @@ def test_who_leaves_on_notice_has_not_failed() -> None:
     fleet.apply(NoticeGiven(at_s=5, lease="x.1", until_s=305, reason="outbid"))
     fleet.apply(LeaseEnded(at_s=9, lease="x.1", exit_code=143, requeue=True))
     assert (fleet.jobs["x"].phase, fleet.jobs["x"].failures, fleet.jobs["x"].preemptions) == ("waiting", 0, 1)
+
+
+def test_what_was_won_starts_though_somebody_wrote_to_the_log_meanwhile() -> None:
+    class Interrupted(MemoryStore):
+        """An operator writes what no bid cares for, at the very moment the winner is to start."""
+
+        def append(self, events: Sequence[Event], *, after: int) -> bool:
+            kinds = {type(event) for event in events}
+            if LeaseGranted in kinds and not any(isinstance(e, CreditGranted) for e in self.log):
+                self.log.append(CreditGranted(at_s=2, tenant="else", microusd=1))
+            return super().append(events, after=after)
+
+    store, engine, fleet = Interrupted(), ScriptedEngine(a_node(gpus=2, usd=1)), Fleet()
+    auctions = Auctions(Market(terms=TERMS))
+    ports = Ports(store=store, engines={"here": engine}, clearing=PostedPrice(), market=auctions)
+    tick(fleet, ports, RULES, now_s=1)  # the pool has its price before anybody bids
+    assert store.append([JobSubmitted(at_s=2, job=a_job("a"))], after=fleet.seq)
+    tick(fleet, ports, RULES, now_s=2)
+    assert fleet.jobs["a"].phase == "starting"

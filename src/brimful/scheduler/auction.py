@@ -63,6 +63,9 @@ class _Known:
     key: tuple[object, ...]
     turn: Turn
     winners: Winners
+    # Whether anything followed from it. The log may have moved on before that was written; where it was
+    # written the key is another, or it is worked out once more in vain.
+    acts: bool = False
     by_name: dict[str, Loss] | None = None  # once somebody asks
 
     def loss(self, name: str) -> Loss | None:
@@ -218,7 +221,7 @@ class Auctions:
         known = self._known.get(pool)
         if known is not None and known.key != key:
             known = None
-        if known is not None and _nothing_due(known.turn, before.state.billed, now_s):
+        if known is not None and not known.acts and _nothing_due(known.turn, before.state.billed, now_s):
             done = known.turn
         else:
             again = None if known is None or known.turn.was_due else known
@@ -233,8 +236,8 @@ class Auctions:
                 leaving=before.leaving,
                 known=None if again is None else again.turn.cleared,
             )
-            self._known[pool] = _Known(key, done, winners)
-            _carry_out(fleet, before, done, winners, found, now_s=now_s)
+            acts = _carry_out(fleet, before, done, winners, found, now_s=now_s)
+            self._known[pool] = _Known(key, done, winners, acts=acts)
         self._won |= {win.bid.bid: pool for win in done.cleared.wins if win.bid.bid not in before.running}
         found.prices[pool] = done.billed
         times = (found.look_again_s, done.look_again_s)
@@ -244,8 +247,9 @@ class Auctions:
 
 def _carry_out(
     fleet: Fleet, before: _Open, done: Turn, winners: Winners, found: Auctioned, *, now_s: int
-) -> None:
-    """What follows from a clearing, as events, starts and stops."""
+) -> bool:
+    """What follows from a clearing, as events, starts and stops; whether anything does."""
+    so_far = len(found.events) + len(found.starts) + len(found.stops)
     running, line = before.running, fleet.prices.get(before.pool)
     starts = [name for name in done.starts if name in winners.ready and name not in running]
     staying = sum(lease.size for name, lease in running.items() if name not in done.preempted)
@@ -273,6 +277,7 @@ def _carry_out(
         Stop(lease=running[name].lease, reason=running[name].notice, requeue=True) for name in done.preempted
     ]
     found.starts += [(fleet.jobs[name], winners.parts[name]) for name in starts]
+    return len(found.events) + len(found.starts) + len(found.stops) > so_far
 
 
 def _nothing_due(known: Turn, billed: int | None, now_s: int) -> bool:
