@@ -276,6 +276,17 @@ def test_a_start_that_never_can_be_is_certain_to_run_nothing(site: Site) -> None
     site.lease.unlink()
 
 
+def test_a_start_that_failed_leaves_no_secret_behind(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_given: object, **_more: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "no such Python")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", gone)
+        with pytest.raises(CannotStart, match="no such Python"):
+            site.start(["true"], env=(("HF_TOKEN", "hf_secret"),))
+    assert not [path for path in site.lease.iterdir() if b"hf_secret" in path.read_bytes()]
+
+
 def test_a_job_that_cannot_leave_notes_any_more_is_still_waited_for(site: Site) -> None:
     # A folder in the way fails as a full disk does: after the start, at the note about the child.
     (site.lease / "child.json").mkdir(parents=True)

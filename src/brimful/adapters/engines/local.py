@@ -126,6 +126,8 @@ class LocalEngine:
                     start_new_session=True,
                 )
         except OSError as error:
+            with contextlib.suppress(OSError):
+                (folder / "order.json").unlink()  # its environment may hold secrets, and nobody reads it now
             # Nothing runs. A full disk passes, and the next tick asks again; a file in the way does not.
             kind = WorldFailed if error.errno in PASSING else CannotStart
             raise kind(f"cannot start {lease} in {folder}: {error.strerror}") from error
