@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,18 @@ def test_prices_are_told_to_all_with_depth_but_without_names(shop: Shop) -> None
     assert billed == sorted(billed)
     assert billed[-1] == pool["microusd_per_gpu_hour"]
     assert shop.ask("GET", "/v1/prices", shop.a)[1]["pools"][0]["history"] == []
+
+
+def test_depth_counts_a_lease_in_its_own_pool_alone(shop: Shop) -> None:
+    shop.engine.has = [*shop.engine.has, replace(a_node("node-1", gpus=4), tier="spot")]
+    shop.tick()
+    shop.submit(shop.a, gpus=4)
+    shop.tick()
+    pools = shop.ask("GET", "/v1/prices", shop.a)[1]["pools"]
+    assert [(pool["tier"], sum(step["held"] for step in pool["depth"])) for pool in pools] == [
+        (pool["tier"], pool["gpus"] - pool["free"]) for pool in pools
+    ]
+    assert sorted(pool["free"] for pool in pools) == [0, 4]
 
 
 def test_a_raised_bid_wins_and_a_lowered_one_cannot_go_below_what_it_pays(shop: Shop) -> None:

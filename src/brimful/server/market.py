@@ -122,7 +122,8 @@ def _depth(service: Service, pool: Pool) -> Iterator[dict[str, int]]:
     fleet, floor = service.fleet, _floor(service, pool)
     asked: dict[int, list[int]] = {}  # limit -> GPUs held, GPUs wanted besides
     for lease in fleet.leases_at.get(pool.site, {}).values():
-        if lease.gpu == pool.gpu and lease.phase != "ending":
+        node = fleet.nodes.get(lease.node)
+        if node is not None and node.pool == pool and lease.phase != "ending":
             asked.setdefault(limit_of(fleet.jobs[lease.job].job, floor=floor), [0, 0])[0] += lease.size
     for state in fleet.waiting.values():
         if state.job.gpus and any(pool == each for each, _ in fleet.able_pools(state.shape)):
