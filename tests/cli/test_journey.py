@@ -418,6 +418,8 @@ def test_a_job_that_can_never_start_is_told_so_at_once(here: Here) -> None:
     told = here.run("submit", "--gpus", "9", "--", "true").stdout
     assert "job-1 submitted, waiting: wants 9 GPUs (any type) on one node; the largest node has 2" in told
     assert "    wants 9 GPUs (any type) on one node" in here.run("jobs").stdout
+    done = here.run("cancel", "job-9", "job-1")
+    assert (done.returncode, done.stdout) == (1, "job-9: there is no job 'job-9'\njob-1 cancelled\n")
 
 
 def test_a_command_without_its_dashes_is_told_where_to_put_them(here: Here) -> None:
