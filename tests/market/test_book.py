@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from brimful.errors import BadInput
+from brimful.market.auction import clear
 from brimful.market.book import parse_book
 
 
@@ -32,12 +33,25 @@ def test_a_class_is_a_preset_bid() -> None:
 
 
 GOOD = {"bid": "good", "quantity": 1, "limit": 1}
+X = {"bid": "x", "quantity": 1, "limit": 1}
 
 
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        (book(GOOD).replace('"limit": 1', '"limit": NaN'), "NaN"),
+        (book(GOOD, {**X, "limit": float("nan")}), "the limit of bid 'x' (entry 2) is NaN"),
+        (book(GOOD, {**X, "limit": float("inf")}), "the limit of bid 'x' (entry 2) is Infinity"),
+        (book(GOOD, {**X, "quantity": float("nan")}), "the quantity of bid 'x' (entry 2) is NaN"),
+        (book(GOOD, {**X, "quantity": float("-inf")}), "the quantity of bid 'x' (entry 2) is -Infinity"),
+        (book(GOOD, {**X, "arrival": float("nan")}), "bid 'x' (entry 2)"),
+        (book(GOOD, {**X, "hours": float("nan")}), "the hours of bid 'x' (entry 2)"),
+        (book(GOOD, {**X, "limit": 7}).replace("7", "1e" + 30 * "9"), "the limit of bid 'x' (entry 2)"),
+        (book(GOOD, {**X, "quantity": 7}).replace("7", "1e" + 30 * "9"), "the quantity of bid 'x' (entry 2)"),
+        (book(GOOD, {**X, "limit": 7}).replace("7", 5000 * "9"), "the limit of bid 'x' (entry 2)"),
+        (book(GOOD, {**X, "quantity": 7}).replace("7", 5000 * "9"), "the quantity of bid 'x' (entry 2)"),
+        (book(supply=[{"quantity": 4, "ask": float("nan")}]), "supply entry 1"),
+        (book(supply=float("nan")), "supply"),
+        (book(floor=float("nan")), "the book's floor is NaN"),
         (book(GOOD, {"bid": "x", "quantity": 1, "limit": "nan"}), "bid 'x' (entry 2)"),
         (book(GOOD, {"bid": "x", "quantity": 1, "limit": -1}), "bid 'x' (entry 2)"),
         (book(GOOD, {"bid": "x", "quantity": -4, "limit": 1}), "bid 'x' (entry 2)"),
@@ -66,3 +80,8 @@ def test_a_bad_book_is_refused_by_the_name_of_its_entry(text: str, named: str) -
         parse_book(text)
     assert named in refused.value.problem
     assert refused.value.hint
+
+
+def test_nobody_does_not_sell_to_nobody() -> None:
+    read = parse_book(book({**GOOD, "owner": None}, supply=[{"quantity": 1, "seller": None}]))
+    assert [win.bid.bid for win in clear(read).wins] == ["good"]

@@ -17,6 +17,7 @@ from brimful.units import MICROUSD
 MOST_UNITS = 65_536
 MOST_BIDS = 1_000_000
 MOST_USD = 1_000_000  # per GPU-hour: above this it is a slip of the pen
+_MOST_DIGITS = 100
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "bid": ("bid", "id", "name"),
@@ -30,8 +31,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
 def parse_book(text: str) -> Book:
     """The book in a JSON text."""
     try:
-        # Decimal keeps the digits as they were written; NaN and Infinity are not JSON.
-        body: object = json.loads(text, parse_float=Decimal, parse_constant=_not_a_number)
+        # Decimal keeps the digits as they were written. What is no number is refused where its entry is known.
+        body: object = json.loads(text, parse_float=_decimal, parse_int=_whole, parse_constant=Decimal)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"the book is not JSON: {error}", hint="see `brimful market --help`") from error
     if not isinstance(body, dict):
@@ -73,7 +74,7 @@ def _supply(given: object, floor: int) -> tuple[Step, ...]:
             quantity=_count(_get(entry, "quantity"), f"the quantity of {where}", most=MOST_UNITS),
             ask=ask,
             bought=_flag(entry.get("bought", False), f"`bought` of {where}"),
-            seller=str(entry.get("seller", ""))[:200],
+            seller=_name(entry.get("seller")),
         )
         steps.append(step)
     if (units := sum(step.quantity for step in steps)) > MOST_UNITS:
@@ -132,7 +133,7 @@ def _bid(entry: Mapping[str, Any], i: int, *, reference: int) -> Bid:
         limit=_limit(entry, where, reference),
         arrival=int(arrival),
         running=_flag(entry.get("running", False), f"`running` of {where}"),
-        owner=str(entry.get("owner", ""))[:200],
+        owner=_name(entry.get("owner")),
         expected_s=None if hours is None else int(_number(hours, f"the hours of {where}") * 3600),
     )
 
@@ -150,6 +151,11 @@ def _limit(entry: Mapping[str, Any], where: str, reference: int) -> int:
             )
         return preset_limit(priority, price=reference)
     return _money(given, f"the limit of {where}")
+
+
+def _name(given: object) -> str:
+    """Of an owner or a seller. Null is nobody: two of them are not the same one."""
+    return "" if given is None else str(given)[:200]
 
 
 def _get(entry: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401 - JSON
@@ -174,7 +180,7 @@ def _number(value: object, what: str) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
         _bad(what, f"is {_shown(value)}", "a number")
     try:
-        number = Decimal(str(value).removeprefix("$")) if len(str(value)) < 100 else Decimal("NaN")
+        number = Decimal(str(value).removeprefix("$")) if len(str(value)) < _MOST_DIGITS else Decimal("NaN")
     except InvalidOperation:
         number = Decimal("NaN")
     if not number.is_finite():
@@ -201,8 +207,15 @@ def _flag(value: object, what: str) -> bool:
     return value
 
 
-def _not_a_number(word: str) -> NoReturn:
-    raise BadInput(f"the book holds {word}, which is no number", hint="write a number there")
+def _decimal(digits: str) -> Decimal | str:
+    try:
+        return Decimal(digits)
+    except InvalidOperation:  # an exponent beyond all reason
+        return digits
+
+
+def _whole(digits: str) -> int | str:
+    return int(digits) if len(digits) < _MOST_DIGITS else digits
 
 
 def _shown(value: object) -> str:
