@@ -135,6 +135,31 @@ def test_a_raised_bid_wins_and_a_lowered_one_cannot_go_below_what_it_pays(shop: 
     assert shop.service.job(first).leases[0].notice_s is None  # it may stay after all
 
 
+def test_depth_counts_a_lease_in_its_own_pool_only(shop: Shop) -> None:
+    shop.engine.has = [a_node(gpus=4), replace(a_node(gpus=4), node="cloud", tier="spot")]
+    shop.tick()
+    shop.submit(shop.a, gpus=4)
+    shop.tick(5)
+    pools = shop.ask("GET", "/v1/prices", shop.a)[1]["pools"]
+    held = {
+        pool["tier"]: (pool["gpus"] - pool["free"], sum(x["held"] for x in pool["depth"])) for pool in pools
+    }
+    assert sorted(held.values()) == [(0, 0), (4, 4)]
+
+
+def test_a_job_whose_node_has_left_can_still_be_bid_for(shop: Shop) -> None:
+    first = shop.submit(shop.a, gpus=2)
+    shop.tick()
+    shop.engine.has = []
+    shop.tick(5)
+    assert shop.service.job(first).open_lease is not None
+    assert not shop.service.fleet.nodes
+    status, job = shop.ask("POST", f"/v1/jobs/{first}/bid", shop.a, limit_microusd_per_gpu_hour=9 * USD)
+    assert (status, job["limit_microusd_per_gpu_hour"]) == (200, 9 * USD)
+    status, error = shop.ask("POST", f"/v1/jobs/{first}/bid", shop.a, limit_microusd_per_gpu_hour=1)
+    assert (status, error["code"]) == (409, "below_price")
+
+
 def test_the_price_told_of_a_lease_is_the_one_it_pays_and_then_what_it_paid(shop: Shop) -> None:
     job = shop.submit(shop.a, gpus=4)
     shop.tick()

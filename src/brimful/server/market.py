@@ -32,7 +32,8 @@ def change_bid(service: Service, name: str, limit_microusd: int | None) -> JobSt
         lease = state.open_lease
         if state.job.limit_microusd_per_gpu_hour == limit_microusd:
             return []
-        floor = 0 if lease is None else _floor(service, service.fleet.nodes[lease.node].pool)
+        node = None if lease is None else service.fleet.nodes.get(lease.node)  # which may have left
+        floor = 0 if node is None else _floor(service, node.pool)
         now = limit_of(replace(state.job, limit_microusd_per_gpu_hour=limit_microusd), floor=floor)
         if lease is not None and now < lease.price_now():
             price = show_usd(lease.price_now())
