@@ -73,9 +73,11 @@ class Loss:
             )
         others = ", ".join(self.displaced_by[:5]) + (", …" if len(self.displaced_by) > 5 else "")
         if self.reason == DISPLACED:
-            return f"{others} rank before it; {show_usd(self.short)} short per GPU-hour"
+            ranks = "ranks" if len(self.displaced_by) == 1 else "rank"
+            return f"{others} {ranks} before it; {show_usd(self.short)} short per GPU-hour"
+        are = "is" if len(self.displaced_by) == 1 else "together are"
         return (
-            f"needs {gpus}, {self.units_left} left; {others} together are worth more; "
+            f"needs {gpus}, {self.units_left} left; {others} {are} worth more; "
             f"{show_usd(self.short)} short per GPU-hour"
         )
 

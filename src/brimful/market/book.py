@@ -31,7 +31,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
 def parse_book(text: str) -> Book:
     """The book in a JSON text."""
     try:
-        # Decimal keeps the digits as they were written. What is no number is refused where its entry is known.
+        # Decimal keeps the digits as they were written. What is no number is refused where its entry is read.
         body: object = json.loads(text, parse_float=_decimal, parse_int=_whole, parse_constant=Decimal)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"the book is not JSON: {error}", hint="see `brimful market --help`") from error
