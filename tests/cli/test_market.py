@@ -10,6 +10,7 @@ import pytest
 
 from brimful.cli.commands import BAD_INPUT, YES
 from brimful.cli.main import main
+from brimful.fleet.events import BudgetSet, LeaseStarted, to_record
 
 BOOK = Path(__file__).resolve().parents[2] / "examples" / "book.json"
 
@@ -74,3 +75,34 @@ def test_a_deadline_that_cannot_be_met_is_refused_with_the_hours_missing(
         answer(capsys, "market", "deadline", record, "--zone", "x", code=BAD_INPUT)["error"]["code"]
         == "not_found"
     )
+
+
+def test_balances_are_folded_from_a_whole_log_or_not_at_all(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    events = [BudgetSet(at_s=n, tenant=f"t{n}", microusd=n) for n in range(1, 5)]
+    records = [
+        {"seq": n, "kind": kind, "version": version, "body": body}
+        for n, (kind, version, body) in enumerate(map(to_record, events), 1)
+    ]
+    log = tmp_path / "log.jsonl"
+
+    def replay(*lines: object, code: int = YES) -> Any:
+        log.write_text("\n".join(map(json.dumps, lines)))
+        return answer(capsys, "market", "replay", str(log), code=code)
+
+    whole = replay(*records)["data"]
+    assert whole["balances"]["budget:t4"] == 4
+    assert replay({"ok": True, "data": {"events": records}})["data"] == whole  # `brimful events --json`
+    assert len(replay(records[0], *records[2:])["data"]["balances"]) == 6  # others' events are not told
+    for cut, said in (
+        (records[2:], "line 1 is event 3, with none before it"),
+        (records[:3] + records[1:], "line 4 is event 2, after event 3"),
+        ([{"ok": True, "data": {"events": records[1:]}}], "entry 1 is event 2, with none before it"),
+    ):
+        assert said in replay(*cut, code=BAD_INPUT)["error"]["problem"]
+    kind, version, body = to_record(LeaseStarted(at_s=9, lease="job-1.1"))
+    unknown = {"kind": kind, "version": version, "body": body}
+    problem = replay(*records, unknown, code=BAD_INPUT)["error"]["problem"]
+    assert "tells of 'job-1.1' and not how it began" in problem
+    assert answer(capsys, "invoice", "--log", str(log), code=BAD_INPUT)["error"]["problem"] == problem

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ brimful invoice --by job
 brimful invoice --log events.jsonl --by gpu --csv
 brimful invoice --data ~/.local/state/brimful"""
 
+_WANTED = "all events from the first on, as `brimful events -f --json --last 1000000 > FILE` writes them"
 
 COLUMNS = (
     "of",
@@ -83,16 +85,16 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _of_log(args: argparse.Namespace) -> dict[str, Any]:
     """From a file or the database, where no server need be up."""
-    from brimful.market.invoice import bills, lines
-    from brimful.market.ledger import Ledger
+    from brimful.market.invoice import Invoices, bills
 
-    ledger = Ledger()
+    fold = Invoices()
     if args.log:
-        found = lines(read_log(Path(args.log)), ledger)
+        fold_log(Path(args.log), fold.apply)
     else:
         with open_store(args) as (store, _):
-            found = lines(all_events(store), ledger)
-    made = bills(found, by=args.by)
+            for event in all_events(store):
+                fold.apply(event)
+    made, ledger = bills(fold.lines, by=args.by), fold.ledger
     return {
         "by": args.by,
         "bills": [asdict(bill) for bill in made],
@@ -110,27 +112,52 @@ def all_events(store: Store) -> Iterator[Event]:
         seq += len(events)
 
 
-def read_log(path: Path) -> Iterator[Event]:
-    """The events of a file with one JSON object a line: kind, version, body."""
-    import json
+def read_log(path: Path, *, whole: bool = True) -> Iterator[Event]:
+    """The events of a file: one JSON object a line (kind, version, body), or an answer of `brimful events`.
 
+    Accounts that are not folded from the first event on would look right and be wrong, so unless it need not
+    be `whole`, a log that numbers its events begins with the first. It may have gaps: a tenant is told only
+    of its own jobs.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise NotFound(f"there is no file {path}", hint="name a log") from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} cannot be read: {error}", hint="JSON lines in UTF-8") from error
-    for n, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
+    last = 0
+    for where, found in _records(text):
         try:
-            record = json.loads(line)
-            kind = record["kind"]
-            version = record.get("version", KINDS[kind].version)
-            yield from_record(kind, version, record["body"])
+            record = json.loads(found) if isinstance(found, str) else found
+            kind, seq = record["kind"], record.get("seq", last + 1)
+            event = from_record(kind, record.get("version", KINDS[kind].version), record["body"])
         except BrimfulError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadInput(
-                f"{path.name} line {n} is no event: {error!r}"[:200], hint="kind, version, body"
-            ) from error
+            raise BadInput(f"{path.name} {where} is no event: {error!r}"[:200], hint=_WANTED) from error
+        if whole and (seq <= last or (not last and seq != 1)):
+            before = f"after event {last}" if last else "with none before it"
+            raise BadInput(f"{path.name} {where} is event {seq}, {before}", hint=_WANTED)
+        last = seq
+        yield event
+
+
+def fold_log(path: Path, apply: Callable[[Event], None]) -> int:
+    """Apply every event of a whole log, and say how many there were."""
+    count = 0
+    for count, event in enumerate(read_log(path), 1):  # noqa: B007 - the last one is the answer
+        try:
+            apply(event)
+        except KeyError as error:
+            raise BadInput(f"{path.name} tells of {error} and not how it began", hint=_WANTED) from error
+    return count
+
+
+def _records(text: str) -> Iterator[tuple[str, Any]]:
+    """(where it stands, the record or the line it is in)."""
+    try:
+        events = json.loads(text)["data"]["events"]
+    except (ValueError, KeyError, TypeError):
+        yield from ((f"line {n}", line) for n, line in enumerate(text.splitlines(), 1) if line.strip())
+    else:
+        yield from ((f"entry {n}", each) for n, each in enumerate(events, 1))

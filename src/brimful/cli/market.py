@@ -31,7 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="clear: who wins a book, at what price; deadline: what meeting one costs on spot records; "
         "replay: every account, rebuilt from a log",
     )
-    parser.add_argument("file", metavar="FILE", help="the book (JSON), or the record (JSON lines, also gzip)")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="the book (JSON), the record (JSON lines, also gzip), or the log (`brimful events -f --json`)",
+    )
     parser.add_argument(
         "--zone", action="append", metavar="Z", help="deadline: only this zone; several: may move"
     )
@@ -127,13 +131,11 @@ def _deadline_text(args: argparse.Namespace, data: dict[str, Any]) -> str:
 
 def _replay(args: argparse.Namespace) -> Answer:
     """Fold the log into a ledger: the same log gives the same balances, wherever it is done."""
-    from brimful.cli.invoice import read_log
+    from brimful.cli.invoice import fold_log
     from brimful.market.ledger import Ledger
 
-    ledger, events = Ledger(), 0
-    for event in read_log(Path(args.file)):
-        ledger.apply(event)
-        events += 1
+    ledger = Ledger()
+    events = fold_log(Path(args.file), ledger.apply)
     balances = dict(sorted(ledger.balances.items()))
     data = {
         "events": events,

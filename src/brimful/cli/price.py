@@ -75,7 +75,7 @@ def _of_log(path: Path, back_s: int) -> dict[str, Any]:
 
     points: dict[Pool, list[PoolPriced]] = {}
     now_s = 0
-    for event in read_log(path):
+    for event in read_log(path, whole=False):
         now_s = max(now_s, event.at_s)
         if isinstance(event, PoolPriced):
             points.setdefault(event.pool, []).append(event)
