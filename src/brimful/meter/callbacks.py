@@ -12,7 +12,6 @@ from typing import Any
 
 from brimful.errors import BadInput
 from brimful.meter.loop import Meter
-from brimful.meter.timeline import PAUSE
 
 
 def TrainerMeter(**options: Any) -> Any:  # noqa: N802 - it stands where a class would
@@ -71,9 +70,7 @@ class _HuggingFace:
     def _was(self, kind: str) -> None:
         """Everything since the step ended, or since the last such pause did."""
         if self.meter is not None:
-            self.meter.timeline.rename(self._aside, PAUSE + kind)
-            self.meter.hooks.ended()
-            self._aside = self.meter.timeline.at
+            self._aside = self.meter.hooks.was(self._aside, kind)
 
 
 class _Lightning:
@@ -99,9 +96,7 @@ class _Lightning:
         meter.hooks.began("forward")
 
     def on_before_backward(self, _trainer: Any, _module: Any, _loss: Any) -> None:
-        meter = self._metering()
-        meter.forward_ended()
-        meter.hooks.began("backward")
+        self._metering().hooks.began("backward")
 
     def on_after_backward(self, _trainer: Any, _module: Any) -> None:
         self._metering().hooks.ended()

@@ -64,7 +64,6 @@ class Hooks:
         self._rest = "other"  # what a step is in between: inside `optimizer.step(closure)` it is that
         self._inside = False  # a wait within a wait is one
         self.dtype: Any = None  # in which the forward pass multiplies
-        self.forward_ended: Callable[[], None] = lambda: None
 
     def attach(self) -> None:
         if self._forward:
@@ -120,6 +119,13 @@ class Hooks:
         if not self._paused:
             self._timeline.switch(self._rest)
 
+    def was(self, since: int, kind: str) -> int:
+        """All since that mark was such a pause, as somebody says when it is over; returns where it ended."""
+        self._timeline.rename(since, PAUSE + kind)
+        self._evaluation = None
+        self.ended()
+        return self._timeline.at
+
     def count(self, inputs: Iterable[object]) -> None:
         """A forward pass over these: the first whole numbers in two dimensions are its tokens."""
         self._seen.micro_steps += 1
@@ -135,12 +141,12 @@ class Hooks:
     # What PyTorch calls.
 
     def _before_forward(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if torch.compiler.is_compiling() or self._paused or self._timeline.phase == "backward":
+        if torch.compiler.is_compiling() or self._paused or self._recomputing():
             return
         if not (module.training and torch.is_grad_enabled()):
             if self._evaluation is None:
-                self._timeline.switch(EVALUATION)
-                self._evaluation = self._timeline.at
+                self._evaluation = self._timeline.since_data()  # its first batch was fetched for it
+            self._timeline.switch(EVALUATION)
             return
         self._evaluation = None
         if self.dtype is None:
@@ -149,20 +155,23 @@ class Hooks:
         self._timeline.switch("forward")
 
     def _after_forward(self, _module: Any, _args: Any, output: Any) -> None:
-        if torch.compiler.is_compiling() or self._paused or self._timeline.phase == "backward":
+        if torch.compiler.is_compiling() or self._paused or self._recomputing():
             return
         if self._evaluation is not None:
             self._timeline.rename(self._evaluation, EVALUATION)
             self._timeline.switch(self._rest)
             return
         self._timeline.switch(self._rest)
-        self.forward_ended()
         loss = _result(output)
         if loss is not None:
             loss.register_hook(self._before_backward)
 
+    def _recomputing(self) -> bool:
+        """A forward pass within a backward pass; one that an error ended, and somebody caught, is over."""
+        return self._timeline.phase == "backward" and torch._C._current_graph_task_id() != -1
+
     def _before_backward(self, _gradient: Any) -> None:
-        if self._paused or self._timeline.phase == "backward":
+        if self._paused:
             return
         self._timeline.switch("backward")
         torch.autograd.Variable._execution_engine.queue_callback(self.ended)

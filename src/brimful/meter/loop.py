@@ -101,10 +101,10 @@ class Meter:
         self.timeline = Timeline(self._event if cuda else None)
         waits = cuda if count_waits is None else count_waits
         self.hooks = Hooks(model, self.timeline, forward=forward_hooks, waits=waits)
-        self.hooks.forward_ended = self.forward_ended
         self._counter: Any = None
         self._counted: tuple[float, float] | None = None  # FLOPs of a step: useful, recomputed
-        self._forward_flops = 0.0
+        self._phase_flops: dict[str, float] = {}  # while the first step is counted
+        self._closed = False
         self._pending: deque[_Pending] = deque()
         self._steps, self._retries = 0, 0
         self._sums = _Sums()
@@ -145,6 +145,7 @@ class Meter:
 
             self._counter = FlopCounterMode(display=False)
             self._counter.__enter__()
+            self.timeline.leaving = self._count
         if self._runtime:
             with contextlib.suppress(Exception):  # it will be told at the first step, with the other sinks
                 self._runtime.start(self._facts())
@@ -191,6 +192,9 @@ class Meter:
         return self._sums.end(self, error="")
 
     def close(self, *, error: str = "") -> None:
+        if self._closed:
+            return
+        self._closed = True
         self._stop_counting()
         self.hooks.detach()
         if self._run is None:
@@ -269,27 +273,27 @@ class Meter:
 
     def _event(self) -> Event:
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self._device))  # the loop's current card may be another
         found: Event = event
         return found
 
-    def forward_ended(self) -> None:
-        """FLOPs up to the end of a forward pass; what comes before the next is its backward pass."""
-        if self._counter is not None:
-            total = float(self._counter.get_total_flops())
-            self._forward_flops += total - self._counted_so_far
-            self._counted_so_far = total
-
-    _counted_so_far = 0.0
+    def _count(self, phase: str) -> None:
+        """The FLOPs since the part before this one ended are its own."""
+        new = float(self._counter.get_total_flops()) - sum(self._phase_flops.values())
+        self._phase_flops[phase] = self._phase_flops.get(phase, 0.0) + new
 
     def _stop_counting(self) -> None:
         if self._counter is None:
             return
+        self._count(self.timeline.phase)
+        self.timeline.leaving = None
         self._counter.__exit__(None, None, None)
-        total = float(self._counter.get_total_flops())
         self._counter = None
+        # A backward pass that no hook showed is in the rest; an evaluation is nobody's step.
+        trained = {each: n for each, n in self._phase_flops.items() if not each.startswith(PAUSE)}
+        total, forward = sum(trained.values()), trained.get("forward", 0.0)
         if total:
-            self._counted = counted(self._forward_flops, total - self._forward_flops)
+            self._counted = counted(forward, total - forward)
 
     def _flops(self, seen: Seen) -> tuple[float | None, float | None]:
         """Of one step: what MFU counts, and what HFU adds."""
@@ -414,7 +418,7 @@ class _Sums:
             self._hfu_s += sample.hfu * sample.step_s
 
     def end(self, meter: Meter, *, error: str) -> EndSample:
-        n, last = self.steady, meter.last
+        n, last = self.steady, meter._last
         return EndSample(
             at_s=time.time(),
             steps=self.steps,

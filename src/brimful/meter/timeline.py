@@ -67,11 +67,14 @@ class Timeline:
         self._event, self._clock = event, clock
         self._marks: list[Mark] = []
         self.phase = "other"
+        self.leaving: Callable[[str], None] | None = None  # told which part ends, before the next begins
         self.switch("other")
 
     def switch(self, phase: str) -> str:
         """From here on it is this part; returns the one that was."""
         before, self.phase = self.phase, phase
+        if self.leaving is not None:
+            self.leaving(before)
         self._marks.append(Mark(phase, self._clock(), self._event() if self._event else None))
         return before
 
@@ -82,7 +85,12 @@ class Timeline:
 
     def rename(self, since: int, phase: str) -> None:
         """All since that mark was this part: that an evaluation has begun shows only a little later."""
-        self._marks[since:] = [mark._replace(phase=phase) for mark in self._marks[since:]]
+        # One mark says it: an evaluation of many batches would otherwise rename them all at each.
+        self._marks[since:] = [mark._replace(phase=phase) for mark in self._marks[since : since + 1]]
+
+    def since_data(self) -> int:
+        """The place where the newest wait for data began, if nothing but the rest came after it; else `at`."""
+        return self.at - 1 if self._marks[-2:][0].phase == "data" else self.at
 
     def cut(self) -> Lap:
         """The step is over; the next one begins at the same mark."""
