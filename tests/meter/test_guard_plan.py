@@ -15,7 +15,18 @@ from brimful.errors import BadInput
 from brimful.meter.guard.checkpoints import Keeper
 from brimful.meter.guard.command import Command, read_command
 from brimful.meter.guard.forecast import Forecast, Room, forecast, read_settings
-from brimful.meter.guard.replan import Failure, NoPlan, Plan, bounded, climbed, failure_of, replan, room_bytes
+from brimful.meter.guard.replan import (
+    Failure,
+    NoPlan,
+    Plan,
+    bounded,
+    climbed,
+    failure_of,
+    halve,
+    replan,
+    room_bytes,
+    spoken_training,
+)
 from brimful.predict.explain.oom import find_out_of_memory
 from brimful.specs.gpu import find_gpu
 from brimful.units import GIB, MIB
@@ -240,3 +251,38 @@ def test_trainer_goes_on_from_its_newest_whole_checkpoint(tmp_path: Path) -> Non
     assert found is not None
     assert found.path.name == "checkpoint-1500"
     assert command.adding(found.words).words[-1] == f"--resume_from_checkpoint={found.path}"
+
+
+@pytest.mark.parametrize(
+    "words", ["-b 32", "-b32", "-b=32", "--batch 32", "--batch-si=32", "--batch-size 32"]
+)
+def test_the_batch_is_known_however_argparse_was_told(tmp_path: Path, words: str) -> None:
+    """Read as the default of 16, "the same effective batch" would be half of what the user asked for."""
+    command = a_command(tmp_path, OWN, f"{words} --grad-accum 2")
+
+    training = spoken_training(command)
+    assert training is not None
+    assert training.effective_batch == 64
+    plan = halve(training, command)
+    assert isinstance(plan, Plan)
+    assert plan.lines == {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 4}
+
+
+def test_a_key_with_its_value_in_the_next_word_goes_with_that_word(tmp_path: Path) -> None:
+    command = a_command(tmp_path, TRAINER, "--resume_from_checkpoint out/checkpoint-10 --output_dir out")
+
+    assert command.adding(["--resume_from_checkpoint=out/checkpoint-20"]).words[2:] == (
+        "--output_dir", "out", "--resume_from_checkpoint=out/checkpoint-20",
+    )  # fmt: skip
+
+
+def test_halving_under_torchrun_leaves_each_gpu_whole_micro_steps(tmp_path: Path) -> None:
+    """nanoGPT divides the accumulation among the GPUs, and stops where that leaves a rest."""
+    words = "--batch_size=9 --gradient_accumulation_steps=4"
+    command = a_command(tmp_path, NANOGPT, words, launcher="torchrun --nproc_per_node=4")
+
+    training = spoken_training(command)
+    assert training is not None
+    plan = halve(training, command)
+    assert isinstance(plan, Plan)
+    assert plan.lines == {"batch_size": 3, "gradient_accumulation_steps": 12}

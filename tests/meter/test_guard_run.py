@@ -339,3 +339,27 @@ def test_free_memory_is_as_the_driver_says_with_other_programs_in_it(
     assert "--batch_size=8 --gradient_accumulation_steps=64" in first
     assert "NVIDIA A100-SXM4-80GB (by its driver): it fits" in said(CUDA_VISIBLE_DEVICES="1")
     assert "no card answers among those" in said(CUDA_VISIBLE_DEVICES="7")
+
+
+def test_told_to_stop_while_it_climbs_it_stops(tmp_path: Path) -> None:
+    """The script takes its time to leave; a signal in that time is for the run, not for one try of it."""
+    script = TRAIN.replace("import argparse", "import signal\nimport argparse").replace(
+        "ckpt = pathlib",
+        "def leave(*_): print('leaving', flush=True); time.sleep(3); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, leave)\n"
+        "signal.signal(signal.SIGINT, lambda *_: sys.exit(130))\nckpt = pathlib",
+    )
+    (tmp_path / "train.py").write_text(script)
+    process = start(
+        tmp_path, *RESUME, "--climb", "--", sys.executable, "train.py", "--gradient_accumulation_steps=3",
+        "--limit=5", "--steps=99",
+        env={**os.environ, "SLOWLY": "1"},
+    )  # fmt: skip
+    log = tmp_path / "brimful-runs/train-001/try-2.log"
+    until(lambda: log.exists() and "leaving" in log.read_text())
+
+    process.send_signal(signal.SIGINT)
+
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert not log.with_name("try-3.log").exists()

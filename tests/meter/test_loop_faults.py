@@ -28,12 +28,10 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def a_model(*, recomputed: bool = False) -> Any:
     from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-    class Layers(torch.nn.Module):  # type: ignore[misc, name-defined]
+    class Layers(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layers = torch.nn.Sequential(
-                *(torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
-            )
+            self.layers = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3)))
 
         def forward(self, x: Any) -> Any:
             if not recomputed:
@@ -94,7 +92,7 @@ def test_a_long_evaluation_costs_no_more_for_each_batch(tmp_path: Path) -> None:
 
 
 def test_the_first_batch_of_an_evaluation_is_no_wait_for_training_data(tmp_path: Path) -> None:
-    class Slow(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
+    class Slow(torch.utils.data.Dataset):
         def __len__(self) -> int:
             return 2
 
@@ -128,10 +126,15 @@ def test_a_dead_device_does_not_hide_the_loops_own_error(tmp_path: Path) -> None
     meter = a_meter(model, tmp_path)
     meter._drained_s = time.perf_counter() + 60  # so that the device is asked at the end alone
     meter.timeline._event = _DeadEvent
-    with pytest.raises(IndexError, match="the loop's own"), meter:
-        a_step(model)
-        meter.step()
-        raise IndexError("the loop's own")
+
+    def loop() -> None:
+        with meter:
+            a_step(model)
+            meter.step()
+            raise IndexError("the loop's own")
+
+    with pytest.raises(IndexError, match="the loop's own"):
+        loop()
     *_, end = read_samples(tmp_path / "run.jsonl")
     assert isinstance(end, EndSample)
     assert end.error == "IndexError"
@@ -148,7 +151,7 @@ def test_closing_twice_is_closing_once(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_an_error_in_the_backward_pass_that_was_caught_is_over(tmp_path: Path) -> None:
-    class Fails(torch.autograd.Function):  # type: ignore[misc, name-defined]
+    class Fails(torch.autograd.Function):
         @staticmethod
         def forward(_context: Any, x: Any) -> Any:
             return x.clone()

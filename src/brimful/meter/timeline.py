@@ -89,7 +89,7 @@ class Timeline:
         self._marks[since:] = [mark._replace(phase=phase) for mark in self._marks[since : since + 1]]
 
     def since_data(self) -> int:
-        """The place where the newest wait for data began, if nothing but the rest came after it; else `at`."""
+        """The place where the newest wait for data began, if only the rest came after it; else `at`."""
         return self.at - 1 if self._marks[-2:][0].phase == "data" else self.at
 
     def cut(self) -> Lap:

@@ -8,6 +8,7 @@ key means what.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -96,8 +97,10 @@ def _without(words: list[str], key: str, *, switch: bool) -> list[str]:
     kept, at = [], 0
     while at < len(words):
         word = words[at]
-        if word == plain and not switch and key.startswith("-") and not key.endswith("="):
-            at += 2
+        if word == plain and not switch and key.startswith("-"):
+            # A key we would say with "=" may have been said with its value in the next word.
+            bare = key.endswith("=") and words[at + 1 : at + 2] and words[at + 1].startswith("-")
+            at += 1 if bare else 2
             continue
         if word != plain and not word.startswith(f"{plain}="):
             kept.append(word)
@@ -185,9 +188,18 @@ def _globals(tree: ast.Module) -> dict[str, Any]:
     return found
 
 
-def _flags(tree: ast.Module) -> dict[str, tuple[Any, bool]]:
-    """--flag -> (its default, whether it is a switch), as argparse is told."""
-    found: dict[str, tuple[Any, bool]] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Flag:
+    """An option of argparse's, by its long name."""
+
+    default: Any
+    switch: bool
+    short: tuple[str, ...]  # other names with one dash: -b
+
+
+def _flags(tree: ast.Module) -> dict[str, _Flag]:
+    """The options that argparse is told about."""
+    found: dict[str, _Flag] = {}
     for node in ast.walk(tree):
         if not (
             isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument" and node.args
@@ -204,8 +216,24 @@ def _flags(tree: ast.Module) -> dict[str, tuple[Any, bool]]:
             value = evaluate(default, {}) if default is not None else (False if switch else None)
         except Unreadable:
             value = None
-        found[flag] = (value, switch)
+        short = tuple(name for name in names if re.fullmatch("-[^-]", name))
+        found[flag] = _Flag(default=value, switch=switch, short=short)
     return found
+
+
+def _in_full(words: Sequence[str], flags: Mapping[str, _Flag]) -> list[str]:
+    """The words with every option by its long name: `-b 8`, `-b8` and `--batch 8` mean --batch-size too."""
+    longs = {short: flag for flag, option in flags.items() for short in option.short}
+    full: list[str] = []
+    for word in words:
+        head, equals, text = word.partition("=")
+        if word[:2] in longs:
+            flag, text = longs[word[:2]], word[2:].removeprefix("=")
+            full.append(f"{flag}={text}" if text else flag)
+            continue
+        meant = [flag for flag in flags if flag.startswith(head)] if head.startswith("--") else []
+        full.append(f"{meant[0]}{equals}{text}" if len(meant) == 1 and len(head) > 2 else word)
+    return full
 
 
 def _nanogpt(blank: Command, own: Sequence[str], settings: Mapping[str, Any]) -> Command:
@@ -246,20 +274,20 @@ def _trainer_lines() -> tuple[str, ...]:
     return tuple(ARGUMENTS.lines(like))
 
 
-def _argparse(blank: Command, own: Sequence[str], flags: Mapping[str, tuple[Any, bool]]) -> Command:
+def _argparse(blank: Command, own: Sequence[str], flags: Mapping[str, _Flag]) -> Command:
     keys: dict[str, str] = {}
     says: dict[str, Any] = {}
     switches: set[str] = set()
-    said = spoken(own)
-    for flag, (default, switch) in flags.items():
+    said = spoken(_in_full(own, flags))
+    for flag, option in flags.items():
         plain = flag.removeprefix("--").replace("-", "_")
         line = own_name(plain) or _ALSO.get(plain)
         if line is None or line in keys:
             continue
         keys[line] = flag
-        if switch:
+        if option.switch:
             switches.add(line)
-        value = said.get(plain, default)
+        value = said.get(plain, option.default)
         if value is not None:
             says[line] = value
     config = next((Path(w) for w in own if w.endswith(_CONFIGS) and not w.startswith("-")), None)

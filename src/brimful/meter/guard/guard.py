@@ -202,7 +202,7 @@ class Guard:
     def _next(self, number: int, ended: Ended) -> Plan | NoPlan:
         """What to start next, or why nothing."""
         state, cause = self._state, out_of_memory_of(ended)
-        if ended.stopped == _CLIMBS and state.climb_to is not None:
+        if ended.stopped == _CLIMBS and ended.told is None and state.climb_to is not None:
             rung, state.climb_to = state.climb_to, None
             return rung
         if cause is None or ended.told is not None or ended.stopped is not None:
@@ -343,20 +343,20 @@ def _last_words(tail: str) -> str:
 
 
 def _how(ended: Ended, cause: OutOfMemory | None) -> str:
-    if ended.stopped is not None:
-        return _CLIMBS if ended.stopped == _CLIMBS else "idle"
     if ended.told is not None:
         return "told to stop"
+    if ended.stopped is not None:
+        return _CLIMBS if ended.stopped == _CLIMBS else "idle"
     if ended.status == 0:
         return "finished"
     return "failed" if cause is None else "out of memory"
 
 
 def _over(ended: Ended, number: int) -> str:
-    if ended.stopped is not None:
-        return f"stopped it: {ended.stopped}"
     if ended.told is not None:
         return f"{signal.Signals(ended.told).name} was passed on, and it left with {ended.exit_code}"
+    if ended.stopped is not None:
+        return f"stopped it: {ended.stopped}"
     if ended.status == 0:
         return f"finished after {_tries(number)}, {show_seconds(ended.seconds)} for the last"
     return f"{_failed(ended)}; only running out of GPU memory is tried again"

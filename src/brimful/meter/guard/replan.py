@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-from brimful.meter.guard.command import Command
+from brimful.meter.guard.command import NANOGPT_STYLE, Command
 from brimful.predict.advise import Move, Predict, savers, smaller_batches
 from brimful.predict.explain.oom import OutOfMemory
 from brimful.predict.readers.reading import Change
@@ -125,7 +125,8 @@ def halve(training: Training, command: Command, *, failed: Sequence[Training] = 
         after = replace(training, batch_size=size, accumulation=whole // size)
         if 2 * size <= training.batch_size and after not in failed:
             change, _ = command.dialect.spell(training, after)
-            why = f"no more than half the sequences at a time, still {whole:,} a step; nothing was predicted"
+            still = f"still {after.effective_batch:,} a step; nothing was predicted"
+            why = f"no more than half the sequences at a time, {still}"
             return Plan(change=change, training=after, why=why)
     return NoPlan(why=f"{command.batch_keys[0]} is {training.batch_size}, and nothing smaller is left to try")
 
@@ -138,9 +139,12 @@ def spoken_training(command: Command) -> Training | None:
             return None
     assert isinstance(batch, int)
     assert isinstance(accumulation, int)
+    # nanoGPT says the accumulation of all GPUs together, and divides it among them.
+    gpus = command.gpus if command.style == NANOGPT_STYLE and accumulation % command.gpus == 0 else 1
     return Training(
-        batch_size=batch, sequence_tokens=1, accumulation=accumulation, dtype="bfloat16", compiled=False
-    )
+        batch_size=batch, sequence_tokens=1, accumulation=accumulation // gpus, gpus=gpus, dtype="bfloat16",
+        compiled=False,
+    )  # fmt: skip
 
 
 def climbed(
