@@ -151,3 +151,31 @@ def test_a_lightning_run_that_fails_is_closed_with_its_error(tmp_path: Path) -> 
         trainer.fit(Broken(), torch.utils.data.DataLoader(rows, batch_size=2))
     _run, steps, end = read(tmp_path / "run.jsonl")
     assert (len(steps), end.error) == (2, "ZeroDivisionError")
+
+
+def test_training_again_after_an_error_leaves_no_hooks_of_the_first(tmp_path: Path) -> None:
+    """Trainer tells nobody of an error, and with auto_find_batch_size begins again after one."""
+    transformers = pytest.importorskip("transformers")
+    import brimful
+
+    arguments = transformers.TrainingArguments(output_dir=str(tmp_path), report_to=[], use_cpu=True)
+    model = torch.nn.Linear(2, 1)
+    callback = brimful.TrainerMeter(terminal_s=None)
+    callback.on_train_begin(arguments, None, None, model=model)
+    callback.on_train_begin(arguments, None, None, model=model)
+
+    assert len(model._forward_pre_hooks) == 1
+    callback.on_train_end(arguments, None, None)
+    assert not model._forward_pre_hooks
+
+
+def test_a_batch_of_ones_own_kind_does_not_stop_lightning(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    import brimful
+    from brimful.meter.loop import Meter
+
+    callback = brimful.LightningMeter()
+    callback.meter = Meter(torch.nn.Linear(2, 1), terminal_s=None, share=False)
+    callback.on_train_batch_start(None, None, object(), 0)
+
+    assert callback.meter.hooks.take().micro_steps == 1

@@ -8,6 +8,7 @@ Both take what `Meter` takes. The classes are joined when asked for, because the
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from brimful.errors import BadInput
@@ -48,6 +49,8 @@ class _HuggingFace:
             "optimizer": str(args.optim),
         }
         checkpointing = "full" if args.gradient_checkpointing else None
+        if self.meter is not None:  # Trainer does not say that an error ended it; its hooks shall not stay
+            self.meter.close(error="did not end")
         # Trainer fetches the batches of a step before it says that the step begins.
         self.meter = Meter(model, **{"recompute": checkpointing, **facts, **self._options})
         self.meter.start()
@@ -91,8 +94,8 @@ class _Lightning:
 
     def on_train_batch_start(self, _trainer: Any, _module: Any, batch: Any, _index: int) -> None:
         meter = self._metering()
-        parts = batch.values() if isinstance(batch, dict) else batch
-        meter.hooks.count([batch] if hasattr(batch, "shape") else parts)
+        parts = batch.values() if isinstance(batch, Mapping) else batch
+        meter.hooks.count(parts if isinstance(parts, Iterable) and not hasattr(batch, "shape") else [batch])
         meter.hooks.began("forward")
 
     def on_before_backward(self, _trainer: Any, _module: Any, _loss: Any) -> None:
