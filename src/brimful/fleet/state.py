@@ -50,6 +50,7 @@ from brimful.fleet.node import Node, Pool
 from brimful.fleet.prices import PriceLine
 from brimful.fleet.purse import Purses
 from brimful.fleet.ranked import Ranked
+from brimful.fleet.spot import SpotRecord
 from brimful.fleet.usage import Usage
 from brimful.units import HOUR_S
 
@@ -121,6 +122,8 @@ class Fleet:
         self.cancelling: dict[str, JobState] = {}  # cancelled, and not yet told to stop
         self.usage: dict[str, Usage] = {}  # by queue
         self.prices: dict[Pool, PriceLine] = {}  # of market pools
+        self.spot: dict[Pool, SpotRecord] = {}  # every spot pool there ever was
+        self.due: dict[str, JobState] = {}  # jobs with a deadline that are not over
         self.warned: dict[str, Lease] = {}  # open leases that were ever given notice
         self.purses = Purses()  # of tenants with a hard budget
         self.capacity = Capacity()
@@ -220,6 +223,8 @@ class Fleet:
         node = self.nodes.pop(event.node, None)
         if node is not None:
             self._count_gpus(-node.good_gpus, at_s=event.at_s)
+            if node.tier == "spot":
+                self.spot[node.pool].went(node, at_s=event.at_s)
         self.capacity.leave(event.node)
         self.nodes_changed = self.seq + 1
 
@@ -227,6 +232,10 @@ class Fleet:
         before = self.nodes.get(event.node)
         self._count_gpus(event.described().good_gpus - (before.good_gpus if before else 0), at_s=event.at_s)
         node = self.nodes[event.node] = event.described()
+        if before is not None and before.tier == "spot" and before.pool != node.pool:
+            self.spot[before.pool].went(before, at_s=event.at_s)
+        if node.tier == "spot":
+            self.spot.setdefault(node.pool, SpotRecord()).came(node, at_s=event.at_s)
         if event.node not in self.drained:
             self._offer(node)
         self.nodes_changed = self.seq + 1
@@ -268,6 +277,8 @@ class Fleet:
         if job.key:
             self.keyed[job.submitter, job.key] = job.job
         self.waiting.add(state)
+        if job.deadline_s is not None:
+            self.due[job.job] = state
         if self.purses:
             self.purses.submitted(job)
 
@@ -491,6 +502,8 @@ class Fleet:
         self._is_over(state)
 
     def _is_over(self, state: JobState) -> None:
+        if state.job.deadline_s is not None:
+            del self.due[state.job.job]
         if self._keep is None:
             return
         self._over.append(state.job.job)

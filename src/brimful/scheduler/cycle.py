@@ -11,6 +11,7 @@ from brimful.fleet.ranked import Heads
 from brimful.fleet.state import Fleet, JobState, Pool
 from brimful.scheduler.auction import Auctions
 from brimful.scheduler.draft import Draft
+from brimful.scheduler.finish import Finish, finish
 from brimful.scheduler.plan import Plan, Reasons, Start, Stop
 from brimful.scheduler.policies.assign import assign, is_mixed
 from brimful.scheduler.policies.backfill import Reservation, from_s, reserve
@@ -56,6 +57,7 @@ class _Turn:
     market_again_s: int | None = None
     sold_to: set[str] = field(default_factory=set)  # jobs that start in a market pool
     avoided_until_s: list[int] = field(default_factory=list)  # when jobs may go back to a site that failed
+    finish: Finish | None = None  # what jobs with a deadline may use, where there is spot to choose
 
 
 def decide(
@@ -96,6 +98,10 @@ def decide(
         ]
     if market is not None:
         _auction(turn, market, unreachable)
+    if fleet.due and fleet.spot:
+        turn.finish = finish(fleet, draft, rules, turn.prices, now_s=now_s)
+        told = {stop.lease for stop in turn.stops}
+        turn.stops += [stop for stop in turn.finish.moves if stop.lease not in told]
     if turn.stops:
         turn.search.spoken_for.update([stop.lease for stop in turn.stops])
     if rules.quotas:
@@ -167,6 +173,10 @@ def _walk(turn: _Turn) -> None:
             heads.skip_group()
             continue
         held_back = _may_be_held(turn, job) and _not_now(turn, state) is not None
+        planned = turn.finish is not None and job.job in turn.finish.verdicts
+        if planned:
+            pools = _planned(turn, state, pools)
+            held_back = held_back or not pools
         crowded = job.gpu_milli == WHOLE_GPU and free < job.gpus and not turn.reservations
         elsewhere = _elsewhere(turn, state, pools) if state.avoid_site else pools
         parts = None if held_back or crowded else _find(turn, state, elsewhere)
@@ -193,7 +203,12 @@ def _walk(turn: _Turn) -> None:
                 if len(turn.closed) == len(turn.fleet.capacity.pools):
                     return
             free = _keep_a_cell(turn, state, pools, free)
-        heads.skip_group()
+        heads.next() if planned else heads.skip_group()  # its plan says nothing of others of its shape
+
+
+def _planned(turn: _Turn, state: JobState, pools: list[Pool]) -> list[Pool]:
+    """The pools that the plan for its deadline lets a job use now."""
+    return pools if turn.finish is None else turn.finish.only(state.job.job, pools)
 
 
 def _next(turn: _Turn, heads: Heads) -> JobState | None:
@@ -226,6 +241,8 @@ def _review_types(turn: _Turn) -> None:
     turn.search.by_class_only = True
     pools_of = _Pools(turn)
     turn.targets = assign(fleet, turn.rules, pools_of, now_s=now_s)
+    if turn.finish is not None and turn.targets is not None:
+        turn.targets |= turn.finish.targets(fleet)
     for name, pool in (turn.targets or {}).items():
         lease = fleet.jobs[name].open_lease
         if lease is None or lease.lease in turn.search.spoken_for:
@@ -447,6 +464,8 @@ def _look_again_s(turn: _Turn) -> int | None:
         broke_s = turn.money.runs_out_s(turn.now_s) if turn.money is not None else None
         times = (limit, turn.market_again_s, broke_s, *turn.avoided_until_s)
         limit = min((at for at in times if at is not None), default=None)
+    if turn.finish is not None and turn.finish.look_again_s is not None:
+        limit = min(turn.finish.look_again_s, limit or turn.finish.look_again_s)
     waiting = len(turn.fleet.waiting) - len(turn.starts)
     changing = waiting and (turn.rules.preempt == "index" or turn.rules.off_peak)
     if changing or (len(turn.fleet.open_leases) and is_mixed(turn.fleet, turn.rules)):
@@ -480,7 +499,11 @@ def _reasons(turn: _Turn, unreachable: Collection[str]) -> Reasons:
 def _worded(turn: _Turn, state: JobState, draft: Draft) -> str:
     """Why this job waits, with numbers."""
     pools = allowed_pools(turn.fleet, state.shape, draft, turn.prices)
-    reason, can_help = why_not(state.job, turn.fleet, draft, pools)
+    reason, can_help = why_not(state.job, turn.fleet, draft, _planned(turn, state, pools))
+    if turn.finish is not None and state.job.job in turn.finish.verdicts:
+        told = turn.finish.verdicts[state.job.job].reason
+        pools = _planned(turn, state, pools)
+        reason, can_help = (f"{reason}; {told}", can_help) if pools else (told, False)
     if not can_help:
         return reason
     cell = turn.cells.get(state.job.job)

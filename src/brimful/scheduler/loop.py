@@ -8,7 +8,7 @@ is mended by the next tick, which does again what the log says should have been 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from brimful.errors import BrimfulError, WorldFailed
@@ -113,8 +113,12 @@ def _observe(fleet: Fleet, ports: Ports, problems: dict[str, str], *, now_s: int
         for observation in {each.lease: each for each in heard}.values():  # the last word on each
             lease = fleet.open_leases.get(observation.lease)
             if lease is not None:
+                state = fleet.jobs[lease.job]
                 told = lease.started_s is not None or lease.lease in ports.stopped
-                news += _lease_changes(lease, fleet.jobs[lease.job], observation, told=told, now_s=now_s)
+                taken = (
+                    bool(fleet.spot) and observation.state != "running" and _taken_away(fleet, lease, nodes)
+                )
+                news += _lease_changes(lease, state, observation, told=told, taken=taken, now_s=now_s)
     return news
 
 
@@ -127,8 +131,19 @@ def _node_changes(fleet: Fleet, site: str, nodes: dict[str, Node], *, now_s: int
             yield NodeLeft(at_s=now_s, node=name)
 
 
+def _taken_away(fleet: Fleet, lease: Lease, nodes: Sequence[Node]) -> bool:
+    """Whether a job with a deadline lost a spot node: it planned with that, and goes on."""
+    if fleet.jobs[lease.job].job.deadline_s is None:
+        return False
+    there = {node.node for node in nodes}
+    return any(
+        name not in there and (known := fleet.nodes.get(name)) is not None and known.tier == "spot"
+        for name, _ in lease.parts
+    )
+
+
 def _lease_changes(
-    lease: Lease, state: JobState, seen: Observation, *, told: bool, now_s: int
+    lease: Lease, state: JobState, seen: Observation, *, told: bool, taken: bool, now_s: int
 ) -> Iterator[Event]:
     if seen.state == "absent":
         if lease.phase == "granted" or not told:
@@ -137,7 +152,7 @@ def _lease_changes(
             return
         # It ran, or was told to stop before it ran, and the engine has no trace of it: it holds nothing.
         reason = lease.reason or f"the engine at {lease.site} has lost it"
-        again = lease.phase != "ending" and _tries_left(state)
+        again = lease.phase != "ending" and (_tries_left(state) or (taken and not state.cancel_requested))
         yield LeaseEnded(at_s=now_s, lease=lease.lease, exit_code=None, reason=reason, requeue=again)
         return
     if lease.started_s is None and seen.started_s is not None:
@@ -149,7 +164,7 @@ def _lease_changes(
             exit_code=seen.exit_code,
             reason=seen.problem,
             kept_work_s=seen.kept_work_s,
-            requeue=seen.exit_code != 0 and lease.phase != "ending" and _goes_on(lease, state),
+            requeue=seen.exit_code != 0 and lease.phase != "ending" and _goes_on(lease, state, taken=taken),
         )
 
 
@@ -157,10 +172,10 @@ def _tries_left(state: JobState) -> bool:
     return state.failures < state.job.retries and not state.cancel_requested
 
 
-def _goes_on(lease: Lease, state: JobState) -> bool:
+def _goes_on(lease: Lease, state: JobState, *, taken: bool) -> bool:
     """Who leaves while it is on notice has done as it was told, and waits for other GPUs."""
-    on_notice = lease.notice_s is not None and not state.cancel_requested
-    return on_notice or _tries_left(state)
+    not_its_fault = (lease.notice_s is not None or taken) and not state.cancel_requested
+    return not_its_fault or _tries_left(state)
 
 
 def intents(plan: Plan, *, now_s: int) -> Iterator[Event]:

@@ -326,8 +326,10 @@ class _Rehearsal:
             self._idle_seq = self.fleet.seq
             self.kernel.at(now_s + IDLE_LOOK_S, None)
             return False
-        # A job that waits on an idle fleet waits for a quiet hour or for ever.
-        return not any(state.job.deferrable for state in self.fleet.waiting.values())
+        # A job that waits on an idle fleet waits for a quiet hour, for spot while its deadline is far, or for
+        # ever.
+        looks = again_s is not None and self.fleet.spot and self.fleet.due
+        return not looks and not any(state.job.deferrable for state in self.fleet.waiting.values())
 
     def _roll(self, dice: Dice, now_s: int) -> None:
         for drawn in (dice.next_loss(now_s), dice.next_outage(now_s)):

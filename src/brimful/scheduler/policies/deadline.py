@@ -167,13 +167,24 @@ class Plan:
     """The programme for one task and one belief about spells: solved once, then looked up.
 
     `tick_s`: from one look at the market to the next. `hops_per_hour`: how often a held instance is lost
-    while another zone still has spot.
+    while another zone still has spot. `wait_gain`: spot that is there is not left waiting for less than this
+    share of the expected cost.
     """
 
-    def __init__(self, task: Task, spells: Spells, *, tick_s: float, hops_per_hour: float = 0.0) -> None:
+    def __init__(
+        self,
+        task: Task,
+        spells: Spells,
+        *,
+        tick_s: float,
+        hops_per_hour: float = 0.0,
+        steps: int = STEPS,
+        wait_gain: float = 0.0,
+    ) -> None:
+        self.wait_gain = wait_gain
         self.task, self.tick_s = task, tick_s
         self._idle, self._running, self._begun_demand, self._begun_spot = _solve(
-            task, spells, hops_per_hour, tick_s
+            task, spells, hops_per_hour, tick_s, steps
         )
 
     def decide(self, seen: Seen) -> Held:
@@ -192,7 +203,7 @@ class Plan:
         if is_safe(task, seen, "none", tick_s=tick_s):
             # Until the next look spot may come or go; to take it as unchanged would put every start off.
             cost = self._idle.at(state, seen.left_s - tick_s, seen.work_s)
-            if cost < least:
+            if cost < (least * (1 - self.wait_gain) if choice == "spot" else least):
                 choice = "none"
         return choice
 
@@ -207,7 +218,7 @@ class Plan:
         return task.on_demand_usd_per_hour * (seen.setup_s + done_s) / HOUR_S + rest
 
 
-def _solve(task: Task, spells: Spells, hops_per_hour: float, tick_s: float) -> list[_Table]:
+def _solve(task: Task, spells: Spells, hops_per_hour: float, tick_s: float, steps: int) -> list[_Table]:
     """Expected cost to the end after: a tick without anything, a tick on demand, a start on demand, a start
     of spot.
 
@@ -216,7 +227,7 @@ def _solve(task: Task, spells: Spells, hops_per_hour: float, tick_s: float) -> l
     what the safety net will do.
     """
     np = _numpy()
-    step_s = max(task.restart_s, task.deadline_s / STEPS, 1.0)
+    step_s = max(task.restart_s, task.deadline_s / steps, 1.0)
     times, works = int(task.deadline_s / step_s) + 3, int(task.work_s / step_s) + 3
     setup = round(task.restart_s / step_s)
     spot, demand = (rate * step_s / HOUR_S for rate in (task.spot_usd_per_hour, task.on_demand_usd_per_hour))

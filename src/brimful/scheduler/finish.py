@@ -1,0 +1,399 @@
+"""A deadline, and a budget, as the bid: which pools a job may use now, in a fleet with spot and firm pools.
+
+Firm is every tier but spot: what is held there stays. Where a job could run on either, each look says wait,
+spot or firm, as `policies/deadline.py` finds cheapest, within two nets:
+
+- time: from the last moment at which firm capacity can still do all that no checkpoint holds yet, start
+  included, the job takes it and stays;
+- money: spot is only held while what is left of the budget would still pay for that.
+
+Where the budget does not pay for firm capacity at all, the job may use spot alone and is told that it may be
+late; where it does not pay for that either, it does not start. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.util import find_spec
+from math import ceil, inf
+from typing import Literal, NamedTuple
+
+from brimful.fleet.job import WHOLE_GPU, Job
+from brimful.fleet.memory import too_small
+from brimful.fleet.state import Fleet, JobState, Lease, Pool
+from brimful.scheduler.draft import Draft
+from brimful.scheduler.plan import Stop
+from brimful.scheduler.policies.deadline import (
+    AGES_S,
+    Held,
+    Plan,
+    Seen,
+    Spells,
+    Task,
+    age_of,
+    uniform_progress,
+)
+from brimful.scheduler.policies.place import ONE_NODE, place
+from brimful.scheduler.policies.stop import cost_microusd
+from brimful.scheduler.policies.types import allowed_pools
+from brimful.scheduler.rules import Rules
+from brimful.units import HOUR_S, show_seconds, show_usd
+
+LEARN_S = 24 * HOUR_S  # what is believed of spot is renewed so often
+# From one look to the next: a two-hundredth of the time there was, within these.
+LOOK_S = (10, 300)
+# The programme is solved for so many jobs, those due first; more of them just keep pace. A programme takes up
+# to 0.1 s once a day and 4 MB.
+PROGRAMMES = 32
+STEPS = 256
+# Nobody lets spot stand idle for hours to save a cent; it is also more than the grid of the programme errs.
+WAIT_GAIN = 0.02
+
+
+class Verdict(NamedTuple):
+    """What a job with a deadline may use until the next look."""
+
+    # refused: it would not get to its end. any: nothing can be planned, and nothing is held back.
+    kind: Literal["wait", "spot", "firm", "refused", "any"]
+    pools: tuple[Pool, ...]
+    reason: str
+
+
+@dataclass(slots=True)
+class Finish:
+    """The verdicts of one decision, by job."""
+
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    moves: list[Stop] = field(default_factory=list)  # leases that change between spot and firm
+    look_again_s: int | None = None
+
+    def only(self, job: str, pools: list[Pool]) -> list[Pool]:
+        """Of these pools those that the job may use now."""
+        verdict = self.verdicts.get(job)
+        if verdict is None or verdict.kind == "any":
+            return pools
+        return [pool for pool in pools if pool in verdict.pools]
+
+    def targets(self, fleet: Fleet) -> dict[str, Pool | None]:
+        """The pool of each, for a review of who should be on which GPU type: who runs, stays."""
+        found: dict[str, Pool | None] = {}
+        for name, verdict in self.verdicts.items():
+            lease = fleet.jobs[name].open_lease
+            if verdict.kind != "any":
+                here = None if lease is None else fleet.nodes[lease.node].pool
+                found[name] = here or (verdict.pools[0] if verdict.pools else None)
+        return found
+
+
+def finish(fleet: Fleet, draft: Draft, rules: Rules, prices: Mapping[Pool, int], *, now_s: int) -> Finish:
+    """Look at every job with a deadline. Asked only where the fleet has, or had, spot."""
+    done = Finish()
+    due_first = sorted(fleet.due.values(), key=lambda each: (each.job.deadline_s, each.serial))
+    for i, state in enumerate(due_first):
+        lease = state.open_lease
+        if state.phase not in ("waiting", "running"):
+            continue  # it starts, stops or is on hold: the next look sees what came of it
+        case = _case(state, fleet, draft, rules, prices, now_s=now_s)
+        if case is None:
+            continue
+        case.programme = i < PROGRAMMES and find_spec("numpy") is not None
+        verdict = case.verdict()
+        done.verdicts[state.job.job] = verdict
+        if lease is not None and verdict.kind in ("spot", "firm") and verdict.kind != case.held:
+            done.moves.append(Stop(lease=lease.lease, reason=verdict.reason, requeue=True))
+        if case.left_s > 0 and (lease is not None or verdict.kind in ("wait", "spot", "firm")):
+            again_s = (now_s // case.look_s + 1) * case.look_s
+            done.look_again_s = min(again_s, done.look_again_s or again_s)
+    return done
+
+
+@dataclass(slots=True, kw_only=True)
+class _Case:
+    """One job at one look: money in micro-dollars, work in seconds on the firm GPUs it would get."""
+
+    state: JobState
+    fleet: Fleet
+    now_s: int
+    look_s: int
+    held: Literal["none", "spot", "firm"]
+    lease: Lease | None
+    firm: tuple[Pool, ...]  # the cheapest that has room; all that could hold it where none has
+    firm_hourly: float
+    spot: dict[Pool, float]  # every spot pool it could use, there now or not: what an hour of work costs
+    up: list[Pool]  # those with room for it now, or the one it holds
+    speed: float  # of those firm GPUs
+    work_s: float | None
+    worst_s: float  # work still to be done should its GPUs be lost now
+    left_s: int
+    margin_s: int
+    programme: bool = True  # False: keep pace only
+
+    def verdict(self) -> Verdict:
+        job = self.state.job
+        if self.work_s is None:
+            return Verdict("any", (), "its deadline cannot be planned for: nobody said how much work it is")
+        if self.work_s <= 0 and self.lease is not None:  # the estimate has run out: it may end any moment
+            firm = self.held == "firm"
+            return Verdict("firm" if firm else "spot", self.firm if firm else tuple(self.up), "ends soon")
+        setup_s = job.checkpoint_cost_s if self.held != "firm" and self.state.leases else 0
+        budget = self._budget()
+        firm_cost = self._cost(self.firm_hourly, self._to_do_s() + setup_s)
+        if self.held == "spot" and self.left_s < self.worst_s + setup_s:
+            return Verdict("spot", tuple(self.up), f"{self.firm[0].tier} would be late: {self._left()}")
+        if firm_cost > budget:
+            return self._too_dear(firm_cost, budget, setup_s)
+        why = self._why_firm(budget, setup_s)
+        return self._cheapest() if why is None else Verdict("firm", self.firm, f"{self.firm[0].tier} {why}")
+
+    def _why_firm(self, budget: float, setup_s: float) -> str | None:
+        """Why nothing but firm capacity will do now; None where there is a choice."""
+        job = self.state.job
+        assert self.work_s is not None
+        if self.left_s < self._to_do_s() + setup_s:
+            return f"only, and late: {self._need(setup_s)}, {self._left()}"
+        if not job.checkpoint_interval_s:
+            return "only: it saves nothing while it runs, so what spot takes away would be lost"
+        restart_s = job.checkpoint_cost_s
+        if self.left_s - self.margin_s < self.worst_s + restart_s:
+            return f"only: {self._need(restart_s)}, {self._left()}"
+        spot, firm = min(self.spot.values()), self.firm_hourly
+        tried = self._cost(spot, self.look_s) + self._cost(firm, self.worst_s + restart_s)
+        if tried > budget:
+            left = show_usd(int(budget))
+            return f"only: with a try on spot it could come to {show_usd(int(tried))}, and {left} are left"
+        return None
+
+    def _cheapest(self) -> Verdict:
+        """Time and money suffice either way: what is expected to cost least."""
+        job, tier = self.state.job, self.firm[0].tier
+        choice = self._choose()
+        if self.lease is not None and self.held == "firm" and choice != "on_demand":
+            stays = choice == "none" or self.lease.billed_s(self.now_s) < job.min_run_s + self.lease.setup_s
+            choice = "on_demand" if stays else choice
+        slack = show_seconds(self.left_s - (self.work_s or 0.0))
+        if choice == "on_demand":
+            return Verdict("firm", self.firm, f"{tier} is expected to cost least: {slack} to spare")
+        if choice == "spot":
+            spot, firm = (show_usd(int(usd)) for usd in (min(self.spot.values()), self.firm_hourly))
+            why = f"moves to spot at {spot} an hour instead of {firm}: {slack} to spare"
+            return Verdict("spot", (self._best_zone(),), why)
+        there = "for spot that lasts" if self.up else "for spot to come back"
+        until = show_seconds(max(0, self.left_s - self.margin_s - self.worst_s - job.checkpoint_cost_s))
+        return Verdict("wait", (), f"waits {there}: {slack} to spare; takes {tier} in {until} at the latest")
+
+    def _choose(self) -> Held:
+        job, lease = self.state.job, self.lease
+        assert job.deadline_s is not None
+        assert job.predicted_work_s is not None
+        assert self.work_s is not None
+        task = Task(
+            work_s=job.predicted_work_s / self.speed,
+            deadline_s=job.deadline_s - self.state.submitted_s,
+            # A start costs the time until it works again, and what was done since the last checkpoint.
+            restart_s=job.checkpoint_cost_s + (job.checkpoint_interval_s or 0) / 2,
+            spot_usd_per_hour=min(self.spot.values()) / 1e6,
+            on_demand_usd_per_hour=self.firm_hourly / 1e6,
+        )
+        zones = [self.fleet.spot[pool].changes for pool in self.spot]
+        together = _together(zones)
+        is_up = bool(self.up)
+        as_recorded = is_up == bool(len(together) % 2)  # it may be there and full
+        seen = Seen(
+            left_s=self.left_s,
+            work_s=self.work_s,
+            held="on_demand" if self.held == "firm" else self.held,
+            setup_s=0.0 if lease is None else max(0, lease.setup_s - lease.billed_s(self.now_s)),
+            is_up=is_up,
+            age_s=max(0, self.now_s - together[-1]) if as_recorded and together else 0.0,
+        )
+        if seen.held == "spot":
+            return "spot"  # as fast, and cheaper, as long as it lasts; the nets were asked before
+        if task.work_s + 2 * task.restart_s + 2 * self.look_s >= task.deadline_s:
+            return "on_demand"  # there was never time to spare
+        if not self.programme:
+            return uniform_progress(task, seen, tick_s=self.look_s)
+        until_s = self.now_s // LEARN_S * LEARN_S
+        known = tuple(tuple(at_s for at_s in zone if at_s <= until_s) for zone in zones)
+        return _plan(task, known, until_s, self.look_s).decide(seen)
+
+    def _best_zone(self) -> Pool:
+        """Where an hour of work costs least, the starts counted that its spell will make necessary."""
+        if self.held == "spot" or len(self.up) == 1:
+            return self.up[0]
+        restart = self.state.job.checkpoint_cost_s / HOUR_S
+
+        def cost(pool: Pool) -> float:
+            changes = self.fleet.spot[pool].changes
+            life = _spells(tuple(changes), self.now_s).expected_hours(max(0, self.now_s - changes[-1]))
+            return self.spot[pool] * (1 + restart / life)
+
+        return min(self.up, key=cost)
+
+    def _too_dear(self, firm_cost: float, budget: float, setup_s: float) -> Verdict:
+        """The hard cap: firm capacity cannot be paid for to the end."""
+        assert self.work_s is not None
+        tier = self.firm[0].tier
+        told = (
+            f"{self._need(setup_s)} cost {show_usd(int(firm_cost))} on {tier}, "
+            f"and {show_usd(max(0, int(budget)))} of its budget are left"
+        )
+        spot_cost = self._cost(min(self.spot.values()), self.work_s + setup_s)
+        if spot_cost > budget and self.lease is None:
+            why = f"does not start, since its budget would stop it: {told}; spot would cost"
+            return Verdict("refused", (), f"{why} {show_usd(int(spot_cost))}")
+        if self.held == "firm" and (spot_cost > budget or not self.up):
+            return Verdict("firm", self.firm, told)
+        why = f"spot only ({show_usd(int(spot_cost))}), and its deadline is not safe: {told}"
+        return Verdict("spot", (self._best_zone(),) if self.up else (), why)
+
+    def _to_do_s(self) -> float:
+        """Work for firm capacity: who leaves spot for it goes back to the last checkpoint."""
+        return self.worst_s if self.held == "spot" else self.work_s or 0.0
+
+    def _need(self, setup_s: float) -> str:
+        more = f" and {show_seconds(setup_s)} to start" if setup_s else ""
+        return f"{show_seconds(self._to_do_s())} of work{more}"
+
+    def _left(self) -> str:
+        if self.left_s < 0:
+            return f"and its deadline was {show_seconds(-self.left_s)} ago"
+        return f"{show_seconds(self.left_s)} to its deadline"
+
+    def _budget(self) -> float:
+        budget = self.state.job.budget_microusd
+        return inf if budget is None else budget - cost_microusd(self.state, now_s=self.now_s)
+
+    def _cost(self, hourly: float, seconds: float) -> float:
+        return hourly * ceil(seconds) / HOUR_S  # bills are made of whole seconds
+
+
+def _case(
+    state: JobState, fleet: Fleet, draft: Draft, rules: Rules, prices: Mapping[Pool, int], *, now_s: int
+) -> _Case | None:
+    """The job's situation; None where it has no choice between spot and firm, or the market chooses."""
+    job, lease = state.job, state.open_lease
+    assert job.deadline_s is not None
+    spot = _spot_pools(job, fleet, draft)
+    able = [pool for pool in allowed_pools(fleet, state.shape, draft, prices) if _holds(job, fleet, pool)]
+    firm = [pool for pool in able if pool.tier != "spot"]
+    here = None
+    if lease is not None:
+        node = fleet.nodes.get(lease.node)
+        if node is None or node.pool in draft.sold:
+            return None
+        here = node.pool
+        firm = firm if here.tier == "spot" else [here]
+    if not spot or not firm:
+        return None
+    units = job.gpus * job.gpu_milli / WHOLE_GPU
+    firm = _cheapest_with_room(job, draft, firm, prices, here)
+    speed = min(job.rate(pool.gpu) for pool in firm)
+    if job.within not in ONE_NODE and job.gpus > 1:
+        speed *= min(1.0, job.spread_rate)
+    up = [here] if here in spot else [pool for pool in spot if pool in able and place(job, draft, pool)]
+    left = state.remaining_s(now_s)
+    look_s = min(LOOK_S[1], max(LOOK_S[0], (job.deadline_s - state.submitted_s) // 200))
+    return _Case(
+        state=state,
+        fleet=fleet,
+        now_s=now_s,
+        look_s=look_s,
+        held="none" if here is None else "spot" if here.tier == "spot" else "firm",
+        lease=lease,
+        firm=tuple(firm),
+        firm_hourly=max(prices[pool] for pool in firm) * units,
+        spot={
+            pool: fleet.spot[pool].microusd_per_gpu_hour * units * speed / job.rate(pool.gpu) for pool in spot
+        },
+        up=[pool for pool in up if pool is not None],
+        speed=speed,
+        work_s=None if left is None else left / speed,
+        worst_s=((left or 0.0) + _unsaved_s(job, lease, now_s=now_s)) / speed,
+        left_s=job.deadline_s - now_s,
+        margin_s=look_s + rules.grace_s,
+    )
+
+
+def _spot_pools(job: Job, fleet: Fleet, draft: Draft) -> list[Pool]:
+    """Spot pools it could use at a price it accepts, those that are away just now too."""
+    limit = job.limit_microusd_per_gpu_hour
+    return [
+        pool
+        for pool, record in fleet.spot.items()
+        if job.may_be_at(pool.site)
+        and job.rate(pool.gpu) > 0.0
+        and too_small(job, pool.gpu) is None
+        and (limit is None or record.microusd_per_gpu_hour <= limit)
+        and pool not in draft.sold
+    ]
+
+
+def _holds(job: Job, fleet: Fleet, pool: Pool) -> bool:
+    index = fleet.capacity.pools[pool]
+    return (index.largest if job.within in ONE_NODE else index.gpus) >= job.gpus
+
+
+def _cheapest_with_room(
+    job: Job, draft: Draft, firm: list[Pool], prices: Mapping[Pool, int], here: Pool | None
+) -> list[Pool]:
+    if len(firm) == 1 or here in firm:
+        return firm
+    free = [pool for pool in firm if place(job, draft, pool) is not None]
+    return [min(free, key=lambda pool: prices[pool] / job.rate(pool.gpu))] if free else firm
+
+
+def _unsaved_s(job: Job, lease: Lease | None, *, now_s: int) -> float:
+    """Work of this lease that no checkpoint holds."""
+    if lease is None:
+        return 0.0
+    worked_s = max(0, lease.billed_s(now_s) - lease.setup_s)
+    every_s = job.checkpoint_interval_s
+    return lease.speed * (worked_s % every_s if every_s else worked_s)
+
+
+def _together(zones: Sequence[Sequence[int]]) -> list[int]:
+    """When any of these zones came, and when the last of them went."""
+    if len(zones) == 1:
+        return list(zones[0])
+    steps = sorted((at_s, i % 2) for zone in zones for i, at_s in enumerate(zone))
+    found: list[int] = []
+    there = 0
+    for at_s, goes in steps:
+        before, there = there, there - 1 if goes else there + 1
+        if bool(before) != bool(there):
+            found.append(at_s)
+    return found
+
+
+@lru_cache(maxsize=2 * PROGRAMMES)
+def _plan(task: Task, zones: tuple[tuple[int, ...], ...], until_s: int, look_s: int) -> Plan:
+    """Solved once a day for each job; what was seen after `until_s` does not count yet."""
+    together = _spells(tuple(_together(zones)), until_s)
+    hops = 0.0
+    if len(zones) > 1:
+        alone = min(_losses_per_hour(_spells(zone, until_s)) for zone in zones)
+        hops = max(0.0, alone - _losses_per_hour(together))
+    return Plan(task, together, tick_s=look_s, hops_per_hour=hops, steps=STEPS, wait_gain=WAIT_GAIN)
+
+
+def _losses_per_hour(spells: Spells) -> float:
+    return sum(spells.ends[True]) / sum(spells.hours[True])
+
+
+@lru_cache(maxsize=2 * PROGRAMMES)
+def _spells(changes: tuple[int, ...], until_s: int) -> Spells:
+    """How spells have ended so far. Whoever asks does not write to it."""
+    spells = Spells()
+    for i, begun_s in enumerate(changes):
+        ended = i + 1 < len(changes)
+        end_s = changes[i + 1] if ended else until_s
+        age_s = max(0, end_s - begun_s)
+        for age in range(age_of(age_s) + 1):
+            last = age == age_of(age_s)
+            upto_s = age_s if last else AGES_S[age + 1]
+            spells.watch(
+                is_up=i % 2 == 0, age_s=AGES_S[age], seconds=upto_s - AGES_S[age], ended=ended and last
+            )
+    return spells
