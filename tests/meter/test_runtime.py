@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from brimful.errors import WorldFailed
-from brimful.meter.runtime import Place, began, live, runtime_folder
-from brimful.meter.samples import RunSample, StepSample
+from brimful.meter.runtime import Place, began, live, read_said, runtime_folder
+from brimful.meter.samples import EndSample, RunSample, StepSample
+from brimful.meter.sinks import Server
 
 RUN = RunSample(at_s=100.0, pid=os.getpid(), host="here")
 STEP = StepSample(at_s=110.0, step=3, step_s=0.5, mfu=0.25)
@@ -37,6 +38,23 @@ def test_a_process_finds_what_it_left_and_its_age(folder: Path) -> None:
     assert [path.name for path in folder.iterdir()] == [f"{os.getpid()}.json"]
     place.close()
     assert live() == []
+
+
+def test_what_a_server_reads_is_replaced_whole_and_stays_after_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "lease" / "sample.json"
+    path.parent.mkdir()
+    sink = Server(path)
+    sink.start(RUN)
+    assert (read_said(path.read_bytes()).step, read_said(path.read_bytes()).end) == (None, None)
+    sink.step(STEP)
+    sink.flush()
+    assert read_said(path.read_bytes()).step == STEP
+    end = EndSample(at_s=120.0, steps=3, steady_steps=0, wall_s=20.0)
+    sink.end(end)
+    said = read_said(path.read_bytes())
+    assert (said.run, said.step, said.end) == (RUN, STEP, end)
+    assert [each.name for each in path.parent.iterdir()] == ["sample.json"]
+    assert live() == []  # `brimful watch` has a place of its own
 
 
 def test_slow_steps_stay_fresh_for_five_of_them() -> None:

@@ -19,6 +19,15 @@ class KeepsLogs(Protocol):
 
 
 @runtime_checkable
+class KeepsSamples(Protocol):
+    def sample(self, lease: str) -> bytes | None:
+        """What the lease's Meter measured last, as it wrote it; None where none did.
+
+        Never more than 64 KiB. BadInput where what is there cannot have been written by a Meter.
+        """
+
+
+@runtime_checkable
 class KeepsEnvironments(Protocol):
     """Keeps the values of a job's environment variables, which may be secrets: the log holds names only."""
 

@@ -10,7 +10,7 @@ from brimful.cli.client import Client, job_path
 from brimful.cli.commands import Answer
 from brimful.cli.jobs import ran, waited
 from brimful.cli.render import noted_table, paint, wrapped
-from brimful.server.words import all_printable, command_line
+from brimful.server.words import all_printable, command_line, measured_words
 from brimful.units import counted, show_seconds, show_usd, spans
 
 EXAMPLE = "brimful show job-1"
@@ -38,6 +38,8 @@ def _text(job: dict[str, Any]) -> str:
         "ran": ran(job) or "not yet",
         "cost": show_usd(job["cost_microusd"]) + (f" of {show_usd(budget)}" if budget else ""),
     }
+    if job["leases"]:
+        facts["measured"] = _measured(job)
     why = f": {job['why']}" if job["why"] else ""
     title = f" ({job['name']})" if job["name"] else ""
     lines = [paint(line, "bold") for line in wrapped("", f"{job['job']}{title} is {job['phase']}{why}")]
@@ -47,6 +49,19 @@ def _text(job: dict[str, Any]) -> str:
     if job["leases"]:
         lines += ["", _leases(job["leases"])]
     return "\n".join(lines)
+
+
+def _measured(job: dict[str, Any]) -> str:
+    """'3 s ago: step 120, 412 ms · 39,800 tokens per second · MFU 41.2% of 117 TFLOPS bf16 · …'"""
+    found = job["measured"]
+    if found is None:
+        return f"not: {job['not_measured']}"
+    (_, age), *facts = measured_words(found)
+    parts = [
+        text if name == "Tokens" else f"{name.lower() if name != 'MFU' else name} {text}"
+        for name, text in facts
+    ]
+    return f"{age}: {' · '.join(parts)}" + (f"; {found['idle']}" if found["idle"] else "")
 
 
 def _leases(leases: list[dict[str, Any]]) -> str:

@@ -113,6 +113,7 @@ def _jobs(jobs: list[dict[str, Any]], columns: int, *, most: int) -> list[str]:
             str(job["gpus"]),
             waited(job),
             ran(job),
+            _mfu(job["measured"]),
             show_usd(job["cost_microusd"]),
             job["node"] or "",
             job["why"] if job["phase"] in ("waiting", "held") else label(job),
@@ -120,8 +121,19 @@ def _jobs(jobs: list[dict[str, Any]], columns: int, *, most: int) -> list[str]:
         for job in jobs[:most]
     ]
     text = table(
-        ["job", "phase", "GPUs", "waited", "ran", "cost", "node", "what / why"], rows, right=(2, 3, 4, 5)
+        ["job", "phase", "GPUs", "waited", "ran", "MFU", "cost", "node", "what / why"],
+        rows,
+        right=(2, 3, 4, 5, 6),
     )
     title, *lines = (line[:columns] for line in text.splitlines())
     more = [f"{counted(len(jobs) - most, 'job')} more"] if len(jobs) > most else []
     return [paint(title, "dim"), *lines, *more]
+
+
+def _mfu(found: dict[str, Any] | None) -> str:
+    """As the job itself measures it, while it does."""
+    if found is None:
+        return ""
+    if found["idle"]:
+        return "idle"
+    return f"{found['mfu']:.0%}" if found["fresh"] and found["mfu"] is not None else ""

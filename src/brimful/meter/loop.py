@@ -32,7 +32,7 @@ from brimful.meter.flops import Formula, counted, formula_of
 from brimful.meter.hooks import Hooks, Seen
 from brimful.meter.peak import Peak, declared_peak, peak_of
 from brimful.meter.samples import PHASES, EndSample, RunSample, StepSample
-from brimful.meter.sinks import Jsonl, Runtime, Sink, Sinks, TensorBoard, Terminal, Wandb
+from brimful.meter.sinks import Jsonl, Runtime, Server, Sink, Sinks, TensorBoard, Terminal, Wandb
 from brimful.meter.timeline import PAUSE, Event, Lap, Timeline
 from brimful.specs.estimate import Estimate
 from brimful.specs.training import Checkpointing, Dtype
@@ -85,8 +85,8 @@ class Meter:
         `peak_flops_per_s` or `gpu` (a name): what MFU is a share of; without them the card's own peak.
         `gpus`: how many share the work of this one process. `estimate`: what `brimful.fit` predicted.
         `terminal_s`: seconds between lines on stderr, None for none. `share`: leave the newest sample
-        where `brimful watch` finds it. `count_waits`: how often the program waits for the device (.item()
-        and the like); on by default on a GPU. What else is given is written into the file of samples.
+        where `brimful watch` and a job's server find it. `count_waits`: how often the program waits for
+        the device (.item() …); on by default on a GPU. What else is given goes into the file of samples.
         """
         for name, value in (("tokens_per_step", tokens_per_step), ("gpus", gpus)):
             if value is not None and value < 1:
@@ -112,12 +112,12 @@ class Meter:
         self._last: StepSample | None = None
         self._drained_s = -DRAIN_S
         rank = int(os.environ.get("RANK", "0") or 0)
-        self._runtime = Runtime() if share else None
+        self._shared = [Runtime(), *_server(rank)] if share else []
         self._sinks = Sinks(
             [
                 *([Terminal(every_s=terminal_s)] if terminal_s is not None and not rank else []),
                 *([Jsonl(_ranked(Path(jsonl), rank))] if jsonl else []),
-                *([self._runtime] if self._runtime else []),
+                *self._shared,
                 *([TensorBoard(tensorboard)] if tensorboard is not None and not rank else []),
                 *([Wandb(wandb)] if wandb and not rank else []),
                 *sinks,
@@ -146,9 +146,9 @@ class Meter:
             self._counter = FlopCounterMode(display=False)
             self._counter.__enter__()
             self.timeline.leaving = self._count
-        if self._runtime:
+        for sink in self._shared:  # at once: a run that never finishes a step is to be seen too
             with contextlib.suppress(Exception):  # it will be told at the first step, with the other sinks
-                self._runtime.start(self._facts())
+                sink.start(self._facts())
 
     def step(self, step: int | None = None) -> None:
         """An optimizer step is over. `step`: its number, where the loop has one."""
@@ -440,6 +440,12 @@ class _Sums:
 def _uuid(card: Any) -> str | None:
     uuid = getattr(card, "uuid", None)
     return f"GPU-{str(uuid).removeprefix('GPU-')}" if uuid else None  # as the driver writes it
+
+
+def _server(rank: int) -> list[Runtime]:
+    """In a job of brimful, the file its engine reads: of several processes the first one's."""
+    path = os.environ.get("BRIMFUL_SAMPLES", "")
+    return [Server(Path(path))] if path and not rank else []
 
 
 def _ranked(path: Path, rank: int) -> Path:

@@ -3,6 +3,9 @@
 One file per process in a folder that only its owner can enter: `$XDG_RUNTIME_DIR/brimful/meter`, or
 `brimful-UID/meter` in the folder for temporary files. A file is believed about one process alone: the one it
 is named for, while that still runs, began when the file says, and belongs to whoever owns the file.
+
+A job of brimful leaves the same text a second time, in the file that its engine names (BRIMFUL_SAMPLES); that
+one stays when the run is over.
 """
 
 from __future__ import annotations
@@ -16,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brimful.errors import WorldFailed
-from brimful.meter.samples import RunSample, StepSample, as_line, from_dict
+from brimful.meter.samples import EndSample, RunSample, StepSample, as_line, from_dict
 
-_MOST_BYTES = 64 * 1024
+MOST_BYTES = 64 * 1024
 STALE_S, STALE_STEPS = 30.0, 5.0  # a sample older than both says nothing about now
 
 
@@ -29,6 +32,8 @@ class Live:
     pid: int
     run: RunSample
     step: StepSample | None
+    end: EndSample | None = None  # its Meter was closed; only what outlives the process says so
+    began: object = None  # when the process did, as it says itself
 
     def age_s(self, now_s: float) -> float:
         """Since the last step ended, or since the run began where none has."""
@@ -67,23 +72,27 @@ def runtime_folder(*, make: bool) -> Path | None:
 
 
 class Place:
-    """The file of this process. `leave` replaces it in one step; `close` takes it away."""
+    """A file of this process. `leave` replaces it in one step; `close` takes it away."""
 
-    def __init__(self) -> None:
-        folder = runtime_folder(make=True)
-        assert folder is not None
+    def __init__(self, path: Path | None = None) -> None:
+        """Without a path, where `brimful watch` looks."""
         self._pid = os.getpid()
-        self._path = folder / f"{self._pid}.json"
-        self._half = folder / f".{self._pid}.new"
+        if path is None:
+            folder = runtime_folder(make=True)
+            assert folder is not None
+            path = folder / f"{self._pid}.json"
+        self._path = path
+        self._half = path.parent / f".{self._pid}.new"
         self._began = began(self._pid)
         self._run: RunSample | None = None
         self._run_line = ""
 
-    def leave(self, run: RunSample, step: StepSample | None) -> None:
+    def leave(self, run: RunSample, step: StepSample | None, end: EndSample | None = None) -> None:
         if run is not self._run:
             self._run, self._run_line = run, as_line(run)
         parts = [f'"pid": {self._pid}', f'"began": {self._began or 0}', f'"run": {self._run_line}']
         parts += [f'"step": {as_line(step)}'] if step else []
+        parts += [f'"end": {as_line(end)}'] if end else []
         with contextlib.suppress(FileNotFoundError):
             self._half.unlink()
         handle = os.open(self._half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -114,21 +123,44 @@ def _read(path: Path) -> Live | None:
         return None
     try:
         found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES or found.st_uid != os.geteuid():
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES or found.st_uid != os.geteuid():
             return None
-        said = json.loads(os.read(handle, _MOST_BYTES))
-        if said["pid"] != pid or said["began"] != began(pid):
+        said = read_said(os.read(handle, MOST_BYTES))
+        if said.pid != pid or said.began != began(pid):
             with contextlib.suppress(OSError):
                 path.unlink()
             return None
-        run, step = from_dict(said["run"]), from_dict(said["step"]) if "step" in said else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError):
         return None
     finally:
         os.close(handle)
-    if not isinstance(run, RunSample) or not isinstance(step, StepSample | None):
-        return None
-    return Live(pid=pid, run=run, step=step)
+    return said
+
+
+def read_said(text: bytes) -> Live:
+    """What a process has left, as far as it is well formed; ValueError says what is wrong with it."""
+    try:
+        said = json.loads(text, parse_constant=_refuse)
+        run = from_dict(said["run"])
+        step = from_dict(said["step"]) if "step" in said else None
+        end = from_dict(said["end"]) if "end" in said else None
+        pid, began_ticks = said["pid"], said["began"]
+    except KeyError as error:
+        raise ValueError(f"{error} is missing") from error
+    except (TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"it is not of the form that a Meter writes ({type(error).__name__})") from error
+    if (
+        not isinstance(run, RunSample)
+        or not isinstance(step, StepSample | None)
+        or not isinstance(end, EndSample | None)
+        or type(pid) is not int
+    ):
+        raise ValueError("it is not of the form that a Meter writes")
+    return Live(pid=pid, began=began_ticks, run=run, step=step, end=end)
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"it holds {constant}, which is no number")
 
 
 def began(pid: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Where samples go: a line in the terminal, a file, the folder `brimful watch` reads, TensorBoard, W&B.
+"""Where samples go: the terminal, a file, `brimful watch`, the server whose job this is, TensorBoard, W&B.
 
 A sink never stops a training run. One that fails is told about once and left out from then on.
 """
@@ -106,6 +106,23 @@ class Runtime:
     def end(self, _sample: EndSample) -> None:
         if self._place is not None:
             self._place.close()
+
+
+class Server(Runtime):
+    """The newest sample, in the file from which a brimful server takes it. It stays when the run is over."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._place = Place(path)
+        self._last: StepSample | None = None
+
+    def step(self, sample: StepSample) -> None:
+        self._step = self._last = sample
+
+    def end(self, sample: EndSample) -> None:
+        assert self._place is not None
+        assert self._run is not None
+        self._place.leave(self._run, self._last, sample)
 
 
 class Terminal:

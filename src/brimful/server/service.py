@@ -45,12 +45,14 @@ from brimful.scheduler.cycle import Rules, decide
 from brimful.scheduler.loop import MAX_CONFLICTS, Tick, catch_up, tick
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import Engine, Ports, Store
+from brimful.server.measured import Samples
 from brimful.server.submissions import Submissions
 from brimful.server.tellers import Fenced, Told
 
 log = logging.getLogger("brimful")
 
 CHANGING_S = 0.2  # while something starts or stops, look more often: somebody is watching
+SAMPLES_S = 2.0  # how often samples are looked at: a Meter writes no sooner
 SEEK_S = 1.5  # how often a server says that it leads, or looks whether it may
 LEAVING = 500  # jobs that have left memory are looked for among past ones once so many have
 SILENT_S = 60  # a loop that has not come round for so long is in trouble, whatever it says
@@ -82,6 +84,8 @@ class Service:
             market=None if market is None else Auctions(market),
             may_act=self._may_act,
         )
+        self.samples = Samples(self._ports.engines)
+        self._sampled_s = 0.0
         self._rules = rules
         self._tick_s = tick_s
         self._clock = clock
@@ -341,6 +345,11 @@ class Service:
             raise Refused(f"the engine at {lease.site} keeps no logs", code="no_logs")
         return engine.log(lease.lease, offset=offset, limit=limit)
 
+    def measure(self, state: JobState) -> JobState:
+        """Look at what its newest lease has measured, though it be over; `samples` has it then."""
+        self.samples.look(state.leases[-1:], now_s=self.now_s())
+        return state
+
     def problems(self) -> dict[str, str]:
         """By site: why it cannot be reached, or what it cannot tell of some leases."""
         found = {
@@ -476,6 +485,7 @@ class Service:
             pause_s, began = self._tick_s, time.monotonic()
             try:
                 self.tick()
+                self._measure_all()
                 self._loops.leaving.clear()  # readers look after them
                 if self.leads and self._loops.unsettled:
                     pause_s = min(pause_s, CHANGING_S)
@@ -496,6 +506,14 @@ class Service:
                 # While users come without pause, they get half of the time.
                 self._stopping.wait(min(0.1, self._came_round_s - began))
             self._wake.clear()
+
+    def _measure_all(self) -> None:
+        """Also where another server leads: its readers ask too."""
+        if time.monotonic() - self._sampled_s >= SAMPLES_S:
+            with self._lock:
+                leases = list(self.fleet.open_leases.values())
+            self.samples.look(leases, now_s=self.now_s())
+            self._sampled_s = time.monotonic()
 
     # -- the log ---------------------------------------------------------------------------------------
 

@@ -69,6 +69,7 @@ def _job_view(service: Service, state: JobState, *, explain: bool) -> dict[str, 
         "posted_microusd": service.spent_microusd(job.job),
         "cost_microusd": _capped(cost_microusd(state, now_s=now_s), job.budget_microusd),
         "predicted": _predicted(state),
+        **service.samples.view(state, now_s=now_s),
         "leases": [lease_view(each, now_s=now_s) for each in state.leases],
     }
 
@@ -171,7 +172,7 @@ def fleet_view(service: Service, who: Principal) -> dict[str, Any]:
     with service.locked():
         fleet = service.fleet
         holders = {
-            (node, gpu): lease.job if who.sees(fleet.jobs[lease.job].job.tenant) else None
+            (node, gpu): lease if who.sees(fleet.jobs[lease.job].job.tenant) else None
             for lease in fleet.open_leases.values()
             for node, gpus in lease.parts
             for gpu in gpus
@@ -191,7 +192,8 @@ def fleet_view(service: Service, who: Principal) -> dict[str, Any]:
         }
 
 
-def _node_view(service: Service, node: Node, holders: dict[tuple[str, int], str | None]) -> dict[str, Any]:
+def _node_view(service: Service, node: Node, holders: dict[tuple[str, int], Lease | None]) -> dict[str, Any]:
+    now_s, held = service.now_s(), [holders.get((node.node, i)) for i in range(node.gpus)]
     return {
         "node": node.node,
         "site": node.site,
@@ -204,14 +206,14 @@ def _node_view(service: Service, node: Node, holders: dict[tuple[str, int], str 
             {
                 "index": i,
                 "held": (node.node, i) in holders,
-                "job": holders.get((node.node, i)),
+                "job": None if lease is None else lease.job,
                 "bad": i in node.holes,
-                # Nothing measures these yet.
+                # The driver is not asked yet; MFU is what the job says of itself.
                 "memory_used_bytes": None,
                 "busy_frac": None,
-                "mfu": None,
+                "mfu": None if lease is None else service.samples.mfu(lease, now_s=now_s),
             }
-            for i in range(node.gpus)
+            for i, lease in enumerate(held)
         ],
     }
 

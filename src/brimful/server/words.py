@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from brimful.units import show_bytes, show_seconds
 
 MARK = "\N{REPLACEMENT CHARACTER}"
 
@@ -44,3 +46,37 @@ def all_printable(data: Any) -> Any:  # noqa: ANN401 - JSON
     if isinstance(data, dict):
         return {key: all_printable(value) for key, value in data.items()}
     return data
+
+
+def measured_words(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What a job measured of itself (`measured` of the API), as pairs of a name and a short text."""
+    age_s = found["age_s"]
+    age = f"{age_s} s" if age_s < 60 else show_seconds(age_s)
+    yield "Measured", f"{age} ago" + (", its last" if found["over"] else "" if found["fresh"] else ", stale")
+    if found["step"] is None:
+        yield "Step", "none yet"
+        return
+    yield "Step", f"{found['step']:,}, {show_seconds(found['step_s'])}"
+    if found["tokens_per_s"] is not None:
+        yield "Tokens", f"{found['tokens_per_s']:,.0f} per second"
+    yield "MFU", _mfu_words(found)
+    memory = [
+        f"{show_bytes(found[name])} {word}"
+        for name, word in (
+            ("allocated_bytes", "allocated"),
+            ("reserved_bytes", "reserved"),
+            ("peak_allocated_bytes", "at its peak"),
+        )
+        if found[name] is not None
+    ]
+    yield "Memory", ", ".join(memory) or f"not counted on {found['device']}"
+    if found["world"] > 1:
+        yield "Of", f"process {found['rank']} of {found['world']:,}"
+
+
+def _mfu_words(found: Mapping[str, Any]) -> str:
+    peak = found["peak_flops_per_s"]
+    if found["mfu"] is None:
+        return f"unknown ({found['peak_source']})" if peak is None else "unknown: FLOPs of a step not known"
+    shown = f"{(peak or 0) / 1e12:.4g} TFLOPS" if (peak or 0) >= 1e12 else f"{(peak or 0) / 1e9:.4g} GFLOPS"
+    return f"{found['mfu']:.1%} of {shown} {found['peak_format'] or 'as declared'}"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.adapters.capabilities import LogPiece
-from brimful.adapters.engines import logs
+from brimful.adapters.engines import logs, samples
 from brimful.adapters.engines.processes import (
     boot_s,
     born,
@@ -107,6 +107,7 @@ class LocalEngine:
                     **self._visible(node, gpus),
                     **self._mark(lease),
                     "BRIMFUL_NOTICE": str(folder / "notice.json"),
+                    "BRIMFUL_SAMPLES": str(folder / samples.NAME),
                     "BRIMFUL_CHECKPOINT_DIR": self.checkpoints(job.job),
                 },
                 "checkpoints": self.checkpoints(job.job),
@@ -226,6 +227,9 @@ class LocalEngine:
             return logs.read(self._folder(lease) / "log", offset=offset, limit=limit)
         except OSError as error:
             raise WorldFailed(f"cannot read the log of {lease}: {error.strerror}") from error
+
+    def sample(self, lease: str) -> bytes | None:
+        return samples.read_sample(self._folder(lease))
 
     def _look(self, lease: str) -> Iterator[Observation]:
         folder = self._folder(lease)

@@ -11,6 +11,7 @@ server learns of its end whenever it comes back. Everything it knows stands in i
     notice.json   what the job is told of that: the deadline (BRIMFUL_NOTICE)
     ended.json    exit code and time: nothing of the job runs any more. Its space is taken beforehand, so
                   that a full disk cannot swallow it
+    sample.json   what the job's Meter measured last (BRIMFUL_SAMPLES); written by the job, so never trusted
     log           what the job printed; log.start: where it begins now
     runner.err    what the runner itself had to complain of
     lock          held by runner and job as long as anything of them lives: no pid can be mistaken

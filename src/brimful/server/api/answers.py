@@ -54,6 +54,34 @@ class LeaseAnswer(Shape):
     reason: str
 
 
+class MeasuredAnswer(Shape):
+    """What the job's own Meter says of its newest step; null where it does not."""
+
+    lease: str
+    at_s: Utc
+    age_s: int
+    fresh: Annotated[bool, Field(description="whether it tells of now: the lease runs and steps go on")]
+    over: Annotated[bool, Field(description="the Meter was closed: this was its last step")]
+    idle: Annotated[str | None, Field(description="where no step has ended for ten minutes: in words")]
+    step: int | None
+    step_s: float | None
+    tokens_per_s: Annotated[float | None, Field(description="of process `rank` alone, as all below")]
+    mfu: Annotated[float | None, Field(description="of `peak_flops_per_s`, 0 to 1")]
+    hfu: float | None
+    peak_flops_per_s: float | None
+    peak_format: str | None
+    peak_source: Annotated[str, Field(description="catalog, declared, or why there is none")]
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    model: str
+    device: str
+    gpu: str | None
+    rank: int
+    world: Annotated[int, Field(description="processes that train together")]
+
+
 class JobAnswer(Shape):
     job: str
     name: str
@@ -88,6 +116,8 @@ class JobAnswer(Shape):
     predicted: Annotated[
         dict[str, dict[str, float | None]], Field(description="by GPU type: peak_bytes, step_s, rate")
     ]
+    measured: MeasuredAnswer | None
+    not_measured: Annotated[str, Field(description="why `measured` is null, once the job has had a lease")]
     leases: list[LeaseAnswer]
 
 

@@ -93,8 +93,8 @@ def add_job_routes(router: APIRouter, service: Service, gate: Gate) -> None:
         return ok({"jobs": page.views, "next_cursor": page_after(page.next_serial)})
 
     @router.get("/jobs/{name}", response_model=Ok[JobAnswer], responses=COMMON)
-    async def show(name: JobName, who: Principal = viewer) -> Response:
-        return ok(job_view(service, job_for(service, who, name)))
+    def show(name: JobName, who: Principal = viewer) -> Response:
+        return ok(job_view(service, service.measure(job_for(service, who, name))))
 
     @router.get("/jobs/{name}/why", response_model=Ok[WhyAnswer], responses=COMMON)
     def why(name: JobName, who: Principal = viewer) -> Response:

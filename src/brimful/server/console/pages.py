@@ -58,7 +58,7 @@ def make_console(service: Service, access: Access, *, secure: bool = False) -> A
     add_way_in(router, access, pages, secure=secure)
 
     def shown(who: Principal, name: str) -> dict[str, Any]:
-        return shown_job(service, job_for(service, who, name))
+        return shown_job(service, service.measure(job_for(service, who, name)))
 
     async def known(request: Request) -> Principal:
         who = await principal_of(access, request)

@@ -11,6 +11,7 @@ from brimful.server.auth import Principal
 from brimful.server.console.market import market_cards
 from brimful.server.service import Service
 from brimful.server.views import fleet_view, job_view, jobs_page, spend_view
+from brimful.server.words import measured_words
 from brimful.units import spans
 
 ACTIVE_SHOWN = 200
@@ -64,6 +65,7 @@ def job_row(view: Mapping[str, Any], *, now_s: int) -> dict[str, Any]:
         "command_short": shortened(command, COMMAND_CHARS),
         "command_full": shortened(command, TITLE_CHARS),
         "hue": hue(view["job"]),
+        "measured_words": list(measured_words(view["measured"])) if view["measured"] else [],
         # While it is being stopped, the reason is known to its lease alone.
         "why": view["why"] or (view["leases"][-1]["reason"] if view["leases"] else ""),
         "ran_s": ran_s if view["started_s"] is not None else None,

@@ -1,0 +1,35 @@
+"""The newest sample of a job, from a file the job wrote: whatever is in its place, nobody is harmed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from brimful.errors import BadInput
+
+NAME = "sample.json"
+MOST_BYTES = 64 * 1024
+
+
+def read_sample(folder: Path) -> bytes | None:
+    """The bytes of the lease's own file, None where there is none. BadInput where it is no such file.
+
+    A link could lead to another job's file, a pipe would never end: nothing but a plain file of ours is read.
+    """
+    try:
+        handle = os.open(folder / NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        what = "a link" if error.errno == errno.ELOOP else str(error.strerror)
+        raise BadInput(f"its sample cannot be read: {what}") from error
+    with os.fdopen(handle, "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid != os.geteuid():
+            raise BadInput("its sample is not a plain file of its own")
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise BadInput(f"its sample has {found.st_size:,} bytes; at most {MOST_BYTES:,} are read")
+    return data

@@ -1,0 +1,162 @@
+"""What jobs measure of themselves, as far as it can be believed: the newest sample of each lease, in memory.
+
+A Meter in the job writes it, the job's engine reads it, and nobody else has checked it: it is the job's word.
+It is kept apart from the log of events, whose size must not grow with the steps of everybody's training.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from brimful.adapters.capabilities import KeepsSamples
+from brimful.errors import BrimfulError
+from brimful.fleet.state import JobState, Lease
+from brimful.meter.idle import idle_words
+from brimful.meter.runtime import Live, read_said
+from brimful.meter.samples import RunSample, StepSample
+from brimful.server.words import printable
+
+log = logging.getLogger("brimful")
+
+MOST_LEASES = 10_000  # kept; then the oldest go
+TEXT_CHARS = 120
+AHEAD_S = 300  # clocks differ; what is further in the future was not measured
+LARGEST = 1 << 62
+NOT_YET = "no Meter in it has reported yet"
+
+_OF_STEP = (
+    "step",
+    "step_s",
+    "tokens_per_s",
+    "mfu",
+    "hfu",
+    "allocated_bytes",
+    "reserved_bytes",
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+)
+_OF_RUN = ("model", "device", "gpu", "peak_flops_per_s", "peak_format", "peak_source", "rank", "world")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One sample, cut down to what is shown. All numbers are finite, and none is negative."""
+
+    at_s: float
+    over: bool  # the Meter was closed
+    facts: Mapping[str, Any]  # the fields of _OF_STEP and _OF_RUN
+
+    def view(self, *, running: bool, now_s: int) -> dict[str, Any]:
+        said = self._live()
+        return {
+            **self.facts,
+            "at_s": int(self.at_s),
+            "age_s": max(0, now_s - int(self.at_s)),
+            "fresh": running and not self.over and said.fresh(now_s),
+            "over": self.over,
+            "idle": self._idle(said, now_s=now_s) if running and not self.over else None,
+        }
+
+    def _idle(self, said: Live, *, now_s: int) -> str | None:
+        return idle_words(said, held_bytes=self.facts["reserved_bytes"], now_s=now_s)
+
+    def _live(self) -> Live:
+        run = RunSample(at_s=self.at_s, pid=0, host="")
+        number, step_s = self.facts["step"], self.facts["step_s"]
+        step = None if number is None else StepSample(at_s=self.at_s, step=number, step_s=step_s or 0.0)
+        return Live(pid=0, run=run, step=step)
+
+
+class Samples:
+    """The newest of each lease. `look` reads files; `of` and `view` only memory, under whatever lock."""
+
+    def __init__(self, engines: Mapping[str, object]) -> None:
+        self._engines = engines
+        self._lock = threading.Lock()
+        self._newest: dict[str, Measured | str] = {}  # or why there is none
+        self._warned: dict[str, str] = {}
+
+    def look(self, leases: Iterable[Lease], *, now_s: int) -> None:
+        """Read what these have measured. What cannot be believed is not shown."""
+        for lease in leases:
+            engine = self._engines.get(lease.site)
+            if not isinstance(engine, KeepsSamples):
+                continue
+            found: Measured | str = NOT_YET
+            try:
+                text = engine.sample(lease.lease)
+                if text is not None:
+                    found = believed(text, job=lease.job, now_s=now_s)
+            except BrimfulError as error:
+                found = self._warn(lease, error.problem)
+            except (OSError, ValueError) as error:
+                found = self._warn(lease, f"its sample cannot be used: {str(error)[:200]}")
+            with self._lock:
+                _keep(self._newest, lease.lease, found)
+
+    def _warn(self, lease: Lease, problem: str) -> str:
+        """Once for each lease: a job that writes nonsense must not fill the server's log."""
+        with self._lock:
+            is_news = lease.lease not in self._warned
+            _keep(self._warned, lease.lease, problem)
+        if is_news:
+            log.warning("%s: %s", lease.lease, problem)
+        return problem
+
+    def view(self, state: JobState, *, now_s: int) -> dict[str, Any]:
+        """`measured` of the job's newest lease, and where that is None, why; empty where nobody looked."""
+        last = state.leases[-1] if state.leases else None
+        with self._lock:
+            found = "" if last is None else self._newest.get(last.lease, "")
+        if last is None or isinstance(found, str):
+            return {"measured": None, "not_measured": found}
+        running = last.ended_s is None and last.started_s is not None
+        shown = found.view(running=running, now_s=now_s)
+        return {"measured": {"lease": last.lease, **shown}, "not_measured": ""}
+
+    def mfu(self, lease: Lease, *, now_s: int) -> float | None:
+        """While it is fresh."""
+        with self._lock:
+            found = self._newest.get(lease.lease)
+        if not isinstance(found, Measured) or lease.started_s is None:
+            return None
+        shown = found.view(running=True, now_s=now_s)
+        mfu: float | None = shown["mfu"] if shown["fresh"] else None
+        return mfu
+
+
+def _keep(those: dict[str, Any], lease: str, value: object) -> None:
+    those.pop(lease, None)
+    those[lease] = value
+    if len(those) > MOST_LEASES:
+        del those[next(iter(those))]
+
+
+def believed(text: bytes, *, job: str, now_s: int) -> Measured:
+    """What is shown of a sample. ValueError where anything in it cannot be so."""
+    said = read_said(text)
+    if said.run.job != job:
+        raise ValueError(f"it is not of {job}")
+    last: RunSample | StepSample = said.step or said.run
+    at_s = _number("at_s", last.at_s)
+    assert at_s is not None
+    if at_s > now_s + AHEAD_S:
+        raise ValueError(f"it is of {at_s - now_s:.0f} s in the future")
+    facts = {name: _fact(name, getattr(said.run, name)) for name in _OF_RUN}
+    facts |= {name: None if said.step is None else _fact(name, getattr(said.step, name)) for name in _OF_STEP}
+    return Measured(at_s=at_s, over=said.end is not None, facts=facts)
+
+
+def _fact(name: str, value: str | float | None) -> str | float | None:
+    # Of a text, what prints: half of a surrogate pair would break the answer it stands in.
+    return printable(value[:TEXT_CHARS]) if isinstance(value, str) else _number(name, value)
+
+
+def _number(name: str, value: float | None) -> float | None:
+    if value is not None and not 0 <= value < LARGEST:  # neither is infinity or what is no number
+        raise ValueError(f"its {name} is {value!r:.40}")
+    return value
