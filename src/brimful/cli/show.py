@@ -52,13 +52,13 @@ def _text(job: dict[str, Any]) -> str:
 
 
 def _measured(job: dict[str, Any]) -> str:
-    """'3 s ago: step 120, 412 ms · 39,800 tokens per second · MFU 41.2% of 117 TFLOPS bf16 · …'"""
+    """'3 s ago: step 120, 412 ms · 39,800 tokens/s · MFU 41.2% of 117 TFLOPS bf16 · …'"""
     found = job["measured"]
     if found is None:
-        return f"not: {job['not_measured']}"
+        return ": ".join(filter(None, ("nothing", job["not_measured"])))
     (_, age), *facts = measured_words(found)
     parts = [
-        text if name == "Tokens" else f"{name.lower() if name != 'MFU' else name} {text}"
+        text if name == "Speed" else f"{name.lower() if name != 'MFU' else name} {text}"
         for name, text in facts
     ]
     return f"{age}: {' · '.join(parts)}" + (f"; {found['idle']}" if found["idle"] else "")

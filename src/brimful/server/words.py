@@ -58,7 +58,7 @@ def measured_words(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         return
     yield "Step", f"{found['step']:,}, {show_seconds(found['step_s'])}"
     if found["tokens_per_s"] is not None:
-        yield "Tokens", f"{found['tokens_per_s']:,.0f} per second"
+        yield "Speed", f"{found['tokens_per_s']:,.0f} tokens/s"
     yield "MFU", _mfu_words(found)
     memory = [
         f"{show_bytes(found[name])} {word}"
