@@ -358,9 +358,8 @@ def test_what_users_write_breaks_out_of_no_line(here: Here) -> None:
     here.run("submit", "--", "sh", "-c", "exit 0", evil)
     eventually(lambda: here.phase("job-1") == "finished")
     dry = here.run("submit", "--dry-run", "--", evil).stdout
-    assert "x\ufffd[2J ⏎ 12:00:00" in dry
     for text in (here.run("jobs").stdout, here.run("show", "job-1").stdout, dry):
-        assert text is dry or "x\ufffd[2J\ufffd12:00:00" in text
+        assert "x\ufffd[2J\ufffd12:00:00" in text
         assert "\x1b" not in text
         assert "\u202e" not in text
     assert "[2J" not in here.down()[1]  # a command is nothing for the server's log
