@@ -10,6 +10,8 @@ import pytest
 from brimful.errors import BadInput
 from brimful.predict.count import parameters
 from brimful.predict.readers.read import read
+from brimful.predict.states import weights_bytes
+from brimful.specs.training import Training
 
 LITGPT = """
 # fine-tuning with LoRA
@@ -193,6 +195,7 @@ def test_torchtitan(tmp_path: Path) -> None:
     )
     path = a_file(tmp_path, "open.toml", alone)
     assert read(path).training.gpus == 1
+    assert read(path, overrides=["gpus=8"]).training.sharding == "zero3"
     assert read(path, overrides=["gpus=8", "sharding=zero3"]).training.shards == 8
 
 
@@ -257,3 +260,68 @@ def test_llama_factory_and_what_it_leaves_unsaid(tmp_path: Path) -> None:
     text = LLAMA_FACTORY.replace("lora_target: all\n", said)
     training = read(a_file(tmp_path, "other.yaml", text)).training
     assert (training.targets, training.checkpointing, training.attention) == (3, "none", "math")
+
+
+@pytest.mark.parametrize(("name", "text"), [("axolotl", AXOLOTL), ("llama-factory", LLAMA_FACTORY)])
+def test_frozen_weights_are_loaded_in_the_format_they_are_multiplied_in(
+    name: str, text: str, tmp_path: Path
+) -> None:
+    text = text.replace("load_in_4bit: true\n", "").replace("adapter: qlora", "adapter: lora")
+    found = read(a_file(tmp_path, f"{name}.yaml", text))
+    t = found.training
+
+    # axolotl's normalize_config and LLaMA-Factory's patch_config: torch_dtype is bf16 where bf16 is on
+    assert (t.weights_dtype, t.frozen_bits, t.adapter_dtype) == ("bfloat16", 0, "float32")
+    assert weights_bytes(found.model, t) == 2 * parameters(found.model)
+
+
+def test_a_sharded_or_fully_trained_model_stays_in_fp32(tmp_path: Path) -> None:
+    full = read(a_file(tmp_path, "full.yaml", LLAMA_FACTORY.replace("type: lora", "type: full")))
+    sharded = read(
+        a_file(tmp_path, "zero.yml", AXOLOTL.replace("adapter: qlora", "deepspeed: zero2.json")),
+        overrides=["gpus=2", "sharding=zero2"],
+    )
+
+    assert full.training.weights_dtype == "float32"  # upcast, as all of it is trained
+    assert sharded.training.weights_dtype == "float32"  # DeepSpeed keeps an fp32 master
+
+
+def test_litgpts_optimizer(tmp_path: Path) -> None:
+    plain = "optimizer:\n  class_path: bitsandbytes.optim.PagedAdamW8bit\n  init_args:\n    lr: 0.001\n"
+
+    assert read(a_file(tmp_path, "a.yaml", LITGPT + plain)).training.optimizer == "adam8bit"
+    assert read(a_file(tmp_path, "b.yaml", LITGPT + "optimizer: SGD\n")).training.optimizer == "sgd"
+    assert read(a_file(tmp_path, "c.yaml", LITGPT)).training.optimizer == "adamw"
+
+
+def test_torchtitans_experts_and_micro_batches(tmp_path: Path) -> None:
+    text = TORCHTITAN.replace('"llama3"', '"qwen3"').replace('"8B"', '"30B-A3B"')
+    text = text.replace("local_batch_size = 1", "local_batch_size = 8")
+    text = text.replace(
+        "[activation", "expert_parallel_degree = 8\npipeline_parallel_degree = 2\n[activation"
+    )
+    t = read(a_file(tmp_path, "moe.toml", text)).training
+
+    # its 8 are 4 times the 2 tensor-parallel ones: a GPU holds an eighth of the experts
+    assert (t.expert, t.tensor, t.pipeline, t.gpus) == (4, 2, 2, 32)
+    # pipeline_parallel_microbatch_size is 1 where nobody says (torchtitan's job config)
+    assert (t.batch_size, t.accumulation) == (1, 8)
+
+
+def test_accelerates_fp8_offloading_and_checkpointing(tmp_path: Path) -> None:
+    def of(text: str) -> Training:
+        return read(None, model="llama-3.1-8b", arguments=a_file(tmp_path, "a.yaml", text)).training
+
+    fp8 = of(ACCELERATE.replace("bf16", "fp8"))
+    assert (fp8.fp8, fp8.dtype, fp8.sharding) == (True, "bfloat16", "zero3")
+    away = of(ACCELERATE.replace("offload_params: false", "offload_params: true"))
+    assert away.offload_states
+    again = of(ACCELERATE + "  fsdp_activation_checkpointing: true\n")
+    assert again.checkpointing == "full"
+    kept = of(ACCELERATE.replace("sharding_strategy: FULL_SHARD", "reshard_after_forward: false"))
+    assert kept.sharding == "zero2"
+    zero = of(
+        "distributed_type: DEEPSPEED\nmixed_precision: bf16\nnum_processes: 2\n"
+        "deepspeed_config:\n  zero_stage: 2\n  offload_optimizer_device: cpu\n  offload_param_device: none\n"
+    )
+    assert (zero.sharding, zero.offload_states) == ("zero2", True)

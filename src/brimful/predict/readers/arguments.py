@@ -147,6 +147,8 @@ def _dialects(found: Mapping[str, Any]) -> Found:
     said |= {key: value for key, value in auto.items() if said.get(key) == "auto"}
     if said.get("bf16") == "full":
         said |= {"bf16": True, "torch_dtype": "bfloat16"}
+    if (loaded := _loaded(said)) is not None:
+        said.setdefault("torch_dtype", loaded)
     if "finetuning_type" not in said:
         return said
     said = {"cutoff_len": 2048, "lora_rank": 8, "lora_target": "all", **said}
@@ -159,6 +161,25 @@ def _dialects(found: Mapping[str, Any]) -> Found:
     if said.get("flash_attn") in attention:
         said["flash_attn"] = attention[said["flash_attn"]]
     return said
+
+
+def _loaded(said: Mapping[str, Any]) -> str | None:
+    """The 16-bit format axolotl and LLaMA-Factory load weights in; None where they end up in fp32.
+
+    LLaMA-Factory makes all that is trained fp32 again, so only an adapter's frozen weights stay 16-bit.
+    Trained in full and sharded, FSDP and DeepSpeed keep fp32 weights. PEFT makes the tables of a 4-bit model
+    fp32, which axolotl takes back for flash attention.
+    Source: axolotl, utils/config: normalize_config, and loaders/model.py; LLaMA-Factory, model/patcher.py:
+    patch_config, and model/adapter.py: init_adapter.
+    """
+    dtype = "bfloat16" if said.get("bf16") is True else "float16" if said.get("fp16") is True else None
+    if "finetuning_type" in said:
+        return dtype if said["finetuning_type"] == "lora" else None
+    adapted = said.get("adapter") in ("lora", "qlora")
+    if "base_model" not in said or (not adapted and (said.get("deepspeed") or said.get("fsdp"))):
+        return None
+    four_bits = said.get("load_in_4bit") is True or said.get("adapter") == "qlora"
+    return dtype if said.get("flash_attention") or not four_bits else None
 
 
 def sort_arguments(found: Mapping[str, Any]) -> tuple[Found, list[str]]:
@@ -254,7 +275,9 @@ def _tuning(use: Found) -> dict[str, Any]:
     if targets in ("all-linear", "all") or use.get("lora_target_linear"):
         count = 7
     bits = 4 if adapter == "qlora" else bits if bits in (4, 8) else 0
-    return {"tuning": "lora", "rank": use.get("lora_r", 16), "targets": count, "frozen_bits": bits}
+    found = {"tuning": "lora", "rank": use.get("lora_r", 16), "targets": count, "frozen_bits": bits}
+    # PEFT trains adapters in fp32 whatever the weights are in (autocast_adapter_dtype, its default)
+    return {**found, "adapter_dtype": "float32"}
 
 
 def _check(key: str, value: object, *, name: str) -> None:

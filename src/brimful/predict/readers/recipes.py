@@ -37,13 +37,21 @@ def read_recipe(path: Path, overrides: Sequence[str]) -> Reading | None:
         if sign(found):
             model, words = words_of(found)
             said = {key: value for key, value in words.items() if value is not None}
-            return read_flags(model, {**said, **parse_sets(overrides)})
+            return read_flags(model, _spread({**said, **parse_sets(overrides)}))
     if path.suffix.lower() == ".toml":
         raise BadInput(
             f"{path.name} is no torchtitan config: it has no [model] with a flavor",
             hint="other TOML files are not known; give a config.json and --args, or --model NAME",
         )
     return None
+
+
+def _spread(said: Words) -> Words:
+    """Over several GPUs all three shard everything (FSDP), also where only a flag says how many."""
+    if "gpus" not in said:
+        return {key: value for key, value in said.items() if key != "expert"}
+    many = isinstance(said["gpus"], int) and said["gpus"] > 1
+    return {"sharding": "zero3", **said} if many else said
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -72,8 +80,8 @@ def _litgpt(found: Found) -> tuple[str, Words]:
         "gradient_accumulation_steps": max(1, whole // (micro * gpus)) if micro and whole else None,
         "seq_len": _whole(train.get("max_seq_length")),
         "precision": found.get("precision"),
+        "optimizer": _litgpt_optimizer(found.get("optimizer")),
         "gpus": gpus if gpus > 1 else None,
-        "sharding": "zero3" if gpus > 1 else None,  # its FSDP strategy: FULL_SHARD
     }
     if "lora_r" in found:
         words["qlora" if found.get("quantize") else "lora"] = True
@@ -81,6 +89,13 @@ def _litgpt(found: Found) -> tuple[str, Words]:
         words["targets"] = sum(n for name, n in _LITGPT_TARGETS.items() if found.get(name) is True) or None
     name = str(found.get("checkpoint_dir") or found.get("model_name"))
     return name.rstrip("/").rpartition("/")[2], words
+
+
+def _litgpt_optimizer(said: object) -> str | None:
+    """A name, or a class by its path; torch's own Adam is fused (utils.py: instantiate_torch_optimizer)."""
+    named = said.get("class_path") if isinstance(said, Mapping) else said
+    name = str(named or "").rpartition(".")[2]
+    return "adamw-fused" if name in ("AdamW", "Adam") else name or None
 
 
 # -- torchtune ---------------------------------------------------------------------------------------------
@@ -160,17 +175,16 @@ def _torchtitan(found: Found) -> tuple[str, Words]:
         "optimizer": _titan_optimizer(_block(found, "optimizer")),
         "fp8": "float8" in str(converters) or None,
         "gpus": gpus if gpus > 1 else None,
-        "sharding": "zero3" if gpus > 1 else None,
+        "expert": _titan_experts(parallel, degrees["tensor"]),
     }
     if gpus > 1:
         words |= {name: degree for name, degree in degrees.items() if degree > 1}
     if degrees["pipeline"] > 1 and words["batch_size"]:
-        # its local batch is cut into micro-batches, as many as there are stages where nobody says
-        many = min(
-            words["batch_size"], _whole(parallel.get("pipeline_parallel_microbatches")) or degrees["pipeline"]
-        )
-        if size := _whole(parallel.get("pipeline_parallel_microbatch_size")):
-            many = max(1, words["batch_size"] // size)
+        # its local batch is cut into micro-batches, of one sequence each where nobody says (job_config.py);
+        # up to spring 2025 their number was said instead
+        size = _whole(parallel.get("pipeline_parallel_microbatch_size")) or 1
+        said = _whole(parallel.get("pipeline_parallel_microbatches"))
+        many = min(words["batch_size"], said or max(1, words["batch_size"] // size))
         words |= {"batch_size": words["batch_size"] // many, "gradient_accumulation_steps": many}
         words["virtual_stages"] = (
             2 if "Interleaved" in str(parallel.get("pipeline_parallel_schedule")) else None
@@ -178,6 +192,18 @@ def _torchtitan(found: Found) -> tuple[str, Words]:
     name = str(model.get("name", "llama3"))
     family = "llama3.1" if name == "llama3" else name  # its llama3 is the 3.1 of 128k tokens
     return f"{family}-{model['flavor']}", words
+
+
+def _titan_experts(parallel: Found, tensor: int) -> int | None:
+    """GPUs with sequences of their own that experts are spread over.
+
+    Its degree counts tensor-parallel GPUs too, each with whole experts, unless those are split as well
+    (expert_tensor_parallel_degree): a GPU holds as many bytes of them either way.
+    """
+    degree = _whole(parallel.get("expert_parallel_degree")) or 1
+    split = _whole(parallel.get("expert_tensor_parallel_degree")) or 1
+    others = degree if split == tensor else degree // tensor
+    return others if others > 1 else None
 
 
 def _titan_optimizer(block: Found) -> str:
@@ -226,14 +252,25 @@ def _accelerate(found: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     precision = str(found.get("mixed_precision", "no")).lower()
     if precision in ("bf16", "fp16"):
         given[precision] = True
+    elif precision == "fp8":
+        words.append("precision=fp8")
     kind = str(found["distributed_type"]).upper()
     if kind == "FSDP":
-        strategy = str(_block(found, "fsdp_config").get("fsdp_sharding_strategy", "FULL_SHARD")).lower()
+        block = _block(found, "fsdp_config")
+        # its second version says whether weights are given up after the forward pass, its first has words
+        kept = block.get("fsdp_reshard_after_forward") is False
+        strategy = str(block.get("fsdp_sharding_strategy", "SHARD_GRAD_OP" if kept else "FULL_SHARD")).lower()
         numbered = {"1": "full_shard", "2": "shard_grad_op", "3": "no_shard", "4": "hybrid_shard"}
-        given["fsdp"] = f"{numbered.get(strategy, strategy)} auto_wrap"
+        offload = " offload" if block.get("fsdp_offload_params") is True else ""
+        given["fsdp"] = f"{numbered.get(strategy, strategy)} auto_wrap{offload}"
+        if block.get("fsdp_activation_checkpointing") is True:
+            given["gradient_checkpointing"] = True
     elif kind == "DEEPSPEED":
         block = _block(found, "deepspeed_config")
-        given["deepspeed"] = {"zero_optimization": {"stage": _whole(block.get("zero_stage")) or 0}}
+        zero: dict[str, Any] = {"stage": _whole(block.get("zero_stage")) or 0}
+        if (device := block.get("offload_optimizer_device")) is not None:
+            zero["offload_optimizer"] = {"device": device}
+        given["deepspeed"] = {"zero_optimization": zero}
         if (steps := _whole(block.get("gradient_accumulation_steps"))) is not None:
             given["gradient_accumulation_steps"] = steps
     if (gpus := _whole(found.get("num_processes"))) is not None and gpus > 1:
