@@ -46,6 +46,8 @@ def test_a_model_that_does_not_fit_is_a_clear_no(capsys: pytest.CaptureFixture[s
     data = json.loads(capsys.readouterr().out)["data"]
     assert data["fits"] is False
     assert data["largest_batch"] is None
+    assert main(["fit", "--model", "llama-3.1-70b", "--gpu", "4090", "--inference", "--lang", "en"]) == NO
+    assert "Speed, if it fitted" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

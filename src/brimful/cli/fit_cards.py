@@ -318,5 +318,5 @@ def _serve_speed(
                 date=prices.as_of or prices.source,
             )
         )
-    title = paint(tongue.text(say("Speed")), "bold")
+    title = paint(tongue.text(say("Speed") if answer.fits else say("Speed, if it fitted")), "bold")
     return "\n".join([title, *(wrapped(tongue.text(line), first="  ", rest="    ") for line in lines)])

@@ -54,7 +54,6 @@ def fit(
         training = replace(training, torch=find_torch(torch) if isinstance(torch, str) else torch)
     shape = _named(model) if isinstance(model, str) else model
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
-    check_formats(training, card)
     widen = widening(unsure)
 
     @cache
@@ -82,7 +81,7 @@ def fit(
     )
 
 
-def check_formats(training: Training, gpu: Gpu) -> None:
+def _check_formats(training: Training, gpu: Gpu) -> None:
     """Refuse fp8 on a card whose multiplies know none: it would run, and only lose."""
     if training.fp8 and "fp8" not in gpu.dense_flops_per_s:
         raise BadInput(
@@ -116,6 +115,7 @@ def estimate(
     `widen` is the part by which each interval grows at both ends, where the input was partly guessed.
     """
     assert other_bytes >= 0
+    _check_formats(training, gpu)
     if model.tied and not training.framework.ties:
         model = replace(model, tied=False)
     memory = peak_memory(model, training, gpu, other_bytes=other_bytes)

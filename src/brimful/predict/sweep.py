@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from brimful.errors import BadInput
 from brimful.language import Number, Percent, Sentence, Size, say
-from brimful.predict.fit import check_formats, estimate, widening
+from brimful.predict.fit import estimate, widening
 from brimful.predict.readers.reading import Reading
 from brimful.specs.estimate import Estimate
 from brimful.specs.gpu import Gpu
@@ -125,7 +125,6 @@ def sweep(reading: Reading, gpu: Gpu, swept: Swept, values: Sequence[int], other
             "a length of its sequences is not meaningful",
             hint="sweep --batch-size, or set image_size",
         )
-    check_formats(reading.training, gpu)
     wide = widening(reading.unsure)
 
     def at(value: int) -> Estimate:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brimful.errors import BadInput
 from brimful.language import language
 from brimful.predict.claims.judge import CLAIMS, Case, effect, judge_all
 from brimful.predict.claims.paste import Line, judge_paste
@@ -63,6 +64,21 @@ def test_a_verdict_depends_on_the_config_not_on_the_claim() -> None:
     assert CLAIMS["adam8bit"](a_case(["optimizer=sgd"])).verdict == "cannot tell"
     small = a_case(["batch_size=1", "block_size=64", "vocab_size=64"])
     assert CLAIMS["checkpointing"](small).verdict == "false"  # there is nothing to save
+
+
+def test_a_format_the_card_lacks_is_refused_not_judged_at_another_rate() -> None:
+    with pytest.raises(BadInput, match="cannot multiply in fp8"):
+        judge_all(a_case(["precision=fp8"], gpu="a100-sxm-80gb"))
+    assert judge_all(a_case(["precision=fp8"], gpu="rtx-4070"))
+
+
+def test_a_saving_too_small_to_be_sure_of_does_not_make_a_claim_true() -> None:
+    words = ["framework=litgpt", "precision=bf16", "gpus=4", "sharding=zero3", "batch_size=4", "seq_len=1024"]
+    judged = CLAIMS["compile_off"](Case(read(None, model="pythia-410m", overrides=words), CARD))
+    assert judged.effect is not None
+
+    assert 0 < judged.effect.saves_frac < 0.03
+    assert judged.verdict == "partly"
 
 
 def test_fp16_saves_nothing_over_bf16_on_every_kind_of_run() -> None:
@@ -254,6 +270,60 @@ def test_the_other_claims_are_found_by_their_names(claim: str) -> None:
     assert [one.claim for line in judge_paste(MORE[claim], a_case(), reread) for one in line.judged] == [
         claim
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Gradient checkpointing costs no time.",
+        "gradient checkpointing, at no cost",
+        "le gradient checkpointing ne ralentit pas",
+        "Gradient Checkpointing kostet keine Zeit",
+        "gradient checkpointing, sin coste alguno",
+        "8-bit Adam saves no memory",
+        "8-Bit-Adam spart keinen Speicher",
+        "expandable_segments won't help",
+        "The memory is full but the card is not busy",
+        "Der Speicher ist voll, aber die Karte ist nicht ausgelastet",
+    ],
+)
+def test_a_claim_turned_round_is_left_alone(text: str) -> None:
+    assert not judge_paste(text, a_case(), reread)[0].judged
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Use 8-bit Adam, it saves half the memory",
+        "Adam 8 bits : deux fois moins de mémoire",
+        "Nimm Adam in 8 Bit, das spart die Hälfte des Speichers.",
+        "Adam de 8 bits gasta la mitad de memoria",
+        "8-bit Adam saves 50 %",
+    ],
+)
+def test_half_is_a_share_too(text: str) -> None:
+    (judged,) = judge_paste(text, a_case(), reread)[0].judged
+
+    assert (judged.claim, judged.verdict) == ("adam8bit", "partly")
+
+
+def test_a_full_stop_ends_a_sentence_not_a_number() -> None:
+    text = "Set batch_size = 12 and gradient_accumulation_steps = 40.\nThen it never fails."
+    verdicts = [one.verdict for line in judge_paste(text, a_case(), reread) for one in line.judged]
+
+    assert verdicts == ["partly", "partly"]
+
+
+@pytest.mark.parametrize(
+    ("text", "claim"),
+    [
+        ("Stell torch.compile ab, dann braucht es weniger Speicher.", "compile_off"),
+        ("Der Speicher ist voll, also ist die Karte ausgelastet.", "memory_is_work"),
+        ("la mémoire est à 95 %, donc la carte bosse", "memory_is_work"),
+    ],
+)
+def test_words_people_use_for_it(text: str, claim: str) -> None:
+    assert [one.claim for one in judge_paste(text, a_case(), reread)[0].judged] == [claim]
 
 
 def test_never_fails_is_believed_as_far_as_the_prediction_goes() -> None:

@@ -43,6 +43,10 @@ _KEYS = {
 _PERCENT = re.compile(
     r"(\d{1,3}(?:[.,]\d{1,2})?)\s?(?:[-–]|to|à|a|bis)\s?(\d{1,3}(?:[.,]\d{1,2})?)\s?%|(\d{1,3}(?:[.,]\d{1,2})?)\s?%"
 )
+_HALF_OF_IT = (
+    r"\bhalf (?:the|of|as much|your|its)\b|\b(?:by|in) half\b|\bhalves?\b|moitie|(?:deux|2) fois moins"
+    r"|\bmitad\b|\bhalfte|\bhaelfte|halbier"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +91,10 @@ def _settings(line: str) -> dict[str, str]:
         found |= {"batch_size": times[1], "gradient_accumulation_steps": times[2]}
     for match in _SETTING.finditer(line):
         if (key := _KEYS.get(match[1].lower())) is not None:
-            word = match[2].lower()
+            said_value = match[2].rstrip(".")  # a full stop ends the sentence, not the number
+            word = said_value.lower()
             switch = {"0": "False", "off": "False", "no": "False", "1": "True", "on": "True", "yes": "True"}
-            value = switch.get(word, match[2]) if key == "compile" else match[2]
+            value = switch.get(word, said_value) if key == "compile" else said_value
             found[key] = {"true": "True", "false": "False"}.get(word, value)
     if "batch_size" not in found and (said := _SAID_BATCH.search(folded(line))):
         found["batch_size"] = said[1]
@@ -113,10 +118,10 @@ def _judge_line(
 
 
 def _claimed(line: str) -> float | None:
-    """The share the line promises: the middle of '10-15 %'."""
+    """The share the line promises: the middle of '10-15 %', or a half said in words."""
     match = _PERCENT.search(line)
     if match is None:
-        return None
+        return 0.5 if re.search(_HALF_OF_IT, folded(line)) else None
     numbers = [float(text.replace(",", ".")) for text in match.groups() if text]
     return sum(numbers) / len(numbers) / 100
 

@@ -19,7 +19,7 @@ _OFF = (
     r"\boff\b|disabl|remov|\bdrop|\bstop\b|avoid|\bskip|\bkill|get rid"
     r"|desactiv|\bcoupe|etein|enlev|retire|\bvire|\barret|\bevite|supprim"
     r"|\bapag|quita|deshabilit|deja de|elimin|\bevita"
-    r"|deaktivier|(?:ab|aus)(?:zu|ge)?schalt|abstell|\baus\b|\bweg\b|\braus\b|verzicht|entfern|streich|schalt\w*\b.{0,40}\bab\b"
+    r"|deaktivier|(?:ab|aus)(?:zu|ge)?schalt|abstell|\baus\b|\bweg\b|\braus\b|verzicht|entfern|streich|(?:schalt|stell)\w*\b.{0,40}\bab\b"
 )
 _ON = r"turn\w* on|\benable|\bactiv(?:e|er|ez|a|ar)\b|einschalt|anschalt|\bkeep|garde|conserv|behalt|deja el"
 _MORE = r"\bmore\b|\bplus\b|davantage|\bmas\b|\bmehr\b|\beats?\b|bouffe|come\b|frisst"
@@ -56,7 +56,7 @@ _NOT_SURE = rf"(?:{_NOT})\W+(?:\w+\W+){{0,2}}(?:guarant|garant)"
 _FULL = r"\b9\d ?%|\b100 ?%|\bfull|plein|rempli|satur|llen|voll"
 _WORK = (
     r"\bbusy|working|hard at work|fully used|well used|bien occup|travaille|bien exploit|a fond"
-    r"|trabaja|a tope|aprovechad|a pleno|besch(?:a|ae)ftigt|arbeitet|gut ausgelastet|voll ausgelastet"
+    r"|trabaja|a tope|aprovechad|a pleno|besch(?:a|ae)ftigt|arbeitet|ausgelastet|\bbosse"
 )
 _HALF = (
     r"\bf(?:p|loat)?_?16\b|half[- ]?precision|\.half\(|torch\.half|demi[- ]?precision|media precision"
@@ -66,6 +66,19 @@ _INSTEAD = (
     r"instead of|rather than|\bover\b|au lieu d|plutot que?|en vez de|en lugar de|anstatt|\bstatt\b|, not"
 )
 _BF16 = r"\bbf(?:loat)?_?16\b"
+_SAVES = (
+    r"\bsav(?:e|es|ing)\b|\bhelps?\b|economis|\baide|\bsert\b|ahorr|ayud|\bsirv|\bspar(?:t|en)\b|\bhilft\b"
+)
+_COST = (
+    r"\bcosts?\b|\btime\b|slow|speed|\bcout|temps|ralenti|\bcoste|\bcuesta|tiempo|\blent"
+    r"|\bkosten\b|\bzeit\b|langsam"
+)
+_FEW = r"\W+(?:\w+\W+){0,3}?"
+# "saves no memory", "costs no time", "not busy": the claim turned round.
+_DENIED = (
+    rf"(?:{_NOT}){_FEW}(?:{_SAVES}|{_COST}|{_WORK})"
+    rf"|(?:{_SAVES}|\bcosts?\b|kostet|coute|cuesta){_FEW}(?:{_NOT})"
+)
 
 # Claim -> every one of these in the line. A claim may stand here twice.
 _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -121,6 +134,8 @@ def _found(text: str) -> Iterator[str]:
     if any(map(_says_compile_off, _clauses(text))):
         yield "compile_off"
     for claim, patterns in _SIGNS:
+        if claim != "compile_off" and re.search(_DENIED, text):
+            continue
         if all(re.search(pattern, text) for pattern in patterns):
             yield claim
     if any(map(_says_never, re.split(r"[.!](?=\s)|(?<=\?)", text))):
