@@ -6,12 +6,14 @@ import queue
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 import sqlalchemy as sa
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.concurrency import run_in_threadpool
 from starlette.testclient import TestClient
 
 from brimful.adapters.engines.local import LocalEngine
@@ -21,7 +23,6 @@ from brimful.scheduler.cycle import Rules
 from brimful.server.api import stream
 from brimful.server.app import make_app
 from brimful.server.auth import ROLES, Principal
-from brimful.server.events import events_for
 from brimful.server.first_token import operator_token
 from brimful.server.service import Service
 from tests.builders import a_node
@@ -185,22 +186,20 @@ def test_a_stream_of_events_shows_a_tenant_its_own(still: House) -> None:
 def test_an_endless_stream_shows_a_tenant_its_own_and_ends_with_its_token(
     house: House, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Read to its end, which comes because the token is revoked while it goes on."""
+    """Read to its end, which comes because the token is revoked while the stream rests, all being told."""
     monkeypatch.setattr(stream, "CHECK_S", 0.0)
     headers = bearer(house.access, "viewer", tenant)
-    looks = 0
+    rests = 0
 
-    def counted(*given: Any, **named: Any) -> Any:
-        nonlocal looks
-        looks += 1
-        threading.Thread(
-            target=house.access.revoke, args=(OPERATOR, headers["authorization"][12:28]), daemon=True
-        ).start()
-        return events_for(*given, **named)
+    async def rest(_s: float) -> None:
+        nonlocal rests
+        rests += 1
+        assert rests == 1, "a stream outlives its token"
+        await run_in_threadpool(house.access.revoke, OPERATOR, headers["authorization"][12:28])
 
-    monkeypatch.setattr(stream, "events_for", counted)
+    monkeypatch.setattr(stream, "asyncio", SimpleNamespace(sleep=rest))
     text = house.http.get("/v1/events/stream?after=0", headers=headers).text
-    assert looks
+    assert rests
     assert "NodeJoined" in text
     assert (SECRET in text) is (tenant == "red")
     assert (house.job in text) is (tenant == "red")
