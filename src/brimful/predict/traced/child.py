@@ -133,7 +133,7 @@ def _readable(error: BaseException, script: Path) -> BrimfulError:
     ):
         return Refused(
             f"{problem} — a kernel whose result cannot be known without running it",
-            hint="give its ops a fake kernel (torch.library.register_fake), or trace a path without them",
+            hint="give its ops a fake kernel (register_fake), or trace a path without them",
             code="unknown_kernel",
         )
     if kind in ("DataDependentOutputException", "DynamicOutputShapeException"):
