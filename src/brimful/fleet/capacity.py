@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.node import Node, Pool
@@ -27,6 +28,23 @@ class Slot:
     memory_mib: int | None = None
 
 
+class Kind(NamedTuple):
+    """What an empty node has: nodes that are alike in this can hold the same gangs."""
+
+    gpus: int
+    domain: int
+    cpu_milli: int | None
+    memory_mib: int | None
+
+    def holds(self, job: Job) -> int:
+        """How many of the gang's workers, by GPUs, CPU and host memory; of a job without GPUs, itself."""
+        found = 1 if not job.gpus else self.domain if job.within == "nvlink" else self.gpus
+        for has, wants in ((self.cpu_milli, job.cpu_milli), (self.memory_mib, job.memory_mib)):
+            if has is not None and wants:
+                found = min(found, has * max(1, job.gpus) // wants)
+        return found
+
+
 @dataclass(slots=True)
 class PoolIndex:
     """The nodes of one pool by free whole GPUs."""
@@ -37,6 +55,7 @@ class PoolIndex:
     largest: int = 0  # GPUs of the largest node
     buckets: list[list[int]] = field(default_factory=list)  # free count -> node indices, ascending
     sizes: dict[int, int] = field(default_factory=dict)  # node size -> how many nodes
+    kinds: dict[Kind, int] = field(default_factory=dict)  # and by all that decides what a node could hold
 
     def put(self, slot: Slot) -> None:
         count = len(slot.free)
@@ -84,6 +103,8 @@ class Capacity:
         pool.gpus += node.good_gpus
         pool.sizes[node.good_gpus] = pool.sizes.get(node.good_gpus, 0) + 1
         pool.largest = max(pool.sizes)
+        kind = _kind(node)
+        pool.kinds[kind] = pool.kinds.get(kind, 0) + 1
         pool.put(slot)
         insort(self.racks.setdefault((slot.pool, node.rack), []), index)
         self.is_mixed = len({pool.gpu for pool in self.pools}) > 1
@@ -101,6 +122,10 @@ class Capacity:
         pool.sizes[slot.node.good_gpus] -= 1
         if not pool.sizes[slot.node.good_gpus]:
             del pool.sizes[slot.node.good_gpus]
+        kind = _kind(slot.node)
+        pool.kinds[kind] -= 1
+        if not pool.kinds[kind]:
+            del pool.kinds[kind]
         rack = self.racks[slot.pool, slot.node.rack]
         del rack[bisect_left(rack, slot.index)]
         if not pool.sizes:
@@ -108,6 +133,23 @@ class Capacity:
         else:
             pool.largest = max(pool.sizes)
         self.is_mixed = len({pool.gpu for pool in self.pools}) > 1
+
+    def most_of(self, job: Job, pool: Pool) -> int:
+        """Workers of the gang that the pool, were it empty, could hold as close together as they must be."""
+        kinds = self.pools[pool].kinds
+        if job.within in ("nvlink", "node") or not job.gpus:
+            return max(kind.holds(job) for kind in kinds)
+        if job.within != "rack":
+            return sum(kind.holds(job) * nodes for kind, nodes in kinds.items())
+        return max(
+            sum(_kind(self.slots[index].node).holds(job) for index in nodes)
+            for (of, _), nodes in self.racks.items()
+            if of == pool
+        )
+
+    def could_hold(self, job: Job, pool: Pool) -> bool:
+        """Whether the gang fits there once everybody else has left: whoever does not need not wait."""
+        return self.most_of(job, pool) >= max(1, job.gpus)
 
     def check(self, name: str, gpus: tuple[int, ...], job: Job) -> None:
         """Assert that these GPUs are there to be taken."""
@@ -180,3 +222,7 @@ class Capacity:
             pool.drop(slot)
             insort(slot.free, gpu)
             pool.put(slot)
+
+
+def _kind(node: Node) -> Kind:
+    return Kind(node.good_gpus, node.largest_domain, node.cpu_milli, node.memory_mib)

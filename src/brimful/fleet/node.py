@@ -39,3 +39,13 @@ class Node:
     @property
     def good_gpus(self) -> int:
         return self.gpus - len(self.holes)
+
+    @property
+    def largest_domain(self) -> int:
+        """Good GPUs of the NVLink domain that has most."""
+        if not self.nvlink_gpus:
+            return self.good_gpus
+        good = [0] * -(-self.gpus // self.nvlink_gpus)
+        for gpu in range(self.gpus):
+            good[gpu // self.nvlink_gpus] += gpu not in self.holes
+        return max(good, default=0)

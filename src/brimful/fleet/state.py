@@ -146,7 +146,7 @@ class Fleet:
         return self._of_shape[shape]
 
     def able_pools(self, shape: int) -> list[tuple[Pool, float]]:
-        """Pools that can run a job of this shape, and how fast; price and reach are not looked at."""
+        """Pools that could run a job of this shape if they were empty, and how fast, whatever their price."""
         found = self.capacity.able.get(shape)
         if found is None:
             job = self._of_shape[shape]
@@ -156,6 +156,7 @@ class Fleet:
                 if job.may_be_at(pool.site)
                 and (rate := job.rate(pool.gpu)) > 0.0
                 and too_small(job, pool.gpu) is None
+                and self.capacity.could_hold(job, pool)
             ]
         return found
 

@@ -276,7 +276,7 @@ def _case(
     job, lease = state.job, state.open_lease
     assert job.deadline_s is not None
     spot = _spot_pools(job, fleet, draft)
-    able = [pool for pool in allowed_pools(fleet, state.shape, draft, prices) if _holds(job, fleet, pool)]
+    able = allowed_pools(fleet, state.shape, draft, prices)
     firm = [pool for pool in able if pool.tier != "spot"]
     here = None
     if lease is not None:
@@ -328,11 +328,6 @@ def _spot_pools(job: Job, fleet: Fleet, draft: Draft) -> list[Pool]:
         and (limit is None or record.microusd_per_gpu_hour <= limit)
         and pool not in draft.sold
     ]
-
-
-def _holds(job: Job, fleet: Fleet, pool: Pool) -> bool:
-    index = fleet.capacity.pools[pool]
-    return (index.largest if job.within in ONE_NODE else index.gpus) >= job.gpus
 
 
 def _cheapest_with_room(

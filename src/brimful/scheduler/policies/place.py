@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from brimful.fleet.capacity import Slot
 from brimful.fleet.events import Parts
@@ -169,23 +170,40 @@ def why_not(job: Job, fleet: Fleet, draft: Draft, pools: Sequence[Pool]) -> tupl
     if all(pool.gpu in small for pool in allowed):
         return _too_small(job, small), False
     allowed = [pool for pool in allowed if pool.gpu not in small]
+    if not any(fleet.capacity.could_hold(job, pool) for pool in allowed):
+        return f"wants {_most(job, kind, fleet, allowed)}{drained}", False
     where = "on one node" if job.within in ONE_NODE else f"within one {job.within}"
-    if job.within in ONE_NODE:
-        largest = max(index[pool].largest for pool in allowed)
-        if largest < job.gpus:
-            return (
-                f"wants {job.gpus} GPUs ({kind}) on one node; the largest node has {largest}{drained}",
-                False,
-            )
-    elif max(index[pool].gpus for pool in allowed) < job.gpus:
-        most = max(index[pool].gpus for pool in allowed)
-        return f"wants {job.gpus} GPUs ({kind}) of one type; the largest pool has {most}", False
     if not pools:
         return f"wants {_gpus(job.gpus)} ({kind}); no such site can be reached at a price it accepts", True
     total = sum(draft.free_in(pool) for pool in pools)
     most = max((len(draft.free_on(i)) for pool in pools for i in _first(draft, pool)), default=0)
     place_word = where if job.within in ONE_NODE else "in one pool" if job.within == "any" else where
     return f"wants {_gpus(job.gpus)} {place_word}; {most} free on the best node ({total} in all)", True
+
+
+def _most(job: Job, kind: str, fleet: Fleet, pools: Sequence[Pool]) -> str:
+    """What the job wants, and the most that these pools could ever give it."""
+    of = fleet.capacity
+    if not job.gpus:
+        return f"{_host(job)} on one node; no node has as much"
+    most = max(of.most_of(job, pool) for pool in pools)
+    bare = replace(job, cpu_milli=0, memory_mib=0)
+    if any(of.could_hold(bare, pool) for pool in pools):
+        return f"{_gpus(job.gpus)} ({kind}) with {_host(job)}; its nodes have room for {most}"
+    if job.within == "nvlink":
+        return f"{job.gpus} GPUs ({kind}) in one NVLink domain; the largest has {most}"
+    if job.within == "node":
+        return f"{job.gpus} GPUs ({kind}) on one node; the largest node has {most}"
+    if job.within == "rack" and any(of.pools[pool].gpus >= job.gpus for pool in pools):
+        return f"{job.gpus} GPUs ({kind}) within one rack; the largest rack has {most}"
+    return (
+        f"{job.gpus} GPUs ({kind}) of one type; the largest pool has {max(of.pools[p].gpus for p in pools)}"
+    )
+
+
+def _host(job: Job) -> str:
+    cpus = [f"{job.cpu_milli / 1000:,.10g} CPUs"] if job.cpu_milli else []
+    return " and ".join(cpus + [show_bytes(job.memory_mib << 20)] * bool(job.memory_mib))
 
 
 def _too_small(job: Job, small: Mapping[str, tuple[int, int]]) -> str:
