@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from brimful.fleet.events import CancelRequested, Event, JobSubmitted
-from brimful.fleet.job import Job
-from brimful.fleet.node import Node
+from brimful.fleet.job import PRIORITIES, Job
+from brimful.fleet.node import Node, Pool
 from brimful.fleet.state import OVER, Fleet
 from brimful.market.posted import PostedPrice
 from brimful.scheduler.loop import tick
 from brimful.scheduler.plan import Plan
+from brimful.scheduler.policies.assign import assign, is_mixed
+from brimful.scheduler.policies.quota import Books
 from brimful.scheduler.ports import Ports
 from brimful.scheduler.rules import POLICIES, Quota, Rules
 from brimful.sim.kernel import Kernel
@@ -26,6 +28,11 @@ RULES: list[Rules] = [
     *POLICIES.values(),
     replace(POLICIES["brim"], quotas=QUOTA, rerank_s=60),
     replace(POLICIES["backfill"], quotas=QUOTA, min_run_s=0),
+]
+
+MIXED_RULES = [
+    replace(POLICIES["brim"], quotas=QUOTA, rerank_s=60, min_run_s=0),
+    replace(POLICIES["las"], quotas=QUOTA, rerank_s=60, min_run_s=0),
 ]
 
 nodes = st.builds(
@@ -57,16 +64,30 @@ jobs = st.builds(
     retries=st.integers(0, 2),
 )
 
+small_jobs = st.builds(
+    Job,
+    job=st.just(""),
+    gpus=st.integers(1, 4),
+    within=st.just("any"),
+    priority=st.sampled_from(["urgent", "normal", "background"]),
+    queue=st.sampled_from(["a", "b", "neither"]),
+    rates=st.sampled_from([(), (("new", 1.0), ("old", 0.5))]),
+    checkpoint_interval_s=st.just(0),
+)
+
 
 class Promises(RuleBasedStateMachine):
     """The production tick against an engine whose nodes come and go."""
 
     @initialize(rules=st.sampled_from(RULES), first=nodes)
     def begin(self, rules: Rules, first: Node) -> None:
+        self._begin(rules, [first])
+
+    def _begin(self, rules: Rules, first: list[Node]) -> None:
         self.policy = rules
         self.kernel: Kernel[Due] = Kernel()
         self.work_s: dict[str, float] = {}
-        self.engine = TimedEngine([first], self.work_s, self.kernel)
+        self.engine = TimedEngine(first, self.work_s, self.kernel)
         self.store, self.fleet = MemoryStore(), Fleet()
         self.ports = Ports(store=self.store, engines={SITE: self.engine}, clearing=PostedPrice())
         self.kept: dict[str, float] = {}
@@ -96,7 +117,10 @@ class Promises(RuleBasedStateMachine):
     @rule(seconds=st.integers(0, 120))
     def time_passes(self, seconds: int) -> None:
         until_s = self.engine.now_s + seconds
+        turns = 0
         while (at_s := self.kernel.next_s()) is not None and at_s <= until_s:
+            turns = turns + 1 if at_s == self.engine.now_s else 0
+            assert turns < 200, "two jobs take turns without end"
             self.engine.now_s = at_s
             for what in self.kernel.due(at_s):
                 if isinstance(what, str):
@@ -186,5 +210,73 @@ class Promises(RuleBasedStateMachine):
         assert all(waits[name] for name in self.fleet.waiting if name in waits)
 
 
+class MixedPromises(Promises):
+    """The same on fleets of two GPU types, where reviews give queues with quotas their GPUs."""
+
+    @initialize(rules=st.sampled_from(MIXED_RULES), new=nodes, old=nodes)
+    def begin(self, rules: Rules, new: Node, old: Node) -> None:
+        self._begin(rules, [replace(new, node="n0", gpu="new"), replace(old, node="n1", gpu="old")])
+
+    @rule(crowd=st.lists(small_jobs, min_size=3, max_size=8), work_s=st.integers(100, 400))
+    def a_crowd_comes(self, crowd: list[Job], work_s: int) -> None:
+        for job in crowd:
+            self.submit(job, work_s)
+        self.time_passes(self.policy.rerank_s)
+
+    def _tick(self) -> None:
+        self._a_review_honours_quotas()
+        super()._tick()
+
+    def _a_review_honours_quotas(self) -> None:
+        """On a mixed fleet: no queue is given more than it may hold, and what is lent comes back."""
+        fleet, rules = self.fleet, self.policy
+        if not rules.quotas or not is_mixed(fleet, rules):
+            return
+        held = {name: usage.held for name, usage in fleet.usage.items()}
+        gpus = {pool: index.gpus for pool, index in fleet.capacity.pools.items()}
+        books = Books(rules, held=held, waited_for={}, gpus_in_fleet=sum(gpus.values()))
+        pools_of = {state.shape: fleet.able_at_all(state.shape) for state in fleet.jobs.values()}
+        review_s = -(-self.engine.now_s // rules.rerank_s) * rules.rerank_s
+        given = assign(fleet, rules, pools_of, now_s=review_s, books=books)
+        assert given is not None
+        then: dict[str, int] = dict(held)
+        left = dict(gpus)
+        for lease in fleet.open_leases.values():
+            if lease.job in given:
+                then[fleet.jobs[lease.job].job.queue] -= lease.size
+            elif lease.node in fleet.capacity.by_name:
+                left[fleet.capacity.by_name[lease.node].pool] -= lease.size
+        for name, pool in given.items():
+            if pool is not None:
+                job = fleet.jobs[name].job
+                then[job.queue] = then.get(job.queue, 0) + job.gpus
+                left[pool] -= job.gpus
+        assert then.get("a", 0) <= 6, f"{then} after the review, of which a may have 6"
+        if rules.types == "rotate":
+            self._what_is_lent_comes_back(given, then=then, left=left)
+
+    def _what_is_lent_comes_back(
+        self, given: dict[str, Pool | None], *, then: dict[str, int], left: dict[Pool, int]
+    ) -> None:
+        """Who stays within its quota waits only where too few of its class or lower are guests."""
+        own = {quota.queue: quota.gpus for quota in QUOTA} | {"neither": 0}
+        jobs = {name: self.fleet.jobs[name] for name in given}
+        for name, state in jobs.items():
+            job, rank = state.job, PRIORITIES[state.job.priority]
+            if given[name] is not None or then.get(job.queue, 0) + job.gpus > own[job.queue]:
+                continue
+            for pool in self.fleet.able_at_all(state.shape):
+                guests = sum(
+                    other.job.gpus
+                    for each, other in jobs.items()
+                    if given[each] == pool
+                    and PRIORITIES[other.job.priority] >= rank
+                    and not own[other.job.queue]
+                )
+                assert left[pool] + guests < job.gpus, f"{name} waits for what is its queue's own"
+
+
 Promises.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
 TestPromises = Promises.TestCase
+MixedPromises.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestMixedPromises = MixedPromises.TestCase

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from brimful.fleet.events import LeaseStarted
 from brimful.fleet.job import Job
 from brimful.scheduler.plan import Plan
@@ -74,6 +76,60 @@ def test_quota_does_not_admit_what_topology_cannot_hold() -> None:
     assert "gang" not in {start.job for start in plan.starts}
     assert {start.job for start in plan.starts} == {"b", "small"}
     assert "32 GPUs" in plan.waits["gang"]
+
+
+@pytest.mark.parametrize(
+    ("asks", "told"),
+    [
+        ({"gpus": 16}, "wants 16 GPUs (any type) on one node; the largest node has 8"),
+        (
+            {"gpus": 8, "within": "nvlink"},
+            "wants 8 GPUs (any type) in one NVLink domain; the largest has 4",
+        ),
+        (
+            {"gpus": 24, "within": "rack"},
+            "wants 24 GPUs (any type) within one rack; the largest rack has 16",
+        ),
+        ({"gpus": 64, "within": "any"}, "wants 64 GPUs (any type) of one type; the largest pool has 32"),
+        (
+            {"gpus": 2, "cpu_milli": 80_000},
+            "wants 2 GPUs (any type) with 80 CPUs; its nodes have room for 1",
+        ),
+        (
+            {"gpus": 1, "memory_mib": 2 << 20},
+            "wants 1 GPU (any type) with 2048.00 GiB; its nodes have room for 0",
+        ),
+        ({"gpus": 0, "cpu_milli": 80_000}, "wants 80 CPUs on one node; no node has as much"),
+    ],
+)
+def test_a_job_that_no_fleet_state_can_hold_blocks_nobody_and_is_told_why(
+    asks: dict[str, Any], told: str
+) -> None:
+    """kueue 4329 once more: what can never be placed must not keep the line waiting for ever."""
+    nodes = [
+        replace(
+            a_node(f"node-{i}", gpus=8),
+            rack=f"rack-{i // 2}",
+            nvlink_gpus=4,
+            cpu_milli=64_000,
+            memory_mib=1 << 20,
+        )
+        for i in range(4)
+    ]
+    plan = AFleet(nodes).waiting(a_job("never", **asks), a_job("small")).plan(order="fifo")
+
+    assert [start.job for start in plan.starts] == ["small"]
+    assert plan.waits["never"] == told
+
+
+def test_nobody_leaves_for_a_gang_that_its_type_cannot_hold() -> None:
+    """On a mixed fleet a review gives GPUs by type; two and two on different nodes are not a node of four."""
+    nodes = [a_node("a", gpus=2), a_node("b", gpus=2), a_node("old", gpus=8, gpu="k80")]
+    world = AFleet(nodes)
+    world.running(*[a_job(f"j{i}", gpus=2, predicted_work_s=9e4, checkpoint_interval_s=0) for i in range(2)])
+    world.waiting(a_job("never", gpus=4, gpu_types=("h100",), predicted_work_s=60.0))
+
+    assert world.plan(rules=POLICIES["brim"], now_s=6000).stops == []
 
 
 def test_a_gang_for_one_rack_is_not_spread_over_two() -> None:
@@ -236,6 +292,15 @@ def test_a_borrower_does_not_borrow_again_what_a_lender_waits_for() -> None:
     )
 
 
+def test_who_gave_gpus_back_to_patient_work_does_not_take_them_again() -> None:
+    """It claimed what its queue had lent and was not reckoned with: the two took turns without end."""
+    patient = a_job("own", gpus=8, queue="lender", deferrable=True)
+    world = a_fleet(gpus_per_node=8).waiting(*borrowers(8)).waiting(patient, at_s=50)
+    rules = replace(LENT, order="fifo", quotas=(Quota(queue="lender", gpus=8),))
+
+    assert [start.job for start in world.plan(rules=rules, now_s=100).starts] == ["own"]
+
+
 def test_a_job_that_may_not_start_yet_stops_nobody() -> None:
     rules = replace(POLICIES["brim"], quotas=(Quota(queue="a", gpus=4, borrow_gpus=0),), min_run_s=0)
     world = a_fleet(gpus_per_node=8).running(a_job("a-1", gpus=4, queue="a"), a_job("b-1", gpus=4, queue="b"))
@@ -255,6 +320,104 @@ def test_lent_gpus_come_back_and_every_job_ends() -> None:
     states = outcome.fleet.jobs
     assert all(state.phase == "finished" for state in states.values())
     assert states["own"].first_start_s == 1800
+    assert sum(state.preemptions for state in states.values()) == 2
+
+
+# A review of a mixed fleet (every 600 s) settles who is on which type: quotas hold there too.
+MIXED = replace(POLICIES["brim"], quotas=LENT.quotas, min_run_s=0)
+
+
+def mixed() -> AFleet:
+    return AFleet([a_node("new", gpus=8), a_node("old", gpus=8, gpu="k80")])
+
+
+def test_a_review_of_a_mixed_fleet_gives_lent_gpus_back() -> None:
+    world = mixed().running(*borrowers(4, 4, 4, 4, checkpoint_interval_s=0, predicted_work_s=600.0))
+    own = a_job("own", gpus=8, queue="lender", predicted_work_s=90_000.0)  # by work alone it would wait
+    world.waiting(own, at_s=50)
+
+    plan = world.plan(rules=MIXED, now_s=600)
+
+    victims = stopped(plan)
+    assert len(victims) == 2
+    assert len({world.fleet.jobs[name].leases[-1].node for name in victims}) == 1
+    assert {stop.reason for stop in plan.stops} == {
+        "queue borrower held 16 of its 8 GPUs and gives 8 back to those who lent them"
+    }
+    assert world.plan(rules=replace(MIXED, reclaim=False), now_s=600).stops == []
+
+
+def test_a_lender_that_needs_one_type_gets_it_back_though_its_borrower_is_spread_over_two() -> None:
+    jobs = borrowers(8, 8, checkpoint_interval_s=0, predicted_work_s=600.0)
+    world = mixed().running(*jobs)
+    own = a_job("own", gpus=8, queue="lender", predicted_work_s=90_000.0, gpu_types=("h100",))
+
+    plan = world.waiting(own, at_s=50).plan(rules=MIXED, now_s=600)
+
+    assert [(stop.lease, stop.reason) for stop in plan.stops] == [("borrowed-0.1", "preempted by own")]
+
+
+def test_a_review_sends_nobody_away_for_what_a_queue_may_not_hold() -> None:
+    limited = replace(MIXED, quotas=(Quota(queue="a", gpus=4, borrow_gpus=0), Quota(queue="b", gpus=12)))
+    world = mixed().running(a_job("a-1", gpus=4, queue="a", predicted_work_s=60.0))
+    world.running(*[a_job(f"b-{i}", gpus=4, queue="b", predicted_work_s=9e4) for i in range(3)])
+    world.waiting(a_job("a-2", gpus=4, queue="a", predicted_work_s=120.0), at_s=50)
+
+    assert world.plan(rules=limited, now_s=600).stops == []
+    assert stopped(world.plan(rules=replace(limited, quotas=()), now_s=600)) != []
+
+
+def test_at_its_limit_a_queues_short_job_takes_the_place_of_its_own_long_one() -> None:
+    limited = replace(MIXED, quotas=(Quota(queue="a", gpus=4, borrow_gpus=0),))
+    world = mixed().running(a_job("long", gpus=4, queue="a", predicted_work_s=9e4, checkpoint_interval_s=0))
+    world.running(*[a_job(f"other-{i}", gpus=4, predicted_work_s=9e4) for i in range(3)])
+    world.waiting(a_job("short", gpus=4, queue="a", predicted_work_s=120.0), at_s=50)
+
+    plan = world.plan(rules=limited, now_s=600)
+
+    assert [(stop.lease, stop.reason) for stop in plan.stops] == [
+        ("long.1", "makes room for jobs that gain more")
+    ]
+
+
+def test_a_review_stops_no_borrower_of_a_higher_class_and_none_without_a_claim() -> None:
+    urgent = mixed().running(*borrowers(8, 8, priority="urgent", checkpoint_interval_s=0))
+    urgent.waiting(a_job("own", gpus=8, queue="lender"), at_s=50)
+    assert urgent.plan(rules=MIXED, now_s=600).stops == []
+
+    short = mixed().running(*borrowers(8, 8, predicted_work_s=9e4, checkpoint_interval_s=0))
+    short.waiting(a_job("guest", gpus=8, predicted_work_s=60.0), at_s=50)  # of a queue without a quota
+    assert short.plan(rules=MIXED, now_s=600).stops == []
+
+
+def test_what_a_queue_does_not_lend_is_left_free_by_a_review() -> None:
+    kept = replace(MIXED, quotas=(Quota(queue="a", gpus=4), Quota(queue="b", gpus=10, lend=False)))
+    world = mixed().waiting(*[a_job(f"a{i}", gpus=2, queue="a") for i in range(8)])
+    assert len(world.plan(rules=kept, now_s=600).starts) == 3
+
+
+def test_a_review_sends_nobody_away_for_patient_work_that_waits_for_a_quiet_hour() -> None:
+    world = mixed().running(*borrowers(8, 8, predicted_work_s=9e4, checkpoint_interval_s=0))
+    world.waiting(a_job("patient", gpus=8, predicted_work_s=60.0, deferrable=True), at_s=50)
+
+    plan = world.plan(rules=POLICIES["brim"], now_s=600)
+
+    assert (plan.starts, plan.stops) == ([], [])
+    assert "waits for a quiet hour" in plan.waits["patient"]
+
+
+def test_on_a_mixed_fleet_lent_gpus_come_back_and_every_job_ends() -> None:
+    jobs = borrowers(*[4] * 6, checkpoint_interval_s=0, predicted_work_s=7200.0)
+    arrivals = [Arrival(at_s=0, job=job, work_s=7200.0) for job in jobs]
+    own = a_job("own", gpus=8, queue="lender", predicted_work_s=90_000.0)
+    arrivals.append(Arrival(at_s=1800, job=own, work_s=90_000.0))
+
+    outcome = rehearse(arrivals, [a_node("new", gpus=8), a_node("old", gpus=8, gpu="k80")], MIXED)
+
+    states = outcome.fleet.jobs
+    assert all(state.phase == "finished" for state in states.values())
+    assert states["own"].first_start_s == 1800
+    assert states["own"].preemptions == 0
     assert sum(state.preemptions for state in states.values()) == 2
 
 

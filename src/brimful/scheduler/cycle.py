@@ -20,7 +20,7 @@ from brimful.scheduler.policies.offpeak import defer
 from brimful.scheduler.policies.order import waiting_in_order
 from brimful.scheduler.policies.place import ONE_NODE, place, why_not
 from brimful.scheduler.policies.preempt import Cell, Search
-from brimful.scheduler.policies.quota import borrowed, is_own, over_quota, owed, queue_of
+from brimful.scheduler.policies.quota import Books, borrowed, is_own, over_quota, owed, queue_of
 from brimful.scheduler.policies.stop import cost_microusd, stops
 from brimful.scheduler.policies.types import allowed_pools, choose, worth_of_types
 from brimful.scheduler.rules import Rules
@@ -126,17 +126,11 @@ def _open_books(turn: _Turn) -> None:
     """What lending queues wait for, and what the others would have to give back."""
     fleet, rules = turn.fleet, turn.rules
 
-    def placeable(state: JobState) -> bool:
+    def wants_now(state: JobState) -> bool:
         pools = allowed_pools(fleet, state.shape, turn.draft, turn.prices)
-        if state.job.within != "rack":
-            return _can_help(turn, state, pools)
-        slots = fleet.capacity.slots
-        return any(
-            pool in pools and sum(slots[i].node.good_gpus for i in nodes) >= state.job.gpus
-            for (pool, _), nodes in fleet.capacity.racks.items()
-        )
+        return bool(pools) and (not state.job.deferrable or _not_now(turn, state, quotas=False) is None)
 
-    turn.waited_for = owed(fleet, rules, turn.held, placeable)
+    turn.waited_for = owed(fleet, rules, turn.held, wants_now)
     if rules.reclaim:
         turn.search.borrowed = borrowed(fleet, rules, turn.held)
 
@@ -240,7 +234,20 @@ def _review_types(turn: _Turn) -> None:
     fleet, now_s = turn.fleet, turn.now_s
     turn.search.by_class_only = True
     pools_of = _Pools(turn)
-    turn.targets = assign(fleet, turn.rules, pools_of, now_s=now_s)
+    books = None
+    if turn.rules.quotas:
+        gpus = sum(pool.gpus for pool in fleet.capacity.pools.values())
+        books = Books(turn.rules, held=turn.held, waited_for=turn.waited_for, gpus_in_fleet=gpus)
+    turn.targets = assign(
+        fleet,
+        turn.rules,
+        pools_of,
+        now_s=now_s,
+        books=books,
+        may_start=lambda state: (
+            not _may_be_held(turn, state.job) or _not_now(turn, state, quotas=False) is None
+        ),
+    )
     if turn.finish is not None and turn.targets is not None:
         turn.targets |= turn.finish.targets(fleet)
     for name, pool in (turn.targets or {}).items():
@@ -253,6 +260,8 @@ def _review_types(turn: _Turn) -> None:
             continue  # the market keeps whom it has chosen
         if pool != here:
             why = "makes room for jobs that gain more" if pool is None else f"moves to {pool.gpu}"
+            if pool is None and books is not None:
+                why = books.gives_back(fleet.jobs[name].job) or why
             turn.stops.append(Stop(lease=lease.lease, reason=why, requeue=True))
             turn.search.spoken_for.add(lease.lease)
 
@@ -275,6 +284,21 @@ def _place_settled(turn: _Turn, targets: Mapping[str, Pool | None]) -> None:
             _start(turn, state, parts)
         elif not moving and state.job.within in ONE_NODE:
             _make_a_node(turn, state, pool, targets)
+    if turn.search.borrowed and not turn.stops:
+        _claim(turn)
+
+
+def _claim(turn: _Turn) -> None:
+    """Who stays within its queue's quota and found no GPU of its types has back what was borrowed of them."""
+    starting = {start.job for start in turn.starts}
+    for state in turn.fleet.waiting.values():
+        job = state.job
+        if job.job in starting or not _owns(turn, job) or _not_now(turn, state) is not None:
+            continue
+        pools = allowed_pools(turn.fleet, state.shape, turn.draft, turn.prices)
+        cell = turn.search.cell_for(state, _planned(turn, state, pools), owns=True)
+        if cell is not None:
+            _clear(turn, state, cell)
 
 
 def _make_a_node(turn: _Turn, state: JobState, pool: Pool, targets: Mapping[str, Pool | None]) -> None:
@@ -316,7 +340,7 @@ def _elsewhere(turn: _Turn, state: JobState, pools: list[Pool]) -> list[Pool]:
     if not state.avoid_site or turn.now_s >= state.avoid_until_s:
         return pools
     others = [pool for pool in pools if pool.site != state.avoid_site]
-    return others if others and _can_help(turn, state, others) else pools
+    return others or pools
 
 
 def _find(turn: _Turn, state: JobState, pools: list[Pool]) -> Parts | None:
@@ -361,7 +385,7 @@ def _may_be_held(turn: _Turn, job: Job) -> bool:
     )
 
 
-def _not_now(turn: _Turn, state: JobState) -> str | None:
+def _not_now(turn: _Turn, state: JobState, *, quotas: bool = True) -> str | None:
     """Why a job that would fit is not to start yet: its queue's quota, or a quiet hour to come."""
     rules = turn.rules
     budget = state.job.budget_microusd
@@ -371,7 +395,7 @@ def _not_now(turn: _Turn, state: JobState) -> str | None:
         lacks = turn.money.lacks(state.job, 1)
         if lacks is not None:
             return lacks
-    if rules.quotas:
+    if quotas and rules.quotas:
         gpus = sum(pool.gpus for pool in turn.fleet.capacity.pools.values())
         reason = over_quota(state.job, rules, turn.held, gpus, turn.waited_for)
         if reason is not None:
@@ -383,16 +407,8 @@ def _not_now(turn: _Turn, state: JobState) -> str | None:
 
 
 def _can_help(turn: _Turn, state: JobState, pools: list[Pool]) -> bool:
-    """Whether waiting can help: the fleet could hold the gang if others were gone."""
-    job, index = state.job, turn.fleet.capacity.pools
-    if not pools:
-        return why_not(job, turn.fleet, turn.draft, pools)[1]
-    together = job.within in ONE_NODE
-    for pool in pools:
-        of = index[pool]
-        if (of.largest if together else of.gpus) >= job.gpus:
-            return True
-    return False
+    """Whether waiting can help: a pool could hold the gang if others were gone, or the price were another."""
+    return bool(pools) or bool(turn.fleet.able_at_all(state.shape))
 
 
 def _start(turn: _Turn, state: JobState, parts: Parts) -> None:

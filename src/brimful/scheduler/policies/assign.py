@@ -9,7 +9,7 @@ program's time shares it names one type per job, so that nobody is moved without
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -19,6 +19,7 @@ from brimful.fleet.node import Pool
 from brimful.fleet.state import Fleet
 from brimful.scheduler.policies.order import aged_work_s, expected_work_s
 from brimful.scheduler.policies.preempt import REVIEW_S, lost_gpu_s
+from brimful.scheduler.policies.quota import Books
 from brimful.scheduler.rules import Rules
 
 SWAPS_UP_TO = 300  # jobs: swapping looks at pairs
@@ -41,11 +42,18 @@ def is_mixed(fleet: Fleet, rules: Rules) -> bool:
 
 
 def assign(
-    fleet: Fleet, rules: Rules, pools_of: Mapping[int, Sequence[Pool]], *, now_s: int
+    fleet: Fleet,
+    rules: Rules,
+    pools_of: Mapping[int, Sequence[Pool]],
+    *,
+    now_s: int,
+    books: Books | None = None,
+    may_start: Callable[[JobState], bool] | None = None,
 ) -> dict[str, Pool | None] | None:
     """The pool each job that waits or may be moved should be in; None for those that should wait.
 
-    Returns nothing between reviews. Jobs that were just started or are about to end stay where they are.
+    Returns nothing between reviews. Jobs that were just started or are about to end stay where they are, and
+    who may not start yet is given nothing that others would have to leave. `books`: what each queue may hold.
     """
     if now_s % rules.rerank_s >= REVIEW_S:
         return None
@@ -62,12 +70,18 @@ def assign(
                 continue
         room[slot.pool] -= lease.size
     wants += [
-        _want(state, pools_of[state.shape], fleet, rules, now_s=now_s) for state in fleet.waiting.values()
+        _want(state, pools_of[state.shape], fleet, rules, now_s=now_s)
+        for state in fleet.waiting.values()
+        if may_start is None or may_start(state)
     ]
     wants.sort(key=lambda want: want.state.serial)  # whether a job waits or runs must not change the outcome
-    _greedy(wants, room)
+    if books is None:
+        _greedy(wants, room)
+    else:
+        _share_out(wants, room, fleet, books, now_s=now_s)
     if len(wants) <= SWAPS_UP_TO and rules.types != "rotate":
-        _swap(wants, room)
+        # With quotas only those who hold GPUs change places: no queue comes to hold more by it.
+        _swap(wants if books is None else [want for want in wants if want.at is not None], room)
     return {want.state.job.job: want.at for want in wants}
 
 
@@ -115,6 +129,14 @@ def _in_turn(
 
 
 def _greedy(wants: list[_Want], room: dict[Pool, int]) -> None:
+    for _, _, _, pool, want in _pairs(wants):
+        if want.at is None and room[pool] >= want.gpus:
+            want.at = pool
+            room[pool] -= want.gpus
+
+
+def _pairs(wants: list[_Want]) -> list[tuple[int, float, int, Pool, _Want]]:
+    """Jobs and the pools that would do, by class, those first to whom a GPU there is worth most."""
     pairs = [
         # A job's serial and a pool stand in one pair only, so that wants are never compared.
         (want.rank, -worth / gpus, want.state.serial, pool, want)
@@ -123,10 +145,65 @@ def _greedy(wants: list[_Want], room: dict[Pool, int]) -> None:
         for pool, worth in want.worth.items()
     ]
     pairs.sort()
+    return pairs
+
+
+def _share_out(wants: list[_Want], room: dict[Pool, int], fleet: Fleet, books: Books, *, now_s: int) -> None:
+    """The same where queues have quotas: first what is each queue's own, then what others have borrowed.
+
+    Class by class: who stays within its queue's quota chooses, then borrowers that run keep their GPUs as far
+    as those are left, so that a lender gets its own back from borrowers of its class or lower. What nobody
+    claims at the end is lent as `over_quota` allows; nobody who borrows is sent away for it.
+    """
+    here = {want.state.serial: _here(want.state, fleet) for want in wants}
+    books.leave([want.state.job for want in wants if here[want.state.serial] is not None])
+    pairs = _pairs(wants)
+
+    def take(want: _Want, pool: Pool) -> None:
+        want.at = pool
+        room[pool] -= want.gpus
+        books.take(want.state.job, waits=here[want.state.serial] is None)
+
+    for rank in sorted({want.rank for want in wants}):
+        mine = [pair for pair in pairs if pair[0] == rank]
+        for _, _, serial, pool, want in mine:
+            if want.at is not None or room[pool] < want.gpus:
+                continue
+            if books.is_own(want.state.job) or (
+                not books.reclaim and pool == here[serial] and books.may_keep(want.state.job)
+            ):
+                take(want, pool)
+        for want in _in_cells([want for want in wants if want.rank == rank], fleet, now_s=now_s):
+            held = here[want.state.serial]
+            if held is not None and room[held] >= want.gpus and books.may_keep(want.state.job):
+                take(want, held)
     for _, _, _, pool, want in pairs:
-        if want.at is None and room[pool] >= want.gpus:
-            want.at = pool
-            room[pool] -= want.gpus
+        if want.at is None and room[pool] >= want.gpus and books.may_borrow(want.state.job):
+            take(want, pool)
+
+
+def _here(state: JobState, fleet: Fleet) -> Pool | None:
+    lease = state.open_lease
+    return None if lease is None else fleet.capacity.by_name[lease.node].pool
+
+
+def _in_cells(wants: list[_Want], fleet: Fleet, *, now_s: int) -> list[_Want]:
+    """Those who run and have no place yet, node by node, so that whoever has to leave leaves one cell.
+
+    Nodes are kept first where more stays anyway, then where leaving would lose most.
+    """
+    on: dict[str, list[_Want]] = {}
+    for want in wants:
+        if want.at is None and (lease := want.state.open_lease) is not None:
+            on.setdefault(lease.node, []).append(want)
+
+    def keep_first(node: str) -> tuple[int, float, str]:
+        going = sum(want.gpus for want in on[node])
+        held = sum(lease.size for lease in fleet.leases_on[node].values())
+        lost = sum(lost_gpu_s(want.state, want.state.leases[-1], now_s=now_s) for want in on[node])
+        return (going - held, -lost, node)
+
+    return [want for node in sorted(on, key=keep_first) for want in on[node]]
 
 
 def _swap(wants: list[_Want], room: dict[Pool, int]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 from brimful.fleet.job import Job
@@ -24,12 +24,12 @@ def is_own(job: Job, rules: Rules, held: Mapping[str, int]) -> bool:
 
 
 def owed(
-    fleet: Fleet, rules: Rules, held: Mapping[str, int], placeable: Callable[[JobState], bool]
+    fleet: Fleet, rules: Rules, held: Mapping[str, int], wants_now: Callable[[JobState], bool]
 ) -> dict[str, int]:
     """GPUs of its own that each lending queue waits for: these are not to be borrowed.
 
     Only whole gangs count that its quota has room for and the fleet could hold; whoever waits for a quiet
-    hour does not want them yet.
+    hour does not want them yet. Whoever may claim GPUs must count here, or who gave them up takes them again.
     """
     room = {quota.queue: quota.gpus - held.get(quota.queue, 0) for quota in rules.quotas if quota.lend}
     wanted: dict[str, int] = {}
@@ -38,7 +38,7 @@ def owed(
     ).groups.items():
         queue, state = cast(tuple[str, int], group)[0], entries[0][2]
         job = state.job
-        if 0 < job.gpus <= room.get(queue, 0) and not job.deferrable and placeable(state):
+        if 0 < job.gpus <= room.get(queue, 0) and wants_now(state):
             wanted[queue] = wanted.get(queue, 0) + len(entries) * job.gpus
     return {queue: min(gpus, room[queue]) for queue, gpus in wanted.items()}
 
@@ -89,3 +89,54 @@ def over_quota(
             f"{max(0, idle)} are there to lend, it wants {job.gpus}"
         )
     return None
+
+
+class Books:
+    """What each queue would hold after a review in the making: leases that stay, then who gets a place."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        *,
+        held: Mapping[str, int],
+        waited_for: Mapping[str, int],
+        gpus_in_fleet: int,
+    ) -> None:
+        self._rules, self._gpus = rules, gpus_in_fleet
+        self.reclaim = rules.reclaim
+        self._own = {quota.queue: quota.gpus for quota in rules.quotas}
+        self._now, self._held, self._waited_for = held, dict(held), dict(waited_for)
+
+    def leave(self, jobs: Iterable[Job]) -> None:
+        """These run and may be moved: what they hold is to be shared out again."""
+        for job in jobs:
+            self._held[queue_of(job)] -= job.gpus
+
+    def take(self, job: Job, *, waits: bool) -> None:
+        queue = queue_of(job)
+        self._held[queue] = self._held.get(queue, 0) + job.gpus
+        if waits and queue in self._waited_for:
+            self._waited_for[queue] = max(0, self._waited_for[queue] - job.gpus)
+
+    def is_own(self, job: Job) -> bool:
+        queue = queue_of(job)
+        return self._held.get(queue, 0) + job.gpus <= self._own.get(queue, 0)
+
+    def may_keep(self, job: Job) -> bool:
+        """Whether a job that runs may go on: its queue holds no more by it than now, or than its own."""
+        queue = queue_of(job)
+        most = max(self._now.get(queue, 0), self._own.get(queue, 0))
+        return self._held.get(queue, 0) + job.gpus <= most
+
+    def may_borrow(self, job: Job) -> bool:
+        return over_quota(job, self._rules, self._held, self._gpus, self._waited_for) is None
+
+    def gives_back(self, job: Job) -> str | None:
+        """Why a job of this queue that ran has no place any more, if that is for what its queue borrowed."""
+        queue = queue_of(job)
+        own, now, then = self._own.get(queue, 0), self._now.get(queue, 0), self._held.get(queue, 0)
+        if not own < now > then:
+            return None
+        return (
+            f"queue {queue} held {now} of its {own} GPUs and gives {now - then} back to those who lent them"
+        )
