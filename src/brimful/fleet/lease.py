@@ -93,6 +93,7 @@ class JobState:
     waiting_since_s: int = 0
     kept_work_s: float = 0.0  # useful work in its last checkpoint
     run_s: int = 0  # seconds on the bills of the leases that have ended
+    run_s_on: dict[str, int] | None = None  # the same by GPU type, of a job that was put back
     failures: int = 0
     preemptions: int = 0
     # The site that failed or evicted it last, and until when it goes elsewhere if there is an elsewhere.

@@ -130,7 +130,7 @@ class Fleet:
         self._limits: list[tuple[int, str]] = []  # when a lease reaches its job's budget or longest run
         self._limit_of: dict[str, int] = {}
         self._shapes: dict[Hashable, int] = {}
-        self._of_shape: list[Job] = []
+        self.of_shape: list[Job] = []  # a job of each shape: where it may go, all of them may
         self.gpu_s_before_jobs = 0  # GPU-seconds that passed before anybody asked for one
         self._gpu_s = self._gpus = self._gpus_since_s = 0
         self._ended_gpu_s = 0  # GPU-seconds on the bills of leases that have ended
@@ -141,15 +141,11 @@ class Fleet:
         slot = self.capacity.by_name.get(node)
         return () if slot is None else tuple(slot.free)
 
-    def job_of_shape(self, shape: int) -> Job:
-        """A job of this shape: what holds for where it may go holds for all of them."""
-        return self._of_shape[shape]
-
     def able_pools(self, shape: int) -> list[tuple[Pool, float]]:
         """Pools that could run a job of this shape if they were empty, and how fast, whatever their price."""
         found = self.capacity.able.get(shape)
         if found is None:
-            job = self._of_shape[shape]
+            job = self.of_shape[shape]
             found = self.capacity.able[shape] = [
                 (pool, rate)
                 for pool in self.capacity.pools
@@ -285,8 +281,8 @@ class Fleet:
 
     def _shape(self, job: Job) -> int:
         shape = self._shapes.setdefault(shape_of(job), len(self._shapes))
-        if shape == len(self._of_shape):
-            self._of_shape.append(job)
+        if shape == len(self.of_shape):
+            self.of_shape.append(job)
         return shape
 
     def _hold(self, event: JobHeld) -> None:
@@ -456,25 +452,27 @@ class Fleet:
         self._forget_limit(state, lease)
 
     def _end(self, event: LeaseEnded) -> None:
-        lease = self.open_leases.pop(event.lease)
+        ended, at_s = event.lease, event.at_s
+        lease = self.open_leases.pop(ended)
         state = self.jobs[lease.job]
+        job, stopped = state.job, lease.phase == "ending"
         if lease.phase == "running":
             self.running.remove(state)
+        else:
+            self.unsettled.pop(ended, None)
         self._forget_limit(state, lease)
-        self.unsettled.pop(event.lease, None)
-        self.warned.pop(event.lease, None)
+        self.warned.pop(ended, None)
         self.cancelling.pop(lease.job, None)
-        del self.leases_at[lease.site][event.lease]
+        del self.leases_at[lease.site][ended]
         for name, gpus in lease.parts:
-            del self.leases_on[name][event.lease]
-            self.capacity.give(name, gpus, state.job)
-        self._use(state.job, -lease.size, at_s=event.at_s)
-        stopped = lease.phase == "ending"
-        lease.phase, lease.ended_s, lease.exit_code = "ended", event.at_s, event.exit_code
+            del self.leases_on[name][ended]
+            self.capacity.give(name, gpus, job)
+        self._use(job, -lease.size, at_s=at_s)
+        lease.phase, lease.ended_s, lease.exit_code = "ended", at_s, event.exit_code
         lease.reason = lease.reason or event.reason
         lease.kept_work_s = event.kept_work_s or 0.0
         state.kept_work_s += lease.kept_work_s
-        ran_s = lease.billed_s(event.at_s)
+        ran_s = lease.billed_s(at_s)
         state.run_s += ran_s
         self._ended_gpu_s += lease.size * ran_s
         if lease.line is not None:
@@ -488,6 +486,8 @@ class Fleet:
             state.avoid_site = lease.site
             state.avoid_until_s = event.at_s + AVOID_S * 2 ** min(state.failures - 1, AVOID_DOUBLINGS)
         if (lease.requeue or event.requeue) and not state.cancel_requested:
+            ran_s_on = state.run_s_on = state.run_s_on or {}
+            ran_s_on[lease.gpu] = ran_s_on.get(lease.gpu, 0) + ran_s
             self._wait(state, at_s=event.at_s)
             return
         state.ended_s, state.exit_code, state.reason = event.at_s, event.exit_code, lease.reason

@@ -30,11 +30,21 @@ ROOM_FOR_ALL = 10**9
 
 @dataclass(slots=True)
 class _Want:
+    """A job by numbers: its worth in each pool, -inf where it may not run; the last pool is waiting."""
+
     state: JobState
     gpus: int
     rank: int
-    worth: dict[Pool, float]
-    at: Pool | None = None
+    worth: list[float]
+    at: int
+
+    @property
+    def waits(self) -> bool:
+        return self.at == len(self.worth) - 1
+
+
+# Class, less its worth a GPU, serial, the pool's place by name; the pool; the want.
+_Pair = tuple[int, float, int, int, int, _Want]
 
 
 def is_mixed(fleet: Fleet, rules: Rules) -> bool:
@@ -57,32 +67,34 @@ def assign(
     """
     if now_s % rules.rerank_s >= REVIEW_S:
         return None
-    room = {pool: index.gpus for pool, index in fleet.capacity.pools.items()}
+    pools: list[Pool | None] = [*fleet.capacity.pools, None]
+    number = {pool: i for i, pool in enumerate(pools)}
+    room = [*[index.gpus for index in fleet.capacity.pools.values()], ROOM_FOR_ALL]
+    look = _Look(fleet, rules, pools_of, now_s=now_s)
     wants: list[_Want] = []
     for lease in fleet.open_leases.values():
-        state, slot = fleet.jobs[lease.job], fleet.capacity.by_name.get(lease.node)
+        slot = fleet.capacity.by_name.get(lease.node)
         if slot is None:
             continue
+        here, state = number[slot.pool], fleet.jobs[lease.job]
         if lease.phase == "running" and _may_move(state, rules, now_s=now_s):
-            want = _want(state, pools_of[state.shape], fleet, rules, now_s=now_s)
-            if slot.pool in want.worth:
+            want = look.want(state)
+            if want.worth[here] != -inf:
                 wants.append(want)
                 continue
-        room[slot.pool] -= lease.size
-    wants += [
-        _want(state, pools_of[state.shape], fleet, rules, now_s=now_s)
-        for state in fleet.waiting.values()
-        if may_start is None or may_start(state)
-    ]
+        room[here] -= lease.size
+    wants += [look.want(state) for state in fleet.waiting.values() if may_start is None or may_start(state)]
     wants.sort(key=lambda want: want.state.serial)  # whether a job waits or runs must not change the outcome
+    pairs = _pairs(wants, fleet.capacity.pools)
     if books is None:
-        _greedy(wants, room)
+        _greedy(pairs, room)
     else:
-        _share_out(wants, room, fleet, books, now_s=now_s)
+        here_of = {want.state.serial: _here(want.state, fleet, number) for want in wants}
+        _share_out(wants, pairs, room, here_of, fleet, books, now_s=now_s)
     if len(wants) <= SWAPS_UP_TO and rules.types != "rotate":
         # With quotas only those who hold GPUs change places: no queue comes to hold more by it.
-        _swap(wants if books is None else [want for want in wants if want.at is not None], room)
-    return {want.state.job.job: want.at for want in wants}
+        _swap(wants if books is None else [want for want in wants if not want.waits], room)
+    return {want.state.job.job: pools[want.at] for want in wants}
 
 
 def _may_move(state: JobState, rules: Rules, *, now_s: int) -> bool:
@@ -94,80 +106,111 @@ def _may_move(state: JobState, rules: Rules, *, now_s: int) -> bool:
     return lost_gpu_s(state, lease, now_s=now_s) * 10 <= expected_work_s(state, rules, now_s=now_s)
 
 
-def _want(state: JobState, pools: Sequence[Pool], fleet: Fleet, rules: Rules, *, now_s: int) -> _Want:
-    job = state.job
-    if rules.types == "rotate":
-        worth = _in_turn(state, pools, fleet, rules, now_s=now_s)
-        return _Want(state, job.gpus, PRIORITIES[job.priority], worth)
-    left = max(1.0, aged_work_s(state, rules, now_s=now_s))
-    gpus = job.gpus
-    worth = {pool: rate * gpus / left for pool, rate in fleet.able_pools(state.shape)}
-    if len(worth) > len(pools):
-        worth = {pool: worth[pool] for pool in pools}
-    return _Want(state, gpus, PRIORITIES[job.priority], worth)
+class _Look:
+    """What jobs want, at one review."""
+
+    def __init__(
+        self, fleet: Fleet, rules: Rules, pools_of: Mapping[int, Sequence[Pool]], *, now_s: int
+    ) -> None:
+        self._fleet, self._rules, self._pools_of, self._now_s = fleet, rules, pools_of, now_s
+        self._rates: dict[int, list[float | None]] = {}  # by shape: most jobs have one that others have
+
+    def _rates_of(self, shape: int) -> list[float | None]:
+        """How fast jobs of this shape are in each pool, None where they may not run."""
+        found = self._rates.get(shape)
+        if found is None:
+            pools, allowed = self._fleet.capacity.pools, self._pools_of[shape]
+            able = self._fleet.able_pools(shape)
+            if len(allowed) == len(pools):
+                found = [rate for _, rate in able]
+            else:
+                rates = dict(able)
+                found = [rates[pool] if pool in allowed else None for pool in pools]
+            self._rates[shape] = found
+        return found
+
+    def want(self, state: JobState) -> _Want:
+        job, rates = state.job, self._rates_of(state.shape)
+        gpus = job.gpus
+        if self._rules.types == "rotate":
+            worth = self._in_turn(state, rates)
+        else:
+            left = max(1.0, aged_work_s(state, self._rules, now_s=self._now_s))
+            worth = [-inf if rate is None else rate * gpus / left for rate in rates]
+        worth.append(0.0)
+        return _Want(state, gpus, PRIORITIES[job.priority], worth, len(rates))
+
+    def _in_turn(self, state: JobState, rates: list[float | None]) -> list[float]:
+        """Speed ignored: who has had least goes first, to the type it has had least of for its size.
+
+        What a scheduler does that takes all GPUs for equal and shares them fairly in rounds: the
+        heterogeneity-agnostic policy that Gavel compares with.
+        """
+        every_s, gpus = self._rules.rerank_s, state.job.gpus
+        had_s, lease = state.run_s_on or {}, state.open_lease
+        here, here_s = (lease.gpu, lease.billed_s(self._now_s)) if lease is not None else ("", 0)
+        turns = state.attained_s(self._now_s) / every_s + 1
+        return [
+            -inf
+            if rate is None
+            else index.gpus
+            * gpus
+            / ((had_s.get(pool.gpu, 0) + (here_s if pool.gpu == here else 0)) / every_s + 1)
+            / turns
+            for rate, (pool, index) in zip(rates, self._fleet.capacity.pools.items(), strict=True)
+        ]
 
 
-def _in_turn(
-    state: JobState, pools: Sequence[Pool], fleet: Fleet, rules: Rules, *, now_s: int
-) -> dict[Pool, float]:
-    """Speed ignored: who has had least goes first, to the type it has had least of for its size.
-
-    What a scheduler does that takes all GPUs for equal and shares them fairly in rounds: the
-    heterogeneity-agnostic policy that Gavel compares with.
-    """
-    had_s = {pool.gpu: 0 for pool in pools}
-    for lease in state.leases:
-        had_s[lease.gpu] = had_s.get(lease.gpu, 0) + lease.billed_s(now_s)
-    turns = state.attained_s(now_s) / rules.rerank_s + 1
-    return {
-        pool: fleet.capacity.pools[pool].gpus
-        * state.job.gpus
-        / (had_s[pool.gpu] / rules.rerank_s + 1)
-        / turns
-        for pool in pools
-    }
-
-
-def _greedy(wants: list[_Want], room: dict[Pool, int]) -> None:
-    for _, _, _, pool, want in _pairs(wants):
-        if want.at is None and room[pool] >= want.gpus:
-            want.at = pool
-            room[pool] -= want.gpus
-
-
-def _pairs(wants: list[_Want]) -> list[tuple[int, float, int, Pool, _Want]]:
+def _pairs(wants: list[_Want], pools: Mapping[Pool, object]) -> list[_Pair]:
     """Jobs and the pools that would do, by class, those first to whom a GPU there is worth most."""
+    by_name = list(enumerate(sorted(range(len(pools)), key=list(pools).__getitem__)))
     pairs = [
         # A job's serial and a pool stand in one pair only, so that wants are never compared.
-        (want.rank, -worth / gpus, want.state.serial, pool, want)
+        (want.rank, -worth / (want.gpus or 1), want.state.serial, tie, pool, want)
         for want in wants
-        if (gpus := max(1, want.gpus))
-        for pool, worth in want.worth.items()
+        for tie, pool in by_name
+        if (worth := want.worth[pool]) != -inf
     ]
     pairs.sort()
     return pairs
 
 
-def _share_out(wants: list[_Want], room: dict[Pool, int], fleet: Fleet, books: Books, *, now_s: int) -> None:
+def _greedy(pairs: list[_Pair], room: list[int]) -> None:
+    waiting = len(room) - 1
+    for _, _, _, _, pool, want in pairs:
+        if want.at == waiting and room[pool] >= want.gpus:
+            want.at = pool
+            room[pool] -= want.gpus
+
+
+def _share_out(
+    wants: list[_Want],
+    pairs: list[_Pair],
+    room: list[int],
+    here: Mapping[int, int | None],
+    fleet: Fleet,
+    books: Books,
+    *,
+    now_s: int,
+) -> None:
     """The same where queues have quotas: first what is each queue's own, then what others have borrowed.
 
     Class by class: who stays within its queue's quota chooses, then borrowers that run keep their GPUs as far
     as those are left, so that a lender gets its own back from borrowers of its class or lower. What nobody
-    claims at the end is lent as `over_quota` allows; nobody who borrows is sent away for it.
+    claims at the end is lent as `over_quota` allows; nobody who borrows is sent away for it. `here`: the pool
+    of each that runs, by serial.
     """
-    here = {want.state.serial: _here(want.state, fleet) for want in wants}
     books.leave([want.state.job for want in wants if here[want.state.serial] is not None])
-    pairs = _pairs(wants)
 
-    def take(want: _Want, pool: Pool) -> None:
+    def take(want: _Want, pool: int) -> None:
         want.at = pool
         room[pool] -= want.gpus
         books.take(want.state.job, waits=here[want.state.serial] is None)
 
     for rank in sorted({want.rank for want in wants}):
         mine = [pair for pair in pairs if pair[0] == rank]
-        for _, _, serial, pool, want in mine:
-            if want.at is not None or room[pool] < want.gpus:
+        for _, _, serial, _, pool, want in mine:
+            if not want.waits or room[pool] < want.gpus:
                 continue
             if books.is_own(want.state.job) or (
                 not books.reclaim and pool == here[serial] and books.may_keep(want.state.job)
@@ -177,14 +220,14 @@ def _share_out(wants: list[_Want], room: dict[Pool, int], fleet: Fleet, books: B
             held = here[want.state.serial]
             if held is not None and room[held] >= want.gpus and books.may_keep(want.state.job):
                 take(want, held)
-    for _, _, _, pool, want in pairs:
-        if want.at is None and room[pool] >= want.gpus and books.may_borrow(want.state.job):
+    for _, _, _, _, pool, want in pairs:
+        if want.waits and room[pool] >= want.gpus and books.may_borrow(want.state.job):
             take(want, pool)
 
 
-def _here(state: JobState, fleet: Fleet) -> Pool | None:
+def _here(state: JobState, fleet: Fleet, number: Mapping[Pool | None, int]) -> int | None:
     lease = state.open_lease
-    return None if lease is None else fleet.capacity.by_name[lease.node].pool
+    return None if lease is None else number[fleet.capacity.by_name[lease.node].pool]
 
 
 def _in_cells(wants: list[_Want], fleet: Fleet, *, now_s: int) -> list[_Want]:
@@ -194,7 +237,7 @@ def _in_cells(wants: list[_Want], fleet: Fleet, *, now_s: int) -> list[_Want]:
     """
     on: dict[str, list[_Want]] = {}
     for want in wants:
-        if want.at is None and (lease := want.state.open_lease) is not None:
+        if want.waits and (lease := want.state.open_lease) is not None:
             on.setdefault(lease.node, []).append(want)
 
     def keep_first(node: str) -> tuple[int, float, str]:
@@ -206,51 +249,69 @@ def _in_cells(wants: list[_Want], fleet: Fleet, *, now_s: int) -> list[_Want]:
     return [want for node in sorted(on, key=keep_first) for want in on[node]]
 
 
-def _swap(wants: list[_Want], room: dict[Pool, int]) -> None:
-    """Change places in pairs while the two together gain; the first few rounds find nearly all there is.
-
-    Pools are numbers in here and waiting is one of them, with room for all: half a review is this loop.
-    """
-    pools: list[Pool | None] = [*room, None]
-    number = {pool: i for i, pool in enumerate(pools)}
-    spare = [*room.values(), ROOM_FOR_ALL]
-    rows = [
-        _Row([*[want.worth.get(pool, -inf) for pool in room], 0.0], want.gpus, want.rank, number[want.at])
-        for want in wants
-    ]
-    for _ in range(ROUNDS):
-        changed = False
-        for i, one in enumerate(rows):
-            changed |= _go_elsewhere(one, spare)
-            changed |= _trade(one, rows[:i], spare)
-        if not changed:
+def _swap(wants: list[_Want], room: list[int]) -> None:
+    """Change places in pairs while the two together gain; the first few rounds find nearly all there is."""
+    hopes = _Hopes(wants, len(room))
+    settled = 0  # how many in a row have found nothing to gain: once it is all of them, nobody will
+    for i, one in [*enumerate(wants)] * ROUNDS:
+        changed = _go_elsewhere(one, room)
+        if changed:
+            hopes.add(one)
+        if hopes.may_trade(one, room) and _trade(one, wants[:i], room, hopes):
+            changed = True
+        settled = 0 if changed else settled + 1
+        if settled == len(wants):
             break
-    for want, row in zip(wants, rows, strict=True):
-        want.at = pools[row.at]
 
 
-@dataclass(slots=True)
-class _Row:
-    """A want by numbers: its worth in each pool, -inf where it may not run."""
+class _Hopes:
+    """The most that anybody of a width who is, or was, in one pool would gain by coming to another.
 
-    worth: list[float]
-    gpus: int
-    rank: int
-    at: int
+    Most jobs have nobody to change places with. This says so without asking everybody.
+    """
+
+    def __init__(self, wants: list[_Want], pools: int) -> None:
+        self._pools: list[dict[int, list[float]]] = [{} for _ in range(pools)]  # there -> width -> by here
+        for want in wants:
+            self.add(want)
+
+    def add(self, want: _Want) -> None:
+        """It is at another pool now. What is known of the one it left is too much from here on, never less."""
+        had, worth, widths = want.worth[want.at], want.worth, self._pools[want.at]
+        gains = widths.get(want.gpus)
+        if gains is None:
+            widths[want.gpus] = [each - had for each in worth]
+            return
+        for here, each in enumerate(worth):
+            if each - had > gains[here]:
+                gains[here] = each - had
+
+    def may_trade(self, one: _Want, room: list[int]) -> bool:
+        """Whether anybody whose place it fits in might gain more by coming here than it loses by going."""
+        here, gpus, mine = one.at, one.gpus, one.worth
+        had, widest = mine[here], gpus + room[here]
+        for there, widths in enumerate(self._pools):
+            if there == here or not widths:
+                continue
+            least, loss = gpus - room[there], had - mine[there]
+            for width, gains in widths.items():
+                if least <= width <= widest and gains[here] > loss:
+                    return True
+        return False
 
 
-def _go_elsewhere(row: _Row, spare: list[int]) -> bool:
-    least = row.worth[row.at] + NEARLY
-    for pool, worth in enumerate(row.worth):
-        if worth > least and spare[pool] >= row.gpus and pool != row.at:
-            spare[row.at] += row.gpus
-            spare[pool] -= row.gpus
-            row.at = pool
+def _go_elsewhere(one: _Want, room: list[int]) -> bool:
+    gpus, worth, least = one.gpus, one.worth, one.worth[one.at] + NEARLY
+    for pool, spare in enumerate(room):
+        if spare >= gpus and worth[pool] > least:
+            room[one.at] += gpus
+            room[pool] -= gpus
+            one.at = pool
             return True
     return False
 
 
-def _trade(one: _Row, others: list[_Row], spare: list[int]) -> bool:
+def _trade(one: _Want, others: list[_Want], room: list[int], hopes: _Hopes) -> bool:
     """Change places with each of the others with whom it gains."""
     changed = False
     mine, here = one.worth, one.at
@@ -262,10 +323,12 @@ def _trade(one: _Row, others: list[_Row], spare: list[int]) -> bool:
         if mine[there] + theirs[here] <= mine[here] + theirs[there] + NEARLY:
             continue
         more = one.gpus - other.gpus  # that leave here and come there
-        if one.rank == other.rank and spare[here] + more >= 0 and spare[there] - more >= 0:
-            spare[here] += more
-            spare[there] -= more
+        if one.rank == other.rank and room[here] + more >= 0 and room[there] - more >= 0:
+            room[here] += more
+            room[there] -= more
             one.at, other.at = there, here
+            hopes.add(one)
+            hopes.add(other)
             here = there
             changed = True
     return changed

@@ -207,11 +207,11 @@ def waiting_in_order(fleet: Fleet, rules: Rules, *, now_s: int) -> Heads:
 
 def _weigh(fleet: Fleet, rules: Rules, *, split: bool, now_s: int) -> Rank:
     """Aged work of each group's first job now. Within a group one width, so there the plain key keeps."""
-    aged_s, width, job_of_shape = rules.ageing * now_s, rules.width, fleet.job_of_shape
+    aged_s, width, of_shape = rules.ageing * now_s, rules.width, fleet.of_shape
 
     def rank(group: Any, key: Any) -> tuple[int, float, int]:  # noqa: ANN401 - of the order's own making
         rank, place, came_s = key
-        gpus = job_of_shape(group[1] if split else group).gpus
+        gpus = of_shape[group[1] if split else group].gpus
         return (rank, (place - aged_s) * weight(gpus, width), came_s)
 
     return rank

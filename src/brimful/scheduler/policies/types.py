@@ -18,7 +18,7 @@ from brimful.scheduler.rules import Rules
 
 def allowed_pools(fleet: Fleet, shape: int, draft: Draft, prices: Mapping[Pool, int]) -> list[Pool]:
     """Queue pools where jobs of this shape can run, at a price they accept, at a site that can be reached."""
-    limit, closed, sold = fleet.job_of_shape(shape).limit_microusd_per_gpu_hour, draft.closed, draft.sold
+    limit, closed, sold = fleet.of_shape[shape].limit_microusd_per_gpu_hour, draft.closed, draft.sold
     if limit is None and not closed and not sold:
         return fleet.able_at_all(shape)
     return [
@@ -76,7 +76,7 @@ def worth_of_types(fleet: Fleet, rules: Rules) -> Mapping[str, float]:
     for jobs in (fleet.waiting, fleet.running):
         # Jobs of one shape have the same rates, so it is enough to count them.
         for shape, entries in jobs.order("by shape", _came, by_shape).groups.items():
-            rates = fleet.job_of_shape(cast(int, shape)).rates
+            rates = fleet.of_shape[cast(int, shape)].rates
             best = max((rate for _, rate in rates), default=0.0)
             count += len(entries) if best else 0
             for gpu, rate in rates if best else ():
