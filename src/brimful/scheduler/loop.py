@@ -46,12 +46,13 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
     for _ in range(MAX_CONFLICTS):
         catch_up(fleet, ports)
         news = _observe(fleet, ports, problems, now_s=now_s)
-        if not _record(fleet, ports, news):
+        if news and not _record(fleet, ports, news):
             continue
         ports.unrecorded.clear()
         prices = ports.clearing.clear(fleet, now_s=now_s)
         plan = decide(fleet, rules, prices, now_s=now_s, unreachable=problems.keys(), market=ports.market)
-        if _record(fleet, ports, list(intents(plan, now_s=now_s))):
+        decided = intents(plan, now_s=now_s)
+        if not decided or _record(fleet, ports, decided):
             break
     else:
         raise WorldFailed(
@@ -71,12 +72,11 @@ def catch_up(fleet: Fleet, ports: Ports) -> None:
 
 def _record(fleet: Fleet, ports: Ports, events: list[Event]) -> bool:
     """Write and fold, or say that the log has moved on."""
-    if not events:
-        return True
     if not ports.store.append(events, after=fleet.seq):
         return False
+    apply = fleet.apply
     for event in events:
-        fleet.apply(event)
+        apply(event)
     return True
 
 
@@ -106,19 +106,25 @@ def _observe(fleet: Fleet, ports: Ports, problems: dict[str, str], *, now_s: int
             if not changes:
                 ports.agreed[site] = (nodes, fleet.nodes_changed)
             news += changes
-        heard = ports.unrecorded.setdefault(site, [])
-        heard.extend(seen)
-        if not heard:
-            continue
-        for observation in {each.lease: each for each in heard}.values():  # the last word on each
-            lease = fleet.open_leases.get(observation.lease)
-            if lease is not None:
-                state = fleet.jobs[lease.job]
-                told = lease.started_s is not None or lease.lease in ports.stopped
-                taken = (
-                    bool(fleet.spot) and observation.state != "running" and _taken_away(fleet, lease, nodes)
-                )
-                news += _lease_changes(lease, state, observation, told=told, taken=taken, now_s=now_s)
+        if seen:
+            ports.unrecorded.setdefault(site, []).extend(seen)
+        heard = ports.unrecorded.get(site)
+        if heard:
+            news += _heard(fleet, ports, heard, nodes, now_s=now_s)
+    return news
+
+
+def _heard(
+    fleet: Fleet, ports: Ports, heard: Sequence[Observation], nodes: Sequence[Node], *, now_s: int
+) -> list[Event]:
+    news: list[Event] = []
+    for seen in {each.lease: each for each in heard}.values():  # the last word on each
+        lease = fleet.open_leases.get(seen.lease)
+        if lease is not None:
+            state = fleet.jobs[lease.job]
+            told = lease.started_s is not None or lease.lease in ports.stopped
+            taken = bool(fleet.spot) and seen.state != "running" and _taken_away(fleet, lease, nodes)
+            news += _lease_changes(lease, state, seen, told=told, taken=taken, now_s=now_s)
     return news
 
 
@@ -144,28 +150,32 @@ def _taken_away(fleet: Fleet, lease: Lease, nodes: Sequence[Node]) -> bool:
 
 def _lease_changes(
     lease: Lease, state: JobState, seen: Observation, *, told: bool, taken: bool, now_s: int
-) -> Iterator[Event]:
+) -> list[Event]:
     if seen.state == "absent":
         if lease.phase == "granted" or not told:
             # `_act` will start it, or stop it: a server that died, or sleeps, may have ordered a start that
             # has yet to begin, and finds out only then that it is too late.
-            return
+            return []
         # It ran, or was told to stop before it ran, and the engine has no trace of it: it holds nothing.
         reason = lease.reason or f"the engine at {lease.site} has lost it"
         again = lease.phase != "ending" and (_tries_left(state) or (taken and not state.cancel_requested))
-        yield LeaseEnded(at_s=now_s, lease=lease.lease, exit_code=None, reason=reason, requeue=again)
-        return
+        return [LeaseEnded(at_s=now_s, lease=lease.lease, exit_code=None, reason=reason, requeue=again)]
+    changes: list[Event] = []
     if lease.started_s is None and seen.started_s is not None:
-        yield LeaseStarted(at_s=seen.started_s, lease=lease.lease)
+        changes.append(LeaseStarted(at_s=seen.started_s, lease=lease.lease))
     if seen.state == "ended":
-        yield LeaseEnded(
-            at_s=now_s if seen.ended_s is None else seen.ended_s,
-            lease=lease.lease,
-            exit_code=seen.exit_code,
-            reason=seen.problem,
-            kept_work_s=seen.kept_work_s,
-            requeue=seen.exit_code != 0 and lease.phase != "ending" and _goes_on(lease, state, taken=taken),
+        goes_on = seen.exit_code != 0 and lease.phase != "ending" and _goes_on(lease, state, taken=taken)
+        changes.append(
+            LeaseEnded(
+                at_s=now_s if seen.ended_s is None else seen.ended_s,
+                lease=lease.lease,
+                exit_code=seen.exit_code,
+                reason=seen.problem,
+                kept_work_s=seen.kept_work_s,
+                requeue=goes_on,
+            )
         )
+    return changes
 
 
 def _tries_left(state: JobState) -> bool:
@@ -178,27 +188,31 @@ def _goes_on(lease: Lease, state: JobState, *, taken: bool) -> bool:
     return not_its_fault or _tries_left(state)
 
 
-def intents(plan: Plan, *, now_s: int) -> Iterator[Event]:
+def intents(plan: Plan, *, now_s: int) -> list[Event]:
     """The plan as events: what is written before anything is done."""
-    yield from plan.market
+    decided: list[Event] = [*plan.market]
     for stop in plan.stops:
-        yield LeaseEnding(at_s=now_s, lease=stop.lease, reason=stop.reason, requeue=stop.requeue)
+        decided.append(LeaseEnding(at_s=now_s, lease=stop.lease, reason=stop.reason, requeue=stop.requeue))
     for start in plan.starts:
-        yield LeaseGranted(
-            at_s=now_s,
-            lease=start.lease,
-            job=start.job,
-            node=start.node,
-            gpus=start.gpus,
-            microusd_per_gpu_hour=start.microusd_per_gpu_hour,
-            rest=start.rest,
+        decided.append(
+            LeaseGranted(
+                at_s=now_s,
+                lease=start.lease,
+                job=start.job,
+                node=start.node,
+                gpus=start.gpus,
+                microusd_per_gpu_hour=start.microusd_per_gpu_hour,
+                rest=start.rest,
+            )
         )
+    return decided
 
 
 def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, str], *, now_s: int) -> None:
     """Carry out every intent the log holds, not only this tick's: an earlier one may have been cut short."""
     failed: list[Event] = []
-    ports.stopped.intersection_update(fleet.unsettled)
+    if ports.stopped:
+        ports.stopped.intersection_update(fleet.unsettled)
     for lease in list(fleet.unsettled.values()):
         if lease.site in problems:
             continue
@@ -225,8 +239,9 @@ def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, str], *, 
             problems[lease.site] = error.problem
     if fleet.warned:
         _warn(fleet, ports, problems)
-    # Should somebody else have written meanwhile, the next tick finds the same and says it again.
-    _record(fleet, ports, failed)
+    if failed:
+        # Should somebody else have written meanwhile, the next tick finds the same and says it again.
+        _record(fleet, ports, failed)
 
 
 def _warn(fleet: Fleet, ports: Ports, problems: dict[str, str]) -> None:

@@ -103,13 +103,13 @@ class TimedEngine:
         if self._dice is not None and self._dice.start_fails():
             self._kernel.at(self.now_s + 1, None)  # so that somebody looks
             raise CannotStart(f"{node} could not start {lease}")
-        nodes = (node, *(name for name, _ in rest))
+        nodes = (node, *[name for name, _ in rest]) if rest else (node,)
         speed = job.rate(self._all[node].gpu) * (job.spread_rate if rest else 1.0)
         if self._dice is not None and self._dice.slow.intersection(nodes):
             speed *= self._dice.faults.slow_rate  # a gang is as fast as its slowest worker
-        again = job.job in self._kept
-        begins_s = self.now_s + (job.checkpoint_cost_s if again else 0)
-        left = self._work_s[job.job] - self._kept.get(job.job, 0.0)
+        kept = self._kept.get(job.job)
+        begins_s = self.now_s + (job.checkpoint_cost_s if kept is not None else 0)
+        left = self._work_s[job.job] - (kept or 0.0)
         self._running[lease] = _Run(job, nodes, self.now_s, begins_s, speed)
         self._news[lease] = Observation(lease=lease, state="running", started_s=self.now_s)
         self._kernel.at(begins_s + ceil(left / speed - NEARLY), lease)
@@ -121,13 +121,15 @@ class TimedEngine:
 
     def finish(self, lease: str) -> bool:
         """Its time has come. A lease that was stopped before is long gone."""
-        if lease not in self._running:
+        run = self._running.get(lease)
+        if run is None:
             return False
-        run = self._running[lease]
         self._end(lease, exit_code=0, saved=self._work_s[run.job.job] - self._kept.get(run.job.job, 0.0))
         return True
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:  # noqa: ARG002 - it keeps its news
+        if not self._news:
+            return ()
         news, self._news = list(self._news.values()), {}
         return news
 
@@ -217,12 +219,8 @@ def rehearse(
     run.store.log.extend(before)
     with _nothing_cyclic():
         while (now_s := run.next_s()) is not None:
-            run.engine.now_s = now_s
-            run.arrive(now_s)
-            for what in run.kernel.due(now_s):
-                run.happen(what, progress)
-            run.submit()
-            plan = tick(run.fleet, run.ports, rules, now_s=run.engine.now_s).plan
+            run.happen(now_s, progress)
+            plan = tick(run.fleet, run.ports, rules, now_s=now_s).plan
             if watch is not None:
                 watch(run.fleet)
             if run.is_over(plan):
@@ -274,7 +272,6 @@ class _Rehearsal:
         self._arrived = 0
         self._ended = self._down = 0
         self._wake_s = self._idle_seq = -1
-        self._submitted: list[Event] = []
         if self.dice is not None and arrivals:
             self._roll(self.dice, arrivals[0].at_s)
 
@@ -286,29 +283,21 @@ class _Rehearsal:
         comes_s = self._arrivals[self._arrived].at_s
         return comes_s if later is None or comes_s <= later else later
 
-    def arrive(self, now_s: int) -> None:
-        """Whoever arrives now, does so before anything else that is due."""
+    def happen(self, now_s: int, progress: Callable[[int, int], None]) -> None:
+        """Jobs arrive, leases end and things break: everything that is due now."""
+        self.engine.now_s = now_s
         arrivals, at = self._arrivals, self._arrived
         while at < len(arrivals) and arrivals[at].at_s == now_s:
-            self._submitted.append(JobSubmitted(at_s=now_s, job=arrivals[at].job))
+            self.store.log.append(JobSubmitted(at_s=now_s, job=arrivals[at].job))
             at += 1
         self._arrived = at
-
-    def happen(self, what: Due, progress: Callable[[int, int], None]) -> None:
-        match what:
-            case str():
+        for what in self.kernel.due(now_s):
+            if isinstance(what, str):
                 if self.engine.finish(what):
                     self._ended += 1
-                    progress(self._ended, len(self._arrivals))
-            case NodeFails() | NodeReturns() | SiteSilent():
+                    progress(self._ended, len(arrivals))
+            elif what is not None:
                 self._befall(what)
-            case None:
-                pass
-
-    def submit(self) -> None:
-        if self._submitted:
-            self.store.append(self._submitted, after=len(self.store.log))
-            self._submitted = []
 
     def is_over(self, plan: Plan) -> bool:
         """Whether nothing can happen any more but mishaps; if not, see to it that somebody looks in time."""
