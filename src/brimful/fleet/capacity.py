@@ -26,6 +26,7 @@ class Slot:
     shared: dict[int, int] = field(default_factory=dict)  # GPU -> thousandths left of it
     cpu_milli: int | None = None
     memory_mib: int | None = None
+    is_counted: bool = False  # whether either of these is counted here
 
 
 class Kind(NamedTuple):
@@ -65,9 +66,10 @@ class PoolIndex:
         self.free += count
 
     def drop(self, slot: Slot) -> None:
-        bucket = self.buckets[len(slot.free)]
-        del bucket[bisect_left(bucket, slot.index)]
-        self.free -= len(slot.free)
+        count, index = len(slot.free), slot.index
+        bucket = self.buckets[count]
+        del bucket[bisect_left(bucket, index)]
+        self.free -= count
 
 
 class Capacity:
@@ -97,6 +99,7 @@ class Capacity:
             free=[i for i in range(node.gpus) if i not in taken],
             cpu_milli=node.cpu_milli,
             memory_mib=node.memory_mib,
+            is_counted=node.cpu_milli is not None or node.memory_mib is not None,
         )
         self.slots[index] = self.by_name[node.node] = slot
         pool = self.pools.setdefault(slot.pool, PoolIndex(slot.pool))
@@ -173,7 +176,8 @@ class Capacity:
             for gpu in gpus:
                 slot.free.remove(gpu)
             pool.put(slot)
-        self._spend(slot, job, len(gpus), sign=-1)
+        if slot.is_counted:
+            self._spend(slot, job, len(gpus), sign=-1)
 
     def give(self, name: str, gpus: tuple[int, ...], job: Job) -> None:
         slot = self.by_name.get(name)
@@ -189,11 +193,10 @@ class Capacity:
                 if gpu < slot.node.gpus and gpu not in slot.node.holes:
                     insort(slot.free, gpu)
             pool.put(slot)
-        self._spend(slot, job, len(gpus), sign=1)
+        if slot.is_counted:
+            self._spend(slot, job, len(gpus), sign=1)
 
     def _spend(self, slot: Slot, job: Job, gpus: int, *, sign: int) -> None:
-        if slot.cpu_milli is None and slot.memory_mib is None:
-            return
         whole = max(1, job.gpus)
         part = gpus if job.gpus else 1
         if slot.cpu_milli is not None:

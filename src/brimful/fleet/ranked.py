@@ -26,9 +26,11 @@ class Order:
     def __init__(self, key: Key, group: Group) -> None:
         self._key, self._group = key, group
         self.groups: dict[Hashable, list[Entry]] = {}
+        self._placed: dict[int, tuple[Hashable, Entry]] = {}  # serial -> where it was put
 
     def add(self, state: JobState) -> None:
         name, entry = self._group(state), (self._key(state), state.serial, state)
+        self._placed[state.serial] = (name, entry)
         entries = self.groups.get(name)
         if entries is None:
             self.groups[name] = [entry]
@@ -36,11 +38,9 @@ class Order:
             insort(entries, entry)
 
     def remove(self, state: JobState) -> None:
-        name = self._group(state)
+        name, entry = self._placed.pop(state.serial)
         entries = self.groups[name]
-        at = bisect_left(entries, (self._key(state), state.serial))
-        assert entries[at][2] is state, f"the order of {state.job.job} changed while it was in the set"
-        del entries[at]
+        del entries[bisect_left(entries, entry)]
         if not entries:
             del self.groups[name]
 
@@ -54,27 +54,25 @@ class Heads:
 
     def __init__(self, groups: dict[Hashable, list[Entry]], rank: Rank | None = None) -> None:
         self._groups, self._rank = groups, rank
-        # Serials differ, so that names are never compared.
-        self._heap: list[tuple[Any, int, int, Hashable]] = []
-        for name, entries in groups.items():
-            key, serial, _ = entries[0]
-            self._heap.append((rank(name, key) if rank else key, serial, 0, name))
+        # Serials differ, so that states are never compared.
+        self._heap: list[tuple[Any, int, JobState, int, Hashable]] = [
+            (rank(name, entries[0][0]) if rank else entries[0][0], entries[0][1], entries[0][2], 0, name)
+            for name, entries in groups.items()
+        ]
         if len(self._heap) > 1:
             heapify(self._heap)
 
     def peek(self) -> JobState | None:
-        if not self._heap:
-            return None
-        _, _, at, name = self._heap[0]
-        return self._groups[name][at][2]
+        return self._heap[0][2] if self._heap else None
 
     def next(self) -> None:
         """On to the job after this one."""
-        _, _, at, name = self._heap[0]
-        entries = self._groups[name]
-        if at + 1 < len(entries):
-            key, serial, _ = entries[at + 1]
-            heapreplace(self._heap, (self._rank(name, key) if self._rank else key, serial, at + 1, name))
+        _, _, _, at, name = self._heap[0]
+        entries, at = self._groups[name], at + 1
+        if at < len(entries):
+            key, serial, state = entries[at]
+            rank = self._rank
+            heapreplace(self._heap, (rank(name, key) if rank else key, serial, state, at, name))
         else:
             heappop(self._heap)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from brimful.fleet.events import Event, Parts
 from brimful.fleet.job import WHOLE_GPU, Job
-from brimful.fleet.ranked import Heads
 from brimful.fleet.state import Fleet, JobState, Pool
 from brimful.scheduler.auction import Auctions
 from brimful.scheduler.draft import Draft
@@ -157,11 +156,14 @@ def _walk(turn: _Turn) -> None:
     """Try the waiting jobs in order, one of each shape until that shape finds no place."""
     heads = waiting_in_order(turn.fleet, turn.rules, now_s=turn.now_s)
     free = turn.draft.most_free()
-    while (state := _next(turn, heads)) is not None:
-        if _is_hopeless(turn, state, free):
+    while (state := heads.peek()) is not None:
+        job = state.job
+        if turn.sold_to and job.job in turn.sold_to:  # it starts in a market pool already
+            heads.next()
+            continue
+        if free < job.gpus and _is_hopeless(turn, state, free):
             heads.skip_group()
             continue
-        job = state.job
         pools = _open_pools(turn, state.shape)
         if (turn.closed or turn.draft.sold) and not pools:
             heads.skip_group()
@@ -205,26 +207,19 @@ def _planned(turn: _Turn, state: JobState, pools: list[Pool]) -> list[Pool]:
     return pools if turn.finish is None else turn.finish.only(state.job.job, pools)
 
 
-def _next(turn: _Turn, heads: Heads) -> JobState | None:
-    """The next that does not start in a market pool already."""
-    while (state := heads.peek()) is not None and turn.sold_to and state.job.job in turn.sold_to:
-        heads.next()
-    return state
-
-
 def _open_pools(turn: _Turn, shape: int) -> list[Pool]:
     pools = allowed_pools(turn.fleet, shape, turn.draft, turn.prices)
     return [pool for pool in pools if pool not in turn.closed] if turn.closed else pools
 
 
 def _is_hopeless(turn: _Turn, state: JobState, free: int) -> bool:
-    """No pool has room and it may not look for victims now: most of what waits, most of the time."""
-    job = state.job
-    if turn.rules.backfill == "none" or not job.gpus or job.gpu_milli < WHOLE_GPU:
+    """No pool has room, and it may not look for victims now: most of what waits, most of the time."""
+    job, search = state.job, turn.search
+    if turn.rules.backfill == "none" or job.gpu_milli < WHOLE_GPU:
         return False
     if turn.reservations and job.predicted_work_s is not None:
         return False  # it may be gone before those are who a cell is kept for
-    if free >= job.gpus or turn.search.may_look(state, owns=_owns(turn, job)):
+    if search.tries > 0 and search.may_look(state, owns=_owns(turn, job)):
         return False
     return not free or not _may_keep(turn, job)
 
@@ -475,17 +470,19 @@ def _keep_a_cell(turn: _Turn, state: JobState, pools: list[Pool], free: int) -> 
 
 
 def _look_again_s(turn: _Turn) -> int | None:
-    limit = turn.fleet.next_limit_s(turn.now_s)
+    fleet, rules = turn.fleet, turn.rules
+    limit = fleet.next_limit_s(turn.now_s)
     if turn.avoided_until_s or turn.market is not None or turn.money is not None:
         broke_s = turn.money.runs_out_s(turn.now_s) if turn.money is not None else None
         times = (limit, turn.market_again_s, broke_s, *turn.avoided_until_s)
         limit = min((at for at in times if at is not None), default=None)
     if turn.finish is not None and turn.finish.look_again_s is not None:
         limit = min(turn.finish.look_again_s, limit or turn.finish.look_again_s)
-    waiting = len(turn.fleet.waiting) - len(turn.starts)
-    changing = waiting and (turn.rules.preempt == "index" or turn.rules.off_peak)
-    if changing or (len(turn.fleet.open_leases) and is_mixed(turn.fleet, turn.rules)):
-        every_s = turn.rules.rerank_s
+    waiting = len(fleet.waiting) > len(turn.starts)
+    if (waiting and (rules.preempt == "index" or rules.off_peak)) or (
+        fleet.open_leases and is_mixed(fleet, rules)
+    ):
+        every_s = rules.rerank_s
         review_s = (turn.now_s // every_s + 1) * every_s  # on the hour's grid, so that reviews coincide
         return review_s if limit is None else min(limit, review_s)
     return limit

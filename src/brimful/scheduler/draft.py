@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import islice
 
 from brimful.fleet.capacity import Capacity, PoolIndex, Slot
 from brimful.fleet.events import Parts
@@ -41,7 +42,8 @@ class Draft:
         taken, most = self._taken, 0
         for pool, index in self.capacity.pools.items():
             free = index.free - taken[pool] if pool in taken else index.free
-            most = max(most, free)
+            if free > most:
+                most = free
         return most
 
     def free_on(self, index: int) -> list[int]:
@@ -69,11 +71,13 @@ class Draft:
             return None
         moved = self._moved.get(pool, NONE_MOVED)
         buckets = index.buckets
+        if fits is None and not moved:  # nothing touched yet: most decisions start one job
+            for bucket in islice(buckets, least, None):
+                if bucket:
+                    return bucket[0]
+            return None
         for count in range(least, len(buckets)):
-            if fits is None and not moved:  # nothing touched yet: most decisions start one job
-                if buckets[count]:
-                    return buckets[count][0]
-            elif buckets[count] or count in moved:
+            if buckets[count] or count in moved:
                 found = next(self._at(index, count, fits), None)
                 if found is not None:
                     return found
@@ -114,7 +118,9 @@ class Draft:
             if job.gpu_milli < WHOLE_GPU:
                 self._take_share(slot, gpus[0], job.gpu_milli)
             else:
-                self._set_free(slot, [i for i in self.free_on(slot.index) if i not in gpus])
+                free = self.free_on(slot.index)
+                first = tuple(free[: len(gpus)]) == gpus  # as mostly they are
+                self._set_free(slot, free[len(gpus) :] if first else [i for i in free if i not in gpus])
             if slot.cpu_milli is not None or slot.memory_mib is not None:
                 cpu, memory = self._spent.get(slot.index, (0, 0))
                 whole, part = max(1, job.gpus), len(gpus) if job.gpus else 1
@@ -167,12 +173,14 @@ class Draft:
         self._shared[slot.index] = shared
 
     def _set_free(self, slot: Slot, free: list[int]) -> None:
-        before = self._free.get(slot.index)
-        moved = self._moved.setdefault(slot.pool, {})
+        index, pool = slot.index, slot.pool
+        before, moved = self._free.get(index), self._moved.get(pool)
+        if moved is None:
+            moved = self._moved[pool] = {}
         if before is not None:
             row = moved[len(before)]
-            del row[bisect_left(row, slot.index)]
-        insort(moved.setdefault(len(free), []), slot.index)
+            del row[bisect_left(row, index)]
+        insort(moved.setdefault(len(free), []), index)
         was = len(slot.free if before is None else before)
-        self._taken[slot.pool] = self._taken.get(slot.pool, 0) + was - len(free)
-        self._free[slot.index] = free
+        self._taken[pool] = self._taken.get(pool, 0) + was - len(free)
+        self._free[index] = free

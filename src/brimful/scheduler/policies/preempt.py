@@ -23,7 +23,8 @@ from brimful.scheduler.policies.quota import queue_of
 from brimful.scheduler.rules import Rules
 
 Able = tuple[int, float, str, int, Lease]  # class, lost per GPU, name, GPUs here: who may stop
-Bar = tuple[int, float, float]  # class, expected time, expected work of who looks for a place
+Bar = tuple[int, float, float]  # class of who looks for a place; the time and work a victim must exceed
+Group = tuple[int, float, float, int, list[Entry]]  # class, time and work of its first, width; running jobs
 CHOICES = 4  # of each group of running jobs, the first to be pushed aside
 BORROWERS = 16  # of each queue that holds more than its own, those who are looked at
 ENOUGH = 6  # cells that would do, of which the cheapest is taken: the likeliest nodes come first
@@ -70,9 +71,10 @@ class Search:
         self.spoken_for: set[str] = set()
         self.held: set[int] = set()
         self.by_class_only = rules.preempt != "index"
+        self._review = now_s % rules.rerank_s < REVIEW_S
         self._coming = self._ending() if fleet.unsettled else {}
         self._facts: dict[str, tuple[int, float, float, float]] = {}
-        self._firsts: list[tuple[int, float, float, list[Entry]]] | None = None  # see `_likely`
+        self._groups: list[Group] | None = None  # see `_likely`
         self.borrowed: dict[str, int] = {}  # GPUs that each queue may be asked to give back
         self._owns = False  # whether who looks stays within its queue's quota
         self.tries = rules.tries if rules.preempt != "none" or (rules.quotas and rules.reclaim) else 0
@@ -96,14 +98,19 @@ class Search:
             return None
         self._owns = owns
         bar = self._bar(state)
-        likely = self._likely(bar) + (self._borrowers() if owns else [])
-        if not likely and not self._coming:
+        groups = self._likely(bar)
+        borrowers = self._borrowers() if owns else []
+        if not groups and not borrowers and not self._coming:
             return None
         self.tries -= 1
         if state.job.gpus == 1:
-            single = self._one_coming(pools) or self._one_gpu(bar, likely, pools)
-            if single is not None or not (self._is_review() or owns):
+            # For one GPU, only who holds one.
+            single = self._one_coming(pools) or self._one_gpu(
+                bar, _firsts([each for each in groups if each[3] == 1]) + borrowers, pools
+            )
+            if single is not None or not (self._review or owns):
                 return single
+        likely = _firsts(groups) + borrowers
         nodes = self._candidates(state, likely, pools)
         if any(self.draft.capacity.pools[pool].largest >= state.job.gpus for pool in pools):
             found = (cell for i in nodes if (cell := self._one_node(state, bar, i)) is not None)
@@ -121,37 +128,29 @@ class Search:
             return owns
         if self.by_class_only or state.job.gpus == 1:
             return True
-        return self.now_s - state.waiting_since_s <= 1 or self._is_review()
+        return self.now_s - state.waiting_since_s <= 1 or self._review
 
-    def _is_review(self) -> bool:
-        return self.now_s % self.rules.rerank_s < REVIEW_S
-
-    def _likely(self, bar: Bar) -> list[JobState]:
-        """The first of each group that may stop at all; where the first may not, none of its group may.
+    def _likely(self, bar: Bar) -> list[Group]:
+        """Groups whose first may stop at all; where the first may not, none of its group may.
 
         Of those with a deadline each is asked by itself.
         """
-        if self._firsts is None:
-            rules, now_s = self.rules, self.now_s
+        rules, now_s, further = self.rules, self.now_s, not self.by_class_only
+        if self._groups is None:
             running = running_in_order(self.fleet, rules) if rules.preempt != "none" else {}
-            self._firsts = [
-                (
-                    rank,
-                    left := inf
-                    if due and rules.deadlines
-                    else aged_left_s(entries[0][2], rules, now_s=now_s),
-                    left * weight(gpus, rules.width),
-                    entries,
-                )
-                for (rank, gpus, _, due), entries in running.items()
-            ]
-        least, further, margin = bar[0], not self.by_class_only, self.rules.margin
-        left_s, work_s = bar[1] * margin, bar[2] * margin
-        found: list[JobState] = []
-        for rank, left, work, entries in self._firsts:
-            if rank > least or (further and rank == least and left > left_s and work > work_s):
-                found += [entry[2] for entry in entries[:CHOICES]]
-        return found
+            self._groups = []
+            for (rank, gpus, _, due), entries in running.items():
+                if not further or (due and rules.deadlines):
+                    left = inf
+                else:
+                    left = aged_left_s(entries[0][2], rules, now_s=now_s)
+                self._groups.append((rank, left, left * weight(gpus, rules.width), gpus, entries))
+        least, left_s, work_s = bar
+        return [
+            each
+            for each in self._groups
+            if each[0] > least or (further and each[0] == least and each[1] > left_s and each[2] > work_s)
+        ]
 
     def _borrowers(self) -> list[JobState]:
         """Of each queue that holds more than its own, those who have run least."""
@@ -199,9 +198,11 @@ class Search:
             self.draft.hold(node)
 
     def _bar(self, state: JobState) -> Bar:
-        """(class, expected work): victims must be of a lower class, or much further from their end."""
-        left_s = aged_left_s(state, self.rules, now_s=self.now_s)
-        return PRIORITIES[state.job.priority], left_s, left_s * weight(state.job.gpus, self.rules.width)
+        """Victims must be of a lower class, or `margin` times further from their end than who looks."""
+        rules, job = self.rules, state.job
+        left_s = aged_left_s(state, rules, now_s=self.now_s)
+        work_s = left_s * weight(job.gpus, rules.width)
+        return PRIORITIES[job.priority], left_s * rules.margin, work_s * rules.margin
 
     def _may_stop(self, lease: Lease, bar: Bar) -> bool:
         """Of a lower class, or of the same and so much further from its end that the loss is worth it.
@@ -209,11 +210,12 @@ class Search:
         Further in time and in GPU-time: by GPU-time alone any single GPU could send a wide gang away that
         has only just begun, by time alone a wide gang many single GPUs that are about to end.
         """
-        facts = self._facts.get(lease.lease)
+        name = lease.lease
+        facts = self._facts.get(name)
         if facts is None:
-            facts = self._facts[lease.lease] = self._look_at(lease)
+            facts = self._facts[name] = self._look_at(lease)
         rank, left, work, lost = facts
-        if rank < bar[0] or lease.lease in self.spoken_for:
+        if rank < bar[0] or name in self.spoken_for:
             return False
         if self._owns and self.borrowed.get(self._queue(lease), 0) > 0:
             return True
@@ -221,9 +223,9 @@ class Search:
             return False
         if rank > bar[0]:
             return True
-        if self.by_class_only or left <= bar[1] * self.rules.margin:
+        if self.by_class_only or left <= bar[1]:
             return False
-        return work > max(0.0, bar[2]) * self.rules.margin + lost
+        return work > (bar[2] if bar[2] > 0.0 else 0.0) + lost
 
     def _look_at(self, lease: Lease) -> tuple[int, float, float, float]:
         """(class, expected time, expected work, what a stop loses); class -1: nobody may stop it."""
@@ -370,6 +372,11 @@ class Search:
                 lost = sum(self._lost(x) for x in chosen.values())
                 return Cell(nodes=tuple(taken), victims=tuple(chosen.values()), lost_gpu_s=lost)
         return None
+
+
+def _firsts(groups: list[Group]) -> list[JobState]:
+    """Of each group, the first to be pushed aside."""
+    return [entry[2] for each in groups for entry in each[4][:CHOICES]]
 
 
 def _on(lease: Lease, node: str) -> int:
