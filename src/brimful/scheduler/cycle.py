@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from brimful.fleet.events import Event, Parts
 from brimful.fleet.job import WHOLE_GPU, Job
+from brimful.fleet.ranked import Heads
 from brimful.fleet.state import Fleet, JobState, Pool
 from brimful.scheduler.auction import Auctions
 from brimful.scheduler.draft import Draft
@@ -156,11 +157,8 @@ def _walk(turn: _Turn) -> None:
     """Try the waiting jobs in order, one of each shape until that shape finds no place."""
     heads = waiting_in_order(turn.fleet, turn.rules, now_s=turn.now_s)
     free = turn.draft.most_free()
-    while (state := heads.peek()) is not None:
+    while (state := _next(turn, heads) if turn.sold_to else heads.peek()) is not None:
         job = state.job
-        if turn.sold_to and job.job in turn.sold_to:  # it starts in a market pool already
-            heads.next()
-            continue
         if free < job.gpus and _is_hopeless(turn, state, free):
             heads.skip_group()
             continue
@@ -205,6 +203,13 @@ def _walk(turn: _Turn) -> None:
 def _planned(turn: _Turn, state: JobState, pools: list[Pool]) -> list[Pool]:
     """The pools that the plan for its deadline lets a job use now."""
     return pools if turn.finish is None else turn.finish.only(state.job.job, pools)
+
+
+def _next(turn: _Turn, heads: Heads) -> JobState | None:
+    """The next that does not start in a market pool already."""
+    while (state := heads.peek()) is not None and state.job.job in turn.sold_to:
+        heads.next()
+    return state
 
 
 def _open_pools(turn: _Turn, shape: int) -> list[Pool]:

@@ -42,8 +42,7 @@ class Draft:
         taken, most = self._taken, 0
         for pool, index in self.capacity.pools.items():
             free = index.free - taken[pool] if pool in taken else index.free
-            if free > most:
-                most = free
+            most = max(most, free)
         return most
 
     def free_on(self, index: int) -> list[int]:

@@ -191,10 +191,13 @@ def _goes_on(lease: Lease, state: JobState, *, taken: bool) -> bool:
 def intents(plan: Plan, *, now_s: int) -> list[Event]:
     """The plan as events: what is written before anything is done."""
     decided: list[Event] = [*plan.market]
-    for stop in plan.stops:
-        decided.append(LeaseEnding(at_s=now_s, lease=stop.lease, reason=stop.reason, requeue=stop.requeue))
-    for start in plan.starts:
-        decided.append(
+    if plan.stops:
+        decided += [
+            LeaseEnding(at_s=now_s, lease=stop.lease, reason=stop.reason, requeue=stop.requeue)
+            for stop in plan.stops
+        ]
+    if plan.starts:
+        decided += [
             LeaseGranted(
                 at_s=now_s,
                 lease=start.lease,
@@ -204,7 +207,8 @@ def intents(plan: Plan, *, now_s: int) -> list[Event]:
                 microusd_per_gpu_hour=start.microusd_per_gpu_hour,
                 rest=start.rest,
             )
-        )
+            for start in plan.starts
+        ]
     return decided
 
 

@@ -90,7 +90,7 @@ def assign(
         _greedy(pairs, room)
     else:
         here_of = {want.state.serial: _here(want.state, fleet, number) for want in wants}
-        _share_out(wants, pairs, room, here_of, fleet, books, now_s=now_s)
+        _share_out(wants, pairs, room, here=here_of, fleet=fleet, books=books, now_s=now_s)
     if len(wants) <= SWAPS_UP_TO and rules.types != "rotate":
         # With quotas only those who hold GPUs change places: no queue comes to hold more by it.
         _swap(wants if books is None else [want for want in wants if not want.waits], room)
@@ -187,10 +187,10 @@ def _share_out(
     wants: list[_Want],
     pairs: list[_Pair],
     room: list[int],
+    *,
     here: Mapping[int, int | None],
     fleet: Fleet,
     books: Books,
-    *,
     now_s: int,
 ) -> None:
     """The same where queues have quotas: first what is each queue's own, then what others have borrowed.
@@ -276,15 +276,13 @@ class _Hopes:
             self.add(want)
 
     def add(self, want: _Want) -> None:
-        """It is at another pool now. What is known of the one it left is too much from here on, never less."""
+        """It is at another pool now. What is said of the one it left may be too much, never too little."""
         had, worth, widths = want.worth[want.at], want.worth, self._pools[want.at]
         gains = widths.get(want.gpus)
         if gains is None:
             widths[want.gpus] = [each - had for each in worth]
             return
-        for here, each in enumerate(worth):
-            if each - had > gains[here]:
-                gains[here] = each - had
+        widths[want.gpus] = [max(gain, each - had) for gain, each in zip(gains, worth, strict=True)]
 
     def may_trade(self, one: _Want, room: list[int]) -> bool:
         """Whether anybody whose place it fits in might gain more by coming here than it loses by going."""
