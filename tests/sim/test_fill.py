@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -91,6 +92,27 @@ def test_a_task_goes_only_to_a_gpu_it_allows() -> None:
     nodes = [a_node(8, gpu="t4", name="a"), a_node(8, gpu="v100", name="b")]
     columns = placed("best-fit", nodes, [a_task(1, types=("v100", "p100"))])
     assert columns.gpu_milli.sum(axis=1).tolist() == [8000, 7000]
+
+
+def test_a_task_goes_only_to_a_gpu_whose_memory_its_share_suffices_for() -> None:
+    small, large = "a100-sxm-40gb", "a100-sxm-80gb"
+    nodes = [a_node(8, gpu=small, name="a"), a_node(8, gpu=large, name="b")]
+    peak = ((small, 30 << 30), (large, 30 << 30))
+    half, whole = replace(a_task(1, milli=500), peak_bytes=peak), replace(a_task(1), peak_bytes=peak)
+
+    assert placed("best-fit", nodes, [half] * 2).gpu_milli.sum(axis=1).tolist() == [8000, 7000]
+    assert placed("best-fit", nodes, [whole]).gpu_milli.sum(axis=1).tolist() == [7000, 8000]
+    quarter = replace(a_task(1, milli=250), peak_bytes=peak)
+    work = workload_of([quarter, whole, a_task(1)], gpu_types_of(nodes))
+    assert work.unfit == 1
+    filled = fill(nodes, work, policy="brim", seed=0, until=0.5)
+    assert filled.placed < filled.tasks, "the quarter has 10 or 20 GiB and needs 30"
+
+
+def test_a_task_goes_only_to_a_type_it_has_a_rate_for() -> None:
+    nodes = [a_node(8, gpu="t4", name="a"), a_node(8, gpu="v100", name="b")]
+    task = replace(a_task(1), rates=(("v100", 1.0), ("t4", 0.0)))
+    assert placed("best-fit", nodes, [task]).gpu_milli.sum(axis=1).tolist() == [8000, 7000]
 
 
 def test_fragmentation_is_what_the_paper_defines() -> None:

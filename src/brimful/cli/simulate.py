@@ -266,6 +266,7 @@ def _fill(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> Runs
     except ImportError as error:
         raise BadInput("--fill needs NumPy", hint="pip install 'brimful[sim]'") from error
     workload = workload_of([arrival.job for arrival in trace.arrivals], gpu_types_of(nodes))
+    _note_unfit(trace, workload.unfit)
     runs = []
     for policy in policies:
         for seed in range(args.seed, args.seed + args.seeds):
@@ -276,6 +277,12 @@ def _fill(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> Runs
             told = fill_report(filled, cpu_s=time.process_time() - began)
             runs.append({**told, "gpus": sum(node.gpus for node in nodes)})
     return runs
+
+
+def _note_unfit(trace: Trace, unfit: int) -> None:
+    note = f"{unfit:,} tasks fit on no GPU type of the fleet, by type, memory or rate: they count as arrived"
+    if unfit and note not in trace.notes:
+        trace.notes.append(note)
 
 
 def _spread(arrivals: Sequence[Arrival], nodes: Sequence[Node]) -> list[Arrival]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from brimful.errors import BadInput
 from brimful.fleet.job import Job
+from brimful.fleet.memory import too_small
 from brimful.fleet.node import Node
 from brimful.scheduler.policies.place_kernels import PLACERS, WHOLE, Columns, Floats, Ints, Kinds
 
@@ -32,6 +33,12 @@ class Workload:
     kinds: Kinds
     kind: Ints
     memory_mib: Ints
+
+    @property
+    def unfit(self) -> int:
+        """Tasks that want GPUs and can use no type there is."""
+        none = ~self.kinds.allowed.any(axis=1) & (self.kinds.gpus > 0)
+        return int(self.kinds.count[none].sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,12 +150,19 @@ def gpu_types_of(nodes: Sequence[Node]) -> list[str]:
 
 
 def workload_of(jobs: Sequence[Job], gpu_types: Sequence[str]) -> Workload:
-    """The jobs as columns. A job's CPU, GPUs and allowed types make its kind."""
-    index: dict[tuple[int, int, int, tuple[str, ...]], int] = {}
+    """The jobs as columns. A job's CPU, GPUs and the types it may and can use make its kind."""
+    index: dict[tuple[int, int, int, tuple[str, ...], tuple[str, ...]], int] = {}
     kind = np.array(
         [
             index.setdefault(
-                (job.cpu_milli, job.gpus, job.gpu_milli if job.gpus else 0, job.gpu_types), len(index)
+                (
+                    job.cpu_milli,
+                    job.gpus,
+                    job.gpu_milli if job.gpus else 0,
+                    job.gpu_types,
+                    _unable(job, gpu_types),
+                ),
+                len(index),
             )
             for job in jobs
         ],
@@ -160,12 +174,21 @@ def workload_of(jobs: Sequence[Job], gpu_types: Sequence[str]) -> Workload:
         gpus=np.array([row[1] for row in rows], dtype=np.int64),
         gpu_milli=np.array([row[2] for row in rows], dtype=np.int64),
         allowed=np.array(
-            [[not row[3] or gpu in row[3] for gpu in gpu_types] for row in rows], dtype=np.bool_
+            [[(not row[3] or gpu in row[3]) and gpu not in row[4] for gpu in gpu_types] for row in rows],
+            dtype=np.bool_,
         ),
         count=np.bincount(kind, minlength=len(rows)),
     )
     memory = np.array([job.memory_mib for job in jobs], dtype=np.int64)
     return Workload(kinds=kinds, kind=kind, memory_mib=memory)
+
+
+def _unable(job: Job, gpu_types: Sequence[str]) -> tuple[str, ...]:
+    """Types that have no rate for the job, or less memory than its share of a card would need."""
+    if not job.gpus or not (job.rates or job.peak_bytes):
+        return ()
+    rated = {name for name, rate in job.rates if rate > 0} if job.rates else set(gpu_types)
+    return tuple(gpu for gpu in gpu_types if gpu not in rated or too_small(job, gpu) is not None)
 
 
 def columns_of(nodes: Sequence[Node], gpu_types: Sequence[str]) -> Columns:
@@ -188,7 +211,3 @@ def columns_of(nodes: Sequence[Node], gpu_types: Sequence[str]) -> Columns:
         gpu_type=np.array([index[node.gpu] for node in nodes], dtype=np.int64),
         tenants=np.zeros((len(nodes), widest + 1), dtype=np.int64),
     )
-
-
-def _or_plenty(values: Sequence[int | None]) -> Ints:
-    return np.array([PLENTY if value is None else value for value in values], dtype=np.int64)
