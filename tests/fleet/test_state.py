@@ -148,6 +148,22 @@ def test_metrics_of_a_run_by_hand() -> None:
     assert figures.allocation_rate == (100 + 50) / 200
 
 
+def test_a_share_of_a_gpu_counts_as_that_share_of_gpu_time_and_of_the_price() -> None:
+    world = a_fleet(gpus_per_node=1).waiting(a_job("half", gpu_milli=500), a_job("tenth", gpu_milli=100))
+    for name in ("half", "tenth"):
+        world.then(granted(name, gpus=(0,)), LeaseStarted(at_s=0, lease=f"{name}.1"))
+    assert world.fleet.leased_gpu_s(100) == 60
+    assert [lease.hourly_microusd for lease in world.fleet.open_leases.values()] == [1_000_000, 200_000]
+
+    world.then(ended("half", at_s=100), ended("tenth", at_s=200))
+
+    figures = measure(world.fleet, now_s=1000)
+    assert figures.gpu_s == 50 + 20
+    assert figures.allocation_rate == 70 / 200
+    spent = sum(lease.cost_microusd(200) for lease in world.fleet.leases.values())
+    assert spent == pytest.approx(figures.gpu_s / 3600 * 2_000_000, abs=2), "as on the bills"
+
+
 def test_nothing_measured_is_none_and_not_zero() -> None:
     figures = measure(a_fleet().fleet, now_s=0)
     assert (figures.mean_jct_s, figures.p99_jct_s, figures.allocation_rate) == (None, None, None)

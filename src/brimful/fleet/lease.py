@@ -51,12 +51,21 @@ class Lease:
         seconds = (now_s if self.ended_s is None else self.ended_s) - self.started_s
         return seconds if seconds > 0 else 0
 
+    def gpu_milli_s(self, now_s: int) -> int:
+        """GPU time on the bill, in thousandths of a GPU-second: a share of a GPU counts as that share."""
+        return self.size * self.gpu_milli * self.billed_s(now_s)
+
+    @property
+    def hourly_microusd(self) -> int:
+        """What an hour of it costs at the price it pays now."""
+        return self.price_now() * self.size * self.gpu_milli // WHOLE_GPU
+
     def owed(self, now_s: int) -> int:
         """What it has come to by now, exactly: micro-dollars x 3,600,000."""
         if self.final_owed is not None:
             return self.final_owed
         if self.line is None or self.started_s is None:
-            return self.microusd_per_gpu_hour * self.size * self.gpu_milli * self.billed_s(now_s)
+            return self.microusd_per_gpu_hour * self.gpu_milli_s(now_s)
         priced = self.line.between(
             self.started_s,
             now_s if self.ended_s is None else self.ended_s,

@@ -78,14 +78,14 @@ class Past:
 
     jobs: int = 0
     finished: int = 0
-    gpu_s: int = 0
+    gpu_milli_s: int = 0
     last_end_s: int = 0
 
     def add(self, state: JobState) -> None:
         assert state.ended_s is not None, "only what is over leaves"
         self.jobs += 1
         self.finished += state.phase == "finished"
-        self.gpu_s += sum(lease.size * lease.billed_s(state.ended_s) for lease in state.leases)
+        self.gpu_milli_s += sum(lease.gpu_milli_s(state.ended_s) for lease in state.leases)
         self.last_end_s = max(self.last_end_s, state.ended_s)
 
 
@@ -133,7 +133,7 @@ class Fleet:
         self.of_shape: list[Job] = []  # a job of each shape: where it may go, all of them may
         self.gpu_s_before_jobs = 0  # GPU-seconds that passed before anybody asked for one
         self._gpu_s = self._gpus = self._gpus_since_s = 0
-        self._ended_gpu_s = 0  # GPU-seconds on the bills of leases that have ended
+        self._ended_gpu_milli_s = 0  # GPU time on the bills of leases that have ended
         self.last_end_s: int | None = None  # when the last job so far was over
 
     def free(self, node: str) -> tuple[int, ...]:
@@ -197,9 +197,9 @@ class Fleet:
         return self._gpu_s + self._gpus * max(0, now_s - self._gpus_since_s)
 
     def leased_gpu_s(self, now_s: int) -> int:
-        """GPU-seconds that leases have held until now."""
-        going = sum(lease.size * lease.billed_s(now_s) for lease in self.open_leases.values())
-        return self._ended_gpu_s + going
+        """GPU-seconds that leases have held until now; a share of a GPU counts as that share."""
+        going = sum(lease.gpu_milli_s(now_s) for lease in self.open_leases.values())
+        return (self._ended_gpu_milli_s + going) // WHOLE_GPU
 
     def is_idle(self) -> bool:
         """Whether every job there was is over."""
@@ -474,7 +474,7 @@ class Fleet:
         state.kept_work_s += lease.kept_work_s
         ran_s = lease.billed_s(at_s)
         state.run_s += ran_s
-        self._ended_gpu_s += lease.size * ran_s
+        self._ended_gpu_milli_s += lease.size * lease.gpu_milli * ran_s
         if lease.line is not None:
             lease.final_owed, lease.line = lease.owed(event.at_s), None
         if self.purses:

@@ -89,7 +89,7 @@ class Metrics(Collector):
         phases = Counter(fleet.jobs[lease.job].phase for lease in fleet.open_leases.values())
         phases.update({"waiting": len(fleet.waiting), "held": len(fleet.on_hold)})
         waits = [now_s - state.waiting_since_s for state in fleet.waiting.values()]
-        hourly = sum(lease.microusd_per_gpu_hour * lease.size for lease in fleet.open_leases.values())
+        hourly = sum(lease.hourly_microusd for lease in fleet.open_leases.values())
         prices: dict[Pool, int] = dict(service.prices())
         yield "brimful_info", {(__version__,): 1}
         yield "brimful_up", {alone: 0 if service.trouble() else 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.state import OVER, JobState, Pool
 from brimful.scheduler.policies.order import waiting_in_order
 from brimful.scheduler.policies.stop import cost_microusd
@@ -80,10 +81,13 @@ def _price(service: Service, state: JobState) -> str | None:
     if lease is None:
         return None
     node, now = service.fleet.nodes.get(lease.node), lease.price_now()
-    hourly = now * lease.size
+    hourly = lease.hourly_microusd
+    held = counted(lease.size, "GPU")
+    if lease.gpu_milli < WHOLE_GPU:
+        held = f"{lease.gpu_milli / WHOLE_GPU:g} of a GPU"
     when = "when the lease began" if lease.line is None else "now, as its market cleared"
     each = f"{show_usd(now)} per GPU-hour, the price of {lease.gpu} at {lease.site} {when}"
-    said = [f"{each}, times {counted(lease.size, 'GPU')} is {show_usd(hourly)} an hour"]
+    said = [f"{each}, times {held} is {show_usd(hourly)} an hour"]
     if lease.line is not None and now != lease.microusd_per_gpu_hour:
         said.append(f"it was {show_usd(lease.microusd_per_gpu_hour)} when the lease began")
     elif lease.line is None and node is not None and node.microusd_per_gpu_hour != now:

@@ -10,6 +10,7 @@ from html import escape
 from typing import Any
 
 from brimful.errors import BadInput
+from brimful.fleet.job import WHOLE_GPU
 from brimful.sim.world import Outcome
 from brimful.units import HOUR_S, MICROUSD
 
@@ -61,8 +62,9 @@ def allocated(outcome: Outcome) -> list[tuple[float, float]]:
     steps = []
     for lease in outcome.fleet.leases.values():
         if lease.started_s is not None:
-            steps += [(lease.started_s, lease.size), (_end(lease.ended_s, outcome), -lease.size)]
-    return [(x, 100 * y / gpus) for x, y in _means(steps, outcome)] if gpus else []
+            held = lease.size * lease.gpu_milli
+            steps += [(lease.started_s, held), (_end(lease.ended_s, outcome), -held)]
+    return [(x, 100 * y / WHOLE_GPU / gpus) for x, y in _means(steps, outcome)] if gpus else []
 
 
 def queue(outcome: Outcome) -> list[tuple[float, float]]:
@@ -93,7 +95,7 @@ def jct_cdf(outcome: Outcome) -> list[tuple[float, float]]:
 def spent(outcome: Outcome) -> list[tuple[float, float]]:
     """(hour, USD billed by then), counted when a lease ends."""
     ends = sorted(
-        (lease.ended_s, lease.billed_s(lease.ended_s) * lease.size * lease.microusd_per_gpu_hour / HOUR_S)
+        (lease.ended_s, lease.owed(lease.ended_s) / HOUR_S / WHOLE_GPU)
         for lease in outcome.fleet.leases.values()
         if lease.ended_s is not None
     )

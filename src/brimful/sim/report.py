@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.lease import JobState, Lease
-from brimful.fleet.metrics import Metrics, measure, percentile
+from brimful.fleet.metrics import measure, percentile
 from brimful.fleet.node import Node
 from brimful.sim.bound import bound, fleet_prices, gpus_by_type, priced
 from brimful.sim.world import Arrival, Outcome
@@ -66,7 +66,7 @@ def report(
         "makespan_h": _hours(m.makespan_s),
         "mean_wait_h": _hours(m.mean_wait_s),
         "mean_slowdown": _mean(_slowdowns(states, alone)),
-        "allocation_rate": _allocation_rate(outcome, m),
+        "allocation_rate": m.allocation_rate,
         "useful_share": _useful_share(states, arrivals, nodes, outcome.end_s),
         "worst_rho": max(rhos, default=None),
         "unfair_share": sum(rho > 1 for rho in rhos) / len(rhos) if rhos else None,
@@ -130,18 +130,15 @@ def _leased_gpu_s(outcome: Outcome) -> float:
     )
 
 
-def _allocation_rate(outcome: Outcome, metrics: Metrics) -> float | None:
-    """Leased GPU time of the time that healthy GPUs were there. A share of a GPU counts as that share."""
-    if not metrics.allocation_rate:
-        return metrics.allocation_rate
-    return metrics.allocation_rate * _leased_gpu_s(outcome) / metrics.gpu_s
-
-
 def _lost_gpu_s(lease: Lease, now_s: int) -> float:
     """GPU time that left nothing behind: restarts, and work since the last checkpoint when it was stopped."""
     if lease.ended_s is None or lease.started_s is None or lease.speed <= 0:
         return 0.0
-    return lease.size * max(0.0, lease.billed_s(now_s) - lease.kept_work_s / lease.speed)
+    return (
+        lease.size
+        * (lease.gpu_milli / WHOLE_GPU)
+        * max(0.0, lease.billed_s(now_s) - lease.kept_work_s / lease.speed)
+    )
 
 
 def _useful_share(

@@ -40,7 +40,7 @@ def live(service: Service, who: Principal) -> dict[str, Any]:
             "held": fleet["gpus"] - fleet["free"],
             "running": len(holding),
             "waiting": len(waiting),
-            "microusd_per_hour": sum(x.price_now() * x.size for x in leases),
+            "microusd_per_hour": sum(lease.hourly_microusd for lease in leases),
             "jobs": rows + [job_row(view, now_s=now_s) for view in over.views],
             "more_jobs": len(active) > ACTIVE_SHOWN or over.next_serial is not None,
             "market": market_cards(service),
