@@ -484,7 +484,8 @@ def _look_again_s(turn: _Turn) -> int | None:
     if turn.finish is not None and turn.finish.look_again_s is not None:
         limit = min(turn.finish.look_again_s, limit or turn.finish.look_again_s)
     waiting = len(fleet.waiting) > len(turn.starts)
-    if (waiting and (rules.preempt == "index" or rules.off_peak)) or (
+    due = rules.deadlines and fleet.due
+    if (waiting and (rules.preempt == "index" or rules.off_peak or due)) or (
         fleet.open_leases and is_mixed(fleet, rules)
     ):
         every_s = rules.rerank_s

@@ -28,7 +28,7 @@ class Rules:
     quotas: tuple[Quota, ...] = ()
     reclaim: bool = True  # a job within its queue's quota may stop gangs of its class that borrow
     off_peak: bool = False  # deferrable jobs wait for the quiet hours
-    deadlines: bool = False  # under `index`: who must start soon to be in time goes first within its class
+    deadlines: bool = False  # who must start soon to be in time goes first within its class
     grace_s: int = 10  # between the polite signal and the last one
     # How the index compares jobs (policies/order.py).
     known: bool = True  # predictions of a job's work are used; False: only what it has had so far
@@ -44,10 +44,10 @@ class Rules:
 # The named policies of `brimful simulate --policy`.
 POLICIES: dict[str, Rules] = {
     "fifo": Rules(order="fifo"),
-    "priority": Rules(order="priority"),
-    "backfill": Rules(order="priority", backfill="reserve"),
+    "priority": Rules(order="priority", deadlines=True),
+    "backfill": Rules(order="priority", backfill="reserve", deadlines=True),
     "bid": Rules(order="bid", backfill="reserve"),
-    "fair": Rules(order="fair", backfill="reserve"),
+    "fair": Rules(order="fair", backfill="reserve", deadlines=True),
     # Least attained service, all GPU types in turn, and with each job on the type that suits it.
     "las": Rules(
         order="index",

@@ -59,6 +59,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             Rules(
                 types="cheap",
                 preempt="priority",
+                deadlines=True,
                 min_run_s=settings.min_run_s,
                 grace_s=settings.grace_s,
             ),

@@ -3,8 +3,10 @@
 A waiting job's key does not change while it waits. Ageing is a straight line for this reason: that everyone's
 key falls by the same amount each second changes no order, so the queue never has to be sorted again.
 
-A deadline is one more such line: at the last moment at which a job can start and be in time, it counts as one
-that has nothing left to do, and so goes before all of its class that have not waited as long.
+A deadline is one more such line under `index`: at the last moment at which a job can start and be in time, it
+counts as one that has nothing left to do, and so goes before all of its class that have not waited as long.
+Under orders by class and age a job goes first in its class once half of the time it could wait is over, the
+one that must start first before others; who is late keeps that place.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any, cast
 
 from brimful.fleet.job import PRIORITIES
 from brimful.fleet.lease import JobState
-from brimful.fleet.ranked import Entry, Heads, Key, Rank, by_shape
+from brimful.fleet.ranked import Entry, Group, Heads, Key, Rank, by_shape
 from brimful.fleet.state import Fleet
 from brimful.scheduler.rules import Rules
 
@@ -27,9 +29,21 @@ def fifo(_rules: Rules) -> Key:
     return lambda state: state.submitted_s
 
 
-def priority(_rules: Rules) -> Key:
-    """Urgent before normal before background; within a class first come, first served."""
-    return lambda state: (PRIORITIES[state.job.priority], state.submitted_s)
+def priority(rules: Rules) -> Key:
+    """Urgent before normal before background; within a class first come, first served.
+
+    With `deadlines`, jobs that have one form groups of their own in the order in which they must
+    start, and the key says from when on they go first in their class: once half of their slack is over.
+    """
+
+    def key(state: JobState) -> tuple[float, ...]:
+        rank, came_s = PRIORITIES[state.job.priority], state.submitted_s
+        if not rules.deadlines or state.job.deadline_s is None:
+            return (rank, came_s)
+        by_s = start_by_s(state, expected_left_s(state, rules, now_s=state.waiting_since_s))
+        return (rank, by_s, (came_s + by_s) / 2, came_s)
+
+    return key
 
 
 def bid(_rules: Rules) -> Key:
@@ -191,15 +205,18 @@ def waiting_in_order(fleet: Fleet, rules: Rules, *, now_s: int) -> Heads:
     Fair share asks each time whose queue has had least, with old use fading; within a queue by class and age.
     """
     split = rules.order == "fair" or bool(rules.quotas)
+    due = rules.deadlines and rules.order in ("priority", "fair")
+    group: Group = by_queue if split else by_shape
+    if due:
+        group = _by_queue_and_due if split else _by_due
     order = fleet.waiting.order_for(
-        rules,
-        lambda: fleet.waiting.order(
-            _name(rules), ORDERS[rules.order](rules), by_queue if split else by_shape
-        ),
+        rules, lambda: fleet.waiting.order(_name(rules), ORDERS[rules.order](rules), group)
     )
     if rules.order == "fair":
         used = {name: usage.at(now_s) for name, usage in fleet.usage.items()}
-        return order.heads(lambda group, key: (used.get(group[0], 0.0), key))
+        return order.heads(lambda group, key: (used.get(group[0], 0.0), _soon(key, now_s)))
+    if due and fleet.due:
+        return order.heads(lambda _group, key: _soon(key, now_s))
     if rules.order == "index":
         return order.heads(_weigh(fleet, rules, split=split, now_s=now_s))
     return order.heads()
@@ -219,6 +236,22 @@ def _weigh(fleet: Fleet, rules: Rules, *, split: bool, now_s: int) -> Rank:
 
 def by_queue(state: JobState) -> tuple[str, int]:
     return (state.job.queue or state.job.tenant, state.shape)
+
+
+def _by_due(state: JobState) -> tuple[str, int, bool]:
+    return ("", state.shape, state.job.deadline_s is not None)
+
+
+def _by_queue_and_due(state: JobState) -> tuple[str, int, bool]:
+    return (*by_queue(state), state.job.deadline_s is not None)
+
+
+def _soon(key: Any, now_s: int) -> tuple[float, ...]:  # noqa: ANN401 - of the order's own making
+    """Class, whether it must start soon, and then when: by its latest start, or by when it came."""
+    if len(key) == 2:
+        return (key[0], 1, key[1])
+    rank, by_s, soon_s, came_s = key
+    return (rank, 0, by_s) if now_s >= soon_s else (rank, 1, came_s)
 
 
 def running_in_order(fleet: Fleet, rules: Rules) -> dict[tuple[int, int, bool, bool], list[Entry]]:

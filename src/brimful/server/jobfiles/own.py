@@ -42,7 +42,9 @@ FIELDS: dict[str, Field] = {
     "budget": Field(USD, "dollars; it is stopped before it costs more"),
     "max_price": Field(USD, "dollars per GPU-hour; above that it waits"),
     "deadline": Field(
-        TEXT, "when it should be done: 2026-12-01T18:00, in your time zone unless it names one"
+        TEXT,
+        "when it should be done: 2026-12-01T18:00, in your time zone unless it names one; once half of the "
+        "time it could wait is over, it goes first in its class",
     ),
     "deferrable": Field({"type": "boolean"}, "may wait for quiet hours (default false)"),
     "max_run": Field(TIME, "stopped after this much running time: 90s, 15m, 4h, 2d"),
