@@ -14,6 +14,7 @@ from brimful.sim.traces import reading
 from brimful.sim.traces.read import read
 from brimful.sim.world import Arrival
 
+OWN = "job,submit_s,run_s,gpus,gpu_milli,deadline_s\n"
 PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
 2017-10-09 07:01:55,66.0,1,66.0,11cb48
 2017-10-09 06:13:03,2951.0,8,23608.0,6214e9
@@ -197,7 +198,7 @@ def test_gzip_is_opened_by_its_content_not_its_name(tmp_path: Path) -> None:
         (PHILLY.replace("2017-10-09 06:13:03", "yesterday"), "row 3: timestamp is 'yesterday'"),
         (SIA.replace("imagenet,8", "imagenet,0"), "row 3: num_replicas is '0'"),
         (SIA.replace("imagenet,8", "llama,8"), "row 3: application 'llama' is not known"),
-        (SIA.replace("20,imagenet", "2,imagenet"), "row 3: submit_s 2 is before the previous row's 10"),
+        (SIA.replace("20,imagenet", "2,imagenet"), "row 3: submitted at 2 s, the row before at 10 s"),
         (SIA.replace("imagenet-1", "cifar10-0"), "row 3: job 'cifar10-0' was there before"),
         (SACCT.replace("1-02:03:04|billing", "soon|billing"), "row 2: Elapsed is 'soon'"),
         (SACCT.replace("gres/gpu=1,mem", "gres/gpu=-1,mem"), "row 5: gres/gpu is '-1'"),
@@ -205,7 +206,32 @@ def test_gzip_is_opened_by_its_content_not_its_name(tmp_path: Path) -> None:
         (PODS.replace("500,110", "100,110"), "row 2: deletion_time is 10 s before scheduled_time"),
         (PODS.replace("p1,", "p0,"), "row 3: job 'p0' was there before"),
         (NODES.replace("n1", "n0"), "row 3: node 'n0' was there before"),
-        ("timestamp,num_gpus\n2017-10-09 07:01:55,1\n", "has no column job, submit_s, run_s, gpus"),
+        (
+            "timestamp,num_gpus\n2017-10-09 07:01:55,1\n",
+            "has no column duration; it has 'timestamp, num_gpus'",
+        ),
+        ("", "is empty"),
+        ("\ufeff\n", "is empty"),
+        ("hello\nworld\n", "has no column job, submit_s, run_s, gpus; it has 'hello'"),
+        ("[]", "is JSON, and neither Philly's"),
+        (OWN, "has no jobs"),
+        (OWN.replace("gpus", "gpus,gpus"), "row 1 names gpus twice"),
+        (OWN.replace(",", ";"), "it has 'job;submit_s;run_s;gpus;gpu_milli;deadline_s'"),
+        (OWN.replace("\n", "\r") + "a,0,1,1\r", "row 1: a lone carriage return"),
+        (OWN + "a,0,1,1,,,\n", "row 2 has 7 fields for 6 columns"),
+        (OWN + "a,0,1\n", "row 2: gpus is empty"),
+        (OWN + 'a,0,1,1,,\n"b,1,1,1,,\nc,2,1,1,,\n', "row 3: a quote is opened and never closed"),
+        (OWN + "a,1_0,1,1,,\n", "row 2: submit_s is '1_0'"),
+        (OWN + "a,0,1,2,500,\n", "row 2: 2 GPUs of 500 milli each"),
+        (OWN + "a,100,1,1,,50\n", "row 2: deadline_s 50 is before submit_s 100"),
+        (OWN + "a\0,0,1,1,,\n", "row 2: job is 'a\\x00'"),
+        (PHILLY.replace("2017-10-09 06:13:03", "9999-10-09 06:13:03"), "days after the first job, of row 2"),
+        ("JobID|Submit|ElapsedRaw\n1|2026-01-01T00:00:00|5\n", "has no column AllocTRES or ReqTRES"),
+        ("JobID   Submit\n-----   ------\n", "is sacct's output in columns"),
+        (
+            "JobID|Submit|ElapsedRaw|AllocTRES\n1|2026-01-01T00:00:00|5|cpu=1\n",
+            "has no job that held a GPU (left out: 1 jobs without GPUs)",
+        ),
         (json.dumps([{**PHILLY_LOG[0], "attempts": 3}]), "job 1 has no list of attempts"),
         ('[{"submitted_time": 1, "attempts": ', "is not JSON"),
     ],
@@ -221,8 +247,31 @@ def test_lenient_reading_counts_bad_rows_and_keeps_the_good(put: Put) -> None:
     text = SIA + "bert-2,15,bert,4,64\ncifar10-0,30,cifar10,1,1\nx,40,bert,-4,64\n"
     trace, skips = read([put(text)], lenient=True)
     assert [a.at_s for a in trace.arrivals] == [10, 15, 20], "the late row is kept, in its place"
-    assert skips.count == 3
-    assert any("row 4: submit_s 15 is before" in line for line in skips.first)
+    assert (skips.count, skips.reordered) == (2, 1)
+    assert skips.first[1].endswith("row 6: num_replicas is '-4'")
+
+
+def test_where_nothing_can_be_used_lenient_reading_says_so(put: Put) -> None:
+    with pytest.raises(BadInput, match=r"no row that can be used: 1 left out, such as .* row 2: gpus is '0'"):
+        read([put("job,submit_s,run_s,gpus\na,0,1,0\n")], lenient=True)
+
+
+def test_a_zone_counts_where_a_time_names_one(put: Put) -> None:
+    text = "timestamp,duration,num_gpus\n2017-10-09 02:00:00+02:00,1,1\n2017-10-09T00:00:30Z,1,1\n"
+    trace, _ = read([put(text)])
+    assert [arrival.at_s for arrival in trace.arrivals] == [0, 30]
+
+
+def test_a_quote_in_a_slurm_job_name_is_a_letter(put: Put) -> None:
+    text = 'JobID|JobName|Submit|ElapsedRaw|AllocTRES\n1|"my job|2026-01-01T00:00:00|100|gres/gpu=1\n'
+    trace, _ = read([put(text)])
+    assert trace.arrivals[0].job.name == '"my job'
+
+
+def test_numbers_as_tables_spell_them_and_columns_nobody_knows(put: Put) -> None:
+    trace, _ = read([put("job,submit_s,run_s,gpus,priorty\r\na,0.0,10,8.0,urgent\r\n")])
+    assert (trace.arrivals[0].job.gpus, trace.arrivals[0].at_s) == (8, 0)
+    assert trace.notes == ["columns that are not known and not used: priorty"]
 
 
 def test_a_gpu_the_fleet_does_not_have_is_named_with_its_row(put: Put) -> None:

@@ -24,7 +24,7 @@ from brimful.sim.report import fill_report, report
 from brimful.sim.traces.read import read
 from brimful.sim.traces.reading import Skips, Trace
 from brimful.sim.world import Arrival, Outcome, rehearse
-from brimful.units import HOUR_S, show_seconds
+from brimful.units import HOUR_S, counted, show_seconds
 
 __all__ = ["EXAMPLE", "add_arguments", "parse_fleet", "run"]
 
@@ -143,6 +143,7 @@ def run(args: argparse.Namespace) -> Answer:
         "nodes": len(nodes),
         "format": trace.format,
         "skipped": {"rows": skips.count, "first": skips.first},
+        "reordered_rows": skips.reordered,
         "notes": trace.notes,
         "runs": runs,
     }
@@ -309,7 +310,9 @@ def _heading(names: Sequence[str], trace: Trace, nodes: Sequence[Node], skips: S
     jobs = len(trace.arrivals)
     lines = [f"{jobs:,} jobs of {' and '.join(names)} on {gpus:,} GPUs ({show_fleet(nodes)})"]
     if skips.count:
-        lines.append(f"{skips.count:,} rows left out, such as: {skips.first[0]}")
+        lines.append(f"{counted(skips.count, 'row')} left out, such as: {skips.first[0]}")
+    if skips.reordered:
+        lines.append(f"{counted(skips.reordered, 'row')} came after a later one: sorted by submit time")
     lines += trace.notes
     return "\n".join(lines)
 

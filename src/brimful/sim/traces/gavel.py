@@ -15,11 +15,13 @@ from __future__ import annotations
 import json
 from ast import literal_eval
 from collections.abc import Iterable, Iterator, Mapping
+from math import inf
 
 from brimful.errors import BadInput
 from brimful.fleet.job import Job
 from brimful.sim.traces.reading import MAX_GPUS, MAX_S, Row, Skips, Source, Trace, in_order, number, whole
 from brimful.sim.world import Arrival
+from brimful.units import counted
 
 FIELDS = (
     "job_type",
@@ -54,14 +56,26 @@ def read_throughputs(source: Source) -> Throughputs:
     try:
         tables = json.loads(source.text())
         return {
-            gpu: {_key(kind): float(speeds["null"]) for kind, speeds in kinds.items() if "null" in speeds}
+            gpu: {_key(kind): _speed(speeds["null"]) for kind, speeds in kinds.items() if "null" in speeds}
             for gpu, kinds in tables.items()
         }
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except TypeError as error:
+        raise BadInput(
+            f"{source.name} holds no throughputs by GPU type, job type and neighbour",
+            hint="give Gavel's *_throughputs.json as published",
+        ) from error
+    except (ValueError, AttributeError, RecursionError) as error:
         raise BadInput(
             f"{source.name} holds no throughputs: {error}",
             hint="give Gavel's *_throughputs.json as published",
         ) from error
+
+
+def _speed(value: object) -> float:
+    speed = float(value)  # type: ignore[arg-type]
+    if not 0 <= speed < inf:  # NaN is in no range
+        raise ValueError(f"{value} steps per second")
+    return speed
 
 
 def _key(text: str) -> tuple[str, int]:
@@ -107,7 +121,7 @@ def _job(row: Row, where: str, name: str, throughputs: Throughputs) -> Arrival:
     together = {gpu: speed for gpu, speed in speeds.items() if not gpu.endswith(SPREAD)}
     if not together:
         raise BadInput(
-            f"{where}: no throughput is known for {kind[0]!r} on {gpus} GPUs",
+            f"{where}: no throughput is known for {kind[0]!r} on {counted(gpus, 'GPU')}",
             hint="give the matching JSON file",
         )
     reference = REFERENCE if REFERENCE in together else max(together, key=lambda gpu: together[gpu])

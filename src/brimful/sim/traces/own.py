@@ -32,6 +32,7 @@ WHOLE_NUMBERS = {
     "min_run_s": (0, MAX_S),
     "max_run_s": (0, MAX_S),
 }
+COLUMNS = (*NEEDED, "name", "tenant", "priority", "within", "gpu", "peak_mib", *WHOLE_NUMBERS)
 
 
 def recognises(head: str) -> bool:
@@ -59,8 +60,9 @@ def _arrivals(lines: Iterable[str], name: str, skips: Skips) -> Iterator[tuple[s
 
 def _arrival(row: Row, where: str) -> Arrival:
     name = entry(row, "job")
-    if not name:
-        raise BadInput(f"{where}: job is empty", hint="every row needs an id of its own")
+    if not name or not name.isprintable():
+        problem = "is empty" if not name else f"is {name[:40]!r}"
+        raise BadInput(f"{where}: job {problem}", hint="every row needs an id of its own, in plain letters")
     priority = entry(row, "priority") or "normal"
     if priority not in PRIORITIES:
         raise BadInput(f"{where}: priority {priority!r} is not known", hint=f"one of {', '.join(PRIORITIES)}")
@@ -72,9 +74,22 @@ def _arrival(row: Row, where: str) -> Arrival:
         for column, (low, high) in WHOLE_NUMBERS.items()
         if entry(row, column)
     }
+    gpus, at_s = (
+        whole(row, "gpus", where, low=1, high=MAX_GPUS),
+        whole(row, "submit_s", where, low=0, high=MAX_S),
+    )
+    if gpus > 1 and more.get("gpu_milli", WHOLE_GPU) < WHOLE_GPU:
+        raise BadInput(
+            f"{where}: {gpus} GPUs of {more['gpu_milli']} milli each", hint="only one GPU can be shared"
+        )
+    if more.get("deadline_s", at_s) < at_s:
+        raise BadInput(
+            f"{where}: deadline_s {more['deadline_s']} is before submit_s {at_s}",
+            hint="a deadline counts from the start of the trace, as submit_s does",
+        )
     job = Job(
         job=name,
-        gpus=whole(row, "gpus", where, low=1, high=MAX_GPUS),
+        gpus=gpus,
         name=entry(row, "name"),
         tenant=entry(row, "tenant") or "default",
         priority=priority,
@@ -84,7 +99,7 @@ def _arrival(row: Row, where: str) -> Arrival:
         **more,  # type: ignore[arg-type]
     )
     return Arrival(
-        at_s=whole(row, "submit_s", where, low=0, high=MAX_S),
+        at_s=at_s,
         job=job,
         work_s=whole(row, "run_s", where, low=0, high=MAX_S),
     )

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 from brimful.errors import BadInput
@@ -31,6 +30,7 @@ from brimful.sim.traces.reading import (
     from_zero,
     in_order,
     number,
+    second,
     table,
     whole,
 )
@@ -48,7 +48,7 @@ def recognises_json(head: str) -> bool:
 
 
 def read_csv(source: Source, skips: Skips) -> Trace:
-    found = from_zero(_rows(source.lines(), source.name, skips))
+    found = from_zero(_rows(source.lines(), source.name, skips), skips)
     arrivals = in_order(found, name=source.name, skips=skips, sort=True)
     return Trace(format="Philly", arrivals=arrivals)
 
@@ -63,7 +63,7 @@ def read_json(source: Source, skips: Skips) -> Trace:
     if not isinstance(jobs, list):
         raise BadInput(f"{source.name} is not a list of jobs", hint="give cluster_job_log as published")
     idle: list[str] = []
-    found = from_zero(_jobs(jobs, source.name, skips, idle))
+    found = from_zero(_jobs(jobs, source.name, skips, idle), skips)
     arrivals = in_order(found, name=source.name, skips=skips, sort=True)
     notes = [f"{len(idle):,} jobs never held a GPU and are left out"] if idle else []
     return Trace(format="Philly", arrivals=arrivals, notes=notes)
@@ -154,8 +154,4 @@ def _gpus(detail: object, where: str) -> int:
 
 
 def _second(text: str, column: str, where: str) -> int:
-    """Local time without a zone, read as if it were UTC."""
-    try:
-        return int(datetime.fromisoformat(text.strip()).replace(tzinfo=UTC).timestamp())
-    except (ValueError, OverflowError) as error:
-        raise BadInput(f"{where}: {column} is {text[:40]!r}", hint="like 2017-10-09 07:01:55") from error
+    return second(text, column, where, like="2017-10-09 07:01:55")

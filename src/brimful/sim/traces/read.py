@@ -32,10 +32,14 @@ class Format:
     recognises: Callable[[str], bool]
     read: Callable[[Source, Reading], Trace]
     options: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()  # by which a file that lacks one of them is still known
 
 
 def _own(source: Source, reading: Reading) -> Trace:
-    return Trace(format="brimful", arrivals=own.parse(source.lines(), name=source.name, skips=reading.skips))
+    arrivals = own.parse(source.lines(), name=source.name, skips=reading.skips)
+    unknown = [column for column in _columns(source.head()) if column and column not in own.COLUMNS]
+    notes = [f"columns that are not known and not used: {', '.join(unknown)[:200]}"] if unknown else []
+    return Trace(format="brimful", arrivals=arrivals, notes=notes)
 
 
 def _openb_nodes(source: Source, reading: Reading) -> Trace:
@@ -54,9 +58,11 @@ def _throughputs(source: Source, reading: Reading) -> Trace:
     return Trace(format="Gavel")
 
 
-OWN = Format(name="brimful", recognises=own.recognises, read=_own)
+OWN = Format(name="brimful", recognises=own.recognises, read=_own, columns=own.NEEDED)
 THROUGHPUTS = Format(name="throughputs", recognises=gavel.recognises_throughputs, read=_throughputs)
-NODES = Format(name="openb nodes", recognises=openb.recognises_nodes, read=_openb_nodes)
+NODES = Format(
+    name="openb nodes", recognises=openb.recognises_nodes, read=_openb_nodes, columns=openb.NODE_COLUMNS
+)
 FORMATS = (
     THROUGHPUTS,
     Format(
@@ -68,9 +74,10 @@ FORMATS = (
         name="Philly",
         recognises=philly.recognises_csv,
         read=lambda source, reading: philly.read_csv(source, reading.skips),
+        columns=philly.COLUMNS,
     ),
     NODES,
-    Format(name="openb pods", recognises=openb.recognises_pods, read=_openb_pods),
+    Format(name="openb pods", recognises=openb.recognises_pods, read=_openb_pods, columns=openb.POD_COLUMNS),
     Format(
         name="Sia",
         recognises=sia.recognises,
@@ -78,6 +85,7 @@ FORMATS = (
             source, workload=reading.options.get("workload"), skips=reading.skips
         ),
         options=("workload",),
+        columns=sia.COLUMNS,
     ),
     Format(
         name="sacct",
@@ -86,6 +94,7 @@ FORMATS = (
             source, any_type=reading.options.get("types") == "any", skips=reading.skips
         ),
         options=("types",),
+        columns=("JobID", "Submit", "ElapsedRaw", "AllocTRES", "ReqTRES", "State"),
     ),
     OWN,
     Format(
@@ -133,9 +142,28 @@ def _recognised(text: str) -> tuple[Format, Source, dict[str, str]]:
         name, query = text, ""
     source = Source(Path(name))
     head = source.head()
-    # Not known: the own reader says best what is missing.
-    known = next((known for known in FORMATS if known.recognises(head)), OWN)
+    known = next((known for known in FORMATS if known.recognises(head)), None) or _nearest(head, name)
     return known, source, _options(text, query, known.options)
+
+
+def _nearest(head: str, name: str) -> Format:
+    """Of a file that is of no known form the reader that says best what is missing."""
+    if head.lstrip()[:1] in ("[", "{"):
+        raise BadInput(
+            f"{name} is JSON, and neither Philly's cluster_job_log nor Gavel's throughputs",
+            hint="give one of these as published, or a table",
+        )
+    if head.split()[:1] == ["JobID"]:
+        raise BadInput(f"{name} is sacct's output in columns", hint=sacct.ASK)
+    columns = set(_columns(head))
+    shared = [len(columns & set(known.columns)) for known in FORMATS]
+    best = max(shared)
+    return FORMATS[shared.index(best)] if best > 1 else OWN
+
+
+def _columns(head: str) -> list[str]:
+    first = head.partition("\n")[0]
+    return [column.strip(' \r"') for column in first.split("|" if "|" in first else ",")]
 
 
 def _options(source: str, query: str, known: tuple[str, ...]) -> dict[str, str]:

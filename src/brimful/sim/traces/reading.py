@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import gzip
+import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import IO, cast
 
@@ -26,6 +29,8 @@ MAX_GPUS = 1_000_000
 # Sia's measured checkpoint-restore takes 25 to 250 s.
 RESTART_S = 60
 
+WHOLE = re.compile(r"([+-]?[0-9]{1,20})(?:\.0{1,10})?")
+
 Row = Mapping[str, str | None]
 
 
@@ -37,6 +42,7 @@ class Skips:
     gpu_types: frozenset[str] = frozenset()  # what the fleet has, where that is known beforehand
     count: int = 0
     first: list[str] = field(default_factory=list)
+    reordered: int = 0  # rows that came too late in the file: kept, and put where their time says
 
     def note(self, error: BadInput) -> None:
         if not self.lenient:
@@ -120,30 +126,72 @@ class Source:
 
 
 def table(
-    lines: Iterable[str], *, name: str, needed: Iterable[str], skips: Skips, delimiter: str = ","
+    lines: Iterable[str],
+    *,
+    name: str,
+    needed: Sequence[str],
+    skips: Skips,
+    delimiter: str = ",",
+    quoted: bool = True,
 ) -> Iterator[tuple[str, Row]]:
     """('name row 3', the row by column) for each row below the column names."""
-    rows = csv.DictReader(lines, strict=True, delimiter=delimiter)
+    rows = csv.reader(
+        lines, strict=True, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    )
     try:
-        columns = [(column or "").strip() for column in rows.fieldnames or []]
+        columns = [column.strip() for column in next(rows, [])]
     except csv.Error as error:
-        raise BadInput(f"{name} row 1: {error}", hint="a trace is a plain CSV") from error
-    rows.fieldnames = columns
-    missing = [column for column in needed if column not in columns]
-    if missing:
-        raise BadInput(
-            f"{name} has no column {', '.join(missing)}",
-            hint=f"the first row names the columns; needed are {', '.join(needed)}",
-        )
+        raise _not_csv(f"{name} row 1", error) from error
+    _check_columns(columns, needed, name=name, delimiter=delimiter)
     while True:
+        before = rows.line_num
         try:
             row = next(rows, None)
         except csv.Error as error:
-            skips.note(BadInput(f"{name} row {rows.line_num}: {error}", hint="a trace is a plain CSV"))
+            skips.note(_not_csv(f"{name} row {before + 1}", error))
             continue
         if row is None:
             return
-        yield f"{name} row {rows.line_num}", row
+        if not "".join(row).strip():
+            continue
+        where = f"{name} row {rows.line_num}"
+        if len(row) > len(columns):
+            skips.note(
+                BadInput(
+                    f"{where} has {len(row)} fields for {len(columns)} columns",
+                    hint=f"put an entry with {delimiter!r} inside into quotes" if quoted else "leave it out",
+                )
+            )
+            continue
+        yield where, dict(zip_longest(columns, row, fillvalue=""))
+
+
+def _check_columns(columns: Sequence[str], needed: Sequence[str], *, name: str, delimiter: str) -> None:
+    if not any(columns):
+        raise BadInput(f"{name} is empty", hint=f"the first row names the columns: {', '.join(needed)}")
+    twice = [column for column in dict.fromkeys(columns) if column and columns.count(column) > 1]
+    if twice:
+        raise BadInput(f"{name} row 1 names {', '.join(twice)} twice", hint="which of them counts? Keep one")
+    missing = [column for column in needed if column not in columns]
+    if not missing:
+        return
+    other = next((sign for sign in (",", ";", "\t", "|") if sign != delimiter and sign in columns[0]), None)
+    raise BadInput(
+        f"{name} has no column {', '.join(missing)}; it has {', '.join(columns)[:200]!r}",
+        hint=f"put {delimiter!r} between the columns, not {other!r}"
+        if other
+        else f"the first row names the columns; needed are {', '.join(needed)}",
+    )
+
+
+def _not_csv(where: str, error: csv.Error) -> BadInput:
+    """The csv module's words, where ours say better what to do."""
+    text = str(error)
+    if "unexpected end of data" in text:
+        return BadInput(f"{where}: a quote is opened and never closed", hint="close it, or write it twice")
+    if "new-line character" in text:
+        return BadInput(f"{where}: a lone carriage return", hint="end rows with a line feed (LF or CRLF)")
+    return BadInput(f"{where}: {text}", hint="a trace is a plain CSV")
 
 
 def entry(row: Row, column: str) -> str:
@@ -152,32 +200,52 @@ def entry(row: Row, column: str) -> str:
 
 def whole(row: Row, column: str, where: str, *, low: int, high: int) -> int:
     text = entry(row, column)
-    try:
-        value = int(text) if len(text) <= 20 else None
-    except ValueError:
-        value = None
+    # As plain digits: int() would take 1_000 and the digits of every script. 8.0 is how tables spell 8.
+    value = int(found[1]) if (found := WHOLE.fullmatch(text)) else None
     if value is None or not low <= value <= high:
-        raise BadInput(f"{where}: {column} is {text[:40]!r}", hint=f"a whole number from {low:,} to {high:,}")
+        raise BadInput(f"{where}: {_said(column, text)}", hint=f"a whole number from {low:,} to {high:,}")
     return value
+
+
+def _said(column: str, text: str) -> str:
+    return f"{column} is {text[:40]!r}" if text else f"{column} is empty"
 
 
 def number(row: Row, column: str, where: str, *, low: float, high: float) -> float:
     text = entry(row, column)
     try:
-        value = float(text) if len(text) <= 40 else None
+        value = float(text) if len(text) <= 40 and text.isascii() and "_" not in text else None
     except ValueError:
         value = None
     if value is None or not low <= value <= high:  # NaN is in no range
-        raise BadInput(f"{where}: {column} is {text[:40]!r}", hint=f"a number from {low:,g} to {high:,g}")
+        raise BadInput(f"{where}: {_said(column, text)}", hint=f"a number from {low:,.0f} to {high:,.0f}")
     return value
 
 
-def from_zero(found: Iterable[tuple[str, Arrival]]) -> Iterator[tuple[str, Arrival]]:
-    """Calendar times as seconds since the first of them."""
+def second(text: str, column: str, where: str, *, like: str) -> int:
+    """A calendar time; where it names no zone, as if it were UTC: only differences count."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    except (ValueError, OverflowError) as error:
+        raise BadInput(f"{where}: {_said(column, text)}", hint=f"like {like}") from error
+
+
+def from_zero(found: Iterable[tuple[str, Arrival]], skips: Skips) -> Iterator[tuple[str, Arrival]]:
+    """Calendar times as seconds since the first of them, which all must follow within ten years."""
     kept = list(found)
-    first_s = min((arrival.at_s for _, arrival in kept), default=0)
+    first_s, first = min(((arrival.at_s, where) for where, arrival in kept), default=(0, ""))
     for where, arrival in kept:
-        yield where, replace(arrival, at_s=arrival.at_s - first_s)
+        at_s = arrival.at_s - first_s
+        if at_s > MAX_S:
+            skips.note(
+                BadInput(
+                    f"{where}: {at_s // 86400:,} days after the first job, of {' '.join(first.split()[-2:])}",
+                    hint=f"one of the two times is wrong: a trace spans at most {MAX_S // 86400:,} days",
+                )
+            )
+            continue
+        yield where, replace(arrival, at_s=at_s)
 
 
 def in_order(found: Iterable[tuple[str, Arrival]], *, name: str, skips: Skips, sort: bool) -> list[Arrival]:
@@ -190,16 +258,21 @@ def in_order(found: Iterable[tuple[str, Arrival]], *, name: str, skips: Skips, s
     unsorted = False
     for where, arrival in found:
         if arrival.job.job in seen:
-            skips.note(BadInput(f"{where}: job {arrival.job.job!r} was there before", hint="ids are unique"))
-            continue
-        if not sort and arrivals and arrival.at_s < arrivals[-1].at_s:
-            unsorted = True
             skips.note(
                 BadInput(
-                    f"{where}: submit_s {arrival.at_s} is before the previous row's {arrivals[-1].at_s}",
-                    hint="sort the rows by submit time",
+                    f"{where}: job {arrival.job.job!r} was there before",
+                    hint="ids are unique: rename or remove it, or leave such rows out with --lenient",
                 )
             )
+            continue
+        if not sort and arrivals and arrival.at_s < arrivals[-1].at_s:
+            if not skips.lenient:
+                raise BadInput(
+                    f"{where}: submitted at {arrival.at_s} s, the row before at {arrivals[-1].at_s} s",
+                    hint="sort the rows by submit time, or let --lenient do it",
+                )
+            unsorted = True
+            skips.reordered += 1
         if not _can_run(arrival.job, skips.gpu_types):
             wants = arrival.job.gpu_types or tuple(gpu for gpu, _ in arrival.job.rates)
             skips.note(
@@ -212,6 +285,11 @@ def in_order(found: Iterable[tuple[str, Arrival]], *, name: str, skips: Skips, s
             continue
         seen.add(arrival.job.job)
         arrivals.append(arrival)
+    if not arrivals and skips.count:
+        raise BadInput(
+            f"{name} has no row that can be used: {skips.count:,} left out, such as {skips.first[0]}",
+            hint="mend the file; without --lenient the first such row says what it should be",
+        )
     if not arrivals:
         raise BadInput(f"{name} has no jobs", hint="add at least one row below the column names")
     return sorted(arrivals, key=lambda arrival: arrival.at_s) if sort or unsorted else arrivals

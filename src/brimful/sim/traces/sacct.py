@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 
 from brimful.errors import BadInput
 from brimful.fleet.job import Job
@@ -27,11 +26,13 @@ from brimful.sim.traces.reading import (
     entry,
     from_zero,
     in_order,
+    second,
     table,
     whole,
 )
 from brimful.sim.world import Arrival
 
+ASK = "sacct -P -a -X -o JobID,User,Account,Submit,ElapsedRaw,AllocTRES,State prints what is needed"
 ELAPSED = re.compile(r"(?:(\d{1,5})-)?(\d{1,2}):(\d{2}):(\d{2})")
 MEMORY = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([KMGT]?)")
 MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
@@ -44,16 +45,27 @@ def recognises(head: str) -> bool:
 
 def read(source: Source, *, any_type: bool, skips: Skips) -> Trace:
     left_out = {"steps": 0, "jobs without GPUs": 0, "jobs that never ran": 0}
-    found = from_zero(_rows(source.lines(), source.name, left_out, skips, any_type=any_type))
-    arrivals = in_order(found, name=source.name, skips=skips, sort=True)
+    found = list(from_zero(_rows(source.lines(), source.name, left_out, skips, any_type=any_type), skips))
     notes = [f"left out: {count:,} {what}" for what, count in left_out.items() if count]
+    if notes and not found and not skips.count:
+        raise BadInput(
+            f"{source.name} has no job that held a GPU ({'; '.join(notes)})",
+            hint="GPUs stand in AllocTRES or ReqTRES as gres/gpu=8: ask sacct for them with -o",
+        )
+    arrivals = in_order(found, name=source.name, skips=skips, sort=True)
     return Trace(format="sacct", arrivals=arrivals, notes=notes, gangs_may_spread=True)
 
 
 def _rows(
     lines: Iterable[str], name: str, left_out: dict[str, int], skips: Skips, *, any_type: bool
 ) -> Iterator[tuple[str, Arrival]]:
-    for where, row in table(lines, name=name, needed=("JobID", "Submit"), skips=skips, delimiter="|"):
+    # sacct quotes nothing: a quote in a job's name is a letter like any other.
+    for where, row in table(
+        lines, name=name, needed=("JobID", "Submit"), skips=skips, delimiter="|", quoted=False
+    ):
+        for either in (("AllocTRES", "ReqTRES"), ("ElapsedRaw", "Elapsed")):
+            if not any(column in row for column in either):
+                raise BadInput(f"{name} has no column {' or '.join(either)}", hint=ASK)
         try:
             if "." in entry(row, "JobID"):
                 left_out["steps"] += 1
@@ -118,7 +130,4 @@ def _second(row: Row, where: str) -> int:
     text = entry(row, "Submit")
     if text.isdigit() and len(text) <= 12:  # SLURM_TIME_FORMAT=%s
         return int(text)
-    try:
-        return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
-    except (ValueError, OverflowError) as error:
-        raise BadInput(f"{where}: Submit is {text[:40]!r}", hint="like 2026-10-09T07:01:55") from error
+    return second(text, "Submit", where, like="2026-10-09T07:01:55")

@@ -59,6 +59,7 @@ def _rows(
     lines: Iterable[str], name: str, workload: str | None, skips: Skips
 ) -> Iterator[tuple[str, Arrival]]:
     first: str | None = None
+    there: dict[str, None] = {}
     for where, row in table(lines, name=name, needed=COLUMNS, skips=skips):
         mine = entry(row, "workload")
         first = mine if first is None else first
@@ -67,12 +68,17 @@ def _rows(
                 f"{where}: the file holds several workloads, {first!r} and {mine!r} among them",
                 hint=f"choose one: {name}?workload={first}",
             )
+        there[mine] = None
         if workload is not None and mine != workload:
             continue
         try:
             yield where, _row(row, where)
         except BadInput as error:
             skips.note(error)
+    if workload is not None and there and workload not in there:
+        raise BadInput(
+            f"{name} has no workload {workload!r}", hint=f"it has {', '.join(filter(None, there)) or 'one'}"
+        )
 
 
 def _row(row: Row, where: str) -> Arrival:
