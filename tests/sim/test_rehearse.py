@@ -87,19 +87,19 @@ def test_every_job_that_fits_finishes_and_runs_its_time_once(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "no column job, submit_s, run_s, gpus"),
+        ("", "the trace is empty"),
         ("job,submit_s,gpus\na,0,1\n", "no column run_s"),
         (HEADER, "has no jobs"),
         (HEADER + "a,0,10,0,\n", "row 2: gpus is '0'"),
         (HEADER + "a,0,-5,1,\n", "row 2: run_s is '-5'"),
         (HEADER + "a,0,nan,1,\n", "row 2: run_s is 'nan'"),
         (HEADER + f"a,{10**30},1,1,\n", "row 2: submit_s is"),
-        (HEADER + "a,5,1,1,\nb,4,1,1,\n", "row 3: submit_s 4 is before the previous row's 5"),
+        (HEADER + "a,5,1,1,\nb,4,1,1,\n", "row 3: submitted at 4 s, the row before at 5 s"),
         (HEADER + "a,0,1,1,\na,0,1,1,\n", "row 3: job 'a' was there before"),
         (HEADER + ",0,1,1,\n", "row 2: job is empty"),
-        (HEADER + "a,0,1\n", "row 2: gpus is ''"),
+        (HEADER + "a,0,1\n", "row 2: gpus is empty"),
         (HEADER + "a,0,1,1,now\n", "row 2: priority 'now' is not known"),
-        ('job,submit_s,run_s,gpus\n"a,0,1,1', "unexpected end of data"),
+        ('job,submit_s,run_s,gpus\n"a,0,1,1', "row 2: a quote is opened and never closed"),
     ],
 )
 def test_a_bad_trace_names_the_row(text: str, words: str) -> None:
