@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -14,6 +15,9 @@ from brimful.cli.main import main
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FILL = [str(EXAMPLES / "fill_nodes.csv"), str(EXAMPLES / "fill_pods.csv"), "--fill", "1.3"]
+
+
+SMALL = str(Path(__file__).parents[2] / "examples" / "small.csv")
 
 
 def data(args: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
@@ -187,3 +191,35 @@ def test_a_part_of_a_policy_can_be_switched_off(capsys: pytest.CaptureFixture[st
     assert [run["policy"] for run in runs] == ["brim", without]
     assert runs[0]["preemptions"] > 0
     assert runs[1]["preemptions"] == 0
+
+
+def test_a_narrow_terminal_gets_the_columns_one_below_the_other(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for columns, tables in ((80, 2), (120, 1)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert main(["simulate", SMALL, "--policy", "fifo", "--policy", "brim"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert max(len(line) for line in lines if line[:4] in ("poli", "fifo", "brim")) <= columns
+        assert sum(line.startswith("policy") for line in lines) == tables
+
+
+def test_seeds_and_failed_jobs_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    faults = ["--faults", "failed_starts=0.4", "--seeds", "2"]
+    assert main(["simulate", SMALL, "--policy", "fifo", *faults]) == 0
+    out = capsys.readouterr().out
+    assert "seed" in out.splitlines()[2]
+    assert "fifo, seed 1: " in out
+    assert "failed, such as " in out
+    runs = cast(list[dict[str, int]], data([SMALL, "--policy", "fifo", *faults], capsys)["runs"])
+    assert all(run["finished"] + run["failed"] == run["jobs"] for run in runs)
+
+
+def test_a_page_of_a_sweep_shows_every_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("plotly")
+    page = tmp_path / "page.html"
+    assert main(["simulate", SMALL, "--sweep", "gpus=4,8", "--html", str(page)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "priority, 4 GPUs" in text
+    assert "priority, 8 GPUs" in text
+    assert list(tmp_path.iterdir()) == [page], "nothing half written stays behind"

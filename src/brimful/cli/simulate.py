@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from shutil import get_terminal_size
 from statistics import fmean
 from typing import Any
 from urllib.parse import parse_qsl
@@ -42,13 +43,14 @@ MAX_SWEEP = 50
 MAX_FAULT_S = 10_000_000
 MAX_PER_DAY = 100
 MAX_GPUS = 1_000_000
+MAX_WIDTH = 120  # of a table that no terminal shows
 # A fleet is large enough where jobs wait less than this share of the time they take.
 ENOUGH_WAIT = 0.1
 
 # Parts of a policy that are words, and how the others are read.
 CHOICES: dict[str, tuple[str, ...]] = {
     "order": tuple(ORDERS),
-    "types": ("tight", "fast", "advantage"),
+    "types": ("tight", "rotate", "fast", "advantage", "cheap"),
     "backfill": ("none", "reserve", "greedy"),
     "preempt": ("none", "priority", "index"),
 }
@@ -136,8 +138,12 @@ def run(args: argparse.Namespace) -> Answer:
         raise BadInput(f"{' '.join(args.trace)} holds no jobs", hint="give the job list beside the node list")
     nodes = fleet or trace.nodes or usual
     fleets = [scaled(nodes, gpus) for gpus in sizes] or [nodes]
-    act = _rehearse if args.fill is None else _fill
-    runs = [each for some in fleets for each in act(args, trace, some)]
+    outcomes: list[tuple[str, Outcome]] = []
+    runs: Runs = []
+    for some in fleets:
+        runs += _fill(args, trace, some) if args.fill is not None else _rehearse(args, trace, some, outcomes)
+    if args.html:
+        _write_page(Path(args.html), f"{' and '.join(args.trace)} on {show_fleet(nodes)}", outcomes, runs)
     data: dict[str, Any] = {
         "gpus": sum(node.gpus for node in nodes),
         "nodes": len(nodes),
@@ -219,14 +225,16 @@ def _rules(policy: str) -> Rules:
     return replace(POLICIES[name], **changed)
 
 
-def _rehearse(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> Runs:
+def _rehearse(
+    args: argparse.Namespace, trace: Trace, nodes: Sequence[Node], outcomes: list[tuple[str, Outcome]]
+) -> Runs:
+    """A run for each policy and seed; what a page of charts shows is added to `outcomes`."""
     policies = {policy: _rules(policy) for policy in args.policy or ["priority"]}
     arrivals = _spread(trace.arrivals, nodes) if trace.gangs_may_spread else trace.arrivals
     if args.durations == "known":
         arrivals = [replace(a, job=replace(a.job, predicted_work_s=a.work_s)) for a in arrivals]
     faults = _faults(args.faults)
     runs: Runs = []
-    outcomes: list[tuple[str, Outcome]] = []
     # Without faults nothing is left to chance: one seed tells all.
     seeds = range(args.seed, args.seed + (args.seeds if faults else 1))
     for policy, seed in [(policy, seed) for policy in policies for seed in seeds]:
@@ -236,11 +244,11 @@ def _rehearse(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> 
         )
         cpu_s = time.process_time() - began
         told = report(outcome, arrivals, nodes, policy=policy, seed=seed, cpu_s=cpu_s)
-        runs.append({**told, "gpus": sum(node.gpus for node in nodes)})
+        gpus = sum(node.gpus for node in nodes)
+        runs.append({**told, "gpus": gpus})
         if args.html:
-            outcomes.append((policy, outcome))
-    if args.html:
-        _write_page(Path(args.html), f"{' and '.join(args.trace)} on {show_fleet(nodes)}", outcomes, runs)
+            size = f", {gpus:,} GPUs" if args.sweep else ""
+            outcomes.append((f"{policy}{size}{f', seed {seed}' if len(seeds) > 1 else ''}", outcome))
     return runs
 
 
@@ -248,9 +256,12 @@ def _write_page(path: Path, title: str, outcomes: Sequence[tuple[str, Outcome]],
     from brimful.sim.charts import page
 
     text = page(title, outcomes, runs)
+    beside = path.with_name(f".{path.name}.part")
     try:
-        path.write_text(text, encoding="utf-8")
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
     except OSError as error:
+        beside.unlink(missing_ok=True)
         raise WorldFailed(f"cannot write {path}: {error.strerror}") from error
 
 
@@ -349,6 +360,7 @@ def _mean_percent(values: Sequence[float | None]) -> str:
 COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "policy": lambda run: str(run["policy"]),
     "GPUs": lambda run: f"{run['gpus']:,}",
+    "seed": lambda run: f"{run['seed']}",
     "finished": lambda run: f"{run['finished']:,}/{run['jobs']:,}",
     "mean wait": lambda run: _time(run["mean_wait_h"]),
     "mean JCT": lambda run: _time(run["mean_jct_h"]),
@@ -368,6 +380,7 @@ def _columns(runs: Runs) -> list[str]:
     """Those that tell something: what is the same in every run has its place in the heading."""
     dull = {
         "GPUs": len({run["gpus"] for run in runs}) == 1,
+        "seed": len({run["seed"] for run in runs}) == 1,
         "finished": all(run["finished"] == run["jobs"] for run in runs),
         "in time": all(run["deadline_met"] is None for run in runs),
         "preempted": not any(run["preemptions"] for run in runs),
@@ -378,13 +391,18 @@ def _columns(runs: Runs) -> list[str]:
 
 def _text(runs: Runs) -> str:
     names = _columns(runs)
-    rows = [[COLUMNS[name](run) for name in names] for run in runs]
-    lines = [table(names, rows, right=range(1, len(names)))]
+    lines = ["\n\n".join(_tables(names, runs)), ""]
     for run in runs:
+        told = [f"{name} {COLUMNS[name](run)}" for name in _lead(names)[1:]]
+        who = ", ".join([run["policy"], *told])
+        if run["failed"]:
+            job, reason = next(iter(run["failed_first"].items()))
+            lines.append(f"{who}: {counted(run['failed'], 'job')} failed, such as {job}: {reason}")
         for job, reason in list(run["never_ran"].items())[:10]:
-            lines.append(f"\n{run['policy']}: {job} never ran: {reason}")
+            lines.append(f"{who}: {job} never ran: {reason}")
+    if lines[-1]:
+        lines.append("")
     lines += [
-        "",
         "JCT: from submit to finish. Of bound: times the least mean JCT any schedule could reach.",
         "Allocated: leased GPU time of all; useful: work that was kept, of the most the fleet could do.",
         "Rho: JCT over that on a private 1/N of the fleet.",
@@ -392,15 +410,43 @@ def _text(runs: Runs) -> str:
     return "\n".join(lines)
 
 
+def _lead(names: Sequence[str]) -> list[str]:
+    """The columns that tell which run it is."""
+    return [name for name in names if name in ("policy", "GPUs", "seed")]
+
+
+def _tables(names: Sequence[str], runs: Runs) -> Iterator[str]:
+    """The comparison, one below the other where the terminal is too narrow for all columns at once."""
+    lead, width = _lead(names), get_terminal_size((MAX_WIDTH, 24)).columns
+    shown = {name: [COLUMNS[name](run) for run in runs] for name in names}
+    wide = {name: max(len(cell) for cell in [name, *shown[name]]) + 2 for name in names}
+    rest = [name for name in names if name not in lead]
+    narrow = sum(wide.values()) > width + 2
+    while rest:
+        mine, room = list(lead), width + 2 - sum(wide[name] for name in lead)
+        while rest and (room >= wide[rest[0]] or mine == lead):
+            if narrow and rest[0] == "allocated" and mine != lead:
+                break  # times above, shares below
+            room -= wide[rest[0]]
+            mine.append(rest.pop(0))
+        rows = [[shown[name][i] for name in mine] for i in range(len(runs))]
+        yield table(mine, rows, right=range(1, len(mine)))
+
+
 def _enough(runs: Runs) -> dict[str, int | None]:
     """By policy, the fewest GPUs on which all jobs finish and wait little."""
     found: dict[str, int | None] = {}
     for run in sorted(runs, key=lambda run: -run["gpus"]):
         found.setdefault(run["policy"], None)
-        finished, wait, jct = run["finished"] == run["jobs"], run["mean_wait_h"], run["mean_jct_h"]
-        if finished and jct and wait is not None and wait <= ENOUGH_WAIT * jct:
+        mine = [r for r in runs if (r["policy"], r["gpus"]) == (run["policy"], run["gpus"])]  # all seeds
+        if all(_waits_little(each) for each in mine):
             found[run["policy"]] = run["gpus"]
     return found
+
+
+def _waits_little(run: dict[str, Any]) -> bool:
+    wait, jct = run["mean_wait_h"], run["mean_jct_h"]
+    return bool(run["finished"] == run["jobs"] and jct and wait is not None and wait <= ENOUGH_WAIT * jct)
 
 
 def _enough_text(enough: dict[str, int | None]) -> str:

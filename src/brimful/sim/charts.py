@@ -135,9 +135,10 @@ def _end(ended_s: int | None, outcome: Outcome) -> int:
 
 
 def _table(runs: Sequence[dict[str, Any]]) -> str:
-    plain = [key for key, value in runs[0].items() if not isinstance(value, dict | list)]
+    plain = [key for key, value in runs[0].items() if not isinstance(value, dict | list) and key != "policy"]
     rows = ["<tr><th></th>" + "".join(f"<th>{escape(str(run['policy']))}</th>" for run in runs) + "</tr>"]
-    for key in plain[1:]:
+    plain.sort(key=lambda key: key not in ("gpus", "seed"))  # they tell runs of one policy apart
+    for key in plain:
         cells = "".join(f"<td>{escape(_cell(run.get(key)))}</td>" for run in runs)
         rows.append(f"<tr><th>{escape(key)}</th>{cells}</tr>")
     return f"<table>{''.join(rows)}</table>"

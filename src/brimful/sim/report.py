@@ -76,6 +76,8 @@ def report(
         "gpu_h": _leased_gpu_s(outcome) / HOUR_S,
         "cost_usd": _cost_usd(outcome),
         "never_ran": dict(outcome.waits),
+        "failed": len(failed := [s for s in states if s.phase == "failed"]),
+        "failed_first": {s.job.job: s.reason or f"exit code {s.exit_code}" for s in failed[:10]},
         "by_size": _by_size(states),
         "bound": _bound(outcome, arrivals, nodes, m.mean_jct_s, m.makespan_s),
         "cpu_s": cpu_s,

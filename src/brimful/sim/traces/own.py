@@ -31,6 +31,7 @@ WHOLE_NUMBERS = {
     "checkpoint_cost_s": (0, MAX_S),
     "min_run_s": (0, MAX_S),
     "max_run_s": (0, MAX_S),
+    "retries": (0, 100),
 }
 COLUMNS = (*NEEDED, "name", "tenant", "priority", "within", "gpu", "peak_mib", *WHOLE_NUMBERS)
 
