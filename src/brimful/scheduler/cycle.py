@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brimful.fleet.events import Event, Parts
@@ -31,9 +31,9 @@ __all__ = ["Rules", "decide"]
 AHEAD_S = 60  # a start must be paid for so long, so that a tenant's last cent does not start many
 
 
-@dataclass(slots=True)
+@dataclass
 class _Turn:
-    """A decision in the making."""
+    """A decision in the making. What most decisions never touch is the class's, until somebody sets it."""
 
     fleet: Fleet
     rules: Rules
@@ -47,17 +47,20 @@ class _Turn:
     reservations: list[Reservation] = field(default_factory=list)
     cells: dict[str, Cell] = field(default_factory=dict)
     waited_for: dict[str, int] = field(default_factory=dict)  # GPUs of its own a lending queue waits for
-    targets: dict[str, Pool | None] | None = None  # at a review of a mixed fleet: each job's pool
-    closed: set[Pool] = field(default_factory=set)  # pools where a blocked job lets nobody pass
-    worth: Mapping[str, float] | None = None  # of a GPU of each type, once somebody asks
-    blocked: JobState | None = None  # the first that waits although waiting helps
+    # At a review of a mixed fleet: each job's pool.
+    targets: dict[str, Pool | None] | None = field(default=None, init=False)
+    closed: frozenset[Pool] = field(default=frozenset(), init=False)  # where a blocked job lets nobody pass
+    worth: Mapping[str, float] | None = field(default=None, init=False)  # of a GPU of each type, once asked
+    blocked: JobState | None = field(default=None, init=False)  # the first that waits although waiting helps
     money: Money | None = None  # of tenants with a hard budget
-    market: Auctions | None = None
-    market_events: list[Event] = field(default_factory=list)
-    market_again_s: int | None = None
-    sold_to: set[str] = field(default_factory=set)  # jobs that start in a market pool
-    avoided_until_s: list[int] = field(default_factory=list)  # when jobs may go back to a site that failed
-    finish: Finish | None = None  # what jobs with a deadline may use, where there is spot to choose
+    market: Auctions | None = field(default=None, init=False)
+    market_events: Sequence[Event] = field(default=(), init=False)
+    market_again_s: int | None = field(default=None, init=False)
+    sold_to: Collection[str] = field(default=(), init=False)  # jobs that start in a market pool
+    # When jobs may go back to a site that failed.
+    avoided_until_s: tuple[int, ...] = field(default=(), init=False)
+    # What jobs with a deadline may use, where there is spot to choose.
+    finish: Finish | None = field(default=None, init=False)
 
 
 def decide(
@@ -117,7 +120,7 @@ def decide(
         starts=turn.starts,
         stops=turn.stops,
         waits=_reasons(turn, unreachable),
-        market=turn.market_events,
+        market=[*turn.market_events],
         look_again_s=_look_again_s(turn),
     )
 
@@ -150,7 +153,7 @@ def _auction(turn: _Turn, market: Auctions, unreachable: Collection[str]) -> Non
     turn.stops += [stop for stop in done.stops if stop.lease not in told]
     for state, parts in done.starts:
         _start(turn, state, parts)
-        turn.sold_to.add(state.job.job)
+    turn.sold_to = {state.job.job for state, _ in done.starts}
 
 
 def _walk(turn: _Turn) -> None:
@@ -180,7 +183,7 @@ def _walk(turn: _Turn) -> None:
             heads.next()
             continue
         if len(elsewhere) < len(pools):  # others of its shape may go where it may not, and none waits for it
-            turn.avoided_until_s.append(state.avoid_until_s)
+            turn.avoided_until_s += (state.avoid_until_s,)
             heads.next()
             continue
         if not held_back and _can_help(turn, state, pools):  # who may not start yet stops nobody
@@ -193,7 +196,7 @@ def _walk(turn: _Turn) -> None:
             if turn.blocked is None:
                 turn.blocked = state
             if turn.rules.backfill == "none":
-                turn.closed.update(pools)  # nobody passes it where it waits; elsewhere life goes on
+                turn.closed |= frozenset(pools)  # nobody passes it where it waits; elsewhere life goes on
                 if len(turn.closed) == len(turn.fleet.capacity.pools):
                     return
             free = _keep_a_cell(turn, state, pools, free)
@@ -224,8 +227,10 @@ def _is_hopeless(turn: _Turn, state: JobState, free: int) -> bool:
         return False
     if turn.reservations and job.predicted_work_s is not None:
         return False  # it may be gone before those are who a cell is kept for
-    if search.tries > 0 and search.may_look(state, owns=_owns(turn, job)):
-        return False
+    if search.tries > 0:
+        owns = bool(search.borrowed) and _owns(turn, job)
+        if search.may_look(state, owns=owns):
+            return False
     return not free or not _may_keep(turn, job)
 
 
@@ -277,7 +282,7 @@ def _place_settled(turn: _Turn, targets: Mapping[str, Pool | None]) -> None:
         if state.avoid_site and pool not in _elsewhere(
             turn, state, allowed_pools(turn.fleet, state.shape, turn.draft, turn.prices)
         ):
-            turn.avoided_until_s.append(state.avoid_until_s)
+            turn.avoided_until_s += (state.avoid_until_s,)
             continue
         parts = place(state.job, turn.draft, pool)
         if parts is not None:

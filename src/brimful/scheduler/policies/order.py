@@ -59,12 +59,13 @@ def bid(_rules: Rules) -> Key:
 def index(rules: Rules) -> Key:
     """Within a class the least expected work first, less what waiting has made up for (see `_weigh`)."""
 
-    def key(state: JobState) -> tuple[int, float, int]:
+    def key(state: JobState) -> tuple[int, float, int, float]:
         left_s = expected_left_s(state, rules, now_s=state.waiting_since_s)
         place = left_s + rules.ageing * (state.submitted_s + state.run_s)
         if rules.deadlines and state.job.deadline_s is not None:
             place = min(place, rules.ageing * start_by_s(state, left_s))
-        return (PRIORITIES[state.job.priority], place, state.submitted_s)
+        # The weight is that of all of its group; it stands here for `_weigh`.
+        return PRIORITIES[state.job.priority], place, state.submitted_s, weight(state.job.gpus, rules.width)
 
     return key
 
@@ -114,13 +115,12 @@ def aged_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
     """
     job, had_s = state.job, state.attained_s(now_s)
     if rules.known and job.predicted_work_s is not None:
-        left_s = expected_left_s(state, rules, now_s=now_s)
+        left_s = state.remaining_s(now_s) or 0.0
     else:
-        left_s = had_s if had_s > rules.fresh_s else rules.fresh_s  # as there, without asking twice
+        left_s = had_s if had_s > rules.fresh_s else rules.fresh_s  # as `expected_left_s`, not asked twice
     waited_s = now_s - state.submitted_s - had_s
     aged_s = left_s - rules.ageing * waited_s if waited_s > 0 else left_s
-    deadline_s = job.deadline_s
-    if deadline_s is not None and rules.deadlines and now_s + left_s <= deadline_s:
+    if job.deadline_s is not None and rules.deadlines and now_s + left_s <= job.deadline_s:
         # Who is late already has nothing to save, and sends nobody away for it.
         return min(aged_s, rules.ageing * (start_by_s(state, left_s) - now_s))
     return aged_s
@@ -218,18 +218,17 @@ def waiting_in_order(fleet: Fleet, rules: Rules, *, now_s: int) -> Heads:
     if due and fleet.due:
         return order.heads(lambda _group, key: _soon(key, now_s))
     if rules.order == "index":
-        return order.heads(_weigh(fleet, rules, split=split, now_s=now_s))
+        return order.heads(_weigh(rules, now_s=now_s))
     return order.heads()
 
 
-def _weigh(fleet: Fleet, rules: Rules, *, split: bool, now_s: int) -> Rank:
+def _weigh(rules: Rules, *, now_s: int) -> Rank:
     """Aged work of each group's first job now. Within a group one width, so there the plain key keeps."""
-    aged_s, width, of_shape = rules.ageing * now_s, rules.width, fleet.of_shape
+    aged_s = rules.ageing * now_s
 
-    def rank(group: Any, key: Any) -> tuple[int, float, int]:  # noqa: ANN401 - of the order's own making
-        rank, place, came_s = key
-        gpus = of_shape[group[1] if split else group].gpus
-        return (rank, (place - aged_s) * weight(gpus, width), came_s)
+    def rank(_group: Any, key: Any) -> tuple[int, float, int]:  # noqa: ANN401 - of the order's own making
+        rank, place, came_s, weighs = key
+        return (rank, (place - aged_s) * weighs, came_s)
 
     return rank
 

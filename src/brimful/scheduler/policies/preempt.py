@@ -126,9 +126,9 @@ class Search:
             return False
         if owns or self.rules.preempt == "none":
             return owns
-        if self.by_class_only or state.job.gpus == 1:
+        if self._review or self.by_class_only or state.job.gpus == 1:
             return True
-        return self.now_s - state.waiting_since_s <= 1 or self._review
+        return self.now_s - state.waiting_since_s <= 1
 
     def _likely(self, bar: Bar) -> list[Group]:
         """Groups whose first may stop at all; where the first may not, none of its group may.
