@@ -47,6 +47,7 @@ from brimful.fleet.job import WHOLE_GPU, Job, shape_of
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.memory import too_small
 from brimful.fleet.node import Node, Pool
+from brimful.fleet.noun import maker
 from brimful.fleet.prices import PriceLine
 from brimful.fleet.purse import Purses
 from brimful.fleet.ranked import Ranked
@@ -60,6 +61,8 @@ __all__ = ["OVER", "Fleet", "JobState", "Lease", "Left", "Node", "Pool"]
 AVOID_S, AVOID_DOUBLINGS = 120, 4
 
 PRICES_KEPT = 20_000  # of each market pool
+
+_new_lease, _new_job = maker(Lease), maker(JobState)
 
 OVER = frozenset({"finished", "failed", "stopped", "cancelled"})
 
@@ -260,7 +263,7 @@ class Fleet:
         if not self.submitted:
             self.gpu_s_before_jobs = self.gpu_s(event.at_s)
             self.first_submit_s = event.at_s
-        state = JobState(
+        state = _new_job(
             job=job,
             serial=self.submitted,
             shape=self._shape(job),
@@ -395,7 +398,7 @@ class Fleet:
         for name, gpus in parts:
             self.capacity.take(name, gpus, job)
         ran = bool(state.leases) and state.first_start_s is not None
-        lease = Lease(
+        lease = _new_lease(
             lease=event.lease,
             job=event.job,
             site=node.site,

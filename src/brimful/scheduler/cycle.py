@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from brimful.fleet.events import Event, Parts
 from brimful.fleet.job import WHOLE_GPU, Job
+from brimful.fleet.noun import maker
 from brimful.fleet.ranked import Heads
 from brimful.fleet.state import Fleet, JobState, Pool
 from brimful.scheduler.auction import Auctions
@@ -31,6 +32,9 @@ __all__ = ["Rules", "decide"]
 AHEAD_S = 60  # a start must be paid for so long, so that a tenant's last cent does not start many
 
 
+_new_start, _new_plan = maker(Start), maker(Plan)
+
+
 @dataclass
 class _Turn:
     """A decision in the making. What most decisions never touch is the class's, until somebody sets it."""
@@ -42,6 +46,7 @@ class _Turn:
     draft: Draft
     search: Search
     held: dict[str, int]
+    money: Money | None  # of tenants with a hard budget
     starts: list[Start] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
@@ -52,7 +57,6 @@ class _Turn:
     closed: frozenset[Pool] = field(default=frozenset(), init=False)  # where a blocked job lets nobody pass
     worth: Mapping[str, float] | None = field(default=None, init=False)  # of a GPU of each type, once asked
     blocked: JobState | None = field(default=None, init=False)  # the first that waits although waiting helps
-    money: Money | None = None  # of tenants with a hard budget
     market: Auctions | None = field(default=None, init=False)
     market_events: Sequence[Event] = field(default=(), init=False)
     market_again_s: int | None = field(default=None, init=False)
@@ -79,16 +83,19 @@ def decide(
     Nothing starts at a site that cannot be reached.
     """
     sold = frozenset(market.market.in_fleet(fleet)) if market is not None else ()
-    draft = Draft(fleet.capacity, closed=unreachable, sold=sold)
+    draft = Draft(fleet.capacity)
+    if unreachable or sold:
+        draft.closed, draft.sold = unreachable, sold
+    # By position: keywords to a class go through a dict, and this is made at every event.
     turn = _Turn(
-        fleet=fleet,
-        rules=rules,
-        prices=prices,
-        now_s=now_s,
-        draft=draft,
-        search=Search(fleet, draft, rules, now_s=now_s),
-        held={name: usage.held for name, usage in fleet.usage.items()} if rules.quotas else {},
-        money=Money(fleet, now_s=now_s) if fleet.purses else None,
+        fleet,
+        rules,
+        prices,
+        now_s,
+        draft,
+        Search(fleet, draft, rules, now_s),
+        {name: usage.held for name, usage in fleet.usage.items()} if rules.quotas else {},
+        Money(fleet, now_s=now_s) if fleet.purses else None,
     )
     if fleet.may_have_to_stop(now_s):
         turn.stops = [Stop(lease=lease, reason=why) for lease, why in stops(fleet, now_s=now_s)]
@@ -116,7 +123,7 @@ def decide(
             _walk(turn)
     else:
         _place_settled(turn, turn.targets)
-    return Plan(
+    return _new_plan(
         starts=turn.starts,
         stops=turn.stops,
         waits=_reasons(turn, unreachable),
@@ -426,7 +433,7 @@ def _start(turn: _Turn, state: JobState, parts: Parts) -> None:
     if turn.rules.quotas:
         _hold(turn, job)
     turn.starts.append(
-        Start(
+        _new_start(
             job=job.job,
             lease=f"{job.job}.{len(state.leases) + 1}",
             node=node,

@@ -23,6 +23,7 @@ from brimful.fleet.events import (
     SiteFound,
     SiteLost,
 )
+from brimful.fleet.noun import maker
 from brimful.fleet.state import Fleet, JobState, Lease, Node
 from brimful.scheduler.cycle import decide
 from brimful.scheduler.plan import Plan
@@ -32,6 +33,8 @@ from brimful.scheduler.rules import Rules
 # Another writer can get in between reading and writing only so often before something is badly wrong.
 MAX_CONFLICTS = 100
 
+_granted, _started, _ended = maker(LeaseGranted), maker(LeaseStarted), maker(LeaseEnded)
+
 
 @dataclass(slots=True, kw_only=True)
 class Tick:
@@ -39,6 +42,9 @@ class Tick:
 
     plan: Plan
     problems: dict[str, str] = field(default_factory=dict)
+
+
+_tick = maker(Tick)
 
 
 def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
@@ -61,7 +67,7 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
         )
     if fleet.unsettled or fleet.warned:
         _act(fleet, ports, rules, problems, now_s=now_s)
-    return Tick(plan=plan, problems=problems)
+    return _tick(plan=plan, problems=problems)
 
 
 def catch_up(fleet: Fleet, ports: Ports) -> None:
@@ -162,11 +168,11 @@ def _lease_changes(
         return [LeaseEnded(at_s=now_s, lease=lease.lease, exit_code=None, reason=reason, requeue=again)]
     changes: list[Event] = []
     if lease.started_s is None and seen.started_s is not None:
-        changes.append(LeaseStarted(at_s=seen.started_s, lease=lease.lease))
+        changes.append(_started(at_s=seen.started_s, lease=lease.lease))
     if seen.state == "ended":
         goes_on = seen.exit_code != 0 and lease.phase != "ending" and _goes_on(lease, state, taken=taken)
         changes.append(
-            LeaseEnded(
+            _ended(
                 at_s=now_s if seen.ended_s is None else seen.ended_s,
                 lease=lease.lease,
                 exit_code=seen.exit_code,
@@ -198,7 +204,7 @@ def intents(plan: Plan, *, now_s: int) -> list[Event]:
         ]
     if plan.starts:
         decided += [
-            LeaseGranted(
+            _granted(
                 at_s=now_s,
                 lease=start.lease,
                 job=start.job,

@@ -59,14 +59,7 @@ def lost_gpu_s(state: JobState, lease: Lease, *, now_s: int) -> float:
 class Search:
     """The victims one decision may still choose; whoever is spoken for is not chosen twice."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        draft: Draft,
-        rules: Rules,
-        *,
-        now_s: int,
-    ) -> None:
+    def __init__(self, fleet: Fleet, draft: Draft, rules: Rules, now_s: int) -> None:
         self.fleet, self.draft, self.rules, self.now_s = fleet, draft, rules, now_s
         self.spoken_for: set[str] = set()
         self.held: set[int] = set()
