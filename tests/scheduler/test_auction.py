@@ -328,3 +328,15 @@ def test_what_was_won_starts_though_somebody_wrote_to_the_log_meanwhile() -> Non
     assert store.append([JobSubmitted(at_s=2, job=a_job("a"))], after=fleet.seq)
     tick(fleet, ports, RULES, now_s=2)
     assert fleet.jobs["a"].phase == "starting"
+
+
+def test_a_gang_that_no_node_could_hold_neither_bids_nor_lifts_the_price() -> None:
+    done = run(
+        [
+            arrival("never", gpus=16, limit_microusd_per_gpu_hour=8 * USD),
+            arrival("small", gpus=1, limit_microusd_per_gpu_hour=9 * USD, work_s=600),
+        ]
+    )
+    assert {event.microusd_per_gpu_hour for event in done.log if isinstance(event, PoolPriced)} == {USD}
+    assert done.fleet.jobs["small"].phase == "finished"
+    assert done.waits["never"] == "wants 16 GPUs (any type) on one node; the largest node has 8"
