@@ -61,7 +61,7 @@ CASES = (
 )
 
 
-# Only for its speed: the file tells no run times, so what comes out is a rehearsal of the mix, not of Sia's runs.
+# Only for its speed: the file tells no run times, so this rehearses Sia's mix of jobs, not its very jobs.
 SIA = Case(
     name="sia",
     files=("sia/sia_workloads.csv.gz?workload=saturn/workload-1",),

@@ -193,6 +193,8 @@ class Search:
     def _bar(self, state: JobState) -> Bar:
         """Victims must be of a lower class, or `margin` times further from their end than who looks."""
         rules, job = self.rules, state.job
+        if self.by_class_only:
+            return PRIORITIES[job.priority], inf, inf
         left_s = aged_left_s(state, rules, now_s=self.now_s)
         work_s = left_s * weight(job.gpus, rules.width)
         return PRIORITIES[job.priority], left_s * rules.margin, work_s * rules.margin
