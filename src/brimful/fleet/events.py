@@ -119,7 +119,7 @@ class LeaseGranted:
     `node` and `gpus` are the first node's; a gang that spans nodes names the others in `rest`.
     """
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     at_s: int
     lease: str
     job: str
@@ -127,6 +127,7 @@ class LeaseGranted:
     gpus: tuple[int, ...]
     microusd_per_gpu_hour: int
     rest: Parts = ()
+    in_turn: bool = False  # it goes before its class, because it has waited so long
 
 
 @noun

@@ -29,6 +29,7 @@ class Lease:
     speed: float = 1.0  # useful work per second, placement counted
     setup_s: int = 0  # seconds from start until useful work: what a job that was stopped pays to go on
     started_s: int | None = None
+    turn_until_s: float = 0.0  # it began because it was its job's turn, which lasts until then
     ended_s: int | None = None
     exit_code: int | None = None
     reason: str = ""

@@ -52,6 +52,7 @@ from brimful.fleet.prices import PriceLine
 from brimful.fleet.purse import Purses
 from brimful.fleet.ranked import Ranked
 from brimful.fleet.spot import SpotRecord
+from brimful.fleet.turns import Turns
 from brimful.fleet.usage import Usage
 from brimful.units import HOUR_S
 
@@ -124,6 +125,7 @@ class Fleet:
         self.on_hold: dict[str, JobState] = {}
         self.cancelling: dict[str, JobState] = {}  # cancelled, and not yet told to stop
         self.usage: dict[str, Usage] = {}  # by queue
+        self.turns = Turns()
         self.prices: dict[Pool, PriceLine] = {}  # of market pools
         self.spot: dict[Pool, SpotRecord] = {}  # every spot pool there ever was
         self.due: dict[str, JobState] = {}  # jobs with a deadline that are not over
@@ -277,6 +279,7 @@ class Fleet:
         if job.key:
             self.keyed[job.submitter, job.key] = job.job
         self.waiting.add(state)
+        self.turns.submitted(job)
         if job.deadline_s is not None:
             self.due[job.job] = state
         if self.purses:
@@ -430,6 +433,8 @@ class Fleet:
             here[event.lease] = lease
         state.leases.append(lease)
         state.phase = "starting"
+        if event.in_turn:
+            self.turns.granted(state, lease, at_s=event.at_s)
         self._use(job, held, at_s=event.at_s)
 
     def _start(self, event: LeaseStarted) -> None:
@@ -476,6 +481,7 @@ class Fleet:
         lease.kept_work_s = event.kept_work_s or 0.0
         state.kept_work_s += lease.kept_work_s
         ran_s = lease.billed_s(at_s)
+        self.turns.ended(state, lease, ran_s=ran_s)
         state.run_s += ran_s
         self._ended_gpu_milli_s += lease.size * lease.gpu_milli * ran_s
         if lease.line is not None:

@@ -23,6 +23,7 @@ from brimful.scheduler.policies.place import ONE_NODE, place, why_not
 from brimful.scheduler.policies.preempt import Cell, Search
 from brimful.scheduler.policies.quota import Books, borrowed, is_own, over_quota, owed, queue_of
 from brimful.scheduler.policies.stop import cost_microusd, stops
+from brimful.scheduler.policies.turn import whose_turn
 from brimful.scheduler.policies.types import allowed_pools, choose, worth_of_types
 from brimful.scheduler.rules import Rules
 from brimful.units import HOUR_S, show_usd
@@ -60,7 +61,8 @@ class _Turn:
     market: Auctions | None = field(default=None, init=False)
     market_events: Sequence[Event] = field(default=(), init=False)
     market_again_s: int | None = field(default=None, init=False)
-    sold_to: Collection[str] = field(default=(), init=False)  # jobs that start in a market pool
+    # Who starts, or will, and need not be asked again: in a market pool, or because it was its turn.
+    settled: set[str] = field(default_factory=set, init=False)
     # When jobs may go back to a site that failed.
     avoided_until_s: tuple[int, ...] = field(default=(), init=False)
     # What jobs with a deadline may use, where there is spot to choose.
@@ -116,6 +118,7 @@ def decide(
         turn.search.spoken_for.update([stop.lease for stop in turn.stops])
     if rules.quotas:
         _open_books(turn)
+    turn.search.in_turn = {state.job.job: None for state in whose_turn(fleet, rules, now_s=now_s)}
     if is_mixed(fleet, rules):
         _review_types(turn)
     if turn.targets is None:
@@ -160,14 +163,15 @@ def _auction(turn: _Turn, market: Auctions, unreachable: Collection[str]) -> Non
     turn.stops += [stop for stop in done.stops if stop.lease not in told]
     for state, parts in done.starts:
         _start(turn, state, parts)
-    turn.sold_to = {state.job.job for state, _ in done.starts}
+    turn.settled.update(state.job.job for state, _ in done.starts)
 
 
 def _walk(turn: _Turn) -> None:
     """Try the waiting jobs in order, one of each shape until that shape finds no place."""
-    heads = waiting_in_order(turn.fleet, turn.rules, now_s=turn.now_s)
+    first = [turn.fleet.waiting[name] for name in turn.search.in_turn]
+    heads = waiting_in_order(turn.fleet, turn.rules, first, now_s=turn.now_s)
     free = turn.draft.most_free()
-    while (state := _next(turn, heads) if turn.sold_to else heads.peek()) is not None:
+    while (state := _next(turn, heads) if turn.settled else heads.peek()) is not None:
         job = state.job
         if free < job.gpus and _is_hopeless(turn, state, free):
             heads.skip_group()
@@ -216,8 +220,8 @@ def _planned(turn: _Turn, state: JobState, pools: list[Pool]) -> list[Pool]:
 
 
 def _next(turn: _Turn, heads: Heads) -> JobState | None:
-    """The next that does not start in a market pool already."""
-    while (state := heads.peek()) is not None and state.job.job in turn.sold_to:
+    """The next that is not settled already: in a market pool, or because it was its turn."""
+    while (state := heads.peek()) is not None and state.job.job in turn.settled:
         heads.next()
     return state
 
@@ -255,6 +259,7 @@ def _review_types(turn: _Turn) -> None:
         turn.rules,
         pools_of,
         now_s=now_s,
+        in_turn=turn.search.in_turn,
         books=books,
         may_start=lambda state: (
             not _may_be_held(turn, state.job) or _not_now(turn, state, quotas=False) is None
@@ -284,7 +289,7 @@ def _place_settled(turn: _Turn, targets: Mapping[str, Pool | None]) -> None:
     chosen = [state for state in turn.fleet.waiting.values() if targets.get(state.job.job) is not None]
     for state in sorted(chosen, key=lambda each: (-each.job.gpus, each.serial)):
         pool = targets[state.job.job]
-        if pool is None or _not_now(turn, state) or state.job.job in turn.sold_to:
+        if pool is None or _not_now(turn, state) or state.job.job in turn.settled:
             continue
         if state.avoid_site and pool not in _elsewhere(
             turn, state, allowed_pools(turn.fleet, state.shape, turn.draft, turn.prices)
@@ -426,6 +431,8 @@ def _can_help(turn: _Turn, state: JobState, pools: list[Pool]) -> bool:
 def _start(turn: _Turn, state: JobState, parts: Parts) -> None:
     job = state.job
     turn.draft.take(parts, job)
+    if turn.search.in_turn:
+        turn.settled.add(job.job)
     node, gpus = parts[0]
     price = turn.prices[turn.fleet.nodes[node].pool]
     if turn.money is not None:
@@ -440,6 +447,7 @@ def _start(turn: _Turn, state: JobState, parts: Parts) -> None:
             gpus=gpus,
             microusd_per_gpu_hour=price,
             rest=parts[1:],
+            in_turn=job.job in turn.search.in_turn,
         )
     )
 
@@ -447,6 +455,8 @@ def _start(turn: _Turn, state: JobState, parts: Parts) -> None:
 def _clear(turn: _Turn, state: JobState, cell: Cell) -> None:
     """Whole gangs leave one cell; the GPUs are the blocked gang's once they have really stopped."""
     turn.search.commit(cell)
+    if turn.search.in_turn:
+        turn.settled.add(state.job.job)
     if turn.rules.quotas:
         _hold(turn, state.job)
     turn.cells[state.job.job] = cell
@@ -470,9 +480,16 @@ def _hold(turn: _Turn, job: Job) -> None:
 
 
 def _may_keep(turn: _Turn, job: Job) -> bool:
-    """Whether a cell may be kept for one more blocked gang; a single GPU needs none."""
-    rules = turn.rules
-    return rules.backfill == "reserve" and job.gpus > 1 and len(turn.reservations) < rules.reservations
+    """Whether a cell may be kept for one more blocked gang; a single GPU needs none.
+
+    None is while those whose turn it is hold so much that the gang cannot fit beside them: what is free
+    is better used by jobs that can be stopped once it does.
+    """
+    rules, fleet = turn.rules, turn.fleet
+    if rules.backfill != "reserve" or job.gpus <= 1 or len(turn.reservations) >= rules.reservations:
+        return False
+    in_turn = fleet.turns.gpus(turn.now_s)
+    return not in_turn or sum(pool.gpus for pool in fleet.capacity.pools.values()) - in_turn >= job.gpus
 
 
 def _keep_a_cell(turn: _Turn, state: JobState, pools: list[Pool], free: int) -> int:

@@ -212,6 +212,7 @@ def intents(plan: Plan, *, now_s: int) -> list[Event]:
                 gpus=start.gpus,
                 microusd_per_gpu_hour=start.microusd_per_gpu_hour,
                 rest=start.rest,
+                in_turn=start.in_turn,
             )
             for start in plan.starts
         ]

@@ -17,6 +17,7 @@ class Start:
     gpus: tuple[int, ...]
     microusd_per_gpu_hour: int
     rest: Parts = ()
+    in_turn: bool = False
 
 
 @noun

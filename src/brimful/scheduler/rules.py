@@ -33,6 +33,7 @@ class Rules:
     # How the index compares jobs (policies/order.py).
     known: bool = True  # predictions of a job's work are used; False: only what it has had so far
     ageing: float = 0.0  # seconds of expected work that a second of waiting makes up for
+    turns: float = 0.0  # of the GPUs, at most this share goes to whose turn it is (fleet/turns.py)
     width: float = 1.0  # 0: a gang counts as one job; 1: by all its GPUs
     fresh_s: float = 600.0  # what a job of unknown length is expected to need when it starts
     margin: float = 2.0  # a victim must be this many times further from its end
@@ -76,7 +77,8 @@ POLICIES: dict[str, Rules] = {
         move=True,
         off_peak=True,
         deadlines=True,
-        ageing=0.05,
+        ageing=0.01,
+        turns=0.75,
         fresh_s=1800.0,
     ),
 }

@@ -9,7 +9,7 @@ program's time shares it names one type per job, so that nobody is moved without
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -57,6 +57,7 @@ def assign(
     pools_of: Mapping[int, Sequence[Pool]],
     *,
     now_s: int,
+    in_turn: Collection[str] = (),
     books: Books | None = None,
     may_start: Callable[[JobState], bool] | None = None,
 ) -> dict[str, Pool | None] | None:
@@ -70,7 +71,7 @@ def assign(
     pools: list[Pool | None] = [*fleet.capacity.pools, None]
     number = {pool: i for i, pool in enumerate(pools)}
     room = [*[index.gpus for index in fleet.capacity.pools.values()], ROOM_FOR_ALL]
-    look = _Look(fleet, rules, pools_of, now_s=now_s)
+    look = _Look(fleet, rules, pools_of, in_turn, now_s=now_s)
     wants: list[_Want] = []
     for lease in fleet.open_leases.values():
         slot = fleet.capacity.by_name.get(lease.node)
@@ -110,9 +111,16 @@ class _Look:
     """What jobs want, at one review."""
 
     def __init__(
-        self, fleet: Fleet, rules: Rules, pools_of: Mapping[int, Sequence[Pool]], *, now_s: int
+        self,
+        fleet: Fleet,
+        rules: Rules,
+        pools_of: Mapping[int, Sequence[Pool]],
+        in_turn: Collection[str],
+        *,
+        now_s: int,
     ) -> None:
         self._fleet, self._rules, self._pools_of, self._now_s = fleet, rules, pools_of, now_s
+        self._first = in_turn
         self._rates: dict[int, list[float | None]] = {}  # by shape: most jobs have one that others have
 
     def _rates_of(self, shape: int) -> list[float | None]:
@@ -129,13 +137,18 @@ class _Look:
             self._rates[shape] = found
         return found
 
+    def _has_turn(self, state: JobState) -> bool:
+        lease = state.open_lease
+        return state.job.job in self._first if lease is None else self._now_s < lease.turn_until_s
+
     def want(self, state: JobState) -> _Want:
         job, rates = state.job, self._rates_of(state.shape)
         gpus = job.gpus
         if self._rules.types == "rotate":
             worth = self._in_turn(state, rates)
         else:
-            left = max(1.0, aged_work_s(state, self._rules, now_s=self._now_s))
+            left = 1.0 if self._has_turn(state) else aged_work_s(state, self._rules, now_s=self._now_s)
+            left = max(1.0, left)
             worth = [-inf if rate is None else rate * gpus / left for rate in rates]
         worth.append(0.0)
         return _Want(state, gpus, PRIORITIES[job.priority], worth, len(rates))

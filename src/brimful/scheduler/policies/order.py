@@ -11,8 +11,9 @@ one that must start first before others; who is late keeps that place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
+from math import inf
 from typing import Any, cast
 
 from brimful.fleet.job import PRIORITIES
@@ -138,6 +139,8 @@ def further_from_end(rules: Rules) -> Key:
 
     def key(state: JobState) -> float:
         lease = state.leases[-1]  # the open one: it runs
+        if lease.turn_until_s:
+            return lease.turn_until_s  # in a group of their own: the first loses its turn first
         started_s = lease.started_s
         assert started_s is not None
         waited_s = started_s - state.submitted_s - state.run_s
@@ -164,9 +167,11 @@ def by_class(state: JobState) -> Hashable:
     """Running jobs that can be compared by one unchanging key: same class, width, and kind of knowledge.
 
     Those with a deadline stand apart: how soon they are due, and not that key, says who of them may stop.
+    So do those that run because it was their turn.
     """
-    job = state.job
-    return (PRIORITIES[job.priority], job.gpus, job.predicted_work_s is None, job.deadline_s is not None)
+    job, in_turn = state.job, state.leases[-1].turn_until_s > 0
+    unknown, due = job.predicted_work_s is None, job.deadline_s is not None
+    return (PRIORITIES[job.priority], job.gpus, unknown, due, in_turn)
 
 
 ORDERS: dict[str, Callable[[Rules], Key]] = {
@@ -199,9 +204,10 @@ def _running_key(rules: Rules) -> Key:
     return (further_from_end if rules.preempt == "index" else latest_start)(rules)
 
 
-def waiting_in_order(fleet: Fleet, rules: Rules, *, now_s: int) -> Heads:
+def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (), *, now_s: int) -> Heads:
     """Waiting jobs, the next one first.
 
+    Under `index` those whose turn it is (`first`, see turn.py) come before their class.
     Fair share asks each time whose queue has had least, with old use fading; within a queue by class and age.
     """
     split = rules.order == "fair" or bool(rules.quotas)
@@ -218,7 +224,14 @@ def waiting_in_order(fleet: Fleet, rules: Rules, *, now_s: int) -> Heads:
     if due and fleet.due:
         return order.heads(lambda _group, key: _soon(key, now_s))
     if rules.order == "index":
-        return order.heads(_weigh(rules, now_s=now_s))
+        rank = _weigh(rules, now_s=now_s)
+        if first:  # they stand in the order by index a second time
+            turns: dict[Hashable, list[Entry]] = {}
+            for state in first:
+                key = (PRIORITIES[state.job.priority], -inf, state.submitted_s, 1.0)
+                turns.setdefault(("turn", group(state)), []).append((key, state.serial, state))
+            return Heads({**turns, **order.groups}, rank)
+        return order.heads(rank)
     return order.heads()
 
 
@@ -253,9 +266,9 @@ def _soon(key: Any, now_s: int) -> tuple[float, ...]:  # noqa: ANN401 - of the o
     return (rank, 0, by_s) if now_s >= soon_s else (rank, 1, came_s)
 
 
-def running_in_order(fleet: Fleet, rules: Rules) -> dict[tuple[int, int, bool, bool], list[Entry]]:
+def running_in_order(fleet: Fleet, rules: Rules) -> dict[tuple[int, int, bool, bool, bool], list[Entry]]:
     """Running jobs by group, in each the first to be pushed aside first."""
     order = fleet.running.order_for(
         rules, lambda: fleet.running.order(_running_name(rules), _running_key(rules), by_class)
     )
-    return cast(dict[tuple[int, int, bool, bool], list[Entry]], order.groups)
+    return cast(dict[tuple[int, int, bool, bool, bool], list[Entry]], order.groups)

@@ -68,6 +68,7 @@ class Search:
         self._coming = self._ending() if fleet.unsettled else {}
         self._facts: dict[str, tuple[int, float, float, float]] = {}
         self._groups: list[Group] | None = None  # see `_likely`
+        self.in_turn: dict[str, None] = {}  # waiting jobs that go before their class, the first first
         self.borrowed: dict[str, int] = {}  # GPUs that each queue may be asked to give back
         self._owns = False  # whether who looks stays within its queue's quota
         self.tries = rules.tries if rules.preempt != "none" or (rules.quotas and rules.reclaim) else 0
@@ -132,9 +133,11 @@ class Search:
         if self._groups is None:
             running = running_in_order(self.fleet, rules) if rules.preempt != "none" else {}
             self._groups = []
-            for (rank, gpus, _, due), entries in running.items():
+            for (rank, gpus, _, due, in_turn), entries in running.items():
                 if not further or (due and rules.deadlines):
                     left = inf
+                elif in_turn:
+                    left = -inf if self._is_safe(entries[0][2].leases[-1]) else inf
                 else:
                     left = aged_left_s(entries[0][2], rules, now_s=now_s)
                 self._groups.append((rank, left, left * weight(gpus, rules.width), gpus, entries))
@@ -195,9 +198,15 @@ class Search:
         rules, job = self.rules, state.job
         if self.by_class_only:
             return PRIORITIES[job.priority], inf, inf
+        if job.job in self.in_turn:
+            return PRIORITIES[job.priority], 0.0, 0.0
         left_s = aged_left_s(state, rules, now_s=self.now_s)
         work_s = left_s * weight(job.gpus, rules.width)
         return PRIORITIES[job.priority], left_s * rules.margin, work_s * rules.margin
+
+    def _is_safe(self, lease: Lease) -> bool:
+        """Whether nobody of its class may send it away: it is its turn."""
+        return self.now_s < lease.turn_until_s
 
     def _may_stop(self, lease: Lease, bar: Bar) -> bool:
         """Of a lower class, or of the same and so much further from its end that the loss is worth it.
@@ -235,7 +244,7 @@ class Search:
         job = state.job
         if ran_s < job.min_run_s:
             return NEVER
-        left = aged_left_s(state, rules, now_s=now_s)
+        left = -inf if self._is_safe(lease) else aged_left_s(state, rules, now_s=now_s)
         work = left * weight(job.gpus, rules.width)
         return PRIORITIES[job.priority], left, work, lost_gpu_s(state, lease, now_s=now_s)
 

@@ -1,0 +1,54 @@
+"""Who goes before its class because it has waited so long (fleet/turns.py says whose turn it is).
+
+First come, first served, on no more than a share of the GPUs: the rest stays with the order by index, so that
+short jobs never queue behind all who have waited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import merge
+from typing import cast
+
+from brimful.fleet.job import PRIORITIES
+from brimful.fleet.lease import JobState
+from brimful.fleet.ranked import Entry
+from brimful.fleet.state import Fleet
+from brimful.fleet.turns import length_s
+from brimful.scheduler.rules import Rules
+
+
+def whose_turn(fleet: Fleet, rules: Rules, *, now_s: int) -> Sequence[JobState]:
+    """Waiting jobs whose turn it is, in line, as many as their share of the GPUs has room for."""
+    long_s = fleet.turns.lengths.long_s
+    if not rules.turns or long_s is None:
+        return ()
+    order = fleet.waiting.order("by turn", _waiting_from, _by_length)
+    octave, since_s = int(long_s).bit_length(), now_s - long_s
+    lines = [
+        entries
+        for (_, bits), entries in cast(dict[tuple[int, int], list[Entry]], order.groups).items()
+        if bits <= octave and cast(tuple[int, float], entries[0][0])[1] <= since_s
+    ]
+    if not lines:
+        return ()
+    gpus = sum(pool.gpus for pool in fleet.capacity.pools.values())
+    room = rules.turns * gpus - fleet.turns.gpus(now_s)
+    found: list[JobState] = []
+    for key, _, state in merge(*lines):
+        if room <= 0:
+            break
+        if cast(tuple[int, float], key)[1] <= since_s and length_s(state) < long_s and state.job.gpus <= gpus:
+            found.append(state)
+            room -= state.job.gpus
+    return found
+
+
+def _waiting_from(state: JobState) -> tuple[int, float]:
+    """By class, and then by when it would have come had it waited ever since."""
+    return PRIORITIES[state.job.priority], state.submitted_s + state.run_s
+
+
+def _by_length(state: JobState) -> tuple[int, int]:
+    """By class and octave of the length, so that the longest need not be passed over one by one."""
+    return PRIORITIES[state.job.priority], int(length_s(state)).bit_length()
