@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from brimful.fleet.events import CancelRequested, Event, JobSubmitted
 from brimful.fleet.job import PRIORITIES, Job
+from brimful.fleet.lengths import ENOUGH
 from brimful.fleet.node import Node, Pool
 from brimful.fleet.state import OVER, Fleet
 from brimful.market.posted import PostedPrice
@@ -79,9 +80,11 @@ small_jobs = st.builds(
 class Promises(RuleBasedStateMachine):
     """The production tick against an engine whose nodes come and go."""
 
-    @initialize(rules=st.sampled_from(RULES), first=nodes)
-    def begin(self, rules: Rules, first: Node) -> None:
+    @initialize(rules=st.sampled_from(RULES), first=nodes, seen=st.booleans())
+    def begin(self, rules: Rules, first: Node, seen: bool) -> None:
         self._begin(rules, [first])
+        for _ in range(ENOUGH if seen else 0):  # so many jobs of half a minute: soon it is somebody's turn
+            self.fleet.turns.lengths.count(30.0)
 
     def _begin(self, rules: Rules, first: list[Node]) -> None:
         self.policy = rules
@@ -100,6 +103,12 @@ class Promises(RuleBasedStateMachine):
         name = f"j{len(self.work_s)}"
         self.work_s[name] = work_s
         self._write(JobSubmitted(at_s=self.engine.now_s, job=replace(job, job=name)))
+
+    @invariant()
+    def turns_are_counted(self) -> None:
+        now_s = self.engine.now_s
+        open_turns = [x for x in self.fleet.open_leases.values() if x.turn_until_s > now_s]
+        assert self.fleet.turns.gpus(now_s) == sum(lease.size for lease in open_turns)
 
     @rule(pick=st.integers(0, 50))
     def cancel(self, pick: int) -> None:
