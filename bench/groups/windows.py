@@ -1,6 +1,6 @@
 """brim where it was not tuned: single virtual clusters of Philly and a crowded window of it, against FIFO.
 
-    make bench ARGS=windows     five cuts of the public trace: a CPU minute
+    make bench ARGS=windows     nine cuts of the public trace: a CPU minute
 
 The data lies beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
 """
@@ -22,7 +22,7 @@ from brimful.sim.world import Arrival, rehearse
 
 TITLE = "Other cuts of the traces"
 TABLES = ("windows",)
-CLUSTERS = ("b436b2", "11cb48", "ee9e8c", "ed69ec")
+CLUSTERS = ("b436b2", "11cb48", "ee9e8c", "ed69ec", "103959", "0e4a51", "7f04ca", "2869ce")
 JOBS = 5_000
 LOAD = 0.95  # of the fleet, over the time in which jobs come
 CROWDED = (70_000, 74_000, 1.2)
@@ -51,6 +51,8 @@ def tables() -> dict[str, str]:
         "p99: FIFO, h",
         "hidden, h",
         "known, h",
+        "without turns: hidden, h",
+        "known, h",
     ]
     return {"windows": markdown(header, rows)}
 
@@ -72,5 +74,8 @@ def _row(name: str, arrivals: list[Arrival], load: float) -> list[str]:
     fleet = f"{nodes}x8"
     runs: list[dict[str, Any]] = [run(some, fleet, "fifo"), run(some, fleet, "brim")]
     runs.append(run(known(some), fleet, "brim"))
-    figures = [f"{each[figure]:.1f}" for figure in ("mean_jct_h", "p99_jct_h") for each in runs]
+    without = replace(POLICIES["brim"], turns=0.0)
+    runs += [run(some, fleet, "brim", without), run(known(some), fleet, "brim", without)]
+    figures = [f"{each['mean_jct_h']:.1f}" for each in runs[:3]]
+    figures += [f"{each['p99_jct_h']:.1f}" for each in runs]
     return [name, fleet, *figures]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from brimful.fleet.capacity import Capacity
@@ -48,6 +48,7 @@ from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.memory import too_small
 from brimful.fleet.node import Node, Pool
 from brimful.fleet.noun import maker
+from brimful.fleet.past import Left, Past
 from brimful.fleet.prices import PriceLine
 from brimful.fleet.purse import Purses
 from brimful.fleet.ranked import Ranked
@@ -66,31 +67,6 @@ PRICES_KEPT = 20_000  # of each market pool
 _new_lease, _new_job = maker(Lease), maker(JobState)
 
 OVER = frozenset({"finished", "failed", "stopped", "cancelled"})
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """A job that has left memory with the event of this number."""
-
-    seq: int
-    state: JobState
-
-
-@dataclass(slots=True)
-class Past:
-    """What the jobs that have left memory add up to."""
-
-    jobs: int = 0
-    finished: int = 0
-    gpu_milli_s: int = 0
-    last_end_s: int = 0
-
-    def add(self, state: JobState) -> None:
-        assert state.ended_s is not None, "only what is over leaves"
-        self.jobs += 1
-        self.finished += state.phase == "finished"
-        self.gpu_milli_s += sum(lease.gpu_milli_s(state.ended_s) for lease in state.leases)
-        self.last_end_s = max(self.last_end_s, state.ended_s)
 
 
 class Fleet:

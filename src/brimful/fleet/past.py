@@ -1,0 +1,32 @@
+"""Jobs that have left memory: each until it is known to be kept elsewhere, and what all of them add up to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brimful.fleet.lease import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A job that has left memory with the event of this number."""
+
+    seq: int
+    state: JobState
+
+
+@dataclass(slots=True)
+class Past:
+    """What the jobs that have left memory add up to."""
+
+    jobs: int = 0
+    finished: int = 0
+    gpu_milli_s: int = 0
+    last_end_s: int = 0
+
+    def add(self, state: JobState) -> None:
+        assert state.ended_s is not None, "only what is over leaves"
+        self.jobs += 1
+        self.finished += state.phase == "finished"
+        self.gpu_milli_s += sum(lease.gpu_milli_s(state.ended_s) for lease in state.leases)
+        self.last_end_s = max(self.last_end_s, state.ended_s)
