@@ -24,15 +24,16 @@ class Lengths:
     counts: list[float] = field(default_factory=lambda: [0.0] * BUCKETS)
     jobs: float = 0.0
     long_s: float | None = None  # one job in a hundred is longer; None: too few are known
+    long_at: int = 0  # the step that begins there: who falls into it or above is one of the longest
     stale: int = 0  # counted since `long_s` was found
 
     def count(self, length_s: float, before_s: float = 0.0) -> None:
         """A job is at least so long; `before_s` is what was said of it before."""
         if before_s > 0:
-            at = _bucket(before_s)
+            at = bucket(before_s)
             self.jobs -= min(1.0, self.counts[at])
             self.counts[at] = max(0.0, self.counts[at] - 1.0)
-        self.counts[_bucket(length_s)] += 1.0
+        self.counts[bucket(length_s)] += 1.0
         self.jobs += 1.0
         self.stale += 1
         if self.jobs >= ENOUGH and (self.long_s is None or self.stale * 100 >= self.jobs):
@@ -46,8 +47,9 @@ class Lengths:
         while longer + self.counts[at] <= RARE * self.jobs:
             longer += self.counts[at]
             at -= 1
-        self.long_s, self.stale = 2.0 ** ((at + 1) / PER_DOUBLING), 0
+        self.long_s, self.long_at, self.stale = 2.0 ** ((at + 1) / PER_DOUBLING), at + 1, 0
 
 
-def _bucket(length_s: float) -> int:
+def bucket(length_s: float) -> int:
+    """Which step it falls into; `long_s` is where one begins."""
     return min(BUCKETS - 1, int(PER_DOUBLING * log2(length_s))) if length_s > 1.0 else 0

@@ -118,7 +118,8 @@ def decide(
         turn.search.spoken_for.update([stop.lease for stop in turn.stops])
     if rules.quotas:
         _open_books(turn)
-    turn.search.in_turn = {state.job.job: None for state in whose_turn(fleet, rules, now_s=now_s)}
+    if len(fleet.waiting):
+        turn.search.in_turn = {state.job.job: None for state in whose_turn(fleet, rules, now_s=now_s)}
     if is_mixed(fleet, rules):
         _review_types(turn)
     if turn.targets is None:
