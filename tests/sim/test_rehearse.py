@@ -63,6 +63,31 @@ def test_equal_times_come_out_in_the_order_they_went_in() -> None:
     assert kernel.next_s() is None
 
 
+def test_what_was_called_off_is_no_reason_to_look() -> None:
+    kernel: Kernel[str] = Kernel()
+    for at_s, what in ((3, "gone"), (3, "a"), (4, "gone too"), (5, "b")):
+        kernel.at(at_s, what)
+    kernel.forget("gone")
+    kernel.forget("gone too")
+    assert (kernel.next_s(), kernel.due(3)) == (3, ["a"])
+    assert (kernel.next_s(), kernel.due(5)) == (5, ["b"])
+    kernel.at(6, "gone")  # the same again, later
+    assert kernel.due(6) == ["gone"]
+
+
+def test_a_lease_that_was_stopped_does_not_wake_anybody_when_it_would_have_ended() -> None:
+    """`urgent` sends `low` away; it would have ended at 1000, when nothing happens now."""
+    arrivals = [
+        Arrival(at_s=0, job=a_job("low", gpus=8, priority="background", checkpoint_interval_s=0), work_s=1e3),
+        Arrival(at_s=600, job=a_job("urgent", gpus=8, priority="urgent"), work_s=2000),
+    ]
+    looked: list[float] = []
+    rules = Rules(order="priority", preempt="priority", min_run_s=0)
+    outcome = rehearse(arrivals, parse_fleet("1x8"), rules, watch=lambda fleet: looked.append(fleet.seq))
+    assert [state.phase for state in outcome.fleet.jobs.values()] == ["finished", "finished"]
+    assert len(looked) == 5  # low comes; urgent comes; low has left; urgent is done; low is done
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(1, 4)), min_size=1, max_size=30),
     st.sampled_from(["fifo", "priority"]),

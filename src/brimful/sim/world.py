@@ -119,10 +119,11 @@ class TimedEngine:
     def stop(self, lease: str, *, grace_s: int) -> None:  # noqa: ARG002 - it obeys at once
         if lease in self._running:
             self._end(lease, exit_code=None, saved=self._saved_s(self._running[lease], told=True))
+            self._kernel.forget(lease)
             self._kernel.at(self.now_s, None)  # so that somebody looks
 
     def finish(self, lease: str) -> bool:
-        """Its time has come. A lease that was stopped before is long gone."""
+        """Its time has come, unless its node was lost before."""
         run = self._running.get(lease)
         if run is None:
             return False
