@@ -6,8 +6,9 @@ from random import Random
 
 import pytest
 
-from brimful.fleet.events import LeaseEnded, LeaseGranted, LeaseStarted
+from brimful.fleet.events import LeaseEnded, LeaseGranted, LeaseStarted, from_record, to_record
 from brimful.fleet.lengths import ENOUGH, LATELY, Lengths
+from brimful.fleet.state import Fleet
 from tests.builders import AFleet, a_fleet, a_job
 
 
@@ -80,3 +81,37 @@ def test_a_turn_holds_gpus_until_it_ends_or_the_job_is_long_itself() -> None:
     world.then(LeaseEnded(at_s=20_000, lease="b.1", exit_code=0))
     world.then(LeaseEnded(at_s=20_000, lease="c.1", exit_code=0))
     assert turns.gpus(20_000) == 0
+
+
+def test_reading_changes_nothing_and_the_log_gives_the_same_again() -> None:
+    """A clock that goes back, or a reader that looks ahead, leaves what is counted as it was."""
+    world = a_fleet().waiting(*[a_job(f"told-{i}", predicted_work_s=3600.0) for i in range(ENOUGH)])
+    in_turn(world.waiting(a_job("a", gpus=2)), "a", at_s=10_000)
+    turns = world.fleet.turns
+
+    assert turns.gpus(99_999) == 0
+    assert turns.gpus(10_001) == 2
+    again = Fleet()
+    for event in world.events:
+        again.apply(from_record(*to_record(event)))
+    assert again.turns == turns
+
+
+def test_a_length_without_end_is_a_length() -> None:
+    lengths = Lengths()
+    for _ in range(ENOUGH):
+        lengths.count(float("inf"))
+    assert lengths.long_s == 2.0**32
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_grants_of_older_logs_were_in_nobodys_turn(version: int) -> None:
+    kind, _, body = to_record(
+        LeaseGranted(at_s=1, lease="a.1", job="a", node="n", gpus=(0,), microusd_per_gpu_hour=0)
+    )
+    for name in ("in_turn", "rest")[: 3 - version]:
+        body.pop(name, None)
+    read = from_record(kind, version, body)
+    assert isinstance(read, LeaseGranted)
+    assert not read.in_turn
+    assert read.rest == ()

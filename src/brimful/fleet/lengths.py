@@ -47,9 +47,15 @@ class Lengths:
         while longer + self.counts[at] <= RARE * self.jobs:
             longer += self.counts[at]
             at -= 1
-        self.long_s, self.long_at, self.stale = 2.0 ** ((at + 1) / PER_DOUBLING), at + 1, 0
+        self.long_s, self.long_at, self.stale = least_s(at + 1), at + 1, 0
 
 
 def bucket(length_s: float) -> int:
     """Which step it falls into; `long_s` is where one begins."""
-    return min(BUCKETS - 1, int(PER_DOUBLING * log2(length_s))) if length_s > 1.0 else 0
+    return int(min(BUCKETS - 1, PER_DOUBLING * log2(length_s))) if length_s > 1.0 else 0
+
+
+def least_s(at: int) -> float:
+    """The length with which this step begins."""
+    found: float = 2.0 ** (at / PER_DOUBLING)
+    return found
