@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from brimful.fleet.events import CancelRequested, LeaseEnding
+from dataclasses import replace
+
+import pytest
+
+from brimful.fleet.events import BudgetSet, CancelRequested, LeaseEnded, LeaseEnding
+from brimful.fleet.job import Job
 from brimful.scheduler.plan import Plan, Start, Stop
+from brimful.scheduler.rules import POLICIES
 from tests.builders import USD, AFleet, a_fleet, a_job, a_node
 
 
@@ -72,3 +78,37 @@ def test_nothing_starts_at_a_site_that_cannot_be_reached() -> None:
     plan = a_fleet().waiting(a_job("a")).plan(unreachable={"here"})
     assert plan.starts == []
     assert "a" in plan.waits
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_who_cannot_pay_is_passed_by_others_of_its_shape(policy: str) -> None:
+    world = a_fleet().then(BudgetSet(at_s=0, tenant="poor", microusd=0))
+    world.waiting(a_job("broke", tenant="poor")).waiting(a_job("rich", tenant="rich"), at_s=1)
+    plan = world.plan(rules=POLICIES[policy], now_s=2)
+    assert [start.job for start in plan.starts] == ["rich"]
+    assert "budget" in plan.waits["broke"]
+
+    spent = a_fleet().running(a_job("spent", budget_microusd=1000))
+    spent.then(LeaseEnded(at_s=3600, lease="spent.1", exit_code=None, requeue=True))
+    spent.waiting(a_job("next"), at_s=3600)
+    assert [start.job for start in spent.plan(rules=POLICIES[policy], now_s=3601).starts] == ["next"]
+
+
+def test_who_uses_gpus_kept_for_a_gang_fits_there_in_every_way() -> None:
+    """By NVLink domain, CPU and memory too, and not by GPUs alone."""
+    node = replace(a_node(gpus=8), nvlink_gpus=4, cpu_milli=8000, memory_mib=64)
+    world = AFleet([node])
+    for name, gpus, work_s in (("a", 3, 9000.0), ("b", 3, 9000.0)):
+        world.running(a_job(name, gpus=gpus, predicted_work_s=work_s))  # free: 6 and 7
+    world.then(LeaseEnded(at_s=1, lease="a.1", exit_code=0)).running(a_job("c", gpus=2), at_s=1)
+    assert world.fleet.free("node-0") == (2, 6, 7)
+    world.waiting(a_job("gang", gpus=8), at_s=2)
+
+    def brief(name: str, **more: object) -> Job:
+        return replace(a_job(name, gpus=2, predicted_work_s=10.0), **more)  # type: ignore[arg-type]
+
+    world.waiting(brief("hungry", cpu_milli=9000), brief("greedy", memory_mib=65), at_s=3)
+    world.waiting(brief("close", within="nvlink"), at_s=3)
+
+    starts = world.plan(rules=POLICIES["backfill"], now_s=4).starts
+    assert [(start.job, start.gpus) for start in starts] == [("close", (6, 7))]

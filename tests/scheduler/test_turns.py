@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from brimful.fleet.events import CancelRequested, LeaseStarted
+from brimful.fleet.events import BudgetSet, CancelRequested, LeaseEnded, LeaseStarted
 from brimful.fleet.job import Job
 from brimful.fleet.lengths import ENOUGH
 from brimful.scheduler.plan import Plan
-from brimful.scheduler.rules import POLICIES, Rules
+from brimful.scheduler.rules import POLICIES, Quota, Rules
 from brimful.sim.fleets import parse_fleet
 from brimful.sim.report import report
 from brimful.sim.world import Arrival, rehearse
@@ -129,3 +129,86 @@ def test_on_a_crowded_fleet_the_slowest_of_a_hundred_are_no_slower_than_in_line(
     assert turns < 0.25 * in_line
     assert slowest < slowest_in_line
     assert slowest < 0.9 * jct_h(replace(BRIM, turns=0.0))[1]
+
+
+def stops_for_old(world: AFleet, rules: Rules = BRIM) -> int:
+    """How many leave so that `old` has its turn."""
+    stops = world.plan(rules=rules, now_s=LATE_S).stops
+    assert {stop.reason for stop in stops} <= {"preempted by old"}
+    return len(stops)
+
+
+def busy_behind(*ahead: Job, queue: str = "") -> AFleet:
+    """Eight single GPUs busy with fresh jobs, and `old` in line behind others that have waited as long."""
+    world = where_jobs_take_an_hour().waiting(*ahead).waiting(a_job("old", gpus=4, queue=queue))
+    return world.running(*[a_job(f"fresh-{i}") for i in range(8)], at_s=LATE_S - 400)
+
+
+def test_who_cannot_start_takes_nobodys_turn() -> None:
+    nowhere = [a_job(f"ahead-{i}", gpu_types=("none-such",)) for i in range(12)]
+    assert stops_for_old(busy_behind(*nowhere)) == 4
+
+    # Its queue may borrow nothing, or its tenant cannot pay.
+    quotas = (Quota(queue="none", gpus=0, borrow_gpus=0), Quota(queue="own", gpus=4))
+    over = busy_behind(*[a_job(f"ahead-{i}", queue="none") for i in range(12)], queue="own")
+    assert stops_for_old(over, replace(BRIM, quotas=quotas, reclaim=False)) == 4
+    poor = busy_behind(*[a_job(f"ahead-{i}", tenant="poor") for i in range(12)])
+    assert stops_for_old(poor.then(BudgetSet(at_s=0, tenant="poor", microusd=0))) == 4
+
+
+def test_turns_count_shares_of_a_gpu_as_shares() -> None:
+    world = where_jobs_take_an_hour().waiting(*[a_job(f"share-{i}", gpu_milli=100) for i in range(30)])
+    world.waiting(*[a_job(f"new-{i}") for i in range(8)], at_s=LATE_S)
+
+    plan = world.plan(rules=BRIM, now_s=LATE_S)
+    assert sum(start.in_turn for start in plan.starts) == 30  # three GPUs, of the six that turns may have
+    world.carry_out(plan, now_s=LATE_S)
+    assert world.fleet.turns.gpus(LATE_S) == pytest.approx(3.0)
+
+
+def test_who_must_start_now_to_be_in_time_goes_before_turns() -> None:
+    world = where_jobs_take_an_hour().waiting(a_job("old", gpus=8))
+    due = a_job("due", gpus=8, predicted_work_s=3000.0, deadline_s=LATE_S + 3700)
+    world.waiting(due, at_s=LATE_S - 60)
+
+    assert names(world.plan(rules=BRIM, now_s=LATE_S - 3600)) == ["old"]  # it has time
+    assert names(world.plan(rules=BRIM, now_s=LATE_S)) == ["due"]
+    assert names(world.plan(rules=BRIM, now_s=LATE_S + 1000)) == ["old"]  # it is too late for that one
+
+
+def test_a_cell_is_kept_for_a_higher_class_while_turns_leave_it() -> None:
+    """They stop one after the other, and the first GPUs to come free are not given away meanwhile."""
+    world = where_jobs_take_an_hour(nodes=2).waiting(*[a_job(f"old-{i}", gpus=4) for i in range(2)])
+    first = world.plan(rules=BRIM, now_s=LATE_S)
+    world.carry_out(first, now_s=LATE_S)
+    world.then(*[LeaseStarted(at_s=LATE_S, lease=start.lease) for start in first.starts])
+    world.waiting(a_job("urgent", gpus=16, priority="urgent", within="site"), at_s=LATE_S + 590)
+    clears = world.plan(rules=BRIM, now_s=LATE_S + 600)
+    assert {stop.lease for stop in clears.stops} == {"old-0.1", "old-1.1"}
+    world.carry_out(clears, now_s=LATE_S + 600)
+
+    world.then(LeaseEnded(at_s=LATE_S + 611, lease="old-0.1", exit_code=None))
+    world.waiting(a_job("small"), at_s=LATE_S + 612)
+    assert not world.plan(rules=BRIM, now_s=LATE_S + 615).starts
+    world.then(LeaseEnded(at_s=LATE_S + 620, lease="old-1.1", exit_code=None))
+    assert names(world.plan(rules=BRIM, now_s=LATE_S + 621)) == ["urgent"]
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["hidden", "known"])
+def test_one_of_the_longest_has_its_turn_once_it_has_waited_out_its_length(known: bool) -> None:
+    """Else a gang that does not fit beside turns would wait for as long as others have any."""
+    long_s = 10.0 * HOUR_S
+    world = where_jobs_take_an_hour(nodes=2)
+    if known:
+        world.waiting(a_job("wide", gpus=16, within="site", predicted_work_s=long_s))
+    else:
+        wide = a_job("wide", gpus=8)
+        world.running(wide).then(LeaseEnded(at_s=int(long_s), lease="wide.1", exit_code=None, requeue=True))
+    waited_s = int(long_s / BRIM.ageing)
+    came_s = 0 if known else int(long_s)
+    for late_s, has_turn in ((int(0.9 * waited_s), False), (waited_s + 2, True)):
+        plan = world.plan(rules=BRIM, now_s=came_s + late_s)
+        assert [(start.job, start.in_turn) for start in plan.starts] == [("wide", has_turn)]
+    world.carry_out(plan, now_s=came_s + late_s)
+    lasts_s = world.fleet.open_leases[plan.starts[0].lease].turn_until_s - came_s - late_s
+    assert lasts_s >= 0.9 * HOUR_S

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brimful.fleet.events import Event, Parts
-from brimful.fleet.job import WHOLE_GPU, Job
+from brimful.fleet.job import PRIORITIES, WHOLE_GPU, Job
 from brimful.fleet.noun import maker
 from brimful.fleet.ranked import Heads
 from brimful.fleet.state import Fleet, JobState, Pool
@@ -15,10 +15,10 @@ from brimful.scheduler.draft import Draft
 from brimful.scheduler.finish import Finish, finish
 from brimful.scheduler.plan import Plan, Reasons, Start, Stop
 from brimful.scheduler.policies.assign import assign, is_mixed
-from brimful.scheduler.policies.backfill import Reservation, from_s, reserve
+from brimful.scheduler.policies.backfill import Reservation, in_reserved, reserve
 from brimful.scheduler.policies.money import Money
 from brimful.scheduler.policies.offpeak import defer
-from brimful.scheduler.policies.order import waiting_in_order
+from brimful.scheduler.policies.order import by_queue, waiting_in_order
 from brimful.scheduler.policies.place import ONE_NODE, place, why_not
 from brimful.scheduler.policies.preempt import Cell, Search
 from brimful.scheduler.policies.quota import Books, borrowed, is_own, over_quota, owed, queue_of
@@ -61,7 +61,7 @@ class _Turn:
     market: Auctions | None = field(default=None, init=False)
     market_events: Sequence[Event] = field(default=(), init=False)
     market_again_s: int | None = field(default=None, init=False)
-    # Who starts, or will, and need not be asked again: in a market pool, or because it was its turn.
+    # Who was dealt with and is not asked again: it starts in a market pool, or it was its turn.
     settled: set[str] = field(default_factory=set, init=False)
     # When jobs may go back to a site that failed.
     avoided_until_s: tuple[int, ...] = field(default=(), init=False)
@@ -118,8 +118,9 @@ def decide(
         turn.search.spoken_for.update([stop.lease for stop in turn.stops])
     if rules.quotas:
         _open_books(turn)
-    if len(fleet.waiting):
-        turn.search.in_turn = {state.job.job: None for state in whose_turn(fleet, rules, now_s=now_s)}
+    if rules.turns and len(fleet.waiting):
+        line = whose_turn(fleet, rules, _could_start(turn), now_s=now_s, sold=sold)
+        turn.search.in_turn = {state.job.job: None for state in line}
     if is_mixed(fleet, rules):
         _review_types(turn)
     if turn.targets is None:
@@ -147,6 +148,20 @@ def _open_books(turn: _Turn) -> None:
     turn.waited_for = owed(fleet, rules, turn.held, wants_now)
     if rules.reclaim:
         turn.search.borrowed = borrowed(fleet, rules, turn.held)
+
+
+def _could_start(turn: _Turn) -> Callable[[JobState], bool]:
+    """Whether a job might start now if it were next; pools and quotas are looked at once for all alike."""
+    alike: dict[tuple[str, int], bool] = {}
+
+    def could(state: JobState) -> bool:
+        kind, job = by_queue(state), state.job
+        found = alike.get(kind)
+        if found is None:
+            found = alike[kind] = bool(_open_pools(turn, state.shape)) and _over_quota(turn, job) is None
+        return found and (not _may_be_held(turn, job) or _not_now(turn, state, quotas=False) is None)
+
+    return could
 
 
 def _auction(turn: _Turn, market: Auctions, unreachable: Collection[str]) -> None:
@@ -212,7 +227,15 @@ def _walk(turn: _Turn) -> None:
                 if len(turn.closed) == len(turn.fleet.capacity.pools):
                     return
             free = _keep_a_cell(turn, state, pools, free)
-        heads.next() if planned else heads.skip_group()  # its plan says nothing of others of its shape
+        # Its plan and its purse say nothing of others of its shape.
+        _pass_by(turn, heads, state, alone=planned or (held_back and _unpaid(turn, state) is not None))
+
+
+def _pass_by(turn: _Turn, heads: Heads, state: JobState, *, alone: bool) -> None:
+    """It does not start now; nor do those behind it of its shape, unless it is `alone` in this."""
+    if turn.search.in_turn:
+        turn.settled.add(state.job.job)  # it may stand in the order once more
+    heads.next() if alone else heads.skip_group()
 
 
 def _planned(turn: _Turn, state: JobState, pools: list[Pool]) -> list[Pool]:
@@ -369,31 +392,17 @@ def _find(turn: _Turn, state: JobState, pools: list[Pool]) -> Parts | None:
         parts = choose(job, turn.draft, pools, turn.rules, worth=turn.worth or {}, prices=turn.prices)
         if parts is not None:
             return parts
-    return _in_reserved(turn, state, pools)
-
-
-def _in_reserved(turn: _Turn, state: JobState, pools: list[Pool]) -> Parts | None:
-    """GPUs kept for a blocked gang may be used by whoever will be gone before it can have them."""
-    left = state.remaining_s(turn.now_s)
-    if left is None or not turn.reservations or state.job.gpu_milli < WHOLE_GPU:
+    if not turn.reservations:
         return None
-    taken = {
-        (node, gpu)
-        for start in turn.starts
-        for node, gpus in ((start.node, start.gpus), *start.rest)
-        for gpu in gpus
-    }
-    for reservation in turn.reservations:
-        for index in reservation.nodes:
-            slot = turn.fleet.capacity.slots[index]
-            free = [gpu for gpu in slot.free if (slot.node.node, gpu) not in taken]
-            speed = state.job.rate(slot.node.gpu)
-            if slot.pool not in pools or len(free) < state.job.gpus or not free:
-                continue
-            ends_s = turn.now_s + state.job.checkpoint_cost_s + left / speed
-            if ends_s <= from_s(reservation, turn.fleet, now_s=turn.now_s):
-                return ((slot.node.node, tuple(free[: state.job.gpus])),)
-    return None
+    return in_reserved(
+        state,
+        turn.fleet,
+        turn.draft,
+        pools=pools,
+        reservations=turn.reservations,
+        starts=turn.starts,
+        now_s=turn.now_s,
+    )
 
 
 def _may_be_held(turn: _Turn, job: Job) -> bool:
@@ -406,22 +415,28 @@ def _may_be_held(turn: _Turn, job: Job) -> bool:
 def _not_now(turn: _Turn, state: JobState, *, quotas: bool = True) -> str | None:
     """Why a job that would fit is not to start yet: its queue's quota, or a quiet hour to come."""
     rules = turn.rules
-    budget = state.job.budget_microusd
-    if budget is not None and state.leases and cost_microusd(state, now_s=turn.now_s) >= budget:
-        return f"its budget of {show_usd(budget)} is used up"
-    if turn.money is not None:
-        lacks = turn.money.lacks(state.job, 1)
-        if lacks is not None:
-            return lacks
-    if quotas and rules.quotas:
-        gpus = sum(pool.gpus for pool in turn.fleet.capacity.pools.values())
-        reason = over_quota(state.job, rules, turn.held, gpus, turn.waited_for)
-        if reason is not None:
-            return reason
+    reason = _unpaid(turn, state) or (_over_quota(turn, state.job) if quotas else None)
+    if reason is not None:
+        return reason
     if rules.off_peak and state.job.deferrable:
         free = sum(turn.draft.free_in(pool) for pool in turn.fleet.capacity.pools)
         return defer(state, turn.fleet, free=free, now_s=turn.now_s)
     return None
+
+
+def _unpaid(turn: _Turn, state: JobState) -> str | None:
+    """Why nobody would pay for it: its own budget or its tenant's is used up."""
+    budget = state.job.budget_microusd
+    if budget is not None and state.leases and cost_microusd(state, now_s=turn.now_s) >= budget:
+        return f"its budget of {show_usd(budget)} is used up"
+    return None if turn.money is None else turn.money.lacks(state.job, 1)
+
+
+def _over_quota(turn: _Turn, job: Job) -> str | None:
+    if not turn.rules.quotas:
+        return None
+    gpus = sum(pool.gpus for pool in turn.fleet.capacity.pools.values())
+    return over_quota(job, turn.rules, turn.held, gpus, turn.waited_for)
 
 
 def _can_help(turn: _Turn, state: JobState, pools: list[Pool]) -> bool:
@@ -483,13 +498,13 @@ def _hold(turn: _Turn, job: Job) -> None:
 def _may_keep(turn: _Turn, job: Job) -> bool:
     """Whether a cell may be kept for one more blocked gang; a single GPU needs none.
 
-    None is while those whose turn it is hold so much that the gang cannot fit beside them: what is free
-    is better used by jobs that can be stopped once it does.
+    None is while those whose turn it is, and whom it may not send away, hold so much that the gang cannot
+    fit beside them: what is free is better used by jobs that can be stopped once it does.
     """
     rules, fleet = turn.rules, turn.fleet
     if rules.backfill != "reserve" or job.gpus <= 1 or len(turn.reservations) >= rules.reservations:
         return False
-    in_turn = fleet.turns.gpus(turn.now_s)
+    in_turn = fleet.turns.gpus(turn.now_s, rank=PRIORITIES[job.priority])
     return not in_turn or sum(pool.gpus for pool in fleet.capacity.pools.values()) - in_turn >= job.gpus
 
 

@@ -6,15 +6,19 @@ time at which it will be theirs. Others pass only if they use other GPUs, or wil
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
 
+from brimful.fleet.events import Parts
+from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.node import Pool
 from brimful.fleet.state import Fleet
 from brimful.scheduler.draft import Draft
-from brimful.scheduler.policies.place import ONE_NODE
+from brimful.scheduler.plan import Start
+from brimful.scheduler.policies.place import ONE_NODE, close_together, fits_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,38 @@ def reserve(state: JobState, draft: Draft, pools: list[Pool]) -> Reservation | N
             have += good
             if have >= need:
                 return Reservation(state.job.job, need, tuple(nodes))
+    return None
+
+
+def in_reserved(
+    state: JobState,
+    fleet: Fleet,
+    draft: Draft,
+    *,
+    pools: Collection[Pool],
+    reservations: Iterable[Reservation],
+    starts: Iterable[Start],
+    now_s: int,
+) -> Parts | None:
+    """GPUs kept for a blocked gang may be used by whoever will be gone before it can have them."""
+    left, job = state.remaining_s(now_s), state.job
+    if left is None or job.gpu_milli < WHOLE_GPU:
+        return None
+    taken = {
+        (node, gpu)
+        for start in starts
+        for node, gpus in ((start.node, start.gpus), *start.rest)
+        for gpu in gpus
+    }
+    for reservation in reservations:
+        for index in reservation.nodes:
+            slot = fleet.capacity.slots[index]
+            free = [gpu for gpu in slot.free if (slot.node.node, gpu) not in taken]
+            if slot.pool not in pools or not free or not fits_on(job, draft, slot, free):
+                continue
+            ends_s = now_s + job.checkpoint_cost_s + left / job.rate(slot.node.gpu)
+            if ends_s <= from_s(reservation, fleet, now_s=now_s):
+                return ((slot.node.node, close_together(slot, free, job.gpus)),)
     return None
 
 

@@ -97,6 +97,18 @@ def start_by_s(state: JobState, left_s: float) -> float:
     return job.deadline_s - SPARE * left_s / rate - job.checkpoint_cost_s
 
 
+def _must_start(fleet: Fleet, rules: Rules, *, now_s: int) -> list[JobState]:
+    """Waiting jobs that keep their deadline only if they start now, by class, the most pressing first."""
+    found: list[tuple[int, float, int, JobState]] = []
+    for name, state in fleet.due.items():
+        if name in fleet.waiting and state.job.deadline_s is not None:
+            left_s = expected_left_s(state, rules, now_s=now_s)
+            by_s = start_by_s(state, left_s)
+            if by_s <= now_s and now_s + left_s <= state.job.deadline_s:
+                found.append((PRIORITIES[state.job.priority], by_s, state.serial, state))
+    return [each[-1] for each in sorted(found)]
+
+
 @cache
 def weight(gpus: int, width: float) -> float:
     """How much a gang of so many GPUs counts: a wide one keeps more others waiting."""
@@ -207,7 +219,8 @@ def _running_key(rules: Rules) -> Key:
 def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (), *, now_s: int) -> Heads:
     """Waiting jobs, the next one first.
 
-    Under `index` those whose turn it is (`first`, see turn.py) come before their class.
+    Under `index` those whose turn it is (`first`, see turn.py) come before their class, but for who must
+    start now to be in time.
     Fair share asks each time whose queue has had least, with old use fading; within a queue by class and age.
     """
     split = rules.order == "fair" or bool(rules.quotas)
@@ -227,6 +240,9 @@ def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (),
         rank = _weigh(rules, now_s=now_s)
         if first:  # they stand in the order by index a second time
             turns: dict[Hashable, list[Entry]] = {}
+            for state in _must_start(fleet, rules, now_s=now_s) if rules.deadlines and fleet.due else ():
+                key = (PRIORITIES[state.job.priority], -inf, -inf, 1.0)
+                turns.setdefault(("due", group(state)), []).append((key, state.serial, state))
             for state in first:
                 key = (PRIORITIES[state.job.priority], -inf, state.submitted_s, 1.0)
                 turns.setdefault(("turn", group(state)), []).append((key, state.serial, state))

@@ -26,7 +26,7 @@ def place(job: Job, draft: Draft, pool: Pool) -> Parts | None:
         return _share(job, draft, pool)
     if not job.gpus:
         return _no_gpu(job, draft, pool)
-    found = draft.smallest(pool, job.gpus, _fits(job, draft, pool))
+    found = draft.smallest(pool, job.gpus, _fits(job, draft))
     if found is not None:
         slot = draft.capacity.slots[found]
         return ((slot.node.node, close_together(slot, draft.free_on(found), job.gpus)),)
@@ -64,19 +64,17 @@ def _domains(slot: Slot, free: Sequence[int]) -> list[list[int]]:
     return sorted(groups.values(), key=lambda group: (len(group), group))
 
 
-def _fits(job: Job, draft: Draft, pool: Pool) -> Fits | None:
+def _fits(job: Job, draft: Draft) -> Fits | None:
     """The check a node must pass besides having GPUs; None where there is none, which is the fast way."""
-    counted = bool(job.cpu_milli or job.memory_mib)
-    if job.within != "nvlink":
-        return (lambda slot, _free: draft.room_on(slot, job, job.gpus)) if counted else None
-    del pool
+    if job.within != "nvlink" and not (job.cpu_milli or job.memory_mib):
+        return None
+    return lambda slot, free: fits_on(job, draft, slot, free)
 
-    def fits(slot: Slot, free: list[int]) -> bool:
-        if max((len(domain) for domain in _domains(slot, free)), default=0) < job.gpus:
-            return False
-        return draft.room_on(slot, job, job.gpus)
 
-    return fits
+def fits_on(job: Job, draft: Draft, slot: Slot, free: Sequence[int]) -> bool:
+    """Whether these GPUs of one node hold the gang as close together as it must be, with CPU and memory."""
+    most = len(free) if job.within != "nvlink" else max(map(len, _domains(slot, free)), default=0)
+    return most >= job.gpus and draft.room_on(slot, job, job.gpus)
 
 
 def _share(job: Job, draft: Draft, pool: Pool) -> Parts | None:

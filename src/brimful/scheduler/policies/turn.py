@@ -7,13 +7,15 @@ short jobs never queue behind all who have waited.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from heapq import merge
+from math import inf
 from typing import cast
 
-from brimful.fleet.job import PRIORITIES
+from brimful.fleet.job import PRIORITIES, WHOLE_GPU
 from brimful.fleet.lease import JobState
-from brimful.fleet.lengths import bucket
+from brimful.fleet.lengths import bucket, least_s
+from brimful.fleet.node import Pool
 from brimful.fleet.state import Fleet
 from brimful.fleet.turns import length_s
 from brimful.scheduler.rules import Rules
@@ -21,8 +23,19 @@ from brimful.scheduler.rules import Rules
 _InLine = tuple[tuple[int, float], int, JobState]  # class and since when; serial; the job
 
 
-def whose_turn(fleet: Fleet, rules: Rules, *, now_s: int) -> Sequence[JobState]:
-    """Waiting jobs whose turn it is, in line, as many as their share of the GPUs has room for."""
+def whose_turn(
+    fleet: Fleet,
+    rules: Rules,
+    may_start: Callable[[JobState], bool],
+    *,
+    now_s: int,
+    sold: Collection[Pool] = (),
+) -> Sequence[JobState]:
+    """Waiting jobs whose turn it is, in line, as many as their share of the GPUs has room for.
+
+    Who may not start, by quota or purse or for want of a pool, stands in nobody's way. In pools that are
+    sold the market chooses.
+    """
     lengths = fleet.turns.lengths
     if not rules.turns or lengths.long_s is None:
         return ()
@@ -30,22 +43,32 @@ def whose_turn(fleet: Fleet, rules: Rules, *, now_s: int) -> Sequence[JobState]:
     groups = cast(dict[tuple[int, int], list[_InLine]], order.groups)
     long_at, since_s = lengths.long_at, now_s - lengths.long_s
     lines = [
-        entries[: bisect_right(entries, since_s, key=_from_s)]
+        entries[
+            : bisect_right(entries, since_s if at < long_at else _made_up_s(at, rules, now_s), key=_from_s)
+        ]
         for (_, at), entries in groups.items()
-        if at < long_at and entries[0][0][1] <= since_s
+        if entries[0][0][1] <= since_s
     ]
-    if not lines:
+    if not any(lines):
         return ()
-    gpus = sum(pool.gpus for pool in fleet.capacity.pools.values())
+    gpus = sum(index.gpus for pool, index in fleet.capacity.pools.items() if pool not in sold)
     room = rules.turns * gpus - fleet.turns.gpus(now_s)
     found: list[JobState] = []
     for _, _, state in merge(*lines):
         if room <= 0:
             break
-        if state.job.gpus <= gpus:
+        if may_start(state):
             found.append(state)
-            room -= state.job.gpus
+            room -= state.job.gpus * state.job.gpu_milli / WHOLE_GPU
     return found
+
+
+def _made_up_s(at: int, rules: Rules, now_s: int) -> float:
+    """Since when one of the longest must have waited for ageing to make up for all its length.
+
+    Then it has its turn too. Else a gang wider than what turns leave would wait for as long as there are any.
+    """
+    return now_s - least_s(at) / rules.ageing if rules.ageing else -inf
 
 
 def _waiting_from(state: JobState) -> tuple[int, float]:
