@@ -60,7 +60,9 @@ def test_a_fill_for_people_is_a_table_of_means(capsys: pytest.CaptureFixture[str
         ([str(EXAMPLES / "small.csv"), "--policy", "brim?ageing=nan"], "ageing=nan is not understood"),
         ([str(EXAMPLES / "small.csv"), "--sweep", "gpus"], "--sweep 'gpus' is not understood"),
         ([str(EXAMPLES / "small.csv"), "--sweep", "gpus=8,x"], "--sweep 'gpus=8,x' is not understood"),
-        ([str(EXAMPLES / "small.csv"), "--html", "/nowhere/x.html"], "cannot write"),
+        ([str(EXAMPLES / "small.csv"), "--sweep", "h100=8"], "--sweep h100: the fleet has no such GPU"),
+        ([str(EXAMPLES / "small.csv"), "--sweep", "gpu=0"], "--sweep gpu=0 leaves no GPU"),
+        ([str(EXAMPLES / "small.csv"), "--html", "/nowhere/x.html"], "there is no folder /nowhere"),
         ([*FILL, "--html", "x.html"], "--html does not go with --fill"),
         ([str(EXAMPLES / "small.csv"), "--faults", "fire=1"], "--faults 'fire=1' is not understood"),
         (
@@ -196,7 +198,7 @@ def test_a_part_of_a_policy_can_be_switched_off(capsys: pytest.CaptureFixture[st
 def test_a_narrow_terminal_gets_the_columns_one_below_the_other(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for columns, tables in ((80, 2), (120, 1)):
+    for columns, tables in ((80, 3), (120, 2)):  # the last is by class
         monkeypatch.setenv("COLUMNS", str(columns))
         assert main(["simulate", SMALL, "--policy", "fifo", "--policy", "brim"]) == 0
         lines = capsys.readouterr().out.splitlines()
@@ -223,3 +225,68 @@ def test_a_page_of_a_sweep_shows_every_fleet(tmp_path: Path, capsys: pytest.Capt
     assert "priority, 4 GPUs" in text
     assert "priority, 8 GPUs" in text
     assert list(tmp_path.iterdir()) == [page], "nothing half written stays behind"
+
+
+def test_classes_are_told_apart(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["simulate", SMALL, "--policy", "fifo", "--policy", "brim"]) == YES
+    lines = capsys.readouterr().out.splitlines()
+    header = next(line for line in lines if "urgent JCT" in line)
+    assert header.split()[1::2] == ["urgent", "normal", "background"]
+    assert max(map(len, lines)) <= 80
+    fifo, brim = cast(
+        list[dict[str, dict[str, dict[str, float]]]],
+        data([SMALL, "--policy", "fifo", "--policy", "brim"], capsys)["runs"],
+    )
+    assert sum(some["jobs"] for some in fifo["by_class"].values()) == 12
+    assert brim["by_class"]["urgent"]["mean_jct_h"] < fifo["by_class"]["urgent"]["mean_jct_h"]
+
+
+def test_jobs_that_never_ran_are_gathered_by_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("job,submit_s,run_s,gpus\n" + "".join(f"wide-{i},0,60,9\n" for i in range(20)))
+    assert main(["simulate", str(trace)]) == YES
+    told = [line for line in capsys.readouterr().out.splitlines() if "never ran" in line]
+    assert len(told) == 1
+    assert told[0].startswith("priority: 20 jobs, wide-0 the first, never ran: wants 9 GPUs")
+
+
+def test_more_seeds_without_chance_are_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    found = data([SMALL, "--seeds", "3"], capsys)
+    assert len(cast(list[object], found["runs"])) == 1
+    assert "nothing is left to chance" in str(found["notes"])
+
+
+def test_a_made_up_trace_brings_its_own_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    assert data(["synthetic:philly?jobs=50&gpus=20"], capsys)["gpus"] == 20
+
+
+def test_a_page_is_refused_before_the_runs_where_plotly_is_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brimful.sim.charts.find_spec", lambda name: None)
+    monkeypatch.setattr("brimful.cli.simulate.rehearse", lambda *a, **b: pytest.fail("it ran"))
+    assert main(["simulate", SMALL, "--html", "x.html"]) == BAD_INPUT
+    assert "pip install 'brimful[report]'" in capsys.readouterr().err
+
+
+def test_a_faster_gpu_type_is_told_in_the_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("job,submit_s,run_s,gpus,gpu,rate\na,0,7200,1,old|new,1|2\n")
+    for fleet, hours in (("1x1:old", 2.0), ("1x1:new", 1.0), ("1x1:old+1x1:new", 1.0)):
+        (run,) = cast(
+            list[dict[str, float]], data([str(trace), "--fleet", fleet, "--policy", "brim"], capsys)["runs"]
+        )
+        assert run["makespan_h"] == pytest.approx(hours)
+    trace.write_text("job,submit_s,run_s,gpus,gpu,rate\na,0,7200,1,old|new,1|2|3\n")
+    assert main(["simulate", str(trace), "--fleet", "1x1:old"]) == BAD_INPUT
+    assert "row 2: rate has 3 numbers for 2 GPU types" in capsys.readouterr().err
+
+
+def test_a_sweep_of_one_type_leaves_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    found = data([SMALL, "--fleet", "3x4:old+2x8:new", "--sweep", "new=0,8,32"], capsys)
+    runs = cast(list[dict[str, object]], found["runs"])
+    assert [run["gpus"] for run in runs] == [12, 20, 44]
+    assert [run["fleet"] for run in runs] == ["3 x 4 old", "3 x 4 old + 1 x 8 new", "4 x 8 new + 3 x 4 old"]

@@ -161,9 +161,9 @@ def test_sacct_keeps_jobs_with_gpus_and_counts_the_rest(put: Put) -> None:
     assert (nine.job.memory_mib, nine.job.gpu_types, nine.at_s) == (2048, (), 0)
     assert seven.job.within == "node"
     assert trace.notes == [
-        "left out: 1 steps",
-        "left out: 1 jobs without GPUs",
-        "left out: 1 jobs that never ran",
+        "left out: 1 step",
+        "left out: 1 job without GPUs",
+        "left out: 1 job that never ran",
     ]
     assert jobs(f"{path}?types=any")["7"].job.gpu_types == ()
 
@@ -230,7 +230,7 @@ def test_gzip_is_opened_by_its_content_not_its_name(tmp_path: Path) -> None:
         ("JobID   Submit\n-----   ------\n", "is sacct's output in columns"),
         (
             "JobID|Submit|ElapsedRaw|AllocTRES\n1|2026-01-01T00:00:00|5|cpu=1\n",
-            "has no job that held a GPU (left out: 1 jobs without GPUs)",
+            "has no job that held a GPU (left out: 1 job without GPUs)",
         ),
         (json.dumps([{**PHILLY_LOG[0], "attempts": 3}]), "job 1 has no list of attempts"),
         ('[{"submitted_time": 1, "attempts": ', "is not JSON"),

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from brimful.cli.commands import Answer
-from brimful.cli.render import bar, table
+from brimful.cli.render import bar, table, wrapped
 from brimful.errors import BadInput, WorldFailed
 from brimful.fleet.node import Node
 from brimful.scheduler.policies.order import ORDERS
@@ -43,6 +43,7 @@ MAX_SWEEP = 50
 MAX_FAULT_S = 10_000_000
 MAX_PER_DAY = 100
 MAX_GPUS = 1_000_000
+MAX_REASONS = 5  # of jobs that never ran; --json has all of them
 MAX_WIDTH = 120  # of a table that no terminal shows
 # A fleet is large enough where jobs wait less than this share of the time they take.
 ENOUGH_WAIT = 0.1
@@ -89,7 +90,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="what chance does (default 0)")
     parser.add_argument(
-        "--seeds", type=int, default=1, metavar="K", help="with --fill, run K seeds from --seed on"
+        "--seeds",
+        type=int,
+        default=1,
+        metavar="K",
+        help="with --fill or --faults, run K seeds from --seed on",
     )
     parser.add_argument(
         "--durations",
@@ -106,7 +111,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sweep",
         metavar="gpus=N,N,…",
-        help="run on fleets of about so many GPUs, the mix of nodes kept: how few would have been enough?",
+        help="run on fleets of about so many GPUs, the mix of nodes kept: how few would have been enough? "
+        "With a GPU type instead, as in a100=0,8,16, only that type's nodes change in number",
     )
     parser.add_argument(
         "--faults",
@@ -125,7 +131,9 @@ def run(args: argparse.Namespace) -> Answer:
             f"--seed {args.seed} with --seeds {args.seeds} is out of range",
             hint=f"a seed from 0 on, and from 1 to {MAX_SEEDS:,} of them",
         )
-    sizes = _sweep(args.sweep)
+    what, sizes = _sweep(args.sweep)
+    if args.html and args.fill is None:
+        _can_write(Path(args.html))
     fleet = parse_fleet(args.fleet) if args.fleet else []
     usual = parse_fleet(USUAL_FLEET)
     trace, skips = read(
@@ -137,7 +145,7 @@ def run(args: argparse.Namespace) -> Answer:
     if not trace.arrivals:
         raise BadInput(f"{' '.join(args.trace)} holds no jobs", hint="give the job list beside the node list")
     nodes = fleet or trace.nodes or usual
-    fleets = [scaled(nodes, gpus) for gpus in sizes] or [nodes]
+    fleets = [_swept(nodes, what, gpus) for gpus in sizes] or [nodes]
     outcomes: list[tuple[str, Outcome]] = []
     runs: Runs = []
     for some in fleets:
@@ -154,23 +162,48 @@ def run(args: argparse.Namespace) -> Answer:
         "runs": runs,
     }
     text = _text(runs) if args.fill is None else _fill_text(runs)
+    if args.seeds > 1 and args.fill is None and not args.faults:
+        trace.notes.append("--seeds: without --faults nothing is left to chance, so that one run tells all")
     if sizes and args.fill is None:
         enough = _enough(runs)
         data["enough_gpus"] = enough
-        text += f"\n{_enough_text(enough)}"
+        text += f"\n\n{_enough_text(enough)}"
     return Answer(data, "\n".join([_heading(args.trace, trace, nodes, skips), "", text]))
 
 
-def _sweep(text: str | None) -> list[int]:
+def _sweep(text: str | None) -> tuple[str, list[int]]:
+    """'gpus=64,128' -> what changes in number, and the numbers."""
     if text is None:
-        return []
+        return "gpus", []
     name, _, values = text.partition("=")
     sizes = [int(part) for part in values.split(",") if part.strip().isdigit() and len(part) < 9]
-    if name != "gpus" or len(sizes) != values.count(",") + 1 or not all(1 <= n <= MAX_GPUS for n in sizes):
-        raise BadInput(f"--sweep {text!r} is not understood", hint="write gpus=64,128,256")
+    least = 1 if name == "gpus" else 0
+    if not name or len(sizes) != values.count(",") + 1 or not all(least <= n <= MAX_GPUS for n in sizes):
+        raise BadInput(
+            f"--sweep {text!r} is not understood", hint="write gpus=64,128,256, or a GPU type instead of gpus"
+        )
     if len(sizes) > MAX_SWEEP:
         raise BadInput(f"--sweep asks for {len(sizes)} fleets", hint=f"at most {MAX_SWEEP}")
-    return sizes
+    return name, sizes
+
+
+def _swept(nodes: Sequence[Node], what: str, gpus: int) -> list[Node]:
+    """The fleet with about so many GPUs, of all types or of the one that is named."""
+    if what == "gpus":
+        return scaled(nodes, gpus)
+    mine = [node for node in nodes if node.gpu == what]
+    others = [node for node in nodes if node.gpu != what]
+    if not mine:
+        types = dict.fromkeys(node.gpu for node in nodes)
+        raise BadInput(
+            f"--sweep {what}: the fleet has no such GPU", hint=f"it has {', '.join(types)}; or gpus"
+        )
+    if not others and not gpus:
+        raise BadInput(
+            f"--sweep {what}=0 leaves no GPU", hint="sweep from 1 on, or add another type to --fleet"
+        )
+    more = scaled(mine, gpus) if gpus else []
+    return others + [replace(node, node=f"swept-{i}") for i, node in enumerate(more)]
 
 
 def _faults(text: str | None) -> Faults | None:
@@ -239,17 +272,27 @@ def _rehearse(
     seeds = range(args.seed, args.seed + (args.seeds if faults else 1))
     for policy, seed in [(policy, seed) for policy in policies for seed in seeds]:
         began = time.process_time()
+        gpus = sum(node.gpus for node in nodes)
+        what = f"jobs, {policy} on {gpus:,} GPUs"
         outcome = rehearse(
-            arrivals, nodes, policies[policy], faults=faults, seed=seed, progress=_progress("jobs")
+            arrivals, nodes, policies[policy], faults=faults, seed=seed, progress=_progress(what)
         )
         cpu_s = time.process_time() - began
         told = report(outcome, arrivals, nodes, policy=policy, seed=seed, cpu_s=cpu_s)
-        gpus = sum(node.gpus for node in nodes)
-        runs.append({**told, "gpus": gpus})
+        runs.append({**told, "gpus": gpus, "fleet": show_fleet(nodes)})
         if args.html:
-            size = f", {gpus:,} GPUs" if args.sweep else ""
+            size = f", {gpus:,} GPUs" if args.sweep else ""  # the fleet's words would fill the legend
             outcomes.append((f"{policy}{size}{f', seed {seed}' if len(seeds) > 1 else ''}", outcome))
     return runs
+
+
+def _can_write(path: Path) -> None:
+    """Asked before the first run: nobody should hear of a missing library after an hour of them."""
+    from brimful.sim.charts import need_plotly
+
+    need_plotly()
+    if not path.parent.is_dir():
+        raise WorldFailed(f"cannot write {path}: there is no folder {path.parent}", hint="make it first")
 
 
 def _write_page(path: Path, title: str, outcomes: Sequence[tuple[str, Outcome]], runs: Runs) -> None:
@@ -284,7 +327,12 @@ def _fill(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> Runs
         for seed in range(args.seed, args.seed + args.seeds):
             began = time.process_time()
             filled = fill(
-                nodes, workload, policy=policy, seed=seed, until=args.fill, progress=_progress("tasks")
+                nodes,
+                workload,
+                policy=policy,
+                seed=seed,
+                until=args.fill,
+                progress=_progress(f"tasks, {policy}"),
             )
             told = fill_report(filled, cpu_s=time.process_time() - began)
             runs.append({**told, "gpus": sum(node.gpus for node in nodes)})
@@ -319,13 +367,13 @@ def _progress(what: str) -> Callable[[int, int], None]:
 def _heading(names: Sequence[str], trace: Trace, nodes: Sequence[Node], skips: Skips) -> str:
     gpus = sum(node.gpus for node in nodes)
     jobs = len(trace.arrivals)
-    lines = [f"{jobs:,} jobs of {' and '.join(names)} on {gpus:,} GPUs ({show_fleet(nodes)})"]
+    lines = [f"{counted(jobs, 'job')} of {' and '.join(names)} on {gpus:,} GPUs ({show_fleet(nodes)})"]
     if skips.count:
         lines.append(f"{counted(skips.count, 'row')} left out, such as: {skips.first[0]}")
     if skips.reordered:
         lines.append(f"{counted(skips.reordered, 'row')} came after a later one: sorted by submit time")
     lines += trace.notes
-    return "\n".join(lines)
+    return "\n".join(line for text in lines for line in wrapped("", text))
 
 
 def _fill_text(runs: Runs) -> str:
@@ -344,11 +392,12 @@ def _fill_text(runs: Runs) -> str:
                 *[_mean_percent([run["allocation_at"][point] for run in mine]) for point in points],
             ]
         )
-    note = (
+    note = wrapped(
+        "",
         "At N %: GPUs allocated, of all, when tasks asking for N % of them have arrived. "
-        "A task that fits is placed;\none that does not is gone. Nothing ends and nothing moves."
+        "A task that fits is placed; one that does not is gone. Nothing ends and nothing moves.",
     )
-    return f"{table(header, rows, right=range(1, len(header)))}\n\n{note}"
+    return "\n".join([table(header, rows, right=range(1, len(header))), "", *note])
 
 
 def _mean_percent(values: Sequence[float | None]) -> str:
@@ -372,6 +421,7 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "worst rho": lambda run: _times(run["worst_rho"]),
     "in time": lambda run: _share(run["deadline_met"]),
     "preempted": lambda run: f"{run['preemptions']:,}",
+    "GPU-h lost": lambda run: f"{run['lost_gpu_h']:,.1f}",
     "cost": lambda run: "none" if run["cost_usd"] is None else f"${run['cost_usd']:,.2f}",
 }
 
@@ -384,6 +434,7 @@ def _columns(runs: Runs) -> list[str]:
         "finished": all(run["finished"] == run["jobs"] for run in runs),
         "in time": all(run["deadline_met"] is None for run in runs),
         "preempted": not any(run["preemptions"] for run in runs),
+        "GPU-h lost": not any(run["lost_gpu_h"] for run in runs),
         "cost": all(run["cost_usd"] is None for run in runs),
     }
     return [name for name in COLUMNS if not dull.get(name, False)]
@@ -391,23 +442,50 @@ def _columns(runs: Runs) -> list[str]:
 
 def _text(runs: Runs) -> str:
     names = _columns(runs)
-    lines = ["\n\n".join(_tables(names, runs)), ""]
+    lines = ["\n\n".join([*_tables(names, runs), *_class_table(names, runs)]), ""]
     for run in runs:
         told = [f"{name} {COLUMNS[name](run)}" for name in _lead(names)[1:]]
         who = ", ".join([run["policy"], *told])
         if run["failed"]:
             job, reason = next(iter(run["failed_first"].items()))
-            lines.append(f"{who}: {counted(run['failed'], 'job')} failed, such as {job}: {reason}")
-        for job, reason in list(run["never_ran"].items())[:10]:
-            lines.append(f"{who}: {job} never ran: {reason}")
+            lines += wrapped("", f"{who}: {counted(run['failed'], 'job')} failed, such as {job}: {reason}")
+        lines += [line for text in _never_ran(who, run["never_ran"]) for line in wrapped("", text)]
     if lines[-1]:
         lines.append("")
-    lines += [
-        "JCT: from submit to finish. Of bound: times the least mean JCT any schedule could reach.",
-        "Allocated: leased GPU time of all; useful: work that was kept, of the most the fleet could do.",
+    lines += wrapped(
+        "",
+        "JCT: from submit to finish. Of bound: times the least mean JCT any schedule could reach. "
+        "Allocated: leased GPU time of all. Useful: work that was kept, of the most the fleet could do. "
         "Rho: JCT over that on a private 1/N of the fleet.",
-    ]
+    )
     return "\n".join(lines)
+
+
+def _class_table(names: Sequence[str], runs: Runs) -> list[str]:
+    """Mean JCT by class, where there are several: what urgent jobs win, the others pay."""
+    classes = list(runs[0]["by_class"])
+    if len(classes) < 2:
+        return []
+    lead = _lead(names)
+    rows = [
+        [COLUMNS[name](run) for name in lead]
+        + [_time(run["by_class"][each]["mean_jct_h"]) for each in classes]
+        for run in runs
+    ]
+    return [table([*lead, *[f"{each} JCT" for each in classes]], rows, right=range(1, len(rows[0])))]
+
+
+def _never_ran(who: str, reasons: dict[str, str]) -> Iterator[str]:
+    """One line for each reason, with how many jobs have it."""
+    by_reason: dict[str, list[str]] = {}
+    for job, reason in reasons.items():
+        by_reason.setdefault(reason, []).append(job)
+    most = sorted(by_reason.items(), key=lambda each: -len(each[1]))
+    for reason, jobs in most[:MAX_REASONS]:
+        subject = jobs[0] if len(jobs) == 1 else f"{len(jobs):,} jobs, {jobs[0]} the first,"
+        yield f"{who}: {subject} never ran: {reason}"
+    if rest := sum(len(jobs) for _, jobs in most[MAX_REASONS:]):
+        yield f"{who}: {counted(rest, 'more job')} never ran; --json gives each one's reason"
 
 
 def _lead(names: Sequence[str]) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from importlib.util import find_spec
 from typing import Any
 
 from brimful.errors import BadInput
@@ -14,21 +15,58 @@ from brimful.fleet.job import WHOLE_GPU
 from brimful.sim.world import Outcome
 from brimful.units import HOUR_S, MICROUSD
 
+NOTHING = "none"
+LEGEND = (
+    "JCT: from submit to finish. Useful share: work that was kept, of the most this fleet could have done. "
+    "Rho: JCT over that on a private 1/N of the fleet. Least possible: no schedule can reach less, and "
+    "perhaps none as little."
+)
 POINTS = 400  # of a curve over time; more cannot be told apart on a screen
 # Colours that people with any colour vision can tell apart (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 Steps = list[tuple[int, float]]
 
+# Figure of a run -> how the table names it; what is not here stands in --json.
+WORDS = {
+    "gpus": "GPUs",
+    "seed": "seed",
+    "jobs": "jobs",
+    "finished": "finished",
+    "failed": "failed",
+    "mean_jct_h": "mean JCT, h",
+    "p50_jct_h": "p50 JCT, h",
+    "p95_jct_h": "p95 JCT, h",
+    "p99_jct_h": "p99 JCT, h",
+    "mean_wait_h": "mean wait, h",
+    "makespan_h": "makespan, h",
+    "mean_slowdown": "mean slowdown",
+    "allocation_rate": "GPU time allocated",
+    "useful_share": "useful share",
+    "worst_rho": "worst rho",
+    "unfair_share": "share of jobs with rho over 1",
+    "preemptions": "preemptions",
+    "lost_gpu_h": "GPU-hours lost",
+    "gpu_h": "GPU-hours billed",
+    "deadline_met": "deadlines met",
+    "cost_usd": "cost, USD",
+    "cpu_s": "CPU seconds of this rehearsal",
+}
+SHARES = ("allocation_rate", "useful_share", "unfair_share", "deadline_met")
+
+
+def need_plotly() -> None:
+    if find_spec("plotly") is None:
+        raise BadInput("--html needs plotly", hint="pip install 'brimful[report]'")
+
 
 def page(title: str, outcomes: Sequence[tuple[str, Outcome]], runs: Sequence[dict[str, Any]]) -> str:
     """Utilization, queue, JCT and cost of each (policy, outcome), and the table of figures below."""
-    try:
-        from plotly.graph_objects import Figure, Scatter
-        from plotly.offline import get_plotlyjs
-        from plotly.subplots import make_subplots
-    except ImportError as error:
-        raise BadInput("--html needs plotly", hint="pip install 'brimful[report]'") from error
+    need_plotly()
+    from plotly.graph_objects import Figure, Scatter
+    from plotly.offline import get_plotlyjs
+    from plotly.subplots import make_subplots
+
     names = ("GPUs allocated, per cent", "Jobs that wait", "Jobs finished within, per cent", "Spent, USD")
     figure: Figure = make_subplots(rows=2, cols=2, subplot_titles=names)
     for i, (policy, outcome) in enumerate(outcomes):
@@ -135,31 +173,39 @@ def _end(ended_s: int | None, outcome: Outcome) -> int:
 
 
 def _table(runs: Sequence[dict[str, Any]]) -> str:
-    plain = [key for key, value in runs[0].items() if not isinstance(value, dict | list) and key != "policy"]
     rows = ["<tr><th></th>" + "".join(f"<th>{escape(str(run['policy']))}</th>" for run in runs) + "</tr>"]
-    plain.sort(key=lambda key: key not in ("gpus", "seed"))  # they tell runs of one policy apart
-    for key in plain:
-        cells = "".join(f"<td>{escape(_cell(run.get(key)))}</td>" for run in runs)
-        rows.append(f"<tr><th>{escape(key)}</th>{cells}</tr>")
-    return f"<table>{''.join(rows)}</table>"
+    shown = [(words, [_cell(key, run.get(key)) for run in runs]) for key, words in WORDS.items()]
+    shown += [
+        (words, [_cell(key, (run.get("bound") or {}).get(key)) for run in runs])
+        for key, words in (
+            ("mean_jct_h", "least possible mean JCT, h"),
+            ("mean_jct_ratio", "mean JCT, times that"),
+        )
+    ]
+    for name in dict.fromkeys(name for run in runs for name in run.get("by_class") or {}):
+        each = [(run.get("by_class") or {}).get(name) or {} for run in runs]
+        shown.append((f"mean JCT of {name} jobs, h", [_cell("", some.get("mean_jct_h")) for some in each]))
+    for words, cells in shown:
+        if any(cell != NOTHING for cell in cells):
+            told = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+            rows.append(f"<tr><th>{escape(words)}</th>{told}</tr>")
+    body = "".join(rows)
+    return f'<div class="wide"><table>{body}</table></div><p>{escape(LEGEND)}</p>'
 
 
-def _cell(value: object) -> str:
+def _cell(key: str, value: object) -> str:
     if value is None:
-        return "none"
-    return (
-        f"{value:,.3f}"
-        if isinstance(value, float)
-        else f"{value:,}"
-        if isinstance(value, int)
-        else str(value)
-    )
+        return NOTHING
+    if isinstance(value, float):
+        return f"{value:.1%}" if key in SHARES else f"{value:,.2f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _page(title: str, script: str, charts: str, table: str) -> str:
     style = (
         "body{font:15px system-ui,sans-serif;max-width:1200px;margin:2rem auto;padding:0 1rem;color:#222}"
-        "table{border-collapse:collapse;margin-top:1rem}th,td{padding:.25rem .8rem;text-align:right;"
+        ".wide{overflow-x:auto}table{border-collapse:collapse;margin-top:1rem}"
+        "th,td{padding:.25rem .8rem;text-align:right;"
         "border-bottom:1px solid #ddd}th:first-child{text-align:left;font-weight:normal}"
     )
     return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from brimful.fleet.job import WHOLE_GPU
+from brimful.fleet.job import PRIORITIES, WHOLE_GPU
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.metrics import measure, percentile
 from brimful.fleet.node import Node
@@ -79,6 +79,7 @@ def report(
         "failed": len(failed := [s for s in states if s.phase == "failed"]),
         "failed_first": {s.job.job: s.reason or f"exit code {s.exit_code}" for s in failed[:10]},
         "by_size": _by_size(states),
+        "by_class": _by_class(states),
         "bound": _bound(outcome, arrivals, nodes, m.mean_jct_s, m.makespan_s),
         "cpu_s": cpu_s,
     }
@@ -109,18 +110,31 @@ def _by_size(states: Sequence[JobState]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, low, high in SIZE_CLASSES:
         mine = [state for state in states if low <= state.job.gpus <= high]
-        if not mine:
-            continue
-        jcts = _jcts(mine)
-        waits = [float(s.first_start_s - s.submitted_s) for s in mine if s.first_start_s is not None]
-        found[name] = {
-            "jobs": len(mine),
-            "finished": len(jcts),
-            "mean_jct_h": _hours(_mean(jcts)),
-            "p99_jct_h": _hours(percentile(jcts, 99)),
-            "mean_wait_h": _hours(_mean(waits)),
-        }
+        if mine:
+            found[name] = _some(mine)
     return found
+
+
+def _by_class(states: Sequence[JobState]) -> dict[str, dict[str, Any]]:
+    """A mean over all hides what a class is for: urgent jobs are faster at the cost of background ones."""
+    found = {}
+    for name in sorted(PRIORITIES, key=PRIORITIES.__getitem__):
+        mine = [state for state in states if state.job.priority == name]
+        if mine:
+            found[name] = _some(mine)
+    return found
+
+
+def _some(states: Sequence[JobState]) -> dict[str, Any]:
+    jcts = _jcts(states)
+    waits = [float(s.first_start_s - s.submitted_s) for s in states if s.first_start_s is not None]
+    return {
+        "jobs": len(states),
+        "finished": len(jcts),
+        "mean_jct_h": _hours(_mean(jcts)),
+        "p99_jct_h": _hours(percentile(jcts, 99)),
+        "mean_wait_h": _hours(_mean(waits)),
+    }
 
 
 def _leased_gpu_s(outcome: Outcome) -> float:

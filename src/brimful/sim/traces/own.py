@@ -1,10 +1,11 @@
 """brimful's own trace format: a CSV with one job a row.
 
 Columns: job, submit_s, run_s, gpus; and if wanted: name, tenant, priority, gpu (an allowed GPU type, or
-several with | between), peak_mib (predicted peak on a GPU; one number, or one for each type of `gpu` with |
-between), within, cpu_milli, memory_mib, gpu_milli, predicted_work_s, deadline_s, checkpoint_interval_s,
-checkpoint_cost_s, min_run_s, max_run_s. Times are whole seconds, rows stand in order of submit_s; `run_s` is
-how long the gang runs on GPUs of its reference type.
+several with | between), rate (how fast the gang is; one number, or one for each type of `gpu` with | between;
+1 is the speed that run_s is told for), peak_mib (predicted peak on a GPU, told in the same way), within,
+cpu_milli, memory_mib, gpu_milli, predicted_work_s, deadline_s, checkpoint_interval_s, checkpoint_cost_s,
+min_run_s, max_run_s. Times are whole seconds, rows stand in order of submit_s; `run_s` is how long the gang
+runs on GPUs of its reference type.
 """
 
 from __future__ import annotations
@@ -14,11 +15,23 @@ from pathlib import Path
 
 from brimful.errors import BadInput
 from brimful.fleet.job import PRIORITIES, WHOLE_GPU, WITHIN, Job
-from brimful.sim.traces.reading import MAX_GPUS, MAX_S, Row, Skips, Source, entry, in_order, table, whole
+from brimful.sim.traces.reading import (
+    MAX_GPUS,
+    MAX_S,
+    Row,
+    Skips,
+    Source,
+    entry,
+    in_order,
+    number,
+    table,
+    whole,
+)
 from brimful.sim.world import Arrival
 from brimful.units import MIB
 
 MAX_MIB = 1 << 30
+MIN_RATE, MAX_RATE = 0.001, 1000.0
 NEEDED = ("job", "submit_s", "run_s", "gpus")
 # Column of the CSV, and field of Job -> the range it may have.
 WHOLE_NUMBERS = {
@@ -33,7 +46,7 @@ WHOLE_NUMBERS = {
     "max_run_s": (0, MAX_S),
     "retries": (0, 100),
 }
-COLUMNS = (*NEEDED, "name", "tenant", "priority", "within", "gpu", "peak_mib", *WHOLE_NUMBERS)
+COLUMNS = (*NEEDED, "name", "tenant", "priority", "within", "gpu", "rate", "peak_mib", *WHOLE_NUMBERS)
 
 
 def recognises(head: str) -> bool:
@@ -95,6 +108,7 @@ def _arrival(row: Row, where: str) -> Arrival:
         tenant=entry(row, "tenant") or "default",
         priority=priority,
         gpu_types=(gpu_types := tuple(gpu for gpu in entry(row, "gpu").split("|") if gpu)),
+        rates=_rates(row, where, gpu_types),
         peak_bytes=_peak_bytes(row, where, gpu_types),
         within=within,
         **more,  # type: ignore[arg-type]
@@ -108,13 +122,24 @@ def _arrival(row: Row, where: str) -> Arrival:
 
 def _peak_bytes(row: Row, where: str, gpu_types: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
     """'20480|24000' beside two GPU types, or one number for all of them."""
-    cells = [cell.strip() for cell in entry(row, "peak_mib").split("|") if cell.strip()]
-    if not cells:
-        return ()
-    if len(cells) not in (1, len(gpu_types)) or not gpu_types:
+    cells = _by_type(row, "peak_mib", where, gpu_types)
+    sizes = [whole({"peak_mib": cell}, "peak_mib", where, low=0, high=MAX_MIB) * MIB for cell in cells]
+    return tuple(zip(gpu_types, sizes, strict=True)) if sizes else ()
+
+
+def _rates(row: Row, where: str, gpu_types: tuple[str, ...]) -> tuple[tuple[str, float], ...]:
+    """'1|2.5' beside 'v100|a100': `run_s` is meant for the V100, and the A100 does it in 0.4 of the time."""
+    cells = _by_type(row, "rate", where, gpu_types)
+    rates = [number({"rate": cell}, "rate", where, low=MIN_RATE, high=MAX_RATE) for cell in cells]
+    return tuple(zip(gpu_types, rates, strict=True)) if rates else ()
+
+
+def _by_type(row: Row, column: str, where: str, gpu_types: tuple[str, ...]) -> list[str]:
+    """The cell's numbers, one for each type; a single one counts for all of them."""
+    cells = [cell.strip() for cell in entry(row, column).split("|") if cell.strip()]
+    if cells and (len(cells) not in (1, len(gpu_types)) or not gpu_types):
         raise BadInput(
-            f"{where}: peak_mib has {len(cells)} numbers for {len(gpu_types)} GPU types",
+            f"{where}: {column} has {len(cells)} numbers for {len(gpu_types)} GPU types",
             hint="name the types in `gpu` and give one number, or one for each with | between",
         )
-    sizes = [whole({"peak_mib": cell}, "peak_mib", where, low=0, high=MAX_MIB) * MIB for cell in cells]
-    return tuple(zip(gpu_types, sizes * (len(gpu_types) if len(cells) == 1 else 1), strict=True))
+    return cells * len(gpu_types) if len(cells) == 1 else cells

@@ -25,6 +25,7 @@ HEAD_BYTES = 2**16
 # Ten years and a million GPUs: past these a number is a slip of the pen, not a wish.
 MAX_S = 10 * 366 * 86400
 MAX_GPUS = 1_000_000
+SHOWN = 72  # letters of a first row that is none
 # What a stop costs a job of a trace that does not say: it saves when told to, and is back after a minute.
 # Sia's measured checkpoint-restore takes 25 to 250 s.
 RESTART_S = 60
@@ -177,11 +178,17 @@ def _check_columns(columns: Sequence[str], needed: Sequence[str], *, name: str, 
         return
     other = next((sign for sign in (",", ";", "\t", "|") if sign != delimiter and sign in columns[0]), None)
     raise BadInput(
-        f"{name} has no column {', '.join(missing)}; it has {', '.join(columns)[:200]!r}",
+        f"{name} has no column {', '.join(missing)}; it has {_shown(columns)}",
         hint=f"put {delimiter!r} between the columns, not {other!r}"
         if other
         else f"the first row names the columns; needed are {', '.join(needed)}",
     )
+
+
+def _shown(columns: Sequence[str]) -> str:
+    """'job, gpus, …': enough of them to see what kind of file this is."""
+    text = ", ".join(" ".join(column.split()) for column in columns)
+    return repr(text if len(text) <= SHOWN else text[: SHOWN - 1] + "…")
 
 
 def _not_csv(where: str, error: csv.Error) -> BadInput:
@@ -279,7 +286,8 @@ def in_order(found: Iterable[tuple[str, Arrival]], *, name: str, skips: Skips, s
                 BadInput(
                     f"{where}: wants a GPU of type {' or '.join(wants)}; "
                     f"the fleet has {', '.join(sorted(skips.gpu_types))}",
-                    hint="give a --fleet of the types the trace names, such as 2x8:" + wants[0],
+                    hint=f"give a --fleet of the types the trace names, such as 2x8:{wants[0]}, let "
+                    "--lenient leave such jobs out, or take the type away (Slurm: 'FILE?types=any')",
                 )
             )
             continue

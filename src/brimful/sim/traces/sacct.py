@@ -31,6 +31,7 @@ from brimful.sim.traces.reading import (
     whole,
 )
 from brimful.sim.world import Arrival
+from brimful.units import counted
 
 ASK = "sacct -P -a -X -o JobID,User,Account,Submit,ElapsedRaw,AllocTRES,State prints what is needed"
 ELAPSED = re.compile(r"(?:(\d{1,5})-)?(\d{1,2}):(\d{2}):(\d{2})")
@@ -44,9 +45,9 @@ def recognises(head: str) -> bool:
 
 
 def read(source: Source, *, any_type: bool, skips: Skips) -> Trace:
-    left_out = {"steps": 0, "jobs without GPUs": 0, "jobs that never ran": 0}
+    left_out = {"step": 0, "job without GPUs": 0, "job that never ran": 0}
     found = list(from_zero(_rows(source.lines(), source.name, left_out, skips, any_type=any_type), skips))
-    notes = [f"left out: {count:,} {what}" for what, count in left_out.items() if count]
+    notes = [f"left out: {_counted(count, what)}" for what, count in left_out.items() if count]
     if notes and not found and not skips.count:
         raise BadInput(
             f"{source.name} has no job that held a GPU ({'; '.join(notes)})",
@@ -68,14 +69,14 @@ def _rows(
                 raise BadInput(f"{name} has no column {' or '.join(either)}", hint=ASK)
         try:
             if "." in entry(row, "JobID"):
-                left_out["steps"] += 1
+                left_out["step"] += 1
                 continue
             types, gpus, cpus, memory_mib, one_node = _tres(
                 entry(row, "AllocTRES") or entry(row, "ReqTRES"), where
             )
             run_s = _elapsed(row, where)
             if gpus == 0 or run_s == 0:
-                left_out["jobs without GPUs" if gpus == 0 else "jobs that never ran"] += 1
+                left_out["job without GPUs" if gpus == 0 else "job that never ran"] += 1
                 continue
             job = Job(
                 job=entry(row, "JobID"),
@@ -92,6 +93,12 @@ def _rows(
             yield where, Arrival(at_s=_second(row, where), job=job, work_s=run_s)
         except BadInput as error:
             skips.note(error)
+
+
+def _counted(n: int, what: str) -> str:
+    """'1 job without GPUs', '2 jobs without GPUs'."""
+    noun, _, rest = what.partition(" ")
+    return f"{counted(n, noun)} {rest}".rstrip()
 
 
 def _tres(text: str, where: str) -> tuple[tuple[str, ...], int, int, int, bool]:

@@ -66,7 +66,7 @@ def _rows(
         if workload is None and mine != first:
             raise BadInput(
                 f"{where}: the file holds several workloads, {first!r} and {mine!r} among them",
-                hint=f"choose one: {name}?workload={first}",
+                hint=f"choose one: '{name}?workload={first}'",
             )
         there[mine] = None
         if workload is not None and mine != workload:

@@ -3,7 +3,7 @@
 Gang sizes, and run times by size, are quantiles of Microsoft's Philly trace (Jeon et al., ATC 2019; 82,247
 jobs of 2017 in the short list of github.com/msr-fiddle/philly-traces). Arrivals follow the day: 0.19 times
 the mean at 06:00 and 1.73 times at 16:00, as in Helios' Venus cluster (Hu et al., SC 2021). The rate is set
-so that `load` of `gpus` GPUs are asked for on average.
+so that `load` of `gpus` GPUs are asked for on average; they stand in nodes of eight unless a fleet is given.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from random import Random
 
 from brimful.errors import BadInput
 from brimful.fleet.job import Job
+from brimful.fleet.node import Node
 from brimful.sim.traces.reading import MAX_GPUS, RESTART_S, Row, Trace, number, whole
-from brimful.sim.world import Arrival
+from brimful.sim.world import SITE, Arrival
 from brimful.units import HOUR_S
 
 PREFIX = "synthetic:"
 MAX_JOBS = 5_000_000
+NODE_GPUS = 8
 DAY_S = 24 * HOUR_S
 # GPUs of a gang -> per mille of jobs.
 SIZES = {1: 931.67, 2: 22.10, 4: 22.74, 8: 19.98, 16: 2.50, 32: 0.90, 64: 0.07, 128: 0.04}
@@ -69,7 +71,15 @@ def generate(shape: str, options: dict[str, str]) -> Trace:
         )
         for i, (at_s, (size, run_s)) in enumerate(zip(times, drawn, strict=True))
     ]
-    return Trace(format=where, arrivals=arrivals)
+    return Trace(format=where, arrivals=arrivals, nodes=_nodes(gpus))
+
+
+def _nodes(gpus: int) -> list[Node]:
+    sizes = [NODE_GPUS] * (gpus // NODE_GPUS) + [gpus % NODE_GPUS] * (gpus % NODE_GPUS > 0)
+    return [
+        Node(site=SITE, node=f"node-{i}", gpu="gpu", gpus=size, microusd_per_gpu_hour=0, declared=True)
+        for i, size in enumerate(sizes)
+    ]
 
 
 def _run_s(size: int, probability: float) -> int:
