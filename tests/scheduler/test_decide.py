@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from brimful.fleet.events import BudgetSet, CancelRequested, LeaseEnded, LeaseEnding
+from brimful.fleet.events import BudgetSet, CancelRequested, LeaseEnded, LeaseEnding, LeaseStarted
 from brimful.fleet.job import Job
 from brimful.scheduler.plan import Plan, Start, Stop
 from brimful.scheduler.rules import POLICIES
-from tests.builders import USD, AFleet, a_fleet, a_job, a_node
+from tests.builders import USD, AFleet, a_fleet, a_job, a_node, granted
 
 
 def test_an_empty_fleet_decides_nothing() -> None:
@@ -112,3 +112,18 @@ def test_who_uses_gpus_kept_for_a_gang_fits_there_in_every_way() -> None:
 
     starts = world.plan(rules=POLICIES["backfill"], now_s=4).starts
     assert [(start.job, start.gpus) for start in starts] == [("close", (6, 7))]
+
+
+def sharing_one_gpu(*priorities: str) -> AFleet:
+    world = a_fleet(gpus_per_node=1)
+    for i, priority in enumerate(priorities):
+        world.waiting(a_job(f"share-{i}", gpu_milli=300, priority=priority))
+        world.then(granted(f"share-{i}", gpus=(0,)), LeaseStarted(at_s=0, lease=f"share-{i}.1"))
+    return world.waiting(a_job("whole", priority="urgent"), at_s=900)
+
+
+def test_a_shared_gpu_is_cleared_of_all_who_share_it_or_of_nobody() -> None:
+    """One of them alone would leave nothing to be had, and come back into the gap."""
+    plan = sharing_one_gpu("background", "normal").plan(rules=POLICIES["brim"], now_s=900)
+    assert {stop.lease for stop in plan.stops} == {"share-0.1", "share-1.1"}
+    assert not sharing_one_gpu("background", "urgent").plan(rules=POLICIES["brim"], now_s=900).stops

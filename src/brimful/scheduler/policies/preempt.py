@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from math import inf
 
-from brimful.fleet.job import PRIORITIES
+from brimful.fleet.job import PRIORITIES, WHOLE_GPU
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.node import Pool
 from brimful.fleet.noun import noun
@@ -79,8 +79,19 @@ class Search:
         return {
             lease.lease: (lease.size, slots[lease.node].pool)
             for lease in self.fleet.unsettled.values()
-            if lease.phase == "ending" and lease.node in slots
+            if lease.phase == "ending" and lease.node in slots and self._gives_a_gpu(lease)
         }
+
+    def _tenants(self, lease: Lease) -> list[Lease]:
+        """Everybody on its GPU, itself too: only once all have left is there a GPU to be had."""
+        if lease.gpu_milli == WHOLE_GPU:
+            return [lease]
+        return [each for each in self.fleet.leases_on[lease.node].values() if each.gpus == lease.gpus]
+
+    def _gives_a_gpu(self, lease: Lease) -> bool:
+        """Whether its end gives back whole GPUs; of those that leave one together, the first counts."""
+        tenants = self._tenants(lease)
+        return tenants[0] is lease and all(each.phase == "ending" for each in tenants[1:])
 
     def cell_for(self, state: JobState, pools: Sequence[Pool], *, owns: bool = False) -> Cell | None:
         """The cheapest cell that would hold the gang, or None. `owns`: it claims what its queue has lent.
@@ -164,20 +175,24 @@ class Search:
 
     def _one_gpu(self, bar: Bar, likely: list[JobState], pools: Sequence[Pool]) -> Cell | None:
         """For a single GPU any single GPU is a cell: that of the job with the least to lose."""
-        best: tuple[int, float, str, Lease] | None = None  # the lowest class, then the least lost
+        best: tuple[int, float, str, list[Lease]] | None = None  # the lowest class, then the least lost
         for state in likely:
             if state.job.gpus != 1:
                 continue
             lease = state.open_lease
             if lease is None or not self._may_stop(lease, bar):
                 continue
+            leave = self._tenants(lease)
+            if len(leave) > 1 and not all(self._may_stop(each, bar) for each in leave):
+                continue
             slot = self.draft.capacity.by_name.get(lease.node)
             if slot is None or slot.pool not in pools:
                 continue
-            key = (-self._facts[lease.lease][0], self._lost(lease), lease.lease)
+            highest = min([self._facts[each.lease][0] for each in leave])
+            key = (-highest, sum([self._lost(each) for each in leave]), lease.lease)
             if best is None or key < best[:3]:
-                best = (*key, lease)
-        return None if best is None else Cell(victims=(best[3],), lost_gpu_s=best[1])
+                best = (*key, leave)
+        return None if best is None else Cell(victims=tuple(best[3]), lost_gpu_s=best[1])
 
     def _cheapest(self, cell: Cell) -> tuple[int, float, int, tuple[int, ...]]:
         """Nobody of a higher class stops where lower ones would do; then the least lost."""
@@ -308,7 +323,7 @@ class Search:
             if spare < 0:  # too much of it stays, whatever the others are
                 return None
             gpus = _on(lease, name) if lease.rest else lease.size
-            if self._may_stop(lease, bar):
+            if self._may_stop(lease, bar) and len(self._tenants(lease)) == 1:
                 rank, _, _, lost = self._facts[lease.lease]
                 able.append((-rank, lost / gpus, lease.lease, gpus, lease))
             else:
@@ -357,7 +372,7 @@ class Search:
             slot = self.draft.capacity.slots[index]
             leases = self.fleet.leases_on.get(slot.node.node, {}).values()
             coming = sum(_on(x, slot.node.node) for x in leases if x.phase == "ending")
-            able = [x for x in leases if self._may_stop(x, bar)]
+            able = [x for x in leases if self._may_stop(x, bar) and len(self._tenants(x)) == 1]
             if self._owns:
                 able = [x for x in able if self._gives_back(x, bar, given)]
             gpus = len(self.draft.free_on(index)) + coming + sum(_on(x, slot.node.node) for x in able)
