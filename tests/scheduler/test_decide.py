@@ -127,3 +127,12 @@ def test_a_shared_gpu_is_cleared_of_all_who_share_it_or_of_nobody() -> None:
     plan = sharing_one_gpu("background", "normal").plan(rules=POLICIES["brim"], now_s=900)
     assert {stop.lease for stop in plan.stops} == {"share-0.1", "share-1.1"}
     assert not sharing_one_gpu("background", "urgent").plan(rules=POLICIES["brim"], now_s=900).stops
+
+
+def test_a_share_does_not_slip_onto_a_node_that_is_kept_for_a_gang() -> None:
+    world = a_fleet(gpus_per_node=4).waiting(a_job("first", gpu_milli=300))
+    world.then(granted("first", gpus=(0,)), LeaseStarted(at_s=0, lease="first.1"))
+    world.waiting(a_job("gang", gpus=4), at_s=1).waiting(a_job("second", gpu_milli=300), at_s=2)
+    plan = world.plan(rules=POLICIES["backfill"], now_s=3)
+    assert not plan.starts
+    assert plan.waits["second"]

@@ -163,6 +163,7 @@ class Draft:
     def hold(self, index: int) -> None:
         """Nothing more goes to this node in this decision: it is kept for somebody."""
         self._set_free(self.capacity.slots[index], [])
+        self._shared[index] = {}
 
     def _take_share(self, slot: Slot, gpu: int, milli: int) -> None:
         shared = dict(self.shared_on(slot.index))
