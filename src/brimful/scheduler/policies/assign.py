@@ -30,13 +30,17 @@ ROOM_FOR_ALL = 10**9
 
 @dataclass(slots=True)
 class _Want:
-    """A job by numbers: its worth in each pool, -inf where it may not run; the last pool is waiting."""
+    """A job by numbers: its worth in each pool, -inf where it may not run; the last pool is waiting.
+
+    `home` is the pool it runs in. It counts only where another is worth the same: nobody moves for nothing.
+    """
 
     state: JobState
     gpus: int
     rank: int
     worth: list[float]
     at: int
+    home: int = -1
 
     @property
     def waits(self) -> bool:
@@ -81,6 +85,7 @@ def assign(
         if lease.phase == "running" and _may_move(state, rules, now_s=now_s):
             want = look.want(state)
             if want.worth[here] != -inf:
+                want.home = here
                 wants.append(want)
                 continue
         room[here] -= lease.size
@@ -102,7 +107,9 @@ def _may_move(state: JobState, rules: Rules, *, now_s: int) -> bool:
     """It has run its least time, and moving throws away little of what it still has to do."""
     lease = state.leases[-1]
     # At least a second: whoever was moved a moment ago is not moved again in the same review.
-    if lease.billed_s(now_s) < max(1, rules.min_run_s, state.job.min_run_s) + lease.setup_s:
+    # And until it has saved once: with reviews closer than its checkpoints it would never get on.
+    saved_s = state.job.checkpoint_interval_s or 0
+    if lease.billed_s(now_s) < max(1, rules.min_run_s, state.job.min_run_s, saved_s) + lease.setup_s:
         return False
     return lost_gpu_s(state, lease, now_s=now_s) * 10 <= expected_work_s(state, rules, now_s=now_s)
 
@@ -179,7 +186,14 @@ def _pairs(wants: list[_Want], pools: Mapping[Pool, object]) -> list[_Pair]:
     by_name = list(enumerate(sorted(range(len(pools)), key=list(pools).__getitem__)))
     pairs = [
         # A job's serial and a pool stand in one pair only, so that wants are never compared.
-        (want.rank, -worth / (want.gpus or 1), want.state.serial, tie, pool, want)
+        (
+            want.rank,
+            -worth / (want.gpus or 1),
+            want.state.serial,
+            -1 if pool == want.home else tie,
+            pool,
+            want,
+        )
         for want in wants
         for tie, pool in by_name
         if (worth := want.worth[pool]) != -inf
