@@ -18,7 +18,7 @@ from brimful.fleet.lease import JobState
 from brimful.fleet.node import Pool
 from brimful.fleet.state import Fleet
 from brimful.scheduler.policies.order import aged_work_s, expected_work_s
-from brimful.scheduler.policies.preempt import REVIEW_S, lost_gpu_s
+from brimful.scheduler.policies.preempt import REVIEW_S, loses_all_again, lost_gpu_s
 from brimful.scheduler.policies.quota import Books
 from brimful.scheduler.rules import Rules
 
@@ -111,6 +111,8 @@ def _may_move(state: JobState, rules: Rules, *, now_s: int) -> bool:
     saved_s = state.job.checkpoint_interval_s or 0
     if lease.billed_s(now_s) < max(1, rules.min_run_s, state.job.min_run_s, saved_s) + lease.setup_s:
         return False
+    if loses_all_again(state, lease.billed_s(now_s) - lease.setup_s):
+        return False
     return lost_gpu_s(state, lease, now_s=now_s) * 10 <= expected_work_s(state, rules, now_s=now_s)
 
 
@@ -152,7 +154,7 @@ class _Look:
         job, rates = state.job, self._rates_of(state.shape)
         gpus = job.gpus
         if self._rules.types == "rotate":
-            worth = self._in_turn(state, rates)
+            worth = self._rotated(state, rates)
         else:
             left = 1.0 if self._has_turn(state) else aged_work_s(state, self._rules, now_s=self._now_s)
             left = max(1.0, left)
@@ -160,7 +162,7 @@ class _Look:
         worth.append(0.0)
         return _Want(state, gpus, PRIORITIES[job.priority], worth, len(rates))
 
-    def _in_turn(self, state: JobState, rates: list[float | None]) -> list[float]:
+    def _rotated(self, state: JobState, rates: list[float | None]) -> list[float]:
         """Speed ignored: who has had least goes first, to the type it has had least of for its size.
 
         What a scheduler does that takes all GPUs for equal and shares them fairly in rounds: the

@@ -259,7 +259,10 @@ class Search:
         job = state.job
         if ran_s < job.min_run_s:
             return NEVER
-        left = -inf if self._is_safe(lease) else aged_left_s(state, rules, now_s=now_s)
+        if self._is_safe(lease) or loses_all_again(state, ran_s):
+            left = -inf
+        else:
+            left = aged_left_s(state, rules, now_s=now_s)
         work = left * weight(job.gpus, rules.width)
         return PRIORITIES[job.priority], left, work, lost_gpu_s(state, lease, now_s=now_s)
 
@@ -396,6 +399,16 @@ class Search:
 def _firsts(groups: list[Group]) -> list[JobState]:
     """Of each group, the first to be pushed aside."""
     return [entry[2] for each in groups for entry in each[4][:CHOICES]]
+
+
+def loses_all_again(state: JobState, ran_s: float) -> bool:
+    """Whether a stop would leave nothing of this run, which is not yet longer than all runs before it.
+
+    Who never saves, or has yet to, begins anew each time. Each try at least doubles what it has run, so that
+    one of the next is long enough, however many others of its class come and go.
+    """
+    every_s = state.job.checkpoint_interval_s
+    return every_s != 0 and ran_s < state.run_s and (every_s is None or ran_s < every_s)
 
 
 def _on(lease: Lease, node: str) -> int:
