@@ -51,7 +51,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def _ready_to_trace() -> None:
     """Autograd counts GPUs at the first backward pass of a process, which may not be a traced one."""
     from brimful.errors import WorldFailed
-    from brimful.predict.traced.shim import load_shim
+    from brimful.tracing.shim import load_shim
 
     with suppress(WorldFailed):  # tests that trace will say why
         load_shim()

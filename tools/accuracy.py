@@ -16,11 +16,11 @@ from dataclasses import fields
 from pathlib import Path
 from statistics import median
 
-from brimful.predict import overhead, roofline
-from brimful.predict.readers.runs import read_rows
-from brimful.predict.refit import LIMITS, Timed, ratio, timed_runs
-from brimful.predict.roofline import NODE_GPUS, RATES, Rates
-from brimful.predict.score import COUNTERS, Errors, Report, Scored, report, score, summed
+from brimful.accuracy.refit import LIMITS, Timed, ratio, timed_runs
+from brimful.accuracy.runs import read_rows
+from brimful.accuracy.score import COUNTERS, Errors, Report, Scored, report, score, summed
+from brimful.fit import overhead, roofline
+from brimful.fit.roofline import NODE_GPUS, RATES, Rates
 from brimful.specs.estimate import Interval
 from brimful.units import GIB
 from tools.markdown import row

@@ -1,8 +1,8 @@
 """Gather the sentences of the source into the catalogs, and compile these: `python -m tools.catalogs`.
 
-Each language has `src/brimful/locale/XX/LC_MESSAGES/brimful.po`, which people edit, and the `.mo` beside it,
-which `brimful` reads with the standard library alone. A sentence nobody has translated is left empty, and the
-tests are red until somebody has.
+Each language has `locale/XX/LC_MESSAGES/brimful.po`, which people edit, and the `.mo` beside it, which
+`brimful` reads with the standard library alone. A sentence nobody has translated is left empty, and the tests
+are red until somebody has.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tools.plain_phrases import LISTED, plain_phrases
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "brimful"
-LOCALE = SOURCE / "locale"
+LOCALE = SOURCE / "language" / "locale"
 _DAY = datetime(2026, 11, 15, tzinfo=UTC)  # one day for good: a date that moves would make every file stale
 TRANSLATED = tuple(code for code in LANGUAGES if code != "en")
 

@@ -1,4 +1,4 @@
-"""Fit the constants of `brimful.predict.roofline.Rates` again; say how they do on runs they have not seen.
+"""Fit the constants of `brimful.fit.roofline.Rates` again; say how they do on runs they have not seen.
 
     python -m tools.fit_rates                fit to all runs: prints the constants and the error (20 s)
     python -m tools.fit_rates --cross        cross-validate by family and by source (4 min)
@@ -16,8 +16,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from brimful.predict.readers.runs import read_rows
-from brimful.predict.refit import (
+from brimful.accuracy.refit import (
     EVALUATIONS,
     SEED,
     Timed,
@@ -28,7 +27,8 @@ from brimful.predict.refit import (
     search,
     timed_runs,
 )
-from brimful.predict.roofline import RATES, Rates
+from brimful.accuracy.runs import read_rows
+from brimful.fit.roofline import RATES, Rates
 from tools.accuracy import CROSS, PAGE, cross_table, put, shared_runs, stamped
 
 

@@ -8,7 +8,7 @@
   of that brimful command, so what a page shows is what the program prints;
 - every block `<!-- watch: COLUMNS -->`: a picture of `brimful watch` (tools/watching.py);
 - the table of docs/explanation/inference.md (tools/serving.py), and pictures that sweeps draw;
-- the catalogs of src/brimful/locale (tools/catalogs.py);
+- the catalogs of src/brimful/language/locale (tools/catalogs.py);
 - where the shared data folder is there, the tables of docs/explanation/accuracy.md (tools/accuracy.py).
 """
 

@@ -2,7 +2,7 @@
 
 Formulas and readers know nothing of languages. What they write is found here in their syntax trees, as
 templates (`{name} is out of range`), which stand in the catalogs beside the sentences of `say`. At run time
-`predict/explain/phrases.py` recognises a finished text by its template and tells it in another language.
+`diagnose/phrases.py` recognises a finished text by its template and tells it in another language.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pathlib import Path
 from string import ascii_lowercase
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "brimful"
-LISTED = SOURCE / "locale" / "plain.json"
+_ROOMS = ("accuracy", "allocator", "configs", "diagnose", "fit", "specs", "tracing")
+LISTED = SOURCE / "language" / "locale" / "plain.json"
 # Commands that are told in four languages, and what they stand on.
 _COMMANDS = (
     "fit",
@@ -30,13 +31,15 @@ _COMMANDS = (
 )
 # Rooms of commands that speak English only: `replay`, `score`, `calibrate`.
 _ENGLISH = {
-    "predict/snapshot.py",
-    "predict/plain_pickle.py",
-    "predict/replay.py",
-    "predict/calibrate.py",
-    "predict/refit.py",
-    "predict/score.py",
-    "predict/readers/runs.py",
+    "allocator/snapshot.py",
+    "allocator/plain_pickle.py",
+    "allocator/replay.py",
+    "accuracy/calibrate.py",
+    "accuracy/refit.py",
+    "accuracy/score.py",
+    "accuracy/runs.py",
+    "accuracy/record.py",
+    "diagnose/slow.py",
 }
 # What makes an error, or is handed to what makes one.
 _ERRORS = {
@@ -55,14 +58,14 @@ def plain_phrases() -> list[str]:
     for path in _files():
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for scope in _scopes(tree):
-            found |= _Scope(scope, tree, warns="readers" in path.parts).templates()
+            found |= _Scope(scope, tree, warns="configs" in path.parts).templates()
     return sorted(
         text for text in found if _WORDS.search(re.sub(r"\{\w+\}", "{", text)) and not _TYPED.match(text)
     )
 
 
 def _files() -> Iterator[Path]:
-    for path in sorted([*(SOURCE / "predict").rglob("*.py"), *(SOURCE / "specs").glob("*.py")]):
+    for path in sorted(path for room in _ROOMS for path in (SOURCE / room).rglob("*.py")):
         if path.relative_to(SOURCE).as_posix() not in _ENGLISH:
             yield path
     yield from (SOURCE / "cli" / f"{name}.py" for name in _COMMANDS)

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 from fastapi.routing import APIRoute
 
+from brimful.client.settings import LIMITS, Settings
 from brimful.meter import exporter
 from brimful.server.api.asked import Submission
 from brimful.server.api.router import make_router
 from brimful.server.app import MAX_BODY_BYTES
 from brimful.server.metrics import COUNTERS, GAUGES, REQUESTS, SECONDS
-from brimful.server.settings import LIMITS, Settings
 from tools.markdown import NOTE, row
 
 

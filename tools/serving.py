@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from brimful.predict.inference import Serving, decode_seconds, infer, prefill_seconds
+from brimful.fit.inference import Serving, decode_seconds, infer, prefill_seconds
 from brimful.specs.gpu import find_gpu
 from brimful.specs.presets import find_preset
 from tools.markdown import row
 
 ROOT = Path(__file__).resolve().parent.parent
-RUNS = ROOT / "tests" / "predict" / "serving_runs.toml"
+RUNS = ROOT / "tests" / "fit" / "serving_runs.toml"
 PAGE = ROOT / "docs" / "explanation" / "inference.md"
 UNITS = {
     "decode": "tokens/s",

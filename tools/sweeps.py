@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from brimful.cli.sweep_plot import picture
+from brimful.configs.read import read
+from brimful.fit.advice.sweep import sweep
 from brimful.language import language
-from brimful.predict.readers.read import read
-from brimful.predict.sweep import sweep
 from brimful.specs.gpu import find_gpu
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -8,9 +8,9 @@ from itertools import product
 
 from bench.document import markdown
 from bench.measure import ROOT, Benchmark, Subject, body
-from brimful.predict.allocator import FREE, MALLOC, Request, Settings, run
-from brimful.predict.allocator.compare import compare
-from brimful.predict.snapshot import read_snapshot
+from brimful.allocator import FREE, MALLOC, Request, Settings, run
+from brimful.allocator.compare import compare
+from brimful.allocator.snapshot import read_snapshot
 from brimful.units import GIB, MIB
 
 TITLE = "Caching allocator"

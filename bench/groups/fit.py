@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import product
 
 from bench.measure import CALIBRATION, ROOT, Benchmark, Subject, body, calibration
-from brimful.predict.fit import estimate, fit
-from brimful.predict.readers.nanogpt import read_nanogpt
+from brimful.configs.nanogpt import read_nanogpt
+from brimful.fit.fit import estimate, fit
 from brimful.specs.gpu import find_gpu
 from brimful.specs.model import Model
 from brimful.specs.training import Attention, Checkpointing, Training

@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.document import markdown
 from bench.measure import ROOT, Benchmark
-from brimful.predict.allocator import FREE, MALLOC
+from brimful.allocator import FREE, MALLOC
 from brimful.units import GIB, MIB
 
 TITLE = "Trace"
@@ -141,7 +141,7 @@ def _in_a_child() -> dict[str, float]:
 
 
 def _peers() -> str:
-    from brimful.predict.traced import session  # noqa: F401  PyTorch is loaded before the clock starts
+    from brimful.tracing import session  # noqa: F401  PyTorch is loaded before the clock starts
 
     rows = []
     for name, ask in (
@@ -170,9 +170,9 @@ def _ours() -> tuple[str, str]:
 def _mem_tracker() -> tuple[str, str]:
     from torch.distributed._tools.mem_tracker import MemTracker
 
-    from brimful.predict.traced.card import card_of
-    from brimful.predict.traced.session import recording
     from brimful.specs.gpu import find_gpu
+    from brimful.tracing.card import card_of
+    from brimful.tracing.session import recording
 
     tracker = MemTracker()
     with recording(card_of(find_gpu(GPU)), steps=99) as recorder:
@@ -226,7 +226,7 @@ PARTS = {
 def _closed_form() -> dict[str, str]:
     """Allocated bytes of both, and what the difference is made of."""
     import brimful
-    from brimful.predict.fit import estimate
+    from brimful.fit.fit import estimate
     from brimful.specs.gpu import find_gpu
 
     rows, parts = [], []
@@ -283,7 +283,7 @@ def _by_part(items: Any) -> dict[str, int]:
 
 def _recordings() -> str:
     import brimful
-    from tests.predict.traced import decoder, programs
+    from tests.tracing import decoder, programs
 
     peak = brimful.trace(programs.attention_by_hand, gpu="rtx-4090", settings="")
     rows = [_compared("silmont__mem_snapshot", peak.tape, 0, None)]
@@ -302,9 +302,9 @@ def _recordings() -> str:
 
 
 def _marked(program: Any, **how: Any) -> tuple[Any, list[int]]:
-    from brimful.predict.traced.card import card_of
-    from brimful.predict.traced.session import recording
     from brimful.specs.gpu import find_gpu
+    from brimful.tracing.card import card_of
+    from brimful.tracing.session import recording
 
     marks: list[int] = []
     with recording(card_of(find_gpu("rtx-4090")), steps=99) as recorder:
@@ -314,7 +314,7 @@ def _marked(program: Any, **how: Any) -> tuple[Any, list[int]]:
 
 def _compared(name: str, tape: Any, begin: int, end: int | None) -> tuple[str, ...]:
     """Ours beside the recording's own numbers, over the events it covers."""
-    from brimful.predict.allocator import Allocator
+    from brimful.allocator import Allocator
 
     snapshot = json.loads(gzip.decompress((SNAPSHOTS / f"{name}.json.gz").read_bytes()))
     real = [e for e in snapshot["device_traces"][0] if e[0] in ("alloc", "free_completed")]
@@ -331,7 +331,7 @@ def _compared(name: str, tape: Any, begin: int, end: int | None) -> tuple[str, .
         if index >= begin:
             requested = max(requested, allocator.requested_bytes)
             allocated = max(allocated, allocator.allocated_bytes)
-    from brimful.predict.replay import replay
+    from brimful.allocator.replay import replay
 
     replayed = replay(SNAPSHOTS / f"{name}.json.gz").as_dict()
     same = sum(a == b for a, b in zip(wanted, made, strict=False))
@@ -368,7 +368,7 @@ def _gib(n: float) -> str:
 def _alone() -> None:
     """What `_in_a_child` starts: one 8B trace, with its time, peak host memory and answer."""
     import brimful
-    from brimful.predict.traced import session  # noqa: F401  PyTorch is loaded before the clock starts
+    from brimful.tracing import session  # noqa: F401  PyTorch is loaded before the clock starts
 
     build = a_llama("llama-3.1-8b")
     start_s = time.process_time()

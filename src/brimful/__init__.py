@@ -2,24 +2,24 @@
 
 TYPE_CHECKING = False  # typing's own takes as long to import as Python takes to start
 if TYPE_CHECKING:
-    from brimful.cli.client import Client as Client
+    from brimful.allocator.replay import replay as replay
+    from brimful.client.client import Client as Client
+    from brimful.fit.fit import fit as fit
     from brimful.meter.callbacks import LightningMeter as LightningMeter
     from brimful.meter.callbacks import TrainerMeter as TrainerMeter
     from brimful.meter.loop import Meter as Meter
-    from brimful.predict.fit import fit as fit
-    from brimful.predict.replay import replay as replay
-    from brimful.predict.traced.program import trace as trace
+    from brimful.tracing.program import trace as trace
 
 __version__ = "0.1.0"
 
 _PLACES = {
-    "Client": "brimful.cli.client",
+    "Client": "brimful.client.client",
     "LightningMeter": "brimful.meter.callbacks",
     "TrainerMeter": "brimful.meter.callbacks",
     "Meter": "brimful.meter.loop",
-    "fit": "brimful.predict.fit",
-    "replay": "brimful.predict.replay",
-    "trace": "brimful.predict.traced.program",
+    "fit": "brimful.fit.fit",
+    "replay": "brimful.allocator.replay",
+    "trace": "brimful.tracing.program",
 }
 
 

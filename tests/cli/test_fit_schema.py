@@ -15,7 +15,7 @@ from brimful.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = str(ROOT / "examples" / "nanogpt" / "train_fineweb.py")
-SCHEMA = json.loads(files("brimful.predict").joinpath("fit.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads(files("brimful.fit").joinpath("fit.schema.json").read_text(encoding="utf-8"))
 KINDS: dict[str, Any] = {
     "object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float),
     "null": type(None),

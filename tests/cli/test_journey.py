@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 import pytest
 
 from brimful.cli import logs
-from brimful.cli.client import Client
+from brimful.client.client import Client
+from brimful.client.settings import read_settings
 from brimful.errors import Refused
-from brimful.server.settings import read_settings
 from tests.builders import eventually
 from tests.fake_nvml import LOST, FakeNvml, a_card
 

@@ -13,7 +13,7 @@ import brimful
 from brimful.cli.commands import BAD_INPUT, NO, YES
 from brimful.cli.main import main
 from brimful.units import MIB
-from tests.predict.recording import Recording, a_run
+from tests.allocator.recording import Recording, a_run
 
 
 @pytest.fixture

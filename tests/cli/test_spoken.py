@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 
 from brimful.cli.main import main
+from brimful.diagnose.phrases import known, told
 from brimful.language import LANGUAGES, Language, Sentence, language
-from brimful.predict.explain.phrases import known, told
 from brimful.specs.gpu import all_gpus
 from brimful.specs.presets import all_presets
 from tools.plain_phrases import plain_phrases
 
 ROOT = Path(__file__).resolve().parents[2]
 NANOGPT = str(ROOT / "examples" / "nanogpt" / "train_fineweb.py")
-MESSAGES = tomllib.loads((ROOT / "tests/predict/explain/messages.toml").read_text(encoding="utf-8"))
+MESSAGES = tomllib.loads((ROOT / "tests/diagnose/messages.toml").read_text(encoding="utf-8"))
 PAPER = ["--gpu", "rtx-4070", "--other-mib", "2100"]
 
 # Words that are the same in every language: units, number formats, names of programs, counters and settings.
@@ -168,7 +168,12 @@ def test_what_readers_warn_of_is_in_the_catalogs(
 BAD: dict[str, list[str]] = {
     "no file": ["fit", "absent.py", "--gpu", "rtx-4070"],
     "folder": ["fit", ".", "--gpu", "rtx-4070"],
-    "binary": ["fit", str(ROOT / "src/brimful/locale/fr/LC_MESSAGES/brimful.mo"), "--gpu", "rtx-4070"],
+    "binary": [
+        "fit",
+        str(ROOT / "src/brimful/language/locale/fr/LC_MESSAGES/brimful.mo"),
+        "--gpu",
+        "rtx-4070",
+    ],
     "no such card": ["fit", NANOGPT, "--gpu", "rtx-9999"],
     "which card": ["fit", NANOGPT, "--gpu", "a100"],
     "card of another size": ["fit", NANOGPT, "--gpu", "RTX 4090 12GB"],
@@ -230,9 +235,9 @@ def test_errors_are_in_the_catalogs(name: str, capsys: pytest.CaptureFixture[str
 
 def told_settings() -> list[str]:
     """Words of `--set`, which an error lists."""
-    from brimful.predict.readers.arguments import DEFAULTS as ARGUMENTS_KNOWN
-    from brimful.predict.readers.nanogpt import DEFAULTS
-    from brimful.predict.readers.settings import WORDS
+    from brimful.configs.arguments import DEFAULTS as ARGUMENTS_KNOWN
+    from brimful.configs.nanogpt import DEFAULTS
+    from brimful.configs.settings import WORDS
 
     return [*WORDS, *DEFAULTS, *ARGUMENTS_KNOWN]
 
@@ -308,7 +313,7 @@ def test_a_sweep_of_two_ranges_is_in_the_catalogs(capsys: pytest.CaptureFixture[
 @pytest.fixture(scope="module")
 def traced() -> dict[str, Any]:
     pytest.importorskip("torch")
-    from brimful.predict.traced.launch import trace_script
+    from brimful.tracing.launch import trace_script
 
     return trace_script(
         ROOT / "examples" / "train_gpt2.py", ["--batch", "8"], gpu="rtx-4070", steps=2, limit_s=300

@@ -64,9 +64,9 @@ def test_the_axes_of_a_picture_speak_the_language() -> None:
     from matplotlib.figure import Figure
 
     from brimful.cli.sweep_plot import _memory, _speed
+    from brimful.configs.read import read
+    from brimful.fit.advice.sweep import sweep
     from brimful.language import language
-    from brimful.predict.readers.read import read
-    from brimful.predict.sweep import sweep
     from brimful.specs.gpu import find_gpu
 
     done = sweep(read(SWEEP[1]), find_gpu("rtx-4070"), "seq_len", [512, 4096])

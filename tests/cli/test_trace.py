@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from brimful.cli.main import main
-from tests.predict.traced.scripts import TRAINING
+from tests.tracing.scripts import TRAINING
 
 pytestmark = pytest.mark.torch
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,11 +9,11 @@ import pytest
 
 from brimful.adapters.providers.offers import read_offers
 from brimful.cli.where import rates_of
+from brimful.configs.read import read
 from brimful.errors import BadInput, NotFound
+from brimful.fit.inference import Serving
+from brimful.fit.rates import Rates, distilling_rates, serving_rates, spread, training_rates
 from brimful.market.where import EGRESS, Need, Place, egress_microusd, is_worth_moving, rank, weigh
-from brimful.predict.inference import Serving
-from brimful.predict.rates import Rates, distilling_rates, serving_rates, spread, training_rates
-from brimful.predict.readers.read import read
 from brimful.specs.offer import Offer
 from brimful.specs.presets import find_preset
 

@@ -32,8 +32,8 @@ def a_gpt() -> Any:
 
 
 def expected_flops(tokens: int) -> float:
-    from brimful.predict.count import model_flops_per_token
-    from brimful.predict.readers.huggingface import read_shape
+    from brimful.configs.huggingface import read_shape
+    from brimful.fit.count import model_flops_per_token
 
     shape = read_shape(a_gpt().config.to_dict(), name="here").model
     return tokens * model_flops_per_token(shape, sequence_tokens=LENGTH)

@@ -108,8 +108,8 @@ def test_recomputed_work_is_in_hfu_and_not_in_mfu(tmp_path: Path) -> None:
 
 def test_a_gpt_uses_the_predictors_formula(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    from brimful.predict.count import model_flops_per_token
-    from brimful.predict.readers.huggingface import read_shape
+    from brimful.configs.huggingface import read_shape
+    from brimful.fit.count import model_flops_per_token
 
     config = transformers.GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=96, n_positions=16)
     model = transformers.GPT2LMHeadModel(config)

@@ -10,11 +10,11 @@ import pytest
 
 from brimful.adapters.providers.offers import read_offers
 from brimful.cli.estimates import estimates_for
+from brimful.configs.read import read
+from brimful.fit.inference import Serving
+from brimful.fit.rates import Rates, distilling_rates, serving_rates
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node
-from brimful.predict.inference import Serving
-from brimful.predict.rates import Rates, distilling_rates, serving_rates
-from brimful.predict.readers.read import read
 from brimful.scheduler.plan import Start
 from brimful.scheduler.rules import Rules
 from brimful.server.api.asked import Submission

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from brimful.cli.client import Client
-from brimful.server.settings import read_settings
+from brimful.client.client import Client
+from brimful.client.settings import read_settings
 
 BRIMFUL = str(Path(sys.executable).with_name("brimful"))
 

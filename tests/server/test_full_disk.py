@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from brimful.cli.client import Client
+from brimful.client.client import Client
+from brimful.client.settings import read_settings
 from brimful.errors import WorldFailed
-from brimful.server.settings import read_settings
 from tests.server.live import BRIMFUL, Live, live, wait_for
 
 DISK_MIB = 8

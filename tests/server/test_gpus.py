@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from brimful.client.settings import read_settings
 from brimful.errors import WorldFailed
 from brimful.server import gpus
 from brimful.server.engines import local_engines
-from brimful.server.settings import read_settings
 from tests.fake_nvml import ERRORS, LOST, FakeNvml, a_card
 
 A100 = "NVIDIA A100-SXM4-80GB"

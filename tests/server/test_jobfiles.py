@@ -11,11 +11,11 @@ from pydantic import ValidationError
 
 from brimful.adapters.engines.found import catalog_name
 from brimful.errors import BadInput, BrimfulError, NotFound
+from brimful.language.printable import all_printable, command_line
 from brimful.server.api.asked import Submission
 from brimful.server.jobfiles.jobfile import JobFile, read_job_file
 from brimful.server.jobfiles.own import FIELDS, READERS, schema
 from brimful.server.jobfiles.sbatch import minutes_of
-from brimful.server.words import all_printable, command_line
 from tests.server.builders import OPERATOR
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "jobs"

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import brimful
-from brimful.cli.client import Client
+from brimful.client.client import Client
+from brimful.client.settings import read_settings
 from brimful.errors import NotFound, Refused
-from brimful.server.settings import read_settings
 from tests.builders import eventually
 
 BRIMFUL = [sys.executable, "-m", "brimful.cli.main"]

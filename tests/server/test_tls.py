@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from brimful.cli.client import Client
+from brimful.client.client import Client
+from brimful.client.settings import read_settings
 from brimful.errors import WorldFailed
 from brimful.server.main import _reachable
-from brimful.server.settings import read_settings
 from tests.server.live import BRIMFUL, Live, live, wait_for
 
 

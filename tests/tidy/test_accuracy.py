@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from brimful.predict import memory, roofline
-from brimful.predict.refit import LIMITS, START
-from brimful.predict.roofline import RATES
-from tests.predict.builders import a_model, a_training
-from tests.predict.test_refit import runs_of
+from brimful.accuracy.refit import LIMITS, START
+from brimful.fit import memory, roofline
+from brimful.fit.roofline import RATES
+from tests.accuracy.test_refit import runs_of
+from tests.fit.builders import a_model, a_training
 from tools.accuracy import CROSS, OLD, PAGE, accuracy_page, block, dated, edges_table, put, stamped
 
 RUNS = runs_of(RATES)

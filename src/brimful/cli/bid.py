@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import Any
 
-from brimful.cli.client import Client
 from brimful.cli.commands import Answer
+from brimful.client.client import Client
 from brimful.errors import BadInput, Refused
 from brimful.units import counted, microusd_from_usd, show_usd
 

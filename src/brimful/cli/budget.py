@@ -6,11 +6,11 @@ import argparse
 from typing import Any
 
 from brimful.cli.bid import agree, usd
-from brimful.cli.client import Client
 from brimful.cli.commands import Answer
 from brimful.cli.render import table
+from brimful.client.client import Client
 from brimful.errors import BadInput, NotFound
-from brimful.server.words import all_printable
+from brimful.language.printable import all_printable
 from brimful.units import show_usd
 
 EXAMPLE = """brimful budget

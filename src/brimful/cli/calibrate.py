@@ -12,7 +12,7 @@ from brimful.errors import BadInput
 if TYPE_CHECKING:
     import argparse
 
-    from brimful.predict.calibrate import Calibration
+    from brimful.accuracy.calibrate import Calibration
 
 EXAMPLE = """brimful calibrate my_runs.csv
 brimful calibrate my_runs.csv --write
@@ -44,10 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.predict.calibrate import calibrate, enough
-    from brimful.predict.correction import calibration_path, write_correction
-    from brimful.predict.readers.runs import read_rows
-    from brimful.predict.score import report, score
+    from brimful.accuracy.calibrate import calibrate, enough
+    from brimful.accuracy.runs import read_rows
+    from brimful.accuracy.score import report, score
+    from brimful.fit.correction import calibration_path, write_correction
 
     path = calibration_path()
     if args.forget:

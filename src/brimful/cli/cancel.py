@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from brimful.cli.client import Client
 from brimful.cli.commands import NO, Answer
+from brimful.client.client import Client
 from brimful.errors import BrimfulError, WorldFailed
 
 EXAMPLE = """brimful cancel job-1

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from brimful.configs.reading import Reading
+    from brimful.diagnose.claims.judge import Judgement
+    from brimful.diagnose.claims.paste import Line
     from brimful.language import Language
-    from brimful.predict.claims.judge import Judgement
-    from brimful.predict.claims.paste import Line
-    from brimful.predict.readers.reading import Reading
 
 EXAMPLE = """brimful claims examples/nanogpt/train_fineweb.py --gpu rtx-4070
 brimful claims examples/nanogpt/train_fineweb.py --gpu rtx-4070 --text answer.txt
@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.predict.claims.judge import Case, judge_all
-    from brimful.predict.readers.read import read
+    from brimful.configs.read import read
+    from brimful.diagnose.claims.judge import Case, judge_all
     from brimful.specs.gpu import find_gpu
 
     if not 0 <= args.other_mib <= 1_000_000:
@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> Answer:
         data = {"language": tongue.code, "claims": [one.as_dict(tongue) for one in judged]}
         return Answer(data, "\n\n".join([paint(head, "bold"), *(_one(one, tongue) for one in judged)]))
     from brimful.cli.explain import read_text
-    from brimful.predict.claims.paste import judge_paste
-    from brimful.predict.explain.explain import clean
+    from brimful.diagnose.claims.paste import judge_paste
+    from brimful.diagnose.explain import clean
 
     def reread(words: Sequence[str]) -> Reading:
         return read(args.config, overrides=[*args.set, *words])
@@ -79,7 +79,7 @@ def _line(line: Line, tongue: Language) -> str:
 
 
 def _one(one: Judgement, tongue: Language, indent: str = "") -> str:
-    from brimful.predict.claims.judge import verdict_words
+    from brimful.diagnose.claims.judge import verdict_words
 
     word = tongue.text(verdict_words(one.verdict)).upper()
     said = tongue.text(one.said)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from brimful.cli.client import Client
 from brimful.cli.commands import Answer
+from brimful.client.client import Client
 from brimful.units import show_seconds
 
 EXAMPLE = "brimful console"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from brimful.client.settings import Settings, read_settings
 from brimful.errors import WorldFailed
-from brimful.server.settings import Settings, read_settings
 
 if TYPE_CHECKING:
     from brimful.adapters.stores.sql import SqlStore

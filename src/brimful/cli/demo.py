@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from brimful.cli.client import Client
 from brimful.cli.commands import Answer, called, whole
+from brimful.client.client import Client
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.units import counted, show_usd
 
@@ -152,7 +152,7 @@ def _server(folder: Path) -> Iterator[Client]:
         answer = json.loads(line)
         if not answer["ok"]:
             raise WorldFailed(answer["error"]["problem"], hint=answer["error"]["hint"])
-        from brimful.server.settings import read_settings
+        from brimful.client.settings import read_settings
 
         yield Client(read_settings({"data": str(folder)}, env={}))
     finally:

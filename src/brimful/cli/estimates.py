@@ -15,9 +15,9 @@ class Estimates(NamedTuple):
 
 def estimates_for(config: str, types: list[str], *, gpus: int) -> Estimates:
     """An estimate for each type that the catalog knows and that holds the job; refused where none does."""
-    from brimful.predict.correction import calibration_path, load_correction
-    from brimful.predict.fit import fit_reading
-    from brimful.predict.readers.read import read
+    from brimful.configs.read import read
+    from brimful.fit.correction import calibration_path, load_correction
+    from brimful.fit.fit import fit_reading
     from brimful.specs.gpu import find_gpu
 
     reading = read(config, overrides=[f"gpus={gpus}"] if gpus > 1 else [])

@@ -6,11 +6,11 @@ import argparse
 import sys
 from typing import Any
 
-from brimful.cli.client import Client
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import paint, wrapped
 from brimful.cli.show import clock, day
-from brimful.server.words import all_printable
+from brimful.client.client import Client
+from brimful.language.printable import all_printable
 
 EXAMPLE = """brimful events --last 20
 brimful events -f"""

@@ -14,8 +14,8 @@ from brimful.units import MIB
 if TYPE_CHECKING:
     import argparse
 
+    from brimful.diagnose.explain import About, Explanation
     from brimful.language import Language
-    from brimful.predict.explain.explain import About, Explanation
 
 EXAMPLE = """brimful explain crash.log
 nvidia-smi | brimful explain
@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.predict.explain.advice import advised
-    from brimful.predict.explain.explain import explain
+    from brimful.diagnose.advice import advised
+    from brimful.diagnose.explain import explain
 
     text = read_text(args.file)
     about = _about(args)
@@ -83,7 +83,7 @@ def _end_of(source: BinaryIO) -> bytes:
 
 
 def _about(args: argparse.Namespace) -> About:
-    from brimful.predict.explain.explain import About
+    from brimful.diagnose.explain import About
 
     reading = gpu = estimate = None
     if not 0 <= args.other_mib <= 1_000_000:
@@ -91,7 +91,7 @@ def _about(args: argparse.Namespace) -> About:
             f"--other-mib {args.other_mib} is out of range", hint="give MiB, as nvidia-smi shows them"
         )
     if args.config is not None:
-        from brimful.predict.readers.read import read
+        from brimful.configs.read import read
 
         reading = read(args.config, overrides=args.set)
     elif args.set:
@@ -101,7 +101,7 @@ def _about(args: argparse.Namespace) -> About:
 
         gpu = find_gpu(args.gpu)
     if reading is not None and gpu is not None:
-        from brimful.predict.fit import fit_reading
+        from brimful.fit.fit import fit_reading
 
         estimate = fit_reading(reading, gpu, args.other_mib * MIB)
     return About(reading=reading, gpu=gpu, estimate=estimate)

@@ -11,11 +11,11 @@ from brimful.units import GIB, MIB
 if TYPE_CHECKING:
     import argparse
 
+    from brimful.configs.reading import Reading
+    from brimful.diagnose.sanity import Check
+    from brimful.fit.advice.ladder import Rung
+    from brimful.fit.correction import Correction
     from brimful.language import Language
-    from brimful.predict.correction import Correction
-    from brimful.predict.ladder import Rung
-    from brimful.predict.readers.reading import Reading
-    from brimful.predict.sanity import Check
     from brimful.specs.estimate import Estimate, Fix
     from brimful.specs.gpu import Gpu
     from brimful.specs.model import Model
@@ -151,21 +151,21 @@ def _answer(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: G
 
 def _correction(args: argparse.Namespace) -> Correction | None:
     """What `brimful calibrate --write` kept, if anything."""
-    from brimful.predict.correction import calibration_path, load_correction
+    from brimful.fit.correction import calibration_path, load_correction
 
     return None if args.uncalibrated else load_correction(calibration_path())
 
 
 def _estimate(args: argparse.Namespace, reading: Reading, training: Training, gpu: Gpu) -> Estimate:
-    from brimful.predict.correction import calibrated
-    from brimful.predict.fit import estimate, widening
+    from brimful.fit.correction import calibrated
+    from brimful.fit.fit import estimate, widening
 
     found = estimate(reading.model, training, gpu, args.other_mib * MIB, widen=widening(reading.unsure))
     return calibrated(found, args.correction)
 
 
 def _ladder(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> tuple[Rung, ...]:
-    from brimful.predict.ladder import ladder
+    from brimful.fit.advice.ladder import ladder
 
     def predict(training: Training) -> Estimate:
         return _estimate(args, reading, training, gpu)
@@ -204,7 +204,7 @@ def _words(args: argparse.Namespace) -> list[str]:
 
 
 def _read(args: argparse.Namespace, words: list[str], config: str | None = None) -> Reading:
-    from brimful.predict.readers.read import read
+    from brimful.configs.read import read
 
     if config is not None:
         return read(config, overrides=words)
@@ -214,7 +214,7 @@ def _read(args: argparse.Namespace, words: list[str], config: str | None = None)
 def _models(args: argparse.Namespace) -> Answer:
     from brimful.cli.fit_text import models_text
     from brimful.cli.spoken import spoken
-    from brimful.predict.count import parameters
+    from brimful.fit.count import parameters
     from brimful.specs.presets import all_presets
 
     presets = all_presets()
@@ -262,14 +262,14 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
     }
     text = compare_text(rows, gpu, tongue)
     if args.correction is not None:
-        from brimful.predict.explain.phrases import told
+        from brimful.diagnose.phrases import told
 
         text += "\n\n" + tongue.text(told(args.correction.note(gpu.name)))
     return Answer(data, text)
 
 
 def _fit(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Estimate:
-    from brimful.predict.fit import fit_reading
+    from brimful.fit.fit import fit_reading
 
     return fit_reading(reading, gpu, args.other_mib * MIB, args.correction)
 
@@ -297,7 +297,7 @@ def _split(what: str) -> list[str]:
 
 
 def _checks(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: Gpu) -> list[Check]:
-    from brimful.predict.sanity import check_mfu, check_peak, check_rate
+    from brimful.diagnose.sanity import check_mfu, check_peak, check_rate
 
     checks = []
     if args.measured_mfu is not None:
@@ -315,9 +315,9 @@ def _patch(args: argparse.Namespace, reading: Reading, answer: Estimate) -> Answ
     from dataclasses import replace
 
     from brimful.cli.spoken import spoken
+    from brimful.configs.files import decode, read_config
+    from brimful.fit.advice.patch import patch_text, write_patched
     from brimful.language import say
-    from brimful.predict.patch import patch_text, write_patched
-    from brimful.predict.readers.files import decode, read_config
 
     plain = _read(args, _launched(reading))
     if plain.file is None:

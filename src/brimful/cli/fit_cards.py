@@ -17,10 +17,10 @@ from brimful.units import MIB
 if TYPE_CHECKING:
     import argparse
 
+    from brimful.configs.reading import Reading
+    from brimful.fit.advice.cards import Ranked, Served
+    from brimful.fit.inference import InferenceEstimate, Serving
     from brimful.language import Language, Sentence
-    from brimful.predict.cards import Ranked, Served
-    from brimful.predict.inference import InferenceEstimate, Serving
-    from brimful.predict.readers.reading import Reading
     from brimful.specs.estimate import Interval
     from brimful.specs.gpu import Gpu
     from brimful.specs.prices import Prices
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace, reading: Reading) -> Answer:
 
 
 def _serving(args: argparse.Namespace, reading: Reading) -> Serving:
-    from brimful.predict.inference import Serving
+    from brimful.fit.inference import Serving
 
     for name in ("prompt_tokens", "output_tokens"):
         if not 1 <= getattr(args, name) <= _MOST_TOKENS:
@@ -104,7 +104,7 @@ def _serving(args: argparse.Namespace, reading: Reading) -> Serving:
 
 
 def _rank(args: argparse.Namespace, reading: Reading, prices: Prices, tongue: Language) -> Answer:
-    from brimful.predict.cards import rank
+    from brimful.fit.advice.cards import rank
 
     ranked = rank(reading, prices, args.other_mib * MIB)
     t = reading.training
@@ -131,7 +131,7 @@ def _rank(args: argparse.Namespace, reading: Reading, prices: Prices, tongue: La
 def _rank_serving(
     args: argparse.Namespace, reading: Reading, serving: Serving, prices: Prices, tongue: Language
 ) -> Answer:
-    from brimful.predict.cards import rank_serving
+    from brimful.fit.advice.cards import rank_serving
 
     fill = args.batch_size is None
     ranked = rank_serving(reading, serving, prices, args.other_mib * MIB, fill=fill)
@@ -219,7 +219,7 @@ def _fitted(header: list[str], rows: list[list[str]]) -> str:
 
 
 def _serve(args: argparse.Namespace, reading: Reading, serving: Serving, prices: Prices) -> Answer:
-    from brimful.predict.inference import infer, usd_per_million
+    from brimful.fit.inference import infer, usd_per_million
     from brimful.specs.gpu import find_gpu
 
     gpu, tongue = find_gpu(args.gpu), spoken(args)
@@ -269,7 +269,7 @@ def _serve_head(answer: InferenceEstimate, reading: Reading, gpu: Gpu, tongue: L
 
 
 def _serve_items(answer: InferenceEstimate, tongue: Language) -> str:
-    from brimful.predict.explain.advice import part
+    from brimful.diagnose.advice import part
 
     total = answer.device_bytes.likely
     names = [tongue.text(part(item.name)) for item in answer.items]

@@ -16,10 +16,10 @@ from brimful.cli.spoken import kept, released
 from brimful.language import Factor, Number, Percent, Seconds, Several, Size, say
 
 if TYPE_CHECKING:
+    from brimful.configs.reading import Reading
+    from brimful.diagnose.sanity import Check
+    from brimful.fit.advice.ladder import Rung
     from brimful.language import Language, Sentence
-    from brimful.predict.ladder import Rung
-    from brimful.predict.readers.reading import Reading
-    from brimful.predict.sanity import Check
     from brimful.specs.estimate import Estimate, Fix, Interval
     from brimful.specs.gpu import Gpu
     from brimful.specs.presets import Preset
@@ -92,7 +92,7 @@ def compare_text(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu, tongue
 
 
 def _compared(answer: Estimate, first: Estimate, sequences: int, tongue: Language) -> tuple[str, ...]:
-    from brimful.predict.explain.advice import verdict_words
+    from brimful.diagnose.advice import verdict_words
 
     needs, before = answer.memory.device_bytes.likely, first.memory.device_bytes.likely
     rate, rate_before = answer.speed.tokens_per_s.likely, first.speed.tokens_per_s.likely
@@ -109,7 +109,7 @@ def _compared(answer: Estimate, first: Estimate, sequences: int, tongue: Languag
 
 def _ladder(rungs: Sequence[Rung], tongue: Language) -> str:
     """The rungs from the safest up, each with what it adds."""
-    from brimful.predict.explain.advice import verdict_words
+    from brimful.diagnose.advice import verdict_words
 
     title = say("start with what surely fits, then turn back one thing at a time")
     lines = _headed(say("Ladder"), title, ": ", tongue)
@@ -148,7 +148,7 @@ def checks_text(checks: Sequence[Check], tongue: Language) -> str:
 
 
 def models_text(presets: Sequence[Preset], tongue: Language) -> str:
-    from brimful.predict.count import parameters
+    from brimful.fit.count import parameters
 
     rows = [
         (
@@ -172,8 +172,8 @@ def models_text(presets: Sequence[Preset], tongue: Language) -> str:
 
 
 def _verdict(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> str:
-    from brimful.predict.explain.advice import verdict_words
-    from brimful.predict.explain.phrases import phrase
+    from brimful.diagnose.advice import verdict_words
+    from brimful.diagnose.phrases import phrase
 
     device, gap = answer.memory.device_bytes, Size(abs(answer.short_bytes))
     style = {"fits": "green", "does not fit": "red"}.get(answer.verdict, "yellow")
@@ -210,8 +210,8 @@ def _verdict(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> 
 
 
 def _items(answer: Estimate, tongue: Language) -> str:
-    from brimful.predict.explain.advice import part
-    from brimful.predict.explain.phrases import known
+    from brimful.diagnose.advice import part
+    from brimful.diagnose.phrases import known
 
     total = answer.memory.device_bytes.likely
     largest = max(item.bytes for item in answer.memory.items)
@@ -336,8 +336,8 @@ def _headed(title: Sentence, more: Sentence, joint: str, tongue: Language) -> li
 
 def _fix(number: int, fix: Fix, tongue: Language, *, saves: bool) -> list[str]:
     """One change, what comes of it, and why: a fix saves, what is faster may take more."""
-    from brimful.predict.explain.advice import verdict_words
-    from brimful.predict.explain.phrases import phrase
+    from brimful.diagnose.advice import verdict_words
+    from brimful.diagnose.phrases import phrase
 
     verdict = verdict_words(fix.verdict) if fix.fits else say("still does not fit")
     time = Factor(fix.step_time_factor)
@@ -374,7 +374,7 @@ def _spelled(fix: Fix) -> str:
 
 
 def _small_print(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language, *, other_mib: int) -> str:
-    from brimful.predict.explain.phrases import warned
+    from brimful.diagnose.phrases import warned
 
     notes = [tongue.text(warned(warning)) for warning in answer.warnings]
     if reading.unsure:
@@ -395,7 +395,7 @@ def _small_print(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language,
 
 
 def _warned(reading: Reading, tongue: Language) -> list[str]:
-    from brimful.predict.explain.phrases import warned
+    from brimful.diagnose.phrases import warned
 
     return [tongue.text(warned(warning)) for warning in reading.warnings]
 

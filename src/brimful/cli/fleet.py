@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from brimful.cli.client import Client
 from brimful.cli.commands import Answer
 from brimful.cli.render import table, wrapped
-from brimful.server.words import all_printable
+from brimful.client.client import Client
+from brimful.language.printable import all_printable
 from brimful.units import show_usd
 
 EXAMPLE = "brimful fleet"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from brimful.cli.client import Client
 from brimful.cli.commands import Answer, called
+from brimful.client.client import Client
 
 EXAMPLE = """brimful hold job-7
 brimful hold job-7 --reason "the data set is being fixed\""""

@@ -11,13 +11,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brimful.cli.client import Client
 from brimful.cli.commands import Answer
 from brimful.cli.data import add_database_arguments, open_store
 from brimful.cli.render import bar, table
+from brimful.client.client import Client
 from brimful.errors import BadInput, BrimfulError, NotFound
 from brimful.fleet.events import KINDS, Event, from_record
-from brimful.server.words import all_printable
+from brimful.language.printable import all_printable
 from brimful.units import HOUR_S, show_usd
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from brimful.cli.client import Client
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import cut, noted_table
-from brimful.server.words import all_printable, command_line
+from brimful.client.client import Client
+from brimful.language.printable import all_printable, command_line
 from brimful.units import show_seconds, show_usd
 
 EXAMPLE = """brimful jobs --limit 20

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from brimful.cli.client import Client, job_path
 from brimful.cli.commands import Answer, called
-from brimful.server.words import printable
+from brimful.client.client import Client, job_path
+from brimful.language.printable import printable
 
 EXAMPLE = """brimful logs job-1
 brimful logs -f job-1"""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from brimful.cli.client import Client
 from brimful.cli.commands import Answer
-from brimful.server.words import printable
+from brimful.client.client import Client
+from brimful.language.printable import printable
 
 EXAMPLE = """brimful move job-7 --to west
 brimful move job-7 --to any"""

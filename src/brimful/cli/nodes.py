@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from brimful.cli.client import Client
 from brimful.cli.commands import Answer
 from brimful.cli.render import noted_table
+from brimful.client.client import Client
 from brimful.errors import BadInput
-from brimful.server.words import all_printable, printable
+from brimful.language.printable import all_printable, printable
 from brimful.units import counted, show_usd
 
 EXAMPLE = """brimful nodes

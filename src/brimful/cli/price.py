@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from brimful.cli.client import Client
 from brimful.cli.commands import Answer
 from brimful.cli.render import bar, page_columns, paint, table
+from brimful.client.client import Client
 from brimful.errors import BadInput, NotFound
-from brimful.server.words import all_printable
+from brimful.language.printable import all_printable
 from brimful.units import HOUR_S, show_seconds, show_usd
 
 EXAMPLE = """brimful price

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from brimful.cli.client import Client
 from brimful.cli.commands import Answer
 from brimful.cli.render import table
-from brimful.server.words import all_printable
+from brimful.client.client import Client
+from brimful.language.printable import all_printable
 from brimful.units import HOUR_S, show_seconds
 
 EXAMPLE = "brimful queues"

@@ -13,8 +13,8 @@ from brimful.errors import BadInput
 if TYPE_CHECKING:
     import argparse
 
+    from brimful.configs.reading import Reading
     from brimful.meter.samples import RunSample, Sample
-    from brimful.predict.readers.reading import Reading
 
 EXAMPLE = """\
 brimful record run.jsonl --config config/train_gpt2.py
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.meter.record import append_rows, rows_of
+    from brimful.accuracy.record import append_rows, rows_of
     from brimful.meter.samples import RunSample, read_samples
     from brimful.specs.gpu import find_gpu
 
@@ -75,9 +75,9 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _reading(args: argparse.Namespace, first: RunSample) -> Reading:
     """What was run: as the user says, or as the run's own command line does; with what the Meter was told."""
-    from brimful.meter.guard.command import read_command
-    from brimful.meter.guard.forecast import read_settings
-    from brimful.predict.readers.settings import own_word
+    from brimful.configs.settings import own_word
+    from brimful.guard.command import read_command
+    from brimful.guard.forecast import read_settings
 
     told = [f"{key}={value}" for key, value in first.more.items() if own_word(key) is not None]
     if first.world > 1:

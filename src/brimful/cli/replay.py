@@ -11,7 +11,7 @@ from brimful.errors import BadInput
 if TYPE_CHECKING:
     import argparse
 
-    from brimful.predict.replay import Replay
+    from brimful.allocator.replay import Replay
 
 EXAMPLE = """brimful replay snapshot.pickle
 brimful replay snapshot.pickle --capacity 12GiB
@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
+    from brimful.allocator.replay import replay
     from brimful.cli.replay_text import text
-    from brimful.predict.replay import replay
 
     replayed = replay(
         args.snapshot, conf=args.conf, capacity_bytes=_capacity(args.capacity), device=args.device
@@ -68,7 +68,7 @@ def _capacity(written: str | None) -> int | None:
 
 def _pictures(args: argparse.Namespace, replayed: Replay) -> list[str]:
     if args.html or args.png:
-        from brimful.predict.timeline import timeline, write_html, write_png
+        from brimful.allocator.timeline import timeline, write_html, write_png
 
         drawn = timeline(replayed)
         if args.html:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from textwrap import wrap
 
+from brimful.allocator import Outcome
+from brimful.allocator.replay import Replay, best
+from brimful.allocator.settings import LARGE_SEGMENT
 from brimful.cli.render import bar, paint, spark, table
-from brimful.predict.allocator import Outcome
-from brimful.predict.allocator.settings import LARGE_SEGMENT
-from brimful.predict.replay import Replay, best
-from brimful.server.words import all_printable
+from brimful.language.printable import all_printable
 from brimful.units import counted, show_bytes
 
 SHOWN_HOLDERS = 8

@@ -14,7 +14,7 @@ from brimful.units import counted
 if TYPE_CHECKING:
     from brimful.adapters.stores.snapshot import Fold
     from brimful.adapters.stores.sql import SqlStore
-    from brimful.server.settings import Settings
+    from brimful.client.settings import Settings
 
 EXAMPLE = """brimful restore brimful-monday.zip --data ~/brimful-restored
 brimful restore monday.zip --database postgresql+psycopg://brimful@db/brimful --dry-run"""

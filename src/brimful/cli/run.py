@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from brimful.meter.guard.command import Command
-    from brimful.meter.guard.forecast import Forecast, Room
+    from brimful.guard.command import Command
+    from brimful.guard.forecast import Forecast, Room
     from brimful.meter.idle import IdleWatch
     from brimful.meter.samples import GpuSample
 
@@ -31,7 +31,7 @@ _MAX_OTHER_MIB = 1_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from brimful.meter.guard.guard import TRIES
+    from brimful.guard.guard import TRIES
 
     parser.add_argument("--gpu", metavar="NAME", help="the card (default: the one the driver reports)")
     parser.add_argument(
@@ -91,9 +91,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.meter.guard.checkpoints import Keeper
-    from brimful.meter.guard.command import read_command
-    from brimful.meter.guard.guard import Guard, Wishes, sealed_folder, shown
+    from brimful.guard.checkpoints import Keeper
+    from brimful.guard.command import read_command
+    from brimful.guard.guard import Guard, Wishes, sealed_folder, shown
 
     if args.other_mib is not None and not 0 <= args.other_mib <= _MAX_OTHER_MIB:
         raise BadInput(
@@ -153,8 +153,8 @@ def _idle(args: argparse.Namespace, say: Callable[[str], None]) -> IdleWatch | N
 
 def _forecast(args: argparse.Namespace, command: Command, say: Callable[[str], None]) -> Forecast | None:
     """What can be predicted; nothing is no reason not to start."""
-    from brimful.meter.guard.forecast import forecast, try_settings
-    from brimful.predict.correction import calibration_path, load_correction
+    from brimful.fit.correction import calibration_path, load_correction
+    from brimful.guard.forecast import forecast, try_settings
 
     reading, why = try_settings(command, config=args.config, model=args.model, sets=args.set)
     room, no_room = _room(args, command)
@@ -170,7 +170,7 @@ def _room(args: argparse.Namespace, command: Command) -> tuple[Room | None, str]
     import time
 
     from brimful.errors import BrimfulError
-    from brimful.meter.guard.forecast import Room, room_by_driver
+    from brimful.guard.forecast import Room, room_by_driver
     from brimful.specs.gpu import find_gpu
 
     named = find_gpu(args.gpu) if args.gpu is not None else None

@@ -13,7 +13,7 @@ from brimful.cli.render import table
 from brimful.errors import BadInput, WorldFailed
 
 if TYPE_CHECKING:
-    from brimful.predict.score import Errors, Report, Scored
+    from brimful.accuracy.score import Errors, Report, Scored
 
 EXAMPLE = """brimful score my_runs.csv
 brimful score training_runs.csv --quality quality.csv --rows predictions.csv"""
@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.predict.readers.runs import read_rows
-    from brimful.predict.score import report, score
+    from brimful.accuracy.runs import read_rows
+    from brimful.accuracy.score import report, score
 
     quality = None
     if args.quality:

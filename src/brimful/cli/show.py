@@ -6,11 +6,11 @@ import argparse
 from datetime import UTC, datetime
 from typing import Any
 
-from brimful.cli.client import Client, job_path
 from brimful.cli.commands import Answer
 from brimful.cli.jobs import ran, waited
 from brimful.cli.render import noted_table, paint, wrapped
-from brimful.server.words import all_printable, command_line, measured_words
+from brimful.client.client import Client, job_path
+from brimful.language.printable import all_printable, command_line, measured_words
 from brimful.units import counted, show_seconds, show_usd, spans
 
 EXAMPLE = "brimful show job-1"

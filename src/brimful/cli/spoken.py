@@ -40,8 +40,8 @@ def spoken_of(words: list[str]) -> Language:
 
 def error_text(error: BrimfulError, tongue: Language) -> str:
     """The problem and the hint. JSON keeps them in English: programs match the code."""
+    from brimful.diagnose.phrases import warned
     from brimful.language import say
-    from brimful.predict.explain.phrases import warned
 
     lines = [tongue.text(say("error: {problem}", problem=warned(error.problem)))]
     if error.hint:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from brimful.adapters.engines.found import catalog_name
-from brimful.cli.client import Client, job_path
 from brimful.cli.commands import NO, Answer, called, whole
 from brimful.cli.logs import follow
 from brimful.cli.render import wrapped
+from brimful.client.client import Client, job_path
 from brimful.errors import BadInput
 from brimful.fleet.job import PRIORITIES
-from brimful.server.words import all_printable, command_line, printable
+from brimful.language.printable import all_printable, command_line, printable
 from brimful.units import microusd_from_usd, show_bytes, show_seconds, show_usd
 
 EXAMPLE = """brimful submit -- python examples/train_tiny.py

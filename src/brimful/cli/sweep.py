@@ -13,8 +13,8 @@ from brimful.units import MIB
 if TYPE_CHECKING:
     import argparse
 
+    from brimful.fit.advice.sweep import Point, Sweep
     from brimful.language import Language, Sentence
-    from brimful.predict.sweep import Point, Sweep
 
 EXAMPLE = """brimful sweep examples/nanogpt/train_fineweb.py --gpu rtx-4070 --batch-size 1:64
 brimful sweep examples/nanogpt/train_fineweb.py --gpu rtx-4070 --seq-len 256,512,1024,2048,4096
@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.predict.readers.read import read
-    from brimful.predict.sweep import parse_range, sweep
+    from brimful.configs.read import read
+    from brimful.fit.advice.sweep import parse_range, sweep
     from brimful.specs.gpu import find_gpu
 
     if not 0 <= args.other_mib <= 1_000_000:

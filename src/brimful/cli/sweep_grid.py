@@ -15,16 +15,16 @@ from brimful.units import MIB
 if TYPE_CHECKING:
     import argparse
 
+    from brimful.fit.advice.sweep import Sweep
     from brimful.language import Language
-    from brimful.predict.sweep import Sweep
 
 _MOST_POINTS = 2048
 
 
 def grid(args: argparse.Namespace, batches: Sequence[int], lengths: Sequence[int]) -> Answer:
     """One sweep of the batch for each length, told in one line each."""
-    from brimful.predict.readers.read import read
-    from brimful.predict.sweep import sweep
+    from brimful.configs.read import read
+    from brimful.fit.advice.sweep import sweep
     from brimful.specs.gpu import find_gpu
 
     if args.plot is not None:

@@ -16,8 +16,8 @@ from brimful.language import Size, say
 from brimful.units import GIB
 
 if TYPE_CHECKING:
+    from brimful.fit.advice.sweep import Sweep
     from brimful.language import Language
-    from brimful.predict.sweep import Sweep
 
 # Colours that people with any colour vision can tell apart (Okabe and Ito).
 _COLOURS = {

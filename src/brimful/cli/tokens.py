@@ -7,13 +7,13 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
-from brimful.cli.client import Client
 from brimful.cli.commands import Answer
 from brimful.cli.render import table
 from brimful.cli.show import clock, day
+from brimful.client.client import Client
+from brimful.client.settings import LOOPBACK
 from brimful.errors import BadInput
-from brimful.server.settings import LOOPBACK
-from brimful.server.words import all_printable, printable
+from brimful.language.printable import all_printable, printable
 
 EXAMPLE = """brimful tokens
 brimful tokens add alice --tenant vision --role submitter --for 90d

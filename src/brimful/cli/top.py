@@ -8,12 +8,12 @@ import sys
 import time
 from typing import Any
 
-from brimful.cli.client import Client
 from brimful.cli.commands import Answer, whole
 from brimful.cli.jobs import label, ran, waited
 from brimful.cli.render import bar, paint, table
+from brimful.client.client import Client
 from brimful.errors import BrimfulError, WorldFailed
-from brimful.server.words import all_printable
+from brimful.language.printable import all_printable
 from brimful.units import counted, show_usd
 
 EXAMPLE = """brimful top

@@ -56,11 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Answer:
+    from brimful.allocator import Settings
     from brimful.cli.trace_text import show
-    from brimful.predict.allocator import Settings
-    from brimful.predict.traced.launch import trace_script
-    from brimful.predict.traced.program import need_torch
     from brimful.specs.gpu import find_gpu
+    from brimful.tracing.launch import trace_script
+    from brimful.tracing.program import need_torch
 
     gpu = find_gpu(options.gpu)
     Settings.parse(options.conf or "")
@@ -82,9 +82,9 @@ def run(options: argparse.Namespace) -> Answer:
 
 def _draw(data: dict[str, Any], options: argparse.Namespace, tongue: Language) -> None:
     """The timeline as pictures, where asked for."""
+    from brimful.allocator.timeline import LAYERS, OTHERS, Timeline, write_html, write_png
     from brimful.cli.trace_text import trace_name
     from brimful.language import say
-    from brimful.predict.timeline import LAYERS, OTHERS, Timeline, write_html, write_png
 
     if not (options.html or options.png):
         return

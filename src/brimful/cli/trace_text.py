@@ -195,7 +195,7 @@ def _listed(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def _changes(data: dict[str, Any], tongue: Language) -> str:
-    from brimful.predict.explain.phrases import warned
+    from brimful.diagnose.phrases import warned
 
     lines = []
     for found in data["saving_settings"]:
@@ -243,7 +243,7 @@ def _speed(data: dict[str, Any], tongue: Language) -> str:
 
 
 def _small_print(data: dict[str, Any], tongue: Language) -> str:
-    from brimful.predict.explain.phrases import warned
+    from brimful.diagnose.phrases import warned
 
     said: list[object] = []
     rules = ", ".join(f"{name} {times}" for name, times in data["rules_fired"].items())

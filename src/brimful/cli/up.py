@@ -6,8 +6,8 @@ import argparse
 from dataclasses import fields
 
 from brimful.cli.commands import Answer
+from brimful.client.settings import Settings, read_settings
 from brimful.errors import WorldFailed
-from brimful.server.settings import Settings, read_settings
 
 EXAMPLE = """brimful up
 brimful up --port 9000 --slots 4 --usd-per-hour 0.25"""

@@ -12,13 +12,13 @@ from pathlib import Path
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import bar, paint, spark
 from brimful.cli.top import ALTERNATE, CLEAR_BELOW, HIDE, HOME, NORMAL, SHOW
+from brimful.diagnose.slow import why_line
 from brimful.errors import WorldFailed
+from brimful.language.printable import printable
 from brimful.meter.machine import Card, Holder, Looker, Machine
 from brimful.meter.runtime import Live
 from brimful.meter.samples import GpuSample, RunSample, StepSample, as_line
 from brimful.meter.sinks import peak_words
-from brimful.meter.slow import why_line
-from brimful.server.words import printable
 from brimful.units import GIB, counted, show_bytes, show_seconds
 
 EXAMPLE = """brimful watch

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
+    from brimful.configs.reading import Reading
+    from brimful.fit.rates import Rates
     from brimful.market.where import Place
-    from brimful.predict.rates import Rates
-    from brimful.predict.readers.reading import Reading
 
 EXAMPLE = """brimful where examples/nanogpt/train_fineweb.py --offers examples/offers.csv --tokens 1e9
 brimful where --model gpt2-xl --inference --offers examples/offers.csv --tokens 1e9
@@ -87,8 +87,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     from brimful.adapters.providers.offers import read_offers
+    from brimful.configs.read import read
     from brimful.market.where import Need, rank
-    from brimful.predict.readers.read import read
 
     for name in ("tokens", "data_gb", "restart_minutes", "interruptions", "value_of_time"):
         if not 0 <= getattr(args, name) <= 1e18 or (name == "tokens" and not args.tokens):
@@ -127,8 +127,8 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _job(args: argparse.Namespace, reading: Reading) -> Rates:
-    from brimful.predict.inference import Serving
-    from brimful.predict.rates import distilling_rates, serving_rates, training_rates
+    from brimful.fit.inference import Serving
+    from brimful.fit.rates import distilling_rates, serving_rates, training_rates
     from brimful.specs.presets import find_preset
 
     model = reading.model

@@ -12,8 +12,8 @@ from brimful.errors import BadInput
 if TYPE_CHECKING:
     import argparse
 
+    from brimful.diagnose.slow import Diagnosis
     from brimful.meter.samples import Sample
-    from brimful.meter.slow import Diagnosis
 
 EXAMPLE = """\
 brimful why-slow run.jsonl
@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
+    from brimful.diagnose.slow import CANNOT_TELL, diagnose
     from brimful.meter.samples import read_samples
-    from brimful.meter.slow import CANNOT_TELL, diagnose
 
     looks = _look(args.look) if args.look else []
     files = [list(read_samples(path)) for path in args.samples] + [looks]
@@ -72,9 +72,9 @@ def _estimate(args: argparse.Namespace) -> dict[str, Any] | None:
         return None
     if args.gpu is None:
         raise BadInput("no card is named", hint="say which with --gpu; `brimful gpus` lists them")
-    from brimful.predict.correction import calibration_path, load_correction
-    from brimful.predict.fit import fit_reading
-    from brimful.predict.readers.read import read
+    from brimful.configs.read import read
+    from brimful.fit.correction import calibration_path, load_correction
+    from brimful.fit.fit import fit_reading
     from brimful.specs.gpu import find_gpu
 
     reading = read(args.config, model=args.model, overrides=args.set)

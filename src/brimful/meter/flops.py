@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from brimful.configs.huggingface import is_model_config, read_shape
 from brimful.errors import BadInput
-from brimful.predict.count import parameters, recompute_flops, step_flops
-from brimful.predict.readers.huggingface import is_model_config, read_shape
+from brimful.fit.count import parameters, recompute_flops, step_flops
 from brimful.specs.model import Model
 from brimful.specs.training import Checkpointing, Training
 
@@ -22,7 +22,7 @@ _NANOGPT = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formula:
-    """A transformer whose FLOPs `predict.count` knows."""
+    """A transformer whose FLOPs `fit.count` knows."""
 
     model: Model
     tuned: bool  # some weights are frozen: their gradients are nobody's work

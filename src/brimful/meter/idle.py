@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from brimful.errors import BrimfulError
+from brimful.meter.logs import find_log_lines
 from brimful.meter.runtime import Live, live
 from brimful.meter.samples import GpuSample
-from brimful.predict.explain.logs import find_log_lines
 from brimful.units import show_bytes, show_seconds
 
 IDLE_S = 600.0

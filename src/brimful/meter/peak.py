@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brimful.errors import BadInput, NotFound
-from brimful.predict.roofline import peak_format
+from brimful.fit.roofline import peak_format
 from brimful.specs.gpu import Gpu, find_gpu
 from brimful.specs.training import Dtype, Training
 from brimful.units import GIB

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from brimful import __version__
+from brimful.client.settings import LOOPBACK
 from brimful.errors import BadInput, BrimfulError, Refused
 from brimful.server.api.errors import add_error_handlers
 from brimful.server.api.router import make_router
@@ -22,7 +23,6 @@ from brimful.server.auth import Access
 from brimful.server.console.pages import make_console
 from brimful.server.metrics import Metrics, make_metrics
 from brimful.server.service import Service
-from brimful.server.settings import LOOPBACK
 
 log = logging.getLogger("brimful.http")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from brimful.adapters.engines.found import Found, grouped
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.files import identity
+from brimful.client.settings import Settings
 from brimful.fleet.state import Node
 from brimful.server import gpus
-from brimful.server.settings import Settings
 
 DECLARED_SLOTS = 2  # where there is no GPU and nobody said otherwise
 

@@ -7,7 +7,7 @@ import logging
 import re
 import sys
 
-from brimful.server.words import printable
+from brimful.language.printable import printable
 
 # A token that slips into a message is cut out of it, whoever wrote the message.
 _TOKENS = re.compile(r"brim_([0-9a-f]{16})_[A-Za-z0-9_-]{20,}")

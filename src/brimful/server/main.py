@@ -25,6 +25,7 @@ from brimful.adapters.files import read_json, write_json
 from brimful.adapters.stores.access import AccessStore
 from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.sql import SqlStore
+from brimful.client.settings import Settings
 from brimful.errors import BadInput, BrimfulError, WorldFailed
 from brimful.fleet.state import Node
 from brimful.market.pools import Market
@@ -36,7 +37,6 @@ from brimful.server.engines import identity_of, local_engines, nodes_of
 from brimful.server.first_token import operator_token
 from brimful.server.logged import set_up_logging
 from brimful.server.service import Service
-from brimful.server.settings import Settings
 from brimful.units import counted, show_usd
 
 log = logging.getLogger("brimful")

@@ -15,10 +15,10 @@ from typing import Any
 from brimful.adapters.capabilities import KeepsSamples
 from brimful.errors import BrimfulError
 from brimful.fleet.state import JobState, Lease
+from brimful.language.printable import printable
 from brimful.meter.idle import idle_words
 from brimful.meter.runtime import Live, read_said
 from brimful.meter.samples import RunSample, StepSample
-from brimful.server.words import printable
 
 log = logging.getLogger("brimful")
 

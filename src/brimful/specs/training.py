@@ -20,7 +20,7 @@ OptimizerKernel = Literal["fused", "foreach", "loop"]
 
 DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16", "float16")
 # Optimizer -> numbers of state for each trained one; Muon's and Adafactor's depend on the shape, and are told
-# in predict/states.py.
+# in fit/states.py.
 OPTIMIZERS: dict[str, float] = {
     "adamw": 2,
     "adam": 2,

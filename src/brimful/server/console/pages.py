@@ -17,12 +17,12 @@ from starlette.exceptions import HTTPException
 
 from brimful import __version__
 from brimful.errors import NotFound
+from brimful.language.printable import printable
 from brimful.server.api.gate import cookie_name, principal_of
 from brimful.server.api.jobs import job_for
 from brimful.server.auth import SESSION_S, Access, Principal
 from brimful.server.console.shown import live, shown_job
 from brimful.server.service import Service
-from brimful.server.words import printable
 from brimful.units import show_bytes, show_seconds, show_usd
 
 MEDIA_TYPES = {

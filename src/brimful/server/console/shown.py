@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from brimful.fleet.state import OVER, JobState
+from brimful.language.printable import measured_words
 from brimful.server.auth import Principal
 from brimful.server.console.market import market_cards
 from brimful.server.service import Service
 from brimful.server.views import fleet_view, job_view, jobs_page, spend_view
-from brimful.server.words import measured_words
 from brimful.units import spans
 
 ACTIVE_SHOWN = 200

@@ -1,0 +1,153 @@
+"""How the constants of `roofline.Rates` were fitted, and how well they do on runs they have not seen.
+
+Fitting: a seeded random search over all constants at once, from the middle of what is physically sensible. It
+makes small the mean |log(predicted / measured)| of tokens per second, half by runs and half by sources, so
+that a source of many runs does not rule. Runs that are twice off count no more than that.
+
+Cross-validation: runs of one family (source, model and card) resemble each other, so families are kept whole.
+Each fifth of them is predicted by constants fitted to the other four, from the same start.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean
+
+from brimful.accuracy.runs import Row, Run, Skipped, understand
+from brimful.fit.roofline import Rates, predict_speed
+
+# What a constant can be at all. The search starts at the geometric mean of each pair.
+LIMITS: dict[str, tuple[float, float]] = {
+    "matmul_frac": (0.6, 1.0),
+    "small_width": (20, 600),
+    "attention_frac": (0.2, 0.9),
+    "short_tokens": (50, 3000),
+    "eager_bytes": (80, 500),
+    "compiled_bytes": (40, 250),
+    "python_norm_bytes": (20, 800),
+    "autocast_bytes": (5, 300),
+    "lora_bytes": (2, 150),
+    "geforce_clock": (1.0, 1.12),
+    "amd_frac": (0.5, 1.0),
+    "ada_bandwidth": (1.0, 2.5),
+    "launch_s": (4e-6, 2e-5),
+    "node_link_frac": (0.1, 0.45),
+    "pcie_bytes_per_s": (1e9, 1e10),
+    "network_bytes_per_s": (8e9, 5e10),
+    "hidden_frac": (0.5, 1.0),
+}
+START = Rates(**{name: math.sqrt(low * high) for name, (low, high) in LIMITS.items()})
+FAR_OFF = math.log(2)
+SEED, EVALUATIONS, FOLDS = 0, 1500, 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """A run whose speed was published."""
+
+    id: str
+    family: str
+    run: Run
+    tokens_per_s_per_gpu: float
+
+    @property
+    def source(self) -> str:
+        return self.id.split("-")[0]
+
+
+def timed_runs(rows: Iterable[Row], quality: Mapping[str, Mapping[str, str]]) -> list[Timed]:
+    """The rows that the quality table marks as a test of throughput."""
+    found = []
+    for row in rows:
+        marks = quality.get(row["id"], {})
+        if marks.get("throughput_test") != "yes" or not row.get("tokens_per_s_per_gpu"):
+            continue
+        try:
+            run = understand(row)
+        except Skipped:
+            continue
+        rate = float(row["tokens_per_s_per_gpu"])
+        found.append(Timed(id=row["id"], family=marks["family"], run=run, tokens_per_s_per_gpu=rate))
+    return found
+
+
+def ratio(each: Timed, rates: Rates) -> float:
+    """Predicted / measured tokens per second."""
+    run = each.run
+    speed = predict_speed(run.model, run.training, run.gpu, rates)
+    return speed.tokens_per_s.likely / run.training.gpus / each.tokens_per_s_per_gpu
+
+
+def loss(runs: Sequence[Timed], rates: Rates) -> float:
+    """What the search makes small: 0.1 is about 10 % off, by runs and by sources."""
+    by_source: dict[str, list[float]] = {}
+    for each in runs:
+        off = min(abs(math.log(ratio(each, rates))), FAR_OFF)
+        by_source.setdefault(each.source, []).append(off)
+    by_runs = fmean(off for values in by_source.values() for off in values)
+    return (by_runs + fmean(map(fmean, by_source.values()))) / 2
+
+
+def search(
+    runs: Sequence[Timed], rng: random.Random, *, evaluations: int = EVALUATIONS, start: Rates = START
+) -> Rates:
+    """Change one to three constants at a time, keep what is better; large steps first, small ones later."""
+    best, least = start, loss(runs, start)
+    for i in range(evaluations):
+        step = 0.6 * (0.05 / 0.6) ** (i / evaluations)
+        changes = {}
+        for name in rng.sample(list(LIMITS), rng.choice([1, 1, 2, 3])):
+            low, high = LIMITS[name]
+            changes[name] = max(low, min(high, getattr(best, name) * math.exp(rng.gauss(0, step))))
+        tried = replace(best, **changes)
+        found = loss(runs, tried)
+        if found < least:
+            best, least = tried, found
+    return best
+
+
+def at_limit(rates: Rates) -> list[str]:
+    """Constants the data would push further than is sensible: they carry what the formula leaves out."""
+    return [
+        name for name, value in asdict(rates).items() if value in LIMITS[name] or _near(value, LIMITS[name])
+    ]
+
+
+def _near(value: float, limits: tuple[float, float]) -> bool:
+    return any(abs(value / limit - 1) < 0.005 for limit in limits)
+
+
+def folds(groups: Iterable[str], count: int = FOLDS) -> dict[str, int]:
+    """Group -> fold. Groups stay whole; the largest goes to the emptiest fold."""
+    sizes: dict[str, int] = {}
+    for group in groups:
+        sizes[group] = sizes.get(group, 0) + 1
+    filled = [0] * count
+    placed = {}
+    for group, size in sorted(sizes.items(), key=lambda pair: (-pair[1], pair[0])):
+        fold = filled.index(min(filled))
+        placed[group] = fold
+        filled[fold] += size
+    return placed
+
+
+def cross_validated(
+    runs: Sequence[Timed],
+    group: Callable[[Timed], str],
+    fit: Callable[[Sequence[Timed]], Rates],
+    *,
+    count: int = FOLDS,
+) -> dict[str, float]:
+    """Run -> predicted / measured, by constants that `fit` found without any run of its group."""
+    placed = folds(map(group, runs), count)
+    found: dict[str, float] = {}
+    for fold in range(count):
+        seen = [each for each in runs if placed[group(each)] != fold]
+        left_out = [each for each in runs if placed[group(each)] == fold]
+        if seen and left_out:
+            rates = fit(seen)
+            found |= {each.id: ratio(each, rates) for each in left_out}
+    return found

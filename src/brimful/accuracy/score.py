@@ -1,0 +1,223 @@
+"""How right we are: every row of a table of measured runs predicted, and the errors counted.
+
+The same arithmetic serves published tables, a user's own runs, and the accuracy page in the docs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from brimful.accuracy.runs import Row, Run, Skipped, understand
+from brimful.fit.count import parameters
+from brimful.fit.fit import estimate
+from brimful.fit.roofline import NODE_GPUS
+from brimful.specs.estimate import Estimate
+from brimful.units import GIB
+
+# mem_kind of the table -> the counter it was read from
+COUNTERS = {"allocated_peak": "allocated", "reserved_peak": "reserved", "nvidia-smi": "device"}
+MFU_POINTS = 0.04
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """One row: what was measured, what we say, or why we say nothing."""
+
+    row: Row
+    source: str
+    run: Run | None = None
+    estimate: Estimate | None = None
+    skipped_because: str = ""
+    memory_error: float | None = None  # relative, of the row's own counter
+    textbook_error: float | None = None
+    fits_right: bool | None = None
+    false_fit: bool = False
+    rate_error: float | None = None  # relative, tokens per second and GPU
+    mfu_error: float | None = None  # in points, 0-1
+
+    @property
+    def multi_node(self) -> bool:
+        return self.run is not None and self.run.training.gpus > NODE_GPUS
+
+
+Quality = Mapping[str, Mapping[str, str]]  # id -> its row in the quality table
+
+
+def score(rows: Iterable[Row], quality: Quality | None = None) -> list[Scored]:
+    """Predict every row. With a quality table only the tests it marks count; else all a row can serve."""
+    return [_scored(row, None if quality is None else quality.get(row_id(row), {})) for row in rows]
+
+
+def row_id(row: Row) -> str:
+    """The name of a row; a row that is shorter than its header may have none."""
+    return row.get("id") or ""
+
+
+def _scored(row: Row, marks: Mapping[str, str] | None) -> Scored:
+    source = row_id(row).split("-")[0]
+    try:
+        run = understand(row)
+    except Skipped as reason:
+        return Scored(row=row, source=source, skipped_because=str(reason))
+    answer = estimate(run.model, run.training, run.gpu)
+    strict = "memory" if marks is None else marks.get("strict_test", "")
+    measured_rate = _number(row.get("tokens_per_s_per_gpu"))
+    timed = measured_rate is not None and (marks is None or marks.get("throughput_test") == "yes")
+    rate = answer.speed.tokens_per_s.likely / run.training.gpus
+    mfu = _number(row.get("mfu"))
+    fits = _fits(row, answer) if strict in ("memory", "boolean") else None
+    return Scored(
+        row=row,
+        source=source,
+        run=run,
+        estimate=answer,
+        memory_error=_memory_error(row, _counter(answer, row)) if strict == "memory" else None,
+        textbook_error=_memory_error(row, textbook_bytes(run)) if strict == "memory" else None,
+        fits_right=fits,
+        false_fit=fits is False and answer.fits,
+        rate_error=rate / measured_rate - 1 if timed and measured_rate else None,
+        mfu_error=answer.speed.mfu.likely - mfu if timed and mfu is not None else None,
+    )
+
+
+def textbook_bytes(run: Run) -> float:
+    """The ten-line formula people use: states and 34·s·b·h bytes a layer, no logits, no cache.
+
+    Source: Korthikanti et al., arXiv:2205.05198, equation 2, without its attention term (flash attention).
+    """
+    training, model = run.training, run.model
+    count = parameters(model)
+    states = 16 * count if training.tuning == "full" else 2 * count
+    layers = 1 if training.checkpointing == "full" else model.layers
+    activations = 34 * training.micro_tokens * model.width * layers
+    return states / max(1, training.shards) + activations / training.tensor
+
+
+def _counter(answer: Estimate, row: Row) -> float | None:
+    memory = answer.memory
+    counters = {
+        "allocated": memory.allocated_bytes,
+        "reserved": memory.reserved_bytes,
+        "device": memory.device_bytes,
+    }
+    name = COUNTERS.get(row.get("mem_kind", ""))
+    return None if name is None else counters[name].likely
+
+
+def _memory_error(row: Row, predicted: float | None) -> float | None:
+    measured = _number(row.get("peak_mem_gib"))
+    if predicted is None or measured is None or row.get("mem_kind") not in COUNTERS:
+        return None
+    return predicted / (measured * GIB) - 1
+
+
+def _fits(row: Row, answer: Estimate) -> bool | None:
+    kind = row.get("mem_kind", "")
+    if kind not in (*COUNTERS, "fits", "oom"):
+        return None
+    return answer.fits == (kind != "oom")
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if 0 < value < 1e18 else None
+
+
+# -- summing up --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """A set of relative errors: how many, how large in the middle and near the end, and to which side."""
+
+    n: int
+    median: float
+    p90: float
+    bias: float
+
+    def as_dict(self) -> dict[str, float]:
+        return {"n": self.n, "median": self.median, "p90": self.p90, "bias": self.bias}
+
+
+def summed(values: Iterable[float | None]) -> Errors | None:
+    """None where there is nothing to sum up."""
+    errors = sorted(value for value in values if value is not None)
+    if not errors:
+        return None
+    sizes = sorted(map(abs, errors))
+    middle = len(sizes) // 2
+    median = sizes[middle] if len(sizes) % 2 else (sizes[middle - 1] + sizes[middle]) / 2
+    bias = errors[middle] if len(errors) % 2 else (errors[middle - 1] + errors[middle]) / 2
+    return Errors(n=len(sizes), median=median, p90=sizes[int(0.9 * (len(sizes) - 1))], bias=bias)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The whole score."""
+
+    rows: int
+    memory: Errors | None
+    textbook: Errors | None
+    by_counter: dict[str, Errors]
+    by_source: dict[str, Errors]
+    fits_right: int
+    fits_tried: int
+    false_fits: int
+    rate_node: Errors | None
+    rate_multi: Errors | None
+    mfu_within: int
+    mfu_tried: int
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, object]:
+        def shown(errors: Errors | None) -> dict[str, float] | None:
+            return None if errors is None else errors.as_dict()
+
+        return {
+            "rows": self.rows,
+            "memory": shown(self.memory),
+            "textbook": shown(self.textbook),
+            "by_counter": {name: errors.as_dict() for name, errors in self.by_counter.items()},
+            "by_source": {name: errors.as_dict() for name, errors in self.by_source.items()},
+            "fits": {"right": self.fits_right, "tried": self.fits_tried, "false_fits": self.false_fits},
+            "tokens_per_s": {"node": shown(self.rate_node), "multi_node": shown(self.rate_multi)},
+            "mfu": {"within_4_points": self.mfu_within, "tried": self.mfu_tried},
+            "skipped": self.skipped,
+        }
+
+
+def report(scored: list[Scored]) -> Report:
+    skipped: dict[str, int] = {}
+    for each in scored:
+        if each.skipped_because:
+            skipped[each.skipped_because] = skipped.get(each.skipped_because, 0) + 1
+    tried = [each for each in scored if each.fits_right is not None]
+    points = [each.mfu_error for each in scored if each.mfu_error is not None]
+    return Report(
+        rows=len(scored),
+        memory=summed(each.memory_error for each in scored),
+        textbook=summed(each.textbook_error for each in scored),
+        by_counter=_grouped(scored, lambda each: COUNTERS.get(each.row.get("mem_kind", ""), "")),
+        by_source=_grouped(scored, lambda each: each.source),
+        fits_right=sum(each.fits_right is True for each in tried),
+        fits_tried=len(tried),
+        false_fits=sum(each.false_fit for each in tried),
+        rate_node=summed(each.rate_error for each in scored if not each.multi_node),
+        rate_multi=summed(each.rate_error for each in scored if each.multi_node),
+        mfu_within=sum(abs(point) <= MFU_POINTS for point in points),
+        mfu_tried=len(points),
+        skipped=skipped,
+    )
+
+
+def _grouped(scored: list[Scored], key: Callable[[Scored], str]) -> dict[str, Errors]:
+    groups: dict[str, list[float | None]] = {}
+    for each in scored:
+        if each.memory_error is not None:
+            groups.setdefault(key(each), []).append(each.memory_error)
+    found = {name: summed(values) for name, values in sorted(groups.items())}
+    return {name: errors for name, errors in found.items() if errors is not None}

@@ -1,0 +1,100 @@
+"""Run a list of requests through the allocator: the fast path of sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from brimful.allocator.blocks import DEFAULT_POOL, PoolId
+from brimful.allocator.caching import Allocator, OutOfMemory
+from brimful.allocator.settings import Settings
+
+MALLOC, FREE, EMPTY_CACHE = "malloc", "free", "empty_cache"
+# A free in two parts, where another stream still used the block: it is active until COMPLETE.
+REQUEST_FREE, COMPLETE = "request_free", "complete"
+
+
+class Request(NamedTuple):
+    """One thing a program asks for. `key` names the allocation, whatever its address turns out to be."""
+
+    op: str
+    key: int = 0
+    nbytes: int = 0
+    stream: int = 0
+    owner: PoolId = DEFAULT_POOL
+    label: str = ""  # who asked; the allocator does not care
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one setting gives for one list of requests."""
+
+    settings: Settings
+    peak_requested_bytes: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    retries: int
+    out_of_memory: OutOfMemory | None  # why it stopped, where it did
+    failed_at: int | None  # the index of the request it stopped at
+
+
+def run(
+    requests: Sequence[Request],
+    settings: Settings | None = None,
+    capacity_bytes: int | None = None,
+    *,
+    other_bytes: int = 0,
+) -> Outcome:
+    """Replay `requests` on an empty device. A failed request ends the run, as it ends most programs."""
+    allocator = Allocator(settings, capacity_bytes, other_bytes=other_bytes, events_complete=False)
+    addresses: dict[int, int] = {}
+    malloc, free = allocator.malloc, allocator.free
+    failure, at = None, None
+    for i, (op, key, nbytes, stream, owner, _) in enumerate(requests):
+        if op == MALLOC:
+            try:
+                if owner == DEFAULT_POOL:
+                    addresses[key] = malloc(nbytes, stream)
+                else:
+                    addresses[key] = malloc_in(allocator, owner, nbytes, stream)
+            except OutOfMemory as error:
+                failure, at = error, i
+                break
+        elif op == FREE:
+            free(addresses.pop(key))
+        elif op == REQUEST_FREE:
+            allocator.request_free(addresses[key])
+        elif op == COMPLETE:
+            complete(allocator, addresses.pop(key))
+        else:
+            assert op == EMPTY_CACHE, op
+            allocator.empty_cache()
+    return Outcome(
+        settings=allocator.settings,
+        peak_requested_bytes=allocator.peak_requested_bytes,
+        peak_allocated_bytes=allocator.peak_allocated_bytes,
+        peak_reserved_bytes=allocator.peak_reserved_bytes,
+        allocated_bytes=allocator.allocated_bytes,
+        reserved_bytes=allocator.reserved_bytes,
+        retries=allocator.retries,
+        out_of_memory=failure,
+        failed_at=at,
+    )
+
+
+def malloc_in(allocator: Allocator, owner: PoolId, nbytes: int, stream: int) -> int:
+    """A request that goes to a private pool."""
+    allocator.begin_pool(owner)
+    try:
+        return allocator.malloc(nbytes, stream)
+    finally:
+        allocator.end_pool(owner)
+
+
+def complete(allocator: Allocator, address: int) -> None:
+    """Bring a freed block back, unless running out of memory has already waited for it."""
+    if address in allocator.pending:
+        allocator.complete(address)

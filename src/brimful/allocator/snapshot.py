@@ -1,0 +1,327 @@
+"""Read a recording of PyTorch's allocator: `torch.cuda.memory._dump_snapshot`, or the same as JSON.
+
+The shape is that of torch/cuda/memory.py (`_snapshot`). Older versions lack fields: a block's address and
+requested size, pool ids, `is_expandable`, times; what is missing is derived or left at its default.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from brimful.allocator.blocks import DEFAULT_POOL, PoolId
+from brimful.allocator.plain_pickle import load_plain
+from brimful.allocator.settings import DIVISION_INTERVALS, Settings
+from brimful.errors import BadInput, BrimfulError, NotFound
+from brimful.units import GIB, MIB, show_bytes
+
+MAX_FILE_BYTES = 2 * GIB  # unpacked; a million events with stacks take about half of it
+MAX_EVENTS = 20_000_000
+# A gzipped recording unpacks to 5 to 15 times its size; one that unpacks to far more is made to fill memory.
+_MAX_PACKED = 100
+_ALWAYS_UNPACKED_BYTES = 64 * MIB
+_MAX_BYTES = 1 << 50  # more than any device has
+_MAX_NUMBER = 1 << 63  # addresses and streams are pointers
+_HINT = "record one with torch.cuda.memory._record_memory_history() and _dump_snapshot('snapshot.pickle')"
+
+
+class Event(NamedTuple):
+    """One line of a trace. For `oom`, `address` is the memory the device still had free."""
+
+    action: str
+    address: int
+    nbytes: int
+    stream: int
+    time_us: int
+    label: str
+    owner: PoolId | None  # the pool, where the version recorded it
+
+
+class BlockInfo(NamedTuple):
+    address: int
+    nbytes: int
+    requested: int
+    state: str  # active_allocated, active_awaiting_free (once: active_pending_free), inactive
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    device: int
+    address: int
+    nbytes: int
+    stream: int
+    small: bool
+    expandable: bool
+    owner: PoolId
+    blocks: tuple[BlockInfo, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    name: str
+    segments: tuple[Segment, ...]
+    traces: tuple[tuple[Event, ...], ...]  # by device
+    settings: Settings  # in force when the snapshot was taken
+    notes: tuple[str, ...]
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """The devices that hold anything or did anything."""
+        traced = {device for device, trace in enumerate(self.traces) if trace}
+        return tuple(sorted(traced | {segment.device for segment in self.segments}))
+
+
+def read_snapshot(path: str | Path) -> Snapshot:
+    """The recording at `path`: a pickle or JSON, gzipped or not. Nothing in it is executed."""
+    name = str(path)
+    data = _unpacked(_read(Path(path), name), name)
+    if data.lstrip()[:1] in (b"{", b"[") and b'"' in data[:4096]:
+        raw = _json(data, name)
+    else:
+        raw = load_plain(data, name=name)
+    if isinstance(raw, list):  # torch.cuda.memory_snapshot() alone: segments and no trace
+        raw = {"segments": raw}
+    if not isinstance(raw, dict) or "segments" not in raw:
+        raise BadInput(f"{name!r} is no memory snapshot: it has no segments", hint=_HINT)
+    naming = _Labels(_list(raw.get("labels", []), "labels", name))
+    traces = _traces(_list(raw.get("device_traces", []), "device_traces", name), naming, name)
+    segments = tuple(
+        _segment(segment, i, naming, name)
+        for i, segment in enumerate(_list(raw["segments"], "segments", name))
+    )
+    settings, notes = _settings(raw.get("allocator_settings"))
+    return Snapshot(name=name, segments=segments, traces=traces, settings=settings, notes=notes)
+
+
+def _read(path: Path, name: str) -> bytes:
+    try:
+        if path.is_dir():
+            raise BadInput(f"{name!r} is a folder", hint="name the snapshot file itself")
+        size = path.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise BadInput(
+                f"{name!r} has {show_bytes(size)}; at most {show_bytes(MAX_FILE_BYTES)} are read",
+                hint="record with a smaller max_entries, or without C++ stacks (stacks='python')",
+            )
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise NotFound(f"there is no file {name!r}", hint=_HINT) from None
+    except (OSError, ValueError) as error:
+        raise BadInput(f"cannot read {name!r}: {error}", hint="check the path and its permissions") from error
+
+
+def _unpacked(data: bytes, name: str) -> bytes:
+    if data[:2] != b"\x1f\x8b":
+        return data
+    most = min(MAX_FILE_BYTES, max(_ALWAYS_UNPACKED_BYTES, _MAX_PACKED * len(data)))
+    try:
+        with gzip.open(io.BytesIO(data)) as packed:
+            data = packed.read(most + 1)
+    except (EOFError, zlib.error, OSError) as error:
+        raise BadInput(f"{name!r} ends in the middle or is damaged: {error}", hint="copy it again") from error
+    if len(data) > most:
+        raise BadInput(f"{name!r} unpacks to more than {show_bytes(most)}", hint=_HINT)
+    return data
+
+
+def _json(data: bytes, name: str) -> object:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{name!r} is no readable JSON: {str(error)[:200]}", hint="copy it again") from error
+
+
+def _list(value: object, what: str, name: str) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise BadInput(f"{name!r}: {what} should be a list and is {type(value).__name__}", hint=_HINT)
+    return list(value)
+
+
+def _number(value: object, what: str, name: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not -1 <= value < _MAX_NUMBER:
+        raise BadInput(f"{name!r}: {what} should be a whole number and is {value!r:.60}", hint=_HINT)
+    return value
+
+
+def _bytes(value: object, what: str, name: str) -> int:
+    nbytes = _number(value, what, name)
+    if not 0 <= nbytes < _MAX_BYTES:
+        raise BadInput(f"{name!r}: {what} has {nbytes:,} bytes, which no GPU has", hint=_HINT)
+    return nbytes
+
+
+def _owner(value: object) -> PoolId | None:
+    if isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(part, int) for part in value):
+        return (value[0], value[1])
+    return None
+
+
+# Events.
+
+
+def _traces(raw: list[Any], naming: _Labels, name: str) -> tuple[tuple[Event, ...], ...]:
+    lists = [_list(trace, f"the trace of device {device}", name) for device, trace in enumerate(raw)]
+    events = sum(len(trace) for trace in lists)
+    if events > MAX_EVENTS:
+        raise BadInput(f"{name!r} has {events:,} events; at most {MAX_EVENTS:,} are replayed", hint=_HINT)
+    return tuple(tuple(_event(event, i, naming, name) for i, event in enumerate(trace)) for trace in lists)
+
+
+def _event(raw: object, i: int, naming: _Labels, name: str) -> Event:
+    if isinstance(raw, dict):
+        action, address = raw.get("action"), raw.get("addr", raw.get("device_free", 0))
+        nbytes, stream, time_us = raw.get("size", 0), raw.get("stream", 0), raw.get("time_us", 0)
+        label, owner = naming.of_frames(raw.get("frames")), _owner(raw.get("pool_id"))
+    elif isinstance(raw, list | tuple) and len(raw) >= 4:
+        action, address, nbytes, stream = raw[:4]
+        time_us = raw[4] if len(raw) > 4 else 0
+        label, owner = naming.numbered(raw[5] if len(raw) > 5 else None), None
+    else:
+        raise BadInput(f"{name!r}: event {i} is {raw!r:.60}", hint=_HINT)
+    if not isinstance(action, str):
+        raise BadInput(f"{name!r}: event {i} has the action {action!r:.60}", hint=_HINT)
+    what = f"event {i} ({action[:30]})"
+    return Event(
+        action,
+        _number(address, what, name),
+        # A request that failed may have been for anything: an overflow asks for exbibytes.
+        (_number if action == "oom" else _bytes)(nbytes, what, name),
+        _number(stream, what, name),
+        time_us if isinstance(time_us, int) else 0,
+        label,
+        owner,
+    )
+
+
+class _Labels:
+    """Who asked, in a few words: the operator and the line of the user's own code."""
+
+    def __init__(self, labels: list[Any]) -> None:
+        self._labels = labels
+        self._seen: dict[int, str] = {}
+
+    def numbered(self, number: object) -> str:
+        if isinstance(number, int) and 0 <= number < len(self._labels):
+            return str(self._labels[number])[:200]
+        return ""
+
+    def of_frames(self, frames: object) -> str:
+        if not isinstance(frames, list) or not frames:
+            return ""
+        key = id(frames)  # one list serves every event of its stack; all live as long as the raw snapshot
+        if key not in self._seen:
+            self._seen[key] = _label(frames)
+        return self._seen[key]
+
+
+_OPERATOR = re.compile(r"at::_ops::(\w+)::")
+
+
+def _label(frames: list[Any]) -> str:
+    """Frames come innermost first: C++ before Python, torch's own Python before the user's."""
+    operator, line, any_line = "", "", ""
+    for frame in frames:
+        if not isinstance(frame, dict):
+            continue
+        function, file = str(frame.get("name", "")), str(frame.get("filename", ""))
+        if not operator and (match := _OPERATOR.search(function)):
+            operator = match[1]
+        if function == "empty_cache":
+            operator = operator or function
+        if file.endswith(".py"):
+            here = f"{file.rsplit('/', 1)[-1]}:{frame.get('line', 0)} {function}"
+            any_line = any_line or here
+            if "/torch/" not in file:
+                line = here
+                break
+    return " ".join(part for part in (operator, line or any_line) if part)[:200]
+
+
+# Segments.
+
+
+def _segment(raw: object, i: int, naming: _Labels, name: str) -> Segment:
+    what = f"segment {i}"
+    if not isinstance(raw, dict):
+        raise BadInput(f"{name!r}: {what} is {raw!r:.60}", hint=_HINT)
+    address = _number(raw.get("address"), f"the address of {what}", name)
+    nbytes = _bytes(raw.get("total_size"), f"the size of {what}", name)
+    blocks, at = [], address
+    for block in _list(raw.get("blocks", []), f"the blocks of {what}", name):
+        info = _block(block, at, naming, f"a block of {what}", name)
+        blocks.append(info)
+        at = info.address + info.nbytes
+    if blocks and (blocks[0].address != address or at != address + nbytes):
+        raise BadInput(f"{name!r}: the blocks of {what} do not fill it", hint="the file is damaged or edited")
+    kind = raw.get("segment_type")
+    return Segment(
+        device=_number(raw.get("device", 0), f"the device of {what}", name),
+        address=address,
+        nbytes=nbytes,
+        stream=_number(raw.get("stream", 0), f"the stream of {what}", name),
+        small=kind == "small" if isinstance(kind, str) else nbytes == 2 * MIB,
+        expandable=bool(raw.get("is_expandable", False)),
+        owner=_owner(raw.get("segment_pool_id")) or DEFAULT_POOL,
+        blocks=tuple(blocks),
+    )
+
+
+def _block(raw: object, at: int, naming: _Labels, what: str, name: str) -> BlockInfo:
+    if isinstance(raw, dict):
+        size = raw.get("size")
+        history = raw.get("history") or [{}]  # PyTorch 1.13 and 2.0
+        first = history[0] if isinstance(history, list) and isinstance(history[0], dict) else {}
+        requested = raw.get("requested_size", first.get("real_size", size))
+        label = naming.of_frames(raw.get("frames") or first.get("frames"))
+        address, state = raw.get("address", at), raw.get("state")
+    elif isinstance(raw, list | tuple) and len(raw) >= 4:
+        address, size, requested, state = raw[:4]
+        label = naming.numbered(raw[4] if len(raw) > 4 else None)
+    else:
+        raise BadInput(f"{name!r}: {what} is {raw!r:.60}", hint=_HINT)
+    if address != at:
+        raise BadInput(f"{name!r}: {what} is not where the one before it ends", hint="the file is damaged")
+    return BlockInfo(at, _bytes(size, what, name), _bytes(requested, what, name), str(state)[:40], label)
+
+
+# Settings.
+
+
+def _settings(raw: object) -> tuple[Settings, tuple[str, ...]]:
+    """What was in force: the string as the user wrote it, then the values PyTorch says it uses."""
+    if not isinstance(raw, dict) or not raw:
+        return Settings(), ("the snapshot does not say its allocator settings: the defaults are assumed",)
+    notes: list[str] = []
+    settings = Settings()
+    conf = next((raw[key] for key in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF") if raw.get(key)), "")
+    try:
+        settings = Settings.parse(str(conf))
+        notes += settings.notes
+    except BrimfulError as error:
+        notes.append(f"the recorded settings {str(conf)[:80]!r} are not understood ({error.problem})")
+    max_split, threshold = raw.get("max_split_size"), raw.get("garbage_collection_threshold")
+    if type(max_split) is int:
+        settings = replace(settings, max_split_bytes=max_split if 0 < max_split < _MAX_BYTES else None)
+    if isinstance(threshold, float) and 0 <= threshold < 1:
+        settings = replace(settings, garbage_collection_threshold=threshold)
+    if isinstance(raw.get("expandable_segments"), bool):
+        settings = replace(settings, expandable_segments=raw["expandable_segments"])
+    divisions = raw.get("roundup_power2_divisions")
+    if isinstance(divisions, dict) and len(divisions) == DIVISION_INTERVALS:
+        ordered = tuple(divisions[key] for key in sorted(divisions, key=_mib))
+        if all(type(part) is int and 0 <= part < MIB and not part & (part - 1) for part in ordered):
+            settings = replace(settings, divisions=ordered if any(part > 1 for part in ordered) else ())
+        else:
+            notes.append("the recorded roundup_power2_divisions are no powers of two: they are left out")
+    return settings, tuple(notes)
+
+
+def _mib(key: object) -> int:
+    return int(str(key)) if str(key).isdigit() else 0

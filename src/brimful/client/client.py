@@ -1,0 +1,288 @@
+"""`brimful.Client`: a running brimful's public API, for scripts and for the commands, which use nothing else.
+
+Needs nothing but Python. Every method answers the `data` of the API's envelope as plain dicts
+(docs/reference/api.md) and raises the error the server told, as the same kind it was there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import http.client
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlencode
+from urllib.request import BaseHandler, ProxyHandler, Request, build_opener
+
+from brimful.client.settings import Settings, read_settings
+from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFailed
+from brimful.language.printable import printable
+
+TIMEOUT_S = 30
+BY_STATUS: dict[int, type[BrimfulError]] = {
+    400: BadInput,
+    401: Refused,
+    403: Refused,
+    404: NotFound,
+    409: Refused,
+    413: BadInput,
+    422: BadInput,
+}
+
+
+class Client:
+    """One server. Found by BRIMFUL_URL, else by what the server that holds the data folder wrote into it.
+
+    The token goes to nobody else: a server that has ended leaves its address behind, and whoever listens
+    there next may be anybody.
+    """
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self._settings = settings or read_settings()
+        named = os.environ.get("BRIMFUL_URL", "").rstrip("/")
+        announced, certificate = ("", "") if named else _announced(self._settings)
+        self._is_ours = bool(named or announced)
+        self.url = named or announced or f"http://{self._settings.host}:{self._settings.port}"
+        if not self.url.startswith(("http://", "https://")):
+            raise BadInput(f"BRIMFUL_URL is {self.url[:100]!r}", hint="write it as http://127.0.0.1:8642")
+        # A proxy from the environment has no business between us and loopback.
+        handlers: list[BaseHandler] = [ProxyHandler({})]
+        if certificate:
+            from brimful.client.pinned import PinnedHandler  # ssl takes time to load, and few need it
+
+            handlers.append(PinnedHandler(certificate))
+        self._opener = build_opener(*handlers)
+
+    # -- jobs ------------------------------------------------------------------------------------------
+
+    def submit(self, command: Sequence[str], *, folder: str, key: str = "", **more: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Hand over a command; `more` are the other fields of `POST /v1/jobs`.
+
+        With a `key` it may be sent again when nobody knows whether it arrived: it makes no second job.
+        """
+        headers = {"idempotency-key": key} if key else {}
+        job: dict[str, Any] = self.post(
+            "/v1/jobs", {"command": list(command), "folder": folder, **more}, headers
+        )
+        return job
+
+    def jobs(
+        self, *, limit: int = 200, phase: Sequence[str] = (), tenant: str | None = None
+    ) -> list[dict[str, Any]]:
+        """The newest jobs, as many as asked for."""
+        found: list[dict[str, Any]] = []
+        query: dict[str, object] = {"phase": list(phase)} if phase else {}
+        query |= {"tenant": tenant} if tenant else {}
+        while len(found) < limit:
+            page = self.get("/v1/jobs", limit=min(limit - len(found), 1000), **query)
+            found += page["jobs"]
+            if page["next_cursor"] is None:
+                break
+            query["cursor"] = page["next_cursor"]
+        return found
+
+    def job(self, job: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.get(job_path(job))
+        return found
+
+    def why(self, job: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.get(job_path(job, "/why"))
+        return found
+
+    def cancel(self, job: str) -> dict[str, Any]:
+        done: dict[str, Any] = self.post(job_path(job, "/cancel"))
+        return done
+
+    def hold(self, job: str, reason: str = "") -> dict[str, Any]:
+        done: dict[str, Any] = self.post(job_path(job, "/hold"), {"reason": reason})
+        return done
+
+    def release(self, job: str) -> dict[str, Any]:
+        done: dict[str, Any] = self.post(job_path(job, "/release"))
+        return done
+
+    def move(self, job: str, site: str) -> dict[str, Any]:
+        done: dict[str, Any] = self.post(job_path(job, "/move"), {"site": site})
+        return done
+
+    def log_stream(self, job: str, *, offset: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+        """("log", {lease, text, next_offset}) as it grows, and ("over", {phase}) at the end."""
+        return self.stream(job_path(job, "/log/stream"), offset=offset)
+
+    # -- the fleet -------------------------------------------------------------------------------------
+
+    def fleet(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.get("/v1/fleet")
+        return found
+
+    def queues(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.get("/v1/queues")["queues"]
+        return found
+
+    def prices(self, *, since_s: int | None = None) -> dict[str, Any]:
+        """Every pool's price; with `since_s` market pools have their history from then on."""
+        found: dict[str, Any] = self.get("/v1/prices", **({} if since_s is None else {"since_s": since_s}))
+        return found
+
+    def bid(self, job: str, limit_microusd_per_gpu_hour: int | None) -> dict[str, Any]:
+        body: dict[str, object] = {"limit_microusd_per_gpu_hour": limit_microusd_per_gpu_hour}
+        done: dict[str, Any] = self.post(job_path(job, "/bid"), body)
+        return done
+
+    def budgets(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.get("/v1/budgets")["budgets"]
+        return found
+
+    def set_budget(self, tenant: str, microusd: int | None) -> dict[str, Any]:
+        done: dict[str, Any] = self.post(f"/v1/budgets/{quote(tenant, safe='')}", {"microusd": microusd})
+        return done
+
+    def credit(self, tenant: str, microusd: int, reason: str = "") -> dict[str, Any]:
+        body: dict[str, object] = {"microusd": microusd, "reason": reason}
+        done: dict[str, Any] = self.post(f"/v1/budgets/{quote(tenant, safe='')}/credit", body)
+        return done
+
+    def invoice(self, *, by: str = "team") -> dict[str, Any]:
+        found: dict[str, Any] = self.get("/v1/invoice", by=by)
+        return found
+
+    def drain(self, node: str, reason: str = "") -> dict[str, Any]:
+        done: dict[str, Any] = self.post(f"/v1/nodes/{quote(node, safe='')}/drain", {"reason": reason})
+        return done
+
+    def resume(self, node: str) -> dict[str, Any]:
+        done: dict[str, Any] = self.post(f"/v1/nodes/{quote(node, safe='')}/resume")
+        return done
+
+    def events(self, *, after: int = 0, limit: int = 200) -> dict[str, Any]:
+        found: dict[str, Any] = self.get("/v1/events", after=after, limit=limit)
+        return found
+
+    def event_stream(self, *, after: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(kind, event) from that place of the log on, for as long as the server lives."""
+        return self.stream("/v1/events/stream", after=after)
+
+    # -- HTTP ------------------------------------------------------------------------------------------
+
+    def get(self, path: str, **query: object) -> Any:  # noqa: ANN401 - JSON
+        return self._call(Request(self._at(path, query), headers=self._token()))  # noqa: S310
+
+    def post(
+        self, path: str, body: dict[str, object] | None = None, headers: dict[str, str] | None = None
+    ) -> Any:  # noqa: ANN401 - JSON
+        sent = {"content-type": "application/json", **self._token(), **(headers or {})}
+        payload = None if body is None else json.dumps(body).encode()
+        return self._call(Request(f"{self.url}{path}", data=payload or b"", headers=sent, method="POST"))  # noqa: S310
+
+    def stream(self, path: str, **query: object) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Server-sent events: (what, data), until the server has no more."""
+        request = Request(self._at(path, query), headers=self._token())  # noqa: S310
+        with self._failing_clearly(), self._opener.open(request, timeout=TIMEOUT_S) as answer:
+            kind = ""
+            for raw in answer:
+                name, _, value = raw.decode("utf-8").rstrip("\n").partition(": ")
+                if name == "event":
+                    kind = value
+                elif name == "data":
+                    data = json.loads(value)
+                    if kind == "error":
+                        raise WorldFailed(data["problem"], hint=data["hint"], code=data["code"])
+                    yield kind, data
+
+    def _at(self, path: str, query: dict[str, object]) -> str:
+        return f"{self.url}{path}{'?' + urlencode(query, doseq=True) if query else ''}"
+
+    def _call(self, request: Request) -> Any:  # noqa: ANN401 - JSON
+        with self._failing_clearly(), self._opener.open(request, timeout=TIMEOUT_S) as answer:
+            return json.load(answer)["data"]
+
+    @contextmanager
+    def _failing_clearly(self) -> Iterator[None]:
+        try:
+            yield
+        except HTTPError as error:
+            raise _refusal(error) from error
+        except (URLError, OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", None) or error
+            if "CERTIFICATE_VERIFY_FAILED" in str(reason):
+                raise WorldFailed(
+                    f"the certificate of {self.url} is not trusted here ({reason})",
+                    hint="SSL_CERT_FILE=FILE names the certificate of whoever signed it; the name in the URL"
+                    " must be in it",
+                    code="untrusted_certificate",
+                ) from error
+            raise WorldFailed(
+                f"no brimful answers at {self.url} ({reason})",
+                hint="start one with `make run` or `brimful up`, or set BRIMFUL_URL to where one runs",
+                code="no_server",
+            ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise WorldFailed(
+                f"what answers at {self.url} is not brimful", hint="set BRIMFUL_URL", code="no_server"
+            ) from error
+
+    def _token(self) -> dict[str, str]:
+        token = os.environ.get("BRIMFUL_TOKEN") or (self._kept_token() if self._is_ours else "")
+        if not token.isascii() or not token.isprintable():
+            raise BadInput("the token holds characters that no token has", hint="check BRIMFUL_TOKEN")
+        return {"authorization": f"Bearer {token}"} if token else {}
+
+    def _kept_token(self) -> str:
+        try:
+            return self._settings.token_file.read_text("utf-8").strip()
+        except (OSError, ValueError):
+            return ""  # the server will say what is missing
+
+
+def _announced(settings: Settings) -> tuple[str, str]:
+    """Where the server is that holds our data folder, and its certificate's SHA-256 if it has one.
+
+    Empty where none does, whatever an old file says.
+    """
+    try:
+        told = json.loads(settings.server_file.read_text(encoding="utf-8"))
+        url, pid, certificate = str(told["url"]), int(told["pid"]), str(told.get("certificate", ""))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return "", ""
+    return (url, certificate) if _is_held(settings.lock_file) and _is_alive(pid) else ("", "")
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return pid > 0
+
+
+def job_path(name: str, rest: str = "") -> str:
+    return f"/v1/jobs/{quote(name, safe='')}{rest}"
+
+
+def _refusal(error: HTTPError) -> BrimfulError:
+    """The server's own words, as the same kind of error they were there."""
+    try:
+        told = json.load(error)["error"]
+        problem, hint, code = (printable(str(told[key])) for key in ("problem", "hint", "code"))
+    except (ValueError, KeyError, TypeError):
+        problem, hint, code = f"the server answered {error.code} {error.reason}", "", "server_failed"
+    if error.code == 401:
+        hint = hint or "run the CLI as the user who started the server, or set BRIMFUL_TOKEN"
+    return BY_STATUS.get(error.code, WorldFailed)(problem, hint=hint, code=code)

@@ -1,0 +1,338 @@
+"""nanoGPT configs: a .py file of assignments, parsed with `ast` and never executed.
+
+A key the file leaves out takes the default of nanoGPT's train.py and is listed as assumed.
+Source: karpathy/nanoGPT train.py and model.py (GPTConfig, configure_optimizers, from_pretrained).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from brimful.configs.literals import Unreadable, Value, evaluate, parse_file
+from brimful.configs.reading import Dialect, Reading
+from brimful.configs.settings import apply_settings, own_word, parse_sets, unknown_key
+from brimful.errors import BadInput
+from brimful.specs.estimate import Assumption
+from brimful.specs.model import Model
+from brimful.specs.training import DTYPES, Dtype, Training
+
+# key -> (default of train.py, lowest, highest). The bounds are far beyond any run, and keep sums finite.
+_WHOLE: dict[str, tuple[int, int, int]] = {
+    "n_layer": (12, 1, 10_000),
+    "n_head": (12, 1, 100_000),
+    "n_embd": (768, 1, 1_000_000),
+    "block_size": (1024, 1, 100_000_000),
+    "vocab_size": (50304, 1, 100_000_000),
+    "batch_size": (12, 1, 10_000_000),
+    "gradient_accumulation_steps": (5 * 8, 1, 1_000_000_000),
+}
+_SWITCH: dict[str, bool] = {"bias": False, "compile": True}
+DEFAULTS: dict[str, Any] = {
+    **{key: bounds[0] for key, bounds in _WHOLE.items()},
+    **_SWITCH,
+    "dropout": 0.0,
+    "dtype": "bfloat16",
+    "init_from": "scratch",
+}
+# Keys of train.py that change neither bytes nor seconds of a step. Known, so not worth a word.
+_WITHOUT_EFFECT = frozenset({
+    "out_dir", "eval_interval", "log_interval", "eval_iters", "eval_only", "always_save_checkpoint",
+    "wandb_log", "wandb_project", "wandb_run_name", "dataset", "learning_rate", "max_iters", "weight_decay",
+    "beta1", "beta2", "grad_clip", "decay_lr", "warmup_iters", "lr_decay_iters", "min_lr", "backend",
+    "device",
+})  # fmt: skip
+# GPT-2 checkpoints overrule the sizes in the file, as in from_pretrained: (layers, heads, width).
+_PRETRAINED = {
+    "gpt2": (12, 12, 768),
+    "gpt2-medium": (24, 16, 1024),
+    "gpt2-large": (36, 20, 1280),
+    "gpt2-xl": (48, 25, 1600),
+}
+# Our words for lines train.py knows by another name.
+_OURS = {
+    "seq_len": "block_size", "layers": "n_layer", "heads": "n_head", "width": "n_embd", "vocab": "vocab_size",
+}  # fmt: skip
+_DANGEROUS = frozenset({"exec", "eval"})
+_MAX_UNKNOWN = 20  # names listed; a file with more is told the count
+
+
+@dataclass(slots=True)
+class _Found:
+    """The file so far: values by name, where each stands, and why some could not be read."""
+
+    values: dict[str, Value] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
+    imports: list[str] = field(default_factory=list)
+
+
+def _lines(training: Training) -> dict[str, Any]:
+    """The lines of a nanoGPT config that say this training; accumulation is written for all GPUs together."""
+    return {
+        "batch_size": training.batch_size,
+        "block_size": training.sequence_tokens,
+        "gradient_accumulation_steps": training.accumulation * training.gpus,
+        "dtype": training.dtype,
+        "compile": training.compiled,
+    }
+
+
+NANOGPT = Dialect(
+    name="nanoGPT",
+    says=frozenset({"batch_size", "sequence_tokens", "accumulation", "dtype", "compiled"}),
+    lines=_lines,
+    code="model.py or train.py",
+)
+
+
+def read_nanogpt(path: Path, overrides: Sequence[str] = ()) -> Reading:
+    """Model and training of a nanoGPT config, with `key=value` overrides as train.py takes them.
+
+    Our own words may stand there too; `gpus` is torchrun's world size, which divides the accumulation.
+    """
+    found = _Found()
+    for statement in parse_file(path).body:
+        _read_statement(statement, found, file=str(path))
+    own = _override(overrides, found)
+    where = {key: f"{path} line {line}" for key, line in found.lines.items()}
+    for key in DEFAULTS:
+        if key in found.unread:
+            raise BadInput(
+                f"{where[key]}: {key} cannot be read without running the file ({found.unread[key]})",
+                hint=f"write {key} as a plain value, or pass --set {key}=VALUE",
+            )
+    reading = _reading(found.values, where, name=path.stem, warnings=_warnings(found))
+    return _divided(apply_settings(replace(reading, file=path), own))
+
+
+def nanogpt_values(path: Path) -> dict[str, Value]:
+    """Every value a config assigns, by name; what only Python could work out is left out."""
+    found = _Found()
+    for statement in parse_file(path).body:
+        _read_statement(statement, found, file=str(path))
+    return found.values
+
+
+def read_globals(values: Mapping[str, Value], *, name: str, overrides: Sequence[str] = ()) -> Reading:
+    """The reading of a script whose settings are known one by one: its own, a config's, a command line's."""
+    found = _Found(values=dict(values))
+    own = _override(overrides, found)
+    return _divided(apply_settings(_reading(found.values, {}, name=name, warnings=()), own))
+
+
+def _divided(reading: Reading) -> Reading:
+    """`gradient_accumulation_steps //= ddp_world_size`, and train.py's assertion before it."""
+    training = reading.training
+    if training.accumulation % training.gpus:
+        raise BadInput(
+            f"gradient_accumulation_steps {training.accumulation} is not a multiple of {training.gpus} GPUs",
+            hint="nanoGPT asserts this: it divides the accumulation among the GPUs",
+        )
+    return replace(reading, training=replace(training, accumulation=training.accumulation // training.gpus))
+
+
+def _read_statement(statement: ast.stmt, found: _Found, *, file: str) -> None:
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            _assign(name, value, found, file=file)
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+            _assign(name, value, found, file=file)
+        case ast.AugAssign(target=ast.Name(id=name), op=op, value=value):
+            _assign(name, ast.BinOp(ast.Name(name), op, value), found, file=file, line=statement.lineno)
+        case ast.Expr(value=ast.Constant()) | ast.Pass():
+            pass
+        case ast.Import(names=names):
+            found.imports += [alias.name for alias in names]
+        case ast.ImportFrom(module=module):
+            found.imports.append(module or ".")
+        case _:
+            kind = (
+                "a call or expression"
+                if isinstance(statement, ast.Expr)
+                else type(statement).__name__.lower()
+            )
+            raise BadInput(
+                f"{file} line {statement.lineno}: {kind} has no place in a config, and nothing was run",
+                hint="a config is a list of `name = value` lines",
+            )
+
+
+def _assign(name: str, value: ast.expr, found: _Found, *, file: str, line: int | None = None) -> None:
+    at = line or value.lineno
+    found.lines[name] = at
+    found.unread.pop(name, None)
+    try:
+        found.values[name] = evaluate(value, found.values)
+    except Unreadable as why:
+        _refuse_danger(value, file=file, line=at)
+        found.values.pop(name, None)
+        found.unread[name] = str(why)
+
+
+def _refuse_danger(value: ast.expr, *, file: str, line: int) -> None:
+    """`'run-' + str(time.time())` is a label nobody needs; `__import__('os')` is not a config at all."""
+    names = [
+        n.id if isinstance(n, ast.Name) else n.attr
+        for n in ast.walk(value)
+        if isinstance(n, (ast.Name, ast.Attribute))
+    ]
+    bad = next((name for name in names if name.startswith("__") or name in _DANGEROUS), None)
+    if bad is not None:
+        raise BadInput(
+            f"{file} line {line}: {bad!r} has no place in a config, and nothing was run",
+            hint="a config is a list of `name = value` lines",
+        )
+
+
+def _override(texts: Sequence[str], found: _Found) -> dict[str, Value]:
+    """Overrules lines of the file; what is no line of train.py but a word of ours is handed back."""
+    own: dict[str, Value] = {}
+    for said, value in parse_sets(texts, found.values).items():
+        word = own_word(said)
+        key = said if said in DEFAULTS else _OURS.get(word or "", word)
+        if key in DEFAULTS:
+            found.values[key] = value
+            found.unread.pop(key, None)
+            found.lines.pop(key, None)
+        elif word is not None:
+            own[word] = value
+        else:
+            raise unknown_key(said, DEFAULTS)
+    return own
+
+
+def _warnings(found: _Found) -> tuple[str, ...]:
+    strange = [key for key in found.lines if key not in DEFAULTS and key not in _WITHOUT_EFFECT]
+    shown = strange[:_MAX_UNKNOWN]
+    said = []
+    if strange:
+        more = f" and {len(strange) - _MAX_UNKNOWN} more" if len(strange) > _MAX_UNKNOWN else ""
+        said.append(f"not known to nanoGPT's train.py, without effect here: {', '.join(shown)}{more}")
+    if found.imports:
+        said.append(f"imports are not followed: {', '.join(found.imports[:_MAX_UNKNOWN])}")
+    return tuple(said)
+
+
+# Letters of nanoGPT's own character datasets. Source: what data/shakespeare_char/prepare.py prints.
+CHARACTERS = {"shakespeare_char": 65}
+
+
+def _reading(
+    values: dict[str, Value], where: dict[str, str], *, name: str, warnings: tuple[str, ...]
+) -> Reading:
+    given = {key: values[key] for key in DEFAULTS if key in values}
+    assumed = [
+        Assumption(name=key, value=default, why="nanoGPT's train.py default")
+        for key, default in DEFAULTS.items()
+        if key not in given and key != "init_from"
+    ]
+    use = {**DEFAULTS, **given}
+    if "vocab_size" not in given:
+        assumed, warnings = _vocabulary_of(values.get("dataset"), use, assumed, warnings)
+    for key, value in use.items():
+        _check(key, value, where.get(key, f"--set {key}"))
+    if use["init_from"].startswith("gpt2"):
+        _from_pretrained(use, where)
+        assumed = [a for a in assumed if a.name not in ("n_layer", "n_head", "n_embd", "vocab_size", "bias")]
+        warnings = (
+            *warnings,
+            f"init_from {use['init_from']!r} sets layers, heads, width, vocabulary and bias",
+        )
+    if use["n_embd"] % use["n_head"]:
+        raise BadInput(
+            f"n_embd {use['n_embd']} is not a multiple of n_head {use['n_head']}",
+            hint="nanoGPT asserts this: change one of the two",
+        )
+    assumed += [
+        Assumption(name="attention", value="flash", why="PyTorch 2 picks it for nanoGPT's attention call"),
+        Assumption(name="optimizer", value="fused AdamW", why="nanoGPT's configure_optimizers on CUDA"),
+        Assumption(name="gpus", value=1, why="nanoGPT divides the accumulation by their number"),
+    ]
+    return Reading(
+        model=_model(use, name=name),
+        training=_training(use),
+        assumed=tuple(assumed),
+        warnings=warnings,
+        dialect=NANOGPT,
+        context_tokens=use["block_size"],
+    )
+
+
+def _vocabulary_of(
+    dataset: Value | None, use: dict[str, Any], assumed: list[Assumption], warnings: tuple[str, ...]
+) -> tuple[list[Assumption], tuple[str, ...]]:
+    """nanoGPT takes a character dataset's vocabulary from its meta.pkl, which is not here and not opened.
+
+    Left at 50304 it would be most of the memory of a model that has 65 letters.
+    """
+    if not isinstance(dataset, str) or not dataset.endswith("_char"):
+        return assumed, warnings
+    letters = CHARACTERS.get(dataset, 128)
+    use["vocab_size"] = letters
+    known = "as its prepare.py makes it" if dataset in CHARACTERS else "a guess for a character dataset"
+    others = [each for each in assumed if each.name != "vocab_size"]
+    said = f"vocab_size {letters} is {known}; nanoGPT reads it from meta.pkl: check with --set vocab_size=N"
+    return [*others, Assumption(name="vocab_size", value=letters, why=known)], (*warnings, said)
+
+
+def _model(use: Mapping[str, Any], *, name: str) -> Model:
+    return Model(
+        name=name,
+        layers=use["n_layer"],
+        heads=use["n_head"],
+        kv_heads=use["n_head"],
+        width=use["n_embd"],
+        mlp_width=4 * use["n_embd"],
+        vocab=use["vocab_size"],
+        positions=use["block_size"],
+        tied=True,
+        bias=use["bias"],
+        dropout=float(use["dropout"]),
+    )
+
+
+def _training(use: Mapping[str, Any]) -> Training:
+    return Training(
+        batch_size=use["batch_size"],
+        sequence_tokens=use["block_size"],
+        accumulation=use["gradient_accumulation_steps"],
+        dtype=cast(Dtype, use["dtype"]),
+        compiled=use["compile"],
+    )
+
+
+def _from_pretrained(use: dict[str, Any], where: Mapping[str, str]) -> None:
+    if use["init_from"] not in _PRETRAINED:
+        raise BadInput(
+            f"{where.get('init_from', '--set init_from')}: no checkpoint {use['init_from'][:60]!r} is known",
+            hint=f"one of {', '.join(_PRETRAINED)}",
+        )
+    use["n_layer"], use["n_head"], use["n_embd"] = _PRETRAINED[use["init_from"]]
+    use["vocab_size"], use["bias"] = 50257, True
+    use["block_size"] = min(use["block_size"], 1024)  # a checkpoint's positions can be cropped, not grown
+
+
+def _check(key: str, value: object, where: str) -> None:
+    """Right type and within bounds, or one sentence that says where and what is allowed."""
+    if key in _WHOLE:
+        _, low, high = _WHOLE[key]
+        good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+        allowed = f"a whole number from {low} to {high:,}"
+        if isinstance(value, float) and value == int(value):
+            allowed += "; use // instead of /"
+    elif key in _SWITCH:
+        good, allowed = isinstance(value, bool), "True or False"
+    elif key == "dropout":
+        good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
+        allowed = "a number from 0 to below 1"
+    elif key == "dtype":
+        good, allowed = value in DTYPES, "one of " + ", ".join(DTYPES)
+    else:
+        good, allowed = isinstance(value, str), "a name such as 'scratch' or 'gpt2'"
+    if not good:
+        shown = repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."
+        raise BadInput(f"{where}: {key} = {shown} is out of range", hint=f"{key} is {allowed}")

@@ -1,0 +1,97 @@
+"""`Reading`: what every reader hands on, and `Dialect`: how that kind of config says what `Training` says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from brimful.configs.words import name_of
+from brimful.specs.estimate import Assumption
+from brimful.specs.model import Model
+from brimful.specs.training import Training
+
+Change = dict[str, tuple[Any, Any]]  # a line of the config -> (now, then)
+
+# Fields of Training that our own flags and `--set` know by another word.
+_OWN = {
+    "sequence_tokens": "seq_len",
+    "accumulation": "gradient_accumulation_steps",
+    "compiled": "compile",
+}
+# Fields that share a word, or that several words set.
+_SHARED = {
+    "dtype": ("precision",),
+    "casts": ("precision",),
+    "optimizer": ("optimizer",),
+    "optimizer_kernel": ("optimizer",),
+    "tuning": ("lora", "qlora"),
+    "frozen_bits": ("lora", "qlora"),
+    "shards": ("sharding",),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """`lines` writes a training as that kind of config would; fields outside `says` are a change in code."""
+
+    name: str
+    says: frozenset[str]  # fields of Training a line of this config can set
+    lines: Callable[[Training], Mapping[str, Any]]
+    code: str  # what has to be edited where no line says it: "model.py"
+    unsaid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # values of a field no line can say
+
+    def spell(self, before: Training, after: Training) -> tuple[Change, bool]:
+        """The lines that turn one training into the other, and whether lines alone are enough."""
+        changed = [f.name for f in fields(Training) if getattr(before, f.name) != getattr(after, f.name)]
+        now, then = self.lines(before), self.lines(after)
+        change: Change = {key: (now.get(key), then[key]) for key in then if now.get(key) != then[key]}
+        unsaid = [
+            name
+            for name in changed
+            if name not in self.says or getattr(after, name) in self.unsaid.get(name, ())
+        ]
+        own_now, own_then = own_lines(before), own_lines(after)
+        keys = [key for name in unsaid for key in _SHARED.get(name, (_OWN.get(name, name),))]
+        change |= {
+            key: (own_now.get(key), own_then.get(key))
+            for key in keys
+            if own_now.get(key) != own_then.get(key)
+        }
+        return change, not unsaid
+
+
+def own_lines(training: Training) -> dict[str, Any]:
+    """A training in our own words, those of the flags and of `--set`: reading them gives it back."""
+    t = training
+    values = {f.name: getattr(t, f.name) for f in fields(Training)}
+    said = {_OWN.get(name, name): value for name, value in values.items() if name not in _SHARED}
+    said["framework"] = t.framework.name
+    said["torch"] = t.torch.release
+    said["precision"] = name_of("precision", values)
+    said["optimizer"] = f"adamw-{t.optimizer_kernel}" if t.optimizer == "adamw" else t.optimizer
+    adapted = t.tuning == "lora"
+    said["qlora" if adapted and t.frozen_bits else "lora"] = adapted
+    without = {"state_dtype", "adapter_dtype", *(() if adapted else ("rank", "targets"))}
+    return {key: value for key, value in said.items() if key not in without}
+
+
+FLAGS = Dialect(
+    name="flags",
+    says=frozenset(f.name for f in fields(Training)),
+    lines=own_lines,
+    code="the training script",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    model: Model
+    training: Training
+    assumed: tuple[Assumption, ...]  # left out of the file, filled with the trainer's defaults
+    warnings: tuple[str, ...]  # seen in the file and not used
+    unsure: int = 0  # words that got a fallback: each widens the interval
+    dialect: Dialect = FLAGS
+    file: Path | None = None  # whose lines say how it is trained
+    context_tokens: int = 0  # the longest sequence the model was made for; 0 where nobody said

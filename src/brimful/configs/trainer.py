@@ -1,0 +1,151 @@
+"""Hugging Face's Trainer: a model's config.json or name, and TrainingArguments in JSON or YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from brimful.configs.arguments import (
+    ARGUMENTS,
+    DEFAULTS,
+    KNOWN,
+    MODEL_WORDS,
+    own_name,
+    sort_arguments,
+    training_of,
+)
+from brimful.configs.huggingface import Shape, is_model_config, read_shape
+from brimful.configs.plain import read_plain
+from brimful.configs.reading import Reading
+from brimful.configs.settings import apply_settings, own_word, parse_sets, unknown_key
+from brimful.errors import BadInput, NotFound
+from brimful.specs.estimate import Assumption
+from brimful.specs.presets import find_preset
+
+_MAX_LISTED = 20
+
+
+def read_trainer(
+    config: str | None, *, model: str | None, arguments: str | None, overrides: Sequence[str]
+) -> Reading:
+    """A model, by its file or its name, with the arguments in a file of their own or in the same one."""
+    if config is not None:
+        return _read_config(Path(config), arguments, overrides)
+    assert model is not None
+    assert arguments is not None
+    return _read_either(_preset_shape(model), Path(arguments), overrides)
+
+
+def read_words(model: str, found: Mapping[str, Any], overrides: Sequence[str] = ()) -> Reading:
+    """A model, by its name or its folder, trained as a command line says in Trainer's own words."""
+    config = Path(model) / "config.json"
+    shape = read_shape(read_plain(config), name=config.name) if config.is_file() else _preset_shape(model)
+    return _read_arguments(shape, found, None, overrides)
+
+
+def _read_config(config: Path, arguments: str | None, overrides: Sequence[str]) -> Reading:
+    """A model's config.json, alone or with arguments; or arguments that name a published model."""
+    found = read_plain(config)
+    if is_model_config(found):
+        shape = read_shape(found, name=config.name)
+        if arguments is None:
+            return _read_arguments(shape, {}, None, overrides)
+        return _read_either(shape, Path(arguments), overrides)
+    name = next((found[word] for word in MODEL_WORDS if isinstance(found.get(word), str)), None)
+    if name is None:
+        raise BadInput(
+            f"{config.name} names no model and has no sizes of one",
+            hint=f"give the model's config.json, or --model NAME --args {config.name}",
+        )
+    return _read_arguments(_preset_shape(name), found, config, overrides)
+
+
+def _read_either(shape: Shape, file: Path, overrides: Sequence[str]) -> Reading:
+    """TrainingArguments, or what a file of DeepSpeed or accelerate says as such; it has no such lines."""
+    from brimful.configs.recipes import as_arguments
+
+    found = read_plain(file)
+    if (translated := as_arguments(found)) is not None:
+        given, words = translated
+        return _read_arguments(shape, given, None, [*words, *overrides])
+    return _read_arguments(shape, found, file, overrides)
+
+
+def _preset_shape(name: str) -> Shape:
+    try:
+        preset = find_preset(name)
+    except NotFound as unknown:
+        raise NotFound(
+            unknown.problem, hint=f"{unknown.hint}; or give its config.json", code=unknown.code
+        ) from None
+    return Shape(preset.model, preset.context_tokens, (), 0)
+
+
+def _read_arguments(
+    shape: Shape, found: Mapping[str, Any], file: Path | None, overrides: Sequence[str]
+) -> Reading:
+    """The shape trained as the arguments say, or by Trainer's defaults where there are none."""
+    given, strange = sort_arguments(found)
+    if file is not None and isinstance(given.get("deepspeed"), str):
+        given["deepspeed"] = _beside(file, given["deepspeed"])
+    ours = {}
+    for key, value in parse_sets(overrides).items():
+        # A word both know is taken in our sense, which says more: checkpointing=selective, attention=math.
+        if own_word(key) is not None:
+            ours[key] = value
+        elif (theirs := own_name(key)) is not None:
+            given[theirs] = value
+        else:
+            raise unknown_key(key, KNOWN)
+    name = file.name if file else "training arguments"
+    training, warnings, unsure = training_of(given, name=name, context=shape.context)
+    said = [
+        Assumption(name=key, value=value, why="TrainingArguments' default")
+        for key, value in DEFAULTS.items()
+        if key not in given
+    ]
+    if "torch_dtype" not in given and "precision" not in ours:
+        said.append(Assumption(name="torch_dtype", value="float32", why="TRL's, and transformers' up to 4"))
+        if shape.stored in ("bfloat16", "float16"):
+            warnings.append(
+                f"weights are taken as fp32; transformers 5 loads this checkpoint in {shape.stored} "
+                f"unless told otherwise: --set torch_dtype={shape.stored}"
+            )
+    said.append(Assumption(name="gpus", value=1, why="torchrun says, not the file: --gpus"))
+    if strange:
+        more = f" and {len(strange) - _MAX_LISTED} more" if len(strange) > _MAX_LISTED else ""
+        warnings.append(f"not known here, without effect: {', '.join(strange[:_MAX_LISTED])}{more}")
+    reading = Reading(
+        model=shape.model,
+        training=training,
+        assumed=tuple(said),
+        warnings=(*shape.warnings, *warnings),
+        unsure=shape.unsure + unsure,
+        dialect=ARGUMENTS,
+        file=file,
+        context_tokens=shape.context,
+    )
+    reading = apply_settings(reading, ours)
+    if reading.training.gpus == 1:
+        return _alone(reading)
+    if {"gpus", "sharding", "shards"} & {own_word(key) for key in ours}:
+        return reading  # spread over them already
+    return apply_settings(reading, {"gpus": reading.training.gpus, "sharding": reading.training.sharding})
+
+
+def _beside(file: Path, name: str) -> Any:  # noqa: ANN401 - what the file holds, or the name where there is none
+    """A config that the arguments name, where it lies in their folder; nothing else is followed."""
+    plain = Path(name).name
+    other = file.parent / plain
+    return read_plain(other) if plain.endswith(".json") and other.is_file() else name
+
+
+def _alone(reading: Reading) -> Reading:
+    """On one GPU there is nothing to spread over, whatever the arguments say."""
+    if reading.training.sharding == "none":
+        return reading
+    said = f"sharding {reading.training.sharding} has no effect on one GPU: say --gpus"
+    training = replace(reading.training, sharding="none", shards=1)
+    return replace(reading, training=training, warnings=(*reading.warnings, said))

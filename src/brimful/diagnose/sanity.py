@@ -1,0 +1,180 @@
+"""Numbers people read off their screens, held against what is physically possible.
+
+Impossible numbers are common: an MFU divided by another card's peak, a "full fine-tuning" below the size of
+weights, gradients and optimizer state, a rate above what the card can multiply.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from brimful.fit.count import model_flops_per_token
+from brimful.language import Language, Number, Percent, Sentence, Several, Size, language, say
+from brimful.specs.estimate import Estimate, Interval
+from brimful.specs.gpu import Gpu
+from brimful.specs.model import Model
+from brimful.specs.training import Training
+from brimful.units import GIB
+
+_A100_FLOPS_PER_S = 312e12  # nanoGPT and many copies of it divide by this whatever the card is
+# Parts of the memory that no training loop can do without.
+_STATES = ("weights", "gradients", "optimizer state", "master weights")
+_BEST_MFU = 0.75  # few published training runs come near it; what is above is unusual, not impossible
+_HIDDEN_FRAC = 0.03  # of the memory nvidia-smi shows, kept from frameworks; where no name says the size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One number, whether it can be, whether it is possible but rarely seen, and why."""
+
+    name: str
+    value: float
+    possible: bool
+    unusual: bool = False
+    why: Sentence
+
+    def as_dict(self, spoken: Language | None = None) -> dict[str, Any]:
+        why = (spoken or language("en")).text(self.why)
+        return {**{name: getattr(self, name) for name in self.__slots__}, "why": why}
+
+
+def check_mfu(value: float, answer: Estimate, gpu: Gpu, *, nanogpt: bool = False) -> Check:
+    """An MFU: not above 1, seldom above published runs, and beside what is predicted.
+
+    `nanogpt` says that nanoGPT may have printed it, which divides by an A100's peak whatever the card is.
+    """
+    speed = answer.speed
+    peak = say(
+        "{tflops} TFLOPS of {gpu} in {format}",
+        tflops=Number(speed.peak_flops_per_s / 1e12, 1),
+        gpu=gpu.title,
+        format=speed.peak_format,
+    )
+    own = value * _A100_FLOPS_PER_S / speed.peak_flops_per_s
+    other = own != value and own <= 1 and nanogpt
+    if value > 1:
+        why = say("{mfu} of {peak} is more than the card can do", mfu=Percent(value), peak=peak)
+    elif value > _BEST_MFU:
+        why = say(
+            "{mfu} of {peak} is rarely seen ({beside}); was it another peak?",
+            mfu=Percent(value),
+            peak=peak,
+            beside=_beside(value, speed.mfu),
+        )
+    else:
+        why = _beside(value, speed.mfu)
+    if other:
+        divided = say(
+            "as nanoGPT prints it, a share of an A100's 312 TFLOPS, it is {own} of this card's",
+            own=Percent(own),
+        )
+        why = _together(why, divided)
+    return Check(
+        name="mfu",
+        value=value,
+        possible=value <= 1 or other,
+        unusual=_BEST_MFU < value <= 1,
+        why=why,
+    )
+
+
+def check_rate(value: float, answer: Estimate, model: Model, training: Training, gpu: Gpu) -> Check:
+    """Tokens a second of one run, by the FLOPs they take."""
+    flops = value / training.gpus * model_flops_per_token(model, sequence_tokens=training.sequence_tokens)
+    mfu = flops / answer.speed.peak_flops_per_s
+    said = say(
+        "{rate} tokens/s are {tflops} TFLOPS on each GPU, {mfu} of {gpu}'s peak",
+        rate=Number(value),
+        tflops=Number(flops / 1e12, 1),
+        mfu=Percent(mfu),
+        gpu=gpu.title,
+    )
+    unusual = _BEST_MFU < mfu <= 1
+    beside = _beside(mfu, answer.speed.mfu)
+    if mfu > 1:
+        why = say("{said}: more than the card can do", said=said)
+    elif unusual:
+        why = _together(said, say("rarely seen, and {beside}", beside=beside))
+    else:
+        why = _together(said, beside)
+    return Check(name="tokens_per_s", value=value, possible=mfu <= 1, unusual=unusual, why=why)
+
+
+def check_peak(value_bytes: int, answer: Estimate, gpu: Gpu) -> Check:
+    """A measured peak: above what the states alone take, below what is on the card."""
+    from brimful.diagnose.advice import part
+
+    states = {item.name: item.bytes for item in answer.memory.items if item.name in _STATES}
+    floor = sum(states.values())
+    shown = Size(value_bytes)
+
+    def check(why: Sentence, *, possible: bool) -> Check:
+        return Check(name="peak_bytes", value=value_bytes, possible=possible, why=why)
+
+    nominal = nominal_bytes(gpu)
+    if value_bytes > nominal:
+        why = say("{size} is more than the {whole} of {gpu}", size=shown, whole=Size(nominal), gpu=gpu.title)
+        return check(why, possible=False)
+    if value_bytes < floor:
+        parts = Several(
+            tuple(Several((part(name), Size(size)), between=" ") for name, size in states.items())
+        )
+        why = say(
+            "{size} is less than the states alone take, {floor} ({parts})",
+            size=shown,
+            floor=Size(floor),
+            parts=parts,
+        )
+        return check(why, possible=False)
+    counters = {
+        "allocated": answer.memory.allocated_bytes,
+        "reserved": answer.memory.reserved_bytes,
+        "device": answer.memory.device_bytes,
+    }
+    within = [name for name, span in counters.items() if span.low <= value_bytes <= span.high]
+    if within:
+        return check(
+            say("{size} is what {counters} may show", size=shown, counters=_or(within)), possible=True
+        )
+    if value_bytes > answer.usable_bytes:
+        why = say(
+            "{size} is more than the {usable} a framework sees of {gpu}; only nvidia-smi can show it",
+            size=shown,
+            usable=Size(answer.usable_bytes),
+            gpu=gpu.title,
+        )
+        return check(why, possible=True)
+    if value_bytes < counters["allocated"].low:
+        return check(
+            say("{size} is possible, but below every counter predicted here", size=shown), possible=True
+        )
+    return check(say("{size} is possible, but above every counter predicted here", size=shown), possible=True)
+
+
+def nominal_bytes(gpu: Gpu) -> int:
+    """What is on the card: the driver keeps some of it from frameworks, and nvidia-smi counts that too."""
+    sizes = [int(size) for name in (gpu.name, *gpu.aliases) for size in re.findall(r"\b(\d+)-?gb\b", name)]
+    if not sizes:
+        return round(gpu.memory_bytes * (1 + _HIDDEN_FRAC))
+    return max(gpu.memory_bytes, max(sizes) * GIB)
+
+
+def _or(names: list[str]) -> Sentence | str:
+    """'allocated', 'allocated or reserved', 'allocated or reserved or device': the counters' own names."""
+    first, *rest = names
+    return say("{one} or {other}", one=first, other=_or(rest)) if rest else first
+
+
+def _together(one: Sentence, other: Sentence) -> Sentence:
+    return say("{one}; {other}", one=one, other=other)
+
+
+def _beside(value: float, predicted: Interval) -> Sentence:
+    span = {"low": Percent(predicted.low), "high": Percent(predicted.high)}
+    if predicted.low <= value <= predicted.high:
+        return say("within the predicted {low} to {high}", **span)
+    if value < predicted.low:
+        return say("below the predicted {low} to {high}", **span)
+    return say("above the predicted {low} to {high}", **span)

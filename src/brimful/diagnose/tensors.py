@@ -1,0 +1,182 @@
+"""Which tensor is it? By its shape, or by its size and the config that asked for it.
+
+Without a config only a vocabulary that published models have, or a square of scores, is taken for a sign;
+a size alone never is, since many tensors have it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from brimful.diagnose.tables import Buffer
+from brimful.language import Sentence, say
+from brimful.specs.model import Model
+from brimful.specs.training import Training
+from brimful.units import GIB, MIB
+
+# Beside those of the presets: nanochat, GPT-J and T5, BLOOM, DeepSeek; and GPT-2's, padded by others.
+_MORE_VOCABULARIES = (32128, 50400, 50432, 65536, 102400, 129280, 250880)
+_SMALL_BLOCK, _LARGE_BLOCK = 2 * MIB, 20 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of one training step."""
+
+    what: Sentence
+    shape: tuple[int, ...]
+    number_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        count = self.number_bytes
+        for side in self.shape:
+            count *= side
+        return count
+
+    @property
+    def product(self) -> str:
+        """'16 x 1024 x 50304', as people write shapes in every language."""
+        return " x ".join(map(str, self.shape))
+
+
+LOGITS = say("the logits: for each token one number for each word of the vocabulary")
+SCORES = say("attention scores: one for each pair of tokens; flash attention never stores them")
+EITHER = say("the logits if its rows are tokens, the output matrix or its gradient if they are the width")
+TABLE = say("the token table, its gradient, or a state of its optimizer")
+
+
+def step_tensors(model: Model, training: Training) -> list[Tensor]:
+    """The large tensors of a step, largest kinds first. A 16-bit run has fp32 copies of some of them."""
+    b, t = training.batch_size, training.sequence_tokens
+    half = 2 if training.half else 4
+    sizes = tuple(dict.fromkeys((half, 4)))
+    hidden = say("a hidden state, between two layers")
+    inside = say("the inside of an MLP")
+    together = say("queries, keys and values of one layer")
+    tensors = []
+    if model.classes is None:
+        tensors += [Tensor(LOGITS, (b, t, model.vocab), size) for size in sizes]
+    tensors += [Tensor(SCORES, (b, model.heads, t, t), size) for size in sizes]
+    tensors += [Tensor(inside, (b, t, model.mlp_width), size) for size in sizes]
+    tensors += [Tensor(together, (b, t, model.query_width + 2 * model.kv_width), half)]
+    tensors += [Tensor(hidden, (b, t, model.width), size) for size in sizes]
+    if model.vocab:
+        tensors += [Tensor(TABLE, (model.vocab, model.width), size) for size in sizes]
+    tensors += [
+        Tensor(say("a matrix of an MLP, or its gradient"), (model.mlp_width, model.width), size)
+        for size in sizes
+    ]
+    return tensors
+
+
+def of_size(tried_bytes: int, model: Model, training: Training) -> list[Tensor]:
+    """Tensors of this config that make PyTorch print just this size; a block of 2 or 20 MiB may be any."""
+    if is_block(tried_bytes):
+        return []
+    # The message rounds to two decimals of its unit.
+    step = GIB if tried_bytes >= GIB else MIB
+    return [
+        tensor
+        for tensor in step_tensors(model, training)
+        if abs(_asked(tensor.bytes) - tried_bytes) <= 0.0051 * step
+    ]
+
+
+def is_block(tried_bytes: int) -> bool:
+    return tried_bytes in (_SMALL_BLOCK, _LARGE_BLOCK)
+
+
+def _asked(n: int) -> int:
+    """What PyTorch asks the driver for, for a tensor of n bytes.
+
+    Source: get_allocation_size in c10/cuda/CUDACachingAllocator.cpp: 2 MiB up to 1 MiB, 20 MiB up to 10 MiB,
+    then the next multiple of 2 MiB.
+    """
+    if n <= MIB:
+        return _SMALL_BLOCK
+    if n < 10 * MIB:
+        return _LARGE_BLOCK
+    return -(-n // _SMALL_BLOCK) * _SMALL_BLOCK
+
+
+def of_shape(
+    buffer: Buffer, model: Model | None = None, training: Training | None = None
+) -> tuple[Sentence | None, bool]:
+    """What a tensor of this shape is, and whether the config says so or only the shape."""
+    shape = tuple(side for side in buffer.shape if side != 1)
+    if model is not None and training is not None:
+        tokens = training.batch_size * training.sequence_tokens
+        for tensor in step_tensors(model, training):
+            flat = (tokens, *tensor.shape[2:])
+            if shape in (tensor.shape, tuple(side for side in tensor.shape if side != 1), flat):
+                return tensor.what, True
+    if len(shape) == 2 and shape[-1] in vocabularies() and shape[0] in widths():
+        return EITHER, False
+    if len(shape) in (2, 3) and shape[-1] in vocabularies():
+        return LOGITS, False
+    if len(shape) == 2 and shape[0] in vocabularies():
+        return TABLE, False
+    if len(shape) == 4 and shape[-1] == shape[-2] >= 128:
+        return SCORES, False
+    return None, False
+
+
+@cache
+def vocabularies() -> frozenset[int]:
+    """Sizes of vocabulary that published models have, as they are and padded to 64 and 128."""
+    from brimful.specs.presets import all_presets
+
+    plain = {*_MORE_VOCABULARIES, *(preset.model.vocab for preset in all_presets())}
+    return frozenset(-(-size // multiple) * multiple for size in plain for multiple in (1, 64, 128))
+
+
+@cache
+def widths() -> frozenset[int]:
+    """Widths of hidden states that published models have."""
+    from brimful.specs.presets import all_presets
+
+    return frozenset(preset.model.width for preset in all_presets())
+
+
+# What a traceback shows -> where in a step that is. These say what all of it is for, wherever they stand:
+_PURPOSES: tuple[tuple[str, Sentence], ...] = (
+    (r"\bestimate_loss\(|\bevaluate\(|evaluation_loop", say("while evaluating, not while training")),
+    (r"\.generate\(", say("while generating text, not while training")),
+    (r"load_state_dict\(|\btorch\.load\(", say("while loading a checkpoint")),
+    (r"from_pretrained\(", say("while loading the model")),
+    (r"model\w*\.(?:to|cuda)\(", say("while moving the model to the card")),
+)
+# … and of these the last one counts, which is the innermost.
+_MOMENTS: tuple[tuple[str, Sentence], ...] = (
+    (r"recompute_fn|unpack_hook", say("in the backward pass, while a checkpointed layer is run again")),
+    (r"run_backward\(|call_compiled_backward|\.backward\(", say("in the backward pass")),
+    (r"zeros_like\(\s*p\b", say("in the first optimizer step, which makes the optimizer's state")),
+    (r"exp_avg_sq|optimizer\w*\.step\(", say("in the optimizer step")),
+    (r"cross_entropy", say("where the loss is computed, at the end of the forward pass")),
+    (r"lm_head\(", say("where the logits are made, at the end of the forward pass")),
+    (r"scaled_dot_product_attention|att\w* = [\w.]*softmax\(", say("in attention, in the forward pass")),
+    (r"self\.mlp\(", say("in an MLP, in the forward pass")),
+    (r"F\.linear\(", say("in a matrix multiply of the forward pass")),
+)
+_BACKWARD = _MOMENTS[:2]
+
+
+def moment(trace: str) -> Sentence | None:
+    """Where in the step, by the traceback above the message; None where it shows no sign."""
+    near = trace[-12_000:]
+    near = near[max(0, near.rfind("Traceback (most recent call last)")) :]
+    for sign, where in _PURPOSES:
+        if re.search(sign, near):
+            return where
+    # Going back runs code of the forward pass again: then it is the backward pass all the same.
+    for signs in (_BACKWARD, _MOMENTS):
+        seen = [
+            (found[-1].start(), where) for sign, where in signs if (found := list(re.finditer(sign, near)))
+        ]
+        if seen:
+            again = [where for _, where in seen if where is _MOMENTS[0][1]]
+            return again[0] if again else max(seen, key=lambda pair: pair[0])[1]
+    return None

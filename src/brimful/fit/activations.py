@@ -1,0 +1,500 @@
+"""What the forward pass keeps for the backward pass, by kind, in one layer of a transformer.
+
+Notation: N tokens in memory together, d width, q width of all query heads, k of all key heads, m MLP width,
+T sequence, H heads; h bytes of a number in a matmul (2, or 4 in fp32), r bytes of the residual stream (4
+under autocast, like the embedding it starts from; else h).
+
+What autograd keeps, and why. "full" marks what only a trained weight needs; a frozen linear layer needs its
+input for nothing.
+
+    layer norm input     r·N·d          the fused kernel makes the output again from input, mean and 1/std
+    rms norm input       4·N·d          written in Python it works on an fp32 copy, and keeps that
+    rms norm, scaled     h·N·d  full    the gradient of its weight needs the normalized value
+    norm output          h·N·d  full    cast to h for the next matmul, whose weight gradient needs it
+    q, k, v              h·N·(q+2k)     attention keeps them
+    q, k turned          h·N·(q+k)      rotary positions make new ones, while v holds on to the old buffer
+    attention output     h·N·q          kept by attention and by the output matmul, one buffer
+    log-sum-exp          4·N·H          flash attention's stand-in for the N·H·T score matrix
+    scores (math)        N·H·T·…        softmax's output, the dropout mask, and what meets the values
+    MLP before GELU      h·N·m          GELU's backward pass needs its input
+    MLP after GELU       h·N·m  full    the second matmul's weight gradient needs it
+    gated MLP            3·h·N·m        gate, its activation and the other side, for the product's gradient
+    gated, product       h·N·m  full    the last matmul's weight gradient needs it
+
+Compiling: the min-cut partitioner keeps what a backward matmul must read and makes the pointwise steps in
+between again. So an rms norm keeps the residual in h instead of fp32 copies, and a gated MLP does not keep
+its activation. A GPT-2 layer has nothing of the kind and keeps as much as before.
+Source: derived from PyTorch's derivative formulas; what `saved_tensors_hooks` and the partitioner of torch
+2.13 keep for a GPT is compared in tests/fit/test_torch.py.
+
+A mixture of experts: k copies of each token, sorted by expert; e experts of width m, no token dropped.
+
+    router               4·N·e          softmax in fp32; its input is the norm output
+    copies of tokens     h·k·N·d  full  what each expert's first matmul reads
+    inside the experts   as above, with k·N tokens; the shared expert like an MLP of its own
+    experts' outputs     h·k·N·d        the gradient of the router's weights needs them
+    places               36·k·N         which copy goes where, in 64 bits, there and back
+
+Source: transformers 5, integrations/moe.py, grouped_mm_experts_forward.
+Leaves out: sliding windows, a capacity beyond which tokens are dropped.
+"""
+
+from __future__ import annotations
+
+from brimful.fit.count import expert_layers
+from brimful.specs.estimate import Item
+from brimful.specs.model import Model
+from brimful.specs.training import Training
+
+FP32_BYTES = 4
+FP8_BYTES = 1
+MASK_BYTES = 1  # a dropout mask has a byte for each number
+PLACES_BYTES = 36  # where a token's copy goes and comes from: four 64-bit numbers, and its weight
+
+
+def number_bytes(training: Training) -> int:
+    """Bytes of a number in a matrix multiply."""
+    return 2 if training.half else 4
+
+
+def residual_bytes(training: Training) -> int:
+    """Bytes of a number in the residual stream."""
+    return FP32_BYTES if training.casts == "autocast" else number_bytes(training)
+
+
+def layer_bytes(model: Model, training: Training, *, mixed: bool | None = None) -> dict[str, int]:
+    """What one layer keeps on one GPU, by kind; the table in this file's docstring.
+
+    `mixed` says whether its MLP is a mixture of experts; None where any of the model's is.
+    """
+    n, along, across = training.micro_tokens, sequence_split(training), training.tensor
+    experts = expert_layers(model) > 0 if mixed is None else mixed
+    read, wide = _read(model, training, copies=_casts(model, training)), _read(model, training)
+    if model.parallel and model.norms == 1:
+        wide = 0  # attention reads the same norm output
+    return {
+        "norms": n * _norms(model, training) // along,
+        "attention": n * read + n * _attention(model, training) // across,
+        "experts" if experts else "MLP": n * wide + n * _mlp(model, training, mixed=experts) // across,
+        "dropout masks": n * _masks(model, training) // along,
+        "adapter": n * _adapter(model, training) // across,
+    }
+
+
+def sequence_split(training: Training) -> int:
+    """Over how many GPUs the residual stream and the norms are spread: all tensor-parallel ones, or none.
+
+    Source: Korthikanti et al., Reducing Activation Recomputation, arXiv:2205.05198, section 4.2.2.
+    """
+    return training.tensor if training.sequence_parallel else 1
+
+
+def _read(model: Model, training: Training, copies: int = 1) -> int:
+    """Bytes a token of a norm's output, which the next multiply reads.
+
+    Under tensor parallelism each GPU reads and keeps it whole, gathered where the norms are split.
+    Source: PyTorch, torch/distributed/tensor/parallel/style.py, ColwiseParallel: a replicated input.
+    """
+    return copies * input_bytes(training) * model.width if _keeps_inputs(training) else 0
+
+
+def input_bytes(training: Training) -> int:
+    """Bytes of a number that a linear layer keeps of its input.
+
+    torchao's fp8 layers keep 16 bits and cast again going back (float8_linear.py, save_for_backward(input_hp,
+    …)); Transformer Engine's keep the fp8 cast (pytorch/module/linear.py).
+    """
+    return FP8_BYTES if training.fp8_inputs else number_bytes(training)
+
+
+def _casts(model: Model, training: Training) -> int:
+    """The three projections of BERT and of vision models each make a cast of their own under autocast."""
+    return 3 if not model.causal and training.half and training.casts == "autocast" else 1
+
+
+def _norms(model: Model, training: Training) -> int:
+    """Bytes a token for the norms' own inputs. Parallel attention and MLP share theirs."""
+    d, r = model.width, residual_bytes(training)
+    inputs = 1 if model.parallel else model.norms
+    if model.norm == "layer":
+        scaled = 2 * number_bytes(training) * d if model.layer_scale else 0  # what the two factors multiply
+        return inputs * (r * d + 2 * FP32_BYTES) + scaled
+    if training.compiled:
+        return inputs * (r * d + FP32_BYTES)
+    return inputs * (FP32_BYTES * d + FP32_BYTES) + model.norms * _scaled(training) * d
+
+
+def _scaled(training: Training) -> int:
+    """Bytes of a number that an rms norm written in Python keeps for its weight's gradient."""
+    if training.tuning != "full":
+        return 0
+    return FP32_BYTES if training.framework.norm_value_fp32 else number_bytes(training)
+
+
+def _head_norms(model: Model, training: Training) -> int:
+    """Bytes a token for the rms norms over each head of queries and keys: as those across the width.
+
+    Compiled code keeps what they read, in h, beside what attention keeps.
+    """
+    if not model.qk_norm:
+        return 0
+    numbers, heads = model.query_width + model.kv_width, model.heads + model.kv_heads
+    if training.compiled:
+        return number_bytes(training) * numbers + FP32_BYTES * heads
+    return (FP32_BYTES + _scaled(training)) * numbers + FP32_BYTES * heads
+
+
+def _attention(model: Model, training: Training) -> int:
+    h, code = number_bytes(training), training.framework
+    q, k = model.query_width, model.kv_width
+    total = h * (q + 2 * _held_keys(model, training))
+    if model.rotary and not training.compiled and k == q and code.fused_qkv:
+        total += h * (q + k)  # the turned q and k are new, and v holds on to the fused buffer they came from
+    total += h * q + _head_norms(model, training)  # the result
+    if code.copies_attention and not training.compiled and _keeps_inputs(training):
+        total += h * q
+    if written_out(model, training):
+        return total + _scores(model, training)
+    return total + FP32_BYTES * model.heads
+
+
+def _held_keys(model: Model, training: Training) -> int:
+    """Numbers of a token's keys, and of its values, that attention keeps."""
+    repeated = training.framework.repeats_keys and not training.compiled
+    return model.query_width if repeated else model.kv_width
+
+
+def _keeps_inputs(training: Training) -> bool:
+    """Whether a linear layer needs its input again: for its weight's gradient, or as a 4-bit library does."""
+    return training.tuning == "full" or (training.frozen_bits > 0 and training.framework.quantized_inputs > 0)
+
+
+def written_out(model: Model, training: Training) -> bool:
+    """Whether the score of each pair of tokens is in memory."""
+    capped = model.capped and training.framework.caps_scores and not training.compiled
+    return training.attention == "math" or model.writes_scores or capped
+
+
+def _scores(model: Model, training: Training) -> int:
+    """Bytes a token for the score matrix of plain attention.
+
+    Softmax runs in fp32 under autocast and keeps its output; dropout adds a mask and a new tensor; the
+    matmul with the values keeps what it reads, cast to h. Before PyTorch 1.11 softmax kept its input too, for
+    nothing (pytorch/pytorch issue 64000). A soft cap runs in h, keeps its tanh, and asks for
+    the softmax in fp32.
+    """
+    h, dropped = number_bytes(training), model.attention_dropout > 0
+    softmax = FP32_BYTES if training.casts == "autocast" or model.capped else h
+    read = h if dropped or softmax != h else 0
+    each = softmax + read + (MASK_BYTES if dropped else 0) + (h if model.capped else 0)
+    if training.torch.softmax_keeps_input:
+        each += softmax
+    return each * model.heads * training.sequence_tokens
+
+
+def quantized_inputs_bytes(model: Model, training: Training) -> int:
+    """Inputs of 4-bit layers that the last micro-step left behind, on one GPU.
+
+    A library that hangs them on the graph's nodes, outside what autograd frees, keeps them until the graph
+    goes; a loop that still holds the last step's logits holds that graph. One buffer for layers that read the
+    same: q, k and v; the output matrix; the MLP's first; its last; the vocabulary's.
+    The peak comes with the longest micro-step, and how long the one before was, only the data knows: between
+    nothing and as long. Half of it is nowhere far off; the interval covers both ends.
+    """
+    copies = training.framework.quantized_inputs - 1
+    if not training.frozen_bits or copies < 1 or training.checkpointing != "none":
+        return 0
+    reads = 1 if model.parallel and model.norms == 1 else 2
+    layer = reads * model.width + model.query_width + model.mlp_width
+    each = model.layers * layer + model.width
+    whole = copies * number_bytes(training) * training.micro_tokens * each // training.tensor
+    return whole if training.even_lengths else whole // 2
+
+
+def _mlp(model: Model, training: Training, *, mixed: bool = False) -> int:
+    """Bytes a token for the MLP, or for the mixture of experts in its place."""
+    d, h, experts = model.width, number_bytes(training), model.experts
+    if not mixed or experts is None:
+        return _inside(model, training, model.mlp_width)
+    routed = _inside(model, training, experts.width) + h * d + PLACES_BYTES + _read(model, training)
+    router = FP32_BYTES * experts.count
+    shared = _inside(model, training, experts.shared_width) if experts.shared_width else 0
+    if experts.shared_gate:
+        shared += h * d  # what the gate scales
+    return router + experts.chosen * routed + shared
+
+
+def _inside(model: Model, training: Training, width: int) -> int:
+    """Bytes a token between the two ends of an MLP that is `width` inside."""
+    h = number_bytes(training)
+    last = input_bytes(training) * width if _keeps_inputs(training) else 0
+    if model.gated:
+        return last + (2 if training.compiled else 3) * h * width
+    fused = training.compiled or training.framework.fused_gelu
+    return last + (1 if fused else model.gelu_tensors) * h * width
+
+
+def _masks(model: Model, training: Training) -> int:
+    """Dropout after attention and MLP. Compiled code draws the mask again from its seed."""
+    if model.dropout == 0 or training.compiled:
+        return 0
+    return 2 * MASK_BYTES * model.width
+
+
+def _adapter(model: Model, training: Training) -> int:
+    """What the small trained part keeps in one layer."""
+    if training.tuning == "full":
+        return 0
+    if training.tuning == "adapter":
+        # one tensor of the layer's width, as it comes, unless every linear layer is scaled
+        each = number_bytes(training)
+        return _scaled_outputs(model, training) if training.targets >= 7 else each * model.width
+    return _lora(model, training)
+
+
+def _lora(model: Model, training: Training) -> int:
+    """LoRA keeps each adapted layer's input, in its own format and after a dropout of its own.
+
+    Up to four of the seven linear layers are attention's; the last of the MLP reads m numbers. Where code
+    shares, q, k and v have one input together. LoRA's own output is kept where it is copied into the places
+    of q and v in a wider buffer.
+    """
+    code, targets = training.framework, min(training.targets, 7)
+    h = FP32_BYTES if training.adapter_dtype == "float32" else number_bytes(training)
+    wide = max(0, targets - 4) / 3
+    # PEFT, which trains fp32 adapters, has no dropout unless asked; other code mostly has a little
+    dropped = training.adapter_dtype != "float32" if code.lora_dropout is None else code.lora_dropout
+    reads = 2 if model.gated and (dropped or not code.lora_shares_inputs) else 1
+    attention: float = min(targets, 4)
+    if code.lora_shares_inputs:
+        attention = 1 + (1 if targets >= 4 else 0)
+    inputs = attention * model.width + wide * (reads * model.width + model.mlp_width)
+    padded = h * (model.query_width + model.kv_width) if code.lora_pads and targets == 2 else 0
+    mask = MASK_BYTES if dropped else 0
+    return round(inputs * (h + mask)) + targets * training.rank * h + padded
+
+
+def _scaled_outputs(model: Model, training: Training) -> int:
+    """A trained scale behind every linear layer needs that layer's output (Adapter v2, IA3).
+
+    Its norms are trained as well and keep their normalized value.
+    """
+    h = number_bytes(training)
+    mlp = (2 if model.gated else 1) * model.mlp_width + model.width
+    norms = model.norms * model.width if model.norm == "rms" else 0
+    if training.framework.norm_value_fp32:
+        norms = norms * FP32_BYTES // h
+    return h * (model.query_width + 2 * model.kv_width + model.width + mlp + norms + model.width)
+
+
+def ends_bytes(model: Model, training: Training) -> int:
+    """Outside the layers: the last norm with its output, and the token ids of this batch and the next.
+
+    Images instead of ids: their pixels, in fp32 and cast for the first multiply under autocast.
+    """
+    h, r, n = number_bytes(training), residual_bytes(training), training.micro_tokens
+    norm = n * (r * model.width + 2 * FP32_BYTES) // sequence_split(training) + n * h * model.width
+    norm = norm if model.last else 0
+    if model.images is None:
+        return norm + (n * 4 * 8 if model.first or model.last else 0)
+    if not model.first:
+        return norm
+    pixels = training.batch_size * model.images.channels * model.images.size**2
+    return norm + pixels * (FP32_BYTES + h if training.half and training.casts == "autocast" else h)
+
+
+def kept_items(model: Model, training: Training, in_flight: float = 1.0) -> list[Item]:
+    """Activations alive at the end of the forward pass; a pipeline's stage has those of several in flight."""
+    layers = model.layers
+    if training.tuning == "adapter" and training.targets < 7:
+        layers = max(1, layers - training.framework.adapter_first_layer)
+    held = layers * in_flight
+    why = "final norm, token ids" if model.images is None else "final norm, pixels"
+    ends = Item("activations: ends", ends_bytes(model, training), why)
+    if training.checkpointing == "full":
+        inputs = residual_bytes(training) * training.micro_tokens * model.width // sequence_split(training)
+        kept = 0 if training.offload_activations else round(held * inputs)
+        return [Item("activations: layer inputs", kept, "checkpointing keeps each layer's input only"), ends]
+    if training.checkpointing == "selective":
+        kept = round(held * _selective(model, training))
+        return [Item("activations: kept", kept, "layer inputs, attention, every other multiply"), ends]
+    mixed = held * expert_layers(model) / model.layers
+    sums: dict[str, int] = {}
+    for count, experts in ((held - mixed, False), (mixed, True)):
+        for kind, each in layer_bytes(model, training, mixed=experts).items():
+            sums[kind] = sums.get(kind, 0) + round(count * each)
+    whys = _whys(model, training)
+    return [*(Item(f"activations: {kind}", sums[kind], whys[kind]) for kind in whys if sums.get(kind)), ends]
+
+
+def _whys(model: Model, training: Training) -> dict[str, str]:
+    """What each kind of activation is, in the order of the layer."""
+    return {
+        "norms": "the norms' inputs" + (" in fp32" if training.casts == "autocast" else ""),
+        "attention": "norm output, q k v and result"
+        + (", and the score matrix" if written_out(model, training) else ""),
+        "MLP": f"its input, and {model.mlp_width} wide in between",
+        "experts": f"{model.experts.chosen} of {model.experts.count} experts for each token, router"
+        if model.experts
+        else "",
+        "dropout masks": "one byte for each number dropped or kept",
+        "adapter": "inputs of the adapted layers",
+    }
+
+
+def _selective(model: Model, training: Training) -> int:
+    """Selective checkpointing per op: keeps the layer input, attention's result and every other multiply.
+
+    Source: torchtitan's policy saves the first, third, fifth and seventh of a layer's multiplies (queries,
+    values, gate, MLP output) and makes the others again.
+    """
+    h = number_bytes(training)
+    numbers = model.query_width + model.kv_width + _every_other(model)
+    each = h * (numbers + model.query_width) + FP32_BYTES * model.heads
+    own = h * model.width // sequence_split(training)
+    return training.micro_tokens * (own + each // training.tensor)
+
+
+def _every_other(model: Model) -> int:
+    """Numbers of the MLP that selective checkpointing keeps: inside, and at its end.
+
+    Of a mixture: inside each chosen expert, and what each gives.
+    """
+    experts = model.experts
+    if experts is None or not expert_layers(model):
+        return model.mlp_width + model.width
+    return experts.chosen * (experts.width + model.width) + experts.shared_width
+
+
+def layer_gradient_bytes(model: Model, training: Training) -> int:
+    """Gradients of activations alive together while one layer's MLP, or its attention, runs backward.
+
+    Formula: gradient of the residual and its cast, (r+h)·N·d; gradients on both sides of the activation,
+    2·h·N·m, and of the copies on both sides of experts, 2·h·k·N·d. Scores written out have theirs twice.
+    Tensor parallelism: the gradient that comes is gathered whole, and the one that leaves is a whole partial
+    sum before it is scattered, 2·h·N·d. Context parallelism: keys and values of all ranks are gathered,
+    2·h·c·N·k, and have their gradients there.
+    Source of the last: PyTorch, torch/distributed/tensor/experimental, context parallelism's all-gather.
+    """
+    n, d, h = training.micro_tokens, model.width, number_bytes(training)
+    across = training.tensor
+    experts = model.experts if expert_layers(model) else None
+    copies, inside = (experts.chosen, experts.width) if experts else (1, model.mlp_width)
+    residual = residual_bytes(training) * n * d // sequence_split(training)
+    whole = (2 if across > 1 else 1) * h * n * d
+    split = 2 * h * copies * n * inside
+    if experts is not None:
+        split += 2 * h * copies * n * d
+    if training.context > 1:
+        keys = _held_keys(model, training)
+        split = max(split, h * n * (2 * model.query_width + 2 * keys) + 4 * h * training.context * n * keys)
+    gradients = residual + whole + split // across
+    if written_out(model, training):
+        # the scores' gradient on both sides of softmax, while attention itself runs backward
+        each = FP32_BYTES if training.casts == "autocast" else h
+        gradients = max(gradients, 2 * each * n * model.heads * training.sequence_tokens // across)
+    return gradients
+
+
+def layer_backward_bytes(model: Model, training: Training) -> int:
+    """Temporaries while the last layer runs backward, and its activations again if checkpointed.
+
+    Formula: the gradients above, and the MLP's weight gradient in h and cast to the gradient's format, d·m;
+    of experts every first matrix's, which have one gradient together.
+    """
+    d, h = model.width, number_bytes(training)
+    weight = 0
+    if training.tuning == "full":
+        each = h + FP32_BYTES if training.casts == "autocast" and training.half else h
+        weight = each * d * model.mlp_width
+        if model.experts is not None and expert_layers(model):
+            stacked = (2 if model.gated else 1) * model.experts.count * model.experts.width
+            weight = each * d * stacked // training.expert
+    again = sum(layer_bytes(model, training).values()) if training.checkpointing != "none" else 0
+    casts = 0
+    if training.fp8:  # of the input, the gradient that comes, and the weight, on the way into a multiply
+        inside = (training.micro_tokens + d) * model.mlp_width // training.tensor
+        casts = FP8_BYTES * (inside + training.micro_tokens * d)
+    return layer_gradient_bytes(model, training) + weight // training.tensor + again + casts
+
+
+def logits_bytes_per_number(training: Training) -> dict[str, float]:
+    """Bytes for each of the N·V logits at four moments.
+
+    `logits, loss = model(X, Y)` keeps the last micro-step's logits alive through the next forward pass.
+
+    Eager autocast:  cross_entropy asks for its log-softmax in the logits' format, and only its second half
+                     is on autocast's fp32 list. Forward: old and new logits 2h, log-softmax h, fp32 copy of
+                     it 4. Backward: logits h, log-softmax h, its copy 4, gradient of the loss 4
+    Eager forward:   old logits h, new logits h, fp32 copy 4 (half precision), log-softmax 4
+    Eager backward:  log-softmax 4, gradient of the loss 4, gradient of the log-softmax 4, and the logits:
+                     in h where the loss made the fp32 copy and has dropped it, in fp32 where the model did;
+                     fp32 training needs no copy: 16 bytes in all, as traced for GPT-2, and for GPT-Neo and
+                     GPT-2 as transformers 5 writes them
+    Compiled with the model: the fp32 steps are fused away. Forward: old and new logits, 2h. Backward: logits
+                     h, their gradient h, and h of zeros: the graph returns the logits, and autograd fills in
+                     a gradient for them although nobody uses it
+    Compiled, pure 16-bit: the model's graph ends with fp32 logits; logits 4, log-softmax 4, gradient 4
+    Output matmul:   logits h, their gradient h
+    Split vocabulary: `_split_logits`, below
+    In chunks:       every chunk's logits wait in h for the backward pass, eager also what the loss keeps of
+                     them; compiled code makes the gradient of a chunk in h as it frees that chunk's logits
+    """
+    h = number_bytes(training)
+    if training.fused_loss:
+        return {"forward": 0, "backward": 0, "output": 0, "after": 0}
+    if training.loss_chunks > 1:
+        each = h + (h / training.loss_chunks if training.compiled else _softmax_kept(training))
+        if training.tuning == "adapter" and training.targets >= 7 and training.framework.scales_output:
+            each += h  # what a trained scale behind the output projection reads
+        return {"forward": each, "backward": each, "output": each, "after": 0}
+    if training.tensor > 1:
+        return _split_logits(training)
+    if training.compiled and training.loss_compiled and training.casts != "none":
+        return {"forward": 2 * h, "backward": 3 * h, "output": 2 * h, "after": h}
+    if training.compiled and training.loss_compiled:
+        return {"forward": 2 * FP32_BYTES, "backward": 3 * FP32_BYTES, "output": 2 * h, "after": 0}
+    return _eager_logits(training)
+
+
+def _split_logits(training: Training) -> dict[str, float]:
+    """A vocabulary split over tensor-parallel GPUs: the loss is written in Python, in fp32, never compiled.
+
+    Forward: old logits h, new ones 4, shifted by their maximum 4, exponentials 4. Backward: logits (unless
+    the loop lets go of them), log-softmax 4, a table for the gradient 4, exponentials 4, and their sum 4.
+    Source: PyTorch, torch/distributed/tensor/parallel/loss.py, _log_softmax and
+    _nll_loss_and_log_softmax_backward.
+    """
+    h, code = number_bytes(training), training.framework
+    logits = 0 if code.drops_logits else FP32_BYTES if code.fp32_logits else h
+    return {
+        "forward": h + 3 * FP32_BYTES,
+        "backward": logits + 4 * FP32_BYTES,
+        "output": 2 * h,
+        "after": h,
+    }
+
+
+def _softmax_kept(training: Training) -> int:
+    """Bytes for each logit that an eager loss keeps: its log-softmax, and autocast's fp32 copy of that."""
+    h, code = number_bytes(training), training.framework
+    if training.half and training.casts == "autocast" and not code.casts_logits:
+        return h + FP32_BYTES
+    in_fp32 = training.casts == "autocast" or code.fp32_loss
+    return FP32_BYTES if training.half and in_fp32 else h
+
+
+def _eager_logits(training: Training) -> dict[str, float]:
+    """The three ways of an eager loss: in the logits' format, half of it in fp32, or all of it."""
+    h, code = number_bytes(training), training.framework
+    autocast = training.casts == "autocast"
+    ends = {"output": 2 * h, "after": h}
+    if training.half and not autocast and not code.fp32_loss:
+        return {"forward": 3 * h, "backward": 4 * h, **ends}
+    if training.half and autocast and not code.casts_logits:
+        return {"forward": 3 * h + FP32_BYTES, "backward": 2 * h + 2 * FP32_BYTES, **ends}
+    logits = FP32_BYTES if code.fp32_logits and not autocast else h
+    if code.drops_logits:
+        logits = 0
+    copy = FP32_BYTES if training.half else 0
+    return {"forward": 2 * h + copy + FP32_BYTES, "backward": logits + 3 * FP32_BYTES, **ends}

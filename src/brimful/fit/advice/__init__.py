@@ -1,0 +1,1 @@
+"""Advice: what to change so that a run fits, runs faster, or runs on a cheaper card."""

@@ -1,0 +1,353 @@
+"""What to change: each fix is found by estimating again with it, and keeps the effective batch.
+
+A run with 12 x 40 sequences is not the run with 16 x 32, so no fix here changes their product. The smallest
+set of changes that fits is looked for first: one, then two together, then three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+from brimful.configs.reading import FLAGS, Dialect
+from brimful.specs.estimate import Estimate, Fix
+from brimful.specs.gpu import Gpu
+from brimful.specs.training import Training
+
+Predict = Callable[[Training], Estimate]
+
+_CHUNKS = 8
+_MAX_BATCH = 1 << 20  # beyond any micro-batch a GPU can hold
+_MAX_DIVISOR = 4096  # a batch no single GPU holds, so larger ones need not be tried
+_MAX_TOGETHER = 3  # changes asked of a user at once
+_MAX_SHOWN = 6
+_GAIN = 0.985  # a step time factor worth mentioning: formulas are not finer than this
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One change of Training, what it does and what it costs besides time."""
+
+    fields: dict[str, Any]
+    note: str
+    keeps_numerics: bool = True
+    last_resort: bool = False
+
+
+def fixes(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect = FLAGS) -> tuple[Fix, ...]:
+    """The smallest sets of changes that fit, cheapest first; then what single changes save, if none fits."""
+    before = predict(training)
+    moves = savers(training, gpu, dialect)
+    usual = [move for move in moves if not move.last_resort]
+    exact = [move for move in usual if move.keeps_numerics]
+
+    def tried(sets: Iterable[tuple[Move, ...]]) -> list[Fix]:
+        found = (_try(training, before, predict, dialect, chosen) for chosen in sets)
+        return [fix for fix in found if fix is not None]
+
+    def smallest(pool: Sequence[Move], *, most: int) -> tuple[int, list[Fix]]:
+        # Where all of it together is not enough, no part of it is.
+        if predict(_with(_one_by_one(training), pool)).fits:
+            for size in range(1, most + 1):
+                found = [fix for fix in tried(_sets(pool, size)) if fix.fits]
+                if found:
+                    return size, found
+        return 0, []
+
+    size, found = smallest(usual, most=_MAX_TOGETHER)
+    if not found:
+        size, found = smallest(moves, most=_MAX_TOGETHER)
+    if size and not any(fix.keeps_numerics for fix in found):
+        # One change more may spare the numbers.
+        found += sorted(smallest(exact, most=_MAX_TOGETHER + 1)[1], key=_order)[:2]
+    if size == 1:
+        # A pair may beat every single change: code that is both smaller and faster allows a larger batch.
+        gains = [move for move in usual if move.fields.keys() & {"compiled", "attention"}]
+        best = min(fix.step_time_factor for fix in found)
+        pairs = tried((SMALLER, move) for move in gains)
+        found += [fix for fix in pairs if fix.fits and fix.step_time_factor < _GAIN * best]
+    else:
+        singles = [fix for fix in tried([(SMALLER,), *((move,) for move in usual)]) if not fix.fits]
+        found += [fix for fix in singles if fix.saves_bytes > 0]
+    return tuple(sorted(found, key=_order)[:_MAX_SHOWN])
+
+
+def faster(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect = FLAGS) -> tuple[Fix, ...]:
+    """What raises MFU and still fits: each change alone, and all that help together."""
+    before = predict(training)
+    found, helping = [], []
+    for move in [*quickeners(training, gpu), *_larger_batches(training)]:
+        fix = _fix(training, before, predict, dialect, (move,))
+        if fix is not None and fix.fits and fix.step_time_factor < _GAIN:
+            found.append(fix)
+            helping.append(move)
+    alone = sorted(_one_batch(found), key=lambda fix: fix.step_time_factor)[:_MAX_SHOWN]
+    others = [move for move in helping if "batch_size" not in move.fields and move.keeps_numerics]
+    if len(others) > 1:
+        together = _fix(training, before, predict, dialect, tuple(others))
+        if together is not None and together.fits:
+            alone.append(together)
+    return tuple(alone)
+
+
+def enough_gpus(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect = FLAGS) -> int | None:
+    """How many such cards, sharing weights and states, hold what no set of changes fits on one."""
+    moves = [move for move in savers(training, gpu, dialect) if move.keeps_numerics and not move.last_resort]
+    low = _with(_one_by_one(training), [move for move in moves if "sharding" not in move.fields])
+    if low.half and low.casts == "autocast":
+        low = replace(low, casts="gather")
+    for gpus in (2**power for power in range(1, 13)):
+        many = replace(
+            low, gpus=gpus * low.tensor * low.pipeline, sharding="zero3", shards=gpus, in_backward=False
+        )
+        if gpus > training.gpus and predict(many).fits:
+            return many.gpus
+    return None
+
+
+def largest_batch(training: Training, predict: Predict) -> int | None:
+    """The largest batch_size of one micro-step that fits, by bisection: memory only grows with it."""
+
+    def fits(batch_size: int) -> bool:
+        return predict(replace(training, batch_size=batch_size)).fits
+
+    if not fits(1):
+        return None
+    low, high = 1, 2
+    while high < _MAX_BATCH and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+# Stands for "the largest smaller batch that fits", which depends on what else is changed.
+SMALLER = Move({}, "fewer sequences at a time, more micro-steps")
+
+
+def savers(training: Training, gpu: Gpu, dialect: Dialect) -> list[Move]:
+    """Changes that may save memory, with what they ask of the user."""
+    t = training
+    moves = []
+    if not t.compiled and t.torch.compiles:
+        moves.append(Move({"compiled": True}, "fuses the loss and drops its fp32 copies; minutes to warm up"))
+    if t.attention == "math" and t.torch.sdpa:
+        moves.append(Move({"attention": "flash"}, "the score matrix is never stored"))
+    moves += [*_loss_savers(t, dialect), *_recompute(t), *_shards(t)]
+    if t.optimizer in ("adam", "adamw") and not t.in_backward:
+        note = "AdamW's state in 8 bits; needs bitsandbytes or torchao"
+        moves.append(Move({"optimizer": "adam8bit"}, note, keeps_numerics=False))
+    moves += _narrower(t, gpu)
+    if t.accumulation == 1 and not t.in_backward and t.tuning == "full" and t.sharding == "none":
+        note = "each gradient is used and dropped at once; no clipping by the whole norm"
+        moves.append(Move({"in_backward": True}, note, keeps_numerics=False))
+    return [*moves, *_last_resorts(t)]
+
+
+def _loss_savers(t: Training, dialect: Dialect) -> list[Move]:
+    if t.fused_loss or t.loss_chunks > 1:
+        return []
+    if "fused_loss" in dialect.says and "loss_chunks" not in dialect.says:
+        return [Move({"fused_loss": True}, "the logits are never all in memory; needs liger-kernel")]
+    note = f"logits and loss in {_CHUNKS} slices: its fp32 copies are of one slice only"
+    return [Move({"loss_chunks": _CHUNKS}, note)]
+
+
+def _recompute(t: Training) -> list[Move]:
+    selective = Move({"checkpointing": "selective"}, "cheap parts of each layer are run again going back")
+    full = Move({"checkpointing": "full"}, "each layer is run again in the backward pass")
+    return {"none": [selective, full], "selective": [full], "full": []}[t.checkpointing]
+
+
+def _shards(t: Training) -> list[Move]:
+    order = ("none", "ddp", "zero1", "zero2", "zero3")
+    notes = {
+        "zero2": "optimizer state and gradients spread over the GPUs",
+        "zero3": "weights too are spread over the GPUs, and gathered layer by layer",
+    }
+    if t.gpus == 1:
+        return []
+    rest = order[order.index(t.sharding) + 1 :]
+    spread: dict[str, Any] = {"shards": max(1, t.gpus // (t.tensor * t.pipeline))}
+    cast = ""
+    if t.half and t.casts == "autocast":
+        spread["casts"] = "gather"
+        cast = f"; whole layers then run in {t.dtype}, not only their multiplies"
+    return [
+        Move({"sharding": kind, **spread}, note + cast, keeps_numerics=not cast)
+        for kind, note in notes.items()
+        if kind in rest
+    ]
+
+
+def _narrower(t: Training, gpu: Gpu) -> list[Move]:
+    half = "bfloat16" if gpu.bf16 else "float16"
+    if not t.half:
+        note = f"multiplies in {half}, fp32 weights; half the activations"
+        return [Move({"dtype": half, "casts": "autocast"}, note, keeps_numerics=False)]
+    if t.casts == "autocast" and gpu.bf16 and t.tuning == "full":
+        note = "weights, gradients and AdamW in bf16 too: may train worse"
+        return [Move({"dtype": "bfloat16", "casts": "none"}, note, keeps_numerics=False)]
+    return []
+
+
+def _last_resorts(t: Training) -> list[Move]:
+    moves = []
+    if t.tuning == "full":
+        lora = {"tuning": "lora", "dtype": "bfloat16", "casts": "none", "rank": 16, "targets": 7}
+        note = "trains an adapter of rank 16, not the model"
+        moves.append(Move(lora, note, keeps_numerics=False, last_resort=True))
+        note = "an adapter over weights held in 4 bits"
+        quantized = {**lora, "frozen_bits": 4}
+        moves.append(Move(quantized, note, keeps_numerics=False, last_resort=True))
+    elif not t.frozen_bits:
+        note = "the frozen weights in 4 bits"
+        moves.append(Move({"frozen_bits": 4}, note, keeps_numerics=False, last_resort=True))
+    if not t.offload_states:
+        note = "weights and optimizer state rest in host memory: slow"
+        moves.append(Move({"offload_states": True}, note, last_resort=True))
+    return moves
+
+
+def quickeners(training: Training, gpu: Gpu) -> list[Move]:
+    """Changes that may save time, whatever they do to memory."""
+    t = training
+    moves = []
+    if not t.compiled and t.torch.compiles:
+        moves.append(Move({"compiled": True}, "fuses the small kernels; minutes to warm up"))
+    if t.attention != "flash" and t.torch.sdpa:
+        moves.append(Move({"attention": "flash"}, "scores stay on the chip"))
+    if not t.half:
+        half = "bfloat16" if gpu.bf16 else "float16"
+        note = f"tensor cores multiply {half} several times as fast as fp32"
+        moves.append(Move({"dtype": half, "casts": "autocast"}, note, keeps_numerics=False))
+        if not t.tf32 and "tf32" in gpu.dense_flops_per_s:
+            note = "fp32 with 10 bits of mantissa in the multiplies"
+            moves.append(Move({"tf32": True}, note, keeps_numerics=False))
+    if t.dtype == "bfloat16" and not gpu.bf16:
+        note = "this card has no bf16 hardware; fp16 needs a GradScaler"
+        moves.append(Move({"dtype": "float16"}, note, keeps_numerics=False))
+    if t.checkpointing != "none":
+        moves.append(Move({"checkpointing": "none"}, "nothing is run twice"))
+    if t.checkpointing == "full":
+        moves.append(Move({"checkpointing": "selective"}, "only the cheap parts are run twice"))
+    if t.loss_chunks > 1:
+        moves.append(Move({"loss_chunks": 1}, "the logits are made once"))
+    if t.optimizer_kernel != "fused" and t.torch.foreach and t.optimizer in ("adam", "adamw"):
+        moves.append(Move({"optimizer_kernel": "fused"}, "one kernel for the whole optimizer step"))
+    if t.sharding == "zero3":
+        moves.append(Move({"sharding": "zero2"}, "weights stay whole: nothing to gather"))
+    return moves
+
+
+def _larger_batches(training: Training) -> Iterator[Move]:
+    """Every larger micro-batch that divides the sequences of a step."""
+    whole = training.batch_size * training.accumulation
+    for size in range(training.batch_size + 1, min(whole, 64 * training.batch_size, _MAX_DIVISOR) + 1):
+        if whole % size == 0:
+            fields = {"batch_size": size, "accumulation": whole // size}
+            yield Move(fields, "larger multiplies, fewer launches")
+
+
+def _one_batch(found: list[Fix]) -> list[Fix]:
+    """Of several larger batches the smallest that comes within a hundredth of the best."""
+    batches = [fix for fix in found if len(fix.change) == 2 and "batch" in next(iter(fix.change))]
+    rest = [fix for fix in found if fix not in batches]
+    if not batches:
+        return rest
+    best = min(fix.step_time_factor for fix in batches)
+    return [next(fix for fix in batches if fix.step_time_factor <= best + 0.01), *rest]
+
+
+def _sets(moves: Sequence[Move], size: int) -> Iterator[tuple[Move, ...]]:
+    """Sets of changes that do not touch the same setting; a smaller batch is one of them."""
+    for chosen in combinations([SMALLER, *moves], size):
+        names = [name for move in chosen for name in move.fields]
+        if len(names) == len(set(names)):
+            yield chosen
+
+
+def _try(
+    training: Training, before: Estimate, predict: Predict, dialect: Dialect, moves: tuple[Move, ...]
+) -> Fix | None:
+    """The set as a fix; where a smaller batch is part of it, with the largest that fits, or else with one."""
+    if SMALLER not in moves:
+        return _fix(training, before, predict, dialect, moves)
+    others = tuple(move for move in moves if move is not SMALLER)
+    if any("in_backward" in move.fields for move in others):
+        return None  # it needs every step to be one micro-step
+    sizes = smaller_batches(training)
+    changed = _with(training, others)
+    if not sizes or (others and predict(changed).fits):
+        return None  # nothing smaller, or a smaller set is enough
+    size = largest_that(sizes, lambda size: predict(_batch(changed, size)).fits)
+    batch = _batch(training, size)
+    note = f"still {training.effective_batch:,} sequences a step"
+    fields = {"batch_size": batch.batch_size, "accumulation": batch.accumulation}
+    return _fix(training, before, predict, dialect, (Move(fields, note), *others))
+
+
+def smaller_batches(training: Training) -> list[int]:
+    """Batch sizes below the present one that divide the sequences one GPU reads in a step, ascending."""
+    whole = training.batch_size * training.accumulation
+    start = min(training.batch_size - 1, _MAX_DIVISOR)
+    return [size for size in range(1, start + 1) if whole % size == 0]
+
+
+def largest_that(sizes: Sequence[int], fits: Callable[[int], bool]) -> int:
+    """The largest of ascending sizes that fits, by bisection; the smallest where none does."""
+    low, high = 0, len(sizes)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(sizes[middle]) else (low, middle)
+    return sizes[low]
+
+
+def _one_by_one(training: Training) -> Training:
+    sizes = smaller_batches(training)
+    return _batch(training, sizes[0]) if sizes else training
+
+
+def _batch(training: Training, size: int) -> Training:
+    whole = training.batch_size * training.accumulation
+    return replace(training, batch_size=size, accumulation=whole // size)
+
+
+def _with(training: Training, moves: Sequence[Move]) -> Training:
+    fields = {name: value for move in moves for name, value in move.fields.items()}
+    return replace(training, **fields)
+
+
+def _fix(
+    training: Training, before: Estimate, predict: Predict, dialect: Dialect, moves: tuple[Move, ...]
+) -> Fix | None:
+    after = _with(training, moves)
+    if after == training:
+        return None
+    estimate = predict(after)
+    change, lines_alone = dialect.spell(training, after)
+    note = "; ".join(move.note for move in moves)
+    if estimate.speed.peak_format != before.speed.peak_format:
+        note += f"; MFU is then of the {estimate.speed.peak_format} peak"
+    return Fix(
+        change=change,
+        training=after,
+        fits=estimate.fits,
+        verdict=estimate.verdict,
+        saves_bytes=round(before.memory.device_bytes.likely - estimate.memory.device_bytes.likely),
+        device_bytes=round(estimate.memory.device_bytes.likely),
+        step_time_factor=estimate.speed.step_s.likely / before.speed.step_s.likely,
+        mfu=estimate.speed.mfu.likely,
+        keeps_effective_batch=after.effective_batch == training.effective_batch,
+        keeps_numerics=all(move.keeps_numerics for move in moves),
+        config_only=lines_alone,
+        note=note if lines_alone else f"{note}; a change in {dialect.code}",
+    )
+
+
+def _order(fix: Fix) -> tuple[bool, bool, float, int]:
+    """What fits before what does not, the same numbers before others, then by cost in speed."""
+    return (not fix.fits, not fix.keeps_numerics, fix.step_time_factor, len(fix.change))

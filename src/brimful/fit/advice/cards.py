@@ -1,0 +1,199 @@
+"""Which card? The same training on every card of the catalog, by what a million tokens cost.
+
+Each card gets the config as it is, changed only where it could not run: a format it multiplies, code it can
+compile, and the largest micro-batch that fits and keeps the sequences of a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from brimful.configs.reading import Reading
+from brimful.fit.advice.advise import largest_that, smaller_batches
+from brimful.fit.fit import estimate, widening
+from brimful.fit.inference import InferenceEstimate, Serving, infer, usd_per_million
+from brimful.language import Language, Sentence, Several, Size, say
+from brimful.specs.estimate import Estimate
+from brimful.specs.gpu import Gpu, all_gpus
+from brimful.specs.prices import Prices
+from brimful.specs.training import Training
+
+_NO_TRITON = ("Kepler", "Maxwell", "Pascal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """One card: what a million tokens cost on it, or why it is not ranked."""
+
+    gpu: Gpu
+    training: Training
+    estimate: Estimate
+    microusd_per_gpu_hour: int | None
+    usd_per_million: float | None  # None: it does not fit, or nobody told a price
+    changed: tuple[Sentence, ...]
+
+    @property
+    def why(self) -> Sentence:
+        if not self.estimate.fits:
+            return say("does not fit: short by {size}", size=Size(self.estimate.short_bytes))
+        if self.microusd_per_gpu_hour is None:
+            return say("fits; no price is known")
+        bound = {
+            "compute": say("bound by compute"),
+            "bandwidth": say("bound by bandwidth"),
+            "launch": say("bound by launches"),
+            "link": say("bound by the link"),
+        }[self.estimate.speed.bound_by]
+        return say("{reasons}", reasons=Several((*self.changed, bound), between="; "))
+
+    def as_dict(self, spoken: Language) -> dict[str, Any]:
+        speed = self.estimate.speed
+        return {
+            "gpu": self.gpu.name,
+            "year": self.gpu.year,
+            "fits": self.estimate.fits,
+            "verdict": self.estimate.verdict,
+            "device_bytes": self.estimate.memory.device_bytes.as_dict(),
+            "usable_bytes": self.estimate.usable_bytes,
+            "tokens_per_s": speed.tokens_per_s.as_dict(),
+            "mfu": speed.mfu.as_dict(),
+            "microusd_per_gpu_hour": self.microusd_per_gpu_hour,
+            "usd_per_million_tokens": self.usd_per_million,
+            "batch_size": self.training.batch_size,
+            "accumulation": self.training.accumulation,
+            "dtype": self.training.dtype,
+            "why": spoken.text(self.why),
+        }
+
+
+def rank(reading: Reading, prices: Prices, other_bytes: int = 0) -> tuple[Ranked, ...]:
+    """Cheapest first; then those that fit without a price, then those that do not fit, by what is missing."""
+    ranked = [_one(reading, gpu, prices, other_bytes) for gpu in all_gpus()]
+
+    def order(one: Ranked) -> tuple[int, float]:
+        if one.usd_per_million is not None:
+            return 0, one.usd_per_million
+        return (
+            (1, -one.estimate.speed.tokens_per_s.likely)
+            if one.estimate.fits
+            else (2, one.estimate.short_bytes)
+        )
+
+    return tuple(sorted(ranked, key=order))
+
+
+def _one(reading: Reading, gpu: Gpu, prices: Prices, other_bytes: int) -> Ranked:
+    wide = widening(reading.unsure)
+
+    def predict(training: Training) -> Estimate:
+        return estimate(reading.model, training, gpu, other_bytes, widen=wide)
+
+    training, changed = _runnable(reading.training, gpu)
+    answer = predict(training)
+    if not answer.fits and (sizes := smaller_batches(training)):
+        whole = training.batch_size * training.accumulation
+
+        def at(size: int) -> Training:
+            return replace(training, batch_size=size, accumulation=whole // size)
+
+        smaller = at(largest_that(sizes, lambda size: predict(at(size)).fits))
+        if predict(smaller).fits:
+            training, answer = smaller, predict(smaller)
+            changed.append(say("batch_size {size}", size=training.batch_size))
+    price = prices.by_gpu.get(gpu.name)
+    microusd = price.microusd_per_gpu_hour if price else None
+    cost = None
+    if answer.fits and microusd is not None:
+        cost = usd_per_million(answer.speed.tokens_per_s.likely, microusd, training.gpus)
+    return Ranked(
+        gpu=gpu,
+        training=training,
+        estimate=answer,
+        microusd_per_gpu_hour=microusd,
+        usd_per_million=cost,
+        changed=tuple(changed),
+    )
+
+
+def _runnable(training: Training, gpu: Gpu) -> tuple[Training, list[Sentence]]:
+    """The training in a format and a mode this card can run."""
+    changed = []
+    if training.fp8 and "fp8" not in gpu.dense_flops_per_s:
+        training = replace(training, fp8=False, fp8_inputs=False)
+        changed.append(say("without fp8"))
+    if training.dtype == "bfloat16" and not gpu.bf16 and "fp16" in gpu.dense_flops_per_s:
+        training = replace(training, dtype="float16")
+        changed.append(say("in float16"))
+    if training.compiled and gpu.architecture in _NO_TRITON:
+        training = replace(training, compiled=False)
+        changed.append(say("not compiled"))
+    return training, changed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """One card serving: at the batch asked for, or the largest that fits."""
+
+    gpu: Gpu
+    serving: Serving
+    estimate: InferenceEstimate
+    microusd_per_gpu_hour: int | None
+    usd_per_million: float | None
+
+    @property
+    def why(self) -> Sentence:
+        if not self.estimate.fits:
+            short = round(self.estimate.device_bytes.likely) - self.estimate.usable_bytes
+            return say("does not fit: short by {size}", size=Size(short))
+        if self.microusd_per_gpu_hour is None:
+            return say("fits; no price is known")
+        if self.serving.batch_size == self.estimate.largest_batch:
+            return say("its memory holds no more sequences")
+        return say("there is room for more sequences")
+
+    def as_dict(self, spoken: Language) -> dict[str, Any]:
+        return {
+            **self.estimate.as_dict(),
+            "year": self.gpu.year,
+            "batch_size": self.serving.batch_size,
+            "microusd_per_gpu_hour": self.microusd_per_gpu_hour,
+            "usd_per_million_tokens": self.usd_per_million,
+            "why": spoken.text(self.why),
+        }
+
+
+_MOST_SERVED = 256  # sequences at a time: few have more users waiting
+
+
+def rank_serving(
+    reading: Reading, serving: Serving, prices: Prices, other_bytes: int = 0, *, fill: bool = True
+) -> tuple[Served, ...]:
+    """Cheapest first, as `rank`; `fill` takes the largest batch each card holds."""
+    served = []
+    for gpu in all_gpus():
+        answer = infer(reading.model, serving, gpu, other_bytes)
+        own = serving
+        if fill and answer.largest_batch:
+            own = replace(serving, batch_size=min(_MOST_SERVED, answer.largest_batch))
+            answer = infer(reading.model, own, gpu, other_bytes)
+        price = prices.by_gpu.get(gpu.name)
+        microusd = price.microusd_per_gpu_hour if price else None
+        cost = (
+            usd_per_million(answer.tokens_per_s.likely, microusd)
+            if microusd is not None and answer.fits
+            else None
+        )
+        served.append(
+            Served(
+                gpu=gpu, serving=own, estimate=answer, microusd_per_gpu_hour=microusd, usd_per_million=cost
+            )
+        )
+
+    def order(one: Served) -> tuple[int, float]:
+        if one.usd_per_million is not None:
+            return 0, one.usd_per_million
+        needs = one.estimate.device_bytes.likely - one.estimate.usable_bytes
+        return (1, -one.estimate.tokens_per_s.likely) if one.estimate.fits else (2, needs)
+
+    return tuple(sorted(served, key=order))

@@ -1,0 +1,151 @@
+"""The config with only some lines changed: comments, order and spacing stay as their author left them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from brimful.configs.arguments import own_name
+from brimful.errors import Refused, WorldFailed
+
+_SPACE = " \t\r\n"
+_MOST_BACKUPS = 999
+
+
+def patch_text(text: str, lines: Mapping[str, Any], *, suffix: str) -> str:
+    """`text` with each of `lines` set: in place where it stands, at the end where it does not."""
+    patch = {".json": _patch_json, ".yaml": _patch_yaml, ".yml": _patch_yaml}.get(
+        suffix.lower(), _patch_python
+    )
+    for key, value in lines.items():
+        text = patch(text, key, value)
+    return text
+
+
+def write_patched(path: Path, text: str) -> Path:
+    """Replaces the file in one step and leaves the old one beside it; returns where that is.
+
+    A crash at any line leaves either the old file or the new one under its name, never half of one. Where it
+    fails, nothing of its own stays behind.
+    """
+    target = path.resolve()
+    made: list[Path] = []
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        made.append(Path(name))
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        shutil.copystat(target, name)
+        handle, backup = _new_backup(target)
+        made.append(backup)
+        with os.fdopen(handle, "wb") as copy:
+            copy.write(target.read_bytes())
+        shutil.copystat(target, backup)
+        Path(name).replace(target)
+    except BaseException as error:
+        for leftover in made:
+            leftover.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
+        raise WorldFailed(f"cannot write {str(path)!r}: {error}", hint="check its permissions") from error
+    return backup
+
+
+def _new_backup(target: Path) -> tuple[int, Path]:
+    """A file that was not there before, open for writing: neither a file nor a link is written through."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+    for number in range(1, _MOST_BACKUPS + 1):
+        backup = target.with_name(f"{target.name}.bak{number if number > 1 else ''}")
+        try:
+            return os.open(backup, flags, 0o600), backup
+        except FileExistsError:
+            continue
+    raise Refused(
+        f"{target.name} has {_MOST_BACKUPS} backups beside it, and none is overwritten",
+        hint=f"remove those of {target.name}.bak* that you no longer need",
+    )
+
+
+def _patch_python(text: str, key: str, value: object) -> str:
+    """The last assignment counts, as in Python; where it is no plain one, a line at the end overrules it."""
+    last: ast.stmt | None = None
+    for statement in ast.parse(text).body:
+        match statement:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)])
+                | ast.AnnAssign(target=ast.Name(id=name))
+                | ast.AugAssign(target=ast.Name(id=name))
+            ) if name == key:
+                last = statement
+    node = last.value if isinstance(last, (ast.Assign, ast.AnnAssign)) else None
+    if node is None or node.end_lineno is None or node.end_col_offset is None:
+        return f"{text.rstrip()}\n{key} = {_python(value)}\n"
+    rows = text.splitlines(keepends=True)
+    # ast counts columns in UTF-8 bytes.
+    before = rows[node.lineno - 1].encode()[: node.col_offset].decode()
+    after = rows[node.end_lineno - 1].encode()[node.end_col_offset :].decode()
+    old = rows[node.lineno - 1].encode()[node.col_offset : node.end_col_offset].decode()
+    rows[node.lineno - 1 : node.end_lineno] = [before + _python(value, like=old) + after]
+    return "".join(rows)
+
+
+def _python(value: object, like: str = '"') -> str:
+    """A literal, with the quotes its author uses."""
+    return f"{like[0]}{value}{like[0]}" if isinstance(value, str) and like[:1] in "'\"" else repr(value)
+
+
+def _patch_json(text: str, key: str, value: object) -> str:
+    spans = _json_spans(text)
+    wanted = next((name for name in spans if own_name(name) == key or name == key), None)
+    if wanted is not None:
+        _, start, end = spans[wanted]
+        return text[:start] + json.dumps(value) + text[end:]
+    if not spans:
+        at = text.index("{") + 1
+        return f'{text[:at]}\n  "{key}": {json.dumps(value)}\n{text[at:].lstrip()}'
+    begin, _, end = list(spans.values())[-1]
+    gap = text[:begin][len(text[:begin].rstrip(_SPACE)) :]
+    return f"{text[:end]},{gap or ' '}{json.dumps(key)}: {json.dumps(value)}{text[end:]}"
+
+
+def _json_spans(text: str) -> dict[str, tuple[int, int, int]]:
+    """Key at the top -> where it begins, and where its value begins and ends. The text is JSON for sure."""
+    read = json.JSONDecoder().raw_decode
+    at = _skip(text, text.index("{") + 1)
+    spans = {}
+    while text[at] == '"':
+        begin = at
+        key, at = read(text, at)
+        start = _skip(text, _skip(text, at) + 1)
+        _, end = read(text, start)
+        spans[key] = (begin, start, end)
+        at = _skip(text, end)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+    return spans
+
+
+def _skip(text: str, at: int) -> int:
+    while text[at] in _SPACE:
+        at += 1
+    return at
+
+
+def _patch_yaml(text: str, key: str, value: object) -> str:
+    said = json.dumps(value) if not isinstance(value, str) else value
+    rows = text.splitlines(keepends=True)
+    for number, row in enumerate(rows):
+        match = re.match(r"""(["']?)([\w.\-]+)\1(\s*:[ \t]*)([^#\n]*?)([ \t]*(?:#.*)?)(\r?\n?)$""", row)
+        if match and (own_name(match[2]) == key or match[2] == key):
+            rows[number] = f"{match[1]}{match[2]}{match[1]}{match[3].rstrip()} {said}{match[5]}{match[6]}"
+            return "".join(rows)
+    return f"{text.rstrip()}\n{key}: {said}\n"

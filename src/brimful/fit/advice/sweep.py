@@ -1,0 +1,235 @@
+"""Sweep: memory and speed over a range of one setting, the largest value that fits, and the knee.
+
+The knee is where more of it stops paying: the smallest value within a twentieth of the best rate. Below it
+the GPU waits for something that a step costs once, whatever its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from brimful.configs.reading import Reading
+from brimful.errors import BadInput
+from brimful.fit.fit import estimate, widening
+from brimful.language import Number, Percent, Sentence, Size, say
+from brimful.specs.estimate import Estimate
+from brimful.specs.gpu import Gpu
+
+Swept = Literal["batch_size", "seq_len"]
+
+_FIELDS: dict[Swept, str] = {"batch_size": "batch_size", "seq_len": "sequence_tokens"}
+_HIGHEST: dict[Swept, int] = {"batch_size": 1_000_000, "seq_len": 10_000_000}
+_MOST_POINTS = 512
+_NEAR = 0.95  # of the best rate: formulas are not finer than a twentieth
+
+# What stays whatever the batch is, first; then what grows with it.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "states": ("weight", "gradients", "optimizer", "master", "adapter", "DDP", "gathered"),
+    "activations": ("activations", "temporaries"),
+    "logits": ("logits",),
+    "cache": ("allocator cache", "workspaces"),
+    "outside": ("CUDA context", "other programs"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    value: int
+    estimate: Estimate
+
+    @property
+    def device_bytes(self) -> int:
+        return round(self.estimate.memory.device_bytes.likely)
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.estimate.speed.tokens_per_s.likely
+
+    @property
+    def mfu(self) -> float:
+        return self.estimate.speed.mfu.likely
+
+    def groups(self) -> dict[str, int]:
+        """Bytes by group; what belongs to none is told as 'rest'."""
+        sums = dict.fromkeys([*GROUPS, "rest"], 0)
+        for item in self.estimate.memory.items:
+            name = next(
+                (group for group, names in GROUPS.items() if any(item.name.startswith(n) for n in names)),
+                "rest",
+            )
+            sums[name] += item.bytes
+        return sums
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "value": self.value,
+            "fits": self.estimate.fits,
+            "verdict": self.estimate.verdict,
+            "device_bytes": self.estimate.memory.device_bytes.as_dict(),
+            "groups": self.groups(),
+            "mfu": self.mfu,
+            "tokens_per_s": self.tokens_per_s,
+            "bound_by": self.estimate.speed.bound_by,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    swept: Swept
+    points: tuple[Point, ...]
+    usable_bytes: int
+    largest: int | None  # the largest swept value that fits
+    knee: int | None  # the smallest value near the best rate; None where the rate does not rise
+
+    def says(self) -> tuple[Sentence, ...]:
+        return (*_largest_says(self), *_knee_says(self))
+
+
+def parse_range(text: str, swept: Swept) -> list[int]:
+    """'1:64', '1:64:8', '1,2,4,8' or '16': ascending whole numbers."""
+    parts = text.replace(" ", "").split(":") if ":" in text else text.replace(" ", "").split(",")
+    numbers = [int(part) for part in parts if part.isascii() and part.isdigit() and len(part) < 9]
+    high = _HIGHEST[swept]
+    if (
+        len(numbers) != len(parts)
+        or not all(1 <= number <= high for number in numbers)
+        or len(parts) > _MOST_POINTS
+    ):
+        raise BadInput(
+            f"{text[:40]!r} is no range of {swept}",
+            hint=f"write 1:64, 1:64:8 or 1,2,4,8; whole numbers from 1 to {high:,}",
+        )
+    if ":" not in text:
+        return sorted(set(numbers))
+    if len(numbers) > 3 or numbers[0] > numbers[1]:
+        raise BadInput(f"{text[:40]!r} is no range", hint="write first:last or first:last:step")
+    first, last = numbers[:2]
+    step = numbers[2] if len(numbers) == 3 else 1
+    values = range(first, last + 1, step)
+    if len(values) > _MOST_POINTS:
+        least = -(-(last - first + 1) // _MOST_POINTS)
+        raise BadInput(
+            f"{text} is {len(values):,} values; {_MOST_POINTS} are enough for a picture",
+            hint=f"take a step: {first}:{last}:{least}",
+        )
+    return list(values)
+
+
+def sweep(reading: Reading, gpu: Gpu, swept: Swept, values: Sequence[int], other_bytes: int = 0) -> Sweep:
+    """Estimates over the values, everything else as configured."""
+    if swept == "seq_len" and reading.model.images is not None:
+        raise BadInput(
+            f"{reading.model.name} reads images of {reading.model.images.tokens} tokens each: "
+            "a length of its sequences is not meaningful",
+            hint="sweep --batch-size, or set image_size",
+        )
+    wide = widening(reading.unsure)
+
+    def at(value: int) -> Estimate:
+        changed: dict[str, Any] = {_FIELDS[swept]: value}
+        training = replace(reading.training, **changed)
+        return estimate(reading.model, training, gpu, other_bytes, widen=wide)
+
+    points = tuple(Point(value, at(value)) for value in values)
+    fitting = [point.value for point in points if point.estimate.fits]
+    return Sweep(
+        swept=swept,
+        points=points,
+        usable_bytes=gpu.memory_bytes,
+        largest=max(fitting, default=None),
+        knee=_knee(points),
+    )
+
+
+def _knee(points: Sequence[Point]) -> int | None:
+    best = max(point.tokens_per_s for point in points)
+    if points[0].tokens_per_s >= _NEAR * best:
+        return None
+    return next(point.value for point in points if point.tokens_per_s >= _NEAR * best)
+
+
+def _largest_says(sweep: Sweep) -> list[Sentence]:
+    first, last = sweep.points[0], sweep.points[-1]
+    said = []
+    if sweep.largest is None:
+        said.append(
+            say(
+                "Not even {name} {value} fits: {size} of {usable}.",
+                name=sweep.swept,
+                value=first.value,
+                size=Size(first.device_bytes),
+                usable=Size(sweep.usable_bytes),
+            )
+        )
+    else:
+        point = next(point for point in sweep.points if point.value == sweep.largest)
+        said.append(
+            say(
+                "The largest {name} that fits is {value}: {size} of {usable}.",
+                name=sweep.swept,
+                value=sweep.largest,
+                size=Size(point.device_bytes),
+                usable=Size(sweep.usable_bytes),
+            )
+        )
+    if last.value > first.value:
+        each = (last.device_bytes - first.device_bytes) / (last.value - first.value)
+        said.append(
+            say(
+                "Each one more costs about {each}; {fixed} are there whatever it is.",
+                each=Size(each),
+                fixed=Size(max(0, first.device_bytes - each * first.value)),
+            )
+        )
+    return said
+
+
+def _knee_says(sweep: Sweep) -> list[Sentence]:
+    first, last = sweep.points[0], sweep.points[-1]
+    if sweep.knee is None:
+        if sweep.swept == "seq_len" and last.tokens_per_s < _NEAR * first.tokens_per_s:
+            return [
+                say(
+                    "There is no knee: attention's work for a token grows with the length, so {first} "
+                    "tokens a second "
+                    "fall to {last}.",
+                    first=Number(first.tokens_per_s),
+                    last=Number(last.tokens_per_s),
+                )
+            ]
+        return [
+            say(
+                "There is no knee: already {value} reaches {mfu} MFU, and more brings less than 5 %. Fill "
+                "the memory "
+                "only if you need to.",
+                value=first.value,
+                mfu=Percent(first.mfu),
+            )
+        ]
+    at = next(point for point in sweep.points if point.value == sweep.knee)
+    said = [
+        say(
+            "The knee is at {value}: {mfu} MFU, within 5 % of the best here. Beyond it you buy memory, not "
+            "speed.",
+            value=sweep.knee,
+            mfu=Percent(at.mfu),
+        ),
+        _bound_says(first),
+    ]
+    if sweep.largest is not None and sweep.largest < sweep.knee:
+        said.append(say("The card is full before the knee: memory, not compute, holds this config back."))
+    return said
+
+
+def _bound_says(first: Point) -> Sentence:
+    """Why the small end is slow."""
+    bound = first.estimate.speed.bound_by
+    if bound == "launch":
+        return say("Below it the GPU waits for the CPU to launch kernels, of which small steps need as many.")
+    if bound == "link":
+        return say("Below it the GPUs wait for each other: gradients are as large for a small step.")
+    return say(
+        "Below it what a step costs once, whatever its size, weighs more: the optimizer and weight casts."
+    )

@@ -1,0 +1,86 @@
+"""Distillation: a student trained on a teacher's logits. The teacher only runs forward, without gradients.
+
+    bytes = student's training peak + teacher's weights + teacher's logits of one micro-batch
+    step  = student's step + teacher's forward passes over the same tokens
+
+Leaves out: a teacher on GPUs of its own, logits written beforehand, losses on hidden states. The teacher's
+own activations, one layer at a time, are gone before the student's are there, and are smaller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brimful.errors import BadInput
+from brimful.fit.count import output_parameters
+from brimful.fit.fit import estimate
+from brimful.fit.inference import MATMUL_FRAC, Serving, prefill_seconds, weight_bytes
+from brimful.fit.roofline import achievable_flops_per_s
+from brimful.specs.estimate import Interval, Item
+from brimful.specs.gpu import Gpu
+from brimful.specs.model import Model
+from brimful.specs.training import Training
+
+PADDED = 128  # tokens: tables of one tokenizer differ by less, being rounded up
+LOGIT_BYTES = 4  # the teacher's log-probabilities, in fp32 as the loss wants them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistillEstimate:
+    gpu: str
+    usable_bytes: int
+    device_bytes: Interval
+    items: tuple[Item, ...]
+    step_s: Interval
+    tokens_per_s: Interval
+    teacher_frac: float  # of the step: how much of it is the teacher
+
+    @property
+    def fits(self) -> bool:
+        return self.device_bytes.likely <= self.usable_bytes
+
+
+def distill(teacher: Model, student: Model, training: Training, gpu: Gpu) -> DistillEstimate:
+    """Every GPU holds the whole teacher; a split of the student (shards, tensor, …) does not split it."""
+    if -(-teacher.vocab // PADDED) != -(-student.vocab // PADDED):
+        raise BadInput(
+            f"{teacher.name} knows {teacher.vocab:,} tokens and {student.name} {student.vocab:,}: logits "
+            "cannot be compared",
+            hint="distil between models of one tokenizer, or set vocab_size",
+        )
+    alone = estimate(student, training, gpu)
+    added = (
+        Item("teacher's weights", weight_bytes(teacher, 16), "16 bits, no gradients, no optimizer"),
+        Item(
+            "teacher's logits",
+            LOGIT_BYTES * training.micro_tokens * teacher.vocab,
+            f"{training.micro_tokens:,} tokens of a micro-batch",
+        ),
+    )
+    more = sum(item.bytes for item in added)
+    device, step = alone.memory.device_bytes, alone.speed.step_s
+    forward = training.accumulation * forward_seconds(
+        teacher, gpu, sequences=training.batch_size, sequence_tokens=training.sequence_tokens
+    )
+    likely = step.likely + forward
+    return DistillEstimate(
+        gpu=gpu.name,
+        usable_bytes=alone.usable_bytes,
+        device_bytes=Interval(device.low + more, device.likely + more, device.high + more),
+        items=(*alone.memory.items, *added),
+        step_s=Interval(step.low + forward, likely, step.high + forward),
+        tokens_per_s=Interval(
+            training.step_tokens / (step.high + forward),
+            training.step_tokens / likely,
+            training.step_tokens / (step.low + forward),
+        ),
+        teacher_frac=forward / likely,
+    )
+
+
+def forward_seconds(model: Model, gpu: Gpu, *, sequences: int, sequence_tokens: int) -> float:
+    """One pass over whole sequences in 16 bits: prompts read, and every token's logits made."""
+    read = prefill_seconds(model, Serving(batch_size=sequences, prompt_tokens=sequence_tokens), gpu)
+    flops = 2 * sequences * (sequence_tokens - 1) * output_parameters(model)
+    number = next(n for n in ("bf16", "fp16", "fp32") if n in gpu.dense_flops_per_s)
+    return read + flops / (MATMUL_FRAC * achievable_flops_per_s(gpu, number))

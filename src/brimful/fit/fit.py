@@ -1,0 +1,196 @@
+"""`fit`: will it fit, how fast is it, and what should change?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+from brimful.configs.reading import FLAGS, Dialect, Reading
+from brimful.errors import BadInput
+from brimful.fit.advice.advise import enough_gpus, faster, fixes, largest_batch
+from brimful.fit.correction import Correction, calibrated
+from brimful.fit.count import active_parameters, parameters
+from brimful.fit.memory import peak_memory
+from brimful.fit.roofline import peak_format, predict_speed
+from brimful.specs.estimate import Assumption, Estimate, Interval, Memory, Speed
+from brimful.specs.framework import Framework, find_framework
+from brimful.specs.gpu import Gpu, find_gpu
+from brimful.specs.model import Model
+from brimful.specs.torch import Torch, find_torch
+from brimful.specs.training import Training
+
+# What a word that got a fallback may be worth, of memory and of time; several add up, to a limit.
+_UNSURE_FRAC, _MOST_UNSURE_FRAC = 0.10, 0.40
+
+
+def fit(
+    model: Model | str,
+    training: Training,
+    gpu: Gpu | str,
+    other_bytes: int = 0,
+    *,
+    assumed: Sequence[Assumption] = (),
+    warnings: Sequence[str] = (),
+    unsure: int = 0,
+    dialect: Dialect = FLAGS,
+    correction: Correction | None = None,
+    framework: Framework | str | None = None,
+    torch: Torch | str | None = None,
+) -> Estimate:
+    """The whole answer: memory, speed, what was taken for granted, and what to change.
+
+    `model` and `gpu` may be names, written as people write them.
+    `other_bytes` is what other programs hold of the card. `assumed`, `warnings`, `unsure` and `dialect` come
+    from a reader: what it took for granted, and how its kind of config spells a change. `correction` comes
+    from runs of the user's own; fixes and the largest batch are judged by it too. `framework`, by name, says
+    whose code trains it, and `torch`, as PyTorch prints its release, on what; without them `training` has its
+    own, today's plain PyTorch unless told.
+    """
+    if framework is not None:
+        code = find_framework(framework) if isinstance(framework, str) else framework
+        training = replace(training, framework=code)
+    if torch is not None:
+        training = replace(training, torch=find_torch(torch) if isinstance(torch, str) else torch)
+    shape = _named(model) if isinstance(model, str) else model
+    card = find_gpu(gpu) if isinstance(gpu, str) else gpu
+    widen = widening(unsure)
+
+    @cache
+    def again(changed: Training) -> Estimate:
+        return calibrated(estimate(shape, changed, card, other_bytes, widen=widen), correction)
+
+    answer = again(training)
+    found = () if answer.fits else fixes(training, again, card, dialect)
+    said = [*warnings, *_warnings(shape, training, card)]
+    if correction is not None and correction.factors:
+        said.append(correction.note(card.name))
+    if not answer.fits and not any(fix.fits for fix in found):
+        many = enough_gpus(training, again, card, dialect)
+        enough = f"; {many:,} of them sharing weights and states (zero3) would hold it" if many else ""
+        said.append(
+            f"no set of changes fits {'one' if training.gpus == 1 else training.gpus} {card.title}{enough}"
+        )
+    return replace(
+        answer,
+        assumed=tuple(assumed),
+        warnings=tuple(said),
+        fixes=found,
+        faster=faster(training, again, card, dialect) if answer.fits else (),
+        largest_batch=largest_batch(training, again),
+    )
+
+
+def _check_formats(training: Training, gpu: Gpu) -> None:
+    """Refuse fp8 on a card whose multiplies know none: it would run, and only lose."""
+    if training.fp8 and "fp8" not in gpu.dense_flops_per_s:
+        raise BadInput(
+            f"{gpu.title} is of the {gpu.architecture} generation, which cannot multiply in fp8",
+            hint="fp8 needs Ada, Hopper, Blackwell or CDNA3 and later; set fp8=False",
+        )
+
+
+def fit_reading(
+    reading: Reading, gpu: Gpu, other_bytes: int = 0, correction: Correction | None = None
+) -> Estimate:
+    """`fit` for what a reader made of a config."""
+    return fit(
+        reading.model,
+        reading.training,
+        gpu,
+        other_bytes,
+        assumed=reading.assumed,
+        warnings=reading.warnings,
+        unsure=reading.unsure,
+        dialect=reading.dialect,
+        correction=correction,
+    )
+
+
+def estimate(
+    model: Model, training: Training, gpu: Gpu, other_bytes: int = 0, *, widen: float = 0.0
+) -> Estimate:
+    """Memory and speed alone, without advice: what a search or a scheduler asks thousands of times.
+
+    `widen` is the part by which each interval grows at both ends, where the input was partly guessed.
+    """
+    assert other_bytes >= 0
+    _check_formats(training, gpu)
+    if model.tied and not training.framework.ties:
+        model = replace(model, tied=False)
+    memory = peak_memory(model, training, gpu, other_bytes=other_bytes)
+    speed = predict_speed(model, training, gpu)
+    return Estimate(
+        gpu=gpu.name,
+        parameters=parameters(model),
+        usable_bytes=gpu.memory_bytes,
+        memory=_wider_memory(memory, widen) if widen else memory,
+        speed=_wider_speed(speed, widen) if widen else speed,
+        active_parameters=active_parameters(model) if model.experts is not None else None,
+        sequence_tokens=training.sequence_tokens if model.images is not None else 0,
+    )
+
+
+def _named(model: str) -> Model:
+    from brimful.specs.presets import find_preset
+
+    return find_preset(model).model
+
+
+def widening(unsure: int) -> float:
+    """How much wider an interval becomes for so many words that got a fallback."""
+    return min(_MOST_UNSURE_FRAC, _UNSURE_FRAC * unsure)
+
+
+def _wider_memory(memory: Memory, widen: float) -> Memory:
+    return replace(
+        memory,
+        allocated_bytes=_wider(memory.allocated_bytes, widen),
+        reserved_bytes=_wider(memory.reserved_bytes, widen),
+        device_bytes=_wider(memory.device_bytes, widen),
+        first_step_bytes=_wider(memory.first_step_bytes, widen),
+    )
+
+
+def _wider_speed(speed: Speed, widen: float) -> Speed:
+    return replace(
+        speed,
+        step_s=_wider(speed.step_s, widen),
+        tokens_per_s=_wider(speed.tokens_per_s, widen),
+        mfu=_wider(speed.mfu, widen, most=1.0),
+        hfu=_wider(speed.hfu, widen, most=1.0),
+    )
+
+
+def _wider(interval: Interval, widen: float, most: float | None = None) -> Interval:
+    high = interval.high * (1 + widen)
+    return Interval(interval.low * (1 - widen), interval.likely, high if most is None else min(most, high))
+
+
+# Compute capability below 7.0. Source: Triton's own refusal, karpathy/nanoGPT issues 157 and 326.
+_NO_TRITON = ("Kepler", "Maxwell", "Pascal")
+
+
+def _warnings(model: Model, training: Training, gpu: Gpu) -> list[str]:
+    said = []
+    if training.compiled and gpu.architecture in _NO_TRITON:
+        said.append(
+            f"torch.compile does not run on {gpu.title}: Triton needs Volta or newer; set compile=False"
+        )
+    if training.dtype == "bfloat16" and not gpu.bf16:
+        peak = peak_format(training, gpu)
+        faster_fp16 = gpu.dense_flops_per_s.get("fp16", 0) > gpu.dense_flops_per_s[peak]
+        tip = "; dtype='float16' is faster" if faster_fp16 else ""
+        said.append(f"{gpu.title} has no bf16 hardware: speed is taken at its {peak} peak{tip}")
+    if model.classes is None and model.vocab % 64:
+        padded = -(-model.vocab // 64) * 64
+        said.append(
+            f"a vocabulary of {model.vocab:,} is no multiple of 64; {padded:,} fills tensor cores better"
+        )
+    if model.experts is not None:
+        said.append(
+            "speed with experts is derived and held against no published run; the load is taken as even"
+        )
+    if gpu.memory_basis != "seen":
+        said.append(f"the memory {gpu.title} shows to a framework is {gpu.memory_basis}, not read off one")
+    return said

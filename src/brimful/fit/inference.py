@@ -1,0 +1,227 @@
+"""Inference: weights, KV cache and activations; how fast a prompt is read and tokens are written.
+
+Decoding reads every weight once for each step, whatever the batch, and every sequence's cache once; reading a
+prompt multiplies. So
+
+    decode step = max(weight bytes / bandwidth, FLOPs / rate) + cache bytes / bandwidth + launches
+    prefill     = max(weight bytes / bandwidth, FLOPs / rate) + launches
+
+The shares of bandwidth and rate below were chosen on the A100 rows of gpt-fast, torchao and TensorRT-LLM
+alone; docs/explanation/inference.md has the errors on these and on every other row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from brimful.fit.count import (
+    expert_layers,
+    expert_parameters,
+    forward_flops_per_token,
+    layers_matmul_parameters,
+    matmul_parameters,
+    output_parameters,
+    parameters,
+)
+from brimful.fit.overhead import context_bytes, workspace_bytes
+from brimful.fit.roofline import achievable_flops_per_s
+from brimful.specs.estimate import Interval, Item
+from brimful.specs.gpu import Gpu
+from brimful.specs.model import Model
+from brimful.units import HOUR_S
+
+# Of the published bandwidth, reached reading weights in so many bits; unpacking a few bits costs some of it.
+WEIGHT_FRAC = {16: 0.80, 8: 0.66, 4: 0.52}
+CACHE_FRAC = 0.80
+MATMUL_FRAC = 0.85  # of the rate a large multiply reaches
+LAYER_S = (
+    40e-6  # what a layer costs beside: norms, rotation, attention's start, sampling; CUDA graphs or compiled
+)
+SCALE_BITS = {16: 0.0, 8: 0.0, 4: 0.5}  # a 16-bit scale for each 32 weights
+PREFILL_TOKENS = 8192  # of all prompts, worked on together at most; servers cut longer ones
+CACHE_SPARE_FRAC = 0.04  # of the KV cache: blocks that are not full
+# How much slower or faster than likely: 38 of the 43 published rows lie within.
+FASTER, SLOWER = 0.65, 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """How a model is served: so many sequences at a time, each a prompt and an answer."""
+
+    batch_size: int = 1
+    prompt_tokens: int = 1024
+    output_tokens: int = 256
+    weight_bits: int = 16
+    cache_bits: int = 16
+    fp8: bool = False  # multiplies in fp8 too, not only the weights
+
+    def __post_init__(self) -> None:
+        assert min(self.batch_size, self.prompt_tokens, self.output_tokens) > 0
+        assert self.weight_bits in WEIGHT_FRAC
+        assert self.cache_bits in (16, 8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceEstimate:
+    gpu: str
+    usable_bytes: int
+    device_bytes: Interval
+    items: tuple[Item, ...]
+    prefill_s: Interval  # of all prompts of the batch
+    decode_step_s: Interval  # one token for every sequence, in the middle of the answer
+    tokens_per_s: Interval  # written, of all sequences, prompts' time included
+    largest_batch: int | None
+
+    @property
+    def fits(self) -> bool:
+        return self.device_bytes.likely <= self.usable_bytes
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "fits": self.fits,
+            "gpu": self.gpu,
+            "usable_bytes": self.usable_bytes,
+            "device_bytes": self.device_bytes.as_dict(),
+            "items": [item.as_dict() for item in self.items],
+            "prefill_s": self.prefill_s.as_dict(),
+            "decode_step_s": self.decode_step_s.as_dict(),
+            "tokens_per_s": self.tokens_per_s.as_dict(),
+            "largest_batch": self.largest_batch,
+        }
+
+
+def weight_bytes(model: Model, bits: int) -> int:
+    """Linear layers in `bits`, with their scales; tables, norms and the output in 16."""
+    linear = layers_matmul_parameters(model)
+    rest = parameters(model) - linear
+    return round(linear * (bits + SCALE_BITS[bits]) / 8 + 2 * rest)
+
+
+def cache_bytes_per_token(model: Model, bits: int) -> int:
+    """A key and a value of every layer. Source: Kwon et al., PagedAttention, arXiv:2309.06180, section 3."""
+    return round(2 * model.layers * model.kv_width * bits / 8)
+
+
+def infer(model: Model, serving: Serving, gpu: Gpu, other_bytes: int = 0) -> InferenceEstimate:
+    items = _items(model, serving, gpu, other_bytes)
+    likely = sum(item.bytes for item in items)
+    context = context_bytes(gpu)
+    loose = 0.15 * sum(item.bytes for item in items if item.name in ("KV cache", "activations"))
+    prefill, step = prefill_seconds(model, serving, gpu), decode_seconds(model, serving, gpu)
+    whole = prefill + serving.output_tokens * step
+    written = serving.batch_size * serving.output_tokens
+    return InferenceEstimate(
+        gpu=gpu.name,
+        usable_bytes=gpu.memory_bytes,
+        device_bytes=Interval(
+            likely - loose - (context.likely - context.low),
+            likely,
+            likely + loose + (context.high - context.likely),
+        ),
+        items=tuple(item for item in items if item.bytes),
+        prefill_s=_around(prefill),
+        decode_step_s=_around(step),
+        tokens_per_s=Interval(written / whole / SLOWER, written / whole, written / whole / FASTER),
+        largest_batch=_largest_batch(model, serving, gpu, other_bytes),
+    )
+
+
+def usd_per_million(tokens_per_s: float, microusd_per_gpu_hour: int, gpus: int = 1) -> float:
+    """What a million tokens cost at this rate."""
+    return microusd_per_gpu_hour * gpus / (tokens_per_s * HOUR_S)
+
+
+def prefill_seconds(model: Model, serving: Serving, gpu: Gpu) -> float:
+    """All prompts read. Attention is causal: half of the square."""
+    tokens = serving.batch_size * serving.prompt_tokens
+    flops = tokens * forward_flops_per_token(model, sequence_tokens=serving.prompt_tokens // 2)
+    flops -= 2 * (tokens - serving.batch_size) * output_parameters(model)  # logits of the last token alone
+    passes = max(1, -(-tokens // PREFILL_TOKENS))
+    return max(
+        passes * _weights_s(model, serving, gpu, tokens / passes), flops / _rate(serving, gpu)
+    ) + passes * _beside_s(model)
+
+
+def decode_seconds(model: Model, serving: Serving, gpu: Gpu) -> float:
+    """One token for every sequence, half of the answer written."""
+    context = serving.prompt_tokens + serving.output_tokens / 2
+    flops = 2 * serving.batch_size * matmul_parameters(model)
+    cache = serving.batch_size * context * cache_bytes_per_token(model, serving.cache_bits)
+    multiply = max(_weights_s(model, serving, gpu, serving.batch_size), flops / _rate(serving, gpu))
+    return multiply + cache / (CACHE_FRAC * gpu.bandwidth_bytes_per_s) + _beside_s(model)
+
+
+def read_parameters(model: Model, tokens: float) -> float:
+    """Weights of the layers that so many tokens together need: all, or the experts some token is sent to.
+
+    Formula: of e experts, k for each token at random, t tokens leave a share (1 - k/e)^t untouched.
+    """
+    whole, experts = layers_matmul_parameters(model), model.experts
+    if experts is None:
+        return whole
+    untouched = float((1 - experts.chosen / experts.count) ** tokens)
+    return whole - untouched * expert_layers(model) * expert_parameters(model)
+
+
+def _weights_s(model: Model, serving: Serving, gpu: Gpu, tokens: float) -> float:
+    bits = serving.weight_bits
+    read = read_parameters(model, tokens) * (bits + SCALE_BITS[bits]) / 8
+    read += 2 * output_parameters(model)
+    return read / (WEIGHT_FRAC[bits] * gpu.bandwidth_bytes_per_s)
+
+
+def _rate(serving: Serving, gpu: Gpu) -> float:
+    wanted = ("fp8", "bf16", "fp16", "fp32") if serving.fp8 else ("bf16", "fp16", "fp32")
+    number = next(n for n in wanted if n in gpu.dense_flops_per_s)
+    return MATMUL_FRAC * achievable_flops_per_s(gpu, number)
+
+
+def _beside_s(model: Model) -> float:
+    return LAYER_S * model.layers
+
+
+def _items(model: Model, serving: Serving, gpu: Gpu, other_bytes: int) -> list[Item]:
+    bits = serving.weight_bits
+    tokens = serving.prompt_tokens + serving.output_tokens
+    each = cache_bytes_per_token(model, serving.cache_bits)
+    cache = round(serving.batch_size * tokens * each * (1 + CACHE_SPARE_FRAC))
+    together = min(PREFILL_TOKENS, serving.batch_size * serving.prompt_tokens)
+    inside = (2 if model.gated else 1) * model.mlp_width
+    if (experts := model.experts) is not None:
+        each_expert = (2 if model.gated else 1) * experts.width + 2 * model.width
+        inside = max(inside, experts.chosen * each_expert + experts.shared_width)
+    layer = 2 * together * (3 * model.width + model.query_width + 2 * model.kv_width + inside)
+    logits = 4 * serving.batch_size * model.vocab
+    return [
+        Item(
+            "weights", weight_bytes(model, bits), f"{parameters(model) / 1e9:.2f} B parameters in {bits} bits"
+        ),
+        Item("KV cache", cache, f"{serving.batch_size} x {tokens} tokens of {each:,} bytes"),
+        Item("activations", layer + logits, f"one layer of {together:,} tokens, and logits"),
+        Item("workspaces", workspace_bytes(gpu), "cuBLAS scratch"),
+        Item("CUDA context", round(context_bytes(gpu).likely), "driver and kernels"),
+        Item("other programs", other_bytes, "as you said"),
+    ]
+
+
+def _largest_batch(model: Model, serving: Serving, gpu: Gpu, other_bytes: int) -> int | None:
+    """Bisection, as memory only grows with the batch."""
+
+    def fits(batch: int) -> bool:
+        items = _items(model, replace(serving, batch_size=batch), gpu, other_bytes)
+        return sum(item.bytes for item in items) <= gpu.memory_bytes
+
+    if not fits(1):
+        return None
+    low, high = 1, 2
+    while high < 1 << 20 and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _around(seconds: float) -> Interval:
+    return Interval(seconds * FASTER, seconds, seconds * SLOWER)

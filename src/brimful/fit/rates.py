@@ -1,0 +1,107 @@
+"""Useful work per second of one instance: of a training, a batch inference or a distillation.
+
+What `where` and a submission ask of every card on offer. An answer is a rate, or why there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from brimful.errors import BrimfulError
+from brimful.fit.distill import distill
+from brimful.fit.fit import estimate
+from brimful.fit.inference import Serving, infer
+from brimful.specs.gpu import Gpu
+from brimful.specs.model import Model
+from brimful.specs.training import Training
+from brimful.units import counted, show_bytes
+
+MOST_SERVED = 256  # sequences at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    tokens_per_s: float  # 0: cannot run there
+    why_not: str = ""
+
+
+Rates = Callable[[Gpu, int], Rate]  # on so many of this card, in one instance
+
+
+def training_rates(model: Model, training: Training) -> Rates:
+    """Tokens trained on. On several GPUs each reads its part of the same effective batch."""
+
+    def rate(gpu: Gpu, gpus: int) -> Rate:
+        split = spread(training, gpus)
+        if split is None:
+            return _cannot_split(training, gpus)
+        answer = estimate(model, split, gpu)
+        return _judged(answer.memory.device_bytes.likely, gpu, answer.fits, answer.speed.tokens_per_s.likely)
+
+    return _refusals(rate)
+
+
+def distilling_rates(teacher: Model, student: Model, training: Training) -> Rates:
+    """Tokens the student was trained on."""
+
+    def rate(gpu: Gpu, gpus: int) -> Rate:
+        split = spread(training, gpus)
+        if split is None:
+            return _cannot_split(training, gpus)
+        answer = distill(teacher, student, split, gpu)
+        return _judged(answer.device_bytes.likely, gpu, answer.fits, answer.tokens_per_s.likely)
+
+    return _refusals(rate)
+
+
+def serving_rates(model: Model, serving: Serving) -> Rates:
+    """Tokens written by a batch job: as many sequences at a time as memory holds, a copy on every GPU."""
+
+    def rate(gpu: Gpu, gpus: int) -> Rate:
+        answer = infer(model, serving, gpu)
+        if answer.largest_batch:
+            own = replace(serving, batch_size=min(MOST_SERVED, answer.largest_batch))
+            answer = infer(model, own, gpu)
+        return _judged(answer.device_bytes.likely, gpu, answer.fits, gpus * answer.tokens_per_s.likely)
+
+    return _refusals(rate)
+
+
+def spread(training: Training, gpus: int) -> Training | None:
+    """The same training, effective batch kept, on so many GPUs; None: it cannot be split so.
+
+    One GPU becomes several by data parallelism. A job that names its GPUs wants just as many.
+    """
+    if gpus == training.gpus:
+        return training
+    if training.gpus != 1:
+        return None
+    if training.accumulation % gpus == 0:
+        return replace(training, gpus=gpus, accumulation=training.accumulation // gpus)
+    if training.batch_size % gpus == 0:
+        return replace(training, gpus=gpus, batch_size=training.batch_size // gpus)
+    return None
+
+
+def _cannot_split(training: Training, gpus: int) -> Rate:
+    if training.gpus != 1:
+        return Rate(0.0, f"wants {training.gpus} GPUs, an instance has {gpus}")
+    step = counted(training.effective_batch, "sequence")
+    return Rate(0.0, f"a step of {step} cannot be split over {gpus} GPUs")
+
+
+def _judged(bytes_: float, gpu: Gpu, fits: bool, tokens_per_s: float) -> Rate:
+    if fits:
+        return Rate(tokens_per_s)
+    return Rate(0.0, f"short by {show_bytes(round(bytes_) - gpu.memory_bytes)}")
+
+
+def _refusals(rate: Rates) -> Rates:
+    def asked(gpu: Gpu, gpus: int) -> Rate:
+        try:
+            return rate(gpu, gpus)
+        except BrimfulError as error:  # a number format this card does not have, for one
+            return Rate(0.0, error.problem)
+
+    return asked

@@ -1,0 +1,412 @@
+"""Step time: multiplies at a rate cards reach, the rest at the speed of memory, never faster than launches.
+
+Each part of a micro-step on one GPU is timed by what limits it, and the parts add up:
+
+    matmuls      FLOPs / (achievable rate · d/(d+c)): start and end of a tile loop weigh more when d is small
+    attention    causal half of the counted FLOPs, backward 2.5 times forward, at a share of the rate
+    the rest     bytes moved / bandwidth
+    launches     kernels · time to launch one; the GPU waits where this is larger than all of the above
+    link         weights and gradients between GPUs, partly hidden behind the work
+
+A frozen weight needs no gradient, so LoRA saves a third of the matmuls. The constants are fitted to published
+measurements (docs/explanation/accuracy.md says how well); the formulas are not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brimful.fit.count import (
+    active_layers_parameters,
+    expert_layers,
+    expert_parameters,
+    layer_matrices,
+    layers_matmul_parameters,
+    output_parameters,
+    parameters,
+    recompute_flops,
+    step_flops,
+)
+from brimful.fit.stages import bubble_steps
+from brimful.fit.states import dtype_bytes, trained_parameters
+from brimful.specs.estimate import Interval, Speed
+from brimful.specs.gpu import Gpu
+from brimful.specs.model import Model
+from brimful.specs.training import Training
+
+# Share of the dense peak a large bf16 matmul reaches where nobody measured the card itself.
+# Source: measured on other cards: A100 0.87, H100 0.80, B200 0.78 (NVIDIA, large), L20 0.92 (small chip),
+# MI300X 0.51, MI355X 0.63 (AMD).
+LARGE_FRAC, SMALL_FRAC, AMD_FRAC = 0.82, 0.90, 0.57
+SMALL_CHIP_FLOPS_PER_S = 170e12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What was fitted, all at once, to published tokens per second."""
+
+    matmul_frac: float = 0.98  # of the achievable rate, in a training step rather than a benchmark
+    small_width: float = 20.0  # c of d/(d+c)
+    attention_frac: float = 0.39  # of the achievable rate, for flash attention on long sequences
+    short_tokens: float = 660.0  # c of T/(T+c) for attention
+    eager_bytes: float = 220.0  # moved beside the matmuls, for each token, layer and number of the width
+    compiled_bytes: float = 98.0
+    python_norm_bytes: float = 655.0  # on top, for rms norms and rotary positions written in Python
+    autocast_bytes: float = 34.0  # on top, for casting every input of an eager matmul
+    lora_bytes: float = 22.5  # on top, for each layer LoRA adapts
+    geforce_clock: float = 1.10  # GeForce cards run above the boost clock their peak is given for
+    amd_frac: float = 0.60  # of the achievable rate, on AMD cards
+    ada_bandwidth: float = 2.5  # the large cache of GeForce Ada serves what others fetch from memory
+    launch_s: float = 16.8e-6
+    node_link_frac: float = 0.10  # of NVLink's published rate, both directions together
+    pcie_bytes_per_s: float = 5.3e9  # per GPU and direction, without peer-to-peer
+    network_bytes_per_s: float = 50e9  # per GPU, between nodes
+    hidden_frac: float = 0.78  # of the link time that work can hide
+
+
+RATES = Rates()
+
+# FlashAttention-2 reaches 35 % of an H100 and about 60 % of an A100.
+# Source: Shah et al., FlashAttention-3, arXiv:2407.08608, abstract and figure 5.
+HOPPER_ATTENTION_FRAC = 0.6
+NEWTON_SCHULZ_STEPS = 5  # Muon's default
+FP8_FRAC = 0.75  # of the fp8 rate that fp8 linear layers reach
+BANDWIDTH_FRAC = 0.80  # of the published bandwidth, reached by kernels that only move numbers
+LOGIT_BYTES = {True: 12, False: 40}  # moved for each logit: the loss and its gradient
+# Moved for each number of the MLP's width: GELU and its gradient; a gated MLP compiled, and op by op.
+GELU_BYTES, GATED_BYTES, GATED_EAGER_BYTES = 10, 16, 26
+# Moved for each number of a token's copy for one expert: gathered by expert, weighted, put back in order and
+# added up, forward and backward. Counted op by op in 16 bits, fitted to nothing.
+COPY_BYTES = {True: 24, False: 60}
+# Moved for each trained parameter and step, in one pass over gradient, state and weight or in many.
+OPTIMIZER_BYTES = {"fused": 28, "foreach": 60, "loop": 90}
+MICRO_BYTES = 18  # the same for each micro-step: casts, and adding to the gradient
+NODE_GPUS = 8
+# Between host and card, per direction, by PCIe generation: about 80 % of the bus.
+HOST_BYTES_PER_S = {3: 12e9, 4: 24e9, 5: 48e9}
+CPU_BYTES_PER_S = 100e9  # what an update on the host moves, memory-bound
+
+# How much faster or slower than likely a step may be: nine in ten published runs on NVIDIA cards lie within.
+# Of the eight on AMD cards some lie far below what their matmuls reach, others far above the rest.
+FASTER, SLOWER = 0.65, 1.7
+FASTER_AMD, SLOWER_AMD = 0.45, 1.9
+# No published run of a mixture went into the constants, and how uneven the experts' load is, nobody knows
+# before: the upper end is chosen, not measured.
+SLOWER_EXPERTS = 1.8
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    compute_s: float
+    bandwidth_s: float
+    launch_s: float
+    link_s: float
+    hidden_frac: float
+
+    @property
+    def work_s(self) -> float:
+        return max(self.compute_s + self.bandwidth_s, self.launch_s)
+
+    @property
+    def total_s(self) -> float:
+        hidden = min(self.hidden_frac * self.link_s, self.work_s)
+        return self.work_s + self.link_s - hidden
+
+    @property
+    def bound_by(self) -> str:
+        if self.link_s > self.work_s:
+            return "link"
+        if self.launch_s > self.compute_s + self.bandwidth_s:
+            return "launch"
+        return "compute" if self.compute_s >= self.bandwidth_s else "bandwidth"
+
+
+def peak_format(training: Training, gpu: Gpu) -> str:
+    """The number format whose peak the run is measured against: its own, or fp32 where the card lacks it."""
+    wanted = {"bfloat16": "bf16", "float16": "fp16", "float32": "tf32" if training.tf32 else "fp32"}
+    number = "fp8" if training.fp8 and "fp8" in gpu.dense_flops_per_s else wanted[training.dtype]
+    return number if number in gpu.dense_flops_per_s else "fp32"
+
+
+def achievable_flops_per_s(gpu: Gpu, number: str) -> float:
+    """The rate a large matmul reaches in this format; measured for the card where anyone did."""
+    peak = gpu.dense_flops_per_s[number]
+    if gpu.achievable_flops_per_s is not None and "bf16" in gpu.dense_flops_per_s:
+        return peak * gpu.achievable_flops_per_s / gpu.dense_flops_per_s["bf16"]
+    if gpu.vendor == "AMD":
+        return peak * AMD_FRAC
+    return peak * (SMALL_FRAC if peak < SMALL_CHIP_FLOPS_PER_S else LARGE_FRAC)
+
+
+def predict_speed(model: Model, training: Training, gpu: Gpu, rates: Rates = RATES) -> Speed:
+    """Step time, tokens per second over all GPUs, and MFU against this card's own peak."""
+    number = peak_format(training, gpu)
+    peak = gpu.dense_flops_per_s[number]
+    micro = _micro_step(model, training, gpu, number, rates)
+    trained = trained_parameters(model, training) / (training.shards * training.tensor * training.pipeline)
+    moved = OPTIMIZER_BYTES[training.optimizer_kernel] * trained
+    optimizer_s = moved / (BANDWIDTH_FRAC * gpu.bandwidth_bytes_per_s)
+    if training.optimizer == "muon" and training.tuning == "full":
+        # GPUs that hold the same matrices share them out, as the reference implementation does
+        split = max(training.shards, training.data_parallel) * training.tensor * training.pipeline
+        multiply = achievable_flops_per_s(gpu, "bf16" if gpu.bf16 else number) * rates.matmul_frac
+        optimizer_s += newton_schulz_flops(model) / split / multiply
+    micro_steps = training.accumulation + bubble_steps(training)
+    likely_s = micro_steps * micro.total_s + optimizer_s + _offload_seconds(model, training, gpu)
+    faster, slower = (FASTER_AMD, SLOWER_AMD) if gpu.vendor == "AMD" else (FASTER, SLOWER)
+    if expert_layers(model):
+        slower *= SLOWER_EXPERTS
+    flops = step_flops(model, training) / training.gpus
+    # No run is faster than the card's peak, whatever the interval would allow.
+    least_s = min(likely_s, max(likely_s * faster, flops / peak))
+    step = Interval(least_s, likely_s, likely_s * slower)
+    hardware = flops + recompute_flops(model, training) / training.gpus
+    return Speed(
+        step_s=step,
+        tokens_per_s=_rate(training.step_tokens, step),
+        mfu=_share(flops / peak, step),
+        hfu=_share(hardware / peak, step),
+        peak_flops_per_s=peak,
+        peak_format=number,
+        bound_by=micro.bound_by,
+    )
+
+
+def newton_schulz_flops(model: Model) -> int:
+    """What Muon multiplies in a step: five iterations on each matrix of the layers, r rows of c columns.
+
+    Formula: 5·(4·r²·c + 2·r³), r the shorter: X·Xᵀ, its square, and that times X. MFU does not count it.
+    Source: torch.optim.Muon, ns_steps=5; KellerJordan/Muon, which spreads matrices over GPUs.
+    """
+    flops = 0
+    for many, rows, columns in layer_matrices(model):
+        short, long = sorted((rows, columns))
+        flops += many * NEWTON_SCHULZ_STEPS * (4 * short**2 * long + 2 * short**3)
+    return flops
+
+
+def _micro_step(model: Model, training: Training, gpu: Gpu, number: str, rates: Rates) -> _Parts:
+    achievable = achievable_flops_per_s(gpu, number)
+    if gpu.vendor == "AMD":
+        achievable *= rates.amd_frac
+    elif "GeForce" in gpu.title:
+        achievable *= rates.geforce_clock
+    rate = achievable * rates.matmul_frac
+    if number == "fp8":
+        # Only the linear layers run in fp8, and casting to it costs part of what it wins.
+        achievable *= gpu.dense_flops_per_s["bf16"] / gpu.dense_flops_per_s["fp8"]
+        rate *= FP8_FRAC
+    split = training.tensor * training.pipeline
+    shape = model.width / (model.width + rates.small_width)
+    layers, output = _matmul_flops(model, training)
+    # fp8 leaves out the output projection: torchtitan's and torchao's recipes filter it, logits suffer most
+    output_rate = achievable * rates.matmul_frac if number == "fp8" else rate
+    matmul_s = (layers / rate + output / output_rate) / split / shape
+    length = training.sequence_tokens
+    attention_rate = achievable * rates.attention_frac * length / (length + rates.short_tokens)
+    if gpu.vendor == "NVIDIA" and gpu.architecture not in ("Volta", "Turing", "Ampere", "Ada"):
+        attention_rate *= HOPPER_ATTENTION_FRAC
+    attention_s = _attention_flops(model, training) / split / attention_rate
+    cached = rates.ada_bandwidth if gpu.architecture == "Ada" and "GeForce" in gpu.title else 1.0
+    bandwidth = BANDWIDTH_FRAC * gpu.bandwidth_bytes_per_s * cached
+    return _Parts(
+        compute_s=matmul_s + attention_s,
+        bandwidth_s=_moved_bytes(model, training, rates) / split / bandwidth
+        + _idle_experts_s(model, training, rate, bandwidth),
+        launch_s=_kernels(model, training) / training.pipeline * rates.launch_s,
+        link_s=_link_seconds(model, training, gpu, rates),
+        hidden_frac=rates.hidden_frac if gpu.link_bytes_per_s else 0.0,
+    )
+
+
+def _passes(training: Training) -> float:
+    """Times a layer's multiplies run: forward, input gradient, weight gradient, and again if checkpointed."""
+    again = {"none": 0.0, "selective": 0.5, "full": 1.0}[training.checkpointing]
+    return (3 if training.tuning == "full" else 2) + again
+
+
+def _matmul_flops(model: Model, training: Training) -> tuple[float, float]:
+    """Of the layers, and of the output projection."""
+    layers = active_layers_parameters(model) * _passes(training)
+    again = 1 if training.loss_chunks > 1 or training.fused_loss else 0
+    output = output_parameters(model) * ((3 if training.tuning == "full" else 2) + again)
+    return 2 * layers * training.micro_tokens, 2 * output * training.micro_tokens
+
+
+def _idle_experts_s(model: Model, training: Training, rate: float, bandwidth: float) -> float:
+    """What reading every expert's weights takes beyond multiplying by those chosen."""
+    mixed = expert_layers(model)
+    if not mixed or model.experts is None:
+        return 0.0
+    split = training.tensor * training.pipeline
+    weights = mixed * expert_parameters(model) / split
+    read_s = dtype_bytes(training.dtype) * weights / training.expert / bandwidth
+    share = model.experts.chosen / model.experts.count
+    multiply_s = 2 * weights * share * training.micro_tokens / rate
+    return _passes(training) * max(0.0, read_s - multiply_s)
+
+
+def _attention_flops(model: Model, training: Training) -> float:
+    """Flash attention skips the masked half and makes the scores again going back: 1 pass, then 2.5."""
+    passes = 1 + 2.5 + (1 if training.checkpointing == "full" else 0)
+    causal = 1.0 if not model.causal or training.attention == "math" else 0.5
+    forward = 4 * model.layers * model.query_width * training.sequence_tokens
+    return forward * passes * causal * training.micro_tokens
+
+
+def _moved_bytes(model: Model, training: Training, rates: Rates) -> float:
+    tokens = training.micro_tokens
+    each = rates.compiled_bytes if training.compiled else rates.eager_bytes
+    if not training.compiled:
+        each += rates.python_norm_bytes if model.norm == "rms" else 0
+        each += rates.autocast_bytes if training.casts == "autocast" and training.half else 0
+    if training.tuning == "lora":
+        each += rates.lora_bytes * training.targets
+    mlp = GELU_BYTES if not model.gated else GATED_BYTES if training.compiled else GATED_EAGER_BYTES
+    inside = mlp * model.mlp_width * (model.layers - expert_layers(model))
+    if model.experts is not None:
+        copied = COPY_BYTES[training.compiled] * model.experts.chosen * model.width
+        wide = model.experts.chosen * model.experts.width + model.experts.shared_width
+        inside += expert_layers(model) * (mlp * wide + copied)
+    precision = 1.0 if training.half else 1.6
+    moved = tokens * (model.layers * each * model.width + inside) * precision * _passes(training) / 3
+    if model.classes is None:
+        moved += tokens * model.vocab * LOGIT_BYTES[training.compiled]
+    if training.attention == "math":
+        # the score matrix is written and read about ten times, forward and backward, in 2 to 4 bytes
+        moved += 30 * tokens * model.layers * model.heads * training.sequence_tokens
+    if training.casts == "autocast" and training.half:
+        moved += MICRO_BYTES * parameters(model)
+    if training.frozen_bits:
+        # every pass reads the quantized weights, writes them in 16 bits, and reads those
+        layers = layers_matmul_parameters(model)
+        moved += (training.frozen_bits / 8 + 4) * layers * _passes(training)
+    return moved
+
+
+def _kernels(model: Model, training: Training) -> float:
+    """Kernels launched in a micro-step. Python norms, rotary positions and adapters are many small ones."""
+    forward = (
+        8.0
+        if training.compiled
+        else 20.0 + (20.0 if model.norm == "rms" else 0) + (10.0 if model.rotary else 0)
+    )
+    if training.tuning == "lora":
+        forward += 12.0 * training.targets
+    if training.frozen_bits:
+        forward += 40.0
+    return model.layers * forward * (3 + (1 if training.checkpointing == "full" else 0))
+
+
+def _offload_seconds(model: Model, training: Training, gpu: Gpu) -> float:
+    """States that rest in host memory: gradients down and weights up, and the update on the CPU, every step.
+
+    With sharded weights those come up twice in every micro-step as well. Nothing is taken to be hidden.
+    """
+    if not training.offload_states:
+        return 0.0
+    host = HOST_BYTES_PER_S.get(gpu.pcie_generation or 4, HOST_BYTES_PER_S[4])
+    split = training.shards * training.tensor * training.pipeline
+    trained = trained_parameters(model, training) / split
+    step = 2 * dtype_bytes(training.weights_dtype) * trained / host
+    step += OPTIMIZER_BYTES["fused"] * trained / CPU_BYTES_PER_S
+    if training.sharding == "zero3":
+        step += 2 * training.accumulation * _weight_bytes(model, training) / training.shards / host
+    return step
+
+
+def _weight_bytes(model: Model, training: Training) -> float:
+    """All weights as they travel, on one tensor and pipeline rank."""
+    count, layers = parameters(model), layers_matmul_parameters(model)
+    each: float = dtype_bytes(training.dtype)
+    frozen = training.frozen_bits / 8 if training.frozen_bits else each
+    return (each * (count - layers) + frozen * layers) / (training.tensor * training.pipeline)
+
+
+def _link_seconds(model: Model, training: Training, gpu: Gpu, rates: Rates) -> float:
+    """What each GPU sends and receives in a micro-step, each kind over the slowest link on its way.
+
+    GPUs that share a layer sit next to each other: tensor parallelism innermost, then context, then data, and
+    pipeline stages furthest apart.
+    """
+    if training.gpus == 1:
+        return 0.0
+    near = rates.pcie_bytes_per_s
+    if gpu.link_bytes_per_s and "GeForce" not in gpu.title:
+        near = gpu.link_bytes_per_s * rates.node_link_frac
+    far = min(near, rates.network_bytes_per_s)
+
+    def link(reach: int) -> float:
+        return near if reach <= NODE_GPUS else far
+
+    inner = training.tensor * training.context
+    return (
+        _tensor_bytes(model, training) / link(training.tensor)
+        + _context_bytes(model, training) / link(inner)
+        + _expert_bytes(model, training) / link(training.tensor * training.expert)
+        + _data_bytes(model, training) / link(training.gpus)
+        + _pipeline_bytes(model, training) / link(training.gpus)
+    )
+
+
+def _data_bytes(model: Model, training: Training) -> float:
+    """Weights and gradients between GPUs that hold the same layers."""
+    whole = _weight_bytes(model, training)
+    trained = trained_parameters(model, training) / (training.tensor * training.pipeline)
+    gradients = trained * dtype_bytes(training.dtype)
+    if training.sharding == "zero3" and training.pipeline > 1:
+        return (whole + gradients) / training.accumulation  # stay together for all micro-batches
+    if training.sharding == "zero3":
+        return 2 * whole + gradients  # gathered forward and backward, gradients scattered
+    if training.sharding == "zero2":
+        return whole + gradients  # gathered once, as FSDP's SHARD_GRAD_OP does
+    if training.data_parallel > 1:
+        # a ring passes every gradient twice, in its own format
+        return 2 * trained * dtype_bytes(training.weights_dtype) / training.accumulation
+    return 0.0
+
+
+def _tensor_bytes(model: Model, training: Training) -> float:
+    """Hidden states of a layer, gathered twice and scattered twice each way; all but a GPU's own part.
+
+    Source: Korthikanti et al., arXiv:2205.05198, section 4.2.2 (an all-reduce without sequence parallelism
+    moves as much).
+    """
+    layers, others = model.layers / training.pipeline, 1 - 1 / training.tensor
+    return 8 * training.micro_tokens * model.width * layers * dtype_bytes(training.dtype) * others
+
+
+def _context_bytes(model: Model, training: Training) -> float:
+    """Keys and values of the other ranks, forward and again backward, and their gradients on the way home.
+
+    Source: Liu et al., Ring Attention, arXiv:2310.01889, section 3.
+    """
+    layers, others = model.layers / training.pipeline, training.context - 1
+    keys = 2 * training.micro_tokens * model.kv_width * dtype_bytes(training.dtype) / training.tensor
+    return 3 * keys * others * layers
+
+
+def _expert_bytes(model: Model, training: Training) -> float:
+    """Copies of tokens to their experts and back, forward and backward."""
+    if model.experts is None:
+        return 0.0
+    layers, others = expert_layers(model) / training.pipeline, 1 - 1 / training.expert
+    copies = model.experts.chosen * training.micro_tokens * model.width / training.tensor
+    return 4 * copies * dtype_bytes(training.dtype) * others * layers
+
+
+def _pipeline_bytes(model: Model, training: Training) -> float:
+    """Hidden states to the next stage and gradients to the one before, of every piece a GPU has."""
+    if training.pipeline == 1:
+        return 0.0
+    hidden = training.micro_tokens * model.width * dtype_bytes(training.dtype) / training.tensor
+    return 2 * hidden * training.virtual_stages
+
+
+def _rate(amount: float, step: Interval) -> Interval:
+    return Interval(amount / step.high, amount / step.likely, amount / step.low)
+
+
+def _share(peak_s: float, step: Interval) -> Interval:
+    """Part of the peak reached; never above 1, whatever the interval allows."""
+    return Interval(*(min(1.0, peak_s / seconds) for seconds in (step.high, step.likely, step.low)))

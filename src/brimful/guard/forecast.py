@@ -1,0 +1,137 @@
+"""What is predicted for a command before it starts, and the room there is for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from brimful.configs.arguments import MODEL_WORDS
+from brimful.configs.nanogpt import read_globals
+from brimful.configs.reading import Reading
+from brimful.errors import BadInput, BrimfulError, NotFound
+from brimful.fit.advice.advise import Predict
+from brimful.fit.correction import Correction, calibrated
+from brimful.fit.fit import estimate, widening
+from brimful.guard.command import NANOGPT_STYLE, Command, spoken
+from brimful.meter.peak import find_card
+from brimful.meter.samples import GpuSample
+from brimful.specs.estimate import Estimate
+from brimful.specs.gpu import Gpu
+from brimful.specs.training import Training
+from brimful.units import show_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """A card, and what of it other programs hold."""
+
+    gpu: Gpu
+    others_bytes: int
+    source: str  # how that is known: "as given" or "by its driver"
+
+    @property
+    def usable_bytes(self) -> int:
+        return max(0, self.gpu.memory_bytes - self.others_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """The settings of the command as Fit reads them, and its estimates for this card."""
+
+    reading: Reading
+    room: Room
+    predict: Predict  # with `usable_bytes` as the room has them
+
+    def words(self) -> str:
+        """One sentence with the numbers: will it fit?"""
+        now = self.predict(self.reading.training)
+        device = now.memory.device_bytes
+        held = f", {show_bytes(self.room.others_bytes)} held by others" if self.room.others_bytes else ""
+        verdict = {
+            "fits": "it fits",
+            "tight, likely fits": "it is tight, and likely fits",
+            "tight, likely does not fit": "it is tight, and likely does not fit",
+            "does not fit": "it does not fit",
+        }[now.verdict]
+        short = f", short by {show_bytes(now.short_bytes)}" if not now.fits else ""
+        return (
+            f"predicted to need {show_bytes(device.likely)} (between {show_bytes(device.low)} and "
+            f"{show_bytes(device.high)}) of {show_bytes(now.usable_bytes)} on {self.room.gpu.title} "
+            f"({self.room.source}{held}): {verdict}{short}"
+        )
+
+
+def room_by_driver(cards: Sequence[GpuSample], *, visible: str | None, gpus: int) -> Room:
+    """What is free on the cards the command will see; of several the one with the least.
+
+    `visible` is CUDA_VISIBLE_DEVICES: numbers or ids, in the order the command counts them.
+    """
+    answering = [card for card in cards if not card.problem and card.memory_used_bytes is not None]
+    if visible is not None:
+        named = [word.strip() for word in visible.split(",") if word.strip()]
+        answering = [card for word in named for card in answering if _is_called(card, word)]
+    if not answering:
+        told = "; ".join(card.problem for card in cards if card.problem)
+        seen = f" among those CUDA_VISIBLE_DEVICES={visible} names" if visible is not None else ""
+        raise NotFound(
+            f"no card answers{seen}{f' ({told})' if told else ''}",
+            hint="say which card with --gpu",
+            code="no_card",
+        )
+    fullest = max(answering[:gpus], key=lambda card: card.memory_used_bytes or 0)
+    return Room(
+        gpu=find_card(fullest.name, fullest.memory_total_bytes),
+        others_bytes=fullest.memory_used_bytes or 0,
+        source="by its driver",
+    )
+
+
+def _is_called(card: GpuSample, word: str) -> bool:
+    return word == str(card.index) if word.isdigit() else bool(card.uuid) and card.uuid.startswith(word)
+
+
+def read_settings(command: Command, *, config: str | None, model: str | None, sets: Sequence[str]) -> Reading:
+    """Model and training of the command: from its own words, or from what the user names besides."""
+    from brimful.configs.read import read
+
+    own = spoken(command.words[command.begins :])
+    more = [*sets, *([f"gpus={command.gpus}"] if command.gpus > 1 else [])]
+    if command.style == NANOGPT_STYLE and config is None and model is None:
+        file = command.config or command.script
+        assert file is not None
+        return read_globals(command.globals, name=file.stem, overrides=more)
+    named = model or next((own[word] for word in MODEL_WORDS if isinstance(own.get(word), str)), None)
+    if config is None and named is not None and command.keys:
+        from brimful.configs.trainer import read_words
+
+        return read_words(named, {**own, **command.says}, more)
+    if config is None and model is None:
+        raise BadInput(
+            "the command names no model that can be read",
+            hint="name its config with --config, or its model with --model",
+        )
+    return read(config, model=None if config else model, overrides=more)
+
+
+def forecast(reading: Reading, room: Room, correction: Correction | None) -> Forecast:
+    from dataclasses import replace
+
+    @cache
+    def predict(training: Training) -> Estimate:
+        found = estimate(reading.model, training, room.gpu, 0, widen=widening(reading.unsure))
+        return replace(calibrated(found, correction), usable_bytes=room.usable_bytes)
+
+    return Forecast(reading=reading, room=room, predict=predict)
+
+
+def try_settings(
+    command: Command, *, config: str | None, model: str | None, sets: Sequence[str]
+) -> tuple[Reading | None, str]:
+    """The reading, or why there is none. What the user asked for by name must be read."""
+    try:
+        return read_settings(command, config=config, model=model, sets=sets), ""
+    except BrimfulError as error:
+        if config is not None or model is not None or sets:
+            raise
+        return None, error.problem

@@ -1,0 +1,411 @@
+"""The guard: start, and when memory runs out, plan again and go on from the last checkpoint.
+
+Only an out-of-memory error is answered by another try. Settings that failed are never tried again, the
+effective batch is never changed, and every try leaves its log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from brimful.diagnose.oom import OutOfMemory, find_out_of_memory
+from brimful.errors import Refused, WorldFailed
+from brimful.fit.advice.advise import Predict
+from brimful.guard.checkpoints import Found, Keeper
+from brimful.guard.command import Command
+from brimful.guard.forecast import Forecast
+from brimful.guard.process import MARK, Child, Ended
+from brimful.guard.replan import (
+    Failure,
+    NoPlan,
+    Plan,
+    bounded,
+    climbed,
+    failure_of,
+    halve,
+    replan,
+    room_bytes,
+    spoken_training,
+)
+from brimful.meter.idle import IdleWatch
+from brimful.specs.training import Training
+from brimful.units import show_bytes, show_seconds
+
+TRIES = 6
+_MOST_FOLDERS = 10_000
+_TRACEBACK = "Traceback (most recent call last)"
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_CLIMBS = "climbs"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the user wants of the guard."""
+
+    tries: int = TRIES
+    fix: bool = False
+    climb: bool = False
+    logs: Path = Path("brimful-runs")
+    stdout: int = 1  # where the command's own output goes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """One start, and how it ended."""
+
+    number: int
+    words: tuple[str, ...]
+    resumed_from: str | None
+    log: str
+    ended: str  # finished, out of memory, failed, told to stop, climbs, idle
+    exit_code: int
+    seconds: float
+    message: dict[str, Any] | None  # the numbers of PyTorch's message
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__} | {"words": list(self.words)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How it all ended: with the exit code of the last try."""
+
+    exit_code: int
+    why: str
+    folder: Path
+    changed: dict[str, list[Any]]  # line -> as the command said it, as it ran last
+    tries: tuple[Try, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "exit_code": self.exit_code,
+            "why": self.why,
+            "logs": str(self.folder),
+            "changed": self.changed,
+            "tries": [each.as_dict() for each in self.tries],
+        }
+
+
+@dataclass(slots=True)
+class _State:
+    """What is in force now, and what has been learned."""
+
+    training: Training | None  # None where not even the batch is known
+    lines: dict[str, Any] = field(default_factory=dict)  # changed against the command as it was given
+    failures: list[Failure] = field(default_factory=list)
+    failed: list[Training] = field(default_factory=list)
+    tries: list[Try] = field(default_factory=list)
+    resumed: Found | None = None
+    climb_to: Plan | None = None
+    held: Training | None = None  # what ran well when it was left for a rung above
+
+
+class Guard:
+    """Keeps one command alive. `say` is given whole sentences."""
+
+    def __init__(
+        self,
+        command: Command,
+        predicted: Forecast | None,
+        keeper: Keeper,
+        wishes: Wishes,
+        say: Say,
+        *,
+        idle: IdleWatch | None = None,
+    ) -> None:
+        self._command, self._predicted, self._keeper, self._wishes = command, predicted, keeper, wishes
+        self._say, self._idle = say, idle
+        self._goal = predicted.reading.training if predicted else spoken_training(command)
+        self._state = _State(training=self._goal)
+        self._began_s = 0.0
+
+    def run(self) -> Outcome:
+        if self._predicted is not None:
+            self._judge(self._predicted)
+        folder = new_folder(self._wishes.logs, self._command)
+        self._began_s = time.time()
+        for number in range(1, self._wishes.tries + 1):
+            ended = self._try(number, folder)
+            plan = self._next(number, ended)
+            self._journal(folder)
+            if isinstance(plan, NoPlan):
+                return self._outcome(plan.why, folder)
+            self._turn(plan)
+        raise AssertionError("the last try has no next")
+
+    def preview(self) -> dict[str, Any]:
+        """What would be started, and starts nothing."""
+        if self._predicted is not None:
+            self._judge(self._predicted)
+        return {"words": list(self._words()), "changed": self._changed()}
+
+    def _judge(self, predicted: Forecast) -> None:
+        """Before the start: warn, or begin with settings that fit."""
+        self._say(predicted.words())
+        training = predicted.reading.training
+        if predicted.predict(training).fits:
+            return
+        plan = replan(training, predicted.predict, predicted.room.gpu, self._command)
+        if isinstance(plan, Plan) and not self._wishes.fix:
+            self._say(f"--fix would start it with {_said(plan)}: {plan.why}")
+        elif isinstance(plan, Plan):
+            self._say(f"starting with {_said(plan)}: {plan.why}{_slower(plan)}")
+            self._take(plan)
+        elif self._wishes.fix:
+            raise Refused(
+                f"nothing this script can be told makes it fit: {plan.why}",
+                hint="`brimful fit` lists changes of code, and the cards that hold it",
+                code="will_not_fit",
+            )
+
+    def _try(self, number: int, folder: Path) -> Ended:
+        state = self._state
+        log = folder / f"try-{number}.log"
+        started_s = time.time()
+
+        def watch(fresh: bytes) -> str | None:
+            idle = self._idle(fresh) if self._idle is not None else None
+            return idle or self._time_to_climb(number, started_s)
+
+        mark = uuid4().hex
+        if self._idle is not None:
+            self._idle.begin(f"{MARK}={mark}")
+        child = Child(self._words(), mark=mark, log=log, stdout=self._wishes.stdout)
+        ended = child.run(watch if self._idle is not None or self._wishes.climb else None)
+        cause = out_of_memory_of(ended)
+        state.tries.append(
+            Try(
+                number=number,
+                words=self._words(),
+                resumed_from=str(state.resumed.path) if state.resumed else None,
+                log=str(log),
+                ended=_how(ended, cause),
+                exit_code=ended.exit_code,
+                seconds=round(ended.seconds, 3),
+                message=cause.as_dict() if cause else None,
+            )
+        )
+        return ended
+
+    def _next(self, number: int, ended: Ended) -> Plan | NoPlan:
+        """What to start next, or why nothing."""
+        state, cause = self._state, out_of_memory_of(ended)
+        if ended.stopped == _CLIMBS and ended.told is None and state.climb_to is not None:
+            rung, state.climb_to = state.climb_to, None
+            return rung
+        if cause is None or ended.told is not None or ended.stopped is not None:
+            return NoPlan(why=_over(ended, number))
+        self._say(f"try {number} ran out of GPU memory after {show_seconds(ended.seconds)}{_numbers(cause)}")
+        plan = self._after(cause)
+        if isinstance(plan, NoPlan):
+            return NoPlan(why=f"gave up after {_tries(number)}: {plan.why}")
+        if number == self._wishes.tries:
+            return NoPlan(
+                why=f"gave up after {_tries(number)}, as many as --tries allows; next: {_said(plan)}"
+            )
+        return plan
+
+    def _after(self, cause: OutOfMemory) -> Plan | NoPlan:
+        state = self._state
+        if state.training is None:
+            keys = " and ".join(self._command.batch_keys)
+            return NoPlan(
+                why=f"which of the command's words mean {keys} is not known: say so with "
+                "--set-key batch_size=--KEY --set-key gradient_accumulation_steps=--KEY"
+            )
+        state.failed.append(state.training)
+        if self._predicted is not None:
+            device = self._predicted.predict(state.training).memory.device_bytes.likely
+            state.failures.append(failure_of(cause, device))
+        if state.held is not None and state.held not in state.failed:
+            change, _ = self._command.dialect.spell(state.training, state.held)
+            return Plan(change=change, training=state.held, why="back to what held before")
+        if self._predicted is None:
+            return halve(state.training, self._command, failed=state.failed)
+        gpu = self._predicted.room.gpu
+        return replan(state.training, self._bounded(), gpu, self._command, failed=state.failed)
+
+    def _bounded(self) -> Predict:
+        assert self._predicted is not None
+        room = room_bytes(self._state.failures, self._predicted.room.usable_bytes)
+        return bounded(self._predicted.predict, room)
+
+    def _time_to_climb(self, number: int, started_s: float) -> str | None:
+        """Once this try left a checkpoint and a rung is left; one try is kept for coming back down."""
+        state = self._state
+        if not self._wishes.climb or state.training is None or self._wishes.tries - number < 2:
+            return None
+        assert self._goal is not None
+        predict = self._bounded() if self._predicted else None
+        rung = climbed(state.training, self._goal, predict, self._command, failed=state.failed)
+        if rung is None or self._keeper.find(started_s) is None:
+            return None
+        state.climb_to, state.held = rung, state.training
+        return _CLIMBS
+
+    def _turn(self, plan: Plan) -> None:
+        self._take(plan)
+        state = self._state
+        again = any(word.startswith(("--init_from=resume", "--resume_from_")) for word in self._command.words)
+        state.resumed = self._keeper.find(0.0 if again else self._began_s - 1)
+        start = (
+            f"from {state.resumed.path}"
+            if state.resumed
+            else "from the beginning (no checkpoint of this run)"
+        )
+        self._say(f"starting again {start} with {_said(plan)}: {plan.why}{_slower(plan)}")
+
+    def _take(self, plan: Plan) -> None:
+        self._state.lines |= plan.lines
+        self._state.training = plan.training
+
+    def _words(self) -> tuple[str, ...]:
+        changed = self._command.saying(self._state.lines)
+        resumed = self._state.resumed
+        return changed.adding(resumed.words).words if resumed else changed.words
+
+    def _changed(self) -> dict[str, list[Any]]:
+        return {key: [self._command.says.get(key), then] for key, then in self._state.lines.items()}
+
+    def _outcome(self, why: str, folder: Path) -> Outcome:
+        last = self._state.tries[-1]
+        if last.ended != "finished" or len(self._state.tries) > 1 or self._state.lines:
+            self._say(f"{why}; logs in {folder}")
+        return Outcome(
+            exit_code=last.exit_code,
+            why=why,
+            folder=folder,
+            changed=self._changed(),
+            tries=tuple(self._state.tries),
+        )
+
+    def _journal(self, folder: Path) -> None:
+        """run.json beside the logs, whole at any moment."""
+        body = {
+            "command": list(self._command.words),
+            "changed": self._changed(),
+            "tries": [each.as_dict() for each in self._state.tries],
+        }
+        part = folder / ".run.json"
+        part.write_text(json.dumps(body, indent=1), encoding="utf-8")
+        part.replace(folder / "run.json")
+
+
+def new_folder(parent: Path, command: Command) -> Path:
+    """A folder that was not there before: mkdir either makes it or tells that somebody else did."""
+    stem = re.sub(r"[^\w.-]", "_", (command.script or Path(command.words[0])).stem)[:60] or "run"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for number in range(1, _MOST_FOLDERS):
+            folder = parent / f"{stem}-{number:03d}"
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                continue
+            return folder
+    except OSError as error:
+        raise WorldFailed(
+            f"cannot keep logs in {parent}: {error.strerror}", hint="name another folder with --logs"
+        ) from error
+    raise WorldFailed(f"{parent} holds {_MOST_FOLDERS:,} runs", hint="name another folder with --logs")
+
+
+def out_of_memory_of(ended: Ended) -> OutOfMemory | None:
+    """The message that ended it, if GPU memory did. One that the script survived is not what ended it."""
+    if ended.status == 0:
+        return None
+    found = [message for message in find_out_of_memory(_last_words(ended.tail)) if message.kind != "host"]
+    return found[-1] if found else None
+
+
+def _last_words(tail: str) -> str:
+    """From the last traceback on, with those it was raised from; everything where several ranks speak."""
+    at = tail.rfind(_TRACEBACK)
+    if at < 0 or "[rank" in tail or "torch.distributed.elastic" in tail:
+        return tail
+    while (before := tail.rfind(_TRACEBACK, 0, at)) >= 0 and any(
+        chain in tail[before:at].rstrip()[-120:] for chain in _CHAINED
+    ):
+        at = before
+    return tail[at:]
+
+
+def _how(ended: Ended, cause: OutOfMemory | None) -> str:
+    if ended.told is not None:
+        return "told to stop"
+    if ended.stopped is not None:
+        return _CLIMBS if ended.stopped == _CLIMBS else "idle"
+    if ended.status == 0:
+        return "finished"
+    return "failed" if cause is None else "out of memory"
+
+
+def _over(ended: Ended, number: int) -> str:
+    if ended.told is not None:
+        return f"{signal.Signals(ended.told).name} was passed on, and it left with {ended.exit_code}"
+    if ended.stopped is not None:
+        return f"stopped it: {ended.stopped}"
+    if ended.status == 0:
+        return f"finished after {_tries(number)}, {show_seconds(ended.seconds)} for the last"
+    return f"{_failed(ended)}; only running out of GPU memory is tried again"
+
+
+def _failed(ended: Ended) -> str:
+    if ended.status == -signal.SIGKILL:
+        return (
+            "it was ended by SIGKILL: by somebody, or by Linux when the machine's own memory ran out "
+            "(`dmesg` tells)"
+        )
+    if ended.status < 0:
+        return f"it was ended by {signal.Signals(-ended.status).name}"
+    return f"it failed with exit code {ended.status}"
+
+
+def _numbers(cause: OutOfMemory) -> str:
+    """What the message tells, as far as it does."""
+    parts = []
+    own = cause.process_bytes or cause.reserved_bytes
+    if own is not None:
+        of = f" of {show_bytes(cause.total_bytes)}" if cause.total_bytes else ""
+        parts.append(f"it held {show_bytes(own)}{of}")
+    if cause.tried_bytes is not None:
+        parts.append(f"asked for {show_bytes(cause.tried_bytes)} more")
+    if cause.free_bytes is not None:
+        parts.append(f"{show_bytes(cause.free_bytes)} was free")
+    return f": {', '.join(parts)}" if parts else ""
+
+
+def _said(plan: Plan) -> str:
+    return ", ".join(f"{key} {now} -> {then}" for key, (now, then) in plan.change.items())
+
+
+def _slower(plan: Plan) -> str:
+    if plan.slower is None:
+        return ""
+    return f"; a step takes about {plan.slower:.2f} times as long"
+
+
+def _tries(number: int) -> str:
+    return "one try" if number == 1 else f"{number} tries"
+
+
+def shown(words: tuple[str, ...]) -> str:
+    """A command line that can be pasted."""
+    return shlex.join(words)
+
+
+def sealed_folder() -> Path:
+    """Where `brimful.job` keeps checkpoints: as the environment says, or its own default."""
+    return Path(os.environ.get("BRIMFUL_CHECKPOINT_DIR") or "checkpoints")

@@ -1,0 +1,278 @@
+"""What to change when memory ran out: the same effective batch in smaller pieces, then Fit's ladder.
+
+Pure: settings and what was learned go in, a plan or the reason for none comes out. A plan never repeats
+settings that have failed, and each failure lowers what a prediction may reach, so planning comes to an end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+from brimful.configs.reading import Change
+from brimful.diagnose.oom import OutOfMemory
+from brimful.fit.advice.advise import Move, Predict, savers, smaller_batches
+from brimful.guard.command import NANOGPT_STYLE, Command
+from brimful.specs.estimate import Estimate
+from brimful.specs.gpu import Gpu
+from brimful.specs.training import Training
+from brimful.units import show_bytes
+
+_LESS = 0.98  # of a prediction that failed: the least by which the next one has to be smaller
+_MOST_TOGETHER = 3
+_MAX_DIVISOR = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Settings that ran out of memory: what was predicted for them and what the message told."""
+
+    predicted_bytes: float | None
+    usable_bytes: int | None  # that this process could have had at that moment
+    needed_bytes: int | None  # that it had and asked for: it needs at least so much
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The lines to change, and what is expected of it."""
+
+    change: Change
+    why: str
+    training: Training | None = None
+    estimate: Estimate | None = None
+    slower: float | None = None  # step time against the settings before, as predicted
+
+    @property
+    def lines(self) -> dict[str, Any]:
+        return {key: then for key, (_, then) in self.change.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPlan:
+    """Why there is nothing left to try."""
+
+    why: str
+
+
+def failure_of(message: OutOfMemory, predicted_bytes: float | None) -> Failure:
+    """What one out-of-memory message says about room and need, as far as it gives numbers."""
+    own = message.process_bytes or message.reserved_bytes or message.allocated_bytes
+    usable = needed = None
+    if own is not None and message.free_bytes is not None:
+        usable = own + message.free_bytes
+    if own is not None and message.tried_bytes is not None:
+        # What is cached and free may serve part of it, but a message shows that it did not.
+        needed = own + message.tried_bytes
+    return Failure(predicted_bytes=predicted_bytes, usable_bytes=usable, needed_bytes=needed)
+
+
+def room_bytes(failures: Sequence[Failure], usable_bytes: int) -> int:
+    """What a prediction may reach from now on: the card's room, and less than whatever has failed.
+
+    Formula: a prediction that failed was too low by at least needed / usable, or memory was split up; so the
+    next one has to stay below it by that ratio, and by two per cent at least.
+    """
+    room = float(usable_bytes)
+    for failure in failures:
+        if failure.usable_bytes is not None:
+            room = min(room, failure.usable_bytes)
+        if failure.predicted_bytes is not None:
+            ratio = _LESS
+            if failure.usable_bytes is not None and failure.needed_bytes:
+                ratio = min(ratio, failure.usable_bytes / failure.needed_bytes)
+            room = min(room, failure.predicted_bytes * ratio)
+    return int(room)
+
+
+def bounded(predict: Predict, room: int) -> Predict:
+    """The same predictions for a card with so much room."""
+    return lambda training: replace(predict(training), usable_bytes=room)
+
+
+def replan(
+    training: Training, predict: Predict, gpu: Gpu, command: Command, *, failed: Sequence[Training] = ()
+) -> Plan | NoPlan:
+    """Settings predicted to fit, with as little changed as possible; never those that have failed."""
+    before = predict(training)
+    batch_key, accumulation_key = command.batch_keys
+    smaller = [
+        replace(training, batch_size=size, accumulation=training.batch_size * training.accumulation // size)
+        for size in smaller_batches(training)
+    ]
+    can_split = command.can_say((batch_key, accumulation_key))
+    if not can_split:
+        smaller = []
+    for each in reversed(smaller):
+        if each not in failed and predict(each).fits:
+            return _plan(training, each, before, predict, command)
+    moves = _moves(training, gpu, command)
+    found = _with_moves([*smaller, training], moves, predict, failed)
+    if found is None:
+        found = _doubtful([*smaller, training], moves, predict, failed)
+    if found is None:
+        return NoPlan(why=_why_not([*smaller, training], moves, predict, command, can_split=can_split))
+    return _plan(training, found, before, predict, command)
+
+
+def halve(training: Training, command: Command, *, failed: Sequence[Training] = ()) -> Plan | NoPlan:
+    """Where nothing can be predicted: half the micro-batch, or the next smaller that divides the whole."""
+    if not command.can_say(command.batch_keys):
+        return NoPlan(why=_unsayable(command))
+    whole = training.batch_size * training.accumulation
+    for size in reversed(smaller_batches(training)):
+        after = replace(training, batch_size=size, accumulation=whole // size)
+        if 2 * size <= training.batch_size and after not in failed:
+            change, _ = command.dialect.spell(training, after)
+            still = f"still {after.effective_batch:,} a step; nothing was predicted"
+            why = f"no more than half the sequences at a time, {still}"
+            return Plan(change=change, training=after, why=why)
+    return NoPlan(why=f"{command.batch_keys[0]} is {training.batch_size}, and nothing smaller is left to try")
+
+
+def spoken_training(command: Command) -> Training | None:
+    """Micro-batch and accumulation of a command of which nothing else is known."""
+    batch, accumulation = (command.says.get(key) for key in command.batch_keys)
+    for n in (batch, accumulation):
+        if not isinstance(n, int) or isinstance(n, bool) or not 0 < n < 1_000_000_000:
+            return None
+    assert isinstance(batch, int)
+    assert isinstance(accumulation, int)
+    # nanoGPT says the accumulation of all GPUs together, and divides it among them.
+    gpus = command.gpus if command.style == NANOGPT_STYLE and accumulation % command.gpus == 0 else 1
+    return Training(
+        batch_size=batch, sequence_tokens=1, accumulation=accumulation // gpus, gpus=gpus, dtype="bfloat16",
+        compiled=False,
+    )  # fmt: skip
+
+
+def climbed(
+    training: Training,
+    goal: Training,
+    predict: Predict | None,
+    command: Command,
+    *,
+    failed: Sequence[Training],
+) -> Plan | None:
+    """The next rung up: one setting turned back towards what was asked for, that has not failed."""
+    ways: list[Training] = []
+    if training.batch_size < goal.batch_size:
+        whole = goal.batch_size * goal.accumulation
+        sizes = [n for n in (*smaller_batches(goal), goal.batch_size) if n > training.batch_size]
+        ways.append(replace(training, batch_size=sizes[0], accumulation=whole // sizes[0]))
+    ways += [
+        replace(training, **{name: getattr(goal, name)})
+        for name in ("checkpointing", "compiled", "attention", "loss_chunks")
+        if getattr(training, name) != getattr(goal, name)
+    ]
+    for way in ways:
+        change, lines_alone = command.dialect.spell(training, way)
+        if way in failed or not lines_alone or not command.can_say(tuple(change)):
+            continue
+        # More than what failed takes is no rung: it would fail too.
+        if predict is not None and any(_asks_more(way, bad, predict) for bad in failed):
+            continue
+        return Plan(change=change, why="one rung up the ladder", training=way)
+    return None
+
+
+def _asks_more(way: Training, bad: Training, predict: Predict) -> bool:
+    return predict(way).memory.device_bytes.likely >= predict(bad).memory.device_bytes.likely
+
+
+def _moves(training: Training, gpu: Gpu, command: Command) -> list[Move]:
+    """Changes that train the same numbers and that words of this script alone can make.
+
+    What changes the optimizer or its formats is left out: a checkpoint of the run would not load into it.
+    A kernel that may not be installed is left out too: its crash would end the run.
+    """
+    found = []
+    for move in savers(training, gpu, command.dialect):
+        if not move.keeps_numerics or move.last_resort or "fused_loss" in move.fields:
+            continue
+        change, lines_alone = command.dialect.spell(training, replace(training, **move.fields))
+        if lines_alone and command.can_say(tuple(change)):
+            found.append(move)
+    return found
+
+
+def _sets(moves: Sequence[Move], size: int) -> Iterator[dict[str, Any]]:
+    for chosen in combinations(moves, size):
+        names = [name for move in chosen for name in move.fields]
+        if len(names) == len(set(names)):
+            yield {name: value for move in chosen for name, value in move.fields.items()}
+
+
+def _with_moves(
+    sizes: Sequence[Training], moves: Sequence[Move], predict: Predict, failed: Sequence[Training]
+) -> Training | None:
+    """As few moves as it takes; of those the fastest. Compiling comes after what needs no compiler."""
+    for count in range(1, min(_MOST_TOGETHER, len(moves)) + 1):
+        fitting = [
+            after
+            for fields in _sets(moves, count)
+            for size in sizes
+            if (after := replace(size, **fields)) not in failed and predict(after).fits
+        ]
+        if fitting:
+            return min(
+                fitting,
+                key=lambda t: (t.compiled and not sizes[-1].compiled, predict(t).speed.step_s.likely),
+            )
+    return None
+
+
+def _doubtful(
+    sizes: Sequence[Training], moves: Sequence[Move], predict: Predict, failed: Sequence[Training]
+) -> Training | None:
+    """Nothing is likely to fit; the safest settings are still worth a try where the low end does."""
+    every = [{}, *(fields for n in range(1, _MOST_TOGETHER + 1) for fields in _sets(moves, n))]
+    ways = [after for fields in every if (after := replace(sizes[0], **fields)) not in failed]
+    if not ways:
+        return None
+    safest = min(ways, key=lambda t: predict(t).memory.device_bytes.likely)
+    estimate = predict(safest)
+    return safest if estimate.memory.device_bytes.low <= estimate.usable_bytes else None
+
+
+def _plan(before: Training, after: Training, estimate: Estimate, predict: Predict, command: Command) -> Plan:
+    change, _ = command.dialect.spell(before, after)
+    then = predict(after)
+    device = then.memory.device_bytes
+    return Plan(
+        change=change,
+        training=after,
+        estimate=then,
+        slower=then.speed.step_s.likely / estimate.speed.step_s.likely,
+        why=f"predicted to need {show_bytes(device.likely)} (up to {show_bytes(device.high)}) where "
+        f"{show_bytes(then.usable_bytes)} may be used; still {after.effective_batch:,} sequences a step",
+    )
+
+
+def _why_not(
+    sizes: Sequence[Training], moves: Sequence[Move], predict: Predict, command: Command, *, can_split: bool
+) -> str:
+    every: list[dict[str, Any]] = [{}, *(f for n in range(1, _MOST_TOGETHER + 1) for f in _sets(moves, n))]
+    ways = [replace(sizes[0], **fields) for fields in every]
+    safest = min(ways, key=lambda t: predict(t).memory.device_bytes.likely)
+    estimate = predict(safest)
+    change, _ = command.dialect.spell(sizes[-1], safest)
+    said = ", ".join(f"{key} {now} -> {then}" for key, (now, then) in change.items())
+    what = f"the smallest settings this script can be told ({said})" if said else "the present settings"
+    need = estimate.memory.device_bytes
+    words = (
+        f"{what} are predicted to need {show_bytes(need.likely)} (at least {show_bytes(need.low)}), and "
+        f"{show_bytes(estimate.usable_bytes)} may be used"
+    )
+    return words if can_split else f"{words}; {_unsayable(command)}"
+
+
+def _unsayable(command: Command) -> str:
+    missing = [key for key in command.batch_keys if key not in command.keys]
+    ours = {"per_device_train_batch_size": "batch_size"}
+    named = " and ".join(ours.get(key, key) for key in missing)
+    return (
+        f"the script has no key for {named} that is known here, and a smaller batch without more "
+        f"accumulation would be another run: name it with --set-key {ours.get(missing[0], missing[0])}=--KEY"
+    )

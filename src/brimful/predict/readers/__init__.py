@@ -1,1 +1,0 @@
-"""Readers: one per file format, each turning a file into a Model and a Training without running it."""

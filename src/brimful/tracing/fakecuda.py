@@ -1,0 +1,323 @@
+"""A process in which PyTorch believes in one GPU: the answers of the card, and what a script asks of it.
+
+Everything is put back at the end but the shim itself. Answers about memory come from the tape, so a script
+that prints `torch.cuda.max_memory_allocated()` prints what the GPU would have said.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from brimful.tracing import attention
+from brimful.tracing.card import Card
+from brimful.tracing.compiled import compile_changes
+from brimful.tracing.ranks import rank_changes
+from brimful.tracing.recorder import Recorder
+
+
+@contextmanager
+def patched(changes: list[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Set attributes, and put them back in reverse order."""
+    missing = object()
+    before: list[tuple[Any, str, Any]] = []
+    try:
+        for target, name, value in changes:
+            before.append((target, name, target.__dict__.get(name, missing)))
+            setattr(target, name, value)
+        yield
+    finally:
+        for target, name, value in reversed(before):
+            if value is missing:
+                delattr(target, name)
+            else:
+                setattr(target, name, value)
+
+
+def always(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value
+
+
+def fake_cuda(card: Card, recorder: Recorder) -> list[tuple[Any, str, Any]]:
+    """All changes to PyTorch's own modules, for `patched`."""
+    return [
+        *_device_changes(card),
+        *_stream_changes(),
+        *_memory_changes(card, recorder),
+        *_data_changes(recorder),
+        *rank_changes(recorder.tape),
+        *compile_changes(recorder),
+        *_attention_changes(card, recorder),
+        *_amp_changes(recorder),
+    ]
+
+
+def _device_changes(card: Card) -> list[tuple[Any, str, Any]]:
+    gpu = card.gpu
+    properties = types.SimpleNamespace(
+        name=gpu.title, major=card.capability[0], minor=card.capability[1], total_memory=gpu.memory_bytes,
+        multi_processor_count=gpu.processors, max_threads_per_multi_processor=card.threads_per_processor,
+        warp_size=32, max_threads_per_block=1024, regs_per_multiprocessor=65536, L2_cache_size=32 << 20,
+        shared_memory_per_block=49152, shared_memory_per_block_optin=101376,
+        shared_memory_per_multiprocessor=102400, gcnArchName="", is_integrated=0, is_multi_gpu_board=0,
+        uuid="GPU-fake", pci_bus_id=0, pci_device_id=0,
+    )  # fmt: skip
+    state = torch.zeros(16, dtype=torch.uint8)
+    answers: dict[str, Any] = {
+        "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0,
+        "set_device": None, "synchronize": None, "init": None, "_lazy_init": None, "ipc_collect": None,
+        "get_device_properties": properties, "get_device_name": gpu.title,
+        "get_device_capability": card.capability, "is_bf16_supported": gpu.bf16,
+        "is_tf32_supported": card.capability >= (8, 0), "can_device_access_peer": False,
+        "get_arch_list": [f"sm_{card.capability[0]}{card.capability[1]}"],
+        "get_rng_state": state, "get_rng_state_all": [state], "set_rng_state": None,
+        "set_rng_state_all": None, "initial_seed": 0,
+        "manual_seed": None, "manual_seed_all": None, "seed": None, "seed_all": None,
+        "_exchange_device": 0, "_maybe_exchange_device": 0, "_is_in_bad_fork": False, "_sleep": None,
+        "current_blas_handle": 0, "is_current_stream_capturing": False,
+        "utilization": 100, "temperature": 50, "power_draw": 0, "clock_rate": 0,
+    }  # fmt: skip
+    changes = [(torch.cuda, name, always(answer)) for name, answer in answers.items()]
+    # What says "seed the GPU" queues calls for the day it is initialised; that day does not come.
+    changes.append((torch.cuda, "_lazy_call", always(None)))
+    device = torch.device("cuda", 0)
+    accelerator: dict[str, Any] = {
+        "is_available": True, "current_device_index": 0, "current_device_idx": 0, "device_count": 1,
+        "synchronize": None, "current_accelerator": torch.device("cuda"), "set_device_index": None,
+    }  # fmt: skip
+    changes += [(torch.accelerator, name, always(answer)) for name, answer in accelerator.items()]
+    changes.append((torch.accelerator, "current_stream", lambda *_: torch.Stream(device="cpu")))
+    changes.append((torch._C, "_accelerator_getAccelerator", always(device)))
+    return changes
+
+
+class FakeStream:
+    """Work on any stream is recorded as if it were on one: streams change timing, seldom what is held."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.device = torch.device("cuda", 0)
+        self.device_index = self.stream_id = self.cuda_stream = self.priority = 0
+
+    def __enter__(self) -> FakeStream:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        return None
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or FakeEvent()
+
+    def wait_stream(self, stream: Any) -> None:
+        return None
+
+    wait_event = wait_stream
+
+    def synchronize(self) -> None:
+        return None
+
+    def query(self) -> bool:
+        return True
+
+
+class FakeEvent:
+    """An event that has happened. Times between two are a made-up millisecond."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        return
+
+    def record(self, stream: Any = None) -> None:
+        return None
+
+    wait = record
+
+    def synchronize(self) -> None:
+        return None
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, other: Any) -> float:
+        return 1.0
+
+
+def _stream_changes() -> list[tuple[Any, str, Any]]:
+    one = FakeStream()
+    nvtx = torch.cuda.nvtx
+    return [
+        (torch.cuda, "Stream", FakeStream),
+        (torch.cuda, "Event", FakeEvent),
+        (torch.cuda, "current_stream", always(one)),
+        (torch.cuda, "default_stream", always(one)),
+        (torch.cuda, "set_stream", always(None)),
+        (torch.cuda, "stream", lambda *_: nullcontext(one)),
+        *[
+            (nvtx, name, always(0))
+            for name in ("range_push", "range_pop", "mark", "range_start", "range_end")
+        ],
+    ]
+
+
+def _memory_changes(card: Card, recorder: Recorder) -> list[tuple[Any, str, Any]]:
+    tape = recorder.tape
+    total = card.gpu.memory_bytes
+
+    functions: dict[str, Callable[..., Any]] = {
+        "memory_allocated": lambda *_, **__: tape.allocator.allocated_bytes,
+        "max_memory_allocated": lambda *_, **__: tape.allocator.peak_allocated_bytes,
+        "memory_reserved": lambda *_, **__: tape.allocator.reserved_bytes,
+        "max_memory_reserved": lambda *_, **__: tape.allocator.peak_reserved_bytes,
+        "mem_get_info": lambda *_, **__: (max(0, total - tape.allocator.reserved_bytes), total),
+        "empty_cache": lambda *_, **__: tape.empty_cache(),
+        "memory_stats": lambda *_, **__: _stats(recorder),
+        "memory_summary": lambda *_, **__: "traced without a GPU by brimful",
+        "memory_snapshot": lambda *_, **__: [],
+        "_snapshot": lambda *_, **__: {"segments": [], "device_traces": []},
+    }
+    functions["memory_cached"], functions["max_memory_cached"] = (
+        functions["memory_reserved"],
+        functions["max_memory_reserved"],
+    )
+    resets = ("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached")
+    functions |= dict.fromkeys(resets, lambda *_, **__: tape.reset_peaks())
+    silent = (
+        "reset_accumulated_memory_stats", "set_per_process_memory_fraction", "_record_memory_history",
+        "_dump_snapshot",
+    )  # fmt: skip
+    functions |= dict.fromkeys(silent, always(None))
+    changes = [
+        (place, name, function)
+        for name, function in functions.items()
+        for place in (torch.cuda, torch.cuda.memory)
+    ]
+    functions["get_memory_info"] = functions["mem_get_info"]
+    accelerator = torch.accelerator
+    return changes + [(accelerator, name, f) for name, f in functions.items() if hasattr(accelerator, name)]
+
+
+def _stats(recorder: Recorder) -> dict[str, int]:
+    allocator = recorder.tape.allocator
+    found: dict[str, int] = {"num_alloc_retries": 0, "num_ooms": 0}
+    for name, now, peak in (
+        ("allocated_bytes", allocator.allocated_bytes, allocator.peak_allocated_bytes),
+        ("reserved_bytes", allocator.reserved_bytes, allocator.peak_reserved_bytes),
+        ("active_bytes", allocator.allocated_bytes, allocator.peak_allocated_bytes),
+        ("requested_bytes", allocator.requested_bytes, allocator.peak_requested_bytes),
+    ):
+        found[f"{name}.all.current"], found[f"{name}.all.peak"] = now, peak
+    return found
+
+
+def tensor_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
+    """Parts of PyTorch that look at a tensor's memory, which a fake one does not have."""
+    storage_resize = torch.UntypedStorage.resize_
+
+    def resize(storage: Any, size: int) -> Any:
+        result = storage_resize(storage, size)
+        if storage._cdata in recorder._blocks:
+            recorder.resized(storage, recorder.places.of("resize_", backward=False, setup=False))
+        return result
+
+    numpy = torch.Tensor.numpy
+
+    def to_numpy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if not hasattr(tensor, "fake_mode"):
+            return numpy(tensor, *args, **kwargs)
+        import numpy as np
+
+        recorder.tape.values[recorder.places.line()] += 1
+        return np.ones(
+            tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch.").replace("bool", "bool_")
+        )
+
+    def written_out(tensor: Any, spec: str) -> str:
+        # PyTorch writes a number only for exactly its own class: f"{loss:.3f}" would fail on a fake one.
+        number = hasattr(tensor, "fake_mode") and tensor.dim() == 0
+        return str(tensor.item().__format__(spec) if number else plain_format(tensor, spec))
+
+    def not_saved(*_: Any, **__: Any) -> None:
+        # Numbers that do not exist must never take the place of a real checkpoint.
+        recorder.tape.rules["torch.save: nothing is written"] += 1
+
+    plain_format = torch.Tensor.__format__
+    return [
+        (torch, "save", not_saved),
+        (torch.serialization, "save", not_saved),
+        (torch.Tensor, "__format__", written_out),
+        # Making a CUDA tensor from numbers must begin on the CPU: there is no device to begin on.
+        (FakeTensorMode, "avoid_device_init", property(lambda _: True)),
+        # Module.to() swaps fake parameters in place and refuses while anyone watches them; only we do.
+        (torch.utils, "weakref", types.SimpleNamespace(getweakrefs=lambda _: [])),
+        (torch.UntypedStorage, "resize_", resize),
+        (torch.Tensor, "numpy", to_numpy),
+        (torch.Tensor, "record_stream", always(None)),
+        (torch.Tensor, "pin_memory", lambda tensor, *_: _pinned(recorder, tensor)),
+    ]
+
+
+def _pinned(recorder: Recorder, tensor: Any) -> Any:
+    recorder.tape.rules["pin_memory"] += 1
+    return tensor
+
+
+def _attention_changes(card: Card, recorder: Recorder) -> list[tuple[Any, str, Any]]:
+    def fired(rule: str) -> None:
+        recorder.tape.rules[rule] += 1
+
+    ours = attention.replacement(card, torch._C._nn.scaled_dot_product_attention, fired)
+    return [
+        (torch.nn.functional, "scaled_dot_product_attention", ours),
+        (torch._C._nn, "scaled_dot_product_attention", ours),
+    ]
+
+
+def _amp_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
+    """Autocast and GradScaler switch themselves off where they find no GPU."""
+    from torch.cuda.amp import common
+
+    def step(scaler: Any, optimizer: Any, _: Any, *args: Any, **kwargs: Any) -> Any:
+        # The scaler asks whether any gradient overflowed. No value is known; a run that works finds none.
+        recorder.tape.rules["GradScaler: no overflow"] += 1
+        return optimizer.step(*args, **kwargs)
+
+    return [
+        (torch.backends.cudnn, "is_acceptable", always(False)),
+        (common, "amp_definitely_not_available", always(False)),
+        (torch.amp.GradScaler, "_maybe_opt_step", step),
+    ]
+
+
+def _data_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
+    """Batches are loaded for real, in this process: workers cannot hand fake tensors over."""
+    from torch.utils._python_dispatch import _disable_current_modes
+    from torch.utils.data import DataLoader
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    make, fetch = DataLoader.__init__, _BaseDataLoaderIter.__next__
+    begin = DataLoader.__iter__
+
+    def init(loader: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("num_workers") or kwargs.get("pin_memory"):
+            recorder.tape.rules["data loader: in this process"] += 1
+        for name in ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory", "timeout"):
+            kwargs.pop(name, None)
+        kwargs.pop("multiprocessing_context", None)
+        make(loader, *args, **kwargs)
+
+    def iterate(loader: Any) -> Any:
+        with _disable_current_modes():
+            return begin(loader)
+
+    def following(iterator: Any) -> Any:
+        with _disable_current_modes():
+            return fetch(iterator)
+
+    return [
+        (DataLoader, "__init__", init),
+        (DataLoader, "__iter__", iterate),
+        (_BaseDataLoaderIter, "__next__", following),
+    ]

@@ -1,0 +1,150 @@
+"""What the memory at one moment is made of: categories, modules, and who holds most of it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from brimful.tracing.tape import BACKWARD, FORWARD, OPTIMIZER, SETUP, Block, Tape
+
+PARAMETERS, GRADIENTS, OPTIMIZER_STATE, BUFFERS = "parameters", "gradients", "optimizer", "buffers"
+LOSS, ACTIVATIONS, CASTS = "logits and loss", "activations", "casts of weights"
+TEMPORARIES, STEP_TEMPORARIES, DATA = "temporaries", "optimizer temporaries", "data and set-up"
+WORKSPACES, KERNEL_BUFFERS = "workspaces", "kernel buffers"
+COMPILED, BUCKETS = "compiled temporaries", "gradient buckets"
+
+WHY = {
+    PARAMETERS: "weights of the model",
+    GRADIENTS: "one for each trained parameter, from the backward pass until they are set to None",
+    OPTIMIZER_STATE: "what the optimizer keeps between steps",
+    BUFFERS: "tensors of the model that are not trained",
+    LOSS: "the outputs the loss is taken of, its own tensors, and their gradient",
+    ACTIVATIONS: "kept from the forward pass for the backward pass",
+    CASTS: "weights in the number format autocast computes in",
+    TEMPORARIES: "freed within the pass that makes them",
+    STEP_TEMPORARIES: "freed within the optimizer's step",
+    DATA: "batches and whatever the script made before the first forward pass",
+    WORKSPACES: "cuBLAS, one for each thread that multiplies matrices",
+    COMPILED: "inside compiled graphs, as if nothing were fused: an upper bound",
+    BUCKETS: "DDP's copy of the gradients, in which ranks add them up",
+    KERNEL_BUFFERS: "taken by CUDA kernels for themselves",
+}
+
+# Ops that belong to a loss whatever module calls them.
+_LOSS_OP = re.compile(
+    r"nll_loss|_log_softmax|cross_entropy|mse_loss|l1_loss|huber_loss|kl_div|ctc_loss|margin_loss"
+)
+_COPIES = frozenset({"_to_copy", "clone", "contiguous", "copy"})
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Blocks alive at the peak that one op on one line made."""
+
+    category: str
+    op: str
+    module: str
+    line: str
+    count: int
+    bytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def categories(tape: Tape) -> list[str]:
+    """The category of every block."""
+    loss = _loss_blocks(tape)
+    return [_category(tape, number, block, loss) for number, block in enumerate(tape.blocks)]
+
+
+def live_at(tape: Tape, event: int) -> list[int]:
+    """Blocks alive right after an event."""
+    return [n for n, b in enumerate(tape.blocks) if b.born <= event and (b.died is None or b.died > event)]
+
+
+def by_category(tape: Tape, live: Iterable[int], category: list[str]) -> dict[str, int]:
+    found: defaultdict[str, int] = defaultdict(int)
+    for number in live:
+        found[category[number]] += tape.blocks[number].bytes
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+def by_module(tape: Tape, live: Iterable[int], *, most: int = 12) -> dict[str, int]:
+    """Bytes by module, layers of one kind together: h.0.mlp and h.1.mlp are h.*.mlp."""
+    found: defaultdict[str, int] = defaultdict(int)
+    for number in live:
+        block = tape.blocks[number]
+        found[_NUMBER.sub("*", block.place.module) or "(outside a module)"] += block.bytes
+    return dict(sorted(found.items(), key=lambda pair: -pair[1])[:most])
+
+
+def holders(tape: Tape, live: Iterable[int], category: list[str], *, most: int = 10) -> list[Holder]:
+    found: dict[tuple[str, str, str, str], tuple[int, int]] = {}
+    for number in live:
+        block = tape.blocks[number]
+        place = block.place
+        key = (category[number], place.op, _NUMBER.sub("*", place.module), place.line)
+        count, size = found.get(key, (0, 0))
+        found[key] = (count + 1, size + block.bytes)
+    largest = sorted(found.items(), key=lambda pair: -pair[1][1])[:most]
+    return [
+        Holder(category=c, op=op, module=module, line=line, count=count, bytes=size)
+        for (c, op, module, line), (count, size) in largest
+    ]
+
+
+def _category(tape: Tape, number: int, block: Block, loss: Collection[int]) -> str:
+    if block.role or number in loss:
+        return block.role or LOSS
+    phase = block.place.phase
+    if phase in (OPTIMIZER, BACKWARD):
+        return STEP_TEMPORARIES if phase == OPTIMIZER else TEMPORARIES
+    if phase == SETUP or not (block.place.module or block.sources):
+        return DATA
+    if block.place.op == "_to_copy" and block.sources and _is_parameter(tape, block.sources):
+        return CASTS
+    return ACTIVATIONS if _waits_for_backward(tape, block) else TEMPORARIES
+
+
+def _is_parameter(tape: Tape, sources: tuple[int, ...]) -> bool:
+    return all(tape.blocks[source].role == PARAMETERS for source in sources)
+
+
+def _waits_for_backward(tape: Tape, block: Block) -> bool:
+    begins = next((start for start in tape.backward_starts if start >= block.born), None)
+    return begins is not None and (block.died is None or block.died >= begins)
+
+
+def _loss_blocks(tape: Tape) -> set[int]:
+    """Blocks of the loss: by op, by the line of such an op, or made outside any module after the model.
+
+    Their floating inputs are the logits; copies in another number format on the way belong to them too.
+    """
+    blocks = tape.blocks
+    lines = {(b.place.module, b.place.line) for b in blocks if b.place.line and _LOSS_OP.search(b.place.op)}
+    found = set()
+    for number, block in enumerate(blocks):
+        place = block.place
+        if block.role or place.phase not in (FORWARD, BACKWARD):
+            continue
+        floating = block.dtype.startswith(("float", "bfloat"))
+        outside = floating and block.sources and place.line and not place.module
+        if _LOSS_OP.search(place.op) or (place.module, place.line) in lines or outside:
+            found.add(number)
+    wave = [n for n in found if blocks[n].place.phase == FORWARD]
+    while wave:
+        number = wave.pop()
+        for source in blocks[number].sources:
+            made = blocks[source]
+            is_logits = number in found and made.dtype.startswith(("float", "bfloat")) and len(made.shape) > 1
+            if made.role or source in found or made.place.phase != FORWARD or not is_logits:
+                continue
+            found.add(source)
+            if made.place.op in _COPIES:
+                wave.append(source)
+    return found

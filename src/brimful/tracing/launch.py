@@ -1,0 +1,153 @@
+"""Start a script under trace in a child process, wait for it within a limit, and always end it.
+
+The script is the user's own and is meant to run: tracing is running it. It gets a process group of its own,
+no standard input and no GPU, and whatever it started is ended with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFailed
+
+START_S = 120  # beyond the script's own limit, which the child keeps: to start, load PyTorch, build the shim
+MARK = "BRIMFUL_TRACE"  # in the environment of whatever a traced script starts
+_TAIL_LINES = 12
+_ERRORS = {1: Refused, 2: BadInput, 3: WorldFailed}
+
+
+def trace_script(
+    script: Path,
+    arguments: Sequence[str],
+    *,
+    gpu: str,
+    steps: int,
+    limit_s: float,
+    settings: str | None = None,
+    rough: bool = False,
+    world: int = 1,
+) -> dict[str, Any]:
+    """The `Trace` of a script, as its dictionary."""
+    if not script.is_file():
+        raise NotFound(
+            f"there is no script {script}", hint="brimful trace train.py --gpu rtx-4070 -- --batch 8"
+        )
+    with tempfile.TemporaryDirectory(prefix="brimful-trace-") as name:
+        folder = Path(name)
+        request = {
+            "script": str(script),
+            "arguments": list(arguments),
+            "gpu": gpu,
+            "steps": steps,
+            "settings": settings,
+            "rough": rough,
+            "limit_s": limit_s,
+            "answer": str(folder / "answer.json"),
+            "stacks": str(folder / "stacks"),
+        }
+        (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+        with (folder / "output").open("wb") as output:
+            status = _run(folder, output, world=world, limit_s=limit_s)
+        return _answer(folder, script, status, limit_s)
+
+
+def _run(folder: Path, output: Any, *, world: int, limit_s: float) -> int | None:
+    """The child's exit status, or None where it had to be ended."""
+    command = [sys.executable, "-m", "brimful.tracing.child", str(folder / "request.json")]
+    environment = {**_environment(world), MARK: folder.name}
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        return child.wait(limit_s + START_S)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        # The whole group, whether the child is gone or not: what it started must not outlive the answer.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        end_marked(MARK, folder.name)
+
+
+def end_marked(variable: str, mark: str) -> None:
+    """End what left the group (setsid, a daemon): every descendant has inherited the mark."""
+    wanted = f"{variable}={mark}".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        # Another user's cannot be read, and some are gone by the time we look.
+        with suppress(OSError):
+            if wanted in (process / "environ").read_bytes().split(b"\0"):
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+def _environment(world: int) -> dict[str, str]:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
+    environment.setdefault("WANDB_MODE", "disabled")  # a rehearsal is no run to log
+    if world > 1:
+        ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
+        environment |= ranks | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    return environment
+
+
+def _answer(folder: Path, script: Path, status: int | None, limit_s: float) -> dict[str, Any]:
+    path = folder / "answer.json"
+    if path.exists():
+        answer = json.loads(path.read_text(encoding="utf-8"))
+        if answer["ok"]:
+            return answer["data"]  # type: ignore[no-any-return]
+        error = answer["error"]
+        raise _ERRORS[error["exit_code"]](
+            error["problem"], hint=error["hint"] + _tail(folder), code=error["code"]
+        )
+    if status is None or (folder / "stacks").stat().st_size:
+        raise WorldFailed(
+            f"{script.name} was not done after {limit_s:.0f} s{_place(folder, script)}; it was ended",
+            hint="raise --limit, or trace a smaller loop: no evaluation, no download, no endless wait"
+            + _tail(folder),
+            code="too_slow",
+        )
+    raise _ended(status, script, folder)
+
+
+def _ended(status: int, script: Path, folder: Path) -> BrimfulError:
+    if status < 0:
+        name = signal.Signals(-status).name
+        return WorldFailed(
+            f"{script.name} was ended by {name} inside native code",
+            hint="a CUDA extension, or an op PyTorch cannot fake; --rough may get through" + _tail(folder),
+            code="script_aborted",
+        )
+    return BadInput(
+        f"{script.name} left with exit status {status} before its steps were done",
+        hint="does it run by itself?" + _tail(folder),
+        code="script_failed",
+    )
+
+
+def _place(folder: Path, script: Path) -> str:
+    """Where the child was when its time was over: the innermost line of the script itself."""
+    with suppress(OSError):
+        for line in (folder / "stacks").read_text(encoding="utf-8").splitlines():
+            if script.name in line and ", line " in line:
+                return f", at {script.name}:{line.split(', line ')[1].split()[0]}"
+    return ""
+
+
+def _tail(folder: Path) -> str:
+    """The last lines the script printed."""
+    with suppress(OSError):
+        lines = (folder / "output").read_bytes()[-20_000:].decode("utf-8", "replace").splitlines()
+        shown = [f"  {line[:200]}" for line in lines[-_TAIL_LINES:] if line.strip()]
+        if shown:
+            return "\n\nits last words:\n" + "\n".join(shown)
+    return ""

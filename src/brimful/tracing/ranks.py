@@ -1,0 +1,71 @@
+"""One rank of a distributed run, alone: collectives return at once and move nothing.
+
+`init_process_group` with any backend gives PyTorch's own fake process group. What a rank holds for the others
+(DDP's gradient buckets) is then made by the same code as on a real cluster. NCCL's own buffers are not.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from brimful.tracing.items import BUCKETS
+from brimful.tracing.tape import Tape
+
+NOTE = "NCCL's own buffers are not in the trace: up to about 1.5 GiB on each GPU, by topology"
+
+
+def _reduced_at_once(_, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  DDP reads annotations
+    """A bucket of gradients that has been summed over all ranks: in its own memory, as NCCL does."""
+    import torch
+
+    done: Any = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
+def rank_changes(tape: Tape) -> list[tuple[Any, str, Any]]:
+    """A fake process group for whoever asks for one; nothing where PyTorch was built without distributed."""
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return []
+    begin = dist.init_process_group
+
+    def init(*_: Any, **kwargs: Any) -> None:
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        world = kwargs.get("world_size") or -1
+        world = world if world > 0 else int(os.environ.get("WORLD_SIZE", "1"))
+        rank = kwargs.get("rank") or -1
+        rank = rank if rank >= 0 else int(os.environ.get("RANK", "0"))
+        tape.rules[f"process group: {world} ranks, faked"] += 1
+        if world > 1:
+            tape.notes[NOTE] = None
+        begin(backend="fake", store=FakeStore(), rank=rank, world_size=world)
+
+    from torch.nn.parallel import distributed
+
+    parallel = distributed.DistributedDataParallel
+    make, set_hook = parallel.__init__, parallel.register_comm_hook
+
+    def wrap(model: Any, *args: Any, **kwargs: Any) -> None:
+        before = len(tape.blocks)
+        make(model, *args, **kwargs)
+        for block in tape.blocks[before:]:
+            block.role = block.role or BUCKETS
+        set_hook(model, None, _reduced_at_once)
+
+    return [
+        (parallel, "__init__", wrap),
+        (parallel, "register_comm_hook", lambda *_, **__: None),
+        (dist, "init_process_group", init),
+        (dist.distributed_c10d, "init_process_group", init),
+        # Compares shapes and copies weights between ranks by reading them: there is nothing to read.
+        (distributed, "_verify_param_shape_across_processes", lambda *_, **__: True),
+        (distributed, "_sync_module_states", lambda *_, **__: None),
+        # Orders buckets anew after the first step, by numbers that ranks exchange; sizes stay about the same.
+        (dist.Reducer, "_rebuild_buckets", lambda *_: False),
+        # Times what collectives take, with CUDA events that a CPU build has not.
+        (dist.Logger, "set_runtime_stats_and_log", lambda *_: None),
+    ]

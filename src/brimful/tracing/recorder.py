@@ -1,0 +1,211 @@
+"""Every CUDA storage a fake run makes, from the op that made it until nobody holds it.
+
+The run is ordinary Python on fake tensors. This dispatch mode sees each op before PyTorch's fake kernels do,
+notes new storages, and learns of their end from a weak reference: what is freed, and when, is decided by the
+same reference counts as on a GPU. Where a dispatch mode makes PyTorch take another branch than it would take
+without one, and where CUDA kernels take memory that no op shows, `rules` and `buffers` say what a GPU does.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from brimful.tracing.buffers import GEMMS, buffers_of
+from brimful.tracing.card import Card
+from brimful.tracing.costs import Costs
+from brimful.tracing.items import KERNEL_BUFFERS, WORKSPACES
+from brimful.tracing.places import Places
+from brimful.tracing.rules import InPlace
+from brimful.tracing.tape import Place, Tape
+
+CUDA = "cuda"
+_PRIM_DEVICE = torch.ops.prim.device.default
+_SCALAR = torch.ops.aten._local_scalar_dense.default
+# Ops about memory that a fake tensor does not have.
+_ANSWERED = frozenset({"aten::pin_memory", "aten::_pin_memory", "aten::is_pinned", "aten::record_stream"})
+CONVOLUTION_NOTE = (
+    "cuDNN's workspaces for convolutions are not in the trace: it chooses kernels by trying them on the card"
+)
+
+
+class Recorder(TorchDispatchMode):
+    """Writes a `Tape` while it is active. `device` is cpu in the rough mode, where every tensor counts."""
+
+    def __init__(self, card: Card, *, device: str = CUDA) -> None:
+        super().__init__()
+        self.card = card
+        self.device = device
+        self.tape = Tape()
+        self.paused = 0  # while a compiler traces: its own runs are not the GPU's
+        self.places = Places()
+        self.costs = Costs()
+        self.in_place = InPlace()
+        self._blocks: dict[
+            int, tuple[int, Any]
+        ] = {}  # storage -> its block, and the reference that watches it
+        # Results of `all`: a run that goes well finds every number finite and no token padded.
+        self._true: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._composite: dict[Any, bool] = {}
+        self._cublas_threads: set[int] = set()
+        self._graph = -1
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.paused:
+            return func(*args, **(kwargs or {}))
+        if func is _PRIM_DEVICE:
+            self.in_place.device_asked(args[0])
+            return func(*args)
+        kwargs = kwargs or {}
+        if func is _SCALAR:
+            return self._invent(args[0])
+        name = func._schema.name
+        if name in _ANSWERED:
+            return self._answer(name, args)
+        if torch.is_inference_mode_enabled() and self._is_composite(func):
+            # Inference mode hands composite ops over whole: open them, so that what they make inside is seen.
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        return self._run(func, name.removeprefix("aten::"), args, kwargs)
+
+    def _run(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        backward = self._in_backward()
+        overwritten = self.in_place.overwritten(func, name, args) if backward else None
+        out = func(*args, **kwargs)
+        self.tape.ops += 1
+        results = [out] if isinstance(out, torch.Tensor) else _tensors(out)
+        if name == "all":
+            self._true[out.untyped_storage()._cdata] = out.untyped_storage()
+        inputs = _tensors((args, kwargs) if kwargs else args)
+        if not any(self._counts(t) for t in results) and not any(self._counts(t) for t in inputs):
+            return out
+        place = self.places.of(name, backward=backward, setup=not self.places.called_once)
+        before = len(self.tape.blocks)
+        for tensor in results:
+            if self._counts(tensor):
+                self._see(tensor, place, inputs, overwritten)
+        if backward:
+            self.in_place.made(name, out)
+        if self.device == CUDA:
+            self._take_buffers(name, args, results, place)
+        if len(self.tape.blocks) > before or func._schema.is_mutable or overwritten is not None:
+            again = backward and bool(self.places.inside)  # a module called in backward: checkpointing
+            step = len(self.tape.step_ends)
+            self.costs.add(func, name, args, kwargs, out, [*inputs, *results], step=step, again=again)
+        return out
+
+    def _in_backward(self) -> bool:
+        graph = torch._C._current_graph_task_id()
+        if graph == -1:
+            return False
+        if graph != self._graph:
+            self._graph = graph
+            self.tape.backward_starts.append(len(self.tape.events))
+        return True
+
+    def _counts(self, tensor: Any) -> bool:
+        return bool(tensor.device.type == self.device)
+
+    def _see(self, tensor: Any, place: Place, inputs: Sequence[Any], overwritten: Any) -> None:
+        """Note the tensor's storage where it is new, or has grown."""
+        storage = tensor.untyped_storage()
+        size = storage.nbytes()
+        known = self._blocks.get(storage._cdata)
+        if known is not None:
+            if self.tape.blocks[known[0]].bytes != size:
+                self.resized(storage, place)
+            return
+        if size == 0:
+            return
+        if overwritten is not None:
+            shared = self.block_of(overwritten)
+            if shared is not None and self.tape.blocks[shared].bytes == size:
+                self.tape.rules["in-place backward"] += 1
+                self.tape.blocks[shared].holders += 1
+                self._watch(storage, shared)
+                return
+        sources = tuple(b for t in inputs if (b := self.block_of(t)) is not None)
+        number = self.tape.alloc(size, place, sources=sources)
+        self.tape.blocks[number].shape = tuple(tensor.shape)
+        self.tape.blocks[number].dtype = str(tensor.dtype).removeprefix("torch.")
+        self._watch(storage, number)
+
+    def resized(self, storage: Any, place: Place) -> None:
+        """A storage whose size changed has a new block; the old one goes once its numbers are copied."""
+        number, _ = self._blocks.pop(storage._cdata)
+        if storage.nbytes():
+            self._watch(storage, self.tape.alloc(storage.nbytes(), place))
+        self.tape.let_go(number)
+
+    def block_of(self, tensor: Any) -> int | None:
+        known = self._blocks.get(tensor.untyped_storage()._cdata)
+        return None if known is None else known[0]
+
+    def _watch(self, storage: Any, number: int) -> None:
+        key = storage._cdata
+
+        def gone(reference: Any) -> None:
+            known = self._blocks.get(key)
+            if known is not None and known[1] is reference:
+                del self._blocks[key]
+                self.tape.let_go(number)
+
+        self._blocks[key] = (number, weakref.ref(storage, gone))
+
+    def _take_buffers(self, name: str, args: Any, results: Sequence[Any], place: Place) -> None:
+        """What the kernel takes for itself: given back when it returns, but for the workspace of cuBLAS."""
+        if "convolution" in name:
+            self.tape.notes[CONVOLUTION_NOTE] = None
+        taken: list[int] = []
+        brief: list[int] = []
+        for buffer in buffers_of(self.card, name, args, results):
+            self.tape.rules[buffer.rule] += 1
+            number = self.tape.alloc(buffer.bytes, place, role=KERNEL_BUFFERS)
+            while brief:
+                self.tape.let_go(brief.pop())
+            (brief if buffer.brief else taken).append(number)
+        if name in GEMMS and (thread := threading.get_ident()) not in self._cublas_threads:
+            self._cublas_threads.add(thread)
+            self.tape.rules["BLAS workspace"] += 1
+            self.tape.alloc(self.card.blas_workspace_bytes, place, role=WORKSPACES)
+        for number in reversed(taken):
+            self.tape.let_go(number)
+
+    def _is_composite(self, func: Any) -> bool:
+        known = self._composite.get(func)
+        if known is None:
+            known = func.namespace == "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(
+                func.name(), "CompositeImplicitAutograd"
+            )
+            self._composite[func] = known
+        return known
+
+    def _answer(self, name: str, args: Any) -> Any:
+        if name == "aten::is_pinned":
+            return True
+        if name == "aten::record_stream":
+            return None  # one stream is recorded, see FakeStream
+        self.tape.rules["pin_memory"] += 1
+        return args[0]
+
+    def _invent(self, tensor: Any) -> Any:
+        """A value is asked for and there is none: what is known, or a neutral one, counted by line."""
+        constant = getattr(tensor, "constant", None)
+        if constant is not None:
+            return constant.item()
+        self.tape.values[self.places.line()] += 1
+        if tensor.dtype == torch.bool:
+            return self._true.get(tensor.untyped_storage()._cdata) is not None
+        return 1.0 if tensor.dtype.is_floating_point else 1
+
+
+def _tensors(nested: Any) -> list[Any]:
+    return [leaf for leaf in tree_leaves(nested) if isinstance(leaf, torch.Tensor)]

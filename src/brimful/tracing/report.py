@@ -1,0 +1,325 @@
+"""From a tape to an answer: three counters at their peak, what they hold, whether a card has room for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from brimful.allocator import FREE, MALLOC, Allocator, Outcome, Request, Settings, run
+from brimful.fit.overhead import context_bytes
+from brimful.specs.estimate import Interval, Item
+from brimful.specs.gpu import Gpu
+from brimful.tracing.fixes import fixes_for
+from brimful.tracing.items import (
+    COMPILED,
+    KERNEL_BUFFERS,
+    WHY,
+    WORKSPACES,
+    Holder,
+    by_category,
+    by_module,
+    categories,
+    holders,
+    live_at,
+)
+from brimful.tracing.speed import Cost, Pace, pace
+from brimful.tracing.tape import Tape
+
+# What else a user may set before the script starts, tried where it does not fit as it is.
+TRIED_SETTINGS = (
+    "expandable_segments:True",
+    "max_split_size_mb:512",
+    "max_split_size_mb:128",
+    "garbage_collection_threshold:0.8",
+    "expandable_segments:True,garbage_collection_threshold:0.8",
+)
+_POINTS = 240  # of the timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """PyTorch's three counters at their peak within some part of a run."""
+
+    requested_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+    def as_dict(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """What a script would hold on a GPU. The items sum to `device_bytes`."""
+
+    gpu: str
+    usable_bytes: int
+    settings: str
+    rough: bool
+    steps: int
+    tensor_bytes: int  # requested at the peak, without workspaces and kernels' own buffers
+    requested_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    device_bytes: int
+    context: Interval
+    least: Counters  # with everything inside compiled graphs fused; the same where nothing is compiled
+    first_step: Counters
+    steady_step: Counters
+    items: tuple[Item, ...]
+    modules: dict[str, int]
+    top_holders: tuple[Holder, ...]
+    peak_at: dict[str, Any]
+    out_of_memory: dict[str, Any] | None
+    saving_settings: tuple[dict[str, Any], ...]
+    fixes: tuple[dict[str, Any], ...]
+    speed: Pace | None
+    timeline: dict[str, Any]
+    rules_fired: dict[str, int]
+    values_invented: int
+    values_at: dict[str, int]
+    events: int
+    ops: int
+    notes: tuple[str, ...]
+    tape: Tape = field(repr=False)  # every event, to replay it under other settings
+
+    @property
+    def fits(self) -> bool:
+        return self.out_of_memory is None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "fits": self.fits,
+            "gpu": self.gpu,
+            "usable_bytes": self.usable_bytes,
+            "allocator_settings": self.settings,
+            "mode": "rough" if self.rough else "exact",
+            "steps": self.steps,
+            "peak_tensor_bytes": self.tensor_bytes,
+            "peak_requested_bytes": self.requested_bytes,
+            "peak_allocated_bytes": self.allocated_bytes,
+            "peak_reserved_bytes": self.reserved_bytes,
+            "device_bytes": self.device_bytes,
+            "context_bytes": self.context.as_dict(),
+            "least": self.least.as_dict(),
+            "first_step": self.first_step.as_dict(),
+            "steady_step": self.steady_step.as_dict(),
+            "items": [item.as_dict() for item in self.items],
+            "modules": self.modules,
+            "top_holders": [holder.as_dict() for holder in self.top_holders],
+            "peak_at": self.peak_at,
+            "out_of_memory": self.out_of_memory,
+            "saving_settings": list(self.saving_settings),
+            "fixes": list(self.fixes),
+            "speed": None if self.speed is None else self.speed.as_dict(),
+            "timeline": self.timeline,
+            "rules_fired": self.rules_fired,
+            "values_invented": self.values_invented,
+            "values_at": self.values_at,
+            "events": self.events,
+            "ops": self.ops,
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """The counters after every event."""
+
+    requested: list[int]
+    allocated: list[int]
+    reserved: list[int]
+
+    def peak(self, begin: int, end: int) -> Counters:
+        begin = min(begin, max(0, end - 1))
+        return Counters(
+            requested_bytes=max(self.requested[begin:end], default=0),
+            allocated_bytes=max(self.allocated[begin:end], default=0),
+            reserved_bytes=max(self.reserved[begin:end], default=0),
+        )
+
+
+def report(
+    tape: Tape,
+    costs: Mapping[int, Mapping[tuple[str, str], Cost]],
+    gpu: Gpu,
+    *,
+    settings: str = "",
+    rough: bool = False,
+    tf32: bool = False,
+) -> Trace:
+    """Read a tape as the GPU would have lived it under `settings` (PYTORCH_CUDA_ALLOC_CONF)."""
+    conf = Settings.parse(settings)
+    requests = tape.requests()
+    walk = _walk(requests, conf)
+    whole = walk.peak(0, len(requests))
+    peak = walk.allocated.index(whole.allocated_bytes) if requests else 0
+    context = context_bytes(gpu)
+    device = whole.reserved_bytes + round(context.likely)
+    category = categories(tape)
+    live = live_at(tape, peak)
+    parts = by_category(tape, live, category)
+    real = run(requests, conf, gpu.memory_bytes, other_bytes=round(context.likely))
+    ends = tape.step_ends or [len(requests)]
+    # The last whole step, after the one that made the optimizer's state.
+    steady_from = ends[-2] if len(ends) > 1 else 0
+    return Trace(
+        gpu=gpu.name,
+        usable_bytes=gpu.memory_bytes,
+        settings=settings,
+        rough=rough,
+        steps=len(tape.step_ends),
+        tensor_bytes=sum(size for name, size in parts.items() if name not in (WORKSPACES, KERNEL_BUFFERS)),
+        requested_bytes=whole.requested_bytes,
+        allocated_bytes=whole.allocated_bytes,
+        reserved_bytes=whole.reserved_bytes,
+        device_bytes=device,
+        context=context,
+        least=_least(tape, category, conf, whole),
+        first_step=walk.peak(0, ends[0]),
+        steady_step=walk.peak(steady_from, ends[-1]),
+        items=_items(parts, whole, peak_requested=walk.requested[peak] if requests else 0, device=device),
+        modules=by_module(tape, live),
+        top_holders=tuple(holders(tape, live, category)),
+        peak_at=_where(tape, peak),
+        out_of_memory=_failure(tape, real),
+        saving_settings=_savers(requests, gpu, round(context.likely), settings) if real.out_of_memory else (),
+        fixes=fixes_for(
+            tape, parts, live, peak=peak, allocated=whole.allocated_bytes, reserved=whole.reserved_bytes
+        ),
+        speed=pace(costs.get(max(0, len(tape.step_ends) - 1), {}), gpu, tf32=tf32),
+        timeline=_timeline(tape, walk, category),
+        rules_fired=dict(tape.rules.most_common()),
+        values_invented=sum(tape.values.values()),
+        values_at=dict(tape.values.most_common(10)),
+        events=len(tape.events),
+        ops=tape.ops,
+        notes=tuple(tape.notes),
+        tape=tape,
+    )
+
+
+def _walk(requests: Sequence[Request], settings: Settings) -> _Walk:
+    """Without a capacity: what it wants, whether or not a card has it."""
+    allocator = Allocator(settings)
+    addresses: dict[int, int] = {}
+    requested, allocated, reserved = [], [], []
+    for request in requests:
+        if request.op == MALLOC:
+            addresses[request.key] = allocator.malloc(request.nbytes, request.stream)
+        elif request.op == FREE:
+            allocator.free(addresses.pop(request.key))
+        else:
+            allocator.empty_cache()
+        requested.append(allocator.requested_bytes)
+        allocated.append(allocator.allocated_bytes)
+        reserved.append(allocator.reserved_bytes)
+    return _Walk(requested, allocated, reserved)
+
+
+# Results of library kernels, which inductor calls and does not fuse.
+_LIBRARY = re.compile(r"^(?:addmm|mm|bmm|baddbmm|_scaled_mm|sort|.*convolution.*|.*attention.*|.*cudnn.*)$")
+
+
+def _least(tape: Tape, category: list[str], settings: Settings, whole: Counters) -> Counters:
+    """The peaks if compiled code kept none of its temporaries but what library kernels return."""
+    fused = {
+        n
+        for n, name in enumerate(category)
+        if name == COMPILED and not _LIBRARY.search(tape.blocks[n].place.op)
+    }
+    if not fused:
+        return whole
+    outcome = run([request for request in tape.requests() if request.key not in fused], settings)
+    return Counters(
+        requested_bytes=outcome.peak_requested_bytes,
+        allocated_bytes=outcome.peak_allocated_bytes,
+        reserved_bytes=outcome.peak_reserved_bytes,
+    )
+
+
+def _items(parts: dict[str, int], whole: Counters, *, peak_requested: int, device: int) -> tuple[Item, ...]:
+    items = [Item(name, size, WHY[name]) for name, size in parts.items()]
+    rounding = whole.allocated_bytes - peak_requested
+    cache = whole.reserved_bytes - whole.allocated_bytes
+    context = device - whole.reserved_bytes
+    items.append(
+        Item("rounding", rounding, "the allocator hands out multiples of 512 B, and larger rests unsplit")
+    )
+    items.append(Item("allocator cache", cache, "reserved from the driver and not handed out at the peak"))
+    items.append(
+        Item("CUDA context", context, "outside PyTorch: driver and kernels; estimated by card, not traced")
+    )
+    return tuple(items)
+
+
+def _where(tape: Tape, event: int) -> dict[str, Any]:
+    if not tape.events:
+        return {"op": "", "module": "", "line": "", "phase": "", "step": 0}
+    place, step = _nearest(tape, event)
+    return {"op": place.op, "module": place.module, "line": place.line, "phase": place.phase, "step": step}
+
+
+def _nearest(tape: Tape, event: int) -> tuple[Any, int]:
+    """The place of the allocation at an event, or of the last one before it."""
+    while event > 0 and tape.events[event][0] != MALLOC:
+        event -= 1
+    block = tape.blocks[tape.events[event][1]]
+    return block.place, block.step + 1
+
+
+def _failure(tape: Tape, outcome: Outcome) -> dict[str, Any] | None:
+    error = outcome.out_of_memory
+    if error is None or outcome.failed_at is None:
+        return None
+    return {
+        **_where(tape, outcome.failed_at),
+        "event": outcome.failed_at,
+        "wanted_bytes": error.requested_bytes,
+        "allocated_bytes": error.allocated_bytes,
+        "reserved_bytes": error.reserved_bytes,
+        "free_bytes": error.free_bytes,
+    }
+
+
+def _savers(requests: Sequence[Request], gpu: Gpu, other: int, settings: str) -> tuple[dict[str, Any], ...]:
+    """Settings under which the same requests fit."""
+    found = []
+    for tried in TRIED_SETTINGS:
+        outcome = run(requests, Settings.parse(tried), gpu.memory_bytes, other_bytes=other)
+        if outcome.out_of_memory is None and tried != settings:
+            found.append({"settings": tried, "peak_reserved_bytes": outcome.peak_reserved_bytes})
+    return tuple(found)
+
+
+def _timeline(tape: Tape, walk: _Walk, category: list[str]) -> dict[str, Any]:
+    """Bytes by category over the events, in a few hundred points that keep every local peak."""
+    count = len(tape.events)
+    names = list(dict.fromkeys(category))
+    width = max(1, -(-count // _POINTS))
+    chosen = [
+        max(range(start, min(start + width, count)), key=walk.allocated.__getitem__)
+        for start in range(0, count, width)
+    ]
+    now = dict.fromkeys(names, 0)
+    series: dict[str, list[int]] = {name: [] for name in names}
+    upcoming = iter(chosen)
+    wanted = next(upcoming, None)
+    for index, (action, number) in enumerate(tape.events):
+        if action == MALLOC:
+            now[category[number]] += tape.blocks[number].bytes
+        elif action == FREE:
+            now[category[number]] -= tape.blocks[number].bytes
+        if index == wanted:
+            for name in names:
+                series[name].append(now[name])
+            wanted = next(upcoming, None)
+    return {
+        "event": chosen,
+        "allocated_bytes": [walk.allocated[i] for i in chosen],
+        "reserved_bytes": [walk.reserved[i] for i in chosen],
+        "by_category": series,
+        "step_ends": list(tape.step_ends),
+    }

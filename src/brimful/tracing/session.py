@@ -1,0 +1,63 @@
+"""One traced run: the shim, the fake card, the recorder, and what watches steps and modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+import torch._dynamo  # every FakeTensorMode loads it: here, so that it belongs to loading PyTorch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from brimful.errors import WorldFailed
+from brimful.tracing.card import Card
+from brimful.tracing.fakecuda import fake_cuda, patched, tensor_changes
+from brimful.tracing.recorder import CUDA, Recorder
+from brimful.tracing.rough import CpuInstead, rough_changes
+from brimful.tracing.shim import load_shim
+from brimful.tracing.steps import Steps
+
+
+@contextmanager
+def recording(card: Card, *, steps: int, rough: bool = False) -> Iterator[Recorder]:
+    """Fake CUDA and a recorder around the body, which `EnoughSteps` ends after `steps` optimizer steps."""
+    if not rough:
+        load_shim()
+    recorder = Recorder(card, device="cpu" if rough else CUDA)
+    with ExitStack() as stack:
+        stack.enter_context(patched(tensor_changes(recorder)))
+        stack.enter_context(patched(rough_changes() if rough else fake_cuda(card, recorder)))
+        if rough:
+            stack.enter_context(CpuInstead())
+        stack.enter_context(Steps(recorder, steps).watching())
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        if not rough:
+            _calibrate(recorder)
+        stack.enter_context(recorder)
+        yield recorder
+
+
+def _calibrate(recorder: Recorder) -> None:
+    """Run a backward pass in which the engine surely adds in place, to learn what its counts look like."""
+    trial = Recorder(recorder.card)
+    trial.in_place.calibrating = True
+    with trial:
+        weight = torch.empty(4, device=CUDA, requires_grad=True)
+        middle = weight * 2
+        try:
+            (middle * 3 + middle * 4).sum().backward()
+        except RuntimeError as error:
+            raise _explained(error) from error
+    recorder.in_place.alone = trial.in_place.alone
+
+
+def _explained(error: RuntimeError) -> Exception:
+    """Autograd counts devices at the first backward pass of a process, and only then."""
+    if "device_ready_queues_" not in str(error):
+        return error
+    return WorldFailed(
+        "this process ran a backward pass before its first trace, and autograd has counted no GPU since",
+        hint="trace first, or in a process of its own; for pytest put this into conftest.py: "
+        "from brimful.tracing.shim import load_shim; load_shim()",
+        code="backward_before_trace",
+    )

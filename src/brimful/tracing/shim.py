@@ -1,0 +1,167 @@
+"""Build the shim (shim.cpp) with the machine's own C++ compiler, once per version of PyTorch, and load it.
+
+A prebuilt library would have to match the user's PyTorch to the letter; building takes a few seconds and then
+lies in the cache folder. Where it cannot be built there is the rough mode, which the caller chooses by name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib import resources
+from pathlib import Path
+
+from brimful.errors import WorldFailed
+
+COMPILERS = ("c++", "g++", "clang++")
+BUILD_LIMIT_S = 300
+PROBE_LIMIT_S = 120
+_loaded = False
+
+
+def load_shim() -> None:
+    """Make this process's PyTorch accept fake CUDA tensors, for good: a device guard cannot be taken back."""
+    global _loaded  # noqa: PLW0603  one process has one libtorch, and this is a fact about it
+    if _loaded:
+        return
+    import torch
+
+    library = shim_path()
+    if torch.version.cuda is not None or torch.version.hip is not None:
+        _refuse_a_gpu_in_use()
+        _probe(library)
+    ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL).brimful_install()
+    _loaded = True
+
+
+def shim_path() -> Path:
+    """The built library, from the cache or built now."""
+    import torch
+
+    source = resources.files("brimful.tracing").joinpath("shim.cpp").read_bytes()
+    mark = hashlib.sha256(source + sys.version.encode()).hexdigest()[:12]
+    folder = cache_folder() / f"torch-{torch.__version__}-{mark}"
+    library = folder / "libbrimful_shim.so"
+    if not library.exists():
+        _build(source, library)
+    return library
+
+
+def cache_folder() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(root) / "brimful" / "shim"
+
+
+def _build(source: bytes, library: Path) -> None:
+    import torch
+
+    compiler = os.environ.get("CXX") or next(
+        (path for name in COMPILERS if (path := shutil.which(name))), None
+    )
+    if compiler is None:
+        raise WorldFailed(
+            f"tracing needs a C++ compiler, once, and found none of {', '.join(COMPILERS)} on PATH",
+            hint="install one (Debian: apt-get install g++), or add --rough, which is off by more",
+            code="no_compiler",
+        )
+    home = Path(torch.__file__).parent
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=library.parent, prefix="build-") as folder:
+        code, built = Path(folder) / "shim.cpp", Path(folder) / library.name
+        code.write_bytes(source)
+        command = [
+            compiler, "-std=c++20", "-O1", "-shared", "-fPIC",
+            f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+            f"-I{home}/include", f"-I{home}/include/torch/csrc/api/include",
+            str(code), f"-L{home}/lib", "-lc10", "-ltorch_cpu", "-o", str(built),
+        ]  # fmt: skip
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=BUILD_LIMIT_S,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise _cannot_build(compiler, str(error)) from error
+        if done.returncode != 0:
+            raise _cannot_build(compiler, next(iter(done.stderr.strip().splitlines()), "no message"))
+        built.replace(library)  # whole or not at all: two processes may build at once
+
+
+def _cannot_build(compiler: str, why: str) -> WorldFailed:
+    import torch
+
+    return WorldFailed(
+        f"{compiler} could not build the shim for torch {torch.__version__}: {why[:300]}",
+        hint="a newer compiler (C++20: g++ 10 or clang 12) may; --rough traces without it and is off by more",
+        code="no_shim",
+    )
+
+
+def _refuse_a_gpu_in_use() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        raise WorldFailed(
+            "this process has a real GPU in use, and tracing replaces PyTorch's view of it",
+            hint="start it with CUDA_VISIBLE_DEVICES= (empty), or use `brimful trace`, which does so itself",
+            code="gpu_in_use",
+        )
+
+
+# Forward, backward and an optimizer: what an unsuited build would abort in.
+_PROBE = """
+import ctypes, os, sys
+import torch
+ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL).brimful_install()
+from torch._subclasses.fake_tensor import FakeTensorMode
+FakeTensorMode.avoid_device_init = property(lambda self: True)
+with FakeTensorMode():
+    weight = torch.empty(8, 8, device='cuda', requires_grad=True)
+    (torch.empty(4, 8, device='cuda') @ weight).relu().sum().backward()
+    assert weight.grad.device.type == 'cuda'
+# Autograd's thread may still be letting go of tensors: an interpreter that ends meanwhile aborts.
+os._exit(0)
+"""
+
+
+def _probe(library: Path) -> None:
+    """Try the shim in a process of its own first: a build it does not suit would take ours down with it."""
+    import torch
+
+    works = library.with_suffix(".works")
+    if works.exists():
+        return
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _PROBE, str(library)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PROBE_LIMIT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        failure = (
+            None
+            if done.returncode == 0
+            else (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
+        )
+    except subprocess.TimeoutExpired:
+        failure = f"no answer within {PROBE_LIMIT_S} s"
+    if failure is not None:
+        raise WorldFailed(
+            f"torch {torch.__version__} does not accept fake CUDA tensors here: {failure[:300]}",
+            hint="trace in an environment with the CPU build of PyTorch, or add --rough",
+            code="cuda_build_refused",
+        )
+    works.touch()

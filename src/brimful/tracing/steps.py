@@ -1,0 +1,102 @@
+"""When a training step ends, which memory is a parameter, a gradient or optimizer state, and when to stop."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from brimful.tracing.items import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
+from brimful.tracing.recorder import Recorder
+from brimful.tracing.tape import OPTIMIZER
+
+RECURRENT_NOTE = (
+    "recurrent layers are traced cell by cell; on a GPU cuDNN runs them whole and keeps one reserve buffer "
+    "of its own size for the backward pass"
+)
+
+
+class EnoughSteps(BaseException):
+    """The wanted steps are done: unwinds the user's code. No Exception, so that few handlers catch it."""
+
+
+class Steps:
+    """Hooks on every optimizer and module of the process."""
+
+    def __init__(self, recorder: Recorder, wanted: int) -> None:
+        self.recorder = recorder
+        self.wanted = wanted
+        self._checker: tuple[Any, Any] | None = None
+        self._leader: Any = None  # the first optimizer to step: where there are several, its calls count
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        from torch.nn.modules import module
+        from torch.optim import optimizer
+
+        handles = [
+            optimizer.register_optimizer_step_pre_hook(self._before_step),
+            optimizer.register_optimizer_step_post_hook(self._after_step),
+            module.register_module_forward_pre_hook(self._enter),
+            module.register_module_forward_hook(self.recorder.places.leave, always_call=True),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            if self._checker is not None:
+                self._checker[0].is_fake_tensor = self._checker[1]
+
+    def _before_step(self, optimizer: Any, *_: Any) -> None:
+        if optimizer is self._leader and len(self.recorder.tape.step_ends) >= self.wanted:
+            raise EnoughSteps
+        self.recorder.places.phase = OPTIMIZER
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self._mark(parameter, PARAMETERS)
+                self._mark(parameter.grad, GRADIENTS)
+
+    def _after_step(self, optimizer: Any, *_: Any) -> None:
+        self.recorder.places.phase = None
+        for state in optimizer.state.values():
+            for value in state.values() if isinstance(state, dict) else ():
+                self._mark(value, OPTIMIZER_STATE)
+        self._leader = optimizer if self._leader is None else self._leader
+        if optimizer is self._leader:
+            self.recorder.tape.step_ends.append(len(self.recorder.tape.events))
+
+    def _enter(self, module: Any, args: Any) -> None:
+        places = self.recorder.places
+        if not places.inside:
+            # Not right after the last step: other optimizers may follow it, and the next forward pass tells.
+            if len(self.recorder.tape.step_ends) >= self.wanted:
+                raise EnoughSteps
+            self._answer_transformers()
+            for parameter in module.parameters():
+                self._mark(parameter, PARAMETERS)
+            for buffer in module.buffers():
+                self._mark(buffer, BUFFERS)
+        if isinstance(module, torch.nn.RNNBase):
+            self.recorder.tape.rules["recurrent layer: cell by cell"] += 1
+            self.recorder.tape.notes[RECURRENT_NOTE] = None
+        places.enter(module, args)
+
+    def _answer_transformers(self) -> None:
+        """transformers looks into masks unless a tensor is fake, and keeps a mask it could have skipped.
+
+        A run on a GPU looks. So shall this one: what it asks is answered as for a batch without padding.
+        """
+        imports: Any = sys.modules.get("transformers.utils.import_utils")
+        if self._checker is None and imports is not None and hasattr(imports, "is_fake_tensor"):
+            self._checker = (imports, imports.is_fake_tensor)
+            imports.is_fake_tensor = lambda _: False
+            self.recorder.tape.rules["transformers: masks are looked into"] += 1
+
+    def _mark(self, tensor: Any, role: str) -> None:
+        if isinstance(tensor, torch.Tensor) and (number := self.recorder.block_of(tensor)) is not None:
+            block = self.recorder.tape.blocks[number]
+            block.role = block.role or role

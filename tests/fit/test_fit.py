@@ -1,0 +1,139 @@
+from dataclasses import replace
+
+import pytest
+
+import brimful
+from brimful.fit.fit import estimate, fit
+from brimful.fit.roofline import achievable_flops_per_s, peak_format
+from brimful.specs.gpu import all_gpus, find_gpu
+from brimful.units import MIB
+from tests.fit.builders import a_model, a_training
+
+FORUM_MODEL = a_model(width=576)
+FORUM_TRAINING = a_training(batch_size=16, accumulation=32)
+DESKTOP_BYTES = 2100 * MIB
+
+
+def test_the_run_of_the_forum_post_is_called_what_it_was() -> None:
+    answer = fit(FORUM_MODEL, FORUM_TRAINING, find_gpu("rtx-4070"), DESKTOP_BYTES)
+
+    assert not answer.fits
+    assert answer.short_bytes > 0
+    assert max(answer.memory.items, key=lambda item: item.bytes).name == "logits and loss"
+    assert answer.memory.peak_at.startswith("start of the backward pass")
+
+
+def test_the_published_runs_that_fitted_beside_that_desktop_fit() -> None:
+    fitted = [
+        (a_model(width=384), a_training(batch_size=16, accumulation=32)),
+        (a_model(), a_training(batch_size=4, accumulation=128, compiled=False)),
+        (a_model(layers=18, heads=16, width=896), a_training(batch_size=2, accumulation=4, compiled=False)),
+    ]
+
+    assert all(estimate(*run, find_gpu("rtx-4070"), DESKTOP_BYTES).fits for run in fitted)
+
+
+def test_every_fix_keeps_the_effective_batch_and_is_worth_its_bytes() -> None:
+    answer = fit(FORUM_MODEL, FORUM_TRAINING, find_gpu("rtx-4070"), DESKTOP_BYTES)
+
+    first = answer.fixes[0]
+    assert first.change == {"batch_size": (16, 8), "gradient_accumulation_steps": (32, 64)}
+    assert all(fix.keeps_effective_batch and fix.saves_bytes > 0 for fix in answer.fixes)
+    factors = [fix.step_time_factor for fix in answer.fixes if fix.fits]
+    assert factors == sorted(factors)
+
+
+def test_a_fix_that_is_said_to_fit_fits_when_asked_again() -> None:
+    gpu = find_gpu("rtx-4070")
+    fixed = replace(FORUM_TRAINING, batch_size=8, accumulation=64)
+
+    assert fit(FORUM_MODEL, FORUM_TRAINING, gpu, DESKTOP_BYTES).fixes[0].fits
+    assert estimate(FORUM_MODEL, fixed, gpu, DESKTOP_BYTES).fits
+
+
+def test_the_largest_batch_fits_and_one_more_does_not() -> None:
+    gpu = find_gpu("rtx-4070")
+    largest = fit(FORUM_MODEL, FORUM_TRAINING, gpu, DESKTOP_BYTES).largest_batch
+
+    assert largest is not None
+    assert estimate(FORUM_MODEL, replace(FORUM_TRAINING, batch_size=largest), gpu, DESKTOP_BYTES).fits
+    assert not estimate(FORUM_MODEL, replace(FORUM_TRAINING, batch_size=largest + 1), gpu, DESKTOP_BYTES).fits
+
+
+def test_a_model_far_too_large_has_no_batch_that_fits_and_says_so() -> None:
+    answer = fit(a_model(layers=500, width=8192, heads=64), a_training(), find_gpu("t4"))
+
+    assert answer.verdict == "does not fit"
+    assert answer.largest_batch is None
+    assert not any(fix.fits for fix in answer.fixes)
+
+
+def test_an_interval_that_straddles_the_card_is_called_tight() -> None:
+    answer = fit(FORUM_MODEL, FORUM_TRAINING, find_gpu("rtx-4070"))
+
+    assert answer.verdict == "tight, likely fits"
+
+
+def test_mfu_names_the_peak_of_this_card() -> None:
+    speed = estimate(a_model(), a_training(), find_gpu("rtx-4070")).speed
+
+    assert speed.peak_flops_per_s == 58.3e12
+    assert 0 < speed.mfu.low < speed.mfu.likely < speed.mfu.high <= 1
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "tokens", "batch", "compiled", "measured_tokens_per_s"),
+    [
+        (6, 384, 512, 16, True, 193_893),
+        (12, 384, 1024, 16, True, 136_569),
+        (12, 768, 1024, 4, False, 47_212),
+    ],
+)
+def test_published_nanogpt_rates_on_an_rtx_4070_lie_within_the_interval(
+    layers: int, width: int, tokens: int, batch: int, compiled: bool, measured_tokens_per_s: int
+) -> None:
+    model = a_model(layers=layers, width=width, heads=width // 64, positions=tokens)
+    training = a_training(batch_size=batch, sequence_tokens=tokens, compiled=compiled)
+    rate = estimate(model, training, find_gpu("rtx-4070")).speed.tokens_per_s
+
+    assert rate.low < measured_tokens_per_s < rate.high
+
+
+def test_a_card_without_bf16_is_judged_by_what_it_has_and_told_of_float16() -> None:
+    answer = fit(a_model(), a_training(), find_gpu("t4"))
+
+    assert answer.speed.peak_format == "fp32"
+    assert any("float16" in warning for warning in answer.warnings)
+
+
+def test_no_card_multiplies_much_faster_than_its_peak() -> None:
+    for gpu in all_gpus():
+        number = peak_format(a_training(), gpu)
+        assert 0.4 < achievable_flops_per_s(gpu, number) / gpu.dense_flops_per_s[number] <= 1.02, gpu.name
+
+
+def test_checkpointing_costs_hardware_work_that_mfu_does_not_credit() -> None:
+    plain, again = (
+        estimate(a_model(), a_training(checkpointing=c), find_gpu("a100-80gb")).speed
+        for c in ("none", "full")
+    )
+
+    assert again.step_s.likely > plain.step_s.likely
+    assert again.mfu.likely < plain.mfu.likely
+    assert again.hfu.likely > again.mfu.likely
+
+
+def test_python_users_name_the_card_as_they_like() -> None:
+    assert brimful.fit(a_model(), a_training(), "4090").gpu == "rtx-4090"
+
+
+def test_the_estimate_is_the_documented_json() -> None:
+    data = fit(FORUM_MODEL, FORUM_TRAINING, find_gpu("rtx-4070"), DESKTOP_BYTES).as_dict()
+
+    assert {"fits", "gpu", "usable_bytes", "memory", "speed", "assumed", "fixes"} <= set(data)
+    assert {"allocated_bytes", "reserved_bytes", "device_bytes", "first_step", "items", "peak_at"} <= set(
+        data["memory"]
+    )
+    assert {"step_s", "tokens_per_s", "mfu", "hfu", "peak_tflops", "bound_by"} <= set(data["speed"])
+    assert data["fixes"][0]["change"]["batch_size"] == [16, 8]
+    assert set(data["memory"]["device_bytes"]) == {"low", "likely", "high"}
