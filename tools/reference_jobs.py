@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from brimful.configs.yaml_file import MAX_BYTES
 from brimful.server.jobfiles import sbatch, skypilot
 from brimful.server.jobfiles.own import FIELDS, schema
-from brimful.server.jobfiles.plain import MAX_BYTES
 from tools.markdown import NOTE, row
 
 
@@ -19,8 +19,8 @@ HEAD = """# Job files
 
 `brimful submit FILE` takes a job file of brimful's own (YAML or JSON), a SkyPilot task, or a Slurm batch
 script. What a file says and brimful cannot do is named and refused; `--without-unsupported` submits it all
-the same. A file has at most {bytes:,} bytes. YAML takes `pip install 'brimful[jobs]'`, which the server has;
-aliases and double names are refused.
+the same. A file has at most {bytes:,} bytes. YAML needs `pip install 'brimful[yaml]'`, which the server has.
+Anchors, aliases, tags and duplicate keys are refused; dates and `12:30` are text.
 
 ## brimful.yaml
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -106,17 +107,88 @@ env_from: [HOME]
         ("command: x\nbudget: free", "budget"),
         ("command: x\nmax_run: soon", "max_run"),
         ("command: x\ndeadline: tomorrow", "deadline"),
-        ("command: x\ncommand: y", "twice"),
-        ("a: &a [x]\ncommand: *a", "aliases"),
-        ("command: !!python/object/apply:os.system [id]", "not YAML"),
-        ("- command", "no mapping"),
-        ("command: [x", "not YAML"),
-        ("{{{{", "not YAML"),
+        ("command: x\nenv:\n  command: y\n  gpus: 8\ngpu_count: 4", "says 'gpu_count'"),
+        ("command: x\ncommand: y", "line 2: duplicate key 'command'"),
+        ("command: x\nenv: {A: 1, A: 2}", "line 2: duplicate key 'A'"),
+        ("a: &a [x]\ncommand: *a", "line 1: anchors"),
+        ("command: *a", "line 1: anchors .* and aliases"),
+        ("command: !!python/object/apply:os.system [touch PWNED]", "line 1: tags"),
+        ("command: x\nenv: !!python/object/apply:os.system [touch PWNED]", "line 2: tags"),
+        ("- command", "line 1: not a mapping"),
+        ("command: [x", "line 1 is not YAML"),
+        ("command:\n\tx", "line 2 is not YAML"),
+        ("{{{{", "line 1: a key is not plain text"),
+        ("command: x\n---\ncommand: y", "line 2: a second document"),
+        ("command: " + "[" * 100_000, "line 1: nested more than"),
+        ("env:\n" + "".join(f"  A{n}: 1\n" for n in range(9_000)), "more than 10,000 values"),
+        ("command: x\nname: \x07", "line 2: control character"),
+        ("command: x\0", "binary file"),
+        ("", "names no command"),
     ],
 )
 def test_what_a_job_file_cannot_say_is_one_clear_error(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         read(tmp_path, text)
+    assert [file.name for file in tmp_path.iterdir()] == ["brimful.yaml"]  # nothing ran
+
+
+def test_values_that_yaml_1_1_would_change_reach_the_job_as_they_were_written(tmp_path: Path) -> None:
+    file = read(
+        tmp_path,
+        """
+command: x
+name: 2026-12-01
+deadline: 2026-12-01T18:00:00Z
+env:
+  LR: 1e-4
+  PYTHON: 3.10
+  START: 12:30
+  CODE: 010
+  on: off
+""",
+    )
+
+    assert file.body["env"] == {
+        "LR": "1e-4",
+        "PYTHON": "3.10",
+        "START": "12:30",
+        "CODE": "010",
+        "on": "false",
+    }
+    assert (file.body["name"], file.body["deadline_s"]) == ("2026-12-01", 1_796_148_000)
+    assert Submission(**file.body).as_job(OPERATOR, "").gpus == 1
+    with pytest.raises(BadInput, match="max_run is '12:30', no time"):  # minutes or hours?
+        read(tmp_path, "command: x\nmax_run: 12:30\n")
+
+
+def test_a_line_of_text_inside_a_script_is_not_a_field(tmp_path: Path) -> None:
+    file = read(tmp_path, "command: |\n  cat <<END\n  gpus: 64\n  END\ngpus: 2\n")
+
+    assert file.body["gpus"] == 2
+    assert file.body["command"][-1] == "cat <<END\ngpus: 64\nEND\n"
+
+
+def test_a_mark_at_the_front_and_line_ends_do_not_matter(tmp_path: Path) -> None:
+    path = tmp_path / "brimful.yaml"
+    path.write_bytes(b"\xef\xbb\xbfcommand: |\r\n  true\r\n  false\r\ngpus: 2\r\n")
+
+    assert read_job_file(path).body["command"] == ["sh", "-c", "true\nfalse\n"]
+    path.write_bytes("command: é".encode("latin-1"))
+    with pytest.raises(BadInput, match="line 1 is not UTF-8"):
+        read_job_file(path)
+
+
+def test_a_pipe_will_do_and_is_read_no_further_than_a_job_file_is_long(tmp_path: Path) -> None:
+    script = "#!/bin/sh\n#SBATCH --gpus=1\ntrue\n"
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as pipe:
+        pipe.write(script)
+    try:
+        assert read_job_file(Path(f"/dev/fd/{reading}")).body["gpus"] == 1
+    finally:
+        os.close(reading)
+    with pytest.raises(BadInput, match="a job file has at most"):
+        read_job_file(Path("/dev/zero"))
 
 
 def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:

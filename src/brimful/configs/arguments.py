@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from brimful.configs.plain import NotRead
 from brimful.configs.reading import Dialect
 from brimful.configs.words import choose
 from brimful.errors import BadInput
@@ -282,10 +281,6 @@ def _tuning(use: Found) -> dict[str, Any]:
 
 def _check(key: str, value: object, *, name: str) -> None:
     """Right type and within bounds, or one sentence that says where and what is allowed."""
-    if isinstance(value, NotRead):
-        raise BadInput(
-            f"{name}: {key}: {value} is more YAML than is read here", hint="write it as a plain value"
-        )
     if key in _WHOLE:
         good = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _WHOLE[key]
         allowed = f"a whole number from 1 to {_WHOLE[key]:,}"

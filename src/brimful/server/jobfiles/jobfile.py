@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import BadInput
-from brimful.server.jobfiles.plain import mapping_of, read_text
+from brimful.configs.files import decode
+from brimful.configs.plain import parse_plain
+from brimful.configs.yaml_file import MAX_BYTES
+from brimful.errors import BadInput, NotFound, WorldFailed
 
 TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d)")
 SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -35,7 +37,7 @@ def read_job_file(path: Path) -> JobFile:
     from brimful.server.jobfiles.sbatch import is_sbatch, read_sbatch
     from brimful.server.jobfiles.skypilot import is_skypilot, read_skypilot
 
-    text = read_text(path)
+    text = _text(path)
     if is_sbatch(text):
         return read_sbatch(text, path)
     if path.suffix not in (".yaml", ".yml", ".json"):
@@ -43,8 +45,29 @@ def read_job_file(path: Path) -> JobFile:
             f"{path} is no job file: neither .yaml nor .json, nor a script with #SBATCH lines",
             hint=f"to run it: brimful submit -- sh {path}",
         )
-    data = mapping_of(text, path)
+    data = parse_plain(text, name=str(path), suffix=path.suffix)
     return read_skypilot(data, path) if is_skypilot(data) else read_own(data, path)
+
+
+def _text(path: Path) -> str:
+    """All of the file; a pipe will do, as in `brimful submit <(generate)`."""
+    try:
+        size = path.stat().st_size
+        if size <= MAX_BYTES:
+            with path.open("rb") as file:
+                raw = file.read(MAX_BYTES + 1)  # a pipe does not tell its size
+            size = max(size, len(raw))
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no file {path}", hint="a job file, or -- and a command") from error
+    except OSError as error:
+        raise WorldFailed(f"cannot read {path}: {error.strerror}") from error
+    if size > MAX_BYTES:
+        raise BadInput(
+            f"{path} has {size:,} bytes; a job file has at most {MAX_BYTES:,}",
+            hint="put data and long scripts into files of their own, which the command reads",
+            code="too_large",
+        )
+    return decode(raw, name=str(path)).replace("\r\n", "\n")
 
 
 def seconds(value: object, what: str) -> int:
