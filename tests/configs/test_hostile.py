@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -89,6 +90,36 @@ def test_any_arguments_are_a_training_or_a_refusal(found: dict[str, Any]) -> Non
 )
 def test_any_yaml_is_a_training_or_a_refusal(lines: list[tuple[str, str]]) -> None:
     file_answered("args.yaml", "\n".join(f"{key}: {value}" for key, value in lines), model="gpt2")
+
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "litgpt": {"checkpoint_dir": "x/pythia-1b", "train": {"micro_batch_size": 1}},
+    "torchtune": {"model": {"_component_": "torchtune.models.llama3_2.lora_llama3_2_1b"}},
+    "torchtitan": {"model": {"name": "llama3", "flavor": "8B"}, "training": {}},
+    "accelerate": {"distributed_type": "FSDP"},
+    "axolotl": {"base_model": "gpt2"},
+}
+blocks = st.sampled_from(
+    ["", "train", "training", "model", "tokenizer", "parallelism", "fsdp_config", "later"]
+)
+recipe_words = st.sampled_from([
+    "devices", "num_nodes", "precision", "lora_r", "quantize", "optimizer", "micro_batch_size", "dtype",
+    "global_batch_size", "max_seq_length", "batch_size", "compile", "max_seq_len", "lora_rank", "seq_len",
+    "lora_attn_modules", "local_batch_size", "tensor_parallel_degree", "pipeline_parallel_degree",
+    "data_parallel_shard_degree", "expert_parallel_degree", "num_processes", "mixed_precision", "converters",
+    "fsdp_sharding_strategy", "loss", "model_config", "gradient_accumulation_steps", "fsdp", "sequence_len",
+])  # fmt: skip
+
+
+@FEW
+@given(st.sampled_from(sorted(RECIPES)), st.lists(st.tuples(blocks, recipe_words, values), max_size=6))
+def test_any_recipe_is_a_training_or_a_refusal(kind: str, said: list[tuple[str, str, Any]]) -> None:
+    recipe = json.loads(json.dumps(RECIPES[kind]))
+    for block, word, value in said:
+        (recipe.setdefault(block, {}) if block else recipe)[word] = value
+    model = "gpt2" if kind == "accelerate" else None
+    file_answered("recipe.yaml", yaml.safe_dump(recipe), model=model)
+    file_answered("recipe.yaml", json.dumps(recipe), model=model)
 
 
 @FEW

@@ -10,8 +10,11 @@ import pytest
 from brimful.configs.read import read
 from brimful.errors import BadInput
 from brimful.fit.count import parameters
+from brimful.fit.fit import fit_reading
 from brimful.fit.states import weights_bytes
+from brimful.specs.gpu import find_gpu
 from brimful.specs.training import Training
+from brimful.units import GIB
 
 LITGPT = """
 # fine-tuning with LoRA
@@ -225,6 +228,12 @@ def test_overrides_have_the_last_word(tmp_path: Path) -> None:
         ("x.toml", "[model]\nflavor = 3\n[training]\n"),
         ("x.yaml", LITGPT.replace("Llama-2-7b-hf", "no-such-model")),
         ("x.yaml", TORCHTUNE.replace("lora_llama3_1_8b", "mystery_9b")),
+        ("x.yaml", LITGPT.replace("lora_r: 32", "lora_r: -1e400")),
+        ("x.yaml", LITGPT.replace("micro_batch_size: 2", "micro_batch_size: '2'")),
+        ("x.yaml", LITGPT.replace("micro_batch_size: 2", "micro_batch_size: 02")),
+        ("x.yaml", LITGPT.replace("micro_batch_size: 2", "micro_batch_size: [2]")),
+        ("x.yaml", TORCHTUNE.replace("batch_size: 2", "batch_size: ${sizes.batch}")),
+        ("x.toml", TORCHTITAN.replace("seq_len = 8192", "seq_len = 12:30:00")),
     ],
 )
 def test_what_cannot_be_read_is_refused(name: str, text: str, tmp_path: Path) -> None:
@@ -234,7 +243,7 @@ def test_what_cannot_be_read_is_refused(name: str, text: str, tmp_path: Path) ->
 
 
 def test_a_word_nobody_knows_gets_its_fallback_and_is_told(tmp_path: Path) -> None:
-    text = LITGPT.replace("bf16-true", "int3-maybe").replace("lora_r: 32", "lora_r: -1e400")
+    text = LITGPT.replace("bf16-true", "int3-maybe")
 
     assert any("precision" in said for said in read(a_file(tmp_path, "x.yaml", text)).warnings)
 
@@ -325,3 +334,172 @@ def test_accelerates_fp8_offloading_and_checkpointing(tmp_path: Path) -> None:
         "deepspeed_config:\n  zero_stage: 2\n  offload_optimizer_device: cpu\n  offload_param_device: none\n"
     )
     assert (zero.sharding, zero.offload_states) == ("zero2", True)
+
+
+# -- depth: a setting counts where its framework reads it, and nowhere else ----------------------------------
+
+TINYLLAMA = """
+checkpoint_dir: checkpoints/TinyLlama/TinyLlama-1.1B
+precision: bf16-true
+train:
+  global_batch_size: 8
+  micro_batch_size: 4
+  max_seq_length: 512
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "warned"),
+    [
+        ("", ()),
+        ("  notes: |\n    try this next:\n    micro_batch_size: 64\n", ()),
+        ("  notes: >\n    micro_batch_size: 64\n", ()),
+        ('  notes: "then\n    micro_batch_size: 64"\n', ()),
+        ("  # micro_batch_size: 64\n", ()),
+        ("  stage_two:\n    micro_batch_size: 64\n", ("train.stage_two.micro_batch_size",)),
+        ("stage_two:\n  train:\n    micro_batch_size: 64\n", ("stage_two.train.micro_batch_size",)),
+        ("stages:\n- micro_batch_size: 64\n", ("stages.0.micro_batch_size",)),
+        ("micro_batch_size: 64\n", ("micro_batch_size",)),
+    ],
+)
+def test_a_litgpt_recipe_needs_what_its_train_block_says(
+    tmp_path: Path, more: str, warned: tuple[str, ...]
+) -> None:
+    reading = read(a_file(tmp_path, "full.yaml", TINYLLAMA + more))
+    memory = fit_reading(reading, find_gpu("rtx-4090")).memory
+
+    # The depth of YAML was once flattened: 64 was taken, and 85.8 GiB.
+    assert round(memory.allocated_bytes.likely / GIB, 1) == 13.2
+    assert reading.training.batch_size == 4
+    assert reading.warnings == tuple(
+        f"{path} is ignored: LitGPT reads train.micro_batch_size" for path in warned
+    )
+    assert reading.unsure == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "warned"),
+    [
+        (AXOLOTL, "stage_two:\n  micro_batch_size: 64\n  lora_r: 512\n", 2),
+        (AXOLOTL, "wandb_notes: |\n  micro_batch_size: 64\n  sequence_len: 65536\n", 0),
+        (AXOLOTL, "datasets_two:\n- micro_batch_size: 64\n", 1),
+        (LLAMA_FACTORY, "train_later:\n  per_device_train_batch_size: 64\n  optim: sgd\n", 2),
+        (TORCHTUNE, "profiler:\n  batch_size: 64\n  dtype: fp32\n", 2),
+        (TORCHTUNE, "output_dir: >\n  x\n  batch_size: 64\n", 0),
+        (TORCHTUNE, "generation:\n  tokenizer:\n    max_seq_len: 65536\n", 1),
+    ],
+)
+def test_a_recipe_is_trained_alike_with_such_words_further_down(
+    text: str, more: str, warned: int, tmp_path: Path
+) -> None:
+    alone, with_more = (read(a_file(tmp_path, "x.yaml", each)) for each in (text, text + more))
+
+    assert with_more.training == alone.training
+    assert sum("is ignored" in said for said in with_more.warnings) == warned
+
+
+def test_torchtitan_and_json_are_read_by_their_depth_too(tmp_path: Path) -> None:
+    more = "[training.stage_two]\nlocal_batch_size = 64\n[old]\ntensor_parallel_degree = 4\n"
+    found = read(a_file(tmp_path, "x.toml", TORCHTITAN + more))
+    assert found.training == read(a_file(tmp_path, "y.toml", TORCHTITAN)).training
+    assert found.warnings == (
+        "old.tensor_parallel_degree is ignored: torchtitan reads parallelism.tensor_parallel_degree",
+        "training.stage_two.local_batch_size is ignored: torchtitan reads training.local_batch_size",
+    )
+
+    def of(given: object) -> tuple[Training, tuple[str, ...]]:
+        reading = read(None, model="gpt2", arguments=a_file(tmp_path, "a.json", json.dumps(given)))
+        return reading.training, tuple(said for said in reading.warnings if "is ignored" in said)
+
+    assert of({"bf16": True, "later": {"optim": "sgd", "bf16": False}}) == (
+        of({"bf16": True})[0],
+        (
+            "later.optim is ignored: it is not at the top level",
+            "later.bf16 is ignored: it is not at the top level",
+        ),
+    )
+    deep = {"train_micro_batch_size_per_gpu": 2, "later": {"train_micro_batch_size_per_gpu": 64}}
+    assert of(deep)[0].batch_size == 2
+    inline = {"deepspeed": {"zero_optimization": {"stage": 2}, "gradient_accumulation_steps": 8}}
+    assert of(inline)[1] == ()  # DeepSpeed's block is a config of its own
+
+
+def test_what_the_framework_reads_and_we_do_not_is_told(tmp_path: Path) -> None:
+    def ignored(name: str, text: str) -> tuple[str, ...]:
+        return read(a_file(tmp_path, name, text)).warnings
+
+    assert ignored("a.yaml", TINYLLAMA + "model_config:\n  n_layer: 2\n") == (
+        "model_config is ignored, though LitGPT reads it",
+    )
+    assert ignored("b.yaml", TINYLLAMA + "model_config:\n") == ()
+    assert ignored("c.yaml", TORCHTUNE + "fsdp_cpu_offload: True\ntensor_parallel_dim: 1\n") == (
+        "fsdp_cpu_offload is ignored, though torchtune reads it",
+    )
+
+
+def test_a_number_that_cannot_be_read_may_be_overruled(tmp_path: Path) -> None:
+    path = a_file(tmp_path, "x.yaml", TORCHTUNE.replace("batch_size: 2", "batch_size: ${sizes.batch}"))
+
+    with pytest.raises(
+        BadInput, match=r"x\.yaml: batch_size = '\$\{sizes.batch\}' is out of range"
+    ) as refused:
+        read(path)
+    assert refused.value.hint == "write a whole number there, or pass --set batch_size=N"
+    assert read(path, overrides=["batch_size=3"]).training.batch_size == 3
+    said = a_file(tmp_path, "ds.json", json.dumps({"train_micro_batch_size_per_gpu": "4"}))
+    with pytest.raises(BadInput, match="train_micro_batch_size_per_gpu = '4' is out of range"):
+        read(None, model="gpt2", arguments=said)
+    assert read(None, model="gpt2", arguments=said, overrides=["batch_size=3"]).training.batch_size == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "after"),
+    [
+        (AXOLOTL, "tf32: false", "tf32: no"),
+        (AXOLOTL, "gradient_checkpointing: true", "gradient_checkpointing: on"),
+        (AXOLOTL, "sequence_len: 4096", "sequence_len: 4_096"),
+        (AXOLOTL, "sequence_len: 4096", "sequence_len: 0x1000"),
+        (AXOLOTL, "tf32: false", "tf32: false\nlr: 1e-4\nseed: 010\nrun_name: 12:30\nday: 2026-12-01"),
+        (AXOLOTL, "adapter: qlora", "adapter: 'qlora'\nfsdp:\nlora_dropout:  # none"),
+        (TORCHTUNE, "['q_proj', 'v_proj', 'output_proj']", "\n  - q_proj\n  - v_proj\n  - output_proj"),
+        (TORCHTUNE, "\n  _component_: torch.optim.AdamW\n  fused: True\n  lr: 3e-4",
+         " {_component_: torch.optim.AdamW, fused: yes, lr: 3e-4, betas: [0.9, 0.95]}"),
+        (LITGPT, "learning_rate: 0.0002", "learning_rate: 2e-4\n  min_lr: 6.0e-5\n  betas: [0.9, 0.95]"),
+        (LITGPT, "precision: bf16-true", "precision: 'bf16-true'  # not mixed"),
+    ],
+)  # fmt: skip
+def test_the_same_said_otherwise_is_the_same(text: str, before: str, after: str, tmp_path: Path) -> None:
+    assert before in text
+    one, other = (read(a_file(tmp_path, "x.yaml", each)) for each in (text, text.replace(before, after)))
+
+    assert one.training == other.training
+
+
+def test_litgpts_published_optimizer_block_is_known(tmp_path: Path) -> None:
+    """Every file of its config_hub has such a block; the old reader took `0.95]` for the optimizer's name."""
+    block = (
+        "optimizer:\n  class_path: torch.optim.AdamW\n  init_args:\n    lr: 0.0002\n    betas:\n      - 0.9\n"
+        "      - 0.95\n"
+    )
+    reading = read(a_file(tmp_path, "x.yaml", LITGPT + block))
+
+    assert (reading.training.optimizer, reading.training.optimizer_kernel) == ("adamw", "fused")
+    assert (reading.unsure, reading.warnings) == (0, ())
+
+
+@pytest.mark.parametrize("precision", ["no", "'no'", "NO", "off", "false"])
+def test_accelerates_no_is_no(precision: str, tmp_path: Path) -> None:
+    text = ACCELERATE.replace("mixed_precision: bf16", f"mixed_precision: {precision}")
+    text = text.replace("distributed_type: FSDP", "distributed_type: NO").replace("num_processes: 8", "")
+    t = read(None, model="gpt2", arguments=a_file(tmp_path, "a.yaml", text)).training
+
+    assert (t.dtype, t.sharding, t.gpus) == ("float32", "none", 1)
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_mark_at_the_front_and_line_ends_do_not_matter(mark: str, ends: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_bytes((mark + LITGPT.replace("\n", ends)).encode())
+
+    assert read(str(path)).training == read(a_file(tmp_path, "y.yaml", LITGPT)).training

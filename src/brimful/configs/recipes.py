@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from brimful.configs.files import decode, read_config
 from brimful.configs.flags import read_flags
+from brimful.configs.paths import Settings
 from brimful.configs.plain import read_plain
 from brimful.configs.reading import Reading
-from brimful.configs.settings import parse_sets
+from brimful.configs.settings import own_word, parse_sets
 from brimful.errors import BadInput
 
-Found = Mapping[str, Any]
 Words = dict[str, Any]
 
 _LITGPT_TARGETS = {"lora_query": 1, "lora_key": 1, "lora_value": 1, "lora_projection": 1, "lora_mlp": 3}
@@ -33,11 +34,14 @@ _CHUNKS = 8  # num_output_chunks, torchtune's default
 def read_recipe(path: Path, overrides: Sequence[str]) -> Reading | None:
     """The reading of a recipe; None where the file is not one of theirs."""
     found = _toml(path) if path.suffix.lower() == ".toml" else read_plain(path)
-    for sign, words_of in _RECIPES:
-        if sign(found):
-            model, words = words_of(found)
+    overruled = parse_sets(overrides)
+    file = Settings(path.name, found, {own_word(key) or key for key in overruled})
+    for kind in _RECIPES:
+        if kind.sign(file):
+            model, words = kind.words(file)
             said = {key: value for key, value in words.items() if value is not None}
-            return read_flags(model, _spread({**said, **parse_sets(overrides)}))
+            reading = read_flags(model, _spread({**said, **overruled}))
+            return replace(reading, warnings=(*reading.warnings, *file.ignored(kind.title)))
     if path.suffix.lower() == ".toml":
         raise BadInput(
             f"{path.name} is no torchtitan config: it has no [model] with a flavor",
@@ -65,69 +69,71 @@ def _toml(path: Path) -> dict[str, Any]:
 # -- LitGPT ------------------------------------------------------------------------------------------------
 
 
-def _is_litgpt(found: Found) -> bool:
-    named = isinstance(found.get("checkpoint_dir") or found.get("model_name"), str)
-    return named and "micro_batch_size" in _block(found, "train")
+def _is_litgpt(file: Settings) -> bool:
+    named = isinstance(file.at("checkpoint_dir") or file.at("model_name"), str)
+    return named and file.at("train.micro_batch_size") is not None
 
 
-def _litgpt(found: Found) -> tuple[str, Words]:
-    train = _block(found, "train")
-    gpus = (_whole(found.get("devices")) or 1) * (_whole(found.get("num_nodes")) or 1)
-    micro, whole = _whole(train.get("micro_batch_size")), _whole(train.get("global_batch_size"))
+def _litgpt(file: Settings) -> tuple[str, Words]:
+    gpus = (file.whole("devices", "gpus") or 1) * (file.whole("num_nodes", "gpus") or 1)
+    micro = file.whole("train.micro_batch_size", "batch_size")
+    whole = file.whole("train.global_batch_size", "gradient_accumulation_steps")
     words: Words = {
         "framework": "litgpt",
         "batch_size": micro,
         "gradient_accumulation_steps": max(1, whole // (micro * gpus)) if micro and whole else None,
-        "seq_len": _whole(train.get("max_seq_length")),
-        "precision": found.get("precision"),
-        "optimizer": _litgpt_optimizer(found.get("optimizer")),
+        "seq_len": file.whole("train.max_seq_length", "seq_len"),
+        "precision": file.setting("precision"),
+        "optimizer": _litgpt_optimizer(file),
         "gpus": gpus if gpus > 1 else None,
     }
-    if "lora_r" in found:
-        words["qlora" if found.get("quantize") else "lora"] = True
-        words["rank"] = _whole(found["lora_r"])
-        words["targets"] = sum(n for name, n in _LITGPT_TARGETS.items() if found.get(name) is True) or None
-    name = str(found.get("checkpoint_dir") or found.get("model_name"))
+    if "lora_r" in file.found:
+        words["qlora" if file.setting("quantize") else "lora"] = True
+        words["rank"] = file.whole("lora_r", "rank")
+        words["targets"] = sum(n for name, n in _LITGPT_TARGETS.items() if file.at(name) is True) or None
+    file.leave("model_config")
+    name = str(file.at("checkpoint_dir") or file.at("model_name"))
     return name.rstrip("/").rpartition("/")[2], words
 
 
-def _litgpt_optimizer(said: object) -> str | None:
+def _litgpt_optimizer(file: Settings) -> str | None:
     """A name, or a class by its path; torch's own Adam is fused (utils.py: instantiate_torch_optimizer)."""
-    named = said.get("class_path") if isinstance(said, Mapping) else said
-    name = str(named or "").rpartition(".")[2]
+    said = file.at("optimizer")
+    name = file.text("optimizer.class_path" if isinstance(said, Mapping) else "optimizer").rpartition(".")[2]
     return "adamw-fused" if name in ("AdamW", "Adam") else name or None
 
 
 # -- torchtune ---------------------------------------------------------------------------------------------
 
 
-def _is_torchtune(found: Found) -> bool:
-    return str(_block(found, "model").get("_component_", "")).startswith("torchtune.models.")
+def _is_torchtune(file: Settings) -> bool:
+    return file.text("model._component_").startswith("torchtune.models.")
 
 
-def _torchtune(found: Found) -> tuple[str, Words]:
-    model, optimizer = _block(found, "model"), _block(found, "optimizer")
-    kind, name = _torchtune_name(str(model["_component_"]))
-    loss = str(_block(found, "loss").get("_component_", ""))
+def _torchtune(file: Settings) -> tuple[str, Words]:
+    kind, name = _torchtune_name(file.text("model._component_"))
     words: Words = {
         "framework": "torchtune",
-        "batch_size": _whole(found.get("batch_size")),
-        "gradient_accumulation_steps": _whole(found.get("gradient_accumulation_steps")),
-        "seq_len": _whole(_block(found, "tokenizer").get("max_seq_len")),
-        "precision": found.get("dtype"),
-        "compile": found.get("compile") is True,
-        "checkpointing": "full" if found.get("enable_activation_checkpointing") is True else "none",
-        "offload_activations": found.get("enable_activation_offloading") is True or None,
-        "optimizer": _torchtune_optimizer(optimizer),
-        "in_backward": found.get("optimizer_in_bwd") is True or None,
-        "loss_chunks": _CHUNKS if loss.endswith(_CHUNKED) else None,
+        "batch_size": file.whole("batch_size", "batch_size"),
+        "gradient_accumulation_steps": file.whole(
+            "gradient_accumulation_steps", "gradient_accumulation_steps"
+        ),
+        "seq_len": file.whole("tokenizer.max_seq_len", "seq_len"),
+        "precision": file.setting("dtype"),
+        "compile": file.setting("compile") is True,
+        "checkpointing": "full" if file.setting("enable_activation_checkpointing") is True else "none",
+        "offload_activations": file.setting("enable_activation_offloading") is True or None,
+        "optimizer": _torchtune_optimizer(file),
+        "in_backward": file.setting("optimizer_in_bwd") is True or None,
+        "loss_chunks": _CHUNKS if file.text("loss._component_").endswith(_CHUNKED) else None,
     }
+    file.leave("fsdp_cpu_offload", "tensor_parallel_dim", "teacher_model")
     if kind:
-        modules = model.get("lora_attn_modules")
-        attention = len(set(modules)) if isinstance(modules, list) else 2
+        modules = file.at("model.lora_attn_modules")
+        attention = len(set(map(str, modules))) if isinstance(modules, list) else 2
         words[kind] = True
-        words["rank"] = _whole(model.get("lora_rank"))
-        words["targets"] = attention + (3 if model.get("apply_lora_to_mlp") is True else 0)
+        words["rank"] = file.whole("model.lora_rank", "rank")
+        words["targets"] = attention + (3 if file.at("model.apply_lora_to_mlp") is True else 0)
     return name, words
 
 
@@ -139,150 +145,155 @@ def _torchtune_name(component: str) -> tuple[str, str]:
     return kind, re.sub(r"^([a-z]+\d?)_(\d)_(?=\d)", r"\1.\2-", plain).replace("_", "-")
 
 
-def _torchtune_optimizer(block: Found) -> str | None:
-    name = str(block.get("_component_", "")).rpartition(".")[2]
+def _torchtune_optimizer(file: Settings) -> str | None:
+    name = file.text("optimizer._component_").rpartition(".")[2]
     if name in ("AdamW", "Adam"):
-        return "adamw-fused" if block.get("fused") is True else "adamw-foreach"
+        return "adamw-fused" if file.at("optimizer.fused") is True else "adamw-foreach"
     return name or None
 
 
 # -- torchtitan --------------------------------------------------------------------------------------------
 
 
-def _is_torchtitan(found: Found) -> bool:
-    return isinstance(_block(found, "model").get("flavor"), str) and "training" in found
+def _is_torchtitan(file: Settings) -> bool:
+    return isinstance(file.at("model.flavor"), str) and "training" in file.found
 
 
-def _torchtitan(found: Found) -> tuple[str, Words]:
-    model, training = _block(found, "model"), _block(found, "training")
+def _torchtitan(file: Settings) -> tuple[str, Words]:
     degrees = {
-        name: _whole(_block(found, "parallelism").get(f"{name}_parallel_degree")) or 1
+        name: file.whole(f"parallelism.{name}_parallel_degree", name) or 1
         for name in ("tensor", "pipeline", "context")
     }
-    parallel = _block(found, "parallelism")
-    shard = _whole(parallel.get("data_parallel_shard_degree"))  # -1: what torchrun leaves over
-    replicas = _whole(parallel.get("data_parallel_replicate_degree")) or 1
+    shard = file.whole("parallelism.data_parallel_shard_degree", "gpus")  # -1: what torchrun leaves over
+    replicas = file.whole("parallelism.data_parallel_replicate_degree", "gpus") or 1
     split = degrees["tensor"] * degrees["pipeline"] * degrees["context"]
     gpus = (shard or 1) * replicas * split
-    converters = model.get("converters", ())
     words: Words = {
         "framework": "torchtitan",
-        "batch_size": _whole(training.get("local_batch_size", training.get("batch_size"))),
-        "seq_len": _whole(training.get("seq_len")),
-        "compile": (training.get("compile") or _block(found, "compile").get("enable")) is True,
-        "checkpointing": _block(found, "activation_checkpoint").get("mode", "selective"),
+        "batch_size": file.whole("training.local_batch_size", "batch_size")
+        or file.whole("training.batch_size", "batch_size"),
+        "seq_len": file.whole("training.seq_len", "seq_len"),
+        "compile": (file.at("training.compile") or file.at("compile.enable")) is True,
+        "checkpointing": file.at("activation_checkpoint.mode", "selective"),
         "precision": "fsdp-bf16",
-        "optimizer": _titan_optimizer(_block(found, "optimizer")),
-        "fp8": "float8" in str(converters) or None,
+        "optimizer": _titan_optimizer(file),
+        "fp8": "float8" in file.text("model.converters") or None,
         "gpus": gpus if gpus > 1 else None,
-        "expert": _titan_experts(parallel, degrees["tensor"]),
+        "expert": _titan_experts(file, degrees["tensor"]),
     }
     if gpus > 1:
         words |= {name: degree for name, degree in degrees.items() if degree > 1}
     if degrees["pipeline"] > 1 and words["batch_size"]:
-        # its local batch is cut into micro-batches, of one sequence each where nobody says (job_config.py);
-        # up to spring 2025 their number was said instead
-        size = _whole(parallel.get("pipeline_parallel_microbatch_size")) or 1
-        said = _whole(parallel.get("pipeline_parallel_microbatches"))
-        many = min(words["batch_size"], said or max(1, words["batch_size"] // size))
-        words |= {"batch_size": words["batch_size"] // many, "gradient_accumulation_steps": many}
-        words["virtual_stages"] = (
-            2 if "Interleaved" in str(parallel.get("pipeline_parallel_schedule")) else None
-        )
-    name = str(model.get("name", "llama3"))
+        words |= _titan_stages(file, words["batch_size"])
+    name = str(file.at("model.name", "llama3"))
     family = "llama3.1" if name == "llama3" else name  # its llama3 is the 3.1 of 128k tokens
-    return f"{family}-{model['flavor']}", words
+    return f"{family}-{file.at('model.flavor')}", words
 
 
-def _titan_experts(parallel: Found, tensor: int) -> int | None:
+def _titan_stages(file: Settings, batch_size: int) -> Words:
+    """Its local batch is cut into micro-batches, of one sequence each where nobody says (job_config.py).
+
+    Up to spring 2025 their number was said instead.
+    """
+    size = file.whole("parallelism.pipeline_parallel_microbatch_size", "batch_size") or 1
+    said = file.whole("parallelism.pipeline_parallel_microbatches", "gradient_accumulation_steps")
+    many = min(batch_size, said or max(1, batch_size // size))
+    interleaved = "Interleaved" in file.text("parallelism.pipeline_parallel_schedule")
+    return {
+        "batch_size": batch_size // many,
+        "gradient_accumulation_steps": many,
+        "virtual_stages": 2 if interleaved else None,
+    }
+
+
+def _titan_experts(file: Settings, tensor: int) -> int | None:
     """GPUs with sequences of their own that experts are spread over.
 
     Its degree counts tensor-parallel GPUs too, each with whole experts, unless those are split as well
     (expert_tensor_parallel_degree): a GPU holds as many bytes of them either way.
     """
-    degree = _whole(parallel.get("expert_parallel_degree")) or 1
-    split = _whole(parallel.get("expert_tensor_parallel_degree")) or 1
+    degree = file.whole("parallelism.expert_parallel_degree", "expert") or 1
+    split = file.whole("parallelism.expert_tensor_parallel_degree", "expert") or 1
     others = degree if split == tensor else degree // tensor
     return others if others > 1 else None
 
 
-def _titan_optimizer(block: Found) -> str:
-    name = str(block.get("name", "AdamW"))
-    fused = block.get("implementation", "fused") == "fused"
+def _titan_optimizer(file: Settings) -> str:
+    name = str(file.at("optimizer.name", "AdamW"))
+    fused = file.at("optimizer.implementation", "fused") == "fused"
     return ("adamw-fused" if fused else "adamw-foreach") if name == "AdamW" else name
 
 
-_RECIPES: tuple[tuple[Callable[[Found], bool], Callable[[Found], tuple[str, Words]]], ...] = (
-    (_is_litgpt, _litgpt),
-    (_is_torchtune, _torchtune),
-    (_is_torchtitan, _torchtitan),
+class _Recipe(NamedTuple):
+    title: str
+    sign: Callable[[Settings], bool]
+    words: Callable[[Settings], tuple[str, Words]]  # the model's name, and our words for how it is trained
+
+
+_RECIPES = (
+    _Recipe("LitGPT", _is_litgpt, _litgpt),
+    _Recipe("torchtune", _is_torchtune, _torchtune),
+    _Recipe("torchtitan", _is_torchtitan, _torchtitan),
 )
 
 
 # -- DeepSpeed and accelerate ------------------------------------------------------------------------------
 
 
-def as_arguments(found: dict[str, Any]) -> tuple[dict[str, Any], list[str]] | None:
+def as_arguments(
+    found: dict[str, Any], *, name: str, overruled: Collection[str]
+) -> tuple[dict[str, Any], list[str]] | None:
     """TrainingArguments that say the same, and words of ours; None where it is neither of the two."""
+    file = Settings(name, found, overruled)
     if "train_micro_batch_size_per_gpu" in found or "zero_optimization" in found:
-        return _deepspeed(found), []
+        return _deepspeed(file), []
     if "distributed_type" in found:
-        return _accelerate(found)
+        return _accelerate(file)
     return None
 
 
-def _deepspeed(found: dict[str, Any]) -> dict[str, Any]:
+def _deepspeed(file: Settings) -> dict[str, Any]:
     """'auto' is what the Trainer fills in: left out here, so that its defaults are told as assumed."""
-    given: dict[str, Any] = {"deepspeed": found}
+    given: dict[str, Any] = {"deepspeed": file.found}
     for theirs, ours in (
         ("train_micro_batch_size_per_gpu", "per_device_train_batch_size"),
         ("gradient_accumulation_steps", "gradient_accumulation_steps"),
     ):
-        if (number := _whole(found.get(theirs))) is not None:
+        if (number := file.whole(theirs, ours)) is not None:
             given[ours] = number
     for switch in ("bf16", "fp16"):
-        if _block(found, switch).get("enabled") is True:
+        if file.at(f"{switch}.enabled") is True:
             given[switch] = True
     return given
 
 
-def _accelerate(found: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _accelerate(file: Settings) -> tuple[dict[str, Any], list[str]]:
     given: dict[str, Any] = {}
     words = []
-    precision = str(found.get("mixed_precision", "no")).lower()
+    precision = file.text("mixed_precision").lower()  # `no` unquoted is false
     if precision in ("bf16", "fp16"):
         given[precision] = True
     elif precision == "fp8":
         words.append("precision=fp8")
-    kind = str(found["distributed_type"]).upper()
+    kind = file.text("distributed_type").upper()
     if kind == "FSDP":
-        block = _block(found, "fsdp_config")
         # its second version says whether weights are given up after the forward pass, its first has words
-        kept = block.get("fsdp_reshard_after_forward") is False
-        strategy = str(block.get("fsdp_sharding_strategy", "SHARD_GRAD_OP" if kept else "FULL_SHARD")).lower()
+        kept = file.at("fsdp_config.fsdp_reshard_after_forward") is False
+        otherwise = "SHARD_GRAD_OP" if kept else "FULL_SHARD"
+        strategy = str(file.at("fsdp_config.fsdp_sharding_strategy", otherwise)).lower()
         numbered = {"1": "full_shard", "2": "shard_grad_op", "3": "no_shard", "4": "hybrid_shard"}
-        offload = " offload" if block.get("fsdp_offload_params") is True else ""
+        offload = " offload" if file.at("fsdp_config.fsdp_offload_params") is True else ""
         given["fsdp"] = f"{numbered.get(strategy, strategy)} auto_wrap{offload}"
-        if block.get("fsdp_activation_checkpointing") is True:
+        if file.at("fsdp_config.fsdp_activation_checkpointing") is True:
             given["gradient_checkpointing"] = True
     elif kind == "DEEPSPEED":
-        block = _block(found, "deepspeed_config")
-        zero: dict[str, Any] = {"stage": _whole(block.get("zero_stage")) or 0}
-        if (device := block.get("offload_optimizer_device")) is not None:
+        zero: dict[str, Any] = {"stage": file.at("deepspeed_config.zero_stage", 0)}
+        if (device := file.at("deepspeed_config.offload_optimizer_device")) is not None:
             zero["offload_optimizer"] = {"device": device}
         given["deepspeed"] = {"zero_optimization": zero}
-        if (steps := _whole(block.get("gradient_accumulation_steps"))) is not None:
-            given["gradient_accumulation_steps"] = steps
-    if (gpus := _whole(found.get("num_processes"))) is not None and gpus > 1:
+        steps = "gradient_accumulation_steps"
+        if (number := file.whole(f"deepspeed_config.{steps}", steps)) is not None:
+            given[steps] = number
+    if (gpus := file.whole("num_processes", "gpus")) is not None and gpus > 1:
         words.append(f"gpus={gpus}")
     return given, words
-
-
-def _block(found: Found, name: str) -> Found:
-    block = found.get(name)
-    return block if isinstance(block, Mapping) else {}
-
-
-def _whole(value: object) -> int | None:
-    """A number a setting can be; 'auto', -1 and nothing are none."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**9 else None

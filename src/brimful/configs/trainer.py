@@ -17,6 +17,7 @@ from brimful.configs.arguments import (
     training_of,
 )
 from brimful.configs.huggingface import Shape, is_model_config, read_shape
+from brimful.configs.paths import paths
 from brimful.configs.plain import read_plain
 from brimful.configs.reading import Reading
 from brimful.configs.settings import apply_settings, own_word, parse_sets, unknown_key
@@ -67,7 +68,8 @@ def _read_either(shape: Shape, file: Path, overrides: Sequence[str]) -> Reading:
     from brimful.configs.recipes import as_arguments
 
     found = read_plain(file)
-    if (translated := as_arguments(found)) is not None:
+    overruled = {own_name(key) or key for key in parse_sets(overrides)}
+    if (translated := as_arguments(found, name=file.name, overruled=overruled)) is not None:
         given, words = translated
         return _read_arguments(shape, given, None, [*words, *overrides])
     return _read_arguments(shape, found, file, overrides)
@@ -117,6 +119,7 @@ def _read_arguments(
     if strange:
         more = f" and {len(strange) - _MAX_LISTED} more" if len(strange) > _MAX_LISTED else ""
         warnings.append(f"not known here, without effect: {', '.join(strange[:_MAX_LISTED])}{more}")
+    warnings += _below(found)
     reading = Reading(
         model=shape.model,
         training=training,
@@ -133,6 +136,16 @@ def _read_arguments(
     if {"gpus", "sharding", "shards"} & {own_word(key) for key in ours}:
         return reading  # spread over them already
     return apply_settings(reading, {"gpus": reading.training.gpus, "sharding": reading.training.sharding})
+
+
+def _below(found: Mapping[str, Any]) -> list[str]:
+    """Warnings about settings that count at the top level and are below it; DeepSpeed's block is read."""
+    warnings = [
+        f"{path[:80]} is ignored: it is not at the top level"
+        for path in paths(found)
+        if "." in path and own_name(path.rpartition(".")[2]) and not path.startswith("deepspeed.")
+    ]
+    return warnings[:_MAX_LISTED]
 
 
 def _beside(file: Path, name: str) -> Any:  # noqa: ANN401 - what the file holds, or the name where there is none

@@ -1,0 +1,87 @@
+"""Settings by the path their framework gives them: `train.micro_batch_size`, and no other of that name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from brimful.errors import BadInput
+
+_MAX_LEVELS = 8  # below, nothing is looked for
+_MAX_TOLD = 5
+
+
+@dataclass(slots=True)
+class Settings:
+    """A file of settings, looked up by path.
+
+    Remembered are names that were asked for, as the same name elsewhere is worth a warning; and settings that
+    the framework reads and we do not.
+    """
+
+    file: str
+    found: Mapping[str, Any]
+    overruled: Collection[
+        str
+    ] = ()  # words that the command line says: what the file has there does not matter
+    asked: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+
+    def at(self, path: str, default: Any = None) -> Any:  # noqa: ANN401 - whatever the file holds
+        """The value at the path; the default where there is none, or nothing in it."""
+        found: Any = self.found
+        for name in path.split("."):
+            found = found.get(name) if isinstance(found, Mapping) else None
+        return default if found is None else found
+
+    def text(self, path: str) -> str:
+        """The text at the path; empty where there is none."""
+        return str(self.at(path, ""))
+
+    def setting(self, path: str) -> Any:  # noqa: ANN401 - whatever the file holds
+        """The value at a path whose last name says what it is."""
+        self.asked.append(path)
+        return self.at(path)
+
+    def whole(self, path: str, word: str) -> int | None:
+        """The whole number there; None where it is left to the framework. `word` is ours for it."""
+        value = self.setting(path)
+        if value is None or value in ("auto", -1):
+            return None
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**9:
+            return value
+        if word in self.overruled:
+            return None
+        shown = repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."
+        raise BadInput(
+            f"{self.file}: {path} = {shown} is out of range",
+            hint=f"write a whole number there, or pass --set {word}=N",
+        )
+
+    def leave(self, *names: str) -> None:
+        """Settings that matter and are not read: worth a warning where they are switched on."""
+        self.unread += [name for name in names if str(self.at(name)) not in ("None", "False", "1")]
+
+    def ignored(self, who: str) -> list[str]:
+        """Warnings about settings that have the name of one that counts where nothing reads it, or count."""
+        said = [f"{path} is ignored, though {who} reads it" for path in self.unread]
+        reads = {path.rpartition(".")[2]: path for path in reversed(self.asked)}
+        for path in paths(self.found):
+            where = reads.get(path.rpartition(".")[2])
+            if where is not None and path not in self.asked:
+                said.append(f"{path[:80]} is ignored: {who} reads {where}")
+        return said[:_MAX_TOLD]
+
+
+def paths(found: Mapping[str, Any]) -> Iterator[str]:
+    """The path of everything in the file: `train`, `train.micro_batch_size`, `stages.0.batch_size`."""
+    left: list[tuple[str, Any]] = [("", found)]
+    while left:
+        path, value = left.pop(0)
+        inside = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for name, below in inside:
+            here = f"{path}.{name}" if path else str(name)
+            yield here
+            if isinstance(below, (Mapping, list)) and here.count(".") < _MAX_LEVELS:
+                left.append((here, below))
