@@ -4,6 +4,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,6 +84,55 @@ def test_yaml_keeps_comments_and_its_own_words() -> None:
     after = patch_text(before, {"per_device_train_batch_size": 8, "bf16": True}, suffix=".yaml")
 
     assert after == "# recipe\nmicro_batch_size: 8   # per GPU\nlora_r: 8\nlist:\n  - bf16: x\nbf16: true\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("notes: |\n  bf16: false\n", "notes: |\n  bf16: false\nbf16: true\n"),
+        ('notes: "\nbf16: false\n"\n', 'notes: "\nbf16: false\n"\nbf16: true\n'),
+        ("later:\n  bf16: false\n", "later:\n  bf16: false\nbf16: true\n"),
+        ("bf16:   no   # for now\nx: 1\n", "bf16: true   # for now\nx: 1\n"),
+        ("'bf16' : no\n", "'bf16' : true\n"),
+        ("bf16:\nx: 1\n", "bf16: true\nx: 1\n"),
+        ("bf16:  # open\nx: 1\n", "bf16: true  # open\nx: 1\n"),
+        ("bf16:\n  - a\n  -\nx: 1\n", "bf16: true\nx: 1\n"),
+        ("bf16:\n  a: 1  # one\n# two\nx: 1\n", "bf16: true  # one\n# two\nx: 1\n"),
+        ("bf16: >\n  text\n\nx: 1\n", "bf16: true\n\nx: 1\n"),
+        ("x: 1\r\n", "x: 1\r\nbf16: true\r\n"),
+        ("bf16: no\r\nx: 1\r\n", "bf16: true\r\nx: 1\r\n"),
+        ("---\nx: 1\n...\n", "---\nx: 1\nbf16: true\n...\n"),
+        ("  x: 1\n  y: 2\n", "  x: 1\n  y: 2\n  bf16: true\n"),
+        ("{x: 1,  # one\n}", "{x: 1, bf16: true,  # one\n}"),
+        ("{}", "{bf16: true}"),
+        ("# nothing\n", "# nothing\nbf16: true\n"),
+    ],
+)
+def test_yaml_of_any_shape_is_changed_where_its_own_key_is(before: str, after: str) -> None:
+    assert patch_text(before, {"bf16": True}, suffix=".yaml") == after
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["bf16", "optim", "a b", "on", "'", "notes", "é"]),
+        st.recursive(
+            st.one_of(st.integers(), st.booleans(), st.none(), st.text(max_size=30)),
+            lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner)),
+            max_leaves=4,
+        ),
+        max_size=5,
+    ),
+    st.sampled_from([None, False, True]),
+    st.sampled_from([2, 4]),
+)
+def test_any_yaml_mapping_keeps_everything_else(
+    before: dict[str, object], flow: bool | None, indent: int
+) -> None:
+    text = yaml.safe_dump(before, default_flow_style=flow, indent=indent)
+    after = patch_text(text, {"bf16": True, "optim": "sgd"}, suffix=".yaml")
+
+    assert yaml.safe_load(after) == {**before, "bf16": True, "optim": "sgd"}
 
 
 def test_writing_leaves_the_old_file_beside_the_new_one(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.configs.arguments import own_name
+from brimful.configs.yaml_file import read_page
 from brimful.errors import Refused, WorldFailed
 
 _SPACE = " \t\r\n"
@@ -142,10 +142,14 @@ def _skip(text: str, at: int) -> int:
 
 def _patch_yaml(text: str, key: str, value: object) -> str:
     said = json.dumps(value) if not isinstance(value, str) else value
-    rows = text.splitlines(keepends=True)
-    for number, row in enumerate(rows):
-        match = re.match(r"""(["']?)([\w.\-]+)\1(\s*:[ \t]*)([^#\n]*?)([ \t]*(?:#.*)?)(\r?\n?)$""", row)
-        if match and (own_name(match[2]) == key or match[2] == key):
-            rows[number] = f"{match[1]}{match[2]}{match[1]}{match[3].rstrip()} {said}{match[5]}{match[6]}"
-            return "".join(rows)
-    return f"{text.rstrip()}\n{key}: {said}\n"
+    page = read_page(text, name="the config")
+    wanted = next((name for name in page.values if key in (name, own_name(name))), None)
+    if wanted is not None:
+        start, end = page.values[wanted]
+        return f"{text[:start]} {said}{text[end:]}"
+    if page.braces:
+        at = max((end for _, end in page.values.values()), default=page.end)
+        return f"{text[:at]}{', ' if page.settings else ''}{key}: {said}{text[at:]}"
+    line_end = "\r\n" if "\r\n" in text else "\n"
+    before = text[: page.end].rstrip()
+    return f"{before}{line_end}{' ' * page.indent}{key}: {said}{line_end}{text[page.end :]}"
