@@ -93,6 +93,21 @@ def test_set_overrules_a_line_and_takes_words_without_quotes(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        'notes = """\nbatch_size = 64\n"""\n',
+        '"""\nbatch_size = 64\n"""\n',
+        "later = dict(batch_size=64)\n",
+        'later = {"batch_size": 64}\n',
+        "x = [batch_size for batch_size in (64,)]\n",
+        "x = lambda batch_size=64: batch_size\n",
+    ],
+)
+def test_a_name_inside_a_text_or_a_value_sets_nothing(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, f"batch_size = 4\n{text}").training.batch_size == 4
+
+
+@pytest.mark.parametrize(
     "words", ["batch_size", "=3", "batchsize=3", "batch_size=", "batch_size=-1", "dtype=int8"]
 )
 def test_a_wrong_override_is_one_clear_error(tmp_path: Path, words: str) -> None:
@@ -113,6 +128,12 @@ def test_a_wrong_override_is_one_clear_error(tmp_path: Path, words: str) -> None
         ("\n\nwhile True:\n    pass\n", 3),
         ("for i in range(10**9):\n    pass\n", 1),
         ("def f():\n    pass\n", 1),
+        ("x = 1\nclass Later:\n    batch_size = 64\n", 2),
+        ("def later():\n    batch_size = 64\n", 1),
+        ("if False:\n    batch_size = 64\n", 1),
+        ("later.batch_size = 64\n", 1),
+        ("x = batch_size = 64\n", 1),
+        ("x = (batch_size := 64)\n", 1),
         ("import os\nos.remove('x')\n", 2),
         ("n_layer = 9**9**9\n", 1),
         ("n_layer = 10**30\n", 1),

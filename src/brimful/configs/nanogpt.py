@@ -56,7 +56,7 @@ _PRETRAINED = {
 _OURS = {
     "seq_len": "block_size", "layers": "n_layer", "heads": "n_head", "width": "n_embd", "vocab": "vocab_size",
 }  # fmt: skip
-_DANGEROUS = frozenset({"exec", "eval"})
+_DANGEROUS = frozenset({"exec", "eval", ":="})
 _MAX_UNKNOWN = 20  # names listed; a file with more is told the count
 
 
@@ -174,11 +174,14 @@ def _assign(name: str, value: ast.expr, found: _Found, *, file: str, line: int |
 
 
 def _refuse_danger(value: ast.expr, *, file: str, line: int) -> None:
-    """`'run-' + str(time.time())` is a label nobody needs; `__import__('os')` is not a config at all."""
+    """`'run-' + str(time.time())` is a label nobody needs; `__import__('os')` is not a config at all.
+
+    Nor is `x = (batch_size := 64)`, which train.py would take for a setting.
+    """
     names = [
-        n.id if isinstance(n, ast.Name) else n.attr
+        getattr(n, "id", getattr(n, "attr", ":="))
         for n in ast.walk(value)
-        if isinstance(n, (ast.Name, ast.Attribute))
+        if isinstance(n, (ast.Name, ast.Attribute, ast.NamedExpr))
     ]
     bad = next((name for name in names if name.startswith("__") or name in _DANGEROUS), None)
     if bad is not None:
