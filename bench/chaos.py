@@ -26,7 +26,7 @@ from brimful.fleet.state import OVER
 from brimful.scheduler.cycle import Rules
 from brimful.server.doctor import Finding, examine
 from brimful.server.engines import engines_in
-from brimful.server.service import Service
+from brimful.server.service.service import Service
 
 BRIMFUL = str(Path(sys.executable).with_name("brimful"))
 SITES = "east=2xslot@3.60,west=2xslot@1.80"
@@ -94,14 +94,14 @@ class Chaos:
         return outcome
 
     def _keep_busy(self, users: Service) -> None:
-        _patiently(users.refresh)
-        going = sum(state.phase not in OVER for state in users.fleet.jobs.values())
+        _patiently(users.reader.refresh)
+        going = sum(state.phase not in OVER for state in users.reader.fleet.jobs.values())
         for _ in range(BUSY - going):
             self.jobs += 1
             name, seconds = f"work-{self.jobs}", self.random.uniform(0.3, 3.0)
             command = (sys.executable, str(self.folder / "job.py"), str(self.work / name), f"{seconds:.2f}")
             job = Job(job="", gpus=1, name=name, command=command, folder=str(self.folder), retries=10_000)
-            _patiently(lambda job=job: users.submit(job))
+            _patiently(lambda job=job: users.submissions.submit(job))
 
     def _kill(self) -> None:
         what = self.random.choice(["server", "run", "job", "connection"])
@@ -161,12 +161,12 @@ class Chaos:
     def _finish(self, users: Service, began: float) -> Outcome:
         deadline = time.monotonic() + ENDS_S
         while time.monotonic() < deadline:
-            _patiently(users.refresh)
-            if all(state.phase in OVER for state in users.fleet.jobs.values()):
+            _patiently(users.reader.refresh)
+            if all(state.phase in OVER for state in users.reader.fleet.jobs.values()):
                 break
             time.sleep(0.2)
-        phases = {state.job.name: state.phase for state in users.fleet.jobs.values()}
-        assert isinstance(users.store, SqlStore)
+        phases = {state.job.name: state.phase for state in users.reader.fleet.jobs.values()}
+        assert isinstance(users.reader.store, SqlStore)
         return Outcome(
             kills=self.kills,
             jobs=len(phases),
@@ -174,7 +174,7 @@ class Chaos:
             unfinished=[f"{name} ({phase})" for name, phase in phases.items() if phase != "finished"],
             twice=[path.stem for path in self.work.glob("*.twice")],
             undone=[name for name in phases if not (self.work / f"{name}.done").exists()],
-            findings=list(examine(users.store, engines_in(self.data))),
+            findings=list(examine(users.reader.store, engines_in(self.data))),
         )
 
 

@@ -39,7 +39,7 @@ def settings_page() -> str:
 
 def api_page() -> str:
     # The routes are described, not called: no service stands behind them here.
-    router = make_router(cast(Any, None), cast(Any, None))
+    router = make_router(cast(Any, None), cast(Any, None), cast(Any, None))
     lines = [
         NOTE,
         "# API\n",

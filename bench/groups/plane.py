@@ -39,7 +39,7 @@ from brimful.fleet.job import Job
 from brimful.fleet.node import Node
 from brimful.scheduler.ports import Observation
 from brimful.scheduler.rules import Rules
-from brimful.server.service import Service
+from brimful.server.service.service import Service
 
 TITLE = "Control plane"
 TABLES = ("plane",)
@@ -160,20 +160,15 @@ def measure_tick(folder: Path) -> dict[str, float]:
     """The whole of a look: read the log, observe, clear, decide, write, act; with jobs coming and going."""
     store = SqlStore(f"sqlite:///{folder / 'tick.db'}")
     engine, clock = Still([_a_node(i) for i in range(NODES)]), _Clock()
-    service = Service(
-        store,
-        engine,
-        Rules(preempt="priority", backfill="reserve"),
-        leadership=Leadership(store, lease_s=3600),
-        clock=clock,
-    )
-    assert service._leadership is not None
-    service._leadership.seek()
+    leadership = Leadership(store, lease_s=3600)
+    rules = Rules(preempt="priority", backfill="reserve")
+    service = Service(store, [engine], rules, leadership=leadership, clock=clock)
+    leadership.seek()
     # 3,000 jobs of four GPUs are more than there is: some run, the others wait.
     jobs = [Job(job="", gpus=1 + i % 8, tenant=f"t{i % 20}", command=("true",)) for i in range(JOBS)]
     _submit_all(service, store, jobs)
-    service.tick()
-    service.tick()
+    service.driver.tick()
+    service.driver.tick()
     spent = []
     for turn in range(TICKS):
         clock.now += 1
@@ -183,9 +178,9 @@ def measure_tick(folder: Path) -> dict[str, float]:
         del engine.running[:ENDING]
         _submit_all(service, store, [jobs[(turn * ENDING + i) % JOBS] for i in range(ENDING)])
         began = time.perf_counter()
-        service.tick()
+        service.driver.tick()
         spent.append((time.perf_counter() - began) * 1e3)
-    live = len(service.fleet.open_leases) + len(service.fleet.waiting)
+    live = len(service.reader.fleet.open_leases) + len(service.reader.fleet.waiting)
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     store.close()
     assert live == JOBS, live
@@ -202,14 +197,14 @@ class _Clock:
 def _submit_all(service: Service, store: SqlStore, jobs: Sequence[Job]) -> None:
     from dataclasses import replace
 
-    service.refresh()
-    first = service.fleet.submitted + 1
+    service.reader.refresh()
+    first = service.reader.fleet.submitted + 1
     events = [
-        JobSubmitted(at_s=service.now_s(), job=replace(job, job=f"job-{first + i}"))
+        JobSubmitted(at_s=service.reader.now_s(), job=replace(job, job=f"job-{first + i}"))
         for i, job in enumerate(jobs)
     ]
-    assert store.append(events, after=service.fleet.seq)
-    service.refresh()
+    assert store.append(events, after=service.reader.fleet.seq)
+    service.reader.refresh()
 
 
 def measure_start(folder: Path) -> dict[str, float]:
@@ -274,11 +269,11 @@ def begin(folder: Path) -> dict[str, float]:
     """What a start does before it can answer, imports left out."""
     began = time.perf_counter()
     store = SqlStore(f"sqlite:///{folder / 'history.db'}")
-    service = Service(store, Still([]), Rules(), leadership=Leadership(store), clock=_Clock())
+    service = Service(store, [Still([])], Rules(), leadership=Leadership(store), clock=_Clock())
     service.start()
     spent = time.perf_counter() - began
-    seq = service.fleet.seq
-    service._stopping.set()
+    seq = service.reader.fleet.seq
+    service.driver._stopping.set()
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     assert seq >= HISTORY
     return {"s": spent, "resident MiB": rss}

@@ -27,7 +27,7 @@ from brimful.market.spot import Terms
 from brimful.scheduler.rules import Rules
 from brimful.server.jobfiles.jobfile import read_job_file
 from brimful.server.market import budgets_view, prices_view
-from brimful.server.service import Service
+from brimful.server.service.service import Service
 from brimful.server.views import fleet_view, job_view, jobs_page, queues_view, spend_view
 from brimful.server.why import why_view
 from tests.builders import ScriptedEngine
@@ -63,12 +63,12 @@ def a_server(store: SqlStore) -> Service:
     """Set up as the one that wrote it; it only reads."""
     service = Service(
         store,
-        ScriptedEngine(),
+        [ScriptedEngine()],
         Rules(types="cheap", preempt="priority", deadlines=True, grace_s=10),
         market=Market(pools=("east",), terms=Terms(notice_s=60, period_s=30, max_wait_s=3600)),
         clock=lambda: FIGURES["now_s"],
     )
-    service.refresh()
+    service.reader.refresh()
     return service
 
 
@@ -76,17 +76,17 @@ def holds_every_figure(store: SqlStore) -> None:
     assert store.end() == FIGURES["events"]
     service = a_server(store)
     names = list(FIGURES["jobs"])
-    same(dict(sorted(service.ledger.balances.items())), FIGURES["balances"], "balances")
-    same({name: service.spent_microusd(name) for name in names}, FIGURES["spent"], "spent")
+    same(dict(sorted(service.reader.ledger.balances.items())), FIGURES["balances"], "balances")
+    same({name: service.reader.spent_microusd(name) for name in names}, FIGURES["spent"], "spent")
     for name in names:
-        same(plain(job_view(service, service.job(name))), FIGURES["jobs"][name], name)
-        same(plain(why_view(service, service.job(name))), FIGURES["why"][name], f"why {name}")
-    assert [view["job"] for view in jobs_page(service, limit=100).views] == FIGURES["page"]
-    same(plain(spend_view(service, OPERATOR)), FIGURES["spend"], "spend")
-    same(plain(budgets_view(service, OPERATOR)), FIGURES["budgets"], "budgets")
-    same(plain(prices_view(service, since_s=0)), FIGURES["prices"], "prices")
-    same(plain(queues_view(service, OPERATOR)), FIGURES["queues"], "queues")
-    same(plain(fleet_view(service, OPERATOR)), FIGURES["fleet"], "fleet")
+        same(plain(job_view(service.reader, service.reader.job(name))), FIGURES["jobs"][name], name)
+        same(plain(why_view(service.reader, service.reader.job(name))), FIGURES["why"][name], f"why {name}")
+    assert [view["job"] for view in jobs_page(service.reader, limit=100).views] == FIGURES["page"]
+    same(plain(spend_view(service.reader, OPERATOR)), FIGURES["spend"], "spend")
+    same(plain(budgets_view(service.reader, OPERATOR)), FIGURES["budgets"], "budgets")
+    same(plain(prices_view(service.reader, since_s=0)), FIGURES["prices"], "prices")
+    same(plain(queues_view(service.reader, OPERATOR)), FIGURES["queues"], "queues")
+    same(plain(fleet_view(service.reader, OPERATOR)), FIGURES["fleet"], "fleet")
     assert bills_of(store.since(0)) == FIGURES["invoices"]
 
 

@@ -16,16 +16,16 @@ from brimful.fleet.events import LeaseEnding
 from brimful.fleet.job import Job
 from brimful.scheduler.cycle import Rules
 from brimful.server.app import MAX_BODY_BYTES, make_app
-from brimful.server.service import Service
+from brimful.server.service.service import Service
 from tests.builders import a_node, eventually
-from tests.server.builders import an_access, bearer
+from tests.server.builders import an_access, bearer, wind_down
 
 
 class Server:
     def __init__(self, folder: Path) -> None:
         self.store = SqlStore(f"sqlite:///{folder / 'log.db'}")
         self.service = Service(
-            self.store, LocalEngine(folder / "leases", [a_node(gpus=2)], site="here"), Rules(grace_s=1)
+            self.store, [LocalEngine(folder / "leases", [a_node(gpus=2)], site="here")], Rules(grace_s=1)
         )
         self.access = an_access(self.store)
         self.http = TestClient(make_app(self.service, self.access), base_url="http://127.0.0.1")
@@ -47,11 +47,11 @@ class Server:
 
     def requeue(self, lease: str) -> None:
         """Stop it as a preemption does: its job waits for another lease."""
-        event = LeaseEnding(at_s=self.service.now_s(), lease=lease, reason="preempted", requeue=True)
-        assert self.store.append([event], after=self.service.fleet.seq)
+        event = LeaseEnding(at_s=self.service.reader.now_s(), lease=lease, reason="preempted", requeue=True)
+        assert self.store.append([event], after=self.service.reader.fleet.seq)
 
     def phase(self, job: str) -> object:
-        self.service.tick()
+        self.service.driver.tick()
         return self.get(f"/v1/jobs/{job}")["phase"]
 
 
@@ -60,10 +60,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     server = Server(tmp_path)
     yield server
     server.access.close()
-    for name, state in server.service.fleet.jobs.items():
-        if state.phase not in ("finished", "failed", "cancelled"):
-            server.service.cancel(name)
-    eventually(lambda: not server.service.tick().plan.stops and not server.service.fleet.open_leases)
+    wind_down(server.service)
     server.store.close()
 
 
@@ -98,7 +95,7 @@ def test_a_running_job_is_stopped_when_cancelled(server: Server) -> None:
 
 
 def test_what_is_not_measured_is_null(server: Server) -> None:
-    server.service.tick()
+    server.service.driver.tick()
     gpu = server.get("/v1/fleet")["nodes"][0]["gpus"][0]  # type: ignore[index]
     assert (gpu["memory_used_bytes"], gpu["busy_frac"], gpu["mfu"]) == (None, None, None)
 
@@ -203,7 +200,7 @@ def test_what_a_job_is_told_in_its_environment_is_not_in_the_log_nor_left_behind
 def test_many_submits_at_once_keep_their_environments_apart(server: Server) -> None:
     def submit(i: int) -> None:
         job = Job(job="", gpus=1, command=("sh", "-c", "test $MINE = $0", str(i)), env=(("MINE", str(i)),))
-        server.service.submit(job)
+        server.service.submissions.submit(job)
 
     threads = [threading.Thread(target=submit, args=(i,)) for i in range(8)]
     for thread in threads:
@@ -269,7 +266,7 @@ def test_a_bug_of_ours_has_the_same_shape_and_tells_a_stranger_nothing(
     def bug() -> None:
         raise ZeroDivisionError("/secret/path")
 
-    monkeypatch.setattr(server.service, "now_s", bug)
+    monkeypatch.setattr(server.service.reader, "now_s", bug)
     app = make_app(server.service, server.access)
     http = TestClient(app, "http://127.0.0.1", raise_server_exceptions=False)
     answer = http.get("/v1/fleet", headers=server.http.headers)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import sqlalchemy as sa
-from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.testclient import TestClient
@@ -24,9 +23,9 @@ from brimful.server.api import stream
 from brimful.server.app import make_app
 from brimful.server.auth import ROLES, Principal
 from brimful.server.first_token import operator_token
-from brimful.server.service import Service
+from brimful.server.service.service import Service
 from tests.builders import a_node
-from tests.server.builders import OPERATOR, an_access, bearer
+from tests.server.builders import OPERATOR, an_access, an_app, bearer
 
 SECRET = "the-red-team-knows-nothing-of-this"
 OPEN = {"/v1/health", "/v1/ready", "/console/enter", "/console/leave", "/console/{name}"}
@@ -47,20 +46,20 @@ class House:
         self.now_s = 1_800_000_000
         self.store = SqlStore(f"sqlite:///{folder / 'log.db'}")
         engine = LocalEngine(folder / "leases", [a_node(gpus=2)], site="here")
-        self.service = Service(self.store, engine, Rules(grace_s=1), clock=lambda: self.now_s)
+        self.service = Service(self.store, [engine], Rules(grace_s=1), clock=lambda: self.now_s)
         self.access = an_access(self.store)
         self.access._clock = lambda: self.now_s
         self.app = make_app(self.service, self.access)
         self.http = TestClient(self.app, base_url="http://127.0.0.1")
         self.red, self.blue = bearer(self.access, "admin", "red"), bearer(self.access, "admin", "blue")
         self.operator = bearer(self.access)
-        self.service.tick()
+        self.service.driver.tick()
         body = {"command": [SECRET], "folder": f"/{SECRET}", "name": SECRET, "gpus": 2}
         body |= {"queue": SECRET, "budget_microusd": 1_000_000}
         made = self.http.post("/v1/jobs", json=body, headers=self.red)
         assert made.status_code == 201, made.text
         self.job = made.json()["data"]["job"]
-        self.seq = self.service.fleet.seq
+        self.seq = self.service.reader.fleet.seq
 
     def close(self) -> None:
         self.access.close()
@@ -81,8 +80,7 @@ class Route(NamedTuple):
 
 def routes() -> list[Route]:
     """All that the application has, found in the application."""
-    app = make_app(None, None)._app  # type: ignore[arg-type, attr-defined]
-    assert isinstance(app, FastAPI)
+    app = an_app()
     found = []
     for route in _flat(app.routes):
         if isinstance(route, APIRoute):
@@ -116,7 +114,7 @@ def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """One house for all who are turned away: nothing in it may change."""
     house = House(tmp_path_factory.mktemp("still"))
     yield house
-    assert house.service.fleet.seq == house.seq
+    assert house.service.reader.fleet.seq == house.seq
     house.close()
 
 
@@ -141,7 +139,7 @@ def test_without_a_valid_token_nothing_is_told_or_done(still: House, route: Rout
         answer = still.ask(route, headers)
         assert answer.status_code == 401, (headers, answer.text)
         assert SECRET not in answer.text
-    assert still.service.fleet.seq == still.seq
+    assert still.service.reader.fleet.seq == still.seq
 
 
 @pytest.mark.parametrize(
@@ -155,7 +153,7 @@ def test_another_tenant_sees_and_does_nothing(still: House, route: Route) -> Non
         assert still.job not in echo
     if "{name}" in route.path or (route.method == "POST" and route.path in BODIES):
         assert answer.status_code in (403, 404), answer.text
-    assert still.service.fleet.seq == still.seq
+    assert still.service.reader.fleet.seq == still.seq
 
 
 @pytest.mark.parametrize("route", GUARDED, ids=lambda r: f"{r.method} {r.path}")
@@ -164,7 +162,7 @@ def test_a_role_below_the_one_a_route_needs_is_refused(still: House, route: Rout
         answer = still.ask(route, bearer(still.access, role, "red"))
         assert answer.status_code == 403, answer.text
         assert answer.json()["error"]["code"] == "forbidden"
-    assert still.service.fleet.seq == still.seq
+    assert still.service.reader.fleet.seq == still.seq
 
 
 def test_another_tenants_job_and_one_that_never_was_are_not_there_in_the_same_words(still: House) -> None:
@@ -366,7 +364,7 @@ def test_a_session_only_looks(still: House, route: Route) -> None:
     browser = enter(still)
     path = route.path.format(name=still.job, node="node-0", token="0" * 16, tenant="red")
     assert browser.post(path, json=BODIES.get(route.path, {})).status_code == 401
-    assert still.service.fleet.seq == still.seq
+    assert still.service.reader.fleet.seq == still.seq
 
 
 def test_signing_out_and_revoking_the_token_end_the_session(house: House) -> None:

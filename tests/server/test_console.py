@@ -25,7 +25,7 @@ from brimful.fleet.state import Node
 from brimful.scheduler.cycle import Rules
 from brimful.server.app import make_app
 from brimful.server.console import shown
-from brimful.server.service import Service
+from brimful.server.service.service import Service
 from brimful.server.views import fleet_view
 from tests.server.builders import OPERATOR, an_access, bearer
 
@@ -84,7 +84,7 @@ class Desk:
         self.now_s = 1_700_000_000
         self.service = Service(
             self.store,
-            LocalEngine(folder / "leases", [node]),
+            [LocalEngine(folder / "leases", [node])],
             Rules(),
             clock=lambda: self.now_s,
         )
@@ -94,12 +94,12 @@ class Desk:
 
     def submit(self, **given: Any) -> None:
         wanted: dict[str, Any] = {"gpus": 1, "command": ("true",), "folder": "/"} | given
-        self.service.submit(Job(job="", **wanted))
+        self.service.submissions.submit(Job(job="", **wanted))
 
     def write(self, *events: Event) -> None:
         """Straight into the log, as another process would; no process is started for it."""
-        assert self.store.append(events, after=self.service.fleet.seq)
-        self.service.refresh()
+        assert self.store.append(events, after=self.service.reader.fleet.seq)
+        self.service.reader.refresh()
 
     def html(self, path: str = "/") -> str:
         reply = self.client.get(path)
@@ -135,7 +135,7 @@ def test_an_empty_console_teaches_the_first_command(desk: Desk) -> None:
 
 
 def test_what_is_not_measured_says_unknown_and_why_once(desk: Desk) -> None:
-    desk.service.tick()
+    desk.service.driver.tick()
     page = words(desk.html())
 
     assert "Memory in use unknown Compute in use unknown" in page
@@ -146,7 +146,7 @@ def test_what_is_not_measured_says_unknown_and_why_once(desk: Desk) -> None:
 
 def test_a_waiting_job_says_why_with_numbers(desk: Desk) -> None:
     desk.submit(gpus=3, name="too large")
-    desk.service.tick()
+    desk.service.driver.tick()
     desk.now_s += 65
 
     page = words(desk.html())
@@ -213,7 +213,7 @@ def test_no_other_file_is_served(desk: Desk, name: str) -> None:
 
 
 def test_the_figures_are_those_of_the_api(desk: Desk) -> None:
-    desk.service.tick()
+    desk.service.driver.tick()
     desk.submit(budget_microusd=1_000)
     desk.submit(gpus=2)
     desk.write(*a_lease_of("job-1", at_s=desk.now_s))
@@ -229,7 +229,7 @@ def test_the_figures_are_those_of_the_api(desk: Desk) -> None:
 
 
 def test_why_a_job_ended_or_is_being_stopped_is_told(desk: Desk) -> None:
-    desk.service.tick()
+    desk.service.driver.tick()
     desk.submit()
     desk.submit()
     desk.write(*a_lease_of("job-1", at_s=desk.now_s), *a_lease_of("job-2", at_s=desk.now_s, gpu=1))
@@ -246,7 +246,7 @@ def test_why_a_job_ended_or_is_being_stopped_is_told(desk: Desk) -> None:
 
 
 def test_trouble_stands_on_top(desk: Desk) -> None:
-    desk.service._trouble = "the database is <locked>"
+    desk.service.reader.health.error = "the database is <locked>"
 
     assert "The scheduler cannot go on. the database is &lt;locked&gt;" in words(desk.html())
 
@@ -259,7 +259,7 @@ def test_a_job_that_still_waits_is_shown_however_many_came_after(
     for _ in range(5):
         desk.submit()
     for i in range(2, 7):
-        desk.service.cancel(f"job-{i}")
+        desk.service.submissions.cancel(f"job-{i}")
 
     page = desk.html()
     assert "the old one" in page
@@ -269,8 +269,8 @@ def test_a_job_that_still_waits_is_shown_however_many_came_after(
 def test_measured_gpus_show_their_numbers_and_the_others_unknown(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk.service.tick()
-    fleet = fleet_view(desk.service, OPERATOR)
+    desk.service.driver.tick()
+    fleet = fleet_view(desk.service.reader, OPERATOR)
     fleet["nodes"][0]["gpus"][0] |= {"memory_used_bytes": 3 << 30, "busy_frac": 0.5}
     monkeypatch.setattr(shown, "fleet_view", lambda _service, _who: fleet)
 

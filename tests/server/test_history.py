@@ -13,10 +13,10 @@ from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import NotFound, WorldFailed
 from brimful.scheduler.cycle import Rules
 from brimful.scheduler.ports import Observation
-from brimful.server import service as service_module
 from brimful.server.auth import Principal
 from brimful.server.events import events_for
-from brimful.server.service import Service
+from brimful.server.service import driver as driver_module
+from brimful.server.service.service import Service
 from brimful.server.views import job_view
 from tests.builders import ScriptedEngine, a_job, a_node
 
@@ -29,50 +29,49 @@ def store(tmp_path: Path) -> Iterator[SqlStore]:
 
 
 def a_service(store: SqlStore, engine: ScriptedEngine) -> Service:
-    service = Service(store, engine, Rules(), leadership=Leadership(store), clock=lambda: 100)
-    assert service._leadership is not None
-    service._leadership.seek()
-    return service
+    leadership = Leadership(store)
+    leadership.seek()
+    return Service(store, [engine], Rules(), leadership=leadership, clock=lambda: 100)
 
 
 def run_jobs(service: Service, engine: ScriptedEngine, count: int, *, tenant: str = "default") -> None:
     for _ in range(count):
-        name = service.submit(a_job("", tenant=tenant)).job.job
-        service.tick()
+        name = service.submissions.submit(a_job("", tenant=tenant)).job.job
+        service.driver.tick()
         engine.sees[f"{name}.1"] = Observation(
             lease=f"{name}.1", state="ended", started_s=10, ended_s=46, exit_code=0
         )
-        service.tick()
-        service._loops.leaving.clear()
+        service.driver.tick()
+        service.driver._fleet.leaving.clear()
 
 
 def test_an_old_job_is_found_in_memory_and_then_in_the_table(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot, "KEEP", 2)
-    monkeypatch.setattr(service_module, "LEAVING", 1)
+    monkeypatch.setattr(driver_module, "LEAVING", 1)
     engine = ScriptedEngine(a_node(gpus=1))
     service = a_service(store, engine)
     run_jobs(service, engine, 5)
-    assert list(service.fleet.jobs) == ["job-4", "job-5"]
+    assert list(service.reader.fleet.jobs) == ["job-4", "job-5"]
 
     def all_is_there(service: Service) -> None:
         for number in range(1, 6):
-            state = service.job(f"job-{number}")
+            state = service.reader.job(f"job-{number}")
             assert (state.phase, state.leases[0].billed_s(0)) == ("finished", 36)
-            assert service.spent_microusd(f"job-{number}") == 20_000
+            assert service.reader.spent_microusd(f"job-{number}") == 20_000
         with pytest.raises(NotFound):
-            service.job("job-6")
-        assert [past.state.serial for past in service.past_jobs()] == [2, 1, 0]
-        assert [past.state.serial for past in service.past_jobs(before_serial=2, limit=1)] == [1]
+            service.reader.job("job-6")
+        assert [past.state.serial for past in service.reader.past_jobs()] == [2, 1, 0]
+        assert [past.state.serial for past in service.reader.past_jobs(before_serial=2, limit=1)] == [1]
 
     all_is_there(service)
-    service._advance(at_least=1)
-    assert service.fleet.leaving == {}, "the table has them now"
+    service.driver.advance(at_least=1)
+    assert service.reader.fleet.leaving == {}, "the table has them now"
     all_is_there(service)
     again = a_service(store, engine)
-    again._load()
-    assert again.fleet.seq == store.end()
+    again.driver.load()
+    assert again.reader.fleet.seq == store.end()
     all_is_there(again)
 
 
@@ -80,12 +79,12 @@ def test_a_tenants_page_of_old_events_asks_the_database_once(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot, "KEEP", 2)
-    monkeypatch.setattr(service_module, "LEAVING", 1)
+    monkeypatch.setattr(driver_module, "LEAVING", 1)
     engine = ScriptedEngine(a_node(gpus=1))
     service = a_service(store, engine)
     for tenant in ("red", "blue", "red", "blue", "red"):
         run_jobs(service, engine, 1, tenant=tenant)
-    service._advance(at_least=1)
+    service.driver.advance(at_least=1)
     asked: list[object] = []
     ask = store.past_tenants
 
@@ -96,7 +95,7 @@ def test_a_tenants_page_of_old_events_asks_the_database_once(
     monkeypatch.setattr(store, "past_tenants", counted)
     monkeypatch.setattr(store, "past_job", None)
     red = Principal(token="1" * 16, name="ann", tenant="red", role="viewer")
-    seen = events_for(service, red, after=0, limit=1000)["events"]
+    seen = events_for(service.reader, red, after=0, limit=1000)["events"]
     jobs = {str(event["body"].get("lease", "")).partition(".")[0] for event in seen} - {""}
     assert jobs == {"job-1", "job-3", "job-5"}
     assert "NodeJoined" in {event["kind"] for event in seen}
@@ -108,25 +107,25 @@ def test_numbers_go_on_where_they_were(store: SqlStore, monkeypatch: pytest.Monk
     engine = ScriptedEngine(a_node(gpus=1))
     service = a_service(store, engine)
     run_jobs(service, engine, 4)
-    service._advance(at_least=1)
+    service.driver.advance(at_least=1)
     again = a_service(store, engine)
-    again._load()
-    assert again.submit(a_job("")).job.job == "job-5"
+    again.driver.load()
+    assert again.submissions.submit(a_job("")).job.job == "job-5"
 
 
 def test_a_job_whose_site_is_silent_is_unknown_and_nothing_of_it_starts_elsewhere(store: SqlStore) -> None:
     engine = ScriptedEngine(a_node(gpus=1))
     service = a_service(store, engine)
-    name = service.submit(a_job("")).job.job
-    service.tick()
+    name = service.submissions.submit(a_job("")).job.job
+    service.driver.tick()
     engine.sees[f"{name}.1"] = Observation(lease=f"{name}.1", state="running", started_s=10)
-    service.tick()
+    service.driver.tick()
     engine.broken = WorldFailed("no route to host")
-    service.tick()
-    shown = job_view(service, service.job(name))
+    service.driver.tick()
+    shown = job_view(service.reader, service.reader.job(name))
     assert shown["phase"] == "unknown"
     assert shown["why"] == "here has not answered for 0 s (no route to host); nothing of it starts elsewhere"
     assert len(shown["leases"]) == 1
     engine.broken = None
-    service.tick()
-    assert job_view(service, service.job(name))["phase"] == "running"
+    service.driver.tick()
+    assert job_view(service.reader, service.reader.job(name))["phase"] == "running"

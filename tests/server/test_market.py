@@ -24,9 +24,9 @@ from brimful.market.spot import Terms
 from brimful.scheduler.rules import Rules
 from brimful.server.app import make_app
 from brimful.server.doctor import examine
-from brimful.server.service import Service
+from brimful.server.service.service import Service
 from tests.builders import USD, eventually
-from tests.server.builders import an_access, bearer
+from tests.server.builders import an_access, bearer, wind_down
 
 NOTICE_S = 2
 FLOOR = 3_600_000  # a dollar a second would be too easy to add up: 1,000 micro-dollars a second
@@ -55,7 +55,7 @@ class Shop:
         self.engine = LocalEngine(folder / "leases", [node], site="here")
         self.service = Service(
             self.store,
-            self.engine,
+            [self.engine],
             Rules(grace_s=20),
             market=Market(terms=Terms(notice_s=NOTICE_S, period_s=1, max_wait_s=3600)),
         )
@@ -72,11 +72,11 @@ class Shop:
         return name
 
     def phase(self, job: str) -> str:
-        self.service.tick()
-        return self.service.job(job).phase
+        self.service.driver.tick()
+        return self.service.reader.job(job).phase
 
     def printed(self, job: str) -> list[str]:
-        leases = self.service.job(job).leases
+        leases = self.service.reader.job(job).leases
         text = "".join((self.folder / "leases" / each.lease / "log").read_text() for each in leases)
         return [line for line in text.splitlines() if line.startswith("step ")]
 
@@ -88,10 +88,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
     shop = Shop(tmp_path, url)
     yield shop
     shop.access.close()
-    for name, state in shop.service.fleet.jobs.items():
-        if state.phase not in ("finished", "failed", "cancelled"):
-            shop.service.cancel(name)
-    eventually(lambda: not shop.service.tick().plan.stops and not shop.service.fleet.open_leases)
+    wind_down(shop.service)
     shop.store.close()
 
 
@@ -116,7 +113,7 @@ def test_an_urgent_bid_evicts_the_cheapest_and_every_cent_is_accounted_for(shop:
     assert "it bids $4.50 and would stay above" in ending.reason
     # It wrote a checkpoint and went on from there: every step once, in order.
     assert shop.printed(cheap) == [f"step {n}" for n in range(100)]
-    assert (shop.service.job(cheap).preemptions, shop.service.job(dear).preemptions) == (1, 0)
+    assert (shop.service.reader.job(cheap).preemptions, shop.service.reader.job(dear).preemptions) == (1, 0)
 
     _adds_up(shop, log)
 
@@ -129,13 +126,15 @@ def _adds_up(shop: Shop, log: list[Event]) -> None:
     assert made == ledger.spent_by_tenant
     assert sum(made.values()) == ledger.balance("site:here") + ledger.balance("rounding")
     assert sum(ledger.balances.values()) == 0
-    assert ledger.balances == shop.service.ledger.balances  # folded as it happened, and again from the log
+    assert (
+        ledger.balances == shop.service.reader.ledger.balances
+    )  # folded as it happened, and again from the log
     # By hand, second by second, from the prices in the log.
     prices = [event for event in log if isinstance(event, PoolPriced)]
     assert len({each.microusd_per_gpu_hour for each in prices}) > 1, "the price moved while they ran"
     for name, billed in made.items():
         owed = 0
-        for state in shop.service.fleet.jobs.values():
+        for state in shop.service.reader.fleet.jobs.values():
             for lease in state.leases if state.job.tenant == name else ():
                 assert lease.started_s is not None
                 assert lease.ended_s is not None
@@ -161,20 +160,17 @@ def test_a_price_that_falls_back_takes_the_notice_back(tmp_path: Path) -> None:
         low = [shop.submit(400, priority="background") for _ in range(2)]
         eventually(lambda: {shop.phase(job) for job in low} == {"running"})
         high = shop.submit(1, limit_microusd_per_gpu_hour=9 * USD)
-        warned = shop.service.fleet.warned
-        eventually(lambda: shop.service.tick() and any(each.notice_s for each in warned.values()))
+        warned = shop.service.reader.fleet.warned
+        eventually(lambda: shop.service.driver.tick() and any(each.notice_s for each in warned.values()))
         ((name, until_s),) = [(each.lease, each.notice_s) for each in warned.values() if each.notice_s]
         notice = tmp_path / "leases" / name / "notice.json"
         assert json.loads(notice.read_text()) == {"deadline_s": until_s, "may_stay": True}
-        shop.service.cancel(high)
-        eventually(lambda: shop.service.tick() and not notice.exists())
+        shop.service.submissions.cancel(high)
+        eventually(lambda: shop.service.driver.tick() and not notice.exists())
         time.sleep(max(0.0, until_s - time.time()) + 0.1)
         assert {shop.phase(job) for job in low} == {"running"}
-        assert [shop.service.job(job).preemptions for job in low] == [0, 0]
+        assert [shop.service.reader.job(job).preemptions for job in low] == [0, 0]
     finally:
-        for name in shop.service.fleet.jobs:
-            if shop.service.job(name).phase != "cancelled":
-                shop.service.cancel(name)
-        eventually(lambda: not shop.service.tick().plan.stops and not shop.service.fleet.open_leases)
+        wind_down(shop.service)
         shop.access.close()
         shop.store.close()

@@ -20,7 +20,7 @@ from brimful.scheduler.rules import Rules
 from brimful.server.app import make_app
 from brimful.server.console.market import market_cards
 from brimful.server.market import thinned
-from brimful.server.service import Service
+from brimful.server.service.service import Service
 from brimful.units import show_usd
 from tests.builders import USD, ScriptedEngine, a_node
 from tests.server.builders import an_access, bearer
@@ -35,7 +35,7 @@ class Shop:
         self.engine = ScriptedEngine(a_node(gpus=4))
         self.service = Service(
             self.store,
-            self.engine,
+            [self.engine],
             Rules(),
             market=Market(terms=Terms(notice_s=60, period_s=10, max_wait_s=3600)),
             clock=lambda: self.now_s,
@@ -58,19 +58,19 @@ class Shop:
 
     def tick(self, seconds: int = 0) -> None:
         self.now_s += seconds
-        self.service.tick()
-        for lease in self.service.fleet.open_leases.values():
+        self.service.driver.tick()
+        for lease in self.service.reader.fleet.open_leases.values():
             if lease.phase == "granted":
                 seen = Observation(lease=lease.lease, state="running", started_s=self.now_s)
                 self.engine.sees[lease.lease] = seen
-        self.service.tick()
+        self.service.driver.tick()
 
     def end(self, lease: str, *, exit_code: int = 0) -> None:
-        started = self.service.fleet.open_leases[lease].started_s
+        started = self.service.reader.fleet.open_leases[lease].started_s
         self.engine.sees[lease] = Observation(
             lease=lease, state="ended", started_s=started, ended_s=self.now_s, exit_code=exit_code
         )
-        self.service.tick()
+        self.service.driver.tick()
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_raised_bid_wins_and_a_lowered_one_cannot_go_below_what_it_pays(shop: 
     status, job = shop.ask("POST", f"/v1/jobs/{second}/bid", shop.b, limit_microusd_per_gpu_hour=6 * USD)
     assert (status, job["limit_microusd_per_gpu_hour"]) == (200, 6 * USD)
     shop.tick(5)
-    assert shop.service.job(first).leases[0].notice_s == shop.now_s + 60
+    assert shop.service.reader.job(first).leases[0].notice_s == shop.now_s + 60
     assert "has to leave in" in shop.ask("GET", f"/v1/jobs/{first}", shop.a)[1]["why"]
     status, error = shop.ask("POST", f"/v1/jobs/{first}/bid", shop.a, limit_microusd_per_gpu_hour=1)
     assert (status, error["code"]) == (409, "below_price")
@@ -132,7 +132,7 @@ def test_a_raised_bid_wins_and_a_lowered_one_cannot_go_below_what_it_pays(shop: 
     status, _ = shop.ask("POST", f"/v1/jobs/{first}/bid", shop.operator, limit_microusd_per_gpu_hour=9 * USD)
     assert status == 200
     shop.tick(5)
-    assert shop.service.job(first).leases[0].notice_s is None  # it may stay after all
+    assert shop.service.reader.job(first).leases[0].notice_s is None  # it may stay after all
 
 
 def test_depth_counts_a_lease_in_its_own_pool_only(shop: Shop) -> None:
@@ -152,8 +152,8 @@ def test_a_job_whose_node_has_left_can_still_be_bid_for(shop: Shop) -> None:
     shop.tick()
     shop.engine.has = []
     shop.tick(5)
-    assert shop.service.job(first).open_lease is not None
-    assert not shop.service.fleet.nodes
+    assert shop.service.reader.job(first).open_lease is not None
+    assert not shop.service.reader.fleet.nodes
     status, job = shop.ask("POST", f"/v1/jobs/{first}/bid", shop.a, limit_microusd_per_gpu_hour=9 * USD)
     assert (status, job["limit_microusd_per_gpu_hour"]) == (200, 9 * USD)
     status, error = shop.ask("POST", f"/v1/jobs/{first}/bid", shop.a, limit_microusd_per_gpu_hour=1)
@@ -182,7 +182,7 @@ def test_the_price_told_of_a_lease_is_the_one_it_pays_and_then_what_it_paid(shop
 @pytest.mark.parametrize("bad", ["NaN", "-1", "0", "1e30", "1.5", '"7"', "true", "[]", "1e400", "Infinity"])
 def test_what_is_no_money_changes_nothing(shop: Shop, bad: str) -> None:
     job = shop.submit(shop.a)
-    before = shop.service.fleet.seq
+    before = shop.service.reader.fleet.seq
     headers = {**shop.operator, "content-type": "application/json"}
     routes = {
         f"/v1/jobs/{job}/bid": "limit_microusd_per_gpu_hour",
@@ -197,7 +197,7 @@ def test_what_is_no_money_changes_nothing(shop: Shop, bad: str) -> None:
         answer = shop.http.post(path, headers=headers, content=f'{{"{field}": {bad}{more}}}')
         assert answer.status_code == 422, (path, answer.text)
         assert answer.json()["error"]["problem"]
-    assert shop.service.fleet.seq == before
+    assert shop.service.reader.fleet.seq == before
 
 
 def test_a_budget_is_the_operators_to_set_and_binds(shop: Shop) -> None:
@@ -219,9 +219,9 @@ def test_a_budget_is_the_operators_to_set_and_binds(shop: Shop) -> None:
     status, budget = shop.ask("POST", "/v1/budgets/a/credit", shop.operator, microusd=2 * USD)
     assert budget["left_microusd"] == 8 * USD
     shop.tick(2 * 3600)
-    assert shop.service.job(running).phase == "stopping"
+    assert shop.service.reader.job(running).phase == "stopping"
     shop.end(f"{running}.1", exit_code=143)
-    balances = shop.service.ledger.balances
+    balances = shop.service.reader.ledger.balances
     assert (balances["budget:a"], balances["operator:credits"]) == (0, -2 * USD)
     assert balances["site:here"] == 12 * USD
     assert sum(balances.values()) == 0
@@ -255,7 +255,7 @@ def test_the_console_draws_price_and_depth_of_market_pools(shop: Shop) -> None:
     for _ in range(30):
         shop.tick(10)
     page = shop.http.get("/console/live", headers=shop.b).text
-    (card,) = market_cards(shop.service)
+    (card,) = market_cards(shop.service.reader)
     assert f'points="{card["billed_line"]}"' in page
     assert f'points="{card["cleared_line"]}"' in page
     ys = [float(corner.partition(",")[2]) for corner in card["billed_line"].split()]

@@ -23,8 +23,8 @@ from brimful.fleet.state import Node
 from brimful.scheduler.cycle import Rules
 from brimful.server.api.answers import JobAnswer
 from brimful.server.app import make_app
-from brimful.server.measured import believed
-from brimful.server.service import Service
+from brimful.server.service.samples import believed
+from brimful.server.service.service import Service
 from tests.server.builders import an_access, bearer
 from tests.server.live import Live, live, wait_for
 
@@ -71,12 +71,12 @@ class Desk:
         self.now_s = NOW_S
         self.folder = folder / "leases" / "job-1.1"
         engine = LocalEngine(folder / "leases", [NODE])
-        self.service = Service(self.store, engine, Rules(), clock=lambda: self.now_s)
+        self.service = Service(self.store, [engine], Rules(), clock=lambda: self.now_s)
         self.access = an_access(self.store)
         app = make_app(self.service, self.access)
         self.client = TestClient(app, base_url="http://127.0.0.1", headers=bearer(self.access))
-        self.service.tick()  # the node joins
-        self.service.submit(Job(job="", gpus=1, command=("true",), folder="/"))
+        self.service.driver.tick()  # the node joins
+        self.service.submissions.submit(Job(job="", gpus=1, command=("true",), folder="/"))
         granted = LeaseGranted(
             at_s=NOW_S - 700,
             lease="job-1.1",
@@ -89,8 +89,8 @@ class Desk:
         self.folder.mkdir()
 
     def write(self, *events: Any) -> None:
-        assert self.store.append(events, after=self.service.fleet.seq)
-        self.service.refresh()
+        assert self.store.append(events, after=self.service.reader.fleet.seq)
+        self.service.reader.refresh()
 
     def leave(self, text: str | bytes) -> None:
         path = self.folder / "sample.json"
@@ -241,7 +241,7 @@ def test_what_the_page_for_users_tells_other_programs_to_write_is_believed() -> 
 def test_a_list_shows_what_the_loop_has_read(desk: Desk) -> None:
     desk.leave(a_sample())
     assert desk.client.get("/v1/jobs").json()["data"]["jobs"][0]["measured"] is None
-    desk.service.samples.look(desk.service.fleet.open_leases.values(), now_s=desk.now_s)
+    desk.service.reader.samples.look(desk.service.reader.fleet.open_leases.values(), now_s=desk.now_s)
     assert desk.client.get("/v1/jobs").json()["data"]["jobs"][0]["measured"]["step"] == 1200
 
 

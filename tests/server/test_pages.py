@@ -10,7 +10,7 @@ from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.sql import SqlStore
 from brimful.scheduler.cycle import Rules
-from brimful.server.service import Service
+from brimful.server.service.service import Service
 from brimful.server.views import jobs_page
 from tests.builders import a_job, a_node
 
@@ -18,12 +18,12 @@ from tests.builders import a_job, a_node
 def test_pages_go_on_into_jobs_that_have_left_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "KEEP", 3)
     store = SqlStore(f"sqlite:///{tmp_path / 'log.db'}")
-    service = Service(store, LocalEngine(tmp_path / "leases", [a_node(gpus=2)], site="here"), Rules())
+    service = Service(store, [LocalEngine(tmp_path / "leases", [a_node(gpus=2)], site="here")], Rules())
     for i in range(12):
-        name = service.submit(a_job("", gpus=9, tenant="ab"[i % 2])).job.job
+        name = service.submissions.submit(a_job("", gpus=9, tenant="ab"[i % 2])).job.job
         if i:  # the first one still waits: old, and in memory
-            service.cancel(name)
-    assert service.fleet.past.jobs == 8
+            service.submissions.cancel(name)
+    assert service.reader.fleet.past.jobs == 8
 
     for tenant, phases, expected in (
         (None, None, list(range(12, 0, -1))),
@@ -34,7 +34,7 @@ def test_pages_go_on_into_jobs_that_have_left_memory(tmp_path: Path, monkeypatch
         seen: list[str] = []
         before: int | None = None
         while True:
-            page = jobs_page(service, before=before, limit=5, phases=phases, tenant=tenant)
+            page = jobs_page(service.reader, before=before, limit=5, phases=phases, tenant=tenant)
             seen += [view["job"] for view in page.views]
             before = page.next_serial
             if before is None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import schemathesis
-from fastapi import FastAPI
 from hypothesis import HealthCheck, given, seed, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
@@ -22,9 +21,9 @@ from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.stores.sql import SqlStore
 from brimful.scheduler.cycle import Rules
 from brimful.server.app import make_app
-from brimful.server.service import Service
+from brimful.server.service.service import Service
 from tests.builders import a_node
-from tests.server.builders import an_access, bearer
+from tests.server.builders import an_access, an_app, bearer
 
 EXAMPLES = int(os.environ.get("BRIMFUL_EXAMPLES", "3"))  # of each kind for each operation
 # Who may do what is tests/server/test_auth.py's: here every request carries the operator's token. That what
@@ -40,8 +39,7 @@ CHECKS = (
 
 
 def operations() -> list[tuple[str, str, GenerationMode]]:
-    app = make_app(None, None)._app  # type: ignore[arg-type, attr-defined]
-    assert isinstance(app, FastAPI)
+    app = an_app()
     # A stream that is allowed goes on for ever; tests/server/test_stream.py reads those.
     return [
         (path, method, mode)
@@ -65,8 +63,8 @@ class Described:
 def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Described]:
     folder = tmp_path_factory.mktemp("schema")
     store = SqlStore(f"sqlite:///{folder / 'log.db'}")
-    service = Service(store, LocalEngine(folder / "leases", [a_node(gpus=2)], site="here"), Rules())
-    service.tick()
+    service = Service(store, [LocalEngine(folder / "leases", [a_node(gpus=2)], site="here")], Rules())
+    service.driver.tick()
     access = an_access(store)
     app = make_app(service, access)
     headers = {**bearer(access), "host": "127.0.0.1"}

@@ -20,13 +20,13 @@ from brimful.fleet.events import CancelRequested, Event
 from brimful.fleet.job import Job
 from brimful.scheduler.cycle import Rules
 from brimful.scheduler.ports import CannotStart, Observation
-from brimful.server import service as service_module
-from brimful.server.service import SILENT_S, Service
-from brimful.server.submissions import _Asked
+from brimful.server.service import driver as driver_module
+from brimful.server.service.health import SILENT_S
+from brimful.server.service.intake import Pending
+from brimful.server.service.service import Service
 from brimful.server.views import fleet_view, job_view, jobs_page, spend_view
-from brimful.sim.world import MemoryStore
 from tests.builders import ScriptedEngine, a_job, a_node, eventually
-from tests.server.builders import OPERATOR
+from tests.server.builders import OPERATOR, MemoryHistory
 
 
 class Gate:
@@ -50,7 +50,7 @@ class Gate:
             assert self._open.wait(30)
 
 
-class SlowStore(MemoryStore):
+class SlowStore(MemoryHistory):
     def __init__(self) -> None:
         super().__init__()
         self.read, self.write = Gate(), Gate()
@@ -87,7 +87,7 @@ class SlowEngine(ScriptedEngine):
 class World:
     def __init__(self) -> None:
         self.store, self.engine = SlowStore(), SlowEngine()
-        self.service = Service(self.store, self.engine, Rules(), tick_s=0.01, clock=lambda: 100)
+        self.service = Service(self.store, [self.engine], Rules(), tick_s=0.01, clock=lambda: 100)
 
 
 @pytest.fixture
@@ -116,12 +116,12 @@ def look_at_everything(service: Service) -> list[object]:
     seen: list[object] = []
 
     def look() -> None:
-        state = service.job("job-1")
+        state = service.reader.job("job-1")
         views = (
-            job_view(service, state),
-            jobs_page(service),
-            fleet_view(service, OPERATOR),
-            spend_view(service, OPERATOR),
+            job_view(service.reader, state),
+            jobs_page(service.reader),
+            fleet_view(service.reader, OPERATOR),
+            spend_view(service.reader, OPERATOR),
         )
         seen.extend(views)
 
@@ -134,58 +134,58 @@ def look_at_everything(service: Service) -> list[object]:
 @pytest.mark.parametrize("hanging", ["engine", "reading the database", "writing the database"])
 def test_who_only_looks_does_not_wait_for_a_tick_that_hangs(world: World, hanging: str) -> None:
     service = world.service
-    service.submit(a_job(""))
+    service.submissions.submit(a_job(""))
     gate = {
         "engine": world.engine.look,
         "reading the database": world.store.read,
         "writing the database": world.store.write,
     }[hanging]
-    with meanwhile(service.tick, gate):
+    with meanwhile(service.driver.tick, gate):
         assert len(look_at_everything(service)) == 4
-    assert service.job("job-1").phase == "starting"
+    assert service.reader.job("job-1").phase == "starting"
 
 
 def test_who_only_looks_does_not_wait_for_a_submit_that_hangs(world: World) -> None:
-    world.service.submit(a_job(""))
-    with meanwhile(lambda: world.service.submit(a_job("")), world.store.write):
+    world.service.submissions.submit(a_job(""))
+    with meanwhile(lambda: world.service.submissions.submit(a_job("")), world.store.write):
         assert len(look_at_everything(world.service)) == 4
-    assert list(world.service.fleet.jobs) == ["job-1", "job-2"]
+    assert list(world.service.reader.fleet.jobs) == ["job-1", "job-2"]
 
 
 def test_a_submit_does_not_wait_for_an_engine_that_hangs(world: World) -> None:
-    with meanwhile(world.service.tick, world.engine.look):
-        world.service.submit(a_job(""))
-    world.service.tick()
-    assert world.service.job("job-1").phase == "starting"
+    with meanwhile(world.service.driver.tick, world.engine.look):
+        world.service.submissions.submit(a_job(""))
+    world.service.driver.tick()
+    assert world.service.reader.job("job-1").phase == "starting"
 
 
 def test_readers_and_the_loop_agree_whoever_writes(world: World) -> None:
     service = world.service
-    threads = [threading.Thread(target=service.submit, args=(a_job(""),)) for _ in range(20)]
+    threads = [threading.Thread(target=service.submissions.submit, args=(a_job(""),)) for _ in range(20)]
     for thread in threads:
         thread.start()
-        service.tick()
+        service.driver.tick()
     for thread in threads:
         thread.join()
-    service.tick()
-    assert service.fleet.seq == service._loops.seq == len(world.store.log)
-    assert sorted(service.fleet.jobs) == sorted(f"job-{i}" for i in range(1, 21))
-    assert {n: s.phase for n, s in service.fleet.jobs.items()} == {
-        n: s.phase for n, s in service._loops.jobs.items()
+    service.driver.tick()
+    assert service.reader.fleet.seq == service.driver._fleet.seq == len(world.store.log)
+    assert sorted(service.reader.fleet.jobs) == sorted(f"job-{i}" for i in range(1, 21))
+    assert {n: s.phase for n, s in service.reader.fleet.jobs.items()} == {
+        n: s.phase for n, s in service.driver._fleet.jobs.items()
     }
 
 
-@pytest.mark.parametrize("view", [job_view, lambda service, _state: jobs_page(service)])
+@pytest.mark.parametrize("view", [job_view, lambda reader, _state: jobs_page(reader)])
 def test_what_is_shown_of_a_job_is_of_one_moment(world: World, view: Callable[..., object]) -> None:
     service, seen = world.service, threading.Event()
-    state = service.submit(a_job(""))
+    state = service.submissions.submit(a_job(""))
 
     def look() -> None:
-        view(service, state)
+        view(service.reader, state)
         seen.set()
 
     thread = threading.Thread(target=look)
-    with service.locked():  # somebody is changing it
+    with service.reader.locked():  # somebody is changing it
         thread.start()
         assert not seen.wait(0.2)
     assert seen.wait(30)
@@ -194,19 +194,19 @@ def test_what_is_shown_of_a_job_is_of_one_moment(world: World, view: Callable[..
 
 def test_a_lease_that_cost_nothing_is_no_line_of_the_ledger(world: World) -> None:
     service = world.service
-    service.submit(a_job(""))
+    service.submissions.submit(a_job(""))
     world.engine.broken_start = CannotStart("no")
-    service.tick()
-    assert service.job("job-1").phase == "failed"
-    assert [transfer.microusd for transfer in service.ledger.transfers] == [0]
-    assert spend_view(service, OPERATOR)["transfers"] == []
+    service.driver.tick()
+    assert service.reader.job("job-1").phase == "failed"
+    assert [transfer.microusd for transfer in service.reader.ledger.transfers] == [0]
+    assert spend_view(service.reader, OPERATOR)["transfers"] == []
 
 
 def test_a_waiting_job_says_why_by_what_is_so_now(world: World) -> None:
     service = world.service
-    service.tick()
-    service.submit(a_job("", gpus=2))
-    assert "the largest node has 1" in job_view(service, service.job("job-1"))["why"]
+    service.driver.tick()
+    service.submissions.submit(a_job("", gpus=2))
+    assert "the largest node has 1" in job_view(service.reader, service.reader.job("job-1"))["why"]
 
 
 def test_a_submission_whose_commit_is_unknown_is_not_sent_again(
@@ -222,20 +222,20 @@ def test_a_submission_whose_commit_is_unknown_is_not_sent_again(
         assert append(events, after=after)
         raise WorldFailed("the connection was lost", code="database_failed")
 
-    batch = [_Asked(a_job("")) for _ in range(3)]
-    service._submissions._waiting.extend(batch)
+    batch = [Pending(a_job("")) for _ in range(3)]
+    service.submissions._intake._waiting.extend(batch)
     monkeypatch.setattr(world.store, "append", took_and_fell_silent)
-    service._submissions._take_those_waiting()
+    service.submissions._intake._take_waiting()
     monkeypatch.undo()
     assert asked == 1
     assert [each.error.code for each in batch if each.error] == ["database_failed"] * 3
-    service.refresh()
-    assert len(service.fleet.jobs) == 3
+    service.reader.refresh()
+    assert len(service.reader.fleet.jobs) == 3
 
 
 def test_a_seeker_that_meets_a_bug_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it nobody leads; and what keeps snapshots, however long it takes, does not keep it waiting."""
-    monkeypatch.setattr(service_module, "SEEK_S", 0.02)
+    monkeypatch.setattr(driver_module, "SEEK_S", 0.02)
     monkeypatch.setattr(snapshot, "EVERY", 0)
     store = SqlStore(f"sqlite:///{tmp_path / 'log.db'}")
     leadership = Leadership(store)
@@ -249,11 +249,11 @@ def test_a_seeker_that_meets_a_bug_goes_on(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(leadership, "seek", buggy)
     monkeypatch.setattr(snapshot, "advance", lambda *_args, **_more: hanging.wait(30))
-    service = Service(store, ScriptedEngine(a_node()), Rules(), leadership=leadership)
+    service = Service(store, [ScriptedEngine(a_node())], Rules(), leadership=leadership)
     service.start()
     try:
         eventually(lambda: calls > 10)
-        assert service.leads
+        assert service.driver.leads
     finally:
         hanging.set()
         service.stop()
@@ -261,36 +261,36 @@ def test_a_seeker_that_meets_a_bug_goes_on(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_log_that_others_always_write_first_is_given_up_on(world: World) -> None:
-    class Busy(MemoryStore):
+    class Busy(MemoryHistory):
         def append(self, events: Sequence[Event], *, after: int) -> bool:
             return False
 
     with pytest.raises(WorldFailed, match="times in a row") as caught:
-        Service(Busy(), world.engine, Rules()).submit(a_job(""))
+        Service(Busy(), [world.engine], Rules()).submissions.submit(a_job(""))
     assert caught.value.code == "log_busy"
 
 
 def test_a_loop_that_hangs_is_trouble(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     service = world.service
-    assert service.trouble() == ""
+    assert service.reader.health.trouble() == ""
     service.start()
-    assert service.trouble() == ""
+    assert service.reader.health.trouble() == ""
     world.engine.look.shut()
     assert world.engine.look.reached.wait(30)
     with monkeypatch.context() as later:
         now_s = time.monotonic()
         later.setattr(time, "monotonic", lambda: now_s + 2 * SILENT_S)
-        assert "at one look for 12" in service.trouble()
+        assert "at one look for 12" in service.reader.health.trouble()
     world.engine.look.open()
-    eventually(lambda: service.trouble() == "")
+    eventually(lambda: service.reader.health.trouble() == "")
 
 
 def test_a_loop_that_has_ended_is_trouble(world: World) -> None:
     thread = threading.Thread(target=lambda: None)
-    world.service._thread = thread
+    world.service.reader.health.thread = thread
     thread.start()
     thread.join()
-    assert "has ended" in world.service.trouble()
+    assert "has ended" in world.service.reader.health.trouble()
 
 
 def test_whatever_a_tick_meets_the_loop_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,43 +301,44 @@ def test_whatever_a_tick_meets_the_loop_goes_on(world: World, monkeypatch: pytes
         def unsettled(self) -> object:
             raise RuntimeError("dictionary changed size during iteration")
 
-    monkeypatch.setattr(service, "tick", lambda: None)
-    monkeypatch.setattr(service, "_loops", Odd())
-    service._thread = threading.Thread(target=service._loop)
-    service._thread.start()
-    eventually(lambda: "met a bug" in service.trouble())
-    assert service._thread.is_alive()
+    driver, health = service.driver, service.reader.health
+    monkeypatch.setattr(driver, "tick", lambda: None)
+    monkeypatch.setattr(driver, "_fleet", Odd())
+    health.thread = threading.Thread(target=driver._loop)
+    health.thread.start()
+    eventually(lambda: "met a bug" in health.trouble())
+    assert health.thread.is_alive()
 
 
 def test_what_an_engine_cannot_tell_of_a_lease_is_a_problem_of_its_site(world: World) -> None:
     world.engine.told = {"job-1.1": "job-1.1 cannot be looked at"}
-    assert fleet_view(world.service, OPERATOR)["problems"] == {"here": "job-1.1 cannot be looked at"}
+    assert fleet_view(world.service.reader, OPERATOR)["problems"] == {"here": "job-1.1 cannot be looked at"}
 
 
 def test_an_engine_without_logs_says_so(world: World) -> None:
-    world.service.submit(a_job(""))
-    world.service.tick()
+    world.service.submissions.submit(a_job(""))
+    world.service.driver.tick()
     with pytest.raises(Refused, match="the engine at here keeps no logs"):
-        world.service.read_log(world.service.job("job-1").leases[0], offset=0, limit=10)
+        world.service.reader.read_log(world.service.reader.job("job-1").leases[0], offset=0, limit=10)
 
 
 def test_the_log_tells_who_moved_on_and_not_the_history(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.service.submit(a_job(""))
-    world.service.tick()
+    world.service.submissions.submit(a_job(""))
+    world.service.driver.tick()
     with caplog.at_level(logging.INFO):
-        again = Service(world.store, world.engine, Rules(), clock=lambda: 100)
-        again.tick()
+        again = Service(world.store, [world.engine], Rules(), clock=lambda: 100)
+        again.driver.tick()
         assert caplog.messages == []
         world.engine.sees["job-1.1"] = Observation(lease="job-1.1", state="running", started_s=100)
-        again.tick()
+        again.driver.tick()
     assert caplog.messages == ["job-1 running on node-0 GPU 0"]
 
 
 def test_a_cancel_that_met_a_conflict_is_decided_anew(world: World) -> None:
     service = world.service
-    service.submit(a_job(""))
+    service.submissions.submit(a_job(""))
     assert world.store.append([CancelRequested(at_s=100, job="job-1")], after=1)  # by somebody else
     with pytest.raises(Refused, match="already cancelled"):
-        service.cancel("job-1")
+        service.submissions.cancel("job-1")

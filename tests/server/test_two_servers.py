@@ -19,7 +19,7 @@ from brimful.fleet.state import OVER
 from brimful.scheduler.cycle import Rules
 from brimful.server.doctor import examine
 from brimful.server.engines import engines_in
-from brimful.server.service import Service
+from brimful.server.service.service import Service
 from tests.server.live import Live, wait_for
 
 
@@ -56,11 +56,11 @@ class Pair:
         path = self.work / f"w{self.jobs}"
         command = (sys.executable, str(self.folder / "job.py"), str(path), str(seconds))
         job = Job(job="", gpus=1, name=path.name, command=command, folder="/", retries=3)
-        return self.users.submit(job).job.job
+        return self.users.submissions.submit(job).job.job
 
     def phase(self, name: str) -> str:
-        self.users.refresh()
-        return self.users.job(name).phase
+        self.users.reader.refresh()
+        return self.users.reader.job(name).phase
 
     def end(self) -> None:
         for server in self.servers:
@@ -104,7 +104,7 @@ def test_the_other_takes_over_within_ten_seconds_and_nothing_is_doubled(
         assert {pair.phase(name) for name in names} == {"finished"}
         assert list(pair.work.glob("*.twice")) == []
         assert len(list(pair.work.glob("*.done"))) == len(names)
-        assert [len(pair.users.job(name).leases) for name in names] == [1] * len(names)
+        assert [len(pair.users.reader.job(name).leases) for name in names] == [1] * len(names)
         findings = list(examine(pair.store, engines_in(tmp_path / "engines")))
         assert [each for finding in findings for each in finding.broken] == []
         print(f"paused leader replaced in {took_s:.1f} s, killed leader in {died_s:.1f} s")
@@ -139,7 +139,7 @@ def test_a_paused_leader_that_wakes_writes_nothing_and_starts_nothing(
         two.signal(signal.SIGCONT)  # the other way round, with nothing to do
         wait_for(lambda: "another server leads now" in two.said())
         assert (pair.holder(), pair.store.end(), pair.runs()) == ((3, one.pid), end, ran)
-        assert len(pair.users.job(waiting).leases) == 1
+        assert len(pair.users.reader.job(waiting).leases) == 1
         assert list(pair.work.glob("*.twice")) == []
     finally:
         pair.end()

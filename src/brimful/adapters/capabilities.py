@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
 
@@ -36,6 +36,13 @@ class KeepsEnvironments(Protocol):
 
     def forget_env(self, job: str) -> None:
         """The job is over."""
+
+
+def environment_keepers(engines: Iterable[object]) -> list[KeepsEnvironments]:
+    """The engines, if all of them keep what jobs were submitted with; none where one does not."""
+    engines = list(engines)
+    keepers = [engine for engine in engines if isinstance(engine, KeepsEnvironments)]
+    return keepers if len(keepers) == len(engines) else []
 
 
 @runtime_checkable

@@ -22,7 +22,7 @@ from brimful.server.api.router import make_router
 from brimful.server.auth import Access
 from brimful.server.console.pages import make_console
 from brimful.server.metrics import Metrics, make_metrics
-from brimful.server.service import Service
+from brimful.server.service.service import Service
 
 log = logging.getLogger("brimful.http")
 
@@ -48,10 +48,11 @@ def make_app(
     app = FastAPI(
         title="brimful", version=__version__, openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None
     )
-    metrics = Metrics(service)
-    app.include_router(make_router(service, access))
+    reader = service.reader
+    metrics = Metrics(reader)
+    app.include_router(make_router(reader, service.submissions, access))
     app.include_router(make_metrics(metrics, access), include_in_schema=False)
-    app.include_router(make_console(service, access, secure=secure), include_in_schema=False)
+    app.include_router(make_console(reader, access, secure=secure), include_in_schema=False)
     add_error_handlers(app)
     return Guard(app, metrics, hosts=hosts, headers=HEADERS | (HSTS if secure else {}))
 

@@ -6,19 +6,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from brimful.server.auth import Principal
-from brimful.server.service import Service
+from brimful.server.service.reader import Reader
 
 
-def events_for(service: Service, who: Principal, *, after: int, limit: int) -> dict[str, Any]:
+def events_for(reader: Reader, who: Principal, *, after: int, limit: int) -> dict[str, Any]:
     """Up to `limit` events after that place, and where to go on; a place below zero is from the end."""
-    place = max(0, service.fleet.seq + after) if after < 0 else after
-    rows = service.records(place, limit)
-    seen = rows if who.only_tenant is None else list(_seen(service, who, rows))
+    place = max(0, reader.fleet.seq + after) if after < 0 else after
+    rows = reader.records(place, limit)
+    seen = rows if who.only_tenant is None else list(_seen(reader, who, rows))
     return {"events": seen, "next_after": rows[-1]["seq"] if rows else place}
 
 
-def _seen(service: Service, who: Principal, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    tenants = service.tenants_of({name for row in rows if (name := _job_of(row["body"]))})
+def _seen(reader: Reader, who: Principal, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    tenants = reader.tenants_of({name for row in rows if (name := _job_of(row["body"]))})
     for row in rows:
         job, name = row["body"].get("job"), _job_of(row["body"])
         tenant = job["tenant"] if isinstance(job, dict) else tenants.get(name, row["body"].get("tenant"))

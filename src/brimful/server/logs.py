@@ -7,19 +7,19 @@ from typing import Any
 
 from brimful.errors import NotFound
 from brimful.fleet.state import OVER
-from brimful.server.service import Service
+from brimful.server.service.reader import Reader
 
 LONGEST_CHARACTER = 4  # bytes of UTF-8: a smaller piece might never hold a whole one
 
 
-def log_piece(service: Service, name: str, lease: str | None, *, offset: int, limit: int) -> dict[str, Any]:
+def log_piece(reader: Reader, name: str, lease: str | None, *, offset: int, limit: int) -> dict[str, Any]:
     """A piece of a lease's log, by default the newest one's. `over` says that no more will come.
 
     An offset belongs to a lease: where that one has no more to say and the job has another, the answer is the
     beginning of the next.
     """
-    with service.locked():
-        state = service.job(name)
+    with reader.locked():
+        state = reader.job(name)
         leases, phase = list(state.leases), state.phase
     names = [each.lease for each in leases]
     if lease is not None and lease not in names:
@@ -28,10 +28,10 @@ def log_piece(service: Service, name: str, lease: str | None, *, offset: int, li
         over = phase in OVER
         return {"lease": None, "text": "", "next_offset": 0, "size": 0, "over": over, "phase": phase}
     at = len(leases) - 1 if lease is None else names.index(lease)
-    piece = service.read_log(leases[at], offset=offset, limit=limit)
+    piece = reader.read_log(leases[at], offset=offset, limit=limit)
     while not piece.data and at + 1 < len(leases):
         at += 1
-        piece = service.read_log(leases[at], offset=0, limit=limit)
+        piece = reader.read_log(leases[at], offset=0, limit=limit)
     ended = at + 1 < len(leases) or phase in OVER
     # A character may be cut in two at the end of the piece: its first half is left for the next one.
     decoder = codecs.getincrementaldecoder("utf-8")("replace")

@@ -27,7 +27,7 @@ from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.sql import SqlStore
 from brimful.client.settings import Settings
 from brimful.errors import BadInput, BrimfulError, WorldFailed
-from brimful.fleet.state import Node
+from brimful.fleet.state import Fleet, Node
 from brimful.market.pools import Market
 from brimful.market.spot import Terms
 from brimful.scheduler.cycle import Rules
@@ -36,7 +36,7 @@ from brimful.server.auth import Access
 from brimful.server.engines import identity_of, local_engines, nodes_of
 from brimful.server.first_token import operator_token
 from brimful.server.logged import set_up_logging
-from brimful.server.service import Service
+from brimful.server.service.service import Service
 from brimful.units import counted, show_usd
 
 log = logging.getLogger("brimful")
@@ -79,7 +79,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             (
                 _announcement(url, console, settings)
                 if as_json
-                else banner(console, settings, service, nodes_of(engines))
+                else banner(console, settings, service.reader.fleet, nodes_of(engines))
             )
             + "\n"
         )
@@ -103,7 +103,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             access.close()
             settings.server_file.unlink(missing_ok=True)
             store.close()
-            going = len(service.fleet.open_leases)
+            going = len(service.reader.fleet.open_leases)
             on = f"; {counted(going, 'job')} still running, and billed" if going else ""
             log.info("stopped; everything is kept in %s%s", settings.folder, on)
 
@@ -127,15 +127,15 @@ def _market(settings: Settings, nodes: Sequence[Node]) -> Market | None:
     return Market(pools=settings.market_pools, terms=terms)
 
 
-def banner(console: str, settings: Settings, service: Service, nodes: Sequence[Node]) -> str:
-    jobs = len(service.fleet.jobs)
-    known = f", {counted(jobs, 'job')} known, {len(service.fleet.open_leases)} running" if jobs else ""
-    fleet = "\n              ".join(_node_text(node) for node in nodes)
+def banner(console: str, settings: Settings, fleet: Fleet, nodes: Sequence[Node]) -> str:
+    jobs = len(fleet.jobs)
+    known = f", {counted(jobs, 'job')} known, {len(fleet.open_leases)} running" if jobs else ""
+    machines = "\n              ".join(_node_text(node) for node in nodes)
     return f"""
   brimful {__version__} is up{known}
 
     console   {console}
-    fleet     {fleet}
+    fleet     {machines}
     data      {settings.folder}
 
   try, in another terminal:

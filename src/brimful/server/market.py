@@ -1,81 +1,29 @@
-"""Prices, bids, budgets and bills as the API tells them: plain data, and only what the asker may see."""
+"""Prices, budgets and bills as the API tells them: plain data, and only what the asker may see."""
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
-from brimful.errors import BadInput, Refused
-from brimful.fleet.events import BidChanged, BudgetSet, CreditGranted
-from brimful.fleet.lease import JobState
 from brimful.fleet.node import Pool
 from brimful.fleet.prices import PricePoint
 from brimful.market.invoice import Invoices, bills
-from brimful.market.pools import floor_of, limit_of
+from brimful.market.pools import limit_of
 from brimful.scheduler.policies.money import Money
-from brimful.server.auth import TENANT, Principal
-from brimful.server.service import Service
-from brimful.units import show_usd
+from brimful.server.auth import Principal
+from brimful.server.service.reader import Reader
 
 DEPTH_STEPS = 50
 HISTORY_POINTS = 500
 
 
-def change_bid(service: Service, name: str, limit_microusd: int | None) -> JobState:
-    """Another limit for a job that is not over; one that runs cannot go below what it pays."""
-
-    def events() -> list[BidChanged]:
-        state = service.going(name, "bid for")
-        lease = state.open_lease
-        if state.job.limit_microusd_per_gpu_hour == limit_microusd:
-            return []
-        node = None if lease is None else service.fleet.nodes.get(lease.node)  # which may have left
-        floor = 0 if node is None else _floor(service, node.pool)
-        now = limit_of(replace(state.job, limit_microusd_per_gpu_hour=limit_microusd), floor=floor)
-        if lease is not None and now < lease.price_now():
-            price = show_usd(lease.price_now())
-            raise Refused(
-                f"{name} runs at {price} per GPU-hour, above a limit of {show_usd(now)}",
-                hint=f"`brimful hold {name}` or `brimful cancel {name}` ends what it pays",
-                code="below_price",
-            )
-        return [BidChanged(at_s=service.now_s(), job=name, limit_microusd_per_gpu_hour=limit_microusd)]
-
-    return service.asked(name, "bid", events)
-
-
-def set_budget(service: Service, tenant: str, microusd: int | None) -> None:
-    """What the tenant may still spend; what its running leases have come to is part of it."""
-    _check_tenant(tenant)
-
-    def events() -> list[BudgetSet]:
-        accrued = _accrued(service, tenant)
-        if microusd is not None and microusd < accrued:
-            raise Refused(
-                f"{tenant}'s running leases have come to {show_usd(accrued)} already, "
-                f"{show_usd(accrued - microusd)} more than that",
-                hint=f"at least {show_usd(accrued)}, or stop its jobs first",
-                code="below_accrued",
-            )
-        return [BudgetSet(at_s=service.now_s(), tenant=tenant, microusd=microusd)]
-
-    service.write(events)
-
-
-def grant_credit(service: Service, tenant: str, microusd: int, reason: str) -> None:
-    _check_tenant(tenant)
-    given = CreditGranted(at_s=service.now_s(), tenant=tenant, microusd=microusd, reason=reason)
-    service.write(lambda: [given])
-
-
-def budgets_view(service: Service, who: Principal) -> list[dict[str, Any]]:
+def budgets_view(reader: Reader, who: Principal) -> list[dict[str, Any]]:
     """Every tenant that has a budget or has spent anything."""
-    with service.locked():
-        fleet, ledger = service.fleet, service.ledger
-        money = Money(fleet, now_s=service.now_s())
+    with reader.locked():
+        fleet, ledger = reader.fleet, reader.ledger
+        money = Money(fleet, now_s=reader.now_s())
         names = {*fleet.purses.left_microusd, *ledger.spent_by_tenant}
         holds: dict[str, int] = {}
         for account, n in ledger.balances.items():
@@ -85,7 +33,7 @@ def budgets_view(service: Service, who: Principal) -> list[dict[str, Any]]:
             {
                 "tenant": name,
                 "left_microusd": None if name not in money.left else max(0, money.left[name]),
-                "accruing_microusd": _accrued(service, name),
+                "accruing_microusd": reader.accrued_microusd(name),
                 "held_microusd": holds.get(name, 0),
                 "spent_microusd": ledger.spent_by_tenant.get(name, 0),
             }
@@ -94,33 +42,33 @@ def budgets_view(service: Service, who: Principal) -> list[dict[str, Any]]:
         ]
 
 
-def prices_view(service: Service, *, since_s: int | None = None) -> list[dict[str, Any]]:
+def prices_view(reader: Reader, *, since_s: int | None = None) -> list[dict[str, Any]]:
     """Every pool with its price now; market pools with their depth, and with history if it is asked for.
 
     Depth says how many GPUs are asked for at which limit, and not by whom.
     """
-    with service.locked():
-        fleet, prices = service.fleet, service.prices()
+    with reader.locked():
+        fleet, prices = reader.fleet, reader.prices()
         return [
             {
                 **pool._asdict(),
-                "market": (is_market := service.market is not None and service.market.covers(pool)),
+                "market": (is_market := reader.market is not None and reader.market.covers(pool)),
                 "microusd_per_gpu_hour": prices[pool],
                 "cleared_microusd_per_gpu_hour": (
                     fleet.prices[pool].last.cleared if is_market and pool in fleet.prices else prices[pool]
                 ),
-                "floor_microusd_per_gpu_hour": _floor(service, pool),
+                "floor_microusd_per_gpu_hour": reader.floor_microusd(pool),
                 "gpus": index.gpus,
                 "free": index.free,
-                "depth": list(_depth(service, pool)) if is_market else [],
-                "history": _history(service, pool, since_s) if is_market and since_s is not None else [],
+                "depth": list(_depth(reader, pool)) if is_market else [],
+                "history": _history(reader, pool, since_s) if is_market and since_s is not None else [],
             }
             for pool, index in sorted(fleet.capacity.pools.items())
         ]
 
 
-def _depth(service: Service, pool: Pool) -> Iterator[dict[str, int]]:
-    fleet, floor = service.fleet, _floor(service, pool)
+def _depth(reader: Reader, pool: Pool) -> Iterator[dict[str, int]]:
+    fleet, floor = reader.fleet, reader.floor_microusd(pool)
     asked: dict[int, list[int]] = {}  # limit -> GPUs held, GPUs wanted besides
     for lease in fleet.leases_at.get(pool.site, {}).values():
         node = fleet.nodes.get(lease.node)
@@ -134,9 +82,9 @@ def _depth(service: Service, pool: Pool) -> Iterator[dict[str, int]]:
         yield {"limit_microusd_per_gpu_hour": limit, "held": held, "wanted": wanted}
 
 
-def _history(service: Service, pool: Pool, since_s: int) -> list[dict[str, int]]:
+def _history(reader: Reader, pool: Pool, since_s: int) -> list[dict[str, int]]:
     """From then on, the first one as it stood then; thinned where there are more than a picture can show."""
-    line = service.fleet.prices.get(pool)
+    line = reader.fleet.prices.get(pool)
     if line is None:
         return []
     points = line.points
@@ -167,15 +115,15 @@ def _point(point: PricePoint) -> dict[str, int]:
 class Bills:
     """The invoice of a server: folded once, and from then on only what is new."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
         self._lock = threading.Lock()
         self._fold = Invoices()
         self._seq = 0
 
     def view(self, who: Principal, *, by: str) -> dict[str, Any]:
         with self._lock:
-            while events := self._service.store.since(self._seq):
+            while events := self._reader.store.since(self._seq):
                 for event in events:
                     self._fold.apply(event)
                 self._seq += len(events)
@@ -186,21 +134,3 @@ class Bills:
             "bills": [asdict(bill) for bill in made],
             "total_microusd": sum(bill.microusd for bill in made),
         }
-
-
-def _accrued(service: Service, tenant: str) -> int:
-    fleet, now_s = service.fleet, service.now_s()
-    return sum(
-        lease.cost_microusd(now_s)
-        for lease in fleet.open_leases.values()
-        if (job := fleet.jobs[lease.job].job).tenant == tenant and job.budget_microusd is None
-    )
-
-
-def _floor(service: Service, pool: Pool) -> int:
-    return floor_of(node for node in service.fleet.nodes.values() if node.pool == pool)
-
-
-def _check_tenant(tenant: str) -> None:
-    if len(tenant) > 60 or not re.fullmatch(TENANT, tenant):
-        raise BadInput(f"{tenant[:60]!r} is no name of a tenant", hint="letters, digits and . _ -")

@@ -20,7 +20,7 @@ from brimful import __version__
 from brimful.fleet.node import Pool
 from brimful.server.api.gate import Gate
 from brimful.server.auth import Access, Principal
-from brimful.server.service import Service
+from brimful.server.service.reader import Reader
 from brimful.units import MICROUSD
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -50,8 +50,8 @@ SECONDS = ("brimful_http_request_seconds", "how long answers took, by route")
 
 
 class Metrics(Collector):
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
         self._requests = Counting(*REQUESTS, labelnames=("method", "route", "status"), registry=self.registry)
@@ -62,7 +62,7 @@ class Metrics(Collector):
         self._seconds.labels(route).observe(seconds)
 
     def collect(self) -> Iterable[Metric]:
-        with self._service.locked():
+        with self._reader.locked():
             figures = dict(self._figures())
         for name, (labels, words) in GAUGES.items():
             gauge = GaugeMetricFamily(name, words, labels=labels)
@@ -76,7 +76,7 @@ class Metrics(Collector):
             yield counter
 
     def _figures(self) -> Iterator[tuple[str, dict[tuple[str, ...], float]]]:
-        service, fleet, now_s = self._service, self._service.fleet, self._service.now_s()
+        reader, fleet, now_s = self._reader, self._reader.fleet, self._reader.now_s()
         alone: tuple[str, ...] = ()
         there: Counter[tuple[str, ...]] = Counter()
         drained: Counter[tuple[str, ...]] = Counter()
@@ -90,9 +90,9 @@ class Metrics(Collector):
         phases.update({"waiting": len(fleet.waiting), "held": len(fleet.on_hold)})
         waits = [now_s - state.waiting_since_s for state in fleet.waiting.values()]
         hourly = sum(lease.hourly_microusd for lease in fleet.open_leases.values())
-        prices: dict[Pool, int] = dict(service.prices())
+        prices: dict[Pool, int] = dict(reader.prices())
         yield "brimful_info", {(__version__,): 1}
-        yield "brimful_up", {alone: 0 if service.trouble() else 1}
+        yield "brimful_up", {alone: 0 if reader.health.trouble() else 1}
         yield "brimful_gpus", dict(there)
         yield "brimful_gpus_held", dict(held)
         yield "brimful_nodes_drained", dict(drained)
@@ -103,14 +103,14 @@ class Metrics(Collector):
             {(pool.site, pool.gpu): price / MICROUSD for pool, price in prices.items()},
         )
         yield "brimful_accruing_usd_per_hour", {alone: hourly / MICROUSD}
-        yield "brimful_site_problem", {(site,): 1 for site in service.problems()}
-        yield "brimful_ledger_sum_usd", {alone: sum(service.ledger.balances.values()) / MICROUSD}
+        yield "brimful_site_problem", {(site,): 1 for site in reader.problems()}
+        yield "brimful_ledger_sum_usd", {alone: sum(reader.ledger.balances.values()) / MICROUSD}
         yield "brimful_events", {alone: fleet.seq}
         yield "brimful_gpu_seconds_leased", {alone: fleet.leased_gpu_s(now_s)}
         yield "brimful_gpu_seconds_offered", {alone: max(0, fleet.gpu_s(now_s) - fleet.gpu_s_before_jobs)}
         yield (
             "brimful_posted_usd",
-            {(tenant,): n / MICROUSD for tenant, n in service.ledger.spent_by_tenant.items()},
+            {(tenant,): n / MICROUSD for tenant, n in reader.ledger.spent_by_tenant.items()},
         )
 
 

@@ -15,7 +15,7 @@ from brimful.adapters.stores.past import PastJob
 from brimful.fleet.state import OVER, JobState, Lease, Node
 from brimful.scheduler.policies.stop import cost_microusd
 from brimful.server.auth import Principal
-from brimful.server.service import Service
+from brimful.server.service.reader import Reader
 from brimful.units import show_seconds
 
 TRANSFERS_SHOWN = 50
@@ -27,14 +27,14 @@ class Page(NamedTuple):
     next_serial: int | None  # where the next page begins; None: this was the last
 
 
-def job_view(service: Service, state: JobState, *, explain: bool = True) -> dict[str, Any]:
+def job_view(reader: Reader, state: JobState, *, explain: bool = True) -> dict[str, Any]:
     """`explain` finds out why it waits, which takes a decision; who has just changed it can ask again."""
-    with service.locked():
-        return _job_view(service, state, explain=explain)
+    with reader.locked():
+        return _job_view(reader, state, explain=explain)
 
 
-def _job_view(service: Service, state: JobState, *, explain: bool) -> dict[str, Any]:
-    job, now_s = state.job, service.now_s()
+def _job_view(reader: Reader, state: JobState, *, explain: bool) -> dict[str, Any]:
+    job, now_s = state.job, reader.now_s()
     lease = state.open_lease
     return {
         "job": job.job,
@@ -49,8 +49,8 @@ def _job_view(service: Service, state: JobState, *, explain: bool) -> dict[str, 
         "within": job.within,
         "command": list(job.command),
         "folder": job.folder,
-        "phase": service.phase_of(state),
-        "why": _why(service, state, explain=explain),
+        "phase": reader.phase_of(state),
+        "why": _why(reader, state, explain=explain),
         "submitted_s": state.submitted_s,
         "now_s": now_s,
         "started_s": state.first_start_s,
@@ -66,10 +66,10 @@ def _job_view(service: Service, state: JobState, *, explain: bool) -> dict[str, 
         "limit_microusd_per_gpu_hour": job.limit_microusd_per_gpu_hour,
         "budget_microusd": job.budget_microusd,
         # What is on the ledger, and what the running lease has come to on top of that.
-        "posted_microusd": service.spent_microusd(job.job),
+        "posted_microusd": reader.spent_microusd(job.job),
         "cost_microusd": _capped(cost_microusd(state, now_s=now_s), job.budget_microusd),
         "predicted": _predicted(state),
-        **service.samples.view(state, now_s=now_s),
+        **reader.samples.view(state, now_s=now_s),
         "leases": [lease_view(each, now_s=now_s) for each in state.leases],
     }
 
@@ -83,18 +83,18 @@ def _predicted(state: JobState) -> dict[str, dict[str, float | None]]:
     }
 
 
-def _why(service: Service, state: JobState, *, explain: bool) -> str:
+def _why(reader: Reader, state: JobState, *, explain: bool) -> str:
     lease = state.open_lease
-    if lease is not None and lease.site in service.fleet.silent:
-        lost = service.fleet.silent[lease.site]
-        silent = show_seconds(max(0, service.now_s() - lost.at_s))
+    if lease is not None and lease.site in reader.fleet.silent:
+        lost = reader.fleet.silent[lease.site]
+        silent = show_seconds(max(0, reader.now_s() - lost.at_s))
         return f"{lease.site} has not answered for {silent} ({lost.reason}); nothing of it starts elsewhere"
     if state.phase == "waiting":
-        return service.why_waiting(state.job.job) if explain else ""
+        return reader.why_waiting(state.job.job) if explain else ""
     if state.phase == "held":
         return state.hold_reason
     if lease is not None and lease.notice_s is not None and state.phase == "running":
-        left = show_seconds(max(0, lease.notice_s - service.now_s()))
+        left = show_seconds(max(0, lease.notice_s - reader.now_s()))
         return f"has to leave in {left}: {lease.notice}"
     return state.leases[-1].reason if state.phase == "stopping" else state.reason
 
@@ -129,7 +129,7 @@ def _price(lease: Lease) -> int:
 
 
 def jobs_page(
-    service: Service,
+    reader: Reader,
     *,
     before: int | None = None,
     limit: int = 200,
@@ -137,40 +137,40 @@ def jobs_page(
     tenant: str | None = None,
 ) -> Page:
     """Newest first, from the job before that serial on."""
-    with service.locked():
+    with reader.locked():
         wanted = (
             state
-            for state in reversed(service.fleet.jobs.values())
+            for state in reversed(reader.fleet.jobs.values())
             if (before is None or state.serial < before)
             and (tenant is None or state.job.tenant == tenant)
-            and (not phases or not {state.phase, service.phase_of(state)}.isdisjoint(phases))
+            and (not phases or not {state.phase, reader.phase_of(state)}.isdisjoint(phases))
         )
         found = {state.serial: state for state in islice(wanted, limit + 1)}
-        has_past = service.fleet.past.jobs > 0
+        has_past = reader.fleet.past.jobs > 0
     posted: dict[int, int] = {}
     if has_past and (not phases or OVER & {*phases}):
-        for past in islice(_past(service, before, phases, tenant, limit), limit + 1):
+        for past in islice(_past(reader, before, phases, tenant, limit), limit + 1):
             found.setdefault(past.state.serial, past.state)
             posted[past.state.serial] = past.spent_microusd
     serials = sorted(found, reverse=True)
-    views = [job_view(service, found[serial]) for serial in serials[:limit]]
+    views = [job_view(reader, found[serial]) for serial in serials[:limit]]
     for serial, view in zip(serials, views, strict=False):
         view["posted_microusd"] = posted.get(serial, view["posted_microusd"])
     return Page(views, serials[limit - 1] if len(serials) > limit else None)
 
 
 def _past(
-    service: Service, before: int | None, phases: Collection[str] | None, tenant: str | None, limit: int
+    reader: Reader, before: int | None, phases: Collection[str] | None, tenant: str | None, limit: int
 ) -> Iterator[PastJob]:
     """Jobs that have left memory, newest first, as many as are asked for."""
-    while page := service.past_jobs(before_serial=before, limit=limit + 1, tenant=tenant):
+    while page := reader.past_jobs(before_serial=before, limit=limit + 1, tenant=tenant):
         yield from (past for past in page if not phases or past.state.phase in phases)
         before = page[-1].state.serial
 
 
-def fleet_view(service: Service, who: Principal) -> dict[str, Any]:
-    with service.locked():
-        fleet = service.fleet
+def fleet_view(reader: Reader, who: Principal) -> dict[str, Any]:
+    with reader.locked():
+        fleet = reader.fleet
         holders = {
             (node, gpu): lease if who.sees(fleet.jobs[lease.job].job.tenant) else None
             for lease in fleet.open_leases.values()
@@ -178,29 +178,29 @@ def fleet_view(service: Service, who: Principal) -> dict[str, Any]:
             for gpu in gpus
         }
         gpus = sum(node.gpus for node in fleet.nodes.values())
-        trouble, problems = service.trouble(), service.problems()
+        trouble, problems = reader.health.trouble(), reader.problems()
         if not who.may("operator"):  # they may name folders and databases
             trouble = trouble and "the scheduler cannot go on; its operator is told why"
             problems = dict.fromkeys(problems, "it has a problem; its operator is told which")
         return {
             "gpus": gpus,
             "free": gpus - len(holders) - sum(len(node.holes) for node in fleet.nodes.values()),
-            "allocation_rate": fleet.allocation_rate(service.now_s()),
-            "nodes": [_node_view(service, node, holders) for node in fleet.nodes.values()],
+            "allocation_rate": fleet.allocation_rate(reader.now_s()),
+            "nodes": [_node_view(reader, node, holders) for node in fleet.nodes.values()],
             "problems": problems,
             "trouble": trouble,
         }
 
 
-def _node_view(service: Service, node: Node, holders: dict[tuple[str, int], Lease | None]) -> dict[str, Any]:
-    now_s, held = service.now_s(), [holders.get((node.node, i)) for i in range(node.gpus)]
+def _node_view(reader: Reader, node: Node, holders: dict[tuple[str, int], Lease | None]) -> dict[str, Any]:
+    now_s, held = reader.now_s(), [holders.get((node.node, i)) for i in range(node.gpus)]
     return {
         "node": node.node,
         "site": node.site,
         "gpu": node.gpu,
         "rack": node.rack,
         "declared": node.declared,
-        "drained": service.fleet.drained.get(node.node),
+        "drained": reader.fleet.drained.get(node.node),
         "microusd_per_gpu_hour": node.microusd_per_gpu_hour,
         "gpus": [
             {
@@ -211,33 +211,33 @@ def _node_view(service: Service, node: Node, holders: dict[tuple[str, int], Leas
                 # The driver is not asked yet; MFU is what the job says of itself.
                 "memory_used_bytes": None,
                 "busy_frac": None,
-                "mfu": None if lease is None else service.samples.mfu(lease, now_s=now_s),
+                "mfu": None if lease is None else reader.samples.mfu(lease, now_s=now_s),
             }
             for i, lease in enumerate(held)
         ],
     }
 
 
-def drain_view(service: Service, node: str) -> dict[str, Any]:
-    with service.locked():
-        running = [lease.job for lease in service.fleet.leases_on.get(node, {}).values()]
-        return {"node": node, "drained": service.fleet.drained.get(node), "running": running}
+def drain_view(reader: Reader, node: str) -> dict[str, Any]:
+    with reader.locked():
+        running = [lease.job for lease in reader.fleet.leases_on.get(node, {}).values()]
+        return {"node": node, "drained": reader.fleet.drained.get(node), "running": running}
 
 
-def queues_view(service: Service, who: Principal) -> list[dict[str, Any]]:
+def queues_view(reader: Reader, who: Principal) -> list[dict[str, Any]]:
     """Every queue that has had work, with what of it the asker may see."""
-    with service.locked():
-        fleet, now_s = service.fleet, service.now_s()
+    with reader.locked():
+        fleet, now_s = reader.fleet, reader.now_s()
         queues: dict[str, dict[str, Any]] = {}
 
         def of(state: JobState) -> dict[str, Any] | None:
             if not who.sees(state.job.tenant):
                 return None
             name = state.job.queue or state.job.tenant
-            return queues.setdefault(name, _empty_queue(service, name, now_s=now_s))
+            return queues.setdefault(name, _empty_queue(reader, name, now_s=now_s))
 
         for name in fleet.usage if who.only_tenant is None else ():
-            queues.setdefault(name, _empty_queue(service, name, now_s=now_s))
+            queues.setdefault(name, _empty_queue(reader, name, now_s=now_s))
         for lease in fleet.open_leases.values():
             if (row := of(fleet.jobs[lease.job])) is not None:
                 row["running"] += 1
@@ -253,9 +253,9 @@ def queues_view(service: Service, who: Principal) -> list[dict[str, Any]]:
         return sorted(queues.values(), key=lambda row: (-row["held_gpus"], row["queue"]))
 
 
-def _empty_queue(service: Service, name: str, *, now_s: int) -> dict[str, Any]:
-    usage = service.fleet.usage.get(name)
-    quota = next((each.gpus for each in service.rules.quotas if each.queue == name), None)
+def _empty_queue(reader: Reader, name: str, *, now_s: int) -> dict[str, Any]:
+    usage = reader.fleet.usage.get(name)
+    quota = next((each.gpus for each in reader.rules.quotas if each.queue == name), None)
     return {
         "queue": name,
         "running": 0,
@@ -269,9 +269,9 @@ def _empty_queue(service: Service, name: str, *, now_s: int) -> dict[str, Any]:
     }
 
 
-def spend_view(service: Service, who: Principal) -> dict[str, Any]:
-    with service.locked():
-        ledger, fleet, now_s = service.ledger, service.fleet, service.now_s()
+def spend_view(reader: Reader, who: Principal) -> dict[str, Any]:
+    with reader.locked():
+        ledger, fleet, now_s = reader.ledger, reader.fleet, reader.now_s()
         running = [
             state
             for lease in fleet.open_leases.values()
@@ -283,7 +283,7 @@ def spend_view(service: Service, who: Principal) -> dict[str, Any]:
             for s in running
         )
         posted = {name: n for name, n in ledger.spent_by_tenant.items() if who.sees(name)}
-        balances = {name: n for name, n in ledger.balances.items() if _sees_account(service, who, name)}
+        balances = {name: n for name, n in ledger.balances.items() if _sees_account(reader, who, name)}
         return {
             "posted_microusd": sum(posted.values()),
             "accruing_microusd": accruing,
@@ -292,23 +292,23 @@ def spend_view(service: Service, who: Principal) -> dict[str, Any]:
             "balances": dict(sorted(balances.items())),
             # Of all accounts zero, always; of some it says nothing.
             "sum_microusd": sum(balances.values()) if who.only_tenant is None else None,
-            "transfers": list(islice(_transfers(service, who), TRANSFERS_SHOWN)),
+            "transfers": list(islice(_transfers(reader, who), TRANSFERS_SHOWN)),
         }
 
 
-def _sees_account(service: Service, who: Principal, account: str) -> bool:
+def _sees_account(reader: Reader, who: Principal, account: str) -> bool:
     if who.only_tenant is None:
         return True
     kind, _, name = account.partition(":")
     if kind == "hold":
-        state = service.fleet.jobs.get(name)
+        state = reader.fleet.jobs.get(name)
         return state is not None and who.sees(state.job.tenant)
     return kind == "tenant" and who.sees(name)
 
 
-def _transfers(service: Service, who: Principal) -> Iterator[dict[str, Any]]:
-    for t in islice(reversed(service.ledger.transfers), TRANSFERS_LOOKED_AT):
-        state = service.fleet.jobs.get(t.job)
+def _transfers(reader: Reader, who: Principal) -> Iterator[dict[str, Any]]:
+    for t in islice(reversed(reader.ledger.transfers), TRANSFERS_LOOKED_AT):
+        state = reader.fleet.jobs.get(t.job)
         # A lease that never began is posted with nothing: true, and not worth a line.
         if not t.microusd or (
             who.only_tenant is not None and (state is None or not who.sees(state.job.tenant))

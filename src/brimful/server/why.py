@@ -8,7 +8,7 @@ from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.state import OVER, JobState, Pool
 from brimful.scheduler.policies.order import waiting_in_order
 from brimful.scheduler.policies.stop import cost_microusd
-from brimful.server.service import Service
+from brimful.server.service.reader import Reader
 from brimful.units import HOUR_S, counted, show_seconds, show_usd
 
 # What each way to choose a pool means, in the words of policies/types.py.
@@ -22,41 +22,41 @@ TYPES = {
 }
 
 
-def why_view(service: Service, state: JobState) -> dict[str, Any]:
-    with service.locked():
+def why_view(reader: Reader, state: JobState) -> dict[str, Any]:
+    with reader.locked():
         name = state.job.job
-        pools = [_pool(service, state, pool) for pool in sorted(service.fleet.capacity.pools)]
+        pools = [_pool(reader, state, pool) for pool in sorted(reader.fleet.capacity.pools)]
         waits = state.phase == "waiting"
         return {
             "job": name,
             "phase": state.phase,
-            "waiting": _waiting(service, state),
-            "ahead": _ahead(service, name) if waits else None,
-            "here": _here(service, state, pools),
-            "price": _price(service, state),
+            "waiting": _waiting(reader, state),
+            "ahead": _ahead(reader, name) if waits else None,
+            "here": _here(reader, state, pools),
+            "price": _price(reader, state),
             "pools": [] if state.phase in OVER else pools,
         }
 
 
-def _waiting(service: Service, state: JobState) -> str | None:
+def _waiting(reader: Reader, state: JobState) -> str | None:
     if state.phase == "held":
         return f"on hold: {state.hold_reason}; `brimful release {state.job.job}` lets it go on"
     if state.phase != "waiting":
         return None
-    reason = service.why_waiting(state.job.job) or "nothing: the scheduler starts it at its next look"
-    waited = show_seconds(max(0, service.now_s() - state.waiting_since_s))
+    reason = reader.why_waiting(state.job.job) or "nothing: the scheduler starts it at its next look"
+    waited = show_seconds(max(0, reader.now_s() - state.waiting_since_s))
     return f"{reason} (for {waited})"
 
 
-def _ahead(service: Service, name: str) -> int:
-    order = waiting_in_order(service.fleet, service.rules, now_s=service.now_s())
+def _ahead(reader: Reader, name: str) -> int:
+    order = waiting_in_order(reader.fleet, reader.rules, now_s=reader.now_s())
     for ahead, each in enumerate(order):
         if each.job.job == name:
             return ahead
     return 0
 
 
-def _here(service: Service, state: JobState, pools: list[dict[str, Any]]) -> str | None:
+def _here(reader: Reader, state: JobState, pools: list[dict[str, Any]]) -> str | None:
     lease = state.open_lease
     if lease is None:
         return None
@@ -64,7 +64,7 @@ def _here(service: Service, state: JobState, pools: list[dict[str, Any]]) -> str
     one_of = (
         f"one of {counted(len(could), 'pool')} it may use" if len(could) > 1 else "the only pool it may use"
     )
-    types = service.rules.types
+    types = reader.rules.types
     by = TYPES["unpredicted" if types == "cheap" and not state.job.rates else types]
     sites = f"; it was told to run at {' or '.join(state.job.sites)}" if state.job.sites else ""
     speed = f", at {lease.speed:.2f} times its reference speed" if state.job.rates else ""
@@ -76,11 +76,11 @@ def _here(service: Service, state: JobState, pools: list[dict[str, Any]]) -> str
     )
 
 
-def _price(service: Service, state: JobState) -> str | None:
-    lease, job, now_s = state.open_lease, state.job, service.now_s()
+def _price(reader: Reader, state: JobState) -> str | None:
+    lease, job, now_s = state.open_lease, state.job, reader.now_s()
     if lease is None:
         return None
-    node, now = service.fleet.nodes.get(lease.node), lease.price_now()
+    node, now = reader.fleet.nodes.get(lease.node), lease.price_now()
     hourly = lease.hourly_microusd
     held = counted(lease.size, "GPU")
     if lease.gpu_milli < WHOLE_GPU:
@@ -103,12 +103,12 @@ def _price(service: Service, state: JobState) -> str | None:
     return "; ".join(said)
 
 
-def _pool(service: Service, state: JobState, pool: Pool) -> dict[str, Any]:
-    job, index = state.job, service.fleet.capacity.pools[pool]
-    price = service.prices().get(pool, 0)
+def _pool(reader: Reader, state: JobState, pool: Pool) -> dict[str, Any]:
+    job, index = state.job, reader.fleet.capacity.pools[pool]
+    price = reader.prices().get(pool, 0)
     rate = job.rate(pool.gpu) if job.may_be_at(pool.site) else 0.0
     limit = job.limit_microusd_per_gpu_hour
-    here = None if state.open_lease is None else service.fleet.nodes.get(state.open_lease.node)
+    here = None if state.open_lease is None else reader.fleet.nodes.get(state.open_lease.node)
     if here is not None and here.pool == pool:
         verdict = "it is here"
     elif not job.may_be_at(pool.site):

@@ -12,7 +12,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from brimful.adapters.engines.processes import born
 from brimful.adapters.stores.schema import leader
 from brimful.adapters.stores.sql import LEADER, LostLead, SqlStore
+from brimful.fleet.events import Event
 
 LEASE_S = 5.0  # a holder that has not moved the counter for so long may not act
 MARGIN_S = 0.5  # and is waited for a little longer
@@ -76,6 +77,9 @@ class Leadership:
             with self._store.writing() as connection:
                 connection.execute(leader.update().where(mine).values(holder=""))
 
+    def fenced_log(self) -> FencedStore:
+        return FencedStore(self._store, self)
+
     def _sought(self, connection: sa.Connection) -> int | None:
         row = connection.execute(
             sa.select(leader).where(leader.c.name == LEADER).with_for_update()
@@ -100,6 +104,19 @@ class Leadership:
         if self._seen is None or self._seen[0] != (token, beat):
             self._seen = ((token, beat), now)
         return now - self._seen[1] > self._lease_s + MARGIN_S
+
+
+class FencedStore:
+    """The log, as the leader writes it: with its token."""
+
+    def __init__(self, store: SqlStore, leadership: Leadership) -> None:
+        self._store, self._leadership = store, leadership
+
+    def since(self, seq: int) -> Sequence[Event]:
+        return self._store.since(seq)
+
+    def append(self, events: Sequence[Event], *, after: int) -> bool:
+        return self._store.append(events, after=after, fence=self._leadership.token)
 
 
 def _machine() -> str:

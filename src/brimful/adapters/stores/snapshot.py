@@ -11,6 +11,7 @@ import io
 import logging
 import pickle
 import zlib
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ import brimful.market
 from brimful.adapters.stores.past import PastJob
 from brimful.fleet.state import Fleet
 from brimful.market.ledger import Ledger
+from brimful.scheduler.ports import Store
 
 log = logging.getLogger("brimful")
 
@@ -30,15 +32,17 @@ ROOMS = (brimful.fleet, brimful.market)
 PLAIN = {("collections", "deque"), ("builtins", "set"), ("builtins", "frozenset")}
 
 
-class Kept(Protocol):
-    """What a store that keeps snapshots can do."""
+class KeepsSnapshots(Store, Protocol):
+    def end(self) -> int:
+        """How many events there are."""
 
-    def since(self, seq: int) -> Any: ...  # noqa: ANN401
-    def end(self) -> int: ...
-    def snapshot(self, code: str) -> tuple[int, bytes] | None: ...
+    def snapshot(self, code: str) -> tuple[int, bytes] | None:
+        """The newest one that this code can read."""
+
     def keep_snapshot(
-        self, seq: int, code: str, body: bytes, *, left: list[PastJob], fence: int | None = None
-    ) -> None: ...
+        self, seq: int, code: str, body: bytes, *, left: Sequence[PastJob], fence: int | None = None
+    ) -> None:
+        """Write the snapshot and the jobs it no longer holds in one go; `fence` as the leader's token."""
 
 
 class Fold:
@@ -68,7 +72,7 @@ class Fold:
         ]
 
 
-def load(store: Kept) -> Fold:
+def load(store: KeepsSnapshots) -> Fold:
     """The newest snapshot's fold, or an empty one where there is none that this code can read."""
     found = store.snapshot(code_id())
     if found is None:
@@ -82,7 +86,7 @@ def load(store: Kept) -> Fold:
     return fold
 
 
-def advance(store: Kept, *, fence: int | None = None, at_least: int = EVERY) -> int:
+def advance(store: KeepsSnapshots, *, fence: int | None = None, at_least: int = EVERY) -> int:
     """Write a new snapshot if so many events came after the last; the number of events it took in.
 
     It folds on from the last snapshot by itself, so that nobody who runs on the fold has to wait for it.

@@ -20,40 +20,42 @@ from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
 from brimful.server.auth import Principal
 from brimful.server.events import events_for
-from brimful.server.service import Service
+from brimful.server.service.reader import Reader
+from brimful.server.service.submissions import Submissions
 from brimful.server.views import drain_view, fleet_view, queues_view, spend_view
 
 NodeName = Annotated[str, Path(max_length=200, pattern=r"^[^\x00]+$")]
 
 
-def add_fleet_routes(router: APIRouter, service: Service, gate: Gate) -> None:
+def add_fleet_routes(router: APIRouter, reader: Reader, submissions: Submissions, gate: Gate) -> None:
     viewer, operator = gate.needs("viewer"), gate.needs("operator")
 
     @router.get("/fleet", response_model=Ok[FleetAnswer], responses=COMMON)
     async def fleet(who: Principal = viewer) -> Response:
-        return ok(fleet_view(service, who))
+        return ok(fleet_view(reader, who))
 
     @router.post("/nodes/{node}/drain", response_model=Ok[DrainAnswer], responses=CHANGING)
     def drain(
         node: NodeName, asked: Annotated[Hold | None, Body()] = None, who: Principal = operator
     ) -> Response:
         with gate.noted(who, "node.drain", lambda: node):
-            service.drain(node, reason=asked.reason if asked and asked.reason else f"drained by {who.name}")
-            return ok(drain_view(service, node))
+            reason = asked.reason if asked and asked.reason else f"drained by {who.name}"
+            submissions.drain(node, reason=reason)
+            return ok(drain_view(reader, node))
 
     @router.post("/nodes/{node}/resume", response_model=Ok[DrainAnswer], responses=CHANGING)
     def resume(node: NodeName, who: Principal = operator) -> Response:
         with gate.noted(who, "node.resume", lambda: node):
-            service.resume(node)
-            return ok(drain_view(service, node))
+            submissions.resume(node)
+            return ok(drain_view(reader, node))
 
     @router.get("/queues", response_model=Ok[QueuesAnswer], responses=COMMON)
     async def queues(who: Principal = viewer) -> Response:
-        return ok({"queues": queues_view(service, who)})
+        return ok({"queues": queues_view(reader, who)})
 
     @router.get("/spend", response_model=Ok[SpendAnswer], responses=COMMON)
     async def spend(who: Principal = viewer) -> Response:
-        return ok(spend_view(service, who))
+        return ok(spend_view(reader, who))
 
     @router.get("/events", response_model=Ok[EventsAnswer], responses=COMMON)
     def events(
@@ -63,4 +65,4 @@ def add_fleet_routes(router: APIRouter, service: Service, gate: Gate) -> None:
         limit: Annotated[int, Query(ge=1, le=1000)] = 200,
         who: Principal = viewer,
     ) -> Response:
-        return ok(events_for(service, who, after=after, limit=limit))
+        return ok(events_for(reader, who, after=after, limit=limit))

@@ -17,7 +17,8 @@ from brimful.server.api.gate import Gate
 from brimful.server.api.pages import Cursor, page_after, read_cursor
 from brimful.server.auth import Principal, forbidden
 from brimful.server.logs import LONGEST_CHARACTER, log_piece
-from brimful.server.service import Service
+from brimful.server.service.reader import Reader
+from brimful.server.service.submissions import Submissions
 from brimful.server.views import job_view, jobs_page
 from brimful.server.why import why_view
 
@@ -46,22 +47,22 @@ Key = Annotated[
 Tenants = Annotated[str | None, Query(max_length=60, description="only this tenant's")]
 
 
-def job_for(service: Service, who: Principal, name: str) -> JobState:
+def job_for(reader: Reader, who: Principal, name: str) -> JobState:
     """The job, if this one may see it. What another tenant has is not there, in the very same words."""
-    state = service.job(name)
+    state = reader.job(name)
     if not who.sees(state.job.tenant):
         raise NotFound(f"there is no job {name[:100]!r}", hint="`brimful jobs` lists them")
     return state
 
 
-def own_job(service: Service, who: Principal, name: str) -> None:
+def own_job(reader: Reader, who: Principal, name: str) -> None:
     """Changing it takes its submitter, or an admin of its tenant."""
-    state = job_for(service, who, name)
+    state = job_for(reader, who, name)
     if not who.may("admin") and state.job.submitter != who.token:
         raise forbidden(who, "admin")
 
 
-def add_job_routes(router: APIRouter, service: Service, gate: Gate) -> None:
+def add_job_routes(router: APIRouter, reader: Reader, submissions: Submissions, gate: Gate) -> None:
     viewer, submitter = gate.needs("viewer"), gate.needs("submitter")
 
     @router.post("/jobs", status_code=201, response_model=Ok[JobAnswer], responses=CHANGING)
@@ -71,9 +72,9 @@ def add_job_routes(router: APIRouter, service: Service, gate: Gate) -> None:
         with gate.noted(who, "job.submit", lambda: named):
             if not who.sees(job.tenant):
                 raise forbidden(who, "operator")
-            state = service.submit(job)
+            state = submissions.submit(job)
             named = state.job.job
-        return ok(job_view(service, state, explain=False), 201)
+        return ok(job_view(reader, state, explain=False), 201)
 
     @router.get("/jobs", response_model=Ok[JobsAnswer], responses=COMMON)
     async def jobs(
@@ -88,17 +89,17 @@ def add_job_routes(router: APIRouter, service: Service, gate: Gate) -> None:
             raise NotFound(f"there is no tenant {tenant!r}", hint="leave it out")
         wanted = tenant or who.only_tenant
         page = await run_in_threadpool(
-            jobs_page, service, before=before, limit=limit, phases=phase, tenant=wanted
+            jobs_page, reader, before=before, limit=limit, phases=phase, tenant=wanted
         )
         return ok({"jobs": page.views, "next_cursor": page_after(page.next_serial)})
 
     @router.get("/jobs/{name}", response_model=Ok[JobAnswer], responses=COMMON)
     def show(name: JobName, who: Principal = viewer) -> Response:
-        return ok(job_view(service, service.measure(job_for(service, who, name))))
+        return ok(job_view(reader, reader.measure(job_for(reader, who, name))))
 
     @router.get("/jobs/{name}/why", response_model=Ok[WhyAnswer], responses=COMMON)
     def why(name: JobName, who: Principal = viewer) -> Response:
-        return ok(why_view(service, job_for(service, who, name)))
+        return ok(why_view(reader, job_for(reader, who, name)))
 
     # What a job prints may be anything, secrets too: it is its tenant's to read.
     @router.get("/jobs/{name}/log", response_model=Ok[LogAnswer], responses=COMMON)
@@ -109,36 +110,42 @@ def add_job_routes(router: APIRouter, service: Service, gate: Gate) -> None:
         limit: Annotated[int, Query(ge=LONGEST_CHARACTER, le=1 << 20)] = 1 << 16,
         who: Principal = viewer,
     ) -> Response:
-        job_for(service, who, name)
-        return ok(log_piece(service, name, lease, offset=offset, limit=limit))
+        job_for(reader, who, name)
+        return ok(log_piece(reader, name, lease, offset=offset, limit=limit))
 
-    _add_verbs(router, service, gate, submitter)
+    _add_verbs(router, reader, submissions, gate, submitter)
 
 
-def _add_verbs(router: APIRouter, service: Service, gate: Gate, submitter: Any) -> None:  # noqa: ANN401
+def _add_verbs(
+    router: APIRouter,
+    reader: Reader,
+    submissions: Submissions,
+    gate: Gate,
+    submitter: Any,  # noqa: ANN401 - FastAPI's own type
+) -> None:
     @router.post("/jobs/{name}/cancel", response_model=Ok[JobAnswer], responses=CHANGING)
     def cancel(name: JobName, who: Principal = submitter) -> Response:
         with gate.noted(who, "job.cancel", lambda: name):
-            own_job(service, who, name)
-            return ok(job_view(service, service.cancel(name), explain=False))
+            own_job(reader, who, name)
+            return ok(job_view(reader, submissions.cancel(name), explain=False))
 
     @router.post("/jobs/{name}/hold", response_model=Ok[JobAnswer], responses=CHANGING)
     def hold(
         name: JobName, asked: Annotated[Hold | None, Body()] = None, who: Principal = submitter
     ) -> Response:
         with gate.noted(who, "job.hold", lambda: name):
-            own_job(service, who, name)
+            own_job(reader, who, name)
             because = asked.reason if asked and asked.reason else f"put on hold by {who.name}"
-            return ok(job_view(service, service.hold(name, reason=because), explain=False))
+            return ok(job_view(reader, submissions.hold(name, reason=because), explain=False))
 
     @router.post("/jobs/{name}/release", response_model=Ok[JobAnswer], responses=CHANGING)
     def release(name: JobName, who: Principal = submitter) -> Response:
         with gate.noted(who, "job.release", lambda: name):
-            own_job(service, who, name)
-            return ok(job_view(service, service.release(name), explain=False))
+            own_job(reader, who, name)
+            return ok(job_view(reader, submissions.release(name), explain=False))
 
     @router.post("/jobs/{name}/move", response_model=Ok[JobAnswer], responses=CHANGING)
     def move(name: JobName, asked: Move, who: Principal = submitter) -> Response:
         with gate.noted(who, "job.move", lambda: f"{name} to {asked.site or 'anywhere'}"):
-            own_job(service, who, name)
-            return ok(job_view(service, service.move(name, asked.site), explain=False))
+            own_job(reader, who, name)
+            return ok(job_view(reader, submissions.move(name, asked.site), explain=False))

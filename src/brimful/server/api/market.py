@@ -14,16 +14,17 @@ from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
 from brimful.server.api.jobs import JobName, own_job
 from brimful.server.auth import TENANT, Principal
-from brimful.server.market import Bills, budgets_view, change_bid, grant_credit, prices_view, set_budget
-from brimful.server.service import Service
+from brimful.server.market import Bills, budgets_view, prices_view
+from brimful.server.service.reader import Reader
+from brimful.server.service.submissions import Submissions
 from brimful.server.views import job_view
 
 TenantName = Annotated[str, Path(max_length=60, pattern=TENANT)]
 
 
-def add_market_routes(router: APIRouter, service: Service, gate: Gate) -> None:
+def add_market_routes(router: APIRouter, reader: Reader, submissions: Submissions, gate: Gate) -> None:
     viewer, submitter, operator = gate.needs("viewer"), gate.needs("submitter"), gate.needs("operator")
-    bills = Bills(service)
+    bills = Bills(reader)
 
     @router.get("/prices", response_model=Ok[PricesAnswer], responses=COMMON)
     def prices(
@@ -34,31 +35,31 @@ def add_market_routes(router: APIRouter, service: Service, gate: Gate) -> None:
     ) -> Response:
         """The price of every pool. Depth is told without names: who bids what is nobody else's to know."""
         del who
-        return ok({"now_s": service.now_s(), "pools": prices_view(service, since_s=since_s)})
+        return ok({"now_s": reader.now_s(), "pools": prices_view(reader, since_s=since_s)})
 
     @router.post("/jobs/{name}/bid", response_model=Ok[JobAnswer], responses=CHANGING)
     def bid(name: JobName, asked: BidAsked, who: Principal = submitter) -> Response:
         limit = asked.limit_microusd_per_gpu_hour
         with gate.noted(who, "job.bid", lambda: f"{name} {limit}"):
-            own_job(service, who, name)
-            return ok(job_view(service, change_bid(service, name, limit), explain=False))
+            own_job(reader, who, name)
+            return ok(job_view(reader, submissions.bid(name, limit), explain=False))
 
     @router.get("/budgets", response_model=Ok[BudgetsAnswer], responses=COMMON)
     def budgets(who: Principal = viewer) -> Response:
-        return ok({"budgets": budgets_view(service, who)})
+        return ok({"budgets": budgets_view(reader, who)})
 
     @router.post("/budgets/{tenant}", response_model=Ok[BudgetAnswer], responses=CHANGING)
     def budget(tenant: TenantName, asked: BudgetAsked, who: Principal = operator) -> Response:
         """A hard limit on what the tenant may spend from now on; null takes it away."""
         with gate.noted(who, "budget.set", lambda: f"{tenant} {asked.microusd}"):
-            set_budget(service, tenant, asked.microusd)
-        return ok(_budget_of(service, who, tenant))
+            submissions.set_budget(tenant, asked.microusd)
+        return ok(_budget_of(reader, who, tenant))
 
     @router.post("/budgets/{tenant}/credit", response_model=Ok[BudgetAnswer], responses=CHANGING)
     def credit(tenant: TenantName, asked: CreditAsked, who: Principal = operator) -> Response:
         with gate.noted(who, "budget.credit", lambda: f"{tenant} {asked.microusd}"):
-            grant_credit(service, tenant, asked.microusd, asked.reason)
-        return ok(_budget_of(service, who, tenant))
+            submissions.grant_credit(tenant, asked.microusd, asked.reason)
+        return ok(_budget_of(reader, who, tenant))
 
     @router.get("/invoice", response_model=Ok[InvoiceAnswer], responses=COMMON)
     def invoice(by: Literal["team", "job", "gpu"] = "team", who: Principal = viewer) -> Response:
@@ -66,9 +67,9 @@ def add_market_routes(router: APIRouter, service: Service, gate: Gate) -> None:
         return ok(bills.view(who, by=by))
 
 
-def _budget_of(service: Service, who: Principal, tenant: str) -> dict[str, object]:
+def _budget_of(reader: Reader, who: Principal, tenant: str) -> dict[str, object]:
     empty = {"left_microusd": None, "accruing_microusd": 0, "held_microusd": 0, "spent_microusd": 0}
-    found = next((each for each in budgets_view(service, who) if each["tenant"] == tenant), None)
+    found = next((each for each in budgets_view(reader, who) if each["tenant"] == tenant), None)
     if found is None and not who.sees(tenant):
         raise NotFound(f"there is no tenant {tenant!r}", hint="leave it out")
     return found or {"tenant": tenant, **empty}

@@ -15,12 +15,13 @@ from brimful.server.api.jobs import add_job_routes
 from brimful.server.api.market import add_market_routes
 from brimful.server.api.stream import add_stream_routes
 from brimful.server.auth import Access
-from brimful.server.service import Service
+from brimful.server.service.reader import Reader
+from brimful.server.service.submissions import Submissions
 
 UNWELL = {503: {"model": Ok[HealthAnswer], "description": "the scheduler cannot go on"}}
 
 
-def make_router(service: Service, access: Access) -> APIRouter:
+def make_router(reader: Reader, submissions: Submissions, access: Access) -> APIRouter:
     router = APIRouter(prefix="/v1")
     gate = Gate(access)
 
@@ -33,12 +34,12 @@ def make_router(service: Service, access: Access) -> APIRouter:
     @router.get("/ready", response_model=Ok[HealthAnswer], responses=UNWELL)  # type: ignore[arg-type]
     async def ready() -> Response:
         """The scheduler comes round, and the database answers it."""
-        trouble = service.trouble()
+        trouble = reader.health.trouble()
         return ok({"version": __version__, "healthy": not trouble}, 503 if trouble else 200)
 
-    add_job_routes(router, service, gate)
-    add_fleet_routes(router, service, gate)
-    add_market_routes(router, service, gate)
+    add_job_routes(router, reader, submissions, gate)
+    add_fleet_routes(router, reader, submissions, gate)
+    add_market_routes(router, reader, submissions, gate)
     add_access_routes(router, access, gate)
-    add_stream_routes(router, service, access, gate)
+    add_stream_routes(router, reader, access, gate)
     return router

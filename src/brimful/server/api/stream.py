@@ -21,7 +21,7 @@ from brimful.server.api.jobs import JobName, job_for
 from brimful.server.auth import Access, Principal, unauthorized
 from brimful.server.events import events_for
 from brimful.server.logs import log_piece
-from brimful.server.service import Service
+from brimful.server.service.reader import Reader
 
 LOOK_S = 0.25
 QUIET_S = 15.0  # a comment now and then, so that nobody between us thinks it is dead
@@ -88,23 +88,23 @@ def _part(kind: str, data: Any, place: str = "") -> str:  # noqa: ANN401 - JSON
     return f"{head}event: {kind}\ndata: {json.dumps(data)}\n\n"
 
 
-async def _events(service: Service, who: Principal, place: int) -> AsyncIterator[str]:
+async def _events(reader: Reader, who: Principal, place: int) -> AsyncIterator[str]:
     """As they come; nothing, again and again, where nothing comes."""
     while True:
-        if place < 0 or service.fleet.seq > place:
-            page = await run_in_threadpool(events_for, service, who, after=place, limit=500)
+        if place < 0 or reader.fleet.seq > place:
+            page = await run_in_threadpool(events_for, reader, who, after=place, limit=500)
             place = page["next_after"]
             for event in page["events"]:
                 yield _part(event["kind"], event, str(event["seq"]))
-            if service.fleet.seq > place:
+            if reader.fleet.seq > place:
                 continue
         yield ""
         await asyncio.sleep(LOOK_S)
 
 
-async def _log(service: Service, name: str, lease: str | None, place: int) -> AsyncIterator[str]:
+async def _log(reader: Reader, name: str, lease: str | None, place: int) -> AsyncIterator[str]:
     while True:
-        piece = await run_in_threadpool(log_piece, service, name, lease, offset=place, limit=PIECE_BYTES)
+        piece = await run_in_threadpool(log_piece, reader, name, lease, offset=place, limit=PIECE_BYTES)
         lease, place = piece["lease"], piece["next_offset"]
         if piece["text"]:
             yield _part("log", {"lease": lease, "text": piece["text"], "next_offset": place})
@@ -116,7 +116,7 @@ async def _log(service: Service, name: str, lease: str | None, place: int) -> As
             await asyncio.sleep(LOOK_S)
 
 
-def add_stream_routes(router: APIRouter, service: Service, access: Access, gate: Gate) -> None:
+def add_stream_routes(router: APIRouter, reader: Reader, access: Access, gate: Gate) -> None:
     viewer = gate.needs("viewer")
     streams = Streams(access)
 
@@ -128,7 +128,7 @@ def add_stream_routes(router: APIRouter, service: Service, access: Access, gate:
         who: Principal = viewer,
     ) -> Response:
         begin = int(last_event_id) if last_event_id else after
-        return streams.answer(request, who, lambda: _events(service, who, begin))
+        return streams.answer(request, who, lambda: _events(reader, who, begin))
 
     @router.get("/jobs/{name}/log/stream", response_class=StreamingResponse, responses=RESPONSES)
     async def log(
@@ -138,5 +138,5 @@ def add_stream_routes(router: APIRouter, service: Service, access: Access, gate:
         offset: Annotated[int, Query(ge=-(1 << 30), le=1 << 40)] = 0,
         who: Principal = viewer,
     ) -> Response:
-        await run_in_threadpool(job_for, service, who, name)
-        return streams.answer(request, who, lambda: _log(service, name, lease, offset))
+        await run_in_threadpool(job_for, reader, who, name)
+        return streams.answer(request, who, lambda: _log(reader, name, lease, offset))

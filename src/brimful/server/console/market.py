@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brimful.server.market import prices_view
-from brimful.server.service import Service
+from brimful.server.service.reader import Reader
 
 BACK_S = 6 * 3600
 POOLS_SHOWN = 12
@@ -14,12 +14,12 @@ STEPS_SHOWN = 8
 WIDTH, HEIGHT = 1000, 100  # of a chart, whatever its size on the page
 
 
-def market_cards(service: Service) -> list[dict[str, Any]]:
+def market_cards(reader: Reader) -> list[dict[str, Any]]:
     """One card for each market pool; none where every price is posted."""
-    if service.market is None:
+    if reader.market is None:
         return []
-    now_s = service.now_s()
-    pools = [each for each in prices_view(service, since_s=max(0, now_s - BACK_S)) if each["market"]]
+    now_s = reader.now_s()
+    pools = [each for each in prices_view(reader, since_s=max(0, now_s - BACK_S)) if each["market"]]
     return [_card(pool, now_s=now_s) for pool in pools[:POOLS_SHOWN]]
 
 

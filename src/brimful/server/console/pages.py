@@ -22,7 +22,7 @@ from brimful.server.api.gate import cookie_name, principal_of
 from brimful.server.api.jobs import job_for
 from brimful.server.auth import SESSION_S, Access, Principal
 from brimful.server.console.shown import live, shown_job
-from brimful.server.service import Service
+from brimful.server.service.reader import Reader
 from brimful.units import show_bytes, show_seconds, show_usd
 
 MEDIA_TYPES = {
@@ -36,15 +36,15 @@ HTML = "text/html; charset=utf-8"
 class Pages:
     """Renders, with what every page needs."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
         self._templates = make_templates()
         self.assets = {name: (files(__package__) / name).read_bytes() for name in MEDIA_TYPES}
         # A page left open over an upgrade sees another build and loads itself anew.
         self._build = _digest(b"".join(self.assets.values()))
 
     def answer(self, request: Request, name: str, status: int = 200, **values: Any) -> Response:  # noqa: ANN401
-        shown = {"now_s": self._service.now_s(), "version": __version__, "build": self._build, **values}
+        shown = {"now_s": self._reader.now_s(), "version": __version__, "build": self._build, **values}
         html = self._templates.get_template(name).render(**shown)
         return answered(request, html.encode(), HTML, status)
 
@@ -52,13 +52,13 @@ class Pages:
         return self.answer(request, "enter.html", 401, problem=problem)
 
 
-def make_console(service: Service, access: Access, *, secure: bool = False) -> APIRouter:
+def make_console(reader: Reader, access: Access, *, secure: bool = False) -> APIRouter:
     router = APIRouter()
-    pages = Pages(service)
+    pages = Pages(reader)
     add_way_in(router, access, pages, secure=secure)
 
     def shown(who: Principal, name: str) -> dict[str, Any]:
-        return shown_job(service, service.measure(job_for(service, who, name)))
+        return shown_job(reader, reader.measure(job_for(reader, who, name)))
 
     async def known(request: Request) -> Principal:
         who = await principal_of(access, request)
@@ -71,12 +71,12 @@ def make_console(service: Service, access: Access, *, secure: bool = False) -> A
         who = await principal_of(access, request)
         if who is None:
             return pages.sign_in(request)
-        return pages.answer(request, "page.html", who=who, **await run_in_threadpool(live, service, who))
+        return pages.answer(request, "page.html", who=who, **await run_in_threadpool(live, reader, who))
 
     @router.get("/console/live")
     async def live_part(request: Request) -> Response:
         who = await known(request)
-        return pages.answer(request, "live.html", who=who, **await run_in_threadpool(live, service, who))
+        return pages.answer(request, "live.html", who=who, **await run_in_threadpool(live, reader, who))
 
     @router.get("/jobs/{name}")
     async def job(request: Request, name: str) -> Response:

@@ -10,7 +10,7 @@ from brimful.fleet.state import OVER, JobState
 from brimful.language.printable import measured_words
 from brimful.server.auth import Principal
 from brimful.server.console.market import market_cards
-from brimful.server.service import Service
+from brimful.server.service.reader import Reader
 from brimful.server.views import fleet_view, job_view, jobs_page, spend_view
 from brimful.units import spans
 
@@ -21,19 +21,19 @@ COMMAND_CHARS = 72
 TITLE_CHARS = 2000
 
 
-def live(service: Service, who: Principal) -> dict[str, Any]:
+def live(reader: Reader, who: Principal) -> dict[str, Any]:
     """Everything the live part of the page needs, read at one moment."""
-    with service.locked():
-        now_s = service.now_s()
-        fleet, spend = fleet_view(service, who), spend_view(service, who)
-        state = service.fleet
+    with reader.locked():
+        now_s = reader.now_s()
+        fleet, spend = fleet_view(reader, who), spend_view(reader, who)
+        state = reader.fleet
         leases = [x for x in state.open_leases.values() if who.sees(state.jobs[x.job].job.tenant)]
         holding = {lease.job: state.jobs[lease.job] for lease in leases}
         waiting = [each for each in state.waiting.values() if who.sees(each.job.tenant)]
         on_hold = [each for each in state.on_hold.values() if who.sees(each.job.tenant)]
         active = [*list(holding.values())[::-1], *waiting[::-1], *on_hold[::-1]]
-        rows = [job_row(job_view(service, each), now_s=now_s) for each in active[:ACTIVE_SHOWN]]
-        over = jobs_page(service, limit=OVER_SHOWN, phases=OVER, tenant=who.only_tenant)
+        rows = [job_row(job_view(reader, each), now_s=now_s) for each in active[:ACTIVE_SHOWN]]
+        over = jobs_page(reader, limit=OVER_SHOWN, phases=OVER, tenant=who.only_tenant)
         return {
             "fleet": fleet,
             "nodes": [node_card(node) for node in fleet["nodes"]],
@@ -43,7 +43,7 @@ def live(service: Service, who: Principal) -> dict[str, Any]:
             "microusd_per_hour": sum(lease.hourly_microusd for lease in leases),
             "jobs": rows + [job_row(view, now_s=now_s) for view in over.views],
             "more_jobs": len(active) > ACTIVE_SHOWN or over.next_serial is not None,
-            "market": market_cards(service),
+            "market": market_cards(reader),
             "spend": spend,
             "tenants": tenant_rows(spend["by_tenant"]),
             # A closed hold is an empty account; one line for each would bury the others.
@@ -76,10 +76,10 @@ def job_row(view: Mapping[str, Any], *, now_s: int) -> dict[str, Any]:
     }
 
 
-def shown_job(service: Service, state: JobState) -> dict[str, Any]:
+def shown_job(reader: Reader, state: JobState) -> dict[str, Any]:
     """Everything the page of one job needs."""
-    with service.locked():
-        view, now_s = job_view(service, state), service.now_s()
+    with reader.locked():
+        view, now_s = job_view(reader, state), reader.now_s()
         return {"job": job_row(view, now_s=now_s), "timeline": timeline(view, now_s=now_s)}
 
 

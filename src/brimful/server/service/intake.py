@@ -14,13 +14,16 @@ from brimful.fleet.events import Event, JobSubmitted
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet
 from brimful.scheduler.policies.money import Money
+from brimful.server.service.reader import Reader
 from brimful.units import show_usd
 
 MAX_TOGETHER = 64  # submissions in one transaction
 
 
 @dataclass(slots=True)
-class _Asked:
+class Pending:
+    """A job that somebody waits to hear of."""
+
     job: Job
     name: str = ""
     is_new: bool = False
@@ -29,7 +32,7 @@ class _Asked:
 
 
 class _NotKept(Exception):
-    """What comes before the log failed: for certain nothing is in it."""
+    """Keeping its environment failed, which comes before the log: for certain nothing is in that."""
 
     def __init__(self, why: BrimfulError) -> None:
         super().__init__(why.problem)
@@ -42,33 +45,26 @@ class Write(Protocol):
     ) -> Sequence[Event]: ...
 
 
-class Submissions:
-    """Gives each its number, in the order of the log."""
+class Intake:
+    """Gives each job its number, in the order of the log."""
 
-    def __init__(
-        self,
-        fleet: Callable[[], Fleet],
-        *,
-        write: Write,
-        keepers: Callable[[], Sequence[KeepsEnvironments]],
-        now_s: Callable[[], int],
-    ) -> None:
-        self._fleet, self._write, self._keepers, self._now_s = fleet, write, keepers, now_s
-        self._waiting: deque[_Asked] = deque()
+    def __init__(self, reader: Reader, write: Write, keepers: Sequence[KeepsEnvironments]) -> None:
+        self._reader, self._write, self._keepers = reader, write, keepers
+        self._waiting: deque[Pending] = deque()
         self._numbering = threading.Lock()  # one at a time: what is kept for a number is its winner's
 
     def take(self, job: Job) -> tuple[str, bool]:
         """The job's name, and whether it is a new one."""
-        asked = _Asked(job)
-        self._waiting.append(asked)
+        pending = Pending(job)
+        self._waiting.append(pending)
         with self._numbering:
-            while not asked.done:  # else whoever was before us has taken ours along
-                self._take_those_waiting()
-        if asked.error is not None:
-            raise asked.error
-        return asked.name, asked.is_new
+            while not pending.done:  # else whoever was before us has taken ours along
+                self._take_waiting()
+        if pending.error is not None:
+            raise pending.error
+        return pending.name, pending.is_new
 
-    def _take_those_waiting(self) -> None:
+    def _take_waiting(self) -> None:
         """All who have come meanwhile, at once: flushing a transaction to the disk is most of a submit."""
         batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_TOGETHER))]
         try:
@@ -91,7 +87,7 @@ class Submissions:
             for each in batch:
                 each.done = True
 
-    def _take_one_by_one(self, batch: Sequence[_Asked]) -> None:
+    def _take_one_by_one(self, batch: Sequence[Pending]) -> None:
         """What is wrong with one is not the others' fault."""
         for each in batch:
             try:
@@ -101,19 +97,17 @@ class Submissions:
             except BrimfulError as error:
                 each.error = error
 
-    def _take_together(self, batch: Sequence[_Asked]) -> None:
-        keepers = self._keepers()
-
+    def _take_together(self, batch: Sequence[Pending]) -> None:
         def events() -> Sequence[Event]:
-            fleet = self._fleet()
+            fleet, now_s = self._reader.fleet, self._reader.now_s()
             made: list[Event] = []
-            money = Money(fleet, now_s=self._now_s()) if fleet.purses else None
+            money = Money(fleet, now_s=now_s) if fleet.purses else None
             keyed: dict[tuple[str, str], Job] = {}
             for each in batch:
                 job, key = each.job, (each.job.submitter, each.job.key)
                 known = keyed.get(key) or _keyed_before(fleet, job)
                 each.is_new = known is None
-                each.error = None if known is None else _other_request(job, known)
+                each.error = None if known is None else _different_request(job, known)
                 if known is not None:
                     each.name = known.job
                     continue
@@ -122,16 +116,16 @@ class Submissions:
                     each.is_new = False
                     continue
                 each.name = f"job-{fleet.submitted + 1 + len(made)}"
-                env = tuple((name, "") for name, _ in job.env) if keepers else job.env
+                env = tuple((name, "") for name, _ in job.env) if self._keepers else job.env
                 taken = replace(job, job=each.name, env=env)
-                made.append(JobSubmitted(at_s=self._now_s(), job=taken))
+                made.append(JobSubmitted(at_s=now_s, job=taken))
                 if job.key:
                     keyed[key] = taken
             return made
 
         def keep() -> None:
             try:
-                for engine in keepers:
+                for engine in self._keepers:
                     for each in batch:
                         if each.is_new and each.job.env:
                             engine.keep_env(each.name, dict(each.job.env))
@@ -153,7 +147,7 @@ def _keyed_before(fleet: Fleet, job: Job) -> Job | None:
 _NOT_COMPARED = frozenset({"job", "env", "sites", "limit_microusd_per_gpu_hour"})
 
 
-def _other_request(asked: Job, known: Job) -> Refused | None:
+def _different_request(asked: Job, known: Job) -> Refused | None:
     """What is wrong with a key that comes again with another request; None where it is the same one."""
     names = (each.name for each in fields(Job) if each.name not in _NOT_COMPARED)
     other = [name for name in names if getattr(asked, name) != getattr(known, name)]

@@ -1,0 +1,205 @@
+"""The thread that ticks, who leads, and what a start finds: everything that acts.
+
+One tick at a time, on a state of its own: it may take its time with engines and database while readers go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from brimful.adapters.stores import snapshot
+from brimful.adapters.stores.leader import Leadership
+from brimful.adapters.stores.sql import LostLead
+from brimful.errors import BrimfulError
+from brimful.fleet.state import Fleet
+from brimful.market.posted import PostedPrice
+from brimful.scheduler.auction import Auctions
+from brimful.scheduler.loop import Tick, catch_up, tick
+from brimful.scheduler.plan import Plan
+from brimful.scheduler.ports import Ports, Store
+from brimful.server.service.health import Health
+from brimful.server.service.reader import Reader
+
+log = logging.getLogger("brimful")
+
+CHANGING_S = 0.2  # while something starts or stops, look more often: somebody is watching
+SAMPLES_S = 2.0  # how often samples are looked at: a Meter writes no sooner
+SEEK_S = 1.5  # how often a server says that it leads, or looks whether it may
+LEAVING = 500  # jobs that have left memory are looked for among past ones once so many have
+
+
+class Driver:
+    def __init__(
+        self, reader: Reader, log: Store, *, leadership: Leadership | None, health: Health, tick_s: float
+    ) -> None:
+        """`log`: as the leader writes it, and readers follow."""
+        self._reader, self._leadership, self._health = reader, leadership, health
+        self._ports = Ports(
+            store=log,
+            engines=reader.engines,
+            clearing=PostedPrice(),
+            market=None if reader.market is None else Auctions(reader.market),
+            may_act=self._may_act,
+        )
+        self._tick_s = tick_s
+        self._ticking = threading.Lock()
+        self._fleet = Fleet(keep=snapshot.KEEP)  # under `_ticking`
+        self._token: int | None = None  # with which the loop began this tick
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._seeker: threading.Thread | None = None
+        self._snapshots: threading.Thread | None = None
+        self._snapshot_seq = 0
+        self._sampled_s = 0.0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the server that acts."""
+        return self._leadership is None or self._leadership.leads
+
+    def wake(self) -> None:
+        """Have the loop look now."""
+        self._wake.set()
+
+    def tick(self) -> Tick:
+        """One look, and what follows from it. A server that does not lead only takes in what happened."""
+        with self._ticking:
+            if not self.leads:
+                self._reader.refresh()
+                self._health.problems = {}
+                return Tick(plan=Plan())
+            self._token = None if self._leadership is None else self._leadership.token
+            done = tick(self._fleet, self._ports, self._reader.rules, now_s=self._reader.now_s())
+            self._health.problems = done.problems
+            return done
+
+    def start(self) -> None:
+        with self._ticking:
+            self.load()
+            catch_up(self._fleet, self._ports)
+        if self._leadership is not None:
+            self._leadership.seek()
+            self._seeker = threading.Thread(target=self._seek, name="lead", daemon=True)
+            self._seeker.start()
+        self._health.came_round()
+        thread = threading.Thread(target=self._loop, name="tick", daemon=True)
+        thread.start()
+        self._health.thread = thread
+
+    def stop(self) -> None:
+        thread, self._health.thread = self._health.thread, None
+        self._stopping.set()
+        self._wake.set()
+        for each in (thread, self._seeker, self._snapshots):
+            if each is not None:
+                each.join(timeout=30)
+        if self._leadership is not None:
+            try:
+                self.advance(at_least=snapshot.EVERY // 5)
+                self._leadership.give_back()
+            except BrimfulError as error:
+                log.warning("stopping all the same: %s", error.problem)
+
+    def load(self) -> None:
+        """Begin with the newest snapshot: one for the loop, one for readers."""
+        self._fleet = snapshot.load(self._reader.store).fleet
+        self._reader.load()
+        self._snapshot_seq = self._fleet.seq
+
+    def _loop(self) -> None:
+        while not self._stopping.is_set():
+            pause_s, began = self._tick_s, time.monotonic()
+            try:
+                self.tick()
+                self._measure_all()
+                self._fleet.leaving.clear()  # readers look after them
+                if self.leads and self._fleet.unsettled:
+                    pause_s = min(pause_s, CHANGING_S)
+                if self._health.error:
+                    log.info("the scheduler is well again")
+                self._health.error = ""
+            except LostLead as error:
+                log.info("%s", error.problem)
+            except BrimfulError as error:
+                if error.problem != self._health.error:
+                    log.error("the scheduler cannot go on: %s", error.problem)  # noqa: TRY400 - foreseen
+                self._health.error = error.problem
+            except Exception:  # a broken tick must be seen, and must not end the server silently
+                log.exception("the scheduler met a bug; trying again every %s s", self._tick_s)
+                self._health.error = "the scheduler met a bug; see the server's log"
+            self._health.came_round()
+            spent_s = time.monotonic() - began
+            if self._wake.wait(pause_s):
+                # While users come without pause, they get half of the time.
+                self._stopping.wait(min(0.1, spent_s))
+            self._wake.clear()
+
+    def _measure_all(self) -> None:
+        """Also where another server leads: its readers ask too."""
+        if time.monotonic() - self._sampled_s >= SAMPLES_S:
+            with self._reader.locked():
+                leases = list(self._reader.fleet.open_leases.values())
+            self._reader.samples.look(leases, now_s=self._reader.now_s())
+            self._sampled_s = time.monotonic()
+
+    # -- who leads -------------------------------------------------------------------------------------
+
+    def _may_act(self) -> None:
+        """With the token of this tick: who was deposed and leads again has missed what was between."""
+        if self._leadership is not None and self._leadership.token != self._token:
+            raise LostLead("this server did not lead for a while", hint="the next turn begins anew")
+
+    def _seek(self) -> None:
+        """Beside the loop, so that an engine that takes long does not cost the lead."""
+        assert self._leadership is not None
+        led = self._leadership.leads
+        while not self._stopping.wait(SEEK_S):
+            try:
+                leads = self._leadership.seek()
+                if leads != led:
+                    log.info("this server leads now" if leads else "another server leads now")
+                    self._wake.set()
+                led = leads
+                self._advance_beside()
+            except BrimfulError as error:
+                log.warning("cannot say that this server lives: %s", error.problem)
+            except Exception:  # without this thread nobody leads
+                log.exception("met a bug while saying that this server lives; trying again")
+
+    # -- snapshots -------------------------------------------------------------------------------------
+
+    def _advance_beside(self) -> None:
+        """In a thread of its own: folding a long log anew takes a minute, and the lead lasts five seconds."""
+        if self._snapshots is not None and self._snapshots.is_alive():
+            return
+
+        def advance() -> None:
+            try:
+                self.advance(at_least=snapshot.EVERY)
+            except BrimfulError as error:
+                log.warning("cannot keep a snapshot: %s", error.problem)
+            except Exception:
+                log.exception("met a bug while keeping a snapshot; trying again")
+
+        if self._is_due(at_least=snapshot.EVERY) or self._many_left():
+            self._snapshots = threading.Thread(target=advance, name="snapshots", daemon=True)
+            self._snapshots.start()
+
+    def advance(self, *, at_least: int) -> None:
+        """Keep a snapshot once enough has happened, and let go of what it keeps."""
+        if self._leadership is None:
+            return
+        if self._is_due(at_least=at_least):
+            seq = self._reader.fleet.seq
+            snapshot.advance(self._reader.store, fence=self._leadership.token, at_least=at_least)
+            self._snapshot_seq = seq
+        if self._many_left():
+            self._reader.let_go(by_seq=self._reader.store.snapshot_seq())
+
+    def _is_due(self, *, at_least: int) -> bool:
+        return self.leads and self._reader.fleet.seq - self._snapshot_seq >= at_least
+
+    def _many_left(self) -> bool:
+        return len(self._reader.fleet.leaving) >= LEAVING

@@ -1,0 +1,58 @@
+"""The log as the service hands it on: what is read from it or written to it reaches the readers at once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from brimful.adapters.capabilities import KeepsEnvironments
+from brimful.fleet.events import CancelRequested, Event, LeaseEnded, LeaseEnding, LeaseGranted, LeaseStarted
+from brimful.fleet.state import OVER, Fleet
+from brimful.scheduler.ports import Store
+from brimful.server.service.reader import Reader
+
+log = logging.getLogger("brimful")
+
+
+class ObservedStore:
+    """Says in the server's log what was written; engines forget the environments of jobs that ended."""
+
+    def __init__(self, store: Store, reader: Reader, keepers: Sequence[KeepsEnvironments]) -> None:
+        self._store, self._reader, self._keepers = store, reader, keepers
+
+    def since(self, seq: int) -> Sequence[Event]:
+        events = self._store.since(seq)
+        self._reader.fold(events, after=seq)
+        return events
+
+    def append(self, events: Sequence[Event], *, after: int) -> bool:
+        if not self._store.append(events, after=after):
+            return False
+        with self._reader.locked():
+            self._reader.fold(events, after=after)
+            lines = _lines(self._reader.fleet, events)
+            over = [name for name in lines if self._reader.job(name).phase in OVER]
+        for line in filter(None, lines.values()):
+            log.info("%s", line)
+        for engine in self._keepers if over else ():
+            for name in over:
+                engine.forget_env(name)
+        return True
+
+
+def _lines(fleet: Fleet, events: Sequence[Event]) -> dict[str, str]:
+    """The jobs that have moved on, with one readable line for each."""
+    lines: dict[str, str] = {}
+    for event in events:
+        if isinstance(event, CancelRequested):
+            lines[event.job] = ""  # told where it was asked for
+        if not isinstance(event, LeaseGranted | LeaseStarted | LeaseEnding | LeaseEnded):
+            continue
+        lease = fleet.leases.get(event.lease)
+        if lease is None:
+            continue  # it has left memory with this very event
+        state = fleet.jobs[lease.job]
+        reason = f": {state.reason}" if state.reason else ""
+        gpus = ",".join(map(str, lease.gpus))
+        lines[lease.job] = f"{lease.job} {state.phase} on {lease.node} GPU {gpus}{reason}"
+    return lines

@@ -1,0 +1,218 @@
+"""What users see: the state that readers share, and every question about it.
+
+It is behind one lock, short and never held over I/O.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from brimful.adapters.capabilities import Complains, KeepsLogs, LogPiece
+from brimful.adapters.stores import snapshot
+from brimful.adapters.stores.past import PastJob
+from brimful.errors import NotFound, Refused
+from brimful.fleet.events import Event
+from brimful.fleet.state import Fleet, JobState, Lease, Pool
+from brimful.market.ledger import Ledger
+from brimful.market.pools import Market, floor_of
+from brimful.market.posted import PostedPrice
+from brimful.scheduler.auction import Auctions
+from brimful.scheduler.cycle import Rules, decide
+from brimful.scheduler.plan import Plan
+from brimful.scheduler.ports import Engine
+from brimful.server.service.health import Health
+from brimful.server.service.history import History
+from brimful.server.service.samples import Samples
+
+
+class Reader:
+    def __init__(
+        self,
+        store: History,
+        engines: Mapping[str, Engine],
+        rules: Rules,
+        *,
+        market: Market | None,
+        health: Health,
+        clock: Callable[[], float],
+    ) -> None:
+        """`engines`: by site."""
+        self.store, self.engines, self.rules, self.market, self.health = store, engines, rules, market, health
+        self.samples = Samples(engines)
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._seen = snapshot.Fold()
+        self._prices = PostedPrice()
+        self._auctions = None if market is None else Auctions(market)
+        self._decided: tuple[tuple[int, int], Plan] | None = None  # at which event and second, and what
+        self._rest_until = 0.0
+
+    # -- the state -------------------------------------------------------------------------------------
+
+    @property
+    def fleet(self) -> Fleet:
+        return self._seen.fleet
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._seen.ledger
+
+    def locked(self) -> threading.RLock:
+        """Hold this while reading several things that must agree, and over no I/O."""
+        return self._lock
+
+    def now_s(self) -> int:
+        return int(self._clock())
+
+    def load(self) -> None:
+        """Begin with the newest snapshot."""
+        seen = snapshot.load(self.store)
+        with self._lock:
+            self._seen = seen
+
+    def fold(self, events: Sequence[Event], *, after: int) -> None:
+        """Take in what somebody read from the log or wrote to it, after its first `after` events."""
+        with self._lock:
+            known = self.fleet.seq - after
+            assert known >= 0, "whoever reads or writes the log has told of everything before"
+            for event in events[known:]:
+                self._seen.apply(event)
+
+    def refresh(self) -> None:
+        """Fold what others have written since. The loop does so at every look; readers need not."""
+        while events := self.store.since(after := self.fleet.seq):
+            self.fold(events, after=after)
+
+    def let_go(self, *, by_seq: int) -> None:
+        """Of jobs that left memory by this event: the store has them."""
+        with self._lock:
+            self._seen.let_go(by_seq=by_seq)
+
+    # -- jobs ------------------------------------------------------------------------------------------
+
+    def job(self, name: str) -> JobState:
+        with self._lock:
+            if name in self.fleet.jobs:
+                return self.fleet.jobs[name]
+            if name in self.fleet.leaving:
+                return self.fleet.leaving[name].state
+        past = self.store.past_job(name)
+        if past is None:
+            raise NotFound(f"there is no job {name[:100]!r}", hint="`brimful jobs` lists them")
+        return past.state
+
+    def past_jobs(
+        self, *, before_serial: int | None = None, limit: int = 200, tenant: str | None = None
+    ) -> list[PastJob]:
+        """Jobs that have left memory, newest first, with what they cost; those in memory are `fleet.jobs`."""
+        with self._lock:
+            spent = self._seen.spent
+            leaving = [
+                PastJob(state=left.state, spent_microusd=spent[name])
+                for name, left in self.fleet.leaving.items()
+                if (before_serial is None or left.state.serial < before_serial)
+                and (tenant is None or left.state.job.tenant == tenant)
+            ]
+        kept = self.store.past_jobs(before=before_serial, limit=limit, tenant=tenant)
+        found = {past.state.serial: past for past in (*kept, *leaving)}
+        return [found[serial] for serial in sorted(found, reverse=True)[:limit]]
+
+    def tenants_of(self, names: Collection[str]) -> dict[str, str]:
+        """Whose jobs these are, of those that there are; the database is asked once for all of the past."""
+        with self._lock:
+            here = {name: self.fleet.jobs.get(name) for name in names}
+            left = {name: self.fleet.leaving[name].state for name in names if name in self.fleet.leaving}
+        known = {name: state.job.tenant for name, state in (here | left).items() if state is not None}
+        past = [name for name in names if name not in known]
+        return known | self.store.past_tenants(past) if past else known
+
+    def spent_microusd(self, name: str) -> int:
+        """What is on the ledger for the job, whether or not it has left memory."""
+        with self._lock:
+            if name in self.fleet.jobs or name in self._seen.spent:
+                return self.ledger.spent_microusd.get(name, self._seen.spent.get(name, 0))
+        past = self.store.past_job(name)
+        return 0 if past is None else past.spent_microusd
+
+    def phase_of(self, state: JobState) -> str:
+        """`unknown` while the job's site does not answer: nobody can tell whether it has ended."""
+        lease = state.open_lease
+        return "unknown" if lease is not None and lease.site in self.fleet.silent else state.phase
+
+    def why_waiting(self, name: str) -> str:
+        """Decided again on what readers see, for the loop's plan is its own.
+
+        Once for each state of the log and second; where that takes long, no more than a tenth of the time.
+        """
+        with self._lock:
+            now_s, began = self.now_s(), time.monotonic()
+            if self._decided is None or (
+                self._decided[0] != (self.fleet.seq, now_s) and began > self._rest_until
+            ):
+                plan = decide(
+                    self.fleet,
+                    self.rules,
+                    self._prices.clear(self.fleet, now_s=now_s),
+                    now_s=now_s,
+                    unreachable=self.health.problems.keys(),
+                    market=self._auctions,
+                )
+                self._decided = ((self.fleet.seq, now_s), plan)
+                ended = time.monotonic()
+                self._rest_until = ended + 9 * (ended - began)
+            try:
+                return self._decided[1].waits.get(name, "")  # nothing to say of one that is about to start
+            except (KeyError, AssertionError):  # the fleet has moved on since
+                return ""
+
+    def measure(self, state: JobState) -> JobState:
+        """Look at what its newest lease has measured, though it be over; `samples` has it then."""
+        self.samples.look(state.leases[-1:], now_s=self.now_s())
+        return state
+
+    def read_log(self, lease: Lease, *, offset: int, limit: int) -> LogPiece:
+        engine: object = self.engines.get(lease.site)
+        if not isinstance(engine, KeepsLogs):
+            raise Refused(f"the engine at {lease.site} keeps no logs", code="no_logs")
+        return engine.log(lease.lease, offset=offset, limit=limit)
+
+    # -- the fleet -------------------------------------------------------------------------------------
+
+    def prices(self) -> Mapping[Pool, int]:
+        """What a lease that begins now pays, in micro-dollars per GPU-hour."""
+        with self._lock:
+            posted = self._prices.clear(self.fleet, now_s=self.now_s())
+            if self.market is None:
+                return posted
+            sold = (pool for pool in self.market.in_fleet(self.fleet) if pool in self.fleet.prices)
+            return {**posted, **{pool: self.fleet.prices[pool].last.billed for pool in sold}}
+
+    def floor_microusd(self, pool: Pool) -> int:
+        """Of a GPU-hour there: nobody sells it for less."""
+        return floor_of(node for node in self.fleet.nodes.values() if node.pool == pool)
+
+    def accrued_microusd(self, tenant: str) -> int:
+        """What its running leases have come to, those of jobs with budgets of their own aside."""
+        fleet, now_s = self.fleet, self.now_s()
+        return sum(
+            lease.cost_microusd(now_s)
+            for lease in fleet.open_leases.values()
+            if (job := fleet.jobs[lease.job].job).tenant == tenant and job.budget_microusd is None
+        )
+
+    def problems(self) -> dict[str, str]:
+        """By site: why it cannot be reached, or what it cannot tell of some leases."""
+        found = {
+            site: "; ".join(engine.complaints().values())
+            for site, engine in self.engines.items()
+            if isinstance(engine, Complains) and engine.complaints()
+        }
+        return found | {**self.health.problems}
+
+    def records(self, after: int, limit: int) -> list[dict[str, Any]]:
+        """Up to `limit` events after that place of the log, as it holds them."""
+        names = ("seq", "at_s", "kind", "body")
+        return [{name: row[name] for name in names} for row in self.store.records(after, limit)]

@@ -1,0 +1,69 @@
+"""The parts put together: one state for the readers, one for the loop, one log that both follow.
+
+The loop has a state of its own, so that it may take its time with engines and database. Whatever it or a user
+reads from the log or writes to it is folded into a second one, which all readers share: nobody who only looks
+waits for the world.
+
+Several servers may share one database. All of them answer and take jobs in; one of them, the leader, acts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from brimful.adapters.capabilities import environment_keepers
+from brimful.adapters.stores.leader import Leadership
+from brimful.market.pools import Market
+from brimful.scheduler.ports import Engine
+from brimful.scheduler.rules import Rules
+from brimful.server.service.driver import Driver
+from brimful.server.service.health import Health
+from brimful.server.service.history import History
+from brimful.server.service.observed_store import ObservedStore
+from brimful.server.service.reader import Reader
+from brimful.server.service.submissions import Submissions
+
+
+class Service:
+    """The control plane of one server."""
+
+    def __init__(
+        self,
+        store: History,
+        engines: Sequence[Engine],
+        rules: Rules,
+        *,
+        leadership: Leadership | None = None,
+        market: Market | None = None,
+        tick_s: float = 1.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Without a `leadership` it is alone, and leads; without a `market` all pools have posted prices."""
+        health, keepers = Health(tick_s=tick_s), environment_keepers(engines)
+        self.reader = Reader(
+            store,
+            {engine.site: engine for engine in engines},
+            rules,
+            market=market,
+            health=health,
+            clock=clock,
+        )
+        as_leader = store if leadership is None else leadership.fenced_log()
+        self.driver = Driver(
+            self.reader,
+            ObservedStore(as_leader, self.reader, keepers),
+            leadership=leadership,
+            health=health,
+            tick_s=tick_s,
+        )
+        self.submissions = Submissions(
+            self.reader, ObservedStore(store, self.reader, keepers), keepers, wake=self.driver.wake
+        )
+
+    def start(self) -> None:
+        self.driver.start()
+
+    def stop(self) -> None:
+        """End the loop. Running jobs go on; the next start finds them again."""
+        self.driver.stop()

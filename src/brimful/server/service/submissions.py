@@ -1,0 +1,225 @@
+"""Everything that appends what a user wants: jobs, and what is to become of them, of nodes and of budgets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from brimful.adapters.capabilities import KeepsEnvironments
+from brimful.errors import NotFound, Refused, WorldFailed
+from brimful.fleet.events import (
+    BidChanged,
+    BudgetSet,
+    CancelRequested,
+    CreditGranted,
+    Event,
+    JobHeld,
+    JobReleased,
+    LeaseEnding,
+    MoveRequested,
+    NodeDrained,
+    NodeResumed,
+)
+from brimful.fleet.job import Job
+from brimful.fleet.state import OVER, JobState
+from brimful.market.pools import limit_of
+from brimful.scheduler.loop import MAX_CONFLICTS
+from brimful.scheduler.ports import Store
+from brimful.server.service.intake import Intake
+from brimful.server.service.reader import Reader
+from brimful.units import show_usd
+
+log = logging.getLogger("brimful")
+
+
+class Submissions:
+    def __init__(
+        self,
+        reader: Reader,
+        store: Store,
+        keepers: Sequence[KeepsEnvironments],
+        *,
+        wake: Callable[[], None],
+    ) -> None:
+        """`store`: one that readers follow; `wake` has the loop look at what was written."""
+        self._reader, self._store, self._wake = reader, store, wake
+        self._intake = Intake(reader, self._append, keepers)
+
+    # -- jobs ------------------------------------------------------------------------------------------
+
+    def submit(self, job: Job) -> JobState:
+        """Take a job in. Its number is given here, in the order of the log.
+
+        The values of its environment go to those who run it, before it is in the log, and not into the log.
+        A second submission under a submitter's key is the first: the job it made is given back.
+        """
+        name, is_new = self._intake.take(job)
+        if is_new:
+            # Not its command: people put passwords on command lines.
+            log.info("%s submitted by %s: %d GPU(s), %s", name, job.tenant, job.gpus, job.priority)
+            self._wake()
+        return self._reader.job(name)
+
+    def cancel(self, name: str) -> JobState:
+        def events() -> Sequence[Event]:
+            state = self._reader.job(name)
+            if state.phase in OVER:
+                raise Refused(f"{name} is already {state.phase}", hint="there is nothing left to cancel")
+            return [CancelRequested(at_s=self._reader.now_s(), job=name)]
+
+        return self._change(name, "cancel", events)
+
+    def hold(self, name: str, *, reason: str = "put on hold") -> JobState:
+        """Keep it from starting; one that runs is stopped as a preemption stops it. Again changes nothing."""
+
+        def events() -> Sequence[Event]:
+            state = self._active(name, "hold")
+            if state.hold:
+                return ()
+            now_s = self._reader.now_s()
+            return [JobHeld(at_s=now_s, job=name, reason=reason), *_stop_of(state, reason, now_s=now_s)]
+
+        return self._change(name, "hold", events)
+
+    def release(self, name: str) -> JobState:
+        def events() -> Sequence[Event]:
+            is_held = self._active(name, "release").hold
+            return [JobReleased(at_s=self._reader.now_s(), job=name)] if is_held else ()
+
+        return self._change(name, "release", events)
+
+    def move(self, name: str, site: str) -> JobState:
+        """From now on it runs at this site (empty: at any); one that runs elsewhere is stopped first."""
+
+        def events() -> Sequence[Event]:
+            state = self._active(name, "move")
+            here = {node.site for node in self._reader.fleet.nodes.values()}
+            if site and site not in here:
+                raise NotFound(
+                    f"there is no site {site[:100]!r}", hint=f"there are {', '.join(sorted(here))}"
+                )
+            wanted = (site,) if site else ()
+            if state.job.sites == wanted:
+                return ()
+            now_s, lease = self._reader.now_s(), state.open_lease
+            moved = MoveRequested(at_s=now_s, job=name, sites=wanted)
+            elsewhere = site and lease is not None and lease.site != site
+            return [moved, *(_stop_of(state, f"moves to {site}", now_s=now_s) if elsewhere else ())]
+
+        return self._change(name, "move", events)
+
+    def bid(self, name: str, limit_microusd: int | None) -> JobState:
+        """Another limit for a job that is not over; one that runs cannot go below what it pays."""
+
+        def events() -> Sequence[Event]:
+            state = self._active(name, "bid for")
+            lease, fleet = state.open_lease, self._reader.fleet
+            if state.job.limit_microusd_per_gpu_hour == limit_microusd:
+                return []
+            node = None if lease is None else fleet.nodes.get(lease.node)  # which may have left
+            floor = 0 if node is None else self._reader.floor_microusd(node.pool)
+            now = limit_of(replace(state.job, limit_microusd_per_gpu_hour=limit_microusd), floor=floor)
+            if lease is not None and now < lease.price_now():
+                price = show_usd(lease.price_now())
+                raise Refused(
+                    f"{name} runs at {price} per GPU-hour, above a limit of {show_usd(now)}",
+                    hint=f"`brimful hold {name}` or `brimful cancel {name}` ends what it pays",
+                    code="below_price",
+                )
+            at_s = self._reader.now_s()
+            return [BidChanged(at_s=at_s, job=name, limit_microusd_per_gpu_hour=limit_microusd)]
+
+        return self._change(name, "bid", events)
+
+    # -- nodes -----------------------------------------------------------------------------------------
+
+    def drain(self, node: str, *, reason: str = "") -> None:
+        """Nothing more starts there; what runs goes on."""
+
+        def events() -> Sequence[Event]:
+            if self._is_drained(node):
+                return ()
+            return [NodeDrained(at_s=self._reader.now_s(), node=node, reason=reason)]
+
+        self._write(events)
+
+    def resume(self, node: str) -> None:
+        def events() -> Sequence[Event]:
+            return [NodeResumed(at_s=self._reader.now_s(), node=node)] if self._is_drained(node) else ()
+
+        self._write(events)
+
+    def _is_drained(self, node: str) -> bool:
+        if node not in self._reader.fleet.nodes:
+            raise NotFound(f"there is no node {node[:100]!r}", hint="`brimful fleet` lists them")
+        return node in self._reader.fleet.drained
+
+    # -- budgets ---------------------------------------------------------------------------------------
+
+    def set_budget(self, tenant: str, microusd: int | None) -> None:
+        """What the tenant may still spend; what its running leases have come to is part of it."""
+
+        def events() -> Sequence[Event]:
+            accrued = self._reader.accrued_microusd(tenant)
+            if microusd is not None and microusd < accrued:
+                raise Refused(
+                    f"{tenant}'s running leases have come to {show_usd(accrued)} already, "
+                    f"{show_usd(accrued - microusd)} more than that",
+                    hint=f"at least {show_usd(accrued)}, or stop its jobs first",
+                    code="below_accrued",
+                )
+            return [BudgetSet(at_s=self._reader.now_s(), tenant=tenant, microusd=microusd)]
+
+        self._write(events)
+
+    def grant_credit(self, tenant: str, microusd: int, reason: str) -> None:
+        given = CreditGranted(at_s=self._reader.now_s(), tenant=tenant, microusd=microusd, reason=reason)
+        self._write(lambda: [given])
+
+    # -- the log ---------------------------------------------------------------------------------------
+
+    def _active(self, name: str, verb: str) -> JobState:
+        state = self._reader.job(name)
+        if state.phase in OVER or state.cancel_requested:
+            phase = state.phase if state.phase in OVER else "being cancelled"
+            raise Refused(f"{name} is already {phase}", hint=f"there is nothing left to {verb}")
+        return state
+
+    def _change(self, name: str, verb: str, events: Callable[[], Sequence[Event]]) -> JobState:
+        if self._write(events):
+            log.info("%s: %s requested", name, verb)
+        return self._reader.job(name)
+
+    def _write(self, events: Callable[[], Sequence[Event]]) -> Sequence[Event]:
+        written = self._append(events)
+        self._wake()
+        return written
+
+    def _append(
+        self, make: Callable[[], Sequence[Event]], *, first: Callable[[], None] = lambda: None
+    ) -> Sequence[Event]:
+        """Append the events made from the current state, all or none; made again when somebody was faster.
+
+        `first` is what must be done, outside of the lock, before they may be in the log.
+        """
+        for _ in range(MAX_CONFLICTS):
+            with self._reader.locked():
+                events, after = make(), self._reader.fleet.seq
+            if not events:
+                return ()
+            first()
+            if self._store.append(events, after=after):
+                return events
+            self._reader.refresh()
+        raise WorldFailed(
+            f"the log was written by others {MAX_CONFLICTS} times in a row", hint="try again", code="log_busy"
+        )
+
+
+def _stop_of(state: JobState, reason: str, *, now_s: int) -> Sequence[Event]:
+    """What ends its lease so that it waits again, if it has one that was not told to end."""
+    lease = state.open_lease
+    if lease is None or lease.phase == "ending":
+        return ()
+    return [LeaseEnding(at_s=now_s, lease=lease.lease, reason=reason, requeue=True)]
