@@ -25,7 +25,7 @@ from brimful.fleet.job import Job
 from brimful.fleet.state import OVER
 from brimful.scheduler.cycle import Rules
 from brimful.server.doctor import Finding, examine
-from brimful.server.engines import engines_in
+from brimful.server.run.engines import engines_in
 from brimful.server.service.service import Service
 
 BRIMFUL = str(Path(sys.executable).with_name("brimful"))

@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 
 from brimful.client.settings import LIMITS, Settings
 from brimful.meter import exporter
-from brimful.server.api.asked import Submission
+from brimful.server.api.requests import Submission
 from brimful.server.api.router import make_router
 from brimful.server.app import MAX_BODY_BYTES
 from brimful.server.metrics import COUNTERS, GAUGES, REQUESTS, SECONDS

@@ -26,10 +26,11 @@ from brimful.market.pools import Market
 from brimful.market.spot import Terms
 from brimful.scheduler.rules import Rules
 from brimful.server.jobfiles.jobfile import read_job_file
-from brimful.server.market import budgets_view, prices_view
 from brimful.server.service.service import Service
-from brimful.server.views import fleet_view, job_view, jobs_page, queues_view, spend_view
-from brimful.server.why import why_view
+from brimful.server.views.fleet import fleet_view, queues_view
+from brimful.server.views.jobs import job_view, jobs_page
+from brimful.server.views.money import budgets_view, prices_view, spend_view
+from brimful.server.views.why import why_view
 from tests.builders import ScriptedEngine
 from tests.server.builders import OPERATOR
 

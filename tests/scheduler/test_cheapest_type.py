@@ -17,7 +17,7 @@ from brimful.fleet.job import Job
 from brimful.fleet.node import Node
 from brimful.scheduler.plan import Start
 from brimful.scheduler.rules import Rules
-from brimful.server.api.asked import Submission
+from brimful.server.api.requests import Submission
 from brimful.server.auth import Principal
 from brimful.specs.gpu import find_gpu
 from brimful.specs.presets import find_preset

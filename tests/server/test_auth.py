@@ -22,7 +22,7 @@ from brimful.scheduler.cycle import Rules
 from brimful.server.api import stream
 from brimful.server.app import make_app
 from brimful.server.auth import ROLES, Principal
-from brimful.server.first_token import operator_token
+from brimful.server.run.operator_token import operator_token
 from brimful.server.service.service import Service
 from tests.builders import a_node
 from tests.server.builders import OPERATOR, an_access, an_app, bearer

@@ -24,9 +24,9 @@ from brimful.fleet.job import Job
 from brimful.fleet.state import Node
 from brimful.scheduler.cycle import Rules
 from brimful.server.app import make_app
-from brimful.server.console import shown
+from brimful.server.console import page_data
 from brimful.server.service.service import Service
-from brimful.server.views import fleet_view
+from brimful.server.views.fleet import fleet_view
 from tests.server.builders import OPERATOR, an_access, bearer
 
 PATIENCE_MS = 30_000
@@ -254,7 +254,7 @@ def test_trouble_stands_on_top(desk: Desk) -> None:
 def test_a_job_that_still_waits_is_shown_however_many_came_after(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shown, "OVER_SHOWN", 3)
+    monkeypatch.setattr(page_data, "OVER_SHOWN", 3)
     desk.submit(name="the old one")
     for _ in range(5):
         desk.submit()
@@ -272,7 +272,7 @@ def test_measured_gpus_show_their_numbers_and_the_others_unknown(
     desk.service.driver.tick()
     fleet = fleet_view(desk.service.reader, OPERATOR)
     fleet["nodes"][0]["gpus"][0] |= {"memory_used_bytes": 3 << 30, "busy_frac": 0.5}
-    monkeypatch.setattr(shown, "fleet_view", lambda _service, _who: fleet)
+    monkeypatch.setattr(page_data, "fleet_view", lambda _service, _who: fleet)
 
     page = words(desk.html())
     assert "GPU 0 free memory 3.00 GiB, compute 50%" in page

@@ -10,8 +10,8 @@ import pytest
 
 from brimful.client.settings import read_settings
 from brimful.errors import WorldFailed
-from brimful.server import gpus
-from brimful.server.engines import local_engines
+from brimful.server.run import gpus
+from brimful.server.run.engines import local_engines
 from tests.fake_nvml import ERRORS, LOST, FakeNvml, a_card
 
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -25,7 +25,7 @@ def offered(folder: Path) -> list[tuple[str, int, bool]]:
 def test_cards_and_slices_are_offered_by_what_cuda_calls_them(fake_nvml: FakeNvml, tmp_path: Path) -> None:
     slices = [a_card(f"{A100} MIG 3g.40gb", uuid=f"MIG-{i}") for i in range(2)]
     fake_nvml.show(a_card(uuid="GPU-0"), a_card(A100, uuid="GPU-1", mig_mode=1, slices=slices))
-    assert [card.device for card in gpus.look().cards] == ["0", "MIG-0", "MIG-1"]
+    assert [each.device for each in gpus.detect().devices] == ["0", "MIG-0", "MIG-1"]
     slot = "nvidia-a100-sxm4-80gb-mig-3g.40gb"
     assert offered(tmp_path) == [("rtx-4070", 1, False), (slot, 1, False), (slot, 1, False)]
 
@@ -67,7 +67,7 @@ def test_a_driver_that_does_not_answer_is_told_in_words_and_no_slot_stands_in_fo
 
 
 def test_slots_that_are_declared_ask_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "look", None)
+    monkeypatch.setattr(gpus, "detect", None)
     (engine,) = local_engines(read_settings({"data": str(tmp_path), "slots": 3, "gpu": "t4"}))
     assert [(node.gpu, node.gpus) for node in engine.nodes()] == [("t4", 3)]
 
@@ -76,10 +76,10 @@ def test_a_driver_that_hangs_does_not_hang_the_start(monkeypatch: pytest.MonkeyP
     hangs = threading.Event()
     monkeypatch.setattr(gpus, "read_gpus", lambda _now_s: hangs.wait(30))
     monkeypatch.setattr(gpus, "TIMEOUT_S", 0.05)
-    look = gpus.look()
+    found = gpus.detect()
     hangs.set()
-    assert look.is_broken
-    assert "has not answered" in look.problems["driver"]
+    assert found.is_broken
+    assert "has not answered" in found.problems["driver"]
 
 
 def test_a_package_that_is_missing_is_said(
@@ -90,5 +90,5 @@ def test_a_package_that_is_missing_is_said(
 
     monkeypatch.setattr(gpus, "read_gpus", missing)
     with caplog.at_level(logging.WARNING, logger="brimful"):
-        assert gpus.look() == ([], {}, False)
+        assert gpus.detect() == ([], {}, False)
     assert "needs nvidia-ml-py; pip install it" in caplog.text

@@ -14,10 +14,10 @@ from brimful.errors import NotFound, WorldFailed
 from brimful.scheduler.cycle import Rules
 from brimful.scheduler.ports import Observation
 from brimful.server.auth import Principal
-from brimful.server.events import events_for
 from brimful.server.service import driver as driver_module
 from brimful.server.service.service import Service
-from brimful.server.views import job_view
+from brimful.server.views.events import events_for
+from brimful.server.views.jobs import job_view
 from tests.builders import ScriptedEngine, a_job, a_node
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from brimful.adapters.engines.found import catalog_name
+from brimful.adapters.engines.devices import catalog_name
 from brimful.errors import BadInput, BrimfulError, NotFound
 from brimful.language.printable import all_printable, command_line
-from brimful.server.api.asked import Submission
+from brimful.server.api.requests import Submission
 from brimful.server.jobfiles.jobfile import JobFile, read_job_file
 from brimful.server.jobfiles.own import FIELDS, READERS, schema
 from brimful.server.jobfiles.sbatch import minutes_of

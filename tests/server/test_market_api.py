@@ -18,9 +18,9 @@ from brimful.market.spot import Terms
 from brimful.scheduler.ports import Observation
 from brimful.scheduler.rules import Rules
 from brimful.server.app import make_app
-from brimful.server.console.market import market_cards
-from brimful.server.market import thinned
+from brimful.server.console.market_charts import market_cards
 from brimful.server.service.service import Service
+from brimful.server.views.money import thinned
 from brimful.units import show_usd
 from tests.builders import USD, ScriptedEngine, a_node
 from tests.server.builders import an_access, bearer

@@ -11,7 +11,7 @@ from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.sql import SqlStore
 from brimful.scheduler.cycle import Rules
 from brimful.server.service.service import Service
-from brimful.server.views import jobs_page
+from brimful.server.views.jobs import jobs_page
 from tests.builders import a_job, a_node
 
 

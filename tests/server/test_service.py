@@ -24,7 +24,9 @@ from brimful.server.service import driver as driver_module
 from brimful.server.service.health import SILENT_S
 from brimful.server.service.intake import Pending
 from brimful.server.service.service import Service
-from brimful.server.views import fleet_view, job_view, jobs_page, spend_view
+from brimful.server.views.fleet import fleet_view
+from brimful.server.views.jobs import job_view, jobs_page
+from brimful.server.views.money import spend_view
 from tests.builders import ScriptedEngine, a_job, a_node, eventually
 from tests.server.builders import OPERATOR, MemoryHistory
 

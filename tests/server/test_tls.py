@@ -15,7 +15,7 @@ import pytest
 from brimful.client.client import Client
 from brimful.client.settings import read_settings
 from brimful.errors import WorldFailed
-from brimful.server.main import _reachable
+from brimful.server.run.main import _reachable
 from tests.server.live import BRIMFUL, Live, live, wait_for
 
 

@@ -18,7 +18,7 @@ from brimful.fleet.job import Job
 from brimful.fleet.state import OVER
 from brimful.scheduler.cycle import Rules
 from brimful.server.doctor import examine
-from brimful.server.engines import engines_in
+from brimful.server.run.engines import engines_in
 from brimful.server.service.service import Service
 from tests.server.live import Live, wait_for
 

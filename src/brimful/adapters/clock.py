@@ -17,14 +17,15 @@ FOLLOW = 0.05  # seconds per second: an hour's jump is made up for in twenty
 JUMP_S = 2.0  # below this it is drift, and followed at once as long as time does not go back
 
 
-def _awake_s() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)  # goes on while the machine sleeps
+def awake_s() -> float:
+    """Goes on while the process or the machine sleeps, and is never set."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class SteadyClock:
     """UTC seconds that never go back and never leap."""
 
-    def __init__(self, wall: Callable[[], float] = time.time, awake: Callable[[], float] = _awake_s) -> None:
+    def __init__(self, wall: Callable[[], float] = time.time, awake: Callable[[], float] = awake_s) -> None:
         self._wall, self._awake = wall, awake
         self._lock = threading.Lock()
         self._now, self._at = wall(), awake()

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     with open_store(args) as (store, settings):
         from brimful.server.doctor import examine
-        from brimful.server.engines import engines_in
+        from brimful.server.run.engines import engines_in
 
         findings = list(examine(store, engines_in(settings.engines_folder)))
     broken = sum(not finding.kept for finding in findings)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from brimful.adapters.engines.found import catalog_name
+from brimful.adapters.engines.devices import catalog_name
 from brimful.cli.commands import NO, Answer, called, whole
 from brimful.cli.logs import follow
 from brimful.cli.render import wrapped

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     settings = read_settings({each.name: getattr(args, each.name) for each in fields(Settings)})
     try:
-        from brimful.server.main import serve
+        from brimful.server.run.main import serve
     except ModuleNotFoundError as error:
         raise WorldFailed(
             f"the server's parts are not installed ({error.name} is missing)",

@@ -52,7 +52,7 @@ class Client:
         # A proxy from the environment has no business between us and loopback.
         handlers: list[BaseHandler] = [ProxyHandler({})]
         if certificate:
-            from brimful.client.pinned import PinnedHandler  # ssl takes time to load, and few need it
+            from brimful.client.pinning import PinnedHandler  # ssl takes time to load, and few need it
 
             handlers.append(PinnedHandler(certificate))
         self._opener = build_opener(*handlers)

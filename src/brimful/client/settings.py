@@ -149,7 +149,7 @@ def read_sites(text: str) -> list[Site]:
 
 
 def _gpu_name(text: str, source: str) -> str:
-    from brimful.adapters.engines.found import catalog_name
+    from brimful.adapters.engines.devices import catalog_name
 
     known = catalog_name(text)
     if not all(c.isalnum() or c in "-_." for c in known):

@@ -54,10 +54,10 @@ def make_app(
     app.include_router(make_metrics(metrics, access), include_in_schema=False)
     app.include_router(make_console(reader, access, secure=secure), include_in_schema=False)
     add_error_handlers(app)
-    return Guard(app, metrics, hosts=hosts, headers=HEADERS | (HSTS if secure else {}))
+    return Middleware(app, metrics, hosts=hosts, headers=HEADERS | (HSTS if secure else {}))
 
 
-class Guard:
+class Middleware:
     """Turns away what no honest client sends, before anything reads it; counts and names every request.
 
     A web page the user visits can make the browser call loopback, under a name of its own (DNS
@@ -76,7 +76,7 @@ class Guard:
             return
         began, request_id, status = time.perf_counter(), secrets.token_hex(8), 500
 
-        async def send_guarded(message: Message) -> None:
+        async def send_marked(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -89,20 +89,20 @@ class Guard:
             await send(message)
 
         try:
-            error = self._objection(Headers(scope=scope))
+            error = self._refusal(Headers(scope=scope))
             if error is not None:
                 refused = 413 if error.code == "too_large" else 403
                 refusal = JSONResponse({"ok": False, "error": error.as_dict()}, status_code=refused)
-                await refusal(scope, receive, send_guarded)
+                await refusal(scope, receive, send_marked)
             else:
-                await self._app(scope, _limited(receive), send_guarded)
+                await self._app(scope, _limited(receive), send_marked)
         finally:
             route = getattr(scope.get("route"), "path", "none")
-            self._metrics.seen(scope["method"], route, status, time.perf_counter() - began)
+            self._metrics.count(scope["method"], route, status, time.perf_counter() - began)
             if log.isEnabledFor(logging.DEBUG):
                 log.debug("%s %s %d %s", scope["method"], route, status, request_id)
 
-    def _objection(self, headers: Headers) -> BrimfulError | None:
+    def _refusal(self, headers: Headers) -> BrimfulError | None:
         host = re.sub(r":\d+$", "", headers.get("host", "")).strip("[]")
         if host not in self._hosts:
             hint = f"use {min(self._hosts)}"

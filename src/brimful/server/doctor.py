@@ -38,28 +38,26 @@ class Finding:
 
 def examine(store: SqlStore, engines: Sequence[LocalEngine] = ()) -> Iterator[Finding]:
     """Each promise in turn. Engines: those of this machine, if their processes are to be looked at too."""
-    history = _History()
-    failed = history.read(store)
-    events = f"{history.fold.fleet.seq:,} events"
+    log = _LogCheck()
+    failed = log.read(store)
+    events = f"{log.fold.fleet.seq:,} events"
     yield Finding(promise="the log is whole, and understood", looked_at=events, broken=failed)
     if failed:
         return  # nothing that follows from half a log is worth saying
-    jobs = f"{history.jobs:,} jobs"
-    yield Finding(promise="no job is lost", looked_at=jobs, broken=history.lost)
-    yield Finding(promise="no job runs twice at once", looked_at=jobs, broken=history.twice)
-    leases = f"{history.leases:,} leases"
-    yield Finding(
-        promise="a GPU has one tenant, or shares that fit", looked_at=leases, broken=history.tenants
-    )
-    yield Finding(promise="progress never goes back", looked_at=leases, broken=history.progress)
-    yield from _money(history, jobs)
-    yield _tables(store, history)
+    jobs = f"{log.jobs:,} jobs"
+    yield Finding(promise="no job is lost", looked_at=jobs, broken=log.lost)
+    yield Finding(promise="no job runs twice at once", looked_at=jobs, broken=log.twice)
+    leases = f"{log.leases:,} leases"
+    yield Finding(promise="a GPU has one tenant, or shares that fit", looked_at=leases, broken=log.tenants)
+    yield Finding(promise="progress never goes back", looked_at=leases, broken=log.progress)
+    yield from _money(log, jobs)
+    yield _tables(store, log)
     for engine in engines:
-        yield _processes(engine, history)
+        yield _processes(engine, log)
         yield _checkpoints(engine)
 
 
-class _History:
+class _LogCheck:
     """The log folded from the beginning, with what is wrong in it."""
 
     def __init__(self) -> None:
@@ -189,20 +187,20 @@ def _cost(lease: Lease) -> int:
     return lease.cost_microusd(lease.ended_s or 0)
 
 
-def _money(history: _History, jobs: str) -> Iterator[Finding]:
-    balances = history.fold.ledger.balances
+def _money(log: _LogCheck, jobs: str) -> Iterator[Finding]:
+    balances = log.fold.ledger.balances
     total = sum(balances.values())
     accounts = f"{len(balances):,} accounts"
     broken = [f"they sum to {total:,} micro-dollars"] if total else []
     yield Finding(promise="accounts sum to zero", looked_at=accounts, broken=broken)
-    yield Finding(promise="every lease is billed once, and exactly", looked_at=jobs, broken=history.bills)
-    yield Finding(promise="a hard budget is never crossed", looked_at=jobs, broken=history.budgets)
-    yield Finding(promise="nobody pays above the limit of a bid", looked_at=jobs, broken=history.limits)
-    grants = f"{history.leases:,} grants"
-    yield Finding(promise="one price per pool and moment", looked_at=grants, broken=history.prices)
+    yield Finding(promise="every lease is billed once, and exactly", looked_at=jobs, broken=log.bills)
+    yield Finding(promise="a hard budget is never crossed", looked_at=jobs, broken=log.budgets)
+    yield Finding(promise="nobody pays above the limit of a bid", looked_at=jobs, broken=log.limits)
+    grants = f"{log.leases:,} grants"
+    yield Finding(promise="one price per pool and moment", looked_at=grants, broken=log.prices)
 
 
-def _tables(store: SqlStore, history: _History) -> Finding:
+def _tables(store: SqlStore, log: _LogCheck) -> Finding:
     """Snapshot and past jobs are made of the log: they must say what it says."""
     broken: list[str] = []
     fold = snapshot.load(store)
@@ -210,16 +208,16 @@ def _tables(store: SqlStore, history: _History) -> Finding:
     kept = store.snapshot(snapshot.code_id())
     if kept is not None and kept[0] > kept_seq:
         broken.append(f"the snapshot at event {kept[0]:,} is damaged; a start folds the whole log instead")
-    fleet = history.fold.fleet
+    fleet = log.fold.fleet
     while fold.fleet.seq < fleet.seq:
         for event in store.since(fold.fleet.seq)[: fleet.seq - fold.fleet.seq]:
             fold.apply(event)
     if list(fold.fleet.jobs) != list(fleet.jobs) or fold.fleet.jobs != fleet.jobs:
         broken.append("jobs of the snapshot differ from those of the log")
-    if fold.ledger.balances != history.fold.ledger.balances:
+    if fold.ledger.balances != log.fold.ledger.balances:
         broken.append("balances of the snapshot differ from those of the log")
     past = {each.state.job.job: hash(repr(each)) for each in _all_past(store)}
-    for name, expected in history.past.items():
+    for name, expected in log.past.items():
         if name not in past and name not in fold.fleet.leaving:
             broken.append(f"{name} is over and in no table")
         elif name in past and past[name] != expected:
@@ -235,9 +233,9 @@ def _all_past(store: SqlStore) -> Iterator[PastJob]:
         before = page[-1].state.serial
 
 
-def _processes(engine: LocalEngine, history: _History) -> Finding:
+def _processes(engine: LocalEngine, log: _LogCheck) -> Finding:
     """What runs here, against what should."""
-    fleet = history.fold.fleet
+    fleet = log.fold.fleet
     here = fleet.leases_at.get(engine.site, {})
     strays = [name for name in engine.living() if name not in here]
     going = {each.lease: each for each in engine.observe(list(here))}

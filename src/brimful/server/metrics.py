@@ -57,7 +57,7 @@ class Metrics(Collector):
         self._requests = Counting(*REQUESTS, labelnames=("method", "route", "status"), registry=self.registry)
         self._seconds = Histogram(*SECONDS, labelnames=("route",), registry=self.registry)
 
-    def seen(self, method: str, route: str, status: int, seconds: float) -> None:
+    def count(self, method: str, route: str, status: int, seconds: float) -> None:
         self._requests.labels(method if method.isupper() and len(method) < 8 else "?", route, status).inc()
         self._seconds.labels(route).observe(seconds)
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import sqlalchemy as sa
 
+from brimful.adapters.clock import awake_s
 from brimful.adapters.engines.processes import born
 from brimful.adapters.stores.schema import leader
 from brimful.adapters.stores.sql import LEADER, LostLead, SqlStore
@@ -26,16 +26,11 @@ LEASE_S = 5.0  # a holder that has not moved the counter for so long may not act
 MARGIN_S = 0.5  # and is waited for a little longer
 
 
-def _awake_s() -> float:
-    """Goes on while the process or the machine sleeps, and is never set."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 class Leadership:
     """This server's standing. `seek` is called every second or two; everything else only reads."""
 
     def __init__(
-        self, store: SqlStore, *, lease_s: float = LEASE_S, clock: Callable[[], float] = _awake_s
+        self, store: SqlStore, *, lease_s: float = LEASE_S, clock: Callable[[], float] = awake_s
     ) -> None:
         self._store = store
         self._lease_s = lease_s

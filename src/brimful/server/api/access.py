@@ -18,10 +18,10 @@ from brimful.server.api.answers import (
     TokensAnswer,
     WhoAnswer,
 )
-from brimful.server.api.asked import NewToken
+from brimful.server.api.cursors import Cursor, page_after, read_cursor
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
-from brimful.server.api.pages import Cursor, page_after, read_cursor
+from brimful.server.api.requests import NewToken
 from brimful.server.auth import TICKET_S, Access, Principal
 
 TokenName = Annotated[str, Path(max_length=40, pattern=r"^[^\x00]+$")]
@@ -45,22 +45,22 @@ def add_access_routes(router: APIRouter, access: Access, gate: Gate) -> None:
         return ok({"tokens": [token_view(token) for token in access.tokens(who)]})
 
     @router.post("/tokens", status_code=201, response_model=Ok[NewTokenAnswer], responses=CHANGING)
-    def add(asked: NewToken, who: Principal = admin) -> Response:
-        with gate.noted(who, "token.add", lambda: f"{asked.name} {asked.tenant} {asked.role}"):
+    def add(body: NewToken, who: Principal = admin) -> Response:
+        with gate.audited(who, "token.add", lambda: f"{body.name} {body.tenant} {body.role}"):
             secret, token = access.issue_for(
-                who, name=asked.name, tenant=asked.tenant, role=asked.role, ttl_s=asked.ttl_s
+                who, name=body.name, tenant=body.tenant, role=body.role, ttl_s=body.ttl_s
             )
         return ok({"token": token_view(token), "secret": secret}, 201)
 
     @router.post("/tokens/{token}/revoke", response_model=Ok[TokenAnswer], responses=CHANGING)
     def revoke(token: TokenName, who: Principal = admin) -> Response:
-        with gate.noted(who, "token.revoke", lambda: token):
+        with gate.audited(who, "token.revoke", lambda: token):
             return ok(token_view(access.revoke(who, token)))
 
     @router.post("/tickets", status_code=201, response_model=Ok[TicketAnswer], responses=CHANGING)
     def ticket(who: Principal = viewer) -> Response:
         """A link that opens the console in a browser, once."""
-        with gate.noted(who, "console.ticket", lambda: ""):
+        with gate.audited(who, "console.ticket", lambda: ""):
             path = f"/console/enter?ticket={access.ticket(who)}"
         return ok({"path": path, "expires_in_s": TICKET_S}, 201)
 

@@ -15,14 +15,15 @@ from brimful.server.api.answers import (
     QueuesAnswer,
     SpendAnswer,
 )
-from brimful.server.api.asked import Hold
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
+from brimful.server.api.requests import Hold
 from brimful.server.auth import Principal
-from brimful.server.events import events_for
 from brimful.server.service.reader import Reader
 from brimful.server.service.submissions import Submissions
-from brimful.server.views import drain_view, fleet_view, queues_view, spend_view
+from brimful.server.views.events import events_for
+from brimful.server.views.fleet import drain_view, fleet_view, queues_view
+from brimful.server.views.money import spend_view
 
 NodeName = Annotated[str, Path(max_length=200, pattern=r"^[^\x00]+$")]
 
@@ -36,16 +37,16 @@ def add_fleet_routes(router: APIRouter, reader: Reader, submissions: Submissions
 
     @router.post("/nodes/{node}/drain", response_model=Ok[DrainAnswer], responses=CHANGING)
     def drain(
-        node: NodeName, asked: Annotated[Hold | None, Body()] = None, who: Principal = operator
+        node: NodeName, body: Annotated[Hold | None, Body()] = None, who: Principal = operator
     ) -> Response:
-        with gate.noted(who, "node.drain", lambda: node):
-            reason = asked.reason if asked and asked.reason else f"drained by {who.name}"
+        with gate.audited(who, "node.drain", lambda: node):
+            reason = body.reason if body and body.reason else f"drained by {who.name}"
             submissions.drain(node, reason=reason)
             return ok(drain_view(reader, node))
 
     @router.post("/nodes/{node}/resume", response_model=Ok[DrainAnswer], responses=CHANGING)
     def resume(node: NodeName, who: Principal = operator) -> Response:
-        with gate.noted(who, "node.resume", lambda: node):
+        with gate.audited(who, "node.resume", lambda: node):
             submissions.resume(node)
             return ok(drain_view(reader, node))
 

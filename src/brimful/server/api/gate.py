@@ -53,7 +53,7 @@ class Gate:
         return Depends(needed)
 
     @contextmanager
-    def noted(self, who: Principal, verb: str, target: Callable[[], str]) -> Iterator[None]:
+    def audited(self, who: Principal, verb: str, target: Callable[[], str]) -> Iterator[None]:
         """A line in the audit log, however it ends."""
         try:
             yield

@@ -1,4 +1,4 @@
-"""Routes of jobs: submit, list, show, explain, and what can be asked of one."""
+"""Routes of jobs: submit, list, show, explain, and what can be body of one."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from starlette.concurrency import run_in_threadpool
 from brimful.errors import NotFound
 from brimful.fleet.state import JobState
 from brimful.server.api.answers import JobAnswer, JobsAnswer, LogAnswer, Ok, WhyAnswer
-from brimful.server.api.asked import Hold, Move, Submission
+from brimful.server.api.cursors import Cursor, page_after, read_cursor
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
-from brimful.server.api.pages import Cursor, page_after, read_cursor
+from brimful.server.api.requests import Hold, Move, Submission
 from brimful.server.auth import Principal, forbidden
-from brimful.server.logs import LONGEST_CHARACTER, log_piece
 from brimful.server.service.reader import Reader
 from brimful.server.service.submissions import Submissions
-from brimful.server.views import job_view, jobs_page
-from brimful.server.why import why_view
+from brimful.server.views.jobs import job_view, jobs_page
+from brimful.server.views.logs import LONGEST_CHARACTER, log_piece
+from brimful.server.views.why import why_view
 
 JobName = Annotated[str, Path(max_length=100, pattern=r"^[^\x00]+$")]
 Phase = Literal[
@@ -69,7 +69,7 @@ def add_job_routes(router: APIRouter, reader: Reader, submissions: Submissions, 
     def submit(submission: Submission, key: Key = None, who: Principal = submitter) -> Response:
         job = submission.as_job(who, key or "")
         named = ""
-        with gate.noted(who, "job.submit", lambda: named):
+        with gate.audited(who, "job.submit", lambda: named):
             if not who.sees(job.tenant):
                 raise forbidden(who, "operator")
             state = submissions.submit(job)
@@ -125,27 +125,27 @@ def _add_verbs(
 ) -> None:
     @router.post("/jobs/{name}/cancel", response_model=Ok[JobAnswer], responses=CHANGING)
     def cancel(name: JobName, who: Principal = submitter) -> Response:
-        with gate.noted(who, "job.cancel", lambda: name):
+        with gate.audited(who, "job.cancel", lambda: name):
             own_job(reader, who, name)
             return ok(job_view(reader, submissions.cancel(name), explain=False))
 
     @router.post("/jobs/{name}/hold", response_model=Ok[JobAnswer], responses=CHANGING)
     def hold(
-        name: JobName, asked: Annotated[Hold | None, Body()] = None, who: Principal = submitter
+        name: JobName, body: Annotated[Hold | None, Body()] = None, who: Principal = submitter
     ) -> Response:
-        with gate.noted(who, "job.hold", lambda: name):
+        with gate.audited(who, "job.hold", lambda: name):
             own_job(reader, who, name)
-            because = asked.reason if asked and asked.reason else f"put on hold by {who.name}"
+            because = body.reason if body and body.reason else f"put on hold by {who.name}"
             return ok(job_view(reader, submissions.hold(name, reason=because), explain=False))
 
     @router.post("/jobs/{name}/release", response_model=Ok[JobAnswer], responses=CHANGING)
     def release(name: JobName, who: Principal = submitter) -> Response:
-        with gate.noted(who, "job.release", lambda: name):
+        with gate.audited(who, "job.release", lambda: name):
             own_job(reader, who, name)
             return ok(job_view(reader, submissions.release(name), explain=False))
 
     @router.post("/jobs/{name}/move", response_model=Ok[JobAnswer], responses=CHANGING)
-    def move(name: JobName, asked: Move, who: Principal = submitter) -> Response:
-        with gate.noted(who, "job.move", lambda: f"{name} to {asked.site or 'anywhere'}"):
+    def move(name: JobName, body: Move, who: Principal = submitter) -> Response:
+        with gate.audited(who, "job.move", lambda: f"{name} to {body.site or 'anywhere'}"):
             own_job(reader, who, name)
-            return ok(job_view(reader, submissions.move(name, asked.site), explain=False))
+            return ok(job_view(reader, submissions.move(name, body.site), explain=False))

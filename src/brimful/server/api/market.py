@@ -9,15 +9,15 @@ from fastapi.responses import Response
 
 from brimful.errors import NotFound
 from brimful.server.api.answers import BudgetAnswer, BudgetsAnswer, InvoiceAnswer, JobAnswer, Ok, PricesAnswer
-from brimful.server.api.asked import BidAsked, BudgetAsked, CreditAsked
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
 from brimful.server.api.jobs import JobName, own_job
+from brimful.server.api.requests import BidRequest, BudgetRequest, CreditRequest
 from brimful.server.auth import TENANT, Principal
-from brimful.server.market import Bills, budgets_view, prices_view
 from brimful.server.service.reader import Reader
 from brimful.server.service.submissions import Submissions
-from brimful.server.views import job_view
+from brimful.server.views.jobs import job_view
+from brimful.server.views.money import Bills, budgets_view, prices_view
 
 TenantName = Annotated[str, Path(max_length=60, pattern=TENANT)]
 
@@ -38,9 +38,9 @@ def add_market_routes(router: APIRouter, reader: Reader, submissions: Submission
         return ok({"now_s": reader.now_s(), "pools": prices_view(reader, since_s=since_s)})
 
     @router.post("/jobs/{name}/bid", response_model=Ok[JobAnswer], responses=CHANGING)
-    def bid(name: JobName, asked: BidAsked, who: Principal = submitter) -> Response:
-        limit = asked.limit_microusd_per_gpu_hour
-        with gate.noted(who, "job.bid", lambda: f"{name} {limit}"):
+    def bid(name: JobName, body: BidRequest, who: Principal = submitter) -> Response:
+        limit = body.limit_microusd_per_gpu_hour
+        with gate.audited(who, "job.bid", lambda: f"{name} {limit}"):
             own_job(reader, who, name)
             return ok(job_view(reader, submissions.bid(name, limit), explain=False))
 
@@ -49,16 +49,16 @@ def add_market_routes(router: APIRouter, reader: Reader, submissions: Submission
         return ok({"budgets": budgets_view(reader, who)})
 
     @router.post("/budgets/{tenant}", response_model=Ok[BudgetAnswer], responses=CHANGING)
-    def budget(tenant: TenantName, asked: BudgetAsked, who: Principal = operator) -> Response:
+    def budget(tenant: TenantName, body: BudgetRequest, who: Principal = operator) -> Response:
         """A hard limit on what the tenant may spend from now on; null takes it away."""
-        with gate.noted(who, "budget.set", lambda: f"{tenant} {asked.microusd}"):
-            submissions.set_budget(tenant, asked.microusd)
+        with gate.audited(who, "budget.set", lambda: f"{tenant} {body.microusd}"):
+            submissions.set_budget(tenant, body.microusd)
         return ok(_budget_of(reader, who, tenant))
 
     @router.post("/budgets/{tenant}/credit", response_model=Ok[BudgetAnswer], responses=CHANGING)
-    def credit(tenant: TenantName, asked: CreditAsked, who: Principal = operator) -> Response:
-        with gate.noted(who, "budget.credit", lambda: f"{tenant} {asked.microusd}"):
-            submissions.grant_credit(tenant, asked.microusd, asked.reason)
+    def credit(tenant: TenantName, body: CreditRequest, who: Principal = operator) -> Response:
+        with gate.audited(who, "budget.credit", lambda: f"{tenant} {body.microusd}"):
+            submissions.grant_credit(tenant, body.microusd, body.reason)
         return ok(_budget_of(reader, who, tenant))
 
     @router.get("/invoice", response_model=Ok[InvoiceAnswer], responses=COMMON)

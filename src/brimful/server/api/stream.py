@@ -19,9 +19,9 @@ from brimful.server.api.errors import COMMON
 from brimful.server.api.gate import Gate, principal_of
 from brimful.server.api.jobs import JobName, job_for
 from brimful.server.auth import Access, Principal, unauthorized
-from brimful.server.events import events_for
-from brimful.server.logs import log_piece
 from brimful.server.service.reader import Reader
+from brimful.server.views.events import events_for
+from brimful.server.views.logs import log_piece
 
 LOOK_S = 0.25
 QUIET_S = 15.0  # a comment now and then, so that nobody between us thinks it is dead

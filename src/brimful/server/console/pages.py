@@ -21,7 +21,7 @@ from brimful.language.printable import printable
 from brimful.server.api.gate import cookie_name, principal_of
 from brimful.server.api.jobs import job_for
 from brimful.server.auth import SESSION_S, Access, Principal
-from brimful.server.console.shown import live, shown_job
+from brimful.server.console.page_data import job_page, live_page
 from brimful.server.service.reader import Reader
 from brimful.units import show_bytes, show_seconds, show_usd
 
@@ -58,7 +58,7 @@ def make_console(reader: Reader, access: Access, *, secure: bool = False) -> API
     add_way_in(router, access, pages, secure=secure)
 
     def shown(who: Principal, name: str) -> dict[str, Any]:
-        return shown_job(reader, reader.measure(job_for(reader, who, name)))
+        return job_page(reader, reader.measure(job_for(reader, who, name)))
 
     async def known(request: Request) -> Principal:
         who = await principal_of(access, request)
@@ -71,12 +71,12 @@ def make_console(reader: Reader, access: Access, *, secure: bool = False) -> API
         who = await principal_of(access, request)
         if who is None:
             return pages.sign_in(request)
-        return pages.answer(request, "page.html", who=who, **await run_in_threadpool(live, reader, who))
+        return pages.answer(request, "page.html", who=who, **await run_in_threadpool(live_page, reader, who))
 
     @router.get("/console/live")
     async def live_part(request: Request) -> Response:
         who = await known(request)
-        return pages.answer(request, "live.html", who=who, **await run_in_threadpool(live, reader, who))
+        return pages.answer(request, "live.html", who=who, **await run_in_threadpool(live_page, reader, who))
 
     @router.get("/jobs/{name}")
     async def job(request: Request, name: str) -> Response:

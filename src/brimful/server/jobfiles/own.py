@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from brimful.adapters.engines.found import catalog_name
+from brimful.adapters.engines.devices import catalog_name
 from brimful.errors import BadInput
 from brimful.server.jobfiles.jobfile import JobFile, mebibytes, seconds
 from brimful.units import microusd_from_usd

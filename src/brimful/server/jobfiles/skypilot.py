@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from brimful.adapters.engines.found import catalog_name
+from brimful.adapters.engines.devices import catalog_name
 from brimful.errors import BadInput
 from brimful.server.jobfiles.jobfile import JobFile, mebibytes
 

@@ -141,7 +141,7 @@ class Driver:
         if time.monotonic() - self._sampled_s >= SAMPLES_S:
             with self._reader.locked():
                 leases = list(self._reader.fleet.open_leases.values())
-            self._reader.samples.look(leases, now_s=self._reader.now_s())
+            self._reader.samples.read(leases, now_s=self._reader.now_s())
             self._sampled_s = time.monotonic()
 
     # -- who leads -------------------------------------------------------------------------------------

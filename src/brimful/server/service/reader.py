@@ -170,7 +170,7 @@ class Reader:
 
     def measure(self, state: JobState) -> JobState:
         """Look at what its newest lease has measured, though it be over; `samples` has it then."""
-        self.samples.look(state.leases[-1:], now_s=self.now_s())
+        self.samples.read(state.leases[-1:], now_s=self.now_s())
         return state
 
     def read_log(self, lease: Lease, *, offset: int, limit: int) -> LogPiece:

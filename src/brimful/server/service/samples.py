@@ -22,7 +22,7 @@ from brimful.meter.samples import RunSample, StepSample
 
 log = logging.getLogger("brimful")
 
-MOST_LEASES = 10_000  # kept; then the oldest go
+MAX_LEASES = 10_000  # kept; then the oldest go
 TEXT_CHARS = 120
 AHEAD_S = 300  # clocks differ; what is further in the future was not measured
 LARGEST = 1 << 62
@@ -72,7 +72,7 @@ class Measured:
 
 
 class Samples:
-    """The newest of each lease. `look` reads files; `of` and `view` only memory, under whatever lock."""
+    """The newest of each lease. `read` opens files; `of` and `view` only memory, under whatever lock."""
 
     def __init__(self, engines: Mapping[str, object]) -> None:
         self._engines = engines
@@ -80,7 +80,7 @@ class Samples:
         self._newest: dict[str, Measured | str] = {}  # or why there is none
         self._warned: dict[str, str] = {}
 
-    def look(self, leases: Iterable[Lease], *, now_s: int) -> None:
+    def read(self, leases: Iterable[Lease], *, now_s: int) -> None:
         """Read what these have measured. What cannot be believed is not shown."""
         for lease in leases:
             engine = self._engines.get(lease.site)
@@ -90,7 +90,7 @@ class Samples:
             try:
                 text = engine.sample(lease.lease)
                 if text is not None:
-                    found = believed(text, job=lease.job, now_s=now_s)
+                    found = parse_sample(text, job=lease.job, now_s=now_s)
             except BrimfulError as error:
                 found = self._warn(lease, error.problem)
             except (OSError, ValueError) as error:
@@ -132,11 +132,11 @@ class Samples:
 def _keep(those: dict[str, Any], lease: str, value: object) -> None:
     those.pop(lease, None)
     those[lease] = value
-    if len(those) > MOST_LEASES:
+    if len(those) > MAX_LEASES:
         del those[next(iter(those))]
 
 
-def believed(text: bytes, *, job: str, now_s: int) -> Measured:
+def parse_sample(text: bytes, *, job: str, now_s: int) -> Measured:
     """What is shown of a sample. ValueError where anything in it cannot be so."""
     said = read_said(text)
     if said.run.job != job:

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import NamedTuple
 
-from brimful.adapters.engines.found import Card
+from brimful.adapters.engines.devices import Device
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.meter.nvml import read_gpus
 from brimful.meter.samples import GpuSample
@@ -18,33 +18,33 @@ log = logging.getLogger("brimful")
 TIMEOUT_S = 10  # a driver that takes longer is stuck
 
 
-class Look(NamedTuple):
-    cards: list[Card]
+class Detected(NamedTuple):
+    devices: list[Device]
     problems: dict[str, str]  # of a card, or of the driver as a whole
     is_broken: bool = False  # a driver is there and does not answer: slots must not stand in for its GPUs
 
 
-def look() -> Look:
+def detect() -> Detected:
     """Every card the driver lists; what is wrong is said in the log and by the fleet."""
     try:
-        seen = _asked()
+        seen = _ask_driver()
     except BrimfulError as error:
         if error.code == "no_driver":
-            return Look([], {})  # most laptops
+            return Detected([], {})  # most laptops
         told = f"{error.problem}; {error.hint}"
         log.warning("GPUs cannot be found: %s", told)
         is_broken = error.code == "nvml_failed"
-        return Look([], {"driver": told} if is_broken else {}, is_broken)
-    problems = {_called(each): f"{_called(each)}: {each.problem}" for each in seen if each.problem}
+        return Detected([], {"driver": told} if is_broken else {}, is_broken)
+    problems = {_name(each): f"{_name(each)}: {each.problem}" for each in seen if each.problem}
     for problem in problems.values():
         log.warning("%s; nothing starts on it", problem)
-    return Look(_cards(seen), problems)
+    return Detected(_devices(seen), problems)
 
 
-def _cards(seen: list[GpuSample]) -> list[Card]:
+def _devices(seen: list[GpuSample]) -> list[Device]:
     sliced = {each.index for each in seen if each.mig is not None}
     return [
-        Card(
+        Device(
             device=str(each.index) if each.mig is None else each.uuid,
             name=each.name,
             problem=each.problem,
@@ -55,12 +55,12 @@ def _cards(seen: list[GpuSample]) -> list[Card]:
     ]
 
 
-def _called(each: GpuSample) -> str:
+def _name(each: GpuSample) -> str:
     name = f" ({each.name})" if each.name else ""
     return f"GPU {each.index}{name}" if each.mig is None else f"slice {each.mig} of GPU {each.index}{name}"
 
 
-def _asked() -> list[GpuSample]:
+def _ask_driver() -> list[GpuSample]:
     """In a thread of its own: a driver that hangs cannot be interrupted, and must not hang the start."""
     answers: queue.SimpleQueue[list[GpuSample] | BrimfulError] = queue.SimpleQueue()
 

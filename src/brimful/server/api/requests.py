@@ -117,7 +117,7 @@ class Submission(BaseModel):
         return self.steps * self._slowest_s()
 
 
-class BidAsked(BaseModel):
+class BidRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     limit_microusd_per_gpu_hour: Annotated[
@@ -125,7 +125,7 @@ class BidAsked(BaseModel):
     ]
 
 
-class BudgetAsked(BaseModel):
+class BudgetRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     microusd: Annotated[
@@ -134,7 +134,7 @@ class BudgetAsked(BaseModel):
     ]
 
 
-class CreditAsked(BaseModel):
+class CreditRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     microusd: Annotated[int, Field(ge=1, le=MAX_BUDGET_MICROUSD, strict=True)]

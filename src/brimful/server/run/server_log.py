@@ -17,7 +17,7 @@ def _clean(text: str) -> str:
     return _TOKENS.sub(r"brim_\1_…", printable(text))
 
 
-class OneLine(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """What users wrote cannot break out of its line, nor move a terminal's cursor."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
@@ -25,7 +25,7 @@ class OneLine(logging.Formatter):
         return super().formatMessage(record)
 
 
-class OneObject(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -42,8 +42,8 @@ class OneObject(logging.Formatter):
 
 def set_up_logging(form: str = "text") -> None:
     handler = logging.StreamHandler(sys.stderr)
-    text = OneLine("%(asctime)s  %(message)s", datefmt="%H:%M:%S")
-    handler.setFormatter(OneObject() if form == "json" else text)
+    text = TextFormatter("%(asctime)s  %(message)s", datefmt="%H:%M:%S")
+    handler.setFormatter(JsonFormatter() if form == "json" else text)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     for noisy in ("uvicorn", "alembic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -13,11 +13,11 @@ def events_for(reader: Reader, who: Principal, *, after: int, limit: int) -> dic
     """Up to `limit` events after that place, and where to go on; a place below zero is from the end."""
     place = max(0, reader.fleet.seq + after) if after < 0 else after
     rows = reader.records(place, limit)
-    seen = rows if who.only_tenant is None else list(_seen(reader, who, rows))
-    return {"events": seen, "next_after": rows[-1]["seq"] if rows else place}
+    visible = rows if who.only_tenant is None else list(_visible(reader, who, rows))
+    return {"events": visible, "next_after": rows[-1]["seq"] if rows else place}
 
 
-def _seen(reader: Reader, who: Principal, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _visible(reader: Reader, who: Principal, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     tenants = reader.tenants_of({name for row in rows if (name := _job_of(row["body"]))})
     for row in rows:
         job, name = row["body"].get("job"), _job_of(row["body"])

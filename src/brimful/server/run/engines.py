@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from brimful.adapters.engines.found import Found, grouped
+from brimful.adapters.engines.devices import DeviceGroup, group_devices
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.files import identity
 from brimful.client.settings import Settings
 from brimful.fleet.state import Node
-from brimful.server import gpus
+from brimful.server.run import gpus
 
 DECLARED_SLOTS = 2  # where there is no GPU and nobody said otherwise
 
@@ -53,10 +53,10 @@ def local_engines(settings: Settings) -> list[LocalEngine]:
 
 def _local_engine(settings: Settings) -> LocalEngine:
     """This machine's engine: on the GPUs its driver lists, unless others are declared."""
-    seen = gpus.Look([], {}) if settings.slots else gpus.look()
-    found = grouped(seen.cards)
-    count = 0 if found or seen.is_broken else settings.slots or DECLARED_SLOTS
-    slots = [Found(gpu=settings.gpu or "slot", devices=tuple(map(str, range(count))))] if count else []
+    detected = gpus.Detected([], {}) if settings.slots else gpus.detect()
+    found = group_devices(detected.devices)
+    count = 0 if found or detected.is_broken else settings.slots or DECLARED_SLOTS
+    slots = [DeviceGroup(gpu=settings.gpu or "slot", devices=tuple(map(str, range(count))))] if count else []
     nodes = [
         Node(
             site="local",
@@ -74,7 +74,7 @@ def _local_engine(settings: Settings) -> LocalEngine:
         settings.engines_folder / "leases",
         nodes,
         devices=devices,
-        problems=seen.problems,
+        problems=detected.problems,
         log_bytes=settings.log_mib << 20,
     )
 

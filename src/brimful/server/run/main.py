@@ -33,9 +33,9 @@ from brimful.market.spot import Terms
 from brimful.scheduler.cycle import Rules
 from brimful.server.app import make_app
 from brimful.server.auth import Access
-from brimful.server.engines import identity_of, local_engines, nodes_of
-from brimful.server.first_token import operator_token
-from brimful.server.logged import set_up_logging
+from brimful.server.run.engines import identity_of, local_engines, nodes_of
+from brimful.server.run.operator_token import operator_token
+from brimful.server.run.server_log import set_up_logging
 from brimful.server.service.service import Service
 from brimful.units import counted, show_usd
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from brimful.server.market import prices_view
 from brimful.server.service.reader import Reader
+from brimful.server.views.money import prices_view
 
 BACK_S = 6 * 3600
 POOLS_SHOWN = 12

@@ -1,10 +1,11 @@
-"""Prices, budgets and bills as the API tells them: plain data, and only what the asker may see."""
+"""What was spent, budgets, prices and bills."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
 from brimful.fleet.node import Pool
@@ -12,11 +13,71 @@ from brimful.fleet.prices import PricePoint
 from brimful.market.invoice import Invoices, bills
 from brimful.market.pools import limit_of
 from brimful.scheduler.policies.money import Money
+from brimful.scheduler.policies.stop import cost_microusd
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
+from brimful.server.views.jobs import capped
 
+TRANSFERS_SHOWN = 50
+TRANSFERS_LOOKED_AT = 2000
 DEPTH_STEPS = 50
 HISTORY_POINTS = 500
+
+
+def spend_view(reader: Reader, who: Principal) -> dict[str, Any]:
+    with reader.locked():
+        ledger, fleet, now_s = reader.ledger, reader.fleet, reader.now_s()
+        running = [
+            state
+            for lease in fleet.open_leases.values()
+            if who.sees((state := fleet.jobs[lease.job]).job.tenant)
+        ]
+        accruing = sum(
+            capped(cost_microusd(s, now_s=now_s), s.job.budget_microusd)
+            - ledger.spent_microusd.get(s.job.job, 0)
+            for s in running
+        )
+        posted = {name: n for name, n in ledger.spent_by_tenant.items() if who.sees(name)}
+        balances = {name: n for name, n in ledger.balances.items() if _sees_account(reader, who, name)}
+        return {
+            "posted_microusd": sum(posted.values()),
+            "accruing_microusd": accruing,
+            "held_microusd": sum(n for account, n in balances.items() if account.startswith("hold:")),
+            "by_tenant": posted,
+            "balances": dict(sorted(balances.items())),
+            # Of all accounts zero, always; of some it says nothing.
+            "sum_microusd": sum(balances.values()) if who.only_tenant is None else None,
+            "transfers": list(islice(_transfers(reader, who), TRANSFERS_SHOWN)),
+        }
+
+
+def _sees_account(reader: Reader, who: Principal, account: str) -> bool:
+    if who.only_tenant is None:
+        return True
+    kind, _, name = account.partition(":")
+    if kind == "hold":
+        state = reader.fleet.jobs.get(name)
+        return state is not None and who.sees(state.job.tenant)
+    return kind == "tenant" and who.sees(name)
+
+
+def _transfers(reader: Reader, who: Principal) -> Iterator[dict[str, Any]]:
+    for t in islice(reversed(reader.ledger.transfers), TRANSFERS_LOOKED_AT):
+        state = reader.fleet.jobs.get(t.job)
+        # A lease that never began is posted with nothing: true, and not worth a line.
+        if not t.microusd or (
+            who.only_tenant is not None and (state is None or not who.sees(state.job.tenant))
+        ):
+            continue
+        yield {
+            "at_s": t.at_s,
+            "kind": t.kind,
+            "source": t.source,
+            "target": t.target,
+            "microusd": t.microusd,
+            "job": t.job,
+            "lease": t.lease,
+        }
 
 
 def budgets_view(reader: Reader, who: Principal) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from brimful.fleet.state import Node
 from brimful.scheduler.cycle import Rules
 from brimful.server.api.answers import JobAnswer
 from brimful.server.app import make_app
-from brimful.server.service.samples import believed
+from brimful.server.service.samples import parse_sample
 from brimful.server.service.service import Service
 from tests.server.builders import an_access, bearer
 from tests.server.live import Live, live, wait_for
@@ -234,14 +234,14 @@ def test_only_a_plain_file_of_the_lease_itself_is_read(
 def test_what_the_page_for_users_tells_other_programs_to_write_is_believed() -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/what-a-job-sees.md").read_text()
     [text] = [block for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL) if '"run"' in block]
-    found = believed(text.encode(), job="job-3", now_s=1794783600).view(running=True, now_s=1794783600)
+    found = parse_sample(text.encode(), job="job-3", now_s=1794783600).view(running=True, now_s=1794783600)
     assert (found["step"], found["mfu"], found["age_s"], found["fresh"]) == (131, 0.41, 2, True)
 
 
 def test_a_list_shows_what_the_loop_has_read(desk: Desk) -> None:
     desk.leave(a_sample())
     assert desk.client.get("/v1/jobs").json()["data"]["jobs"][0]["measured"] is None
-    desk.service.reader.samples.look(desk.service.reader.fleet.open_leases.values(), now_s=desk.now_s)
+    desk.service.reader.samples.read(desk.service.reader.fleet.open_leases.values(), now_s=desk.now_s)
     assert desk.client.get("/v1/jobs").json()["data"]["jobs"][0]["measured"]["step"] == 1200
 
 

@@ -1,4 +1,4 @@
-"""Which GPUs this machine has, from what its driver says of each card."""
+"""Which GPUs this machine has, from what its driver says of each device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from brimful.specs.gpu import find_gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class Device:
     """What the driver says of one GPU, or of one MIG slice of it."""
 
     device: str  # as CUDA_VISIBLE_DEVICES takes it
@@ -20,7 +20,7 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class DeviceGroup:
     """GPUs of one type, in the driver's order."""
 
     gpu: str
@@ -28,29 +28,29 @@ class Found:
     holes: tuple[int, ...] = ()  # places in `devices` of those that are there but bad
 
 
-def grouped(cards: Sequence[Card]) -> list[Found]:
-    """The cards by type.
+def group_devices(listed: Sequence[Device]) -> list[DeviceGroup]:
+    """The devices by type.
 
     A bad one keeps its place, so that those after it keep theirs while jobs run on them. Slices stand alone:
     a program of CUDA sees one of them, so that a gang of two on one node would not see its second.
     """
-    whole = [card for card in cards if not card.is_slice]
-    names = {catalog_name(card.name) for card in whole if card.name}
+    cards = [device for device in listed if not device.is_slice]
+    names = {catalog_name(card.name) for card in cards if card.name}
     only = names.pop() if len(names) == 1 else ""  # a card that is lost cannot tell its name
-    types: dict[str, list[Card]] = {}
-    for card in whole:
+    types: dict[str, list[Device]] = {}
+    for card in cards:
         if gpu := catalog_name(card.name) if card.name else only:
             types.setdefault(gpu, []).append(card)
-    found = [
-        Found(
+    groups = [
+        DeviceGroup(
             gpu=gpu,
             devices=tuple(card.device for card in those),
             holes=tuple(i for i, card in enumerate(those) if card.problem),
         )
         for gpu, those in types.items()
     ]
-    slices = [card for card in cards if card.is_slice and not card.problem]
-    return found + [Found(gpu=catalog_name(card.name), devices=(card.device,)) for card in slices]
+    slices = [device for device in listed if device.is_slice and not device.problem]
+    return groups + [DeviceGroup(gpu=catalog_name(each.name), devices=(each.device,)) for each in slices]
 
 
 def catalog_name(text: str) -> str:

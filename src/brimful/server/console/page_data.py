@@ -9,9 +9,11 @@ from typing import Any
 from brimful.fleet.state import OVER, JobState
 from brimful.language.printable import measured_words
 from brimful.server.auth import Principal
-from brimful.server.console.market import market_cards
+from brimful.server.console.market_charts import market_cards
 from brimful.server.service.reader import Reader
-from brimful.server.views import fleet_view, job_view, jobs_page, spend_view
+from brimful.server.views.fleet import fleet_view
+from brimful.server.views.jobs import job_view, jobs_page
+from brimful.server.views.money import spend_view
 from brimful.units import spans
 
 ACTIVE_SHOWN = 200
@@ -21,7 +23,7 @@ COMMAND_CHARS = 72
 TITLE_CHARS = 2000
 
 
-def live(reader: Reader, who: Principal) -> dict[str, Any]:
+def live_page(reader: Reader, who: Principal) -> dict[str, Any]:
     """Everything the live part of the page needs, read at one moment."""
     with reader.locked():
         now_s = reader.now_s()
@@ -76,7 +78,7 @@ def job_row(view: Mapping[str, Any], *, now_s: int) -> dict[str, Any]:
     }
 
 
-def shown_job(reader: Reader, state: JobState) -> dict[str, Any]:
+def job_page(reader: Reader, state: JobState) -> dict[str, Any]:
     """Everything the page of one job needs."""
     with reader.locked():
         view, now_s = job_view(reader, state), reader.now_s()

@@ -1,0 +1,1 @@
+"""`brimful up`: what a server finds on its machine, and its life from start to stop."""

@@ -1,0 +1,110 @@
+"""Nodes with their GPUs, and queues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from brimful.fleet.state import JobState, Lease, Node
+from brimful.server.auth import Principal
+from brimful.server.service.reader import Reader
+
+
+def fleet_view(reader: Reader, who: Principal) -> dict[str, Any]:
+    with reader.locked():
+        fleet = reader.fleet
+        holders = {
+            (node, gpu): lease if who.sees(fleet.jobs[lease.job].job.tenant) else None
+            for lease in fleet.open_leases.values()
+            for node, gpus in lease.parts
+            for gpu in gpus
+        }
+        gpus = sum(node.gpus for node in fleet.nodes.values())
+        trouble, problems = reader.health.trouble(), reader.problems()
+        if not who.may("operator"):  # they may name folders and databases
+            trouble = trouble and "the scheduler cannot go on; its operator is told why"
+            problems = dict.fromkeys(problems, "it has a problem; its operator is told which")
+        return {
+            "gpus": gpus,
+            "free": gpus - len(holders) - sum(len(node.holes) for node in fleet.nodes.values()),
+            "allocation_rate": fleet.allocation_rate(reader.now_s()),
+            "nodes": [_node_view(reader, node, holders) for node in fleet.nodes.values()],
+            "problems": problems,
+            "trouble": trouble,
+        }
+
+
+def _node_view(reader: Reader, node: Node, holders: dict[tuple[str, int], Lease | None]) -> dict[str, Any]:
+    now_s, held = reader.now_s(), [holders.get((node.node, i)) for i in range(node.gpus)]
+    return {
+        "node": node.node,
+        "site": node.site,
+        "gpu": node.gpu,
+        "rack": node.rack,
+        "declared": node.declared,
+        "drained": reader.fleet.drained.get(node.node),
+        "microusd_per_gpu_hour": node.microusd_per_gpu_hour,
+        "gpus": [
+            {
+                "index": i,
+                "held": (node.node, i) in holders,
+                "job": None if lease is None else lease.job,
+                "bad": i in node.holes,
+                # The driver is not asked yet; MFU is what the job says of itself.
+                "memory_used_bytes": None,
+                "busy_frac": None,
+                "mfu": None if lease is None else reader.samples.mfu(lease, now_s=now_s),
+            }
+            for i, lease in enumerate(held)
+        ],
+    }
+
+
+def drain_view(reader: Reader, node: str) -> dict[str, Any]:
+    with reader.locked():
+        running = [lease.job for lease in reader.fleet.leases_on.get(node, {}).values()]
+        return {"node": node, "drained": reader.fleet.drained.get(node), "running": running}
+
+
+def queues_view(reader: Reader, who: Principal) -> list[dict[str, Any]]:
+    """Every queue that has had work, with what of it the asker may see."""
+    with reader.locked():
+        fleet, now_s = reader.fleet, reader.now_s()
+        queues: dict[str, dict[str, Any]] = {}
+
+        def of(state: JobState) -> dict[str, Any] | None:
+            if not who.sees(state.job.tenant):
+                return None
+            name = state.job.queue or state.job.tenant
+            return queues.setdefault(name, _empty_queue(reader, name, now_s=now_s))
+
+        for name in fleet.usage if who.only_tenant is None else ():
+            queues.setdefault(name, _empty_queue(reader, name, now_s=now_s))
+        for lease in fleet.open_leases.values():
+            if (row := of(fleet.jobs[lease.job])) is not None:
+                row["running"] += 1
+                row["held_gpus"] += lease.size
+        for state in fleet.waiting.values():
+            if (row := of(state)) is not None:
+                row["waiting"] += 1
+                row["waiting_gpus"] += state.job.gpus
+                row["oldest_wait_s"] = max(row["oldest_wait_s"] or 0, now_s - state.waiting_since_s)
+        for state in fleet.on_hold.values():
+            if (row := of(state)) is not None:
+                row["on_hold"] += 1
+        return sorted(queues.values(), key=lambda row: (-row["held_gpus"], row["queue"]))
+
+
+def _empty_queue(reader: Reader, name: str, *, now_s: int) -> dict[str, Any]:
+    usage = reader.fleet.usage.get(name)
+    quota = next((each.gpus for each in reader.rules.quotas if each.queue == name), None)
+    return {
+        "queue": name,
+        "running": 0,
+        "held_gpus": 0,
+        "waiting": 0,
+        "waiting_gpus": 0,
+        "on_hold": 0,
+        "oldest_wait_s": None,
+        "recent_gpu_s": usage.at(now_s) if usage else 0.0,
+        "quota_gpus": quota,
+    }

@@ -1,0 +1,164 @@
+"""Jobs and their leases."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+from brimful.adapters.stores.past import PastJob
+from brimful.fleet.state import OVER, JobState, Lease
+from brimful.scheduler.policies.stop import cost_microusd
+from brimful.server.service.reader import Reader
+from brimful.units import show_seconds
+
+
+class Page(NamedTuple):
+    views: list[dict[str, Any]]
+    next_serial: int | None  # where the next page begins; None: this was the last
+
+
+def job_view(reader: Reader, state: JobState, *, explain: bool = True) -> dict[str, Any]:
+    """`explain` finds out why it waits, which takes a decision; who has just changed it can ask again."""
+    with reader.locked():
+        return _job_view(reader, state, explain=explain)
+
+
+def _job_view(reader: Reader, state: JobState, *, explain: bool) -> dict[str, Any]:
+    job, now_s = state.job, reader.now_s()
+    lease = state.open_lease
+    return {
+        "job": job.job,
+        "name": job.name,
+        "tenant": job.tenant,
+        "queue": job.queue or job.tenant,
+        "submitter": job.submitter,
+        "priority": job.priority,
+        "gpus": job.gpus,
+        "gpu_types": list(job.gpu_types),
+        "sites": list(job.sites),
+        "within": job.within,
+        "command": list(job.command),
+        "folder": job.folder,
+        "phase": reader.phase_of(state),
+        "why": _why(reader, state, explain=explain),
+        "submitted_s": state.submitted_s,
+        "now_s": now_s,
+        "started_s": state.first_start_s,
+        "ended_s": state.ended_s,
+        "exit_code": state.exit_code,
+        "node": lease.node if lease else None,
+        "site": lease.site if lease else None,
+        "preemptions": state.preemptions,
+        "failures": state.failures,
+        "retries": job.retries,
+        "max_run_s": job.max_run_s,
+        "deadline_s": job.deadline_s,
+        "limit_microusd_per_gpu_hour": job.limit_microusd_per_gpu_hour,
+        "budget_microusd": job.budget_microusd,
+        # What is on the ledger, and what the running lease has come to on top of that.
+        "posted_microusd": reader.spent_microusd(job.job),
+        "cost_microusd": capped(cost_microusd(state, now_s=now_s), job.budget_microusd),
+        "predicted": _predicted(state),
+        **reader.samples.view(state, now_s=now_s),
+        "leases": [lease_view(each, now_s=now_s) for each in state.leases],
+    }
+
+
+def _predicted(state: JobState) -> dict[str, dict[str, float | None]]:
+    job = state.job
+    bytes_of, step_of = dict(job.peak_bytes), dict(job.step_s)
+    return {
+        gpu: {"peak_bytes": bytes_of.get(gpu), "step_s": step_of.get(gpu), "rate": rate}
+        for gpu, rate in job.rates
+    }
+
+
+def _why(reader: Reader, state: JobState, *, explain: bool) -> str:
+    lease = state.open_lease
+    if lease is not None and lease.site in reader.fleet.silent:
+        lost = reader.fleet.silent[lease.site]
+        silent = show_seconds(max(0, reader.now_s() - lost.at_s))
+        return f"{lease.site} has not answered for {silent} ({lost.reason}); nothing of it starts elsewhere"
+    if state.phase == "waiting":
+        return reader.why_waiting(state.job.job) if explain else ""
+    if state.phase == "held":
+        return state.hold_reason
+    if lease is not None and lease.notice_s is not None and state.phase == "running":
+        left = show_seconds(max(0, lease.notice_s - reader.now_s()))
+        return f"has to leave in {left}: {lease.notice}"
+    return state.leases[-1].reason if state.phase == "stopping" else state.reason
+
+
+def lease_view(lease: Lease, *, now_s: int) -> dict[str, Any]:
+    return {
+        "lease": lease.lease,
+        "site": lease.site,
+        "node": lease.node,
+        "gpu": lease.gpu,
+        "gpus": list(lease.gpus),
+        "rest": [[node, list(gpus)] for node, gpus in lease.rest],
+        "phase": lease.phase,
+        "granted_s": lease.granted_s,
+        "started_s": lease.started_s,
+        "ended_s": lease.ended_s,
+        "billed_s": lease.billed_s(now_s),
+        "microusd_per_gpu_hour": _price(lease),
+        "cost_microusd": lease.cost_microusd(now_s),
+        "notice_s": lease.notice_s,
+        "exit_code": lease.exit_code,
+        "reason": lease.reason,
+    }
+
+
+def _price(lease: Lease) -> int:
+    """What it pays now; of one that is over and whose price moved, what it paid on the average."""
+    gpu_s = lease.size * lease.gpu_milli * lease.billed_s(lease.ended_s or 0)
+    if lease.final_owed is None or not gpu_s:
+        return lease.price_now()
+    return round(lease.final_owed / gpu_s)
+
+
+def jobs_page(
+    reader: Reader,
+    *,
+    before: int | None = None,
+    limit: int = 200,
+    phases: Collection[str] | None = None,
+    tenant: str | None = None,
+) -> Page:
+    """Newest first, from the job before that serial on."""
+    with reader.locked():
+        wanted = (
+            state
+            for state in reversed(reader.fleet.jobs.values())
+            if (before is None or state.serial < before)
+            and (tenant is None or state.job.tenant == tenant)
+            and (not phases or not {state.phase, reader.phase_of(state)}.isdisjoint(phases))
+        )
+        found = {state.serial: state for state in islice(wanted, limit + 1)}
+        has_past = reader.fleet.past.jobs > 0
+    posted: dict[int, int] = {}
+    if has_past and (not phases or OVER & {*phases}):
+        for past in islice(_past(reader, before, phases, tenant, limit), limit + 1):
+            found.setdefault(past.state.serial, past.state)
+            posted[past.state.serial] = past.spent_microusd
+    serials = sorted(found, reverse=True)
+    views = [job_view(reader, found[serial]) for serial in serials[:limit]]
+    for serial, view in zip(serials, views, strict=False):
+        view["posted_microusd"] = posted.get(serial, view["posted_microusd"])
+    return Page(views, serials[limit - 1] if len(serials) > limit else None)
+
+
+def _past(
+    reader: Reader, before: int | None, phases: Collection[str] | None, tenant: str | None, limit: int
+) -> Iterator[PastJob]:
+    """Jobs that have left memory, newest first, as many as are asked for."""
+    while page := reader.past_jobs(before_serial=before, limit=limit + 1, tenant=tenant):
+        yield from (past for past in page if not phases or past.state.phase in phases)
+        before = page[-1].state.serial
+
+
+def capped(microusd: int, budget_microusd: int | None) -> int:
+    """Nobody is billed above a hard budget."""
+    return microusd if budget_microusd is None else min(microusd, budget_microusd)
