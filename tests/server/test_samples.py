@@ -17,11 +17,12 @@ from starlette.testclient import TestClient
 
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.stores.sql import SqlStore
+from brimful.client.answers import JobAnswer
 from brimful.fleet.events import LeaseEnded, LeaseGranted, LeaseStarted
 from brimful.fleet.job import Job
 from brimful.fleet.state import Node
 from brimful.scheduler.cycle import Rules
-from brimful.server.api.answers import JobAnswer
+from brimful.server.api.answers import shape_of
 from brimful.server.app import make_app
 from brimful.server.service.samples import parse_sample
 from brimful.server.service.service import Service
@@ -99,7 +100,7 @@ class Desk:
     def job(self) -> dict[str, Any]:
         answer = self.client.get("/v1/jobs/job-1")
         assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = JobAnswer(**answer.json()["data"]).model_dump()
+        found: dict[str, Any] = shape_of(JobAnswer)(**answer.json()["data"]).model_dump()
         return found
 
     def page(self) -> str:
@@ -234,7 +235,9 @@ def test_only_a_plain_file_of_the_lease_itself_is_read(
 def test_what_the_page_for_users_tells_other_programs_to_write_is_believed() -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/what-a-job-sees.md").read_text()
     [text] = [block for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL) if '"run"' in block]
-    found = parse_sample(text.encode(), job="job-3", now_s=1794783600).view(running=True, now_s=1794783600)
+    found = parse_sample(text.encode(), job="job-3", now_s=1794783600).view(
+        "job-3.1", running=True, now_s=1794783600
+    )
     assert (found["step"], found["mfu"], found["age_s"], found["fresh"]) == (131, 0.41, 2, True)
 
 

@@ -9,15 +9,15 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 
 from brimful.adapters.stores.access import Token
-from brimful.server.api.answers import (
+from brimful.client.answers import (
     AuditAnswer,
     NewTokenAnswer,
-    Ok,
     TicketAnswer,
     TokenAnswer,
     TokensAnswer,
     WhoAnswer,
 )
+from brimful.server.api.answers import envelope
 from brimful.server.api.cursors import Cursor, page_after, read_cursor
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
@@ -36,15 +36,15 @@ def token_view(token: Token) -> dict[str, Any]:
 def add_access_routes(router: APIRouter, access: Access, gate: Gate) -> None:
     viewer, admin = gate.needs("viewer"), gate.needs("admin")
 
-    @router.get("/whoami", response_model=Ok[WhoAnswer], responses=COMMON)
+    @router.get("/whoami", response_model=envelope(WhoAnswer), responses=COMMON)
     async def whoami(who: Principal = viewer) -> Response:
         return ok(asdict(who))
 
-    @router.get("/tokens", response_model=Ok[TokensAnswer], responses=COMMON)
+    @router.get("/tokens", response_model=envelope(TokensAnswer), responses=COMMON)
     def tokens(who: Principal = admin) -> Response:
         return ok({"tokens": [token_view(token) for token in access.tokens(who)]})
 
-    @router.post("/tokens", status_code=201, response_model=Ok[NewTokenAnswer], responses=CHANGING)
+    @router.post("/tokens", status_code=201, response_model=envelope(NewTokenAnswer), responses=CHANGING)
     def add(body: NewToken, who: Principal = admin) -> Response:
         with gate.audited(who, "token.add", lambda: f"{body.name} {body.tenant} {body.role}"):
             secret, token = access.issue_for(
@@ -52,19 +52,19 @@ def add_access_routes(router: APIRouter, access: Access, gate: Gate) -> None:
             )
         return ok({"token": token_view(token), "secret": secret}, 201)
 
-    @router.post("/tokens/{token}/revoke", response_model=Ok[TokenAnswer], responses=CHANGING)
+    @router.post("/tokens/{token}/revoke", response_model=envelope(TokenAnswer), responses=CHANGING)
     def revoke(token: TokenName, who: Principal = admin) -> Response:
         with gate.audited(who, "token.revoke", lambda: token):
             return ok(token_view(access.revoke(who, token)))
 
-    @router.post("/tickets", status_code=201, response_model=Ok[TicketAnswer], responses=CHANGING)
+    @router.post("/tickets", status_code=201, response_model=envelope(TicketAnswer), responses=CHANGING)
     def ticket(who: Principal = viewer) -> Response:
         """A link that opens the console in a browser, once."""
         with gate.audited(who, "console.ticket", lambda: ""):
             path = f"/console/enter?ticket={access.ticket(who)}"
         return ok({"path": path, "expires_in_s": TICKET_S}, 201)
 
-    @router.get("/audit", response_model=Ok[AuditAnswer], responses=COMMON)
+    @router.get("/audit", response_model=envelope(AuditAnswer), responses=COMMON)
     def audit(
         limit: Annotated[int, Query(ge=1, le=1000)] = 200, cursor: Cursor = None, who: Principal = admin
     ) -> Response:

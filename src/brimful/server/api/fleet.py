@@ -7,14 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Path, Query
 from fastapi.responses import Response
 
-from brimful.server.api.answers import (
-    DrainAnswer,
-    EventsAnswer,
-    FleetAnswer,
-    Ok,
-    QueuesAnswer,
-    SpendAnswer,
-)
+from brimful.client.answers import DrainAnswer, EventsAnswer, FleetAnswer, QueuesAnswer, SpendAnswer
+from brimful.server.api.answers import envelope
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
 from brimful.server.api.requests import Hold
@@ -31,11 +25,11 @@ NodeName = Annotated[str, Path(max_length=200, pattern=r"^[^\x00]+$")]
 def add_fleet_routes(router: APIRouter, reader: Reader, submissions: Submissions, gate: Gate) -> None:
     viewer, operator = gate.needs("viewer"), gate.needs("operator")
 
-    @router.get("/fleet", response_model=Ok[FleetAnswer], responses=COMMON)
+    @router.get("/fleet", response_model=envelope(FleetAnswer), responses=COMMON)
     async def fleet(who: Principal = viewer) -> Response:
         return ok(fleet_view(reader, who))
 
-    @router.post("/nodes/{node}/drain", response_model=Ok[DrainAnswer], responses=CHANGING)
+    @router.post("/nodes/{node}/drain", response_model=envelope(DrainAnswer), responses=CHANGING)
     def drain(
         node: NodeName, body: Annotated[Hold | None, Body()] = None, who: Principal = operator
     ) -> Response:
@@ -44,21 +38,21 @@ def add_fleet_routes(router: APIRouter, reader: Reader, submissions: Submissions
             submissions.drain(node, reason=reason)
             return ok(drain_view(reader, node))
 
-    @router.post("/nodes/{node}/resume", response_model=Ok[DrainAnswer], responses=CHANGING)
+    @router.post("/nodes/{node}/resume", response_model=envelope(DrainAnswer), responses=CHANGING)
     def resume(node: NodeName, who: Principal = operator) -> Response:
         with gate.audited(who, "node.resume", lambda: node):
             submissions.resume(node)
             return ok(drain_view(reader, node))
 
-    @router.get("/queues", response_model=Ok[QueuesAnswer], responses=COMMON)
+    @router.get("/queues", response_model=envelope(QueuesAnswer), responses=COMMON)
     async def queues(who: Principal = viewer) -> Response:
         return ok({"queues": queues_view(reader, who)})
 
-    @router.get("/spend", response_model=Ok[SpendAnswer], responses=COMMON)
+    @router.get("/spend", response_model=envelope(SpendAnswer), responses=COMMON)
     async def spend(who: Principal = viewer) -> Response:
         return ok(spend_view(reader, who))
 
-    @router.get("/events", response_model=Ok[EventsAnswer], responses=COMMON)
+    @router.get("/events", response_model=envelope(EventsAnswer), responses=COMMON)
     def events(
         after: Annotated[
             int, Query(ge=-1_000_000, le=1 << 60, description="below 0: so many from the end")

@@ -8,9 +8,10 @@ from fastapi import APIRouter, Body, Header, Path, Query
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
+from brimful.client.answers import JobAnswer, JobsAnswer, LogAnswer, WhyAnswer
 from brimful.errors import NotFound
 from brimful.fleet.state import JobState
-from brimful.server.api.answers import JobAnswer, JobsAnswer, LogAnswer, Ok, WhyAnswer
+from brimful.server.api.answers import envelope
 from brimful.server.api.cursors import Cursor, page_after, read_cursor
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
@@ -65,7 +66,7 @@ def own_job(reader: Reader, who: Principal, name: str) -> None:
 def add_job_routes(router: APIRouter, reader: Reader, submissions: Submissions, gate: Gate) -> None:
     viewer, submitter = gate.needs("viewer"), gate.needs("submitter")
 
-    @router.post("/jobs", status_code=201, response_model=Ok[JobAnswer], responses=CHANGING)
+    @router.post("/jobs", status_code=201, response_model=envelope(JobAnswer), responses=CHANGING)
     def submit(submission: Submission, key: Key = None, who: Principal = submitter) -> Response:
         job = submission.as_job(who, key or "")
         named = ""
@@ -76,7 +77,7 @@ def add_job_routes(router: APIRouter, reader: Reader, submissions: Submissions, 
             named = state.job.job
         return ok(job_view(reader, state, explain=False), 201)
 
-    @router.get("/jobs", response_model=Ok[JobsAnswer], responses=COMMON)
+    @router.get("/jobs", response_model=envelope(JobsAnswer), responses=COMMON)
     async def jobs(
         limit: Annotated[int, Query(ge=1, le=1000)] = 200,
         cursor: Cursor = None,
@@ -93,16 +94,16 @@ def add_job_routes(router: APIRouter, reader: Reader, submissions: Submissions, 
         )
         return ok({"jobs": page.views, "next_cursor": page_after(page.next_serial)})
 
-    @router.get("/jobs/{name}", response_model=Ok[JobAnswer], responses=COMMON)
+    @router.get("/jobs/{name}", response_model=envelope(JobAnswer), responses=COMMON)
     def show(name: JobName, who: Principal = viewer) -> Response:
         return ok(job_view(reader, reader.measure(job_for(reader, who, name))))
 
-    @router.get("/jobs/{name}/why", response_model=Ok[WhyAnswer], responses=COMMON)
+    @router.get("/jobs/{name}/why", response_model=envelope(WhyAnswer), responses=COMMON)
     def why(name: JobName, who: Principal = viewer) -> Response:
         return ok(why_view(reader, job_for(reader, who, name)))
 
     # What a job prints may be anything, secrets too: it is its tenant's to read.
-    @router.get("/jobs/{name}/log", response_model=Ok[LogAnswer], responses=COMMON)
+    @router.get("/jobs/{name}/log", response_model=envelope(LogAnswer), responses=COMMON)
     def log(
         name: JobName,
         lease: Annotated[str | None, Query(max_length=100)] = None,
@@ -123,13 +124,13 @@ def _add_verbs(
     gate: Gate,
     submitter: Any,  # noqa: ANN401 - FastAPI's own type
 ) -> None:
-    @router.post("/jobs/{name}/cancel", response_model=Ok[JobAnswer], responses=CHANGING)
+    @router.post("/jobs/{name}/cancel", response_model=envelope(JobAnswer), responses=CHANGING)
     def cancel(name: JobName, who: Principal = submitter) -> Response:
         with gate.audited(who, "job.cancel", lambda: name):
             own_job(reader, who, name)
             return ok(job_view(reader, submissions.cancel(name), explain=False))
 
-    @router.post("/jobs/{name}/hold", response_model=Ok[JobAnswer], responses=CHANGING)
+    @router.post("/jobs/{name}/hold", response_model=envelope(JobAnswer), responses=CHANGING)
     def hold(
         name: JobName, body: Annotated[Hold | None, Body()] = None, who: Principal = submitter
     ) -> Response:
@@ -138,13 +139,13 @@ def _add_verbs(
             because = body.reason if body and body.reason else f"put on hold by {who.name}"
             return ok(job_view(reader, submissions.hold(name, reason=because), explain=False))
 
-    @router.post("/jobs/{name}/release", response_model=Ok[JobAnswer], responses=CHANGING)
+    @router.post("/jobs/{name}/release", response_model=envelope(JobAnswer), responses=CHANGING)
     def release(name: JobName, who: Principal = submitter) -> Response:
         with gate.audited(who, "job.release", lambda: name):
             own_job(reader, who, name)
             return ok(job_view(reader, submissions.release(name), explain=False))
 
-    @router.post("/jobs/{name}/move", response_model=Ok[JobAnswer], responses=CHANGING)
+    @router.post("/jobs/{name}/move", response_model=envelope(JobAnswer), responses=CHANGING)
     def move(name: JobName, body: Move, who: Principal = submitter) -> Response:
         with gate.audited(who, "job.move", lambda: f"{name} to {body.site or 'anywhere'}"):
             own_job(reader, who, name)

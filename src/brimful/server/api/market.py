@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 
+from brimful.client.answers import BudgetAnswer, BudgetsAnswer, InvoiceAnswer, JobAnswer, PricesAnswer
 from brimful.errors import NotFound
-from brimful.server.api.answers import BudgetAnswer, BudgetsAnswer, InvoiceAnswer, JobAnswer, Ok, PricesAnswer
+from brimful.server.api.answers import envelope
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
 from brimful.server.api.jobs import JobName, own_job
@@ -26,7 +27,7 @@ def add_market_routes(router: APIRouter, reader: Reader, submissions: Submission
     viewer, submitter, operator = gate.needs("viewer"), gate.needs("submitter"), gate.needs("operator")
     bills = Bills(reader)
 
-    @router.get("/prices", response_model=Ok[PricesAnswer], responses=COMMON)
+    @router.get("/prices", response_model=envelope(PricesAnswer), responses=COMMON)
     def prices(
         since_s: Annotated[
             int | None, Query(ge=0, le=1 << 40, description="with history from this UTC second on")
@@ -37,39 +38,44 @@ def add_market_routes(router: APIRouter, reader: Reader, submissions: Submission
         del who
         return ok({"now_s": reader.now_s(), "pools": prices_view(reader, since_s=since_s)})
 
-    @router.post("/jobs/{name}/bid", response_model=Ok[JobAnswer], responses=CHANGING)
+    @router.post("/jobs/{name}/bid", response_model=envelope(JobAnswer), responses=CHANGING)
     def bid(name: JobName, body: BidRequest, who: Principal = submitter) -> Response:
         limit = body.limit_microusd_per_gpu_hour
         with gate.audited(who, "job.bid", lambda: f"{name} {limit}"):
             own_job(reader, who, name)
             return ok(job_view(reader, submissions.bid(name, limit), explain=False))
 
-    @router.get("/budgets", response_model=Ok[BudgetsAnswer], responses=COMMON)
+    @router.get("/budgets", response_model=envelope(BudgetsAnswer), responses=COMMON)
     def budgets(who: Principal = viewer) -> Response:
         return ok({"budgets": budgets_view(reader, who)})
 
-    @router.post("/budgets/{tenant}", response_model=Ok[BudgetAnswer], responses=CHANGING)
+    @router.post("/budgets/{tenant}", response_model=envelope(BudgetAnswer), responses=CHANGING)
     def budget(tenant: TenantName, body: BudgetRequest, who: Principal = operator) -> Response:
         """A hard limit on what the tenant may spend from now on; null takes it away."""
         with gate.audited(who, "budget.set", lambda: f"{tenant} {body.microusd}"):
             submissions.set_budget(tenant, body.microusd)
         return ok(_budget_of(reader, who, tenant))
 
-    @router.post("/budgets/{tenant}/credit", response_model=Ok[BudgetAnswer], responses=CHANGING)
+    @router.post("/budgets/{tenant}/credit", response_model=envelope(BudgetAnswer), responses=CHANGING)
     def credit(tenant: TenantName, body: CreditRequest, who: Principal = operator) -> Response:
         with gate.audited(who, "budget.credit", lambda: f"{tenant} {body.microusd}"):
             submissions.grant_credit(tenant, body.microusd, body.reason)
         return ok(_budget_of(reader, who, tenant))
 
-    @router.get("/invoice", response_model=Ok[InvoiceAnswer], responses=COMMON)
+    @router.get("/invoice", response_model=envelope(InvoiceAnswer), responses=COMMON)
     def invoice(by: Literal["team", "job", "gpu"] = "team", who: Principal = viewer) -> Response:
         """What was billed, and what of it was waste, by team, job or GPU type."""
         return ok(bills.view(who, by=by))
 
 
-def _budget_of(reader: Reader, who: Principal, tenant: str) -> dict[str, object]:
-    empty = {"left_microusd": None, "accruing_microusd": 0, "held_microusd": 0, "spent_microusd": 0}
+def _budget_of(reader: Reader, who: Principal, tenant: str) -> BudgetAnswer:
     found = next((each for each in budgets_view(reader, who) if each["tenant"] == tenant), None)
     if found is None and not who.sees(tenant):
         raise NotFound(f"there is no tenant {tenant!r}", hint="leave it out")
-    return found or {"tenant": tenant, **empty}
+    return found or {
+        "tenant": tenant,
+        "left_microusd": None,
+        "accruing_microusd": 0,
+        "held_microusd": 0,
+        "spent_microusd": 0,
+    }

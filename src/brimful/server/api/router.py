@@ -6,8 +6,9 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from brimful import __version__
+from brimful.client.answers import HealthAnswer
 from brimful.server.api.access import add_access_routes
-from brimful.server.api.answers import HealthAnswer, Ok
+from brimful.server.api.answers import envelope
 from brimful.server.api.errors import ok
 from brimful.server.api.fleet import add_fleet_routes
 from brimful.server.api.gate import Gate
@@ -18,7 +19,7 @@ from brimful.server.auth import Access
 from brimful.server.service.reader import Reader
 from brimful.server.service.submissions import Submissions
 
-UNWELL = {503: {"model": Ok[HealthAnswer], "description": "the scheduler cannot go on"}}
+UNWELL = {503: {"model": envelope(HealthAnswer), "description": "the scheduler cannot go on"}}
 
 
 def make_router(reader: Reader, submissions: Submissions, access: Access) -> APIRouter:
@@ -26,12 +27,12 @@ def make_router(reader: Reader, submissions: Submissions, access: Access) -> API
     gate = Gate(access)
 
     # Open to all, and so they tell nothing but yes or no.
-    @router.get("/health", response_model=Ok[HealthAnswer])
+    @router.get("/health", response_model=envelope(HealthAnswer))
     async def health() -> Response:
         """This process answers."""
         return ok({"version": __version__, "healthy": True})
 
-    @router.get("/ready", response_model=Ok[HealthAnswer], responses=UNWELL)  # type: ignore[arg-type]
+    @router.get("/ready", response_model=envelope(HealthAnswer), responses=UNWELL)  # type: ignore[arg-type]
     async def ready() -> Response:
         """The scheduler comes round, and the database answers it."""
         trouble = reader.health.trouble()

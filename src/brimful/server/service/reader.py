@@ -8,11 +8,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 from brimful.adapters.capabilities import Complains, KeepsLogs, LogPiece
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.past import PastJob
+from brimful.client.answers import EventAnswer
 from brimful.errors import NotFound, Refused
 from brimful.fleet.events import Event
 from brimful.fleet.state import Fleet, JobState, Lease, Pool
@@ -212,7 +212,9 @@ class Reader:
         }
         return found | {**self.health.problems}
 
-    def records(self, after: int, limit: int) -> list[dict[str, Any]]:
+    def records(self, after: int, limit: int) -> list[EventAnswer]:
         """Up to `limit` events after that place of the log, as it holds them."""
-        names = ("seq", "at_s", "kind", "body")
-        return [{name: row[name] for name in names} for row in self.store.records(after, limit)]
+        rows = self.store.records(after, limit)
+        return [
+            {"seq": row["seq"], "at_s": row["at_s"], "kind": row["kind"], "body": row["body"]} for row in rows
+        ]

@@ -10,9 +10,10 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from brimful.adapters.capabilities import KeepsSamples
+from brimful.client.answers import MeasuredAnswer
 from brimful.errors import BrimfulError
 from brimful.fleet.state import JobState, Lease
 from brimful.language.printable import printable
@@ -50,9 +51,10 @@ class Measured:
     over: bool  # the Meter was closed
     facts: Mapping[str, Any]  # the fields of _OF_STEP and _OF_RUN
 
-    def view(self, *, running: bool, now_s: int) -> dict[str, Any]:
+    def view(self, lease: str, *, running: bool, now_s: int) -> MeasuredAnswer:
         said = self._live()
-        return {
+        shown = {
+            "lease": lease,
             **self.facts,
             "at_s": int(self.at_s),
             "age_s": max(0, now_s - int(self.at_s)),
@@ -60,6 +62,7 @@ class Measured:
             "over": self.over,
             "idle": self._idle(said, now_s=now_s) if running and not self.over else None,
         }
+        return cast("MeasuredAnswer", shown)
 
     def _idle(self, said: Live, *, now_s: int) -> str | None:
         return idle_words(said, held_bytes=self.facts["reserved_bytes"], now_s=now_s)
@@ -107,16 +110,17 @@ class Samples:
             log.warning("%s: %s", lease.lease, problem)
         return problem
 
-    def view(self, state: JobState, *, now_s: int) -> dict[str, Any]:
-        """`measured` of the job's newest lease, and where that is None, why; empty where nobody looked."""
-        last = state.leases[-1] if state.leases else None
+    def view(self, state: JobState, *, now_s: int) -> tuple[MeasuredAnswer | None, str]:
+        """Of the job's newest lease, and where that is None, why; empty where nobody looked."""
+        if not state.leases:
+            return None, ""
+        last = state.leases[-1]
         with self._lock:
-            found = "" if last is None else self._newest.get(last.lease, "")
-        if last is None or isinstance(found, str):
-            return {"measured": None, "not_measured": found}
+            found = self._newest.get(last.lease, "")
+        if isinstance(found, str):
+            return None, found
         running = last.ended_s is None and last.started_s is not None
-        shown = found.view(running=running, now_s=now_s)
-        return {"measured": {"lease": last.lease, **shown}, "not_measured": ""}
+        return found.view(last.lease, running=running, now_s=now_s), ""
 
     def mfu(self, lease: Lease, *, now_s: int) -> float | None:
         """While it is fresh."""
@@ -124,9 +128,8 @@ class Samples:
             found = self._newest.get(lease.lease)
         if not isinstance(found, Measured) or lease.started_s is None:
             return None
-        shown = found.view(running=True, now_s=now_s)
-        mfu: float | None = shown["mfu"] if shown["fresh"] else None
-        return mfu
+        shown = found.view(lease.lease, running=True, now_s=now_s)
+        return shown["mfu"] if shown["fresh"] else None
 
 
 def _keep(those: dict[str, Any], lease: str, value: object) -> None:

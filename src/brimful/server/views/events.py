@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from brimful.client.answers import EventAnswer, EventsAnswer
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
 
 
-def events_for(reader: Reader, who: Principal, *, after: int, limit: int) -> dict[str, Any]:
+def events_for(reader: Reader, who: Principal, *, after: int, limit: int) -> EventsAnswer:
     """Up to `limit` events after that place, and where to go on; a place below zero is from the end."""
     place = max(0, reader.fleet.seq + after) if after < 0 else after
     rows = reader.records(place, limit)
@@ -17,7 +18,7 @@ def events_for(reader: Reader, who: Principal, *, after: int, limit: int) -> dic
     return {"events": visible, "next_after": rows[-1]["seq"] if rows else place}
 
 
-def _visible(reader: Reader, who: Principal, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _visible(reader: Reader, who: Principal, rows: Sequence[EventAnswer]) -> Iterator[EventAnswer]:
     tenants = reader.tenants_of({name for row in rows if (name := _job_of(row["body"]))})
     for row in rows:
         job, name = row["body"].get("job"), _job_of(row["body"])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from brimful.client.answers import DrainAnswer, FleetAnswer, NodeAnswer, QueueAnswer
 from brimful.fleet.state import JobState, Lease, Node
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
 
 
-def fleet_view(reader: Reader, who: Principal) -> dict[str, Any]:
+def fleet_view(reader: Reader, who: Principal) -> FleetAnswer:
     with reader.locked():
         fleet = reader.fleet
         holders = {
@@ -33,7 +32,7 @@ def fleet_view(reader: Reader, who: Principal) -> dict[str, Any]:
         }
 
 
-def _node_view(reader: Reader, node: Node, holders: dict[tuple[str, int], Lease | None]) -> dict[str, Any]:
+def _node_view(reader: Reader, node: Node, holders: dict[tuple[str, int], Lease | None]) -> NodeAnswer:
     now_s, held = reader.now_s(), [holders.get((node.node, i)) for i in range(node.gpus)]
     return {
         "node": node.node,
@@ -59,19 +58,19 @@ def _node_view(reader: Reader, node: Node, holders: dict[tuple[str, int], Lease 
     }
 
 
-def drain_view(reader: Reader, node: str) -> dict[str, Any]:
+def drain_view(reader: Reader, node: str) -> DrainAnswer:
     with reader.locked():
         running = [lease.job for lease in reader.fleet.leases_on.get(node, {}).values()]
         return {"node": node, "drained": reader.fleet.drained.get(node), "running": running}
 
 
-def queues_view(reader: Reader, who: Principal) -> list[dict[str, Any]]:
+def queues_view(reader: Reader, who: Principal) -> list[QueueAnswer]:
     """Every queue that has had work, with what of it the asker may see."""
     with reader.locked():
         fleet, now_s = reader.fleet, reader.now_s()
-        queues: dict[str, dict[str, Any]] = {}
+        queues: dict[str, QueueAnswer] = {}
 
-        def of(state: JobState) -> dict[str, Any] | None:
+        def of(state: JobState) -> QueueAnswer | None:
             if not who.sees(state.job.tenant):
                 return None
             name = state.job.queue or state.job.tenant
@@ -94,7 +93,7 @@ def queues_view(reader: Reader, who: Principal) -> list[dict[str, Any]]:
         return sorted(queues.values(), key=lambda row: (-row["held_gpus"], row["queue"]))
 
 
-def _empty_queue(reader: Reader, name: str, *, now_s: int) -> dict[str, Any]:
+def _empty_queue(reader: Reader, name: str, *, now_s: int) -> QueueAnswer:
     usage = reader.fleet.usage.get(name)
     quota = next((each.gpus for each in reader.rules.quotas if each.queue == name), None)
     return {

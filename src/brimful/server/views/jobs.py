@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from brimful.adapters.stores.past import PastJob
+from brimful.client.answers import JobAnswer, LeaseAnswer
 from brimful.fleet.state import OVER, JobState, Lease
 from brimful.scheduler.policies.stop import cost_microusd
 from brimful.server.service.reader import Reader
@@ -14,19 +15,20 @@ from brimful.units import show_seconds
 
 
 class Page(NamedTuple):
-    views: list[dict[str, Any]]
+    views: list[JobAnswer]
     next_serial: int | None  # where the next page begins; None: this was the last
 
 
-def job_view(reader: Reader, state: JobState, *, explain: bool = True) -> dict[str, Any]:
+def job_view(reader: Reader, state: JobState, *, explain: bool = True) -> JobAnswer:
     """`explain` finds out why it waits, which takes a decision; who has just changed it can ask again."""
     with reader.locked():
         return _job_view(reader, state, explain=explain)
 
 
-def _job_view(reader: Reader, state: JobState, *, explain: bool) -> dict[str, Any]:
+def _job_view(reader: Reader, state: JobState, *, explain: bool) -> JobAnswer:
     job, now_s = state.job, reader.now_s()
     lease = state.open_lease
+    measured, not_measured = reader.samples.view(state, now_s=now_s)
     return {
         "job": job.job,
         "name": job.name,
@@ -60,7 +62,8 @@ def _job_view(reader: Reader, state: JobState, *, explain: bool) -> dict[str, An
         "posted_microusd": reader.spent_microusd(job.job),
         "cost_microusd": capped(cost_microusd(state, now_s=now_s), job.budget_microusd),
         "predicted": _predicted(state),
-        **reader.samples.view(state, now_s=now_s),
+        "measured": measured,
+        "not_measured": not_measured,
         "leases": [lease_view(each, now_s=now_s) for each in state.leases],
     }
 
@@ -90,7 +93,7 @@ def _why(reader: Reader, state: JobState, *, explain: bool) -> str:
     return state.leases[-1].reason if state.phase == "stopping" else state.reason
 
 
-def lease_view(lease: Lease, *, now_s: int) -> dict[str, Any]:
+def lease_view(lease: Lease, *, now_s: int) -> LeaseAnswer:
     return {
         "lease": lease.lease,
         "site": lease.site,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import codecs
-from typing import Any
 
+from brimful.client.answers import LogAnswer
 from brimful.errors import NotFound
 from brimful.fleet.state import OVER
 from brimful.server.service.reader import Reader
@@ -12,7 +12,7 @@ from brimful.server.service.reader import Reader
 LONGEST_CHARACTER = 4  # bytes of UTF-8: a smaller piece might never hold a whole one
 
 
-def log_piece(reader: Reader, name: str, lease: str | None, *, offset: int, limit: int) -> dict[str, Any]:
+def log_piece(reader: Reader, name: str, lease: str | None, *, offset: int, limit: int) -> LogAnswer:
     """A piece of a lease's log, by default the newest one's. `over` says that no more will come.
 
     An offset belongs to a lease: where that one has no more to say and the job has another, the answer is the

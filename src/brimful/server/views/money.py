@@ -6,8 +6,18 @@ import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
-from typing import Any
+from typing import cast
 
+from brimful.client.answers import (
+    BillAnswer,
+    BudgetAnswer,
+    DepthAnswer,
+    InvoiceAnswer,
+    PoolPriceAnswer,
+    PricePointAnswer,
+    SpendAnswer,
+    TransferAnswer,
+)
 from brimful.fleet.node import Pool
 from brimful.fleet.prices import PricePoint
 from brimful.market.invoice import Invoices, bills
@@ -24,7 +34,7 @@ DEPTH_STEPS = 50
 HISTORY_POINTS = 500
 
 
-def spend_view(reader: Reader, who: Principal) -> dict[str, Any]:
+def spend_view(reader: Reader, who: Principal) -> SpendAnswer:
     with reader.locked():
         ledger, fleet, now_s = reader.ledger, reader.fleet, reader.now_s()
         running = [
@@ -61,7 +71,7 @@ def _sees_account(reader: Reader, who: Principal, account: str) -> bool:
     return kind == "tenant" and who.sees(name)
 
 
-def _transfers(reader: Reader, who: Principal) -> Iterator[dict[str, Any]]:
+def _transfers(reader: Reader, who: Principal) -> Iterator[TransferAnswer]:
     for t in islice(reversed(reader.ledger.transfers), TRANSFERS_LOOKED_AT):
         state = reader.fleet.jobs.get(t.job)
         # A lease that never began is posted with nothing: true, and not worth a line.
@@ -80,7 +90,7 @@ def _transfers(reader: Reader, who: Principal) -> Iterator[dict[str, Any]]:
         }
 
 
-def budgets_view(reader: Reader, who: Principal) -> list[dict[str, Any]]:
+def budgets_view(reader: Reader, who: Principal) -> list[BudgetAnswer]:
     """Every tenant that has a budget or has spent anything."""
     with reader.locked():
         fleet, ledger = reader.fleet, reader.ledger
@@ -103,7 +113,7 @@ def budgets_view(reader: Reader, who: Principal) -> list[dict[str, Any]]:
         ]
 
 
-def prices_view(reader: Reader, *, since_s: int | None = None) -> list[dict[str, Any]]:
+def prices_view(reader: Reader, *, since_s: int | None = None) -> list[PoolPriceAnswer]:
     """Every pool with its price now; market pools with their depth, and with history if it is asked for.
 
     Depth says how many GPUs are asked for at which limit, and not by whom.
@@ -112,7 +122,9 @@ def prices_view(reader: Reader, *, since_s: int | None = None) -> list[dict[str,
         fleet, prices = reader.fleet, reader.prices()
         return [
             {
-                **pool._asdict(),
+                "site": pool.site,
+                "gpu": pool.gpu,
+                "tier": pool.tier,
                 "market": (is_market := reader.market is not None and reader.market.covers(pool)),
                 "microusd_per_gpu_hour": prices[pool],
                 "cleared_microusd_per_gpu_hour": (
@@ -128,7 +140,7 @@ def prices_view(reader: Reader, *, since_s: int | None = None) -> list[dict[str,
         ]
 
 
-def _depth(reader: Reader, pool: Pool) -> Iterator[dict[str, int]]:
+def _depth(reader: Reader, pool: Pool) -> Iterator[DepthAnswer]:
     fleet, floor = reader.fleet, reader.floor_microusd(pool)
     asked: dict[int, list[int]] = {}  # limit -> GPUs held, GPUs wanted besides
     for lease in fleet.leases_at.get(pool.site, {}).values():
@@ -143,7 +155,7 @@ def _depth(reader: Reader, pool: Pool) -> Iterator[dict[str, int]]:
         yield {"limit_microusd_per_gpu_hour": limit, "held": held, "wanted": wanted}
 
 
-def _history(reader: Reader, pool: Pool, since_s: int) -> list[dict[str, int]]:
+def _history(reader: Reader, pool: Pool, since_s: int) -> list[PricePointAnswer]:
     """From then on, the first one as it stood then; thinned where there are more than a picture can show."""
     line = reader.fleet.prices.get(pool)
     if line is None:
@@ -162,7 +174,7 @@ def thinned(points: list[PricePoint], most: int) -> list[PricePoint]:
     return [points[0], *kept.values()] if points[0] not in kept.values() else list(kept.values())
 
 
-def _point(point: PricePoint) -> dict[str, int]:
+def _point(point: PricePoint) -> PricePointAnswer:
     return {
         "at_s": point.at_s,
         "microusd_per_gpu_hour": point.billed,
@@ -182,7 +194,7 @@ class Bills:
         self._fold = Invoices()
         self._seq = 0
 
-    def view(self, who: Principal, *, by: str) -> dict[str, Any]:
+    def view(self, who: Principal, *, by: str) -> InvoiceAnswer:
         with self._lock:
             while events := self._reader.store.since(self._seq):
                 for event in events:
@@ -192,6 +204,6 @@ class Bills:
         made = bills(seen, by=by)
         return {
             "by": by,
-            "bills": [asdict(bill) for bill in made],
+            "bills": [cast("BillAnswer", asdict(bill)) for bill in made],
             "total_microusd": sum(bill.microusd for bill in made),
         }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from brimful.client.answers import PoolAnswer, WhyAnswer
 from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.state import OVER, JobState, Pool
 from brimful.scheduler.policies.order import waiting_in_order
@@ -22,7 +21,7 @@ TYPES = {
 }
 
 
-def why_view(reader: Reader, state: JobState) -> dict[str, Any]:
+def why_view(reader: Reader, state: JobState) -> WhyAnswer:
     with reader.locked():
         name = state.job.job
         pools = [_pool(reader, state, pool) for pool in sorted(reader.fleet.capacity.pools)]
@@ -56,7 +55,7 @@ def _ahead(reader: Reader, name: str) -> int:
     return 0
 
 
-def _here(reader: Reader, state: JobState, pools: list[dict[str, Any]]) -> str | None:
+def _here(reader: Reader, state: JobState, pools: list[PoolAnswer]) -> str | None:
     lease = state.open_lease
     if lease is None:
         return None
@@ -103,7 +102,7 @@ def _price(reader: Reader, state: JobState) -> str | None:
     return "; ".join(said)
 
 
-def _pool(reader: Reader, state: JobState, pool: Pool) -> dict[str, Any]:
+def _pool(reader: Reader, state: JobState, pool: Pool) -> PoolAnswer:
     job, index = state.job, reader.fleet.capacity.pools[pool]
     price = reader.prices().get(pool, 0)
     rate = job.rate(pool.gpu) if job.may_be_at(pool.site) else 0.0

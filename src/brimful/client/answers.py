@@ -1,0 +1,329 @@
+"""What the API answers: the shapes of `data`, shared by the server that makes them and whoever reads them.
+
+The text beside a type is its description in the OpenAPI schema, which the server makes of these.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypedDict
+
+Usd = Annotated[int, "micro-dollars"]
+Utc = Annotated[int, "UTC seconds"]
+
+
+class LeaseAnswer(TypedDict):
+    lease: str
+    site: str
+    node: str
+    gpu: str
+    gpus: list[int]
+    rest: Annotated[list[Any], "[node, GPUs] of the gang's other nodes"]
+    phase: str
+    granted_s: Utc
+    started_s: Utc | None
+    ended_s: Utc | None
+    billed_s: int
+    microusd_per_gpu_hour: Usd
+    cost_microusd: Usd
+    notice_s: Annotated[int | None, "when a market will have it leave, UTC seconds"]
+    exit_code: int | None
+    reason: str
+
+
+class MeasuredAnswer(TypedDict):
+    """What the job's own Meter says of its newest step; null where it does not."""
+
+    lease: str
+    at_s: Utc
+    age_s: int
+    fresh: Annotated[bool, "whether it tells of now: the lease runs and steps go on"]
+    over: Annotated[bool, "the Meter was closed: this was its last step"]
+    idle: Annotated[str | None, "where no step has ended for ten minutes: in words"]
+    step: int | None
+    step_s: float | None
+    tokens_per_s: Annotated[float | None, "of process `rank` alone, as all below"]
+    mfu: Annotated[float | None, "of `peak_flops_per_s`, 0 to 1"]
+    hfu: float | None
+    peak_flops_per_s: float | None
+    peak_format: str | None
+    peak_source: Annotated[str, "catalog, declared, or why there is none"]
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    model: str
+    device: str
+    gpu: str | None
+    rank: int
+    world: Annotated[int, "processes that train together"]
+
+
+class JobAnswer(TypedDict):
+    job: str
+    name: str
+    tenant: str
+    queue: str
+    submitter: str
+    priority: str
+    gpus: int
+    gpu_types: list[str]
+    sites: list[str]
+    within: str
+    command: list[str]
+    folder: str
+    phase: str
+    why: str
+    submitted_s: Utc
+    now_s: Utc
+    started_s: Utc | None
+    ended_s: Utc | None
+    exit_code: int | None
+    node: str | None
+    site: str | None
+    preemptions: int
+    failures: int
+    retries: int
+    max_run_s: int | None
+    deadline_s: Utc | None
+    limit_microusd_per_gpu_hour: Usd | None
+    budget_microusd: Usd | None
+    posted_microusd: Usd
+    cost_microusd: Usd
+    predicted: Annotated[dict[str, dict[str, float | None]], "by GPU type: peak_bytes, step_s, rate"]
+    measured: MeasuredAnswer | None
+    not_measured: Annotated[str, "why `measured` is null, once the job has had a lease"]
+    leases: list[LeaseAnswer]
+
+
+class JobsAnswer(TypedDict):
+    jobs: list[JobAnswer]
+    next_cursor: str | None
+
+
+class PoolAnswer(TypedDict):
+    site: str
+    gpu: str
+    tier: str
+    free: int
+    gpus: int
+    microusd_per_gpu_hour: Usd
+    rate: Annotated[float, "useful work per second, relative to the job's reference GPU"]
+    microusd_per_work_hour: Usd | None
+    verdict: str
+
+
+class WhyAnswer(TypedDict):
+    job: str
+    phase: str
+    waiting: str | None
+    ahead: Annotated[int | None, "jobs that the order puts before it"]
+    here: str | None
+    price: str | None
+    pools: list[PoolAnswer]
+
+
+class LogAnswer(TypedDict):
+    lease: str | None
+    text: str
+    next_offset: int
+    size: int
+    over: bool
+    phase: str
+
+
+class GpuAnswer(TypedDict):
+    index: int
+    held: bool
+    job: Annotated[str | None, "null where it is free, or held by somebody you do not see"]
+    bad: Annotated[bool, "it does not answer its driver: nothing starts on it"]
+    memory_used_bytes: int | None
+    busy_frac: float | None
+    mfu: float | None
+
+
+class NodeAnswer(TypedDict):
+    node: str
+    site: str
+    gpu: str
+    rack: str
+    declared: bool
+    drained: str | None
+    microusd_per_gpu_hour: Usd
+    gpus: list[GpuAnswer]
+
+
+class FleetAnswer(TypedDict):
+    gpus: int
+    free: int
+    allocation_rate: float | None
+    nodes: list[NodeAnswer]
+    problems: dict[str, str]
+    trouble: str
+
+
+class DrainAnswer(TypedDict):
+    node: str
+    drained: str | None
+    running: list[str]
+
+
+class QueueAnswer(TypedDict):
+    queue: str
+    running: int
+    held_gpus: int
+    waiting: int
+    waiting_gpus: int
+    on_hold: int
+    oldest_wait_s: int | None
+    recent_gpu_s: float
+    quota_gpus: int | None
+
+
+class QueuesAnswer(TypedDict):
+    queues: list[QueueAnswer]
+
+
+class EventAnswer(TypedDict):
+    seq: int
+    at_s: Utc
+    kind: str
+    body: dict[str, Any]
+
+
+class EventsAnswer(TypedDict):
+    events: list[EventAnswer]
+    next_after: int
+
+
+class TransferAnswer(TypedDict):
+    at_s: Utc
+    kind: str
+    source: str
+    target: str
+    microusd: Usd
+    job: str
+    lease: str
+
+
+class SpendAnswer(TypedDict):
+    posted_microusd: Usd
+    accruing_microusd: Usd
+    held_microusd: Usd
+    by_tenant: dict[str, int]
+    balances: dict[str, int]
+    sum_microusd: Annotated[Usd | None, "of all accounts: zero, always; null for who sees some"]
+    transfers: list[TransferAnswer]
+
+
+class DepthAnswer(TypedDict):
+    limit_microusd_per_gpu_hour: Usd
+    held: Annotated[int, "GPUs in the hands of bids with this limit"]
+    wanted: Annotated[int, "GPUs that waiting bids with this limit ask for"]
+
+
+class PricePointAnswer(TypedDict):
+    at_s: Utc
+    microusd_per_gpu_hour: Annotated[int, "billed from here on"]
+    cleared_microusd_per_gpu_hour: Usd
+    held: int
+    wanted: int
+    gpus: int
+
+
+class PoolPriceAnswer(TypedDict):
+    site: str
+    gpu: str
+    tier: str
+    market: Annotated[bool, "whether bids decide; otherwise the price is posted"]
+    microusd_per_gpu_hour: Usd
+    cleared_microusd_per_gpu_hour: Annotated[int, "before it was smoothed upward"]
+    floor_microusd_per_gpu_hour: Usd
+    gpus: int
+    free: int
+    depth: list[DepthAnswer]
+    history: list[PricePointAnswer]
+
+
+class PricesAnswer(TypedDict):
+    now_s: Utc
+    pools: list[PoolPriceAnswer]
+
+
+class BudgetAnswer(TypedDict):
+    tenant: str
+    left_microusd: Annotated[int | None, "micro-dollars; null: no budget is set"]
+    accruing_microusd: Annotated[int, "what running leases have come to"]
+    held_microusd: Annotated[int, "set aside for jobs with budgets of their own"]
+    spent_microusd: Usd
+
+
+class BudgetsAnswer(TypedDict):
+    budgets: list[BudgetAnswer]
+
+
+class BillAnswer(TypedDict):
+    of: str
+    leases: int
+    gpu_s: int
+    microusd: Usd
+    failed_microusd: Annotated[int, "for runs that ended with an error of their own"]
+    lost_microusd: Annotated[int, "for work that was done again"]
+    idle_microusd: Annotated[int | None, "while GPUs were held idle; null: not measured"]
+
+
+class InvoiceAnswer(TypedDict):
+    by: str
+    bills: list[BillAnswer]
+    total_microusd: Usd
+
+
+class TokenAnswer(TypedDict):
+    token: str
+    name: str
+    tenant: str
+    role: str
+    created_s: Utc
+    expires_s: Utc | None
+    revoked_s: Utc | None
+
+
+class TokensAnswer(TypedDict):
+    tokens: list[TokenAnswer]
+
+
+class NewTokenAnswer(TypedDict):
+    token: TokenAnswer
+    secret: Annotated[str, "the whole token; it is shown this once"]
+
+
+class DeedAnswer(TypedDict):
+    seq: int
+    at_s: Utc
+    token: str
+    name: str
+    tenant: str
+    verb: str
+    target: str
+    outcome: str
+
+
+class AuditAnswer(TypedDict):
+    deeds: list[DeedAnswer]
+    next_cursor: str | None
+
+
+class TicketAnswer(TypedDict):
+    path: str
+    expires_in_s: int
+
+
+class WhoAnswer(TypedDict):
+    token: str
+    name: str
+    tenant: str
+    role: str
+
+
+class HealthAnswer(TypedDict):
+    version: str
+    healthy: bool
