@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer
 from brimful.client.client import Client
 from brimful.errors import BadInput, Refused
 from brimful.units import counted, microusd_from_usd, show_usd
+
+if TYPE_CHECKING:
+    from brimful.client.answers import JobAnswer
 
 EXAMPLE = """brimful bid job-7
 brimful bid job-7 --limit 2.40 --yes
@@ -66,12 +69,12 @@ def agree(sentence: str, *, yes: bool) -> None:
         raise Refused("not done", code="needs_consent")
 
 
-def _may_cost_more(job: dict[str, Any], limit: int | None) -> bool:
+def _may_cost_more(job: JobAnswer, limit: int | None) -> bool:
     before = job["limit_microusd_per_gpu_hour"]
     return limit is None or before is None or limit > before
 
 
-def _sentence(job: dict[str, Any], limit: int | None) -> str:
+def _sentence(job: JobAnswer, limit: int | None) -> str:
     name, gpus = job["job"], counted(job["gpus"], "GPU")
     if limit is None:
         return f"{name} bids what its class ({job['priority']}) stands for, for {gpus}"
@@ -79,7 +82,7 @@ def _sentence(job: dict[str, Any], limit: int | None) -> str:
     return f"{name} bids up to {show_usd(limit)} per GPU-hour for {gpus}: at most {hourly} an hour"
 
 
-def _shown(job: dict[str, Any]) -> str:
+def _shown(job: JobAnswer) -> str:
     limit = job["limit_microusd_per_gpu_hour"]
     lease = job["leases"][-1] if job["leases"] and job["leases"][-1]["ended_s"] is None else None
     pays = f"\n  pays {show_usd(lease['microusd_per_gpu_hour'])} per GPU-hour now" if lease else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING
 
 from brimful.cli.bid import agree, usd
 from brimful.cli.commands import Answer
@@ -12,6 +12,9 @@ from brimful.client.client import Client
 from brimful.errors import BadInput, NotFound
 from brimful.language.printable import all_printable
 from brimful.units import show_usd
+
+if TYPE_CHECKING:
+    from brimful.client.answers import BudgetAnswer
 
 EXAMPLE = """brimful budget
 brimful budget research --set 500 --yes
@@ -65,7 +68,7 @@ def _change(args: argparse.Namespace) -> Answer:
     return Answer(done, f"{sentence}\n\n{_shown([done])}")
 
 
-def _shown(budgets: list[dict[str, Any]]) -> str:
+def _shown(budgets: list[BudgetAnswer]) -> str:
     if not budgets:
         return "nobody has a budget, and nobody has spent anything"
     rows = [

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ def _going(client: Client, jobs: list[str]) -> bool:
     return len(going & {*jobs}) > 1  # one asks for more GPUs than any node has, to show how that looks
 
 
-def _stop(client: Client, jobs: list[dict[str, Any]]) -> None:
+def _stop(client: Client, jobs: Sequence[Mapping[str, Any]]) -> None:
     for job in jobs:
         with contextlib.suppress(BrimfulError):
             if job["ended_s"] is None:
@@ -117,7 +117,7 @@ def _stop(client: Client, jobs: list[dict[str, Any]]) -> None:
         time.sleep(0.1)
 
 
-def _summary(jobs: list[dict[str, Any]]) -> str:
+def _summary(jobs: Sequence[Mapping[str, Any]]) -> str:
     phases: dict[str, int] = {}
     for job in jobs:
         phases[job["phase"]] = phases.get(job["phase"], 0) + 1

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import paint, wrapped
 from brimful.cli.show import clock, day
 from brimful.client.client import Client
 from brimful.language.printable import all_printable
+
+if TYPE_CHECKING:
+    from brimful.client.answers import EventAnswer
 
 EXAMPLE = """brimful events --last 20
 brimful events -f"""
@@ -43,13 +46,13 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(data, "\n".join(lines) or "nothing has happened yet")
 
 
-def _json_line(event: dict[str, Any]) -> str:
+def _json_line(event: EventAnswer) -> str:
     import json
 
     return json.dumps(event)
 
 
-def _lines(event: dict[str, Any], *, after: str) -> list[str]:
+def _lines(event: EventAnswer, *, after: str) -> list[str]:
     """The event, below its day where that is not the last one's."""
     body = all_printable(event["body"])
     if isinstance(body.get("job"), dict):

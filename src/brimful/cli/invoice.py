@@ -6,7 +6,7 @@ import argparse
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    data = _of_log(args) if args.log or args.data or args.database else Client().invoice(by=args.by)
+    from_log = args.log or args.data or args.database
+    data: Mapping[str, Any] = _of_log(args) if from_log else Client().invoice(by=args.by)
     made, total = data["bills"], data["total_microusd"]
     if args.csv:
         out = io.StringIO()

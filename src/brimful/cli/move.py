@@ -24,18 +24,14 @@ def run(args: argparse.Namespace) -> Answer:
     client = Client()
     site = "" if args.to == "any" else args.to
     before = client.job(args.job)
-    stops = bool(site and before["site"] and before["site"] != site)
+    leaves = printable(before["site"]) if site and before["site"] and before["site"] != site else ""
     if args.dry_run:
-        then = f"stopped at {printable(before['site'])} and then " if stops else ""
+        then = f"stopped at {leaves} and then " if leaves else ""
         return Answer(
             before,
             f"{args.job} is {before['phase']}; it would be {then}started at {args.to} (nothing was changed)",
         )
     job = client.move(args.job, site)
     where = f"at {args.to} only" if site else "wherever there is room"
-    what = (
-        f"is being stopped at {printable(before['site'])} and goes on"
-        if stops
-        else "runs from its next lease on"
-    )
+    what = f"is being stopped at {leaves} and goes on" if leaves else "runs from its next lease on"
     return Answer(job, f"{args.job} {what} {where}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer
 from brimful.cli.render import bar, page_columns, paint, table
@@ -13,6 +13,9 @@ from brimful.client.client import Client
 from brimful.errors import BadInput, NotFound
 from brimful.language.printable import all_printable
 from brimful.units import HOUR_S, show_seconds, show_usd
+
+if TYPE_CHECKING:
+    from brimful.client.answers import DepthAnswer, PoolPriceAnswer, PricePointAnswer, PricesAnswer
 
 EXAMPLE = """brimful price
 brimful price h100 --history
@@ -52,22 +55,22 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer({**data, "pools": pools}, "\n\n".join(parts))
 
 
-def _names(pool: dict[str, Any]) -> tuple[str, str, str]:
+def _names(pool: PoolPriceAnswer) -> tuple[str, str, str]:
     return pool["gpu"], pool["site"], pool["tier"]
 
 
-def _is_called(pool: dict[str, Any], name: str) -> bool:
+def _is_called(pool: PoolPriceAnswer, name: str) -> bool:
     """`h100` is enough for `h100-sxm-80gb`."""
     return any(each == name or each.startswith(f"{name}-") for each in _names(pool))
 
 
-def _of_server(back_s: int, *, history: bool) -> dict[str, Any]:
+def _of_server(back_s: int, *, history: bool) -> PricesAnswer:
     client = Client()
     found = client.prices()
     return client.prices(since_s=max(0, found["now_s"] - back_s)) if history else found
 
 
-def _of_log(path: Path, back_s: int) -> dict[str, Any]:
+def _of_log(path: Path, back_s: int) -> PricesAnswer:
     """The same from a log alone: the last price of each market pool and what came before."""
     from brimful.cli.invoice import read_log
     from brimful.fleet.events import PoolPriced
@@ -79,7 +82,7 @@ def _of_log(path: Path, back_s: int) -> dict[str, Any]:
         now_s = max(now_s, event.at_s)
         if isinstance(event, PoolPriced):
             points.setdefault(event.pool, []).append(event)
-    pools = []
+    pools: list[PoolPriceAnswer] = []
     for (site, gpu, tier), line in sorted(points.items()):
         last = line[-1]
         before = [i for i, each in enumerate(line) if each.at_s <= now_s - back_s]
@@ -97,15 +100,12 @@ def _of_log(path: Path, back_s: int) -> dict[str, Any]:
                 "depth": [],
                 "history": [
                     {
-                        name: getattr(each, name)
-                        for name in (
-                            "at_s",
-                            "microusd_per_gpu_hour",
-                            "cleared_microusd_per_gpu_hour",
-                            "held",
-                            "wanted",
-                            "gpus",
-                        )
+                        "at_s": each.at_s,
+                        "microusd_per_gpu_hour": each.microusd_per_gpu_hour,
+                        "cleared_microusd_per_gpu_hour": each.cleared_microusd_per_gpu_hour,
+                        "held": each.held,
+                        "wanted": each.wanted,
+                        "gpus": each.gpus,
                     }
                     for each in line[max(before, default=0) :]
                 ],
@@ -114,7 +114,7 @@ def _of_log(path: Path, back_s: int) -> dict[str, Any]:
     return {"now_s": now_s, "pools": pools}
 
 
-def _pool_text(pool: dict[str, Any], now_s: int, back_s: int, *, history: bool) -> str:
+def _pool_text(pool: PoolPriceAnswer, now_s: int, back_s: int, *, history: bool) -> str:
     used = pool["gpus"] - pool["free"]
     tier = "" if pool["tier"] == "owned" else f" ({pool['tier']})"
     name = paint(f"{pool['gpu']} at {pool['site']}{tier}", "bold")
@@ -134,7 +134,7 @@ def _pool_text(pool: dict[str, Any], now_s: int, back_s: int, *, history: bool) 
     return "\n".join(lines)
 
 
-def _depth(steps: Sequence[dict[str, int]], gpus: int) -> list[str]:
+def _depth(steps: Sequence[DepthAnswer], gpus: int) -> list[str]:
     """Bids by limit, dearest first: █ hold GPUs, ░ wait for some."""
     shown = steps[:12]
     most = max(step["held"] + step["wanted"] for step in shown)
@@ -157,7 +157,7 @@ def _depth(steps: Sequence[dict[str, int]], gpus: int) -> list[str]:
     return [*(f"  {line}" for line in drawn.splitlines()), *more]
 
 
-def _chart(points: Sequence[dict[str, int]], now_s: int, back_s: int) -> list[str]:
+def _chart(points: Sequence[PricePointAnswer], now_s: int, back_s: int) -> list[str]:
     """The billed price over time as bars, use and demand as a line of eighths below."""
     if not points:
         return ["  it has had no price in this time"]
@@ -184,7 +184,7 @@ def _chart(points: Sequence[dict[str, int]], now_s: int, back_s: int) -> list[st
     ]
 
 
-def _then(points: Sequence[dict[str, int]], at_s: int) -> dict[str, int]:
+def _then(points: Sequence[PricePointAnswer], at_s: int) -> PricePointAnswer:
     """What held at that second."""
     found = points[0]
     for point in points:

@@ -6,17 +6,20 @@ import argparse
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from brimful.adapters.engines.devices import catalog_name
 from brimful.cli.commands import NO, Answer, called, whole
 from brimful.cli.logs import follow
 from brimful.cli.render import wrapped
-from brimful.client.client import Client, job_path
+from brimful.client.client import Client
 from brimful.errors import BadInput
 from brimful.fleet.job import PRIORITIES
 from brimful.language.printable import all_printable, command_line, printable
 from brimful.units import microusd_from_usd, show_bytes, show_seconds, show_usd
+
+if TYPE_CHECKING:
+    from brimful.client.answers import JobAnswer
 
 EXAMPLE = """brimful submit -- python examples/train_tiny.py
 brimful submit --gpus 2 --priority background --budget 1.50 --follow -- python train.py --lr 3e-4
@@ -93,10 +96,10 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(job, f"{state}{said}\n\n  {called()} logs -f {job['job']}\n  {called()} show {job['job']}")
 
 
-def _after_a_look(client: Client, job: dict[str, Any]) -> dict[str, Any]:
+def _after_a_look(client: Client, job: JobAnswer) -> JobAnswer:
     """The job once the scheduler has looked at it: one that can never start should say so at once."""
     for _ in range(LOOKS):
-        job = client.get(job_path(job["job"]))
+        job = client.job(job["job"])
         if job["phase"] != "waiting" or job["why"]:
             break
         time.sleep(0.1)

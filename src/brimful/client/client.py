@@ -1,7 +1,7 @@
 """`brimful.Client`: a running brimful's public API, for scripts and for the commands, which use nothing else.
 
-Needs nothing but Python. Every method answers the `data` of the API's envelope as plain dicts
-(docs/reference/api.md) and raises the error the server told, as the same kind it was there.
+Needs nothing but Python. Every method answers the `data` of the API's envelope as plain dicts, whose shapes
+are in answers.py, and raises the error the server told, as the same kind it was there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
 from urllib.request import BaseHandler, ProxyHandler, Request, build_opener
@@ -21,6 +21,20 @@ from urllib.request import BaseHandler, ProxyHandler, Request, build_opener
 from brimful.client.settings import Settings, read_settings
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFailed
 from brimful.language.printable import printable
+
+if TYPE_CHECKING:  # the shapes take time to make, and only a type checker looks at them
+    from brimful.client.answers import (
+        BudgetAnswer,
+        DrainAnswer,
+        EventAnswer,
+        EventsAnswer,
+        FleetAnswer,
+        InvoiceAnswer,
+        JobAnswer,
+        PricesAnswer,
+        QueueAnswer,
+        WhyAnswer,
+    )
 
 TIMEOUT_S = 30
 BY_STATUS: dict[int, type[BrimfulError]] = {
@@ -59,22 +73,20 @@ class Client:
 
     # -- jobs ------------------------------------------------------------------------------------------
 
-    def submit(self, command: Sequence[str], *, folder: str, key: str = "", **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    def submit(self, command: Sequence[str], *, folder: str, key: str = "", **more: Any) -> JobAnswer:  # noqa: ANN401
         """Hand over a command; `more` are the other fields of `POST /v1/jobs`.
 
         With a `key` it may be sent again when nobody knows whether it arrived: it makes no second job.
         """
         headers = {"idempotency-key": key} if key else {}
-        job: dict[str, Any] = self.post(
-            "/v1/jobs", {"command": list(command), "folder": folder, **more}, headers
-        )
-        return job
+        body = {"command": list(command), "folder": folder, **more}
+        return cast("JobAnswer", self.post("/v1/jobs", body, headers))
 
     def jobs(
         self, *, limit: int = 200, phase: Sequence[str] = (), tenant: str | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[JobAnswer]:
         """The newest jobs, as many as asked for."""
-        found: list[dict[str, Any]] = []
+        found: list[JobAnswer] = []
         query: dict[str, object] = {"phase": list(phase)} if phase else {}
         query |= {"tenant": tenant} if tenant else {}
         while len(found) < limit:
@@ -85,29 +97,23 @@ class Client:
             query["cursor"] = page["next_cursor"]
         return found
 
-    def job(self, job: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.get(job_path(job))
-        return found
+    def job(self, job: str) -> JobAnswer:
+        return cast("JobAnswer", self.get(job_path(job)))
 
-    def why(self, job: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.get(job_path(job, "/why"))
-        return found
+    def why(self, job: str) -> WhyAnswer:
+        return cast("WhyAnswer", self.get(job_path(job, "/why")))
 
-    def cancel(self, job: str) -> dict[str, Any]:
-        done: dict[str, Any] = self.post(job_path(job, "/cancel"))
-        return done
+    def cancel(self, job: str) -> JobAnswer:
+        return cast("JobAnswer", self.post(job_path(job, "/cancel")))
 
-    def hold(self, job: str, reason: str = "") -> dict[str, Any]:
-        done: dict[str, Any] = self.post(job_path(job, "/hold"), {"reason": reason})
-        return done
+    def hold(self, job: str, reason: str = "") -> JobAnswer:
+        return cast("JobAnswer", self.post(job_path(job, "/hold"), {"reason": reason}))
 
-    def release(self, job: str) -> dict[str, Any]:
-        done: dict[str, Any] = self.post(job_path(job, "/release"))
-        return done
+    def release(self, job: str) -> JobAnswer:
+        return cast("JobAnswer", self.post(job_path(job, "/release")))
 
-    def move(self, job: str, site: str) -> dict[str, Any]:
-        done: dict[str, Any] = self.post(job_path(job, "/move"), {"site": site})
-        return done
+    def move(self, job: str, site: str) -> JobAnswer:
+        return cast("JobAnswer", self.post(job_path(job, "/move"), {"site": site}))
 
     def log_stream(self, job: str, *, offset: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
         """("log", {lease, text, next_offset}) as it grows, and ("over", {phase}) at the end."""
@@ -115,56 +121,46 @@ class Client:
 
     # -- the fleet -------------------------------------------------------------------------------------
 
-    def fleet(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.get("/v1/fleet")
-        return found
+    def fleet(self) -> FleetAnswer:
+        return cast("FleetAnswer", self.get("/v1/fleet"))
 
-    def queues(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.get("/v1/queues")["queues"]
-        return found
+    def queues(self) -> list[QueueAnswer]:
+        return cast("list[QueueAnswer]", self.get("/v1/queues")["queues"])
 
-    def prices(self, *, since_s: int | None = None) -> dict[str, Any]:
+    def prices(self, *, since_s: int | None = None) -> PricesAnswer:
         """Every pool's price; with `since_s` market pools have their history from then on."""
-        found: dict[str, Any] = self.get("/v1/prices", **({} if since_s is None else {"since_s": since_s}))
-        return found
+        query = {} if since_s is None else {"since_s": since_s}
+        return cast("PricesAnswer", self.get("/v1/prices", **query))
 
-    def bid(self, job: str, limit_microusd_per_gpu_hour: int | None) -> dict[str, Any]:
+    def bid(self, job: str, limit_microusd_per_gpu_hour: int | None) -> JobAnswer:
         body: dict[str, object] = {"limit_microusd_per_gpu_hour": limit_microusd_per_gpu_hour}
-        done: dict[str, Any] = self.post(job_path(job, "/bid"), body)
-        return done
+        return cast("JobAnswer", self.post(job_path(job, "/bid"), body))
 
-    def budgets(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.get("/v1/budgets")["budgets"]
-        return found
+    def budgets(self) -> list[BudgetAnswer]:
+        return cast("list[BudgetAnswer]", self.get("/v1/budgets")["budgets"])
 
-    def set_budget(self, tenant: str, microusd: int | None) -> dict[str, Any]:
-        done: dict[str, Any] = self.post(f"/v1/budgets/{quote(tenant, safe='')}", {"microusd": microusd})
-        return done
+    def set_budget(self, tenant: str, microusd: int | None) -> BudgetAnswer:
+        return cast("BudgetAnswer", self.post(_path("budgets", tenant), {"microusd": microusd}))
 
-    def credit(self, tenant: str, microusd: int, reason: str = "") -> dict[str, Any]:
+    def credit(self, tenant: str, microusd: int, reason: str = "") -> BudgetAnswer:
         body: dict[str, object] = {"microusd": microusd, "reason": reason}
-        done: dict[str, Any] = self.post(f"/v1/budgets/{quote(tenant, safe='')}/credit", body)
-        return done
+        return cast("BudgetAnswer", self.post(_path("budgets", tenant, "/credit"), body))
 
-    def invoice(self, *, by: str = "team") -> dict[str, Any]:
-        found: dict[str, Any] = self.get("/v1/invoice", by=by)
-        return found
+    def invoice(self, *, by: str = "team") -> InvoiceAnswer:
+        return cast("InvoiceAnswer", self.get("/v1/invoice", by=by))
 
-    def drain(self, node: str, reason: str = "") -> dict[str, Any]:
-        done: dict[str, Any] = self.post(f"/v1/nodes/{quote(node, safe='')}/drain", {"reason": reason})
-        return done
+    def drain(self, node: str, reason: str = "") -> DrainAnswer:
+        return cast("DrainAnswer", self.post(_path("nodes", node, "/drain"), {"reason": reason}))
 
-    def resume(self, node: str) -> dict[str, Any]:
-        done: dict[str, Any] = self.post(f"/v1/nodes/{quote(node, safe='')}/resume")
-        return done
+    def resume(self, node: str) -> DrainAnswer:
+        return cast("DrainAnswer", self.post(_path("nodes", node, "/resume")))
 
-    def events(self, *, after: int = 0, limit: int = 200) -> dict[str, Any]:
-        found: dict[str, Any] = self.get("/v1/events", after=after, limit=limit)
-        return found
+    def events(self, *, after: int = 0, limit: int = 200) -> EventsAnswer:
+        return cast("EventsAnswer", self.get("/v1/events", after=after, limit=limit))
 
-    def event_stream(self, *, after: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+    def event_stream(self, *, after: int = 0) -> Iterator[tuple[str, EventAnswer]]:
         """(kind, event) from that place of the log on, for as long as the server lives."""
-        return self.stream("/v1/events/stream", after=after)
+        return cast("Iterator[tuple[str, EventAnswer]]", self.stream("/v1/events/stream", after=after))
 
     # -- HTTP ------------------------------------------------------------------------------------------
 
@@ -273,7 +269,11 @@ def _is_alive(pid: int) -> bool:
 
 
 def job_path(name: str, rest: str = "") -> str:
-    return f"/v1/jobs/{quote(name, safe='')}{rest}"
+    return _path("jobs", name, rest)
+
+
+def _path(kind: str, name: str, rest: str = "") -> str:
+    return f"/v1/{kind}/{quote(name, safe='')}{rest}"
 
 
 def _refusal(error: HTTPError) -> BrimfulError:
