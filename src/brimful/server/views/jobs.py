@@ -11,7 +11,7 @@ from brimful.client.answers import JobAnswer, LeaseAnswer
 from brimful.fleet.state import OVER, JobState, Lease
 from brimful.scheduler.policies.stop import cost_microusd
 from brimful.server.service.reader import Reader
-from brimful.units import show_seconds
+from brimful.server.views.sentences import notice_text, silent_text
 
 
 class Page(NamedTuple):
@@ -78,18 +78,16 @@ def _predicted(state: JobState) -> dict[str, dict[str, float | None]]:
 
 
 def _why(reader: Reader, state: JobState, *, explain: bool) -> str:
-    lease = state.open_lease
+    lease, now_s = state.open_lease, reader.now_s()
     if lease is not None and lease.site in reader.fleet.silent:
         lost = reader.fleet.silent[lease.site]
-        silent = show_seconds(max(0, reader.now_s() - lost.at_s))
-        return f"{lease.site} has not answered for {silent} ({lost.reason}); nothing of it starts elsewhere"
+        return silent_text(lease.site, max(0, now_s - lost.at_s), lost.reason)
     if state.phase == "waiting":
         return reader.why_waiting(state.job.job) if explain else ""
     if state.phase == "held":
         return state.hold_reason
     if lease is not None and lease.notice_s is not None and state.phase == "running":
-        left = show_seconds(max(0, lease.notice_s - reader.now_s()))
-        return f"has to leave in {left}: {lease.notice}"
+        return notice_text(max(0, lease.notice_s - now_s), lease.notice)
     return state.leases[-1].reason if state.phase == "stopping" else state.reason
 
 
