@@ -18,15 +18,10 @@ _ROOMS = ("accuracy", "allocator", "configs", "diagnose", "fit", "specs", "traci
 LISTED = SOURCE / "language" / "locale" / "plain.json"
 # Commands that are told in four languages, and what they stand on.
 _COMMANDS = (
-    "fit",
-    "fit_cards",
-    "explain",
-    "claims",
-    "sweep",
-    "sweep_grid",
-    "sweep_plot",
-    "trace",
+    *(f"gpu/{name}" for name in ("fit", "fit_cards", "explain", "claims")),
+    *(f"gpu/{name}" for name in ("sweep", "sweep_grid", "sweep_plot", "trace")),
     "main",
+    "options",
     "commands",
 )
 # Rooms of commands that speak English only: `replay`, `score`, `calibrate`.

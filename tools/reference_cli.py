@@ -3,44 +3,73 @@
 from __future__ import annotations
 
 import argparse
-from importlib.util import find_spec
 
-from brimful.cli.commands import COMMANDS, GROUPS, load
-from brimful.cli.main import parser_for
+from brimful.cli.commands import COMMANDS, DEFAULTS, GROUPS, HEADINGS, OLD, load, verbs_of
+from brimful.cli.options import parser_for
 from tools.markdown import NOTE, row
+
+OLD_NODES = {f"nodes {verb}": f"fleet {verb}" for verb in ("drain", "resume")}  # which `fleet nodes` hides
 
 
 def cli_page() -> str:
     parts = [NOTE, "# Command line\n", "Every command takes `--json` and `--help`.\n"]
-    for title, names in GROUPS.items():
-        parts.append(f"## {title}\n")
-        parts += [command_section(name) for name in names if find_spec(f"brimful.cli.{name}")]
+    for folder, heading in HEADINGS.items():
+        parts.append(f"## {heading}\n")
+        told: set[str] = set()
+        for name, (home, _) in COMMANDS.items():
+            if home.partition(".")[0] == folder:
+                group = name.partition(" ")[0]
+                if group in GROUPS and group not in told:
+                    parts.append(group_section(group))
+                parts.append(command_section(name))
+                told.add(group)
     parts.append(
         "## Exit codes\n\n| Code | Meaning |\n|---|---|\n| 0 | yes, done |\n"
         "| 1 | a clear no, such as “does not fit” |\n| 2 | bad input |\n"
-        "| 3 | the world failed: disk, network, port, database, process |\n"
+        "| 3 | environment error: disk, network, port, database, process |\n"
         "| 130 | stopped by Ctrl-C |\n"
     )
-    return "\n".join(parts)
+    return "\n".join([*parts, old_names()])
+
+
+def group_section(group: str) -> str:
+    lines = [f"### brimful {group}\n", f"{GROUPS[group][0].upper()}{GROUPS[group][1:]}.", ""]
+    lines.append("| Verb | Meaning |\n|---|---|")
+    lines += [row(f"`{verb}`", help) for verb, help in verbs_of(group).items()]
+    if group in DEFAULTS:
+        lines.append(f"\n`brimful {group}` alone is `brimful {DEFAULTS[group]}`.")
+    return "\n".join([*lines, ""])
+
+
+def old_names() -> str:
+    lines = [
+        "## Old names\n",
+        "They work for one more release; no help shows them.\n",
+        "| Old | New |\n|---|---|",
+        *[row(f"`brimful {old}`", f"`brimful {new}`") for old, new in {**OLD, **OLD_NODES}.items()],
+    ]
+    return "\n".join([*lines, ""])
 
 
 def command_section(name: str) -> str:
     command = load(name)
     parser = parser_for(command)
     # Written from the actions, since argparse's own layout differs between Python versions.
-    actions = [action for action in parser._actions if action.dest != "help"]
+    hidden = argparse.SUPPRESS
+    actions = [action for action in parser._actions if action.dest != "help" and action.help != hidden]
     words = [usage_word(action) for action in actions]
     if len(words) > 5:
         words = [*[word for word in words if not word.startswith("[-")], "[options]"]
     usage = parser.usage or " ".join([f"brimful {name}", *words])
-    lines = [f"### brimful {name}\n", f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}\n"]
+    level = "####" if " " in name else "###"
+    lines = [f"{level} brimful {name}\n", f"{command.help[0].upper()}{command.help[1:]}\n"]
     lines += [f"```text\n{usage}\n```\n", "| Argument | Meaning |\n|---|---|"]
     formatter = parser._get_formatter()
     for action in actions:
         meaning = formatter._expand_help(action) if action.help else ""
         choices = f" ({', '.join(map(str, action.choices))})" if action.choices else ""
         lines.append(row(spelling(action), " ".join(meaning.split()) + choices))
-    lines.append(f"\n```console\n{prompt(command.example)}\n```\n")
+    lines.append(f"\n```console\n{prompt(command.verb.example)}\n```\n")
     return "\n".join(lines)
 
 

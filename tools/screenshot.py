@@ -75,7 +75,7 @@ def main() -> int:
 def end_all(env: dict[str, str]) -> None:
     for view in brimful(env, "jobs", "--json")["jobs"]:
         if view["phase"] not in ("finished", "failed", "cancelled"):
-            brimful(env, "cancel", "--json", view["job"])
+            brimful(env, "job", "cancel", "--json", view["job"])
             wait_for(env, view["job"], "cancelled")
 
 
@@ -115,7 +115,10 @@ def brimful(env: dict[str, str], *words: str) -> Any:  # noqa: ANN401 - whatever
 
 
 def wait_for(env: dict[str, str], job: str, phase: str) -> None:
-    until(lambda: brimful(env, "show", "--json", job)["phase"] == phase, f"{job} did not come to be {phase}")
+    until(
+        lambda: brimful(env, "job", "show", "--json", job)["phase"] == phase,
+        f"{job} did not come to be {phase}",
+    )
 
 
 def until(happened: Callable[[], bool], problem: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from brimful.cli.sweep_plot import picture
+from brimful.cli.gpu.sweep_plot import picture
 from brimful.configs.read import read
 from brimful.fit.advice.sweep import sweep
 from brimful.language import language

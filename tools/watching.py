@@ -9,7 +9,7 @@ import os
 import re
 import time
 
-from brimful.cli.watch import History, remember, screen
+from brimful.cli.operate.watch import History, remember, screen
 from brimful.meter.machine import Card, Holder, Machine
 from brimful.meter.runtime import Live
 from brimful.meter.samples import GpuSample, ProcessSample, RunSample, StepSample

@@ -228,7 +228,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def asked(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, dict[str, Any]]:
-    code = main(["calibrate", *args, "--json"])
+    code = main(["runs", "calibrate", *args, "--json"])
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -273,7 +273,7 @@ def test_calibrate_keeps_nothing_that_does_not_help(
 ) -> None:
     runs = a_table(tmp_path / "runs.csv", [a_run(f"me-{b}", batch=b) for b in (4, 8, 12)])
 
-    code = main(["calibrate", str(runs), "--write"])
+    code = main(["runs", "calibrate", str(runs), "--write"])
     assert code == 1
     assert "as good without" in capsys.readouterr().out
     assert not kept.exists()

@@ -106,16 +106,16 @@ def test_score_and_calibrate_learn_from_recorded_runs(
         reading = a_reading(f"batch_size={batch}")
         samples = written(tmp_path / f"{pid}.jsonl", measured(reading, times=1.1, pid=pid))
         ran = ["--config", CONFIG, "--set", f"batch_size={batch}"]
-        assert main(["record", samples, "--to", str(table), *ran]) == 0
+        assert main(["runs", "record", samples, "--to", str(table), *ran]) == 0
     rows = list(read_rows(table))
     assert len(rows) == 8
     assert list(rows[0]) == list(COLUMNS)
     capsys.readouterr()
 
-    assert main(["score", str(table), "--json"]) == 0
+    assert main(["runs", "score", str(table), "--json"]) == 0
     score = json.loads(capsys.readouterr().out)["data"]
     assert json.dumps(score).count("0.0909") or json.dumps(score).count("0.091"), score
-    assert main(["calibrate", str(table), "--json"]) == 0
+    assert main(["runs", "calibrate", str(table), "--json"]) == 0
     factors = json.loads(capsys.readouterr().out)["data"]
     assert json.dumps(factors).count("1.1"), factors
 
@@ -127,7 +127,9 @@ def test_the_config_is_found_by_the_runs_own_command(
     reading = a_reading("batch_size=8")
     samples = measured(reading, command=(script, CONFIG, "--batch_size=8"))
 
-    assert main(["record", written(tmp_path / "r.jsonl", samples), "--to", str(tmp_path / "t.csv")]) == 0
+    assert (
+        main(["runs", "record", written(tmp_path / "r.jsonl", samples), "--to", str(tmp_path / "t.csv")]) == 0
+    )
 
     [row, _] = list(read_rows(tmp_path / "t.csv"))
     assert (row["micro_batch_per_gpu"], row["grad_accum"], row["n_layer"]) == ("8", "32", "12")

@@ -160,7 +160,7 @@ def test_the_sum_of_errors_is_the_median_a_colleague_would_compute(published: li
 
 
 def scored(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, dict[str, Any]]:
-    code = main(["score", *args, "--json"])
+    code = main(["runs", "score", *args, "--json"])
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -180,7 +180,7 @@ def test_every_prediction_is_written_with_its_reason_where_there_is_none(
     out = tmp_path / "out.csv"
     runs = a_table(tmp_path / "runs.csv", ROW, {**ROW, "id": "me-2", "d_model": ""})
 
-    assert main(["score", str(runs), "--rows", str(out)]) == 0
+    assert main(["runs", "score", str(runs), "--rows", str(out)]) == 0
     first, second = csv.DictReader(out.read_text(encoding="utf-8").splitlines())
     assert float(first["predicted_allocated_gib"]) <= float(first["predicted_reserved_gib"])
     assert first["predicted_fits"] == "True"
@@ -276,7 +276,7 @@ def test_a_device_without_end_and_a_pipe_without_writer_are_refused_at_once(
     os.mkfifo(pipe)
 
     for path in ("/dev/zero", str(pipe)):
-        assert main([command, path, "--json"]) == 2
+        assert main(["runs", command, path, "--json"]) == 2
         assert "not a regular file" in json.loads(capsys.readouterr().out)["error"]["problem"]
 
 

@@ -11,7 +11,18 @@ from pathlib import Path
 import pytest
 
 from brimful import __version__
-from brimful.cli.commands import BAD_INPUT, COMMANDS, GROUPS, WORLD_FAILED, YES, load
+from brimful.cli.commands import (
+    BAD_INPUT,
+    COMMANDS,
+    DEFAULTS,
+    GROUPS,
+    HEADINGS,
+    WORLD_FAILED,
+    YES,
+    find,
+    load,
+    verbs_of,
+)
 from brimful.cli.main import main
 from brimful.errors import BadInput, BrimfulError, Refused, WorldFailed
 
@@ -36,31 +47,69 @@ def test_importing_brimful_imports_only_the_standard_library() -> None:
     assert brought <= {*sys.stdlib_module_names, "brimful"}
 
 
-def test_the_overview_imports_no_command_and_nothing_heavy() -> None:
-    modules = modules_after_command(["--help"])
-    assert not modules & {f"brimful.cli.{name}" for name in COMMANDS}
-    assert not modules & HEAVY
+@pytest.mark.parametrize("line", ["--help", "job", "fleet --help"])
+def test_an_overview_imports_no_command_and_nothing_heavy(line: str) -> None:
+    modules = modules_after_command(line.split())
+    assert not {name for name in modules if name.startswith("brimful.cli.") and name.count(".") > 2}
+    assert not modules & {*HEAVY, "argparse"}
 
 
 def test_a_fit_imports_neither_torch_nor_numpy_nor_the_server() -> None:
     modules = modules_after_command(FIT)
-    assert "brimful.cli.fit" in modules
+    assert "brimful.cli.gpu.fit" in modules
     assert not modules & HEAVY
     assert not {module for module in modules if module.startswith(("brimful.server", "brimful.adapters"))}
 
 
-def test_every_command_is_listed_once_in_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
-    assert sorted(name for names in GROUPS.values() for name in names) == sorted(COMMANDS)
+def test_the_overview_fits_one_screen_and_ends_with_where_to_begin(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main([]) == YES
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert lines[-2].startswith("begin with:  brimful fit ")
+
+
+def test_every_command_is_found_from_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["help"])
     text = capsys.readouterr().out
-    assert all(f"  {name} " in text for name in COMMANDS)
+    listed = {line.split()[0]: line for line in text.splitlines() if line.startswith("  ")}
+    assert set(listed) == {name.partition(" ")[0] for name in COMMANDS}
+    for group in GROUPS:
+        assert ", ".join(verbs_of(group)) in listed[group]
+    assert {home.partition(".")[0] for home, _ in COMMANDS.values()} == set(HEADINGS)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_lists_its_verbs(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([group, "--help"], [group, "-h"], [group, "help"], ["help", group]):
+        assert main(words) == YES
+        text = capsys.readouterr().out
+        assert text.startswith(f"usage: brimful {group} VERB")
+        assert max(map(len, text.splitlines())) <= 80
+        for verb, help in verbs_of(group).items():
+            assert f"  {verb} " in text
+            assert help in text
+    assert len(verbs_of(group)) > 1
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_alone_reads_or_lists_its_verbs(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if group in DEFAULTS:
+        assert find([group, "--json"]) == (DEFAULTS[group], ["--json"])
+        return
+    assert main([group]) == YES
+    assert f"usage: brimful {group} VERB" in capsys.readouterr().out
+    assert main([group, "--json"]) == BAD_INPUT
+    assert json.loads(capsys.readouterr().out)["error"]["hint"] == f"see `brimful {group} --help`"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_shows_an_example_and_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert load(name).example.strip().startswith("brimful ")
+    assert load(name).verb.example.strip().startswith("brimful ")
     with pytest.raises(SystemExit) as stop:
-        main([name, "--help"])
+        main([*name.split(), "--help"])
     assert stop.value.code == YES
     text = capsys.readouterr().out
     assert "\nexample:\n  brimful " in text
@@ -69,7 +118,7 @@ def test_help_shows_an_example_and_json(name: str, capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_unknown_option_is_one_envelope_under_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([name, "--no-such-option", "--json"]) == BAD_INPUT
+    assert main([*name.split(), "--no-such-option", "--json"]) == BAD_INPUT
     out, err = capsys.readouterr()
     answer = json.loads(out)
     assert answer["ok"] is False
@@ -82,7 +131,7 @@ def test_an_unknown_option_is_one_envelope_under_json(name: str, capsys: pytest.
 def test_an_unknown_option_is_one_error_and_one_hint_for_people(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([name, "--no-such-option"]) == BAD_INPUT
+    assert main([*name.split(), "--no-such-option"]) == BAD_INPUT
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error: ")
@@ -92,8 +141,20 @@ def test_an_unknown_option_is_one_error_and_one_hint_for_people(
 def test_an_unknown_command_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fti"]) == BAD_INPUT
     assert "did you mean `brimful fit`?" in capsys.readouterr().err
-    assert main(["qqqq", "--json"]) == BAD_INPUT
-    assert json.loads(capsys.readouterr().out)["error"]["code"] == "unknown_command"
+    assert main(["drain", "local-0"]) == BAD_INPUT
+    assert "did you mean `brimful fleet drain`?" in capsys.readouterr().err
+    for words in (["qqqq"], ["job", "qqqq"]):
+        assert main([*words, "--json"]) == BAD_INPUT
+        assert json.loads(capsys.readouterr().out)["error"]["code"] == "unknown_command"
+
+
+def test_an_unknown_verb_suggests_one_of_its_group(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["job", "cancle", "job-1"]) == BAD_INPUT
+    assert "did you mean `brimful job cancel`?" in capsys.readouterr().err
+    assert main(["job", "job-7"]) == BAD_INPUT
+    assert "did you mean `brimful job show job-7`?" in capsys.readouterr().err
+    assert main(["fleet", "cancle"]) == BAD_INPUT
+    assert "see `brimful fleet --help`" in capsys.readouterr().err
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

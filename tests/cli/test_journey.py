@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from brimful.cli import logs
+from brimful.cli.fleet import job as job_command
 from brimful.client.client import Client
 from brimful.client.settings import read_settings
 from brimful.errors import Refused
@@ -106,13 +106,13 @@ def test_submit_run_and_bill(here: Here) -> None:
     assert "step  200  loss" in done.stdout
     assert "job-1 finished" in done.stdout
 
-    job = here.data_of("show", "job-1")
+    job = here.data_of("job", "show", "job-1")
     assert job["phase"] == "finished"
     (lease,) = job["leases"]
     assert job["cost_microusd"] == lease["billed_s"] * 1_000_000  # a dollar a second
-    assert "loss" in here.run("logs", "job-1").stdout
+    assert "loss" in here.run("job", "logs", "job-1").stdout
     assert "job-1" in here.run("jobs").stdout
-    assert "lease" in here.run("show", "job-1").stdout
+    assert "lease" in here.run("job", "show", "job-1").stdout
 
 
 def test_a_failing_command_is_a_clear_no(here: Here) -> None:
@@ -136,7 +136,7 @@ def test_ctrl_c_stops_cleanly_and_a_restart_finds_job_and_money_again(here: Here
     here.up()
     phases = {job["job"]: job["phase"] for job in here.data_of("jobs")["jobs"]}
     assert phases == {"job-1": "finished", "job-2": "running"}
-    assert here.run("cancel", "job-2").returncode == 0
+    assert here.run("job", "cancel", "job-2").returncode == 0
     eventually(lambda: here.phase("job-2") == "cancelled")
 
 
@@ -147,7 +147,7 @@ def test_a_killed_server_loses_nothing(here: Here) -> None:
     here.down(signal.SIGKILL)
     here.up()
     eventually(lambda: here.phase("job-1") == "finished")
-    assert here.run("logs", "job-1").stdout == "survived\n"
+    assert here.run("job", "logs", "job-1").stdout == "survived\n"
 
 
 @pytest.mark.postgres
@@ -197,7 +197,7 @@ def test_an_unusable_folder_is_one_clear_error(here: Here, tmp_path: Path) -> No
         (["submit", "--gpus", "x", "--", "true"], "--gpus"),
         (["submit", "--budget", "-3", "--", "true"], "--budget"),
         (["submit", "--env", "oops", "--", "true"], "not NAME=VALUE"),
-        (["show"], "required: JOB"),
+        (["job", "show"], "required: JOB"),
     ],
 )
 def test_bad_input_is_one_clear_error_with_a_hint(here: Here, words: list[str], told: str) -> None:
@@ -209,7 +209,8 @@ def test_bad_input_is_one_clear_error_with_a_hint(here: Here, words: list[str], 
 
 
 @pytest.mark.parametrize(
-    "words", [["jobs"], ["show", "job-1"], ["logs", "job-1"], ["cancel", "job-1"], ["fleet"]]
+    "words",
+    [["jobs"], ["job", "show", "job-1"], ["job", "logs", "job-1"], ["job", "cancel", "job-1"], ["fleet"]],
 )
 def test_without_a_server_the_error_says_how_to_start_one(here: Here, words: list[str]) -> None:
     here.env["BRIMFUL_URL"] = "http://127.0.0.1:9"
@@ -255,7 +256,7 @@ def test_two_servers_do_not_share_a_database(here: Here, tmp_path: Path) -> None
     assert (done.returncode, error["code"]) == (3, "foreign_log")
     assert here.phase("job-1") == "running"
     # What the hint says to do when the first folder is gone for good.
-    here.run("cancel", "job-1")
+    here.run("job", "cancel", "job-1")
     eventually(lambda: here.phase("job-1") == "cancelled")
     here.down()
     shutil.copy(here.data / "leases" / ".id", tmp_path / "other" / "leases" / ".id")
@@ -270,7 +271,7 @@ def test_the_token_goes_to_no_stranger_at_an_old_address(here: Here) -> None:
     assert json.loads((here.data / "server.json").read_text()) == told
     with Stranger(int(told["url"].rpartition(":")[2])) as stranger:
         here.env["BRIMFUL_PORT"] = told["url"].rpartition(":")[2]
-        for words in (["submit", "--", "true"], ["logs", "job-1"], ["cancel", "job-1"]):
+        for words in (["submit", "--", "true"], ["job", "logs", "job-1"], ["job", "cancel", "job-1"]):
             here.run(*words)
     assert len(stranger.heard) == 3
     assert all("authorization" not in each.lower() for each in stranger.heard)
@@ -358,7 +359,7 @@ def test_what_users_write_breaks_out_of_no_line(here: Here) -> None:
     here.run("submit", "--", "sh", "-c", "exit 0", evil)
     eventually(lambda: here.phase("job-1") == "finished")
     dry = here.run("submit", "--dry-run", "--", evil).stdout
-    for text in (here.run("jobs").stdout, here.run("show", "job-1").stdout, dry):
+    for text in (here.run("jobs").stdout, here.run("job", "show", "job-1").stdout, dry):
         assert "x\ufffd[2J\ufffd12:00:00" in text
         assert "\x1b" not in text
         assert "\u202e" not in text
@@ -381,7 +382,7 @@ def test_a_log_that_grows_as_fast_as_it_is_read_is_shown_up_to_where_it_was() ->
                 "phase": "running",
             }
 
-    pieces = list(logs._until_now(Endless(), "job-1"))  # type: ignore[arg-type]
+    pieces = list(job_command._until_now(Endless(), "job-1"))  # type: ignore[arg-type]
     assert 20 <= sum(len(piece["text"]) for piece in pieces) < 24
 
 
@@ -396,7 +397,7 @@ def test_following_goes_on_with_the_next_lease_of_a_requeued_job() -> None:
             lease, size, text, over = answers[len(self.asked) - 1]
             return {"lease": lease, "text": text, "next_offset": 4, "size": size, "over": over}
 
-    pieces = list(logs._until_over(Server(), "job-1"))  # type: ignore[arg-type]
+    pieces = list(job_command._until_over(Server(), "job-1"))  # type: ignore[arg-type]
     assert [piece["text"] for piece in pieces] == ["one\n", "two\n", ""]
     assert Server.asked == [(None, 0), ("job-1.1", 4), ("job-1.2", 4)]
 
@@ -417,7 +418,7 @@ def test_a_job_that_can_never_start_is_told_so_at_once(here: Here) -> None:
     told = here.run("submit", "--gpus", "9", "--", "true").stdout
     assert "job-1 submitted, waiting: wants 9 GPUs (any type) on one node; the largest node has 2" in told
     assert "    wants 9 GPUs (any type) on one node" in here.run("jobs").stdout
-    done = here.run("cancel", "job-9", "job-1")
+    done = here.run("job", "cancel", "job-9", "job-1")
     assert (done.returncode, done.stdout) == (1, "job-9: there is no job 'job-9'\njob-1 cancelled\n")
 
 

@@ -40,7 +40,7 @@ def ask(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str,
 
 
 def test_a_healthy_database_keeps_every_promise(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--data", str(data)]) == 0
+    assert main(["admin", "doctor", "--data", str(data)]) == 0
     text = capsys.readouterr().out
     assert "33 events" in text
     assert "BROKEN" not in text
@@ -64,7 +64,7 @@ def test_what_is_damaged_is_found_and_left_as_it_is(
     with engine.begin() as connection:
         connection.execute(sa.text(statement))
     before = _dump(engine)
-    code, answer = ask(capsys, "doctor", "--data", str(data))
+    code, answer = ask(capsys, "admin", "doctor", "--data", str(data))
     assert code == 1
     found = answer["data"]["findings"]  # type: ignore[index]
     broken = [f["promise"] for f in found if not f["kept"]]
@@ -88,7 +88,7 @@ def test_a_run_that_began_before_the_last_one_ended_is_found(
     ]
     assert store.append(events, after=0)
     store.close()
-    code, answer = ask(capsys, "doctor", "--data", str(tmp_path))
+    code, answer = ask(capsys, "admin", "doctor", "--data", str(tmp_path))
     assert code == 1
     assert "job-1.2 began 5 s before job-1.1 ended" in json.dumps(answer)
 
@@ -106,21 +106,21 @@ def test_there_and_back_nothing_is_different(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "b.zip"
-    code, answer = ask(capsys, "backup", str(file), "--data", str(data))
+    code, answer = ask(capsys, "admin", "backup", str(file), "--data", str(data))
     assert code == 0
     assert answer["data"]["rows"]["events"] == 33  # type: ignore[index]
     assert file.stat().st_mode & 0o777 == 0o600
-    assert ask(capsys, "backup", str(file), "--data", str(data))[0] == 1, "it is there already"
-    assert main(["restore", str(file), "--data", str(tmp_path / "new")]) == 0
+    assert ask(capsys, "admin", "backup", str(file), "--data", str(data))[0] == 1, "it is there already"
+    assert main(["admin", "restore", str(file), "--data", str(tmp_path / "new")]) == 0
     assert "33 events" in capsys.readouterr().out
     engines = [sa.create_engine(f"sqlite:///{folder / 'brimful.db'}") for folder in (data, tmp_path / "new")]
     one, other = (_dump(engine) for engine in engines)
     assert one == other
     for engine in engines:
         engine.dispose()
-    assert main(["doctor", "--data", str(tmp_path / "new")]) == 0
+    assert main(["admin", "doctor", "--data", str(tmp_path / "new")]) == 0
     capsys.readouterr()
-    code, answer = ask(capsys, "restore", str(file), "--data", str(data))
+    code, answer = ask(capsys, "admin", "restore", str(file), "--data", str(data))
     assert (code, answer["error"]["code"]) == (1, "not_empty")  # type: ignore[index]
 
 
@@ -129,10 +129,10 @@ def test_a_backup_moves_from_sqlite_to_postgresql_and_back(
     data: Path, tmp_path: Path, postgres_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second, there = tmp_path / "1.zip", tmp_path / "2.zip", ["--database", postgres_url]
-    assert main(["backup", str(first), "--data", str(data)]) == 0
-    assert main(["restore", str(first), "--data", str(tmp_path / "pg"), *there]) == 0
-    assert main(["doctor", "--data", str(tmp_path / "pg"), *there]) == 0
-    assert main(["backup", str(second), "--data", str(tmp_path / "pg"), *there]) == 0
+    assert main(["admin", "backup", str(first), "--data", str(data)]) == 0
+    assert main(["admin", "restore", str(first), "--data", str(tmp_path / "pg"), *there]) == 0
+    assert main(["admin", "doctor", "--data", str(tmp_path / "pg"), *there]) == 0
+    assert main(["admin", "backup", str(second), "--data", str(tmp_path / "pg"), *there]) == 0
     with zipfile.ZipFile(first) as one, zipfile.ZipFile(second) as other:
         assert one.read("events.jsonl") == other.read("events.jsonl")
         assert one.read("past_jobs.jsonl") == other.read("past_jobs.jsonl")
@@ -142,27 +142,27 @@ def test_a_damaged_backup_changes_nothing(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, bad = tmp_path / "b.zip", tmp_path / "bad.zip"
-    assert main(["backup", str(file), "--data", str(data)]) == 0
+    assert main(["admin", "backup", str(file), "--data", str(data)]) == 0
     with zipfile.ZipFile(file) as whole, zipfile.ZipFile(bad, "w") as half:
         for name in whole.namelist():
             text = whole.read(name)
             half.writestr(name, text.replace(b"job-3", b"job-4") if name == "events.jsonl" else text)
     capsys.readouterr()
-    code, answer = ask(capsys, "restore", str(bad), "--data", str(tmp_path / "new"))
+    code, answer = ask(capsys, "admin", "restore", str(bad), "--data", str(tmp_path / "new"))
     assert (code, answer["error"]["code"]) == (2, "backup_damaged")  # type: ignore[index]
     (tmp_path / "no.zip").write_text("nothing of the kind")
-    assert ask(capsys, "restore", str(tmp_path / "no.zip"), "--data", str(tmp_path / "new"))[0] == 2
-    assert main(["restore", str(file), "--data", str(tmp_path / "new")]) == 0
+    assert ask(capsys, "admin", "restore", str(tmp_path / "no.zip"), "--data", str(tmp_path / "new"))[0] == 2
+    assert main(["admin", "restore", str(file), "--data", str(tmp_path / "new")]) == 0
 
 
 def test_runs_that_the_restored_log_does_not_know_are_put_aside(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "b.zip"
-    assert main(["backup", str(file), "--data", str(data)]) == 0
+    assert main(["admin", "backup", str(file), "--data", str(data)]) == 0
     for name in ("job-1.1", "job-99.1"):
         (tmp_path / "new" / "leases" / name).mkdir(parents=True)
-    assert main(["restore", str(file), "--data", str(tmp_path / "new")]) == 0
+    assert main(["admin", "restore", str(file), "--data", str(tmp_path / "new")]) == 0
     assert "Put aside" in capsys.readouterr().out
     assert (tmp_path / "new" / "leases" / "job-1.1").is_dir()
     assert not (tmp_path / "new" / "leases" / "job-99.1").exists()
@@ -182,10 +182,10 @@ def test_a_run_that_is_nowhere_after_a_restore_is_billed_until_the_log_ended(
     assert store.append([NodeDrained(at_s=130, node="node-0", reason="")], after=store.end())
     store.close()
     file, new = tmp_path / "b.zip", tmp_path / "new"
-    assert main(["backup", str(file), "--data", str(data)]) == 0
+    assert main(["admin", "backup", str(file), "--data", str(data)]) == 0
     (new / "leases" / "job-10.1").mkdir(parents=True)
     capsys.readouterr()
-    assert main(["restore", str(file), "--data", str(new)]) == 0
+    assert main(["admin", "restore", str(file), "--data", str(new)]) == 0
     said = capsys.readouterr().out
     assert "without a trace here: job-9.1." in said
     assert "known here: 1 run" in said
@@ -204,13 +204,13 @@ def test_a_restore_says_which_tokens_it_made_good_and_can_trust_none(
     for name in ("ann", "ben"):
         text, token = access.issue(name=name, tenant="red", role="viewer")
     file = tmp_path / "b.zip"
-    assert main(["backup", str(file), "--data", str(data)]) == 0
+    assert main(["admin", "backup", str(file), "--data", str(data)]) == 0
     access.revoke(OPERATOR, token.token)
     store.close()
     capsys.readouterr()
     for words, good in ((["--revoke-tokens"], False), ([], True)):
         new = tmp_path / f"new-{good}"
-        assert main(["restore", str(file), "--data", str(new), *words]) == 0
+        assert main(["admin", "restore", str(file), "--data", str(new), *words]) == 0
         said = capsys.readouterr().out
         assert ("Good as they were then: 2 tokens" if good else "Revoked: 2 tokens") in said
         store = SqlStore(f"sqlite:///{new / 'brimful.db'}")
@@ -222,10 +222,10 @@ def test_an_old_database_is_healthy_after_its_upgrade(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     an_old_database(f"sqlite:///{tmp_path / 'brimful.db'}")
-    assert main(["doctor", "--data", str(tmp_path)]) == 0
+    assert main(["admin", "doctor", "--data", str(tmp_path)]) == 0
 
 
 def test_no_database_is_a_clear_no(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, answer = ask(capsys, "doctor", "--data", str(tmp_path))
+    code, answer = ask(capsys, "admin", "doctor", "--data", str(tmp_path))
     assert (code, answer["error"]["code"]) == (3, "no_database")  # type: ignore[index]
     assert list(tmp_path.iterdir()) == []

@@ -89,11 +89,11 @@ def test_balances_are_folded_from_a_whole_log_or_not_at_all(
 
     def replay(*lines: object, code: int = YES) -> Any:
         log.write_text("\n".join(map(json.dumps, lines)))
-        return answer(capsys, "market", "replay", str(log), code=code)
+        return answer(capsys, "market", "ledger", str(log), code=code)
 
     whole = replay(*records)["data"]
     assert whole["balances"]["budget:t4"] == 4
-    assert replay({"ok": True, "data": {"events": records}})["data"] == whole  # `brimful events --json`
+    assert replay({"ok": True, "data": {"events": records}})["data"] == whole  # `brimful fleet events --json`
     assert len(replay(records[0], *records[2:])["data"]["balances"]) == 6  # others' events are not told
     for cut, said in (
         (records[2:], "line 1 is event 3, with none before it"),

@@ -1,4 +1,4 @@
-"""`brimful score` on files that could be lost."""
+"""`brimful runs score` on files that could be lost."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def test_predictions_never_replace_what_was_read_or_what_is_no_file(
     link.symlink_to(table)
     before = table.read_text()
     for target in (table, link, tmp_path):
-        assert main(["score", str(table), "--rows", str(target)]) == 2
+        assert main(["runs", "score", str(table), "--rows", str(target)]) == 2
         assert "--rows" in capsys.readouterr().err
     assert table.read_text() == before

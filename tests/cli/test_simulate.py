@@ -267,7 +267,7 @@ def test_a_page_is_refused_before_the_runs_where_plotly_is_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("brimful.sim.charts.find_spec", lambda name: None)
-    monkeypatch.setattr("brimful.cli.simulate.rehearse", lambda *a, **b: pytest.fail("it ran"))
+    monkeypatch.setattr("brimful.cli.operate.simulate.rehearse", lambda *a, **b: pytest.fail("it ran"))
     assert main(["simulate", SMALL, "--html", "x.html"]) == BAD_INPUT
     assert "pip install 'brimful[report]'" in capsys.readouterr().err
 

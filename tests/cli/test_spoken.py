@@ -321,7 +321,7 @@ def traced() -> dict[str, Any]:
 
 
 def test_a_trace_is_in_the_catalogs(traced: dict[str, Any]) -> None:
-    from brimful.cli.trace_text import show
+    from brimful.cli.gpu.trace_text import show
     from brimful.specs.gpu import find_gpu
 
     tongue = Language(

@@ -63,7 +63,7 @@ def test_bad_ranges_and_files_are_refused(tmp_path: Path) -> None:
 def test_the_axes_of_a_picture_speak_the_language() -> None:
     from matplotlib.figure import Figure
 
-    from brimful.cli.sweep_plot import _memory, _speed
+    from brimful.cli.gpu.sweep_plot import _memory, _speed
     from brimful.configs.read import read
     from brimful.fit.advice.sweep import sweep
     from brimful.language import language

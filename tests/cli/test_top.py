@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from brimful.cli.demo import _summary
-from brimful.cli.top import screen
+from brimful.cli.fleet.top import screen
+from brimful.cli.operate.demo import _summary
 
 
 def look(*, held: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`brimful where`."""
+"""`brimful market where`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from brimful.cli.commands import YES
 from brimful.cli.main import main
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-ARGS = ["where", str(EXAMPLES / "nanogpt" / "train_fineweb.py"), "--offers", str(EXAMPLES / "offers.csv")]
+ARGS = [
+    "market",
+    "where",
+    str(EXAMPLES / "nanogpt" / "train_fineweb.py"),
+    "--offers",
+    str(EXAMPLES / "offers.csv"),
+]
 
 
 def test_places_are_ranked_with_the_sum_itemised(capsys: pytest.CaptureFixture[str]) -> None:

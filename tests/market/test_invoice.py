@@ -110,7 +110,7 @@ def test_replay_from_the_log_gives_the_same_balances(
     log, ledger = random_log(7), Ledger()
     for event in log:
         ledger.apply(event)
-    assert main(["market", "replay", written(tmp_path / "log.jsonl", log), "--json"]) == YES
+    assert main(["market", "ledger", written(tmp_path / "log.jsonl", log), "--json"]) == YES
     data = json.loads(capsys.readouterr().out)["data"]
     assert data["balances"] == ledger.balances
     assert data["sum"] == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from brimful.adapters.providers.offers import read_offers
-from brimful.cli.where import rates_of
+from brimful.cli.money.where import rates_of
 from brimful.configs.read import read
 from brimful.errors import BadInput, NotFound
 from brimful.fit.inference import Serving

@@ -19,7 +19,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from brimful.cli.main import main
-from brimful.cli.watch import History, remember, screen
+from brimful.cli.operate.watch import History, remember, screen
 from brimful.meter.exporter import COUNTERS, GAUGES, as_text
 from brimful.meter.machine import Looker, Machine
 from brimful.meter.runtime import Place
@@ -114,7 +114,7 @@ def test_nvml_watch_exporter_and_gpustat_agree(
 def test_the_exporter_serves_what_changes(fake_nvml: FakeNvml) -> None:
     fake_nvml.show(*cards(busy=40))
     port = _free_port()
-    command = [sys.executable, "-m", "brimful.cli.main", "exporter", "--port", str(port)]
+    command = [sys.executable, "-m", "brimful.cli.main", "admin", "exporter", "--port", str(port)]
     server = subprocess.Popen(command, env=fake_nvml.env, stderr=subprocess.PIPE, text=True)
     try:
         assert server.stderr is not None
@@ -281,7 +281,7 @@ def test_a_process_name_cannot_move_the_cursor(fake_nvml: FakeNvml) -> None:
 
 
 def test_the_exporter_stays_on_loopback(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["exporter", "--host", "0.0.0.0"]) == 2
+    assert main(["admin", "exporter", "--host", "0.0.0.0"]) == 2
     assert "is not loopback" in capsys.readouterr().err
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from brimful.adapters.providers.offers import read_offers
-from brimful.cli.estimates import estimates_for
+from brimful.cli.fleet.estimates import estimates_for
 from brimful.configs.read import read
 from brimful.fit.inference import Serving
 from brimful.fit.rates import Rates, distilling_rates, serving_rates

@@ -83,4 +83,4 @@ def test_a_full_disk_loses_nothing(disk: Path, tmp_path: Path) -> None:
         assert [each["job"] for each in server.ask("jobs")["jobs"]] == [again, job], (
             "the refused one is not there"
         )
-        assert answer(server, "doctor", "--data", str(disk))["ok"]
+        assert answer(server, "admin", "doctor", "--data", str(disk))["ok"]

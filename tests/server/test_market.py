@@ -13,8 +13,8 @@ from starlette.testclient import TestClient
 
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.stores.sql import SqlStore
-from brimful.cli.invoice import all_events
 from brimful.cli.main import main
+from brimful.cli.money.accounts import all_events
 from brimful.fleet.events import Event, LeaseEnding, NoticeGiven, PoolPriced, to_record
 from brimful.fleet.state import Node
 from brimful.market.invoice import bills, lines
@@ -146,7 +146,7 @@ def _adds_up(shop: Shop, log: list[Event]) -> None:
         for event in log:
             kind, version, body = to_record(event)
             out.write(json.dumps({"kind": kind, "version": version, "body": body}) + "\n")
-    assert main(["market", "replay", str(path)]) == 0
+    assert main(["market", "ledger", str(path)]) == 0
     assert not [finding.broken for finding in examine(shop.store, [shop.engine]) if not finding.kept]
 
 

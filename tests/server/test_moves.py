@@ -78,8 +78,8 @@ def test_a_gpt_is_preempted_and_goes_on_at_another_site(tmp_path: Path) -> None:
 
         leases = server.show(gpt)["leases"]
         before, after = log_of(gpt, 1, first), log_of(gpt, 2, other)
-        asked = (["jobs"], ["show", gpt], ["why", gpt], ["queues"], ["events"], ["nodes"])
-        pages = [server.read(*words) for words in asked]
+        asked = ("jobs", f"job show {gpt}", f"job why {gpt}", "fleet queues", "fleet events", "fleet nodes")
+        pages = [server.read(*words.split()) for words in asked]
         money = server.ask("fleet") and {name: server.show(name) for name in (gpt, urgent, filler)}
 
     assert [lease["site"] for lease in leases] == [first, other]

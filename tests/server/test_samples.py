@@ -285,7 +285,7 @@ def test_a_real_meter_is_seen_by_api_command_line_console_and_fleet(server: Live
     assert first["tokens_per_s"] == pytest.approx(64 / first["step_s"], rel=0.01)
     wait_for(lambda: measured()["step"] > first["step"])
 
-    text = " ".join(server.read("show", job).split())
+    text = " ".join(server.read("job", "show", job).split())
     assert "s ago: step " in text
     assert "of 2 TFLOPS as declared" in text
     url = json.loads((server.data / "server.json").read_text())["url"]
@@ -296,7 +296,7 @@ def test_a_real_meter_is_seen_by_api_command_line_console_and_fleet(server: Live
     [gpu] = server.ask("fleet")["nodes"][0]["gpus"]
     assert 0 < gpu["mfu"] < 1e-3  # of another step than the first
 
-    server.ask("cancel", job)
+    server.ask("job", "cancel", job)
     wait_for(lambda: server.show(job)["phase"] == "cancelled")
     last = server.show(job)["measured"]
     assert last["step"] >= first["step"]
@@ -310,4 +310,4 @@ def test_what_a_finished_job_measured_last_is_there_after_a_restart(server: Live
     server.up()
     found = server.show(job)["measured"]
     assert (found["step"], found["over"], found["fresh"]) == (5, True, False)
-    assert "its last" in " ".join(server.read("show", job).split())
+    assert "its last" in " ".join(server.read("job", "show", job).split())

@@ -43,7 +43,7 @@ def test_commands_on_the_same_machine_know_the_server_by_its_certificate(server:
     up, _ = server
     job = up.submit(command=("echo", "sent in secret"))
     wait_for(lambda: up.show(job)["phase"] == "finished")
-    assert up.ask("logs", job)["text"] == "sent in secret\n"
+    assert up.ask("job", "logs", job)["text"] == "sent in secret\n"
     client = Client(read_settings({"data": str(up.data)}, env={}))
     assert client.url.startswith("https://")
     assert ("over", {"phase": "finished"}) in list(client.log_stream(job))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful.cli.simulate import FILL_POLICIES
+from brimful.cli.operate.simulate import FILL_POLICIES
 from brimful.errors import BadInput
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node

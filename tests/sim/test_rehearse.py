@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.cli.simulate import parse_fleet
+from brimful.cli.operate.simulate import parse_fleet
 from brimful.errors import BadInput
 from brimful.fleet.metrics import measure
 from brimful.scheduler.cycle import Rules

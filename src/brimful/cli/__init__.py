@@ -1,1 +1,1 @@
-"""The command line: one file per command, one frame around them."""
+"""The command line: one frame, and four folders of commands by what they are about."""

@@ -7,6 +7,9 @@ import sys
 from collections.abc import Sequence
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+# For a screen that is drawn again and again.
+HOME, CLEAR_BELOW, HIDE, SHOW = "\x1b[H", "\x1b[J", "\x1b[?25l", "\x1b[?25h"
+ALTERNATE, NORMAL = "\x1b[?1049h", "\x1b[?1049l"
 
 
 def colours() -> bool:

@@ -77,8 +77,8 @@ _TEMPLATES: tuple[Sentence, ...] = (
     say("no set of changes fits one {gpu}"),
     say("no set of changes fits {n} {gpu}"),
     say("{n} of them sharing weights and states (zero3) would hold it"),
-    say("not corrected: your own runs were on {cards}, not on {gpu} (`brimful calibrate`)"),
-    say("corrected by {n} runs of your own on {cards}: {parts} (`brimful calibrate`)"),
+    say("not corrected: your own runs were on {cards}, not on {gpu} (`brimful runs calibrate`)"),
+    say("corrected by {n} runs of your own on {cards}: {parts} (`brimful runs calibrate`)"),
 )
 # Why a part of the memory is there, as it stands beside the part.
 _REASONS: tuple[Sentence, ...] = (
@@ -122,7 +122,7 @@ _REASONS: tuple[Sentence, ...] = (
     say("freed blocks PyTorch keeps, rounding"),
     say("driver and kernels, outside PyTorch"),
     say("desktop and other processes, as you said"),
-    say("as {n} runs of your own say (`brimful calibrate`)"),
+    say("as {n} runs of your own say (`brimful runs calibrate`)"),
 )
 
 

@@ -16,7 +16,7 @@ from brimful.specs.gpu import Gpu, all_gpus
 Says = tuple[str, Sentence]
 
 # Nine in ten of 140 published MFUs of language models, by their cards' own peaks, lie within.
-# Source: the measured runs that `brimful score` reads (docs/explanation/accuracy.md).
+# Source: the measured runs that `brimful runs score` reads (docs/explanation/accuracy.md).
 USUAL_MFU = (0.28, 0.59)
 
 

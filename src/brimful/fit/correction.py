@@ -1,6 +1,6 @@
 """A user's own correction of our estimates: what it is, how it is applied, and where it is kept.
 
-`brimful calibrate` makes it (calibrate.py) and `brimful fit` applies it.
+`brimful runs calibrate` makes it (calibrate.py) and `brimful fit` applies it.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class Correction:
         """One sentence for whoever reads the estimate of this card."""
         if not self.covers(gpu):
             cards = ", ".join(self.gpus) or "no card"
-            return f"not corrected: your own runs were on {cards}, not on {gpu} (`brimful calibrate`)"
+            return f"not corrected: your own runs were on {cards}, not on {gpu} (`brimful runs calibrate`)"
         parts = ", ".join(f"{name} x{factor.factor:.3g}" for name, factor in self.factors.items())
         cards = ", ".join(self.gpus)
-        return f"corrected by {self.runs} runs of your own on {cards}: {parts} (`brimful calibrate`)"
+        return f"corrected by {self.runs} runs of your own on {cards}: {parts} (`brimful runs calibrate`)"
 
 
 # -- applying ----------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def _memory(memory: Memory, factors: Mapping[str, float], correction: Correction
         device, first = _moved(device, moved), _moved(first, moved)
     device = _whole(_at_least(device, _moved(reserved, other)))
     change = round(device.likely - memory.device_bytes.likely)
-    why = f"as {correction.runs} runs of your own say (`brimful calibrate`)"
+    why = f"as {correction.runs} runs of your own say (`brimful runs calibrate`)"
     items = (*memory.items, Item("your calibration", change, why)) if change else memory.items
     return replace(
         memory,
@@ -215,5 +215,5 @@ def _factor(values: Mapping[str, Any]) -> Factor:
 def _unreadable(path: Path, why: str) -> BadInput:
     return BadInput(
         f"{path} is not a calibration: {why}",
-        hint="remove it, or write it again with `brimful calibrate --write`",
+        hint="remove it, or write it again with `brimful runs calibrate --write`",
     )

@@ -1,0 +1,1 @@
+"""A fleet and its jobs, as the server shows them."""

@@ -1,0 +1,209 @@
+"""`brimful fleet`: nodes, GPUs, who holds them and who waits, and what has happened."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from brimful.cli.commands import Answer, Verb, whole
+from brimful.cli.fleet.show import clock, day
+from brimful.cli.options import add_dry_run, add_nothing
+from brimful.cli.render import noted_table, paint, table, wrapped
+from brimful.client.client import Client
+from brimful.errors import BadInput
+from brimful.language.printable import all_printable, printable
+from brimful.units import HOUR_S, counted, show_seconds, show_usd
+
+LEGEND = (
+    "wants: GPUs its waiting jobs ask for; longest: how long one of them has waited;",
+    "held: jobs on hold; GPU-h: had lately, less the longer ago",
+)
+# What a line says of an event, in this order, where the event has it.
+SAID = ("job", "lease", "node", "site", "sites", "gpus", "exit_code", "reason", "why")
+
+
+def show(args: argparse.Namespace) -> Answer:  # noqa: ARG001
+    data = Client().fleet()
+    fleet = all_printable(data)
+    rows = [
+        [
+            node["node"],
+            str(gpu["index"]),
+            node["gpu"] + (" (declared)" if node["declared"] else ""),
+            gpu["job"] or _state(node, gpu),
+            f"{show_usd(node['microusd_per_gpu_hour'])}/h",
+            "unknown" if gpu["mfu"] is None else f"{gpu['mfu']:.0%}",
+        ]
+        for node in fleet["nodes"]
+        for gpu in node["gpus"]
+    ]
+    lines = [f"{fleet['free']} of {fleet['gpus']} GPUs are free", ""]
+    lines.append(table(["node", "GPU", "type", "held by", "price", "MFU"], rows, right=(1, 4)))
+    for site, problem in fleet["problems"].items():
+        lines += ["", *wrapped(f"site {site}: ", problem)]
+    if fleet["trouble"]:
+        lines.append(f"\nthe scheduler is in trouble: {fleet['trouble']}")
+    return Answer(data, "\n".join(lines))
+
+
+def _state(node: dict[str, Any], gpu: dict[str, Any]) -> str:
+    if gpu["held"]:
+        return "held"
+    if gpu["bad"]:
+        return "bad"
+    return "free" if node["drained"] is None else "drained"
+
+
+def _add_nodes(parser: argparse.ArgumentParser) -> None:
+    # All of it for the old `nodes drain NODE` and `nodes resume NODE` (OLD in commands.py).
+    hidden = argparse.SUPPRESS
+    parser.add_argument("verb", nargs="?", choices=("list", "drain", "resume"), default="list", help=hidden)
+    parser.add_argument("node", nargs="?", metavar="NODE", help=hidden)
+    parser.add_argument("--reason", default="", help=hidden)
+    parser.add_argument("--dry-run", action="store_true", help=hidden)
+
+
+def nodes(args: argparse.Namespace) -> Answer:
+    if args.verb == "list":
+        found = Client().fleet()["nodes"]
+        return Answer(found, _nodes_text(all_printable(found)))
+    if args.node is None:
+        raise BadInput(f"which node to {args.verb}?", hint="`brimful fleet nodes` lists them")
+    return drain(args) if args.verb == "drain" else resume(args)
+
+
+def _nodes_text(nodes: list[dict[str, Any]]) -> str:
+    if not nodes:
+        return "no node has joined yet"
+    rows = [
+        [
+            node["node"],
+            node["site"],
+            f"{len(node['gpus'])} x {node['gpu']}" + (" (declared)" if node["declared"] else ""),
+            str(sum(gpu["held"] for gpu in node["gpus"])),
+            show_usd(node["microusd_per_gpu_hour"]),
+        ]
+        for node in nodes
+    ]
+    notes = ["" if node["drained"] is None else f"drained: {node['drained']}" for node in nodes]
+    drained = sum(node["drained"] is not None for node in nodes)
+    foot = f"\n\n{counted(drained, 'node')} drained" if drained else ""
+    return noted_table(["node", "site", "GPUs", "held", "per GPU-h"], rows, notes, right=(3, 4)) + foot
+
+
+def _add_node(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("node", metavar="NODE", help="as `brimful fleet nodes` shows it")
+    add_dry_run(parser)
+
+
+def _add_drain(parser: argparse.ArgumentParser) -> None:
+    _add_node(parser)
+    parser.add_argument("--reason", default="", help="shown to other users")
+
+
+def drain(args: argparse.Namespace) -> Answer:
+    client = Client()
+    if args.dry_run:
+        return _would(client, args.node, "drain")
+    done = client.drain(args.node, args.reason)
+    running = ", ".join(done["running"])
+    goes_on = f"; {running} goes on there until it ends" if running else "; it is empty"
+    return Answer(done, f"{printable(args.node)} starts nothing more{goes_on}")
+
+
+def resume(args: argparse.Namespace) -> Answer:
+    client = Client()
+    if args.dry_run:
+        return _would(client, args.node, "resume")
+    return Answer(client.resume(args.node), f"{printable(args.node)} takes work again")
+
+
+def _would(client: Client, name: str, verb: str) -> Answer:
+    node = next((each for each in client.fleet()["nodes"] if each["node"] == name), None)
+    if node is None:
+        raise BadInput(f"there is no node {name[:100]!r}", hint="`brimful fleet nodes` lists them")
+    held = sum(gpu["held"] for gpu in node["gpus"])
+    return Answer(node, f"{printable(name)}, {held} GPUs held, would {verb} (nothing was changed)")
+
+
+def queues(args: argparse.Namespace) -> Answer:  # noqa: ARG001
+    queues = Client().queues()
+    if not queues:
+        return Answer({"queues": queues}, "no queue has had work yet")
+    rows = [
+        [
+            queue["queue"],
+            str(queue["running"]),
+            str(queue["held_gpus"]),
+            "" if queue["quota_gpus"] is None else str(queue["quota_gpus"]),
+            str(queue["waiting"]),
+            str(queue["waiting_gpus"]),
+            "" if queue["oldest_wait_s"] is None else show_seconds(queue["oldest_wait_s"]),
+            str(queue["on_hold"]),
+            f"{queue['recent_gpu_s'] / HOUR_S:.1f}",
+        ]
+        for queue in all_printable(queues)
+    ]
+    header = ["queue", "running", "GPUs", "quota", "waiting", "wants", "longest", "held", "GPU-h"]
+    return Answer({"queues": queues}, "\n".join([table(header, rows, right=range(1, 9)), "", *LEGEND]))
+
+
+def _add_events(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--last", type=whole, default=50, metavar="N", help="how many (default 50)")
+    parser.add_argument(
+        "--follow", "-f", action="store_true", help="keep showing them; with --json one object a line"
+    )
+
+
+def events(args: argparse.Namespace) -> Answer:
+    client = Client()
+    if args.follow:
+        last = ""
+        for _, event in client.event_stream(after=-args.last):
+            lines = [_json_line(event)] if args.json else _event_lines(event, after=last)
+            sys.stdout.write("\n".join(lines) + "\n")
+            sys.stdout.flush()
+            last = day(event["at_s"])
+        return Answer(None, "")
+    data = client.events(after=-args.last, limit=min(args.last, 1000))
+    found = data["events"]
+    days = ["", *(day(event["at_s"]) for event in found)]
+    lines = [
+        line for last, event in zip(days, found, strict=False) for line in _event_lines(event, after=last)
+    ]
+    return Answer(data, "\n".join(lines) or "nothing has happened yet")
+
+
+def _json_line(event: dict[str, Any]) -> str:
+    import json
+
+    return json.dumps(event)
+
+
+def _event_lines(event: dict[str, Any], *, after: str) -> list[str]:
+    """The event, below its day where that is not the last one's."""
+    body = all_printable(event["body"])
+    if isinstance(body.get("job"), dict):
+        body = body["job"]
+    # A lease's name begins with its job's.
+    said = [name for name in SAID if name != "job" or "lease" not in body]
+    parts = [f"{name} {_value(body[name])}" for name in said if body.get(name) not in (None, "", [])]
+    today, _, hour = clock(event["at_s"]).partition(" ")
+    head = f"{hour}  {event['seq']:>6}  {event['kind']:<15}  "
+    lines = [] if today == after else [paint(today, "bold")]
+    return lines + (wrapped(head, ", ".join(parts)) or [head.rstrip()])
+
+
+def _value(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+VERBS = {
+    "show": Verb("brimful fleet", add_nothing, show),
+    "nodes": Verb("brimful fleet nodes", _add_nodes, nodes),
+    "drain": Verb('brimful fleet drain local-0 --reason "new fans"', _add_drain, drain),
+    "resume": Verb("brimful fleet resume local-0", _add_node, resume),
+    "queues": Verb("brimful fleet queues", add_nothing, queues),
+    "events": Verb("brimful fleet events --last 20\nbrimful fleet events -f", _add_events, events),
+}

@@ -1,0 +1,214 @@
+"""`brimful submit`: hand over a command, or a job file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from brimful.adapters.engines.devices import catalog_name
+from brimful.cli.commands import NO, Answer, called, whole
+from brimful.cli.fleet.job import follow
+from brimful.cli.options import add_dry_run, usd
+from brimful.cli.render import wrapped
+from brimful.client.client import Client
+from brimful.errors import BadInput
+from brimful.fleet.job import PRIORITIES
+from brimful.language.printable import all_printable, command_line, printable
+from brimful.units import show_bytes, show_seconds, show_usd
+
+if TYPE_CHECKING:
+    from brimful.client.answers import JobAnswer
+
+EXAMPLE = """brimful submit -- python examples/train_tiny.py
+brimful submit --gpus 2 --priority background --budget 1.50 --follow -- python train.py --lr 3e-4
+brimful submit examples/jobs/brimful.yaml --dry-run
+brimful submit examples/jobs/train.sbatch --dry-run"""
+
+TAKES_COMMAND = True
+LOOKS = 20  # a tenth of a second apart
+# What makes `python` mean the same in the job as in the shell that submits it. Nothing else of a user's
+# environment goes along but what --env, env and env_from name.
+CARRIED = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG", "LC_ALL", "TZ")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "brimful submit [options] [FILE | -- COMMAND [ARG ...]]"
+    parser.add_argument(
+        "file",
+        nargs="?",
+        metavar="FILE",
+        help="brimful.yaml, a SkyPilot task, or a script with #SBATCH lines",
+    )
+    parser.add_argument("--gpus", type=whole, metavar="N", help="how many, all on one node (default 1)")
+    parser.add_argument(
+        "--gpu", action="append", default=[], metavar="TYPE", help="allowed GPU type (default: any)"
+    )
+    parser.add_argument("--site", action="append", default=[], help="allowed site (default: any)")
+    parser.add_argument("--name", help="what to call it in lists")
+    parser.add_argument("--priority", choices=list(PRIORITIES), help="who goes first (default normal)")
+    parser.add_argument("--tenant", help="whose account pays (default: your token's)")
+    parser.add_argument("--budget", metavar="USD", help="stop it before it costs more than this")
+    parser.add_argument("--limit", metavar="USD", help="the most it pays for a GPU-hour (default: its class)")
+    parser.add_argument(
+        "--fit", metavar="CONFIG", help="its training config: refuse GPU types it does not fit"
+    )
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="for the job's environment"
+    )
+    parser.add_argument(
+        "--without-unsupported",
+        action="store_true",
+        help="submit a file although brimful cannot do all it says; what is left out is named",
+    )
+    parser.add_argument("--key", default="", help="submitting again with the same key makes no second job")
+    parser.add_argument(
+        "--follow", "-f", action="store_true", help="show its log until it ends; exit 1 if it failed"
+    )
+    add_dry_run(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    body, notes, config, steps = _asked(args)
+    needs_fleet = config and not body.get("gpu_types")
+    client = Client() if needs_fleet or not args.dry_run else None
+    if config:
+        types = body.get("gpu_types") or sorted({n["gpu"] for n in client.fleet()["nodes"]} if client else ())
+        notes += _attach_estimates(body, config, types, steps)
+    if args.dry_run or client is None:
+        shown = {**body, "env": dict.fromkeys(body["env"], "…")}
+        return Answer({"job": shown, "notes": notes}, _dry_text(shown, notes))
+    command, folder = body.pop("command"), body.pop("folder")
+    job = client.submit(command, folder=folder, key=args.key, **body)
+    if args.follow:
+        final = follow(client, job["job"], quiet=args.json)
+        why = printable(final["why"])
+        outcome = f"{job['job']} {final['phase']}" + (f": {why}" if why else "")
+        text = f"{outcome}  (cost {show_usd(final['cost_microusd'])})"
+        return Answer(final, text, 0 if final["phase"] == "finished" else NO)
+    job = _after_a_look(client, job)
+    why = f": {printable(job['why'])}" if job["why"] else ""
+    state = f"{job['job']} {'submitted, ' if job['phase'] == 'waiting' else ''}{job['phase']}{why}"
+    said = "".join(f"\n  note: {printable(note)}" for note in notes)
+    then = f"  {called()} job logs -f {job['job']}\n  {called()} job show {job['job']}"
+    return Answer(job, f"{state}{said}\n\n{then}")
+
+
+def _after_a_look(client: Client, job: JobAnswer) -> JobAnswer:
+    """The job once the scheduler has looked at it: one that can never start should say so at once."""
+    for _ in range(LOOKS):
+        job = client.job(job["job"])
+        if job["phase"] != "waiting" or job["why"]:
+            break
+        time.sleep(0.1)
+    return job
+
+
+def _asked(args: argparse.Namespace) -> tuple[dict[str, Any], list[str], str, int | None]:
+    """The submission, what there is to say of it, and the config it names. Flags win over the file."""
+    body: dict[str, Any] = {"env": {}}
+    notes: list[str] = []
+    config, steps = args.fit or "", None
+    if args.file is not None and args.command:
+        raise BadInput("both a file and a command are given", hint="drop one: a file names its own command")
+    if args.file is not None:
+        from brimful.server.jobfiles.jobfile import read_job_file
+
+        file = read_job_file(Path(args.file))
+        if file.unsupported and not args.without_unsupported:
+            named = "; ".join(f"{name} ({why})" for name, why in file.unsupported.items())
+            raise BadInput(
+                f"{args.file} says what brimful cannot do: {named}",
+                hint="take it out, or submit without it: --without-unsupported",
+                code="unsupported",
+            )
+        body |= file.body
+        notes += [*file.notes, *(f"{name} is left out: {why}" for name, why in file.unsupported.items())]
+        config, steps = config or file.fit, file.steps
+        missing = [name for name in file.env_from if name not in os.environ]
+        if missing:
+            raise BadInput(
+                f"env_from names {missing[0]!r}, which is not set here", hint=f"export {missing[0]}=…"
+            )
+        body["env"] = {**body.get("env", {}), **{name: os.environ[name] for name in file.env_from}}
+    elif args.command:
+        body |= {"command": args.command, "folder": _folder()}
+    else:
+        raise BadInput(
+            "there is no command to run", hint="put it after --: brimful submit -- python train.py"
+        )
+    body |= _flags(args)
+    carried = {key: os.environ[key] for key in CARRIED if key in os.environ}
+    body["env"] = carried | body["env"] | _pairs(args.env)
+    return body, notes, config, steps
+
+
+def _flags(args: argparse.Namespace) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "gpus": args.gpus,
+        "gpu_types": [catalog_name(text) for text in args.gpu] or None,
+        "sites": args.site or None,
+        "name": args.name,
+        "priority": args.priority,
+        "tenant": args.tenant,
+    }
+    if args.budget is not None:
+        given["budget_microusd"] = usd(args.budget, "--budget")
+    if args.limit is not None:
+        given["limit_microusd_per_gpu_hour"] = usd(args.limit, "--limit")
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _attach_estimates(body: dict[str, Any], config: str, types: list[str], steps: int | None) -> list[str]:
+    """Predict bytes and step time on each GPU type; only those that hold it stay candidates."""
+    from brimful.cli.fleet.estimates import estimates_for
+
+    found = estimates_for(config, types, gpus=body.get("gpus", 1))
+    body["predicted"] = found.predicted
+    body["gpu_types"] = sorted(found.predicted)
+    if steps is not None:
+        body["steps"] = steps
+    return found.notes
+
+
+def _folder() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError as error:
+        raise BadInput(
+            "the folder you are in is not there any more", hint="cd into one that is, and submit again"
+        ) from error
+
+
+def _pairs(given: list[str]) -> dict[str, str]:
+    pairs = {}
+    for pair in given:
+        key, equals, value = pair.partition("=")
+        if not (equals and key.isidentifier()):
+            raise BadInput(f"--env {pair[:60]!r} is not NAME=VALUE", hint="--env WANDB_MODE=offline")
+        pairs[key] = value
+    return pairs
+
+
+def _dry_text(body: dict[str, Any], notes: list[str]) -> str:
+    body = all_printable(body)
+    budget = body.get("budget_microusd")
+    types = " or ".join(body.get("gpu_types", ())) or "any type"
+    lines = [
+        "would submit (nothing was changed):",
+        *([f"  name      {body['name']}"] if body.get("name") else []),
+        *wrapped("  command   ", command_line(body["command"])),
+        f"  in        {body['folder']}",
+        f"  GPUs      {body.get('gpus', 1)} ({types}), within one {body.get('within', 'node')}",
+        f"  priority  {body.get('priority', 'normal')}",
+        f"  budget    {show_usd(budget) if budget else 'none: it runs until it ends'}",
+    ]
+    if body.get("max_run_s"):
+        lines.append(f"  longest   {show_seconds(body['max_run_s'])}")
+    for gpu, each in body.get("predicted", {}).items():
+        lines.append(
+            f"  predicted {gpu}: {show_bytes(each['peak_bytes'])}, {show_seconds(each['step_s'])} a step"
+        )
+    return "\n".join([*lines, *(f"  note      {printable(note)}" for note in notes)])

@@ -1,0 +1,137 @@
+"""`brimful top`: the fleet, live in the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from typing import Any
+
+from brimful.cli.commands import Answer, whole
+from brimful.cli.fleet.jobs import label, ran, waited
+from brimful.cli.render import ALTERNATE, CLEAR_BELOW, HIDE, HOME, NORMAL, SHOW, bar, paint, table
+from brimful.client.client import Client
+from brimful.errors import BrimfulError, WorldFailed
+from brimful.language.printable import all_printable
+from brimful.units import counted, show_usd
+
+EXAMPLE = """brimful top
+brimful top --once"""
+
+GOING = ["running", "starting", "stopping", "waiting", "held"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--every", type=whole, default=2, metavar="S", help="seconds between looks (default 2)"
+    )
+    parser.add_argument("--once", action="store_true", help="one look, and done")
+
+
+def run(args: argparse.Namespace) -> Answer:
+    client = Client()
+    if args.once or args.json or not sys.stdout.isatty():
+        data = _look(client)
+        return Answer(data, screen(data, *shutil.get_terminal_size((100, 30))))
+    sys.stdout.write(ALTERNATE + HIDE)
+    try:
+        while True:
+            size = shutil.get_terminal_size((100, 30))
+            try:
+                text = screen(_look(client), *size)
+            except WorldFailed as error:
+                text = f"{paint('connection lost', 'red')}: {error.problem}\n\nretrying; Ctrl-C ends"
+            rows = [f"{line}\x1b[K" for line in text.splitlines()[: size.lines - 1]]
+            sys.stdout.write(HOME + "\n".join(rows) + CLEAR_BELOW)
+            sys.stdout.flush()
+            time.sleep(args.every)
+    except KeyboardInterrupt:
+        return Answer(None, "")
+    except BrimfulError:
+        raise
+    finally:
+        sys.stdout.write(SHOW + NORMAL)
+        sys.stdout.flush()
+
+
+def _look(client: Client) -> dict[str, Any]:
+    return {
+        "fleet": client.fleet(),
+        "spend": client.get("/v1/spend"),
+        "jobs": client.jobs(limit=200, phase=GOING),
+    }
+
+
+def screen(data: dict[str, Any], columns: int, lines: int) -> str:
+    """Everything on one screen of this size; what does not fit is counted, not dropped silently."""
+    shown = all_printable(data)
+    fleet, spend, jobs = shown["fleet"], shown["spend"], shown["jobs"]
+    held = sum(gpu["held"] for node in fleet["nodes"] for gpu in node["gpus"])
+    total = fleet["gpus"]
+    width = max(8, min(30, columns - 62))
+    rate = fleet["allocation_rate"]
+    full = paint(bar(held / total if total else 0, width), "cyan")
+    allocated = "unknown" if rate is None else f"{rate:.0%}"
+    spent = f"{show_usd(spend['posted_microusd'])} + {show_usd(spend['accruing_microusd'])} accruing"
+    head = f"{paint('brimful', 'bold')}  {full} {held} of {total} GPUs held"
+    tail = f"allocated {allocated}   spent {spent}"
+    plain = len(f"brimful  {'':{width}} {held} of {total} GPUs held   {tail}")
+    out = [f"{head}   {tail}", ""] if plain <= columns else [head, tail, ""]
+    out += [f"{paint('trouble', 'red')}: {fleet['trouble']}", ""] if fleet["trouble"] else []
+    out += [f"{paint(f'site {site}', 'yellow')}: {problem}" for site, problem in fleet["problems"].items()]
+    out += _nodes(fleet["nodes"], columns, most=max(3, lines // 3))
+    out.append("")
+    out += _jobs(jobs, columns, most=max(3, lines - len(out) - 3))
+    return "\n".join(out)
+
+
+def _nodes(nodes: list[dict[str, Any]], columns: int, *, most: int) -> list[str]:
+    wide = max((len(node["node"]) for node in nodes), default=0)
+    out = []
+    for node in nodes[:most]:
+        cells = "".join("■" if gpu["held"] else "·" for gpu in node["gpus"])[: max(8, columns - wide - 42)]
+        state = "" if node["drained"] is None else paint("  drained", "yellow")
+        out.append(
+            f"{node['node']:<{wide}}  {paint(cells, 'cyan')}  {node['gpu']}"
+            f"  {show_usd(node['microusd_per_gpu_hour'])}/GPU-h{state}"
+        )
+    return out + ([f"{len(nodes) - most} more nodes"] if len(nodes) > most else [])
+
+
+def _jobs(jobs: list[dict[str, Any]], columns: int, *, most: int) -> list[str]:
+    if not jobs:
+        return ["no job is running or waiting", "", "  brimful submit -- python examples/train_tiny.py"]
+    order = {phase: i for i, phase in enumerate(GOING)}
+    jobs = sorted(jobs, key=lambda job: order.get(job["phase"], 9))
+    rows = [
+        [
+            job["job"],
+            job["phase"],
+            str(job["gpus"]),
+            waited(job),
+            ran(job),
+            _mfu(job["measured"]),
+            show_usd(job["cost_microusd"]),
+            job["node"] or "",
+            job["why"] if job["phase"] in ("waiting", "held") else label(job),
+        ]
+        for job in jobs[:most]
+    ]
+    text = table(
+        ["job", "phase", "GPUs", "waited", "ran", "MFU", "cost", "node", "what / why"],
+        rows,
+        right=(2, 3, 4, 5, 6),
+    )
+    title, *lines = (line[:columns] for line in text.splitlines())
+    more = [f"{counted(len(jobs) - most, 'job')} more"] if len(jobs) > most else []
+    return [paint(title, "dim"), *lines, *more]
+
+
+def _mfu(found: dict[str, Any] | None) -> str:
+    """As the job itself measures it, while it does."""
+    if found is None:
+        return ""
+    if found["idle"]:
+        return "idle"
+    return f"{found['mfu']:.0%}" if found["fresh"] and found["mfu"] is not None else ""

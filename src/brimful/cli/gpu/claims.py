@@ -1,0 +1,93 @@
+"""`brimful claims`: is the advice I found any good, for this config on this card?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from brimful.cli.commands import Answer
+from brimful.cli.render import paint
+from brimful.cli.spoken import add_language, spoken, wrapped
+from brimful.errors import BadInput
+from brimful.units import MIB
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from brimful.configs.reading import Reading
+    from brimful.diagnose.claims.judge import Judgement
+    from brimful.diagnose.claims.paste import Line
+    from brimful.language import Language
+
+EXAMPLE = """brimful claims examples/nanogpt/train_fineweb.py --gpu rtx-4070
+brimful claims examples/nanogpt/train_fineweb.py --gpu rtx-4070 --text answer.txt
+brimful claims examples/nanogpt/train_fineweb.py --gpu 4070 --other-mib 2100 --lang de"""
+
+_COLOURS = {"true": "green", "partly": "yellow", "false": "red", "cannot tell": "dim"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "config", help="nanoGPT .py, Hugging Face config.json or a YAML recipe; never executed"
+    )
+    parser.add_argument("--gpu", metavar="NAME", required=True, help="the card, however you write it")
+    parser.add_argument(
+        "--text", metavar="FILE", help="a pasted answer, judged line by line; - is standard input"
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrule the config")
+    parser.add_argument("--other-mib", type=int, default=0, metavar="N", help="MiB that other programs hold")
+    add_language(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    from brimful.configs.read import read
+    from brimful.diagnose.claims.judge import Case, judge_all
+    from brimful.specs.gpu import find_gpu
+
+    if not 0 <= args.other_mib <= 1_000_000:
+        raise BadInput(
+            f"--other-mib {args.other_mib} is out of range", hint="give MiB, as nvidia-smi shows them"
+        )
+    reading = read(args.config, overrides=args.set)
+    case = Case(reading, find_gpu(args.gpu), args.other_mib * MIB)
+    tongue = spoken(args)
+    head = f"{reading.model.name}, {case.gpu.title}"
+    if args.text is None:
+        judged = judge_all(case)
+        data = {"language": tongue.code, "claims": [one.as_dict(tongue) for one in judged]}
+        return Answer(data, "\n\n".join([paint(head, "bold"), *(_one(one, tongue) for one in judged)]))
+    from brimful.cli.gpu.explain import read_text
+    from brimful.diagnose.claims.paste import judge_paste
+    from brimful.diagnose.explain import clean
+
+    def reread(words: Sequence[str]) -> Reading:
+        return read(args.config, overrides=[*args.set, *words])
+
+    lines = judge_paste(clean(read_text(args.text)), case, reread)
+    data = {"language": tongue.code, "lines": [line.as_dict(tongue) for line in lines]}
+    return Answer(data, "\n\n".join([paint(head, "bold"), *(_line(line, tongue) for line in lines)]))
+
+
+def _line(line: Line, tongue: Language) -> str:
+    from brimful.language import say
+
+    shown = wrapped(line.text, first=f"{line.number:>3} | ", rest="    | ")
+    if not line.judged:
+        nothing = tongue.text(say("no claim that brimful knows"))
+        return f"{shown}\n      {paint(nothing, 'dim')}"
+    return "\n".join([shown, *(_one(one, tongue, indent="      ") for one in line.judged)])
+
+
+def _one(one: Judgement, tongue: Language, indent: str = "") -> str:
+    from brimful.diagnose.claims.judge import verdict_words
+
+    word = tongue.text(verdict_words(one.verdict)).upper()
+    said = tongue.text(one.said)
+    head = wrapped(f"{word}  {said}", first=indent, rest=indent + "  ")
+    lines = [head.replace(word, paint(word, _COLOURS[one.verdict]), 1)]
+    lines += [wrapped(tongue.text(why), first=indent + "  ", rest=indent + "  ") for why in one.why]
+    lines += [
+        paint(wrapped(tongue.text(fact), first=indent + "  ", rest=indent + "  "), "dim")
+        for fact in one.published
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,423 @@
+"""`brimful fit`: will it fit, how fast is it, and what should change? The text stands in fit_text.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from brimful.cli.commands import NO, YES, Answer
+from brimful.errors import BadInput, Refused
+from brimful.units import GIB, MIB
+
+if TYPE_CHECKING:
+    import argparse
+
+    from brimful.configs.reading import Reading
+    from brimful.diagnose.sanity import Check
+    from brimful.fit.advice.ladder import Rung
+    from brimful.fit.correction import Correction
+    from brimful.language import Language
+    from brimful.specs.estimate import Estimate, Fix
+    from brimful.specs.gpu import Gpu
+    from brimful.specs.model import Model
+    from brimful.specs.training import Training
+
+EXAMPLE = """brimful fit examples/nanogpt/train_fineweb.py --gpu rtx-4070
+brimful fit examples/nanogpt/train_fineweb.py --gpu 4070 --other-mib 2100 --set batch_size=8
+brimful fit --model llama-3.1-8b --batch-size 4 --seq-len 4096 --checkpointing full --gpu h100
+brimful fit --model gpt2-xl --gpu 4090 --compare compile=True,batch_size=8 checkpointing=full
+brimful fit examples/nanogpt/train_fineweb.py --gpu all
+brimful fit --model llama-3.1-8b --gpu 4090 --inference --weight-bits 4"""
+
+_MAX_OTHER_MIB = 1_000_000
+# Flag -> (word of `--set`, placeholder, help). A flag is a `--set` that --help can show.
+_FLAGS: dict[str, tuple[str, str, str]] = {
+    "--batch-size": ("batch_size", "N", "sequences of one micro-step on one GPU"),
+    "--seq-len": ("seq_len", "N", "tokens of a sequence"),
+    "--accumulation": ("gradient_accumulation_steps", "N", "micro-steps of an optimizer step"),
+    "--precision": ("precision", "WORD", "amp-bf16, amp-fp16, bf16, fp16, fp8, tf32 or fp32"),
+    "--optimizer": ("optimizer", "WORD", "adamw, adam8bit, sgd, momentum, lion, muon or adafactor"),
+    "--attention": ("attention", "WORD", "flash, efficient or math"),
+    "--checkpointing": ("checkpointing", "WORD", "none, selective or full"),
+    "--loss-chunks": ("loss_chunks", "N", "make logits and loss in so many slices"),
+    "--framework": ("framework", "NAME", "whose code trains it: litgpt, transformers, torchtune, torchtitan"),
+    "--torch": ("torch", "RELEASE", "of PyTorch, as it prints it: 2.6, 1.12.1+cu113 (today's)"),
+    "--rank": ("rank", "N", "of the LoRA adapter"),
+    "--gpus": ("gpus", "N", "GPUs that train together"),
+    "--sharding": ("sharding", "WORD", "none, ddp, zero1, zero2 or zero3 (fsdp)"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from argparse import BooleanOptionalAction
+
+    parser.add_argument(
+        "config", nargs="?", help="nanoGPT .py, config.json, YAML recipe or torchtitan .toml; never executed"
+    )
+    parser.add_argument(
+        "--gpu", metavar="NAME", help="the card, however you write it; `all` ranks every card by cost"
+    )
+    parser.add_argument(
+        "--other-mib",
+        type=int,
+        default=0,
+        metavar="N",
+        help="MiB of the card that a desktop or other programs hold",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="overrule one line of the config; may be repeated",
+    )
+    model = parser.add_argument_group("a model by name instead of a config")
+    model.add_argument("--model", metavar="NAME", help="llama-3.1-8b, gpt2-xl, Qwen/Qwen3-4B, …")
+    model.add_argument("--models", action="store_true", help="list the models known by name")
+    model.add_argument("--args", metavar="FILE", help="Hugging Face TrainingArguments, JSON or YAML")
+    training = parser.add_argument_group("how it is trained; each overrules the config")
+    for flag, (_, placeholder, text) in _FLAGS.items():
+        training.add_argument(flag, metavar=placeholder, help=text)
+    training.add_argument("--compile", action=BooleanOptionalAction, help="torch.compile")
+    training.add_argument("--fused-loss", action="store_true", help="one kernel from hidden state to loss")
+    training.add_argument("--lora", action="store_true", help="train an adapter on frozen 16-bit weights")
+    training.add_argument("--qlora", action="store_true", help="train an adapter on frozen 4-bit weights")
+    parser.add_argument(
+        "--uncalibrated", action="store_true", help="leave out what `brimful runs calibrate --write` kept"
+    )
+    advice = parser.add_argument_group("what to change")
+    advice.add_argument(
+        "--compare", nargs="+", metavar="WHAT", help="beside it: other configs, or key=value,key=value"
+    )
+    advice.add_argument(
+        "--ladder", action="store_true", help="settings that surely fit, then one more at a time"
+    )
+    advice.add_argument("--patch", action="store_true", help="print the config with the fix made")
+    advice.add_argument(
+        "--write", action="store_true", help="make the fix in the file; a backup stays beside it"
+    )
+    advice.add_argument("--dry-run", action="store_true", help="with --write: show it and write nothing")
+    advice.add_argument("--fix", type=int, metavar="N", help="which fix to print or write (the first)")
+    from brimful.cli.gpu.fit_cards import add_arguments as add_cards
+    from brimful.cli.spoken import add_language
+
+    add_cards(parser)
+    add_language(parser)
+    measured = parser.add_argument_group("a number you measured, held against what is possible")
+    measured.add_argument("--measured-mfu", type=float, metavar="X", help="0 to 1, as your log prints it")
+    measured.add_argument("--measured-peak-gib", type=float, metavar="X", help="peak memory in GiB")
+    measured.add_argument("--measured-tokens-per-s", type=float, metavar="X", help="of the whole run")
+
+
+def run(args: argparse.Namespace) -> Answer:
+    from brimful.cli.gpu import fit_cards
+    from brimful.specs.gpu import find_gpu
+
+    if args.models:
+        return _models(args)
+    if fit_cards.wanted(args):
+        return fit_cards.run(args, _read(args, _words(args)))
+    _check(args)
+    if args.compare and args.config is None and args.model is None:
+        # `--compare a.py b.py`: the first file is what the others are held against.
+        args.config = next((what for what in args.compare if "=" not in what), None)
+        args.compare = [what for what in args.compare if what != args.config]
+    gpu = find_gpu(args.gpu)
+    reading = _read(args, _words(args))
+    args.correction = _correction(args)
+    if args.compare is not None:
+        return _compare(args, reading, gpu)
+    answer = _fit(args, reading, gpu)
+    if args.patch or args.write:
+        return _patch(args, reading, answer)
+    return _answer(args, reading, answer, gpu)
+
+
+def _answer(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: Gpu) -> Answer:
+    from brimful.cli.gpu.fit_text import checks_text, show
+    from brimful.cli.spoken import spoken
+
+    data = answer.as_dict()
+    rungs = _ladder(args, reading, gpu) if args.ladder else ()
+    tongue = spoken(args)
+    parts = [show(answer, gpu, reading, tongue, other_mib=args.other_mib, rungs=rungs)]
+    if rungs:
+        data["ladder"] = [rung.as_dict() for rung in rungs]
+    checks = _checks(args, reading, answer, gpu)
+    if checks:
+        data["checks"] = [check.as_dict(tongue) for check in checks]
+        parts.insert(0, checks_text(checks, tongue))
+    return Answer(data, "\n\n".join(parts), YES if answer.fits else NO)
+
+
+def _correction(args: argparse.Namespace) -> Correction | None:
+    """What `brimful runs calibrate --write` kept, if anything."""
+    from brimful.fit.correction import calibration_path, load_correction
+
+    return None if args.uncalibrated else load_correction(calibration_path())
+
+
+def _estimate(args: argparse.Namespace, reading: Reading, training: Training, gpu: Gpu) -> Estimate:
+    from brimful.fit.correction import calibrated
+    from brimful.fit.fit import estimate, widening
+
+    found = estimate(reading.model, training, gpu, args.other_mib * MIB, widen=widening(reading.unsure))
+    return calibrated(found, args.correction)
+
+
+def _ladder(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> tuple[Rung, ...]:
+    from brimful.fit.advice.ladder import ladder
+
+    def predict(training: Training) -> Estimate:
+        return _estimate(args, reading, training, gpu)
+
+    return ladder(reading.training, predict, gpu, reading.dialect)
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.gpu is None:
+        raise BadInput("no card is named", hint="say which with --gpu; `brimful gpus` lists them")
+    if not 0 <= args.other_mib <= _MAX_OTHER_MIB:
+        raise BadInput(
+            f"--other-mib {args.other_mib} is out of range",
+            hint="give the MiB that nvidia-smi shows as used before your run starts",
+        )
+    for name in ("measured_mfu", "measured_peak_gib", "measured_tokens_per_s"):
+        value = getattr(args, name)
+        if value is not None and not 0 < value < 1e12:
+            flag = "--" + name.replace("_", "-")
+            raise BadInput(f"{flag} {value} is no measurement", hint="give a number above 0")
+    if args.dry_run and not args.write:
+        raise BadInput("--dry-run goes with --write", hint="`fit` alone writes nothing")
+
+
+def _words(args: argparse.Namespace) -> list[str]:
+    """The flags as `--set` words, before those: a `--set` has the last word."""
+    words = [
+        f"{word}={value}"
+        for flag, (word, _, _) in _FLAGS.items()
+        if (value := getattr(args, flag[2:].replace("-", "_"))) is not None
+    ]
+    if args.compile is not None:
+        words.append(f"compile={args.compile}")
+    words += [f"{name}=True" for name in ("fused_loss", "lora", "qlora") if getattr(args, name)]
+    return [*words, *args.set]
+
+
+def _read(args: argparse.Namespace, words: list[str], config: str | None = None) -> Reading:
+    from brimful.configs.read import read
+
+    if config is not None:
+        return read(config, overrides=words)
+    return read(args.config, model=args.model, arguments=args.args, overrides=words)
+
+
+def _models(args: argparse.Namespace) -> Answer:
+    from brimful.cli.gpu.fit_text import models_text
+    from brimful.cli.spoken import spoken
+    from brimful.fit.count import parameters
+    from brimful.specs.presets import all_presets
+
+    presets = all_presets()
+    rows: list[dict[str, Any]] = [
+        {
+            "name": p.model.name,
+            "title": p.title,
+            "family": p.family,
+            "parameters": parameters(p.model),
+            "context_tokens": p.context_tokens,
+            "source": p.source,
+        }
+        for p in presets
+    ]
+    return Answer({"models": rows}, models_text(presets, spoken(args)))
+
+
+def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
+    """The config as it is, and beside it each variant: another file, or `--set` words joined by commas.
+
+    Where it does not fit as it is, brimful's own fix is the last row.
+    """
+    from pathlib import Path
+
+    from brimful.cli.gpu.fit_text import compare_text
+    from brimful.cli.spoken import spoken
+    from brimful.language import say
+
+    words = _words(args)
+    tongue = spoken(args)
+    compared = [(tongue.text(say("as it is")), reading)]
+    for what in args.compare:
+        if "=" in what:
+            compared.append((what.replace(",", ", "), _read(args, [*words, *_split(what)])))
+        else:
+            compared.append((Path(what).name, _read(args, [], config=what)))
+    rows = [(name, r, _fit(args, r, gpu)) for name, r in compared]
+    own = _own_fix(reading, rows[0][2], [other.training for _, other in compared], tongue)
+    rows += [(name, r, _fit(args, r, gpu)) for name, r in own]
+    data = {
+        "compared": [
+            {"name": name, "effective_batch": r.training.effective_batch, **answer.as_dict()}
+            for name, r, answer in rows
+        ]
+    }
+    text = compare_text(rows, gpu, tongue)
+    if args.correction is not None:
+        from brimful.diagnose.phrases import told
+
+        text += "\n\n" + tongue.text(told(args.correction.note(gpu.name)))
+    return Answer(data, text)
+
+
+def _fit(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Estimate:
+    from brimful.fit.fit import fit_reading
+
+    return fit_reading(reading, gpu, args.other_mib * MIB, args.correction)
+
+
+def _own_fix(
+    reading: Reading, answer: Estimate, others: list[Training], tongue: Language
+) -> list[tuple[str, Reading]]:
+    from dataclasses import replace
+
+    from brimful.language import say
+
+    best = next((fix for fix in answer.fixes if fix.fits), None)
+    if best is None or best.training in others:
+        return []
+    said = ", ".join(f"{key}={then}" for key, (_, then) in best.change.items())
+    name = tongue.text(say("brimful's fix: {change}", change=said))
+    return [(name, replace(reading, training=best.training))]
+
+
+def _split(what: str) -> list[str]:
+    """'a=1,b=(2,3)' -> a=1 and b=(2,3): a comma only parts words where a new key follows."""
+    import re
+
+    return re.split(r",\s*(?=[A-Za-z_]\w*=)", what)
+
+
+def _checks(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: Gpu) -> list[Check]:
+    from brimful.diagnose.sanity import check_mfu, check_peak, check_rate
+
+    checks = []
+    if args.measured_mfu is not None:
+        nanogpt = reading.dialect.name == "nanoGPT"
+        checks.append(check_mfu(args.measured_mfu, answer, gpu, nanogpt=nanogpt))
+    if args.measured_tokens_per_s is not None:
+        checks.append(check_rate(args.measured_tokens_per_s, answer, reading.model, reading.training, gpu))
+    if args.measured_peak_gib is not None:
+        checks.append(check_peak(round(args.measured_peak_gib * GIB), answer, gpu))
+    return checks
+
+
+def _patch(args: argparse.Namespace, reading: Reading, answer: Estimate) -> Answer:
+    """Prints or writes the file with the lines of one fix changed, and those of `--set`."""
+    from dataclasses import replace
+
+    from brimful.cli.spoken import spoken
+    from brimful.configs.files import decode, read_config
+    from brimful.fit.advice.patch import patch_text, write_patched
+    from brimful.language import say
+
+    plain = _read(args, _launched(reading))
+    if plain.file is None:
+        raise BadInput(
+            "there is no file whose lines could be changed",
+            hint="give a nanoGPT .py, or TrainingArguments with --args FILE",
+        )
+    fix = _chosen(answer, args.fix)
+    wanted = replace(reading, training=fix.training) if fix else reading
+    change, lines_alone = plain.dialect.spell(plain.training, wanted.training)
+    if not lines_alone:
+        raise _not_lines(plain, wanted, change)
+    lines = {key: then for key, (_, then) in change.items()}
+    text = decode(read_config(plain.file, what="a config"), name=str(plain.file))
+    patched = patch_text(text, lines, suffix=plain.file.suffix)
+    _hold(args, plain, patched, wanted)
+    shown = {key: list(pair) for key, pair in change.items()}
+    data: dict[str, Any] = {"file": str(plain.file), "change": shown, "text": patched, "backup": None}
+    tongue = spoken(args)
+    said = ", ".join(f"{key} {now} -> {then}" for key, (now, then) in change.items())
+    said = said or tongue.text(say("nothing to change"))
+    if not args.write or patched == text:
+        unchanged = tongue.text(say("{file}: {change}", file=plain.file, change=said))
+        return Answer(data, patched.rstrip("\n") if args.patch else unchanged)
+    if args.dry_run:
+        return Answer(data, tongue.text(say("would write {file}: {change}", file=plain.file, change=said)))
+    backup = write_patched(plain.file, patched)
+    wrote = tongue.text(say("wrote {file}: {change}", file=plain.file, change=said))
+    kept = tongue.text(say("as it was: {backup}", backup=backup))
+    return Answer({**data, "backup": str(backup)}, f"{wrote}\n{kept}")
+
+
+def _launched(reading: Reading) -> list[str]:
+    """What torchrun says and no config does: it is said again whenever the config is read."""
+    return [f"gpus={reading.training.gpus}"] if reading.training.gpus > 1 else []
+
+
+def _not_lines(plain: Reading, wanted: Reading, change: dict[str, tuple[Any, Any]]) -> Refused:
+    """Why a change that no line of this kind of config can say is not written."""
+    known = plain.dialect.lines(wanted.training)
+    said = [f"{key} {now} -> {then}" for key, (now, then) in change.items() if key not in known]
+    return Refused(
+        f"{', '.join(said) or 'some of it'} cannot be said by a line of {plain.file}",
+        hint=f"make that change in {plain.dialect.code}; --patch and --write only change lines of the config",
+    )
+
+
+def _hold(args: argparse.Namespace, plain: Reading, patched: str, wanted: Reading) -> None:
+    """Reads the patched text again: what would be printed or written must say what was predicted."""
+    from argparse import Namespace
+    from dataclasses import replace
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    assert plain.file is not None
+    with TemporaryDirectory() as folder:
+        copy = Path(folder) / plain.file.name
+        copy.write_text(patched, encoding="utf-8", newline="")
+        for beside in plain.file.parent.glob("*.json"):  # a DeepSpeed config that it names
+            if beside.name in patched and beside.name != copy.name:
+                (Path(folder) / beside.name).symlink_to(beside.resolve())
+        which = "args" if args.args else "config"
+        again = _read(Namespace(**{**vars(args), which: str(copy)}), _launched(wanted))
+    if names := _differ(replace(again.model, name=wanted.model.name), wanted.model):
+        raise Refused(
+            f"another model was asked for ({', '.join(names)}), and only lines of its training are changed",
+            hint=f"write the model's sizes into {plain.file} by hand, then run this without them",
+        )
+    # Where multiplies are in 16 bits there is none left that tf32 could be for.
+    tf32 = again.training.tf32 if wanted.training.half else wanted.training.tf32
+    if names := _differ(again.training, replace(wanted.training, tf32=tf32)):
+        raise Refused(
+            f"{plain.file} says {', '.join(names)} in a way that cannot be changed line by line",
+            hint="change it by hand: `brimful fit` without --patch lists what to write",
+        )
+
+
+def _differ(one: Model | Training, other: Model | Training) -> list[str]:
+    from dataclasses import fields
+
+    return [f.name for f in fields(one) if getattr(one, f.name) != getattr(other, f.name)]
+
+
+def _chosen(answer: Estimate, number: int | None) -> Fix | None:
+    """The fix asked for, or the first that lines alone can make; None where it fits as it is."""
+    fixes = answer.faster if answer.fits else answer.fixes
+    if number is not None:
+        if not 1 <= number <= len(fixes):
+            raise BadInput(f"there is no fix {number}", hint=f"there are {len(fixes)}; run it without --fix")
+        if not fixes[number - 1].config_only:
+            raise Refused(f"fix {number} is not a line of the config", hint=fixes[number - 1].note)
+        return fixes[number - 1]
+    if answer.fits:
+        return None
+    chosen = next((fix for fix in fixes if fix.fits and fix.config_only), None)
+    if chosen is None:
+        best = (
+            f"the cheapest: {fixes[0].note}"
+            if fixes and fixes[0].fits
+            else "see `brimful fit` without --patch"
+        )
+        raise Refused("no change of the config alone makes it fit", hint=best)
+    return chosen

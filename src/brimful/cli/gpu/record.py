@@ -1,0 +1,86 @@
+"""`brimful runs record`: a measured run, as rows that `score` and `calibrate` read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from brimful.cli.commands import Answer
+from brimful.cli.render import wrapped
+from brimful.errors import BadInput
+
+if TYPE_CHECKING:
+    import argparse
+
+    from brimful.configs.reading import Reading
+    from brimful.meter.samples import RunSample, Sample
+
+EXAMPLE = """\
+brimful runs record run.jsonl --config config/train_gpt2.py
+brimful runs record run.jsonl --model llama-3.1-8b --set batch_size=4 --to my_runs.csv
+brimful runs score my_runs.csv && brimful runs calibrate my_runs.csv"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("samples", type=Path, help="the file a Meter wrote (jsonl=…)")
+    parser.add_argument(
+        "--to", type=Path, default=Path("my_runs.csv"), metavar="FILE", help="the table (my_runs.csv)"
+    )
+    parser.add_argument("--config", metavar="FILE", help="what was run (default: as its command line says)")
+    parser.add_argument("--model", metavar="NAME", help="its model by name instead")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrule the config")
+    parser.add_argument("--gpu", metavar="NAME", help="the card (default: the one it ran on)")
+    parser.add_argument(
+        "--source", metavar="NAME", help="whose runs these are, for grouping (default: the host)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show the rows and write nothing")
+
+
+def run(args: argparse.Namespace) -> Answer:
+    from brimful.accuracy.record import append_rows, rows_of
+    from brimful.meter.samples import RunSample, read_samples
+    from brimful.specs.gpu import find_gpu
+
+    samples: list[Sample] = list(read_samples(args.samples))
+    first = next((sample for sample in reversed(samples) if isinstance(sample, RunSample)), None)
+    if first is None:
+        raise BadInput(f"{args.samples} holds no run", hint="a Meter writes one with jsonl=PATH")
+    card = args.gpu or first.gpu
+    if card is None:
+        raise BadInput(
+            f"it ran on {first.device}, which is no card of the catalog", hint="say which card with --gpu"
+        )
+    source = re.sub(r"[^\w.]", "_", args.source or first.host or "own")
+    found = rows_of(samples, _reading(args, first), find_gpu(card), source=source)
+    new = [] if args.dry_run else append_rows(args.to, found.rows)
+    data = {
+        "file": str(args.to),
+        "written": new,
+        "rows": [{key: value for key, value in row.items() if value} for row in found.rows],
+        "cannot_say": list(found.unsaid),
+    }
+    done = "would write" if args.dry_run else "wrote" if new else "nothing new: it stands there already in"
+    lines = [
+        f"{done} {args.to}"
+        + (f": {', '.join(row['id'] for row in found.rows)}" if new or args.dry_run else "")
+    ]
+    row = found.rows[0]
+    kinds = ", ".join(f"{r['peak_mem_gib']} GiB {r['mem_kind']}" for r in found.rows if r["peak_mem_gib"])
+    lines += wrapped("  ", f"{row['model']} on {row['gpu']}: {row['tokens_per_s_per_gpu']} tokens/s per GPU"
+                     + (f", {kinds}" if kinds else ""))  # fmt: skip
+    lines += [line for what in found.unsaid for line in wrapped("  the table cannot say: ", what)]
+    return Answer(data, "\n".join(lines))
+
+
+def _reading(args: argparse.Namespace, first: RunSample) -> Reading:
+    """What was run: as the user says, or as the run's own command line does; with what the Meter was told."""
+    from brimful.configs.settings import own_word
+    from brimful.guard.command import read_command
+    from brimful.guard.forecast import read_settings
+
+    told = [f"{key}={value}" for key, value in first.more.items() if own_word(key) is not None]
+    if first.world > 1:
+        told.append(f"gpus={first.world}")
+    command = read_command(["python", *first.command])
+    return read_settings(command, config=args.config, model=args.model, sets=[*told, *args.set])

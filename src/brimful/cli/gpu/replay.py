@@ -1,0 +1,78 @@
+"""`brimful replay`: a recording of PyTorch's allocator, replayed and tried under other settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from brimful.cli.commands import NO, YES, Answer
+from brimful.errors import BadInput
+
+if TYPE_CHECKING:
+    import argparse
+
+    from brimful.allocator.replay import Replay
+
+EXAMPLE = """brimful replay snapshot.pickle
+brimful replay snapshot.pickle --capacity 12GiB
+brimful replay snapshot.pickle --conf expandable_segments:True --conf max_split_size_mb:128 --json
+brimful replay snapshot.pickle --png timeline.png"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "snapshot", help="what torch.cuda.memory._dump_snapshot wrote, or the same as JSON; gzipped or not"
+    )
+    parser.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        metavar="KEY:VALUE,…",
+        help="settings to compare with, as in PYTORCH_CUDA_ALLOC_CONF; repeatable (else: the usual ones)",
+    )
+    parser.add_argument(
+        "--capacity", metavar="SIZE", help="try it on a GPU with so much for PyTorch, such as 12GiB"
+    )
+    parser.add_argument(
+        "--device", type=int, metavar="N", help="which GPU of the snapshot (else: the busiest)"
+    )
+    parser.add_argument("--html", metavar="FILE", help="write the timeline as one self-contained page")
+    parser.add_argument("--png", metavar="FILE", help="write the timeline as a picture")
+
+
+def run(args: argparse.Namespace) -> Answer:
+    from brimful.allocator.replay import replay
+    from brimful.cli.gpu.replay_text import text
+
+    replayed = replay(
+        args.snapshot, conf=args.conf, capacity_bytes=_capacity(args.capacity), device=args.device
+    )
+    written = _pictures(args, replayed)
+    shown = text(replayed) + "".join(f"\nThe timeline is in {path}." for path in written)
+    return Answer(replayed.as_dict(), shown, NO if replayed.out_of_memory else YES)
+
+
+def _capacity(written: str | None) -> int | None:
+    if written is None:
+        return None
+    from brimful.units import MIB, bytes_from_text
+
+    capacity_bytes = bytes_from_text(written)
+    if capacity_bytes is None or not 2 * MIB <= capacity_bytes < 1 << 50:
+        raise BadInput(
+            f"--capacity {written[:40]!r} is no size of a GPU",
+            hint="write it with its unit: 12GiB, 24GB, 80g",
+        )
+    return capacity_bytes
+
+
+def _pictures(args: argparse.Namespace, replayed: Replay) -> list[str]:
+    if args.html or args.png:
+        from brimful.allocator.timeline import timeline, write_html, write_png
+
+        drawn = timeline(replayed)
+        if args.html:
+            write_html(drawn, Path(args.html))
+        if args.png:
+            write_png(drawn, Path(args.png))
+    return [path for path in (args.html, args.png) if path]

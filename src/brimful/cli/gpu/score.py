@@ -1,0 +1,139 @@
+"""`brimful runs score`: predict a table of measured runs, and say how wrong we were."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from brimful.cli.commands import Answer
+from brimful.cli.render import table
+from brimful.errors import BadInput, WorldFailed
+
+if TYPE_CHECKING:
+    from brimful.accuracy.score import Errors, Report, Scored
+
+EXAMPLE = """brimful runs score my_runs.csv
+brimful runs score training_runs.csv --quality quality.csv --rows predictions.csv"""
+
+COLUMNS = (
+    "id",
+    "predicted_allocated_gib",
+    "predicted_reserved_gib",
+    "predicted_device_gib",
+    "predicted_fits",
+    "predicted_tokens_per_s_per_gpu",
+    "predicted_mfu",
+    "skipped_because",
+)
+MAX_REASONS = 12
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "runs", metavar="RUNS.csv", help="one measured run a row; the columns are in the docs"
+    )
+    parser.add_argument(
+        "--quality", metavar="CSV", help="which rows test what: id, strict_test, throughput_test"
+    )
+    parser.add_argument("--rows", metavar="OUT.csv", help="write every row's prediction here")
+
+
+def run(args: argparse.Namespace) -> Answer:
+    from brimful.accuracy.runs import read_rows
+    from brimful.accuracy.score import report, score
+
+    quality = None
+    if args.quality:
+        quality = {row["id"]: row for row in read_rows(Path(args.quality), needed=("id",))}
+    if args.rows:
+        _check_target(Path(args.rows), {args.runs, args.quality})
+    scored = score(read_rows(Path(args.runs)), quality)
+    if not scored:
+        raise BadInput(f"{args.runs} has no rows", hint="add a row for each run you measured")
+    if args.rows:
+        _write_rows(Path(args.rows), scored)
+    found = report(scored)
+    return Answer(found.as_dict(), _text(found, args.runs, args.rows))
+
+
+def _check_target(path: Path, inputs: set[str | None]) -> None:
+    """Never write over what was read, nor over anything that is not a plain file."""
+    if path.exists() and not path.is_file():
+        raise BadInput(f"--rows {path} is not a plain file", hint="name a new file, such as predictions.csv")
+    if any(given and path.resolve() == Path(given).resolve() for given in inputs):
+        raise BadInput(f"--rows {path} is the table that is read", hint="name a new file for the predictions")
+
+
+def _write_rows(path: Path, scored: list[Scored]) -> None:
+    from brimful.units import GIB
+
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for each in scored:
+        line: dict[str, object] = {"id": each.row["id"], "skipped_because": each.skipped_because}
+        if each.estimate is not None and each.run is not None:
+            memory, speed = each.estimate.memory, each.estimate.speed
+            line |= {
+                "predicted_allocated_gib": f"{memory.allocated_bytes.likely / GIB:.4f}",
+                "predicted_reserved_gib": f"{memory.reserved_bytes.likely / GIB:.4f}",
+                "predicted_device_gib": f"{memory.device_bytes.likely / GIB:.4f}",
+                "predicted_fits": each.estimate.fits,
+                "predicted_tokens_per_s_per_gpu": f"{speed.tokens_per_s.likely / each.run.training.gpus:.2f}",
+                "predicted_mfu": f"{speed.mfu.likely:.4f}",
+            }
+        writer.writerow(line)
+    # Beside and then over: nobody meets half a table. A link stays one, and what it names is written.
+    path = path.resolve()
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        beside.write_text(out.getvalue(), encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        raise WorldFailed(
+            f"cannot write {path}: {error.strerror}", hint="choose another --rows path"
+        ) from error
+
+
+def _text(found: Report, runs: str, rows: str | None) -> str:
+    lines = [
+        f"{found.rows} runs of {runs}",
+        "",
+        "Memory: predicted against measured, each by its own counter",
+    ]
+    groups = {
+        "all": found.memory,
+        "textbook formula": found.textbook,
+        **{f"  {name}": errors for name, errors in found.by_counter.items()},
+        **{f"  source {name}": errors for name, errors in found.by_source.items()},
+    }
+    lines.append(_errors(groups))
+    lines += [
+        "",
+        f"Fits or not: {found.fits_right} of {found.fits_tried} right, {found.false_fits} false fits",
+    ]
+    lines += ["", "Tokens per second and GPU"]
+    lines.append(_errors({"within a node": found.rate_node, "across nodes": found.rate_multi}))
+    if found.mfu_tried:
+        lines += ["", f"MFU within 4 points: {found.mfu_within} of {found.mfu_tried}"]
+    if found.skipped:
+        lines += ["", f"Skipped: {sum(found.skipped.values())}"]
+        worst = sorted(found.skipped.items(), key=lambda pair: -pair[1])[:MAX_REASONS]
+        lines += [f"  {count} x {reason}" for reason, count in worst]
+    if rows:
+        lines += ["", f"predictions are in {rows}"]
+    return "\n".join(lines)
+
+
+def _errors(groups: dict[str, Errors | None]) -> str:
+    body = [
+        [name, str(e.n), f"{e.median:.1%}", f"{e.p90:.1%}", f"{e.bias:+.1%}"]
+        for name, e in groups.items()
+        if e
+    ]
+    if not body:
+        return "  nothing to compare"
+    return table(["", "runs", "median error", "90 % below", "bias"], body, right=(1, 2, 3, 4))

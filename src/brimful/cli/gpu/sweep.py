@@ -1,0 +1,168 @@
+"""`brimful sweep`: memory, MFU and tokens a second over a range of batch sizes or lengths."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from brimful.cli.commands import Answer
+from brimful.cli.render import paint
+from brimful.cli.spoken import KEPT, add_language, spoken, terminal_width, wrapped
+from brimful.errors import BadInput
+from brimful.units import MIB
+
+if TYPE_CHECKING:
+    import argparse
+
+    from brimful.fit.advice.sweep import Point, Sweep
+    from brimful.language import Language, Sentence
+
+EXAMPLE = """brimful sweep examples/nanogpt/train_fineweb.py --gpu rtx-4070 --batch-size 1:64
+brimful sweep examples/nanogpt/train_fineweb.py --gpu rtx-4070 --seq-len 256,512,1024,2048,4096
+brimful sweep examples/nanogpt/train_fineweb.py --gpu rtx-4070 --batch-size 1:64 --seq-len 256,512,1024
+brimful sweep examples/nanogpt/train_fineweb.py --gpu rtx-4070 --batch-size 1:64 --plot sweep.svg"""
+
+_MOST_ROWS = 20
+_FILLS = {"states": "█", "activations": "▓", "logits": "▒", "cache": "░", "outside": "·", "rest": "-"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "config", help="nanoGPT .py, Hugging Face config.json or a YAML recipe; never executed"
+    )
+    parser.add_argument("--gpu", metavar="NAME", required=True, help="the card, however you write it")
+    parser.add_argument("--batch-size", metavar="RANGE", help="1:64, 1:64:8 or 1,2,4,8 (1:64)")
+    parser.add_argument(
+        "--seq-len",
+        metavar="RANGE",
+        help="a range to sweep instead; beside --batch-size: the largest batch at each",
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrule the config")
+    parser.add_argument("--other-mib", type=int, default=0, metavar="N", help="MiB that other programs hold")
+    parser.add_argument("--plot", metavar="FILE", help="write a picture (.png, .svg) or a page (.html)")
+    add_language(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    from brimful.configs.read import read
+    from brimful.fit.advice.sweep import parse_range, sweep
+    from brimful.specs.gpu import find_gpu
+
+    if not 0 <= args.other_mib <= 1_000_000:
+        raise BadInput(
+            f"--other-mib {args.other_mib} is out of range", hint="give MiB, as nvidia-smi shows them"
+        )
+    words = list(args.set)
+    if args.seq_len is not None and args.batch_size is None:
+        swept, values = "seq_len", parse_range(args.seq_len, "seq_len")
+    else:
+        swept, values = "batch_size", parse_range(args.batch_size or "1:64", "batch_size")
+        if args.seq_len is not None:
+            lengths = parse_range(args.seq_len, "seq_len")
+            if len(lengths) != 1:
+                from brimful.cli.gpu.sweep_grid import grid
+
+                return grid(args, values, lengths)
+            words.append(f"seq_len={lengths[0]}")
+    reading, gpu = read(args.config, overrides=words), find_gpu(args.gpu)
+    done = sweep(
+        reading, gpu, "seq_len" if swept == "seq_len" else "batch_size", values, args.other_mib * MIB
+    )
+    tongue = spoken(args)
+    title = f"{reading.model.name}, {gpu.title}"
+    if args.plot is not None:
+        from brimful.cli.gpu.sweep_plot import write_plot
+
+        write_plot(args.plot, done, title, tongue)
+    says = [tongue.text(sentence) for sentence in done.says()]
+    data = {
+        "language": tongue.code,
+        "swept": done.swept,
+        "gpu": gpu.name,
+        "usable_bytes": done.usable_bytes,
+        "largest": done.largest,
+        "knee": done.knee,
+        "says": says,
+        "points": [point.as_dict() for point in done.points],
+        "plot": args.plot,
+    }
+    text = "\n".join([paint(title, "bold"), "", _chart(done, tongue), "", *(wrapped(one) for one in says)])
+    return Answer(data, text)
+
+
+def group_words() -> dict[str, Sentence]:
+    from brimful.language import say
+
+    return {
+        "states": say("weights, gradients, optimizer"),
+        "activations": say("activations"),
+        "logits": say("logits and loss"),
+        "cache": say("allocator cache"),
+        "outside": say("context, other programs"),
+        "rest": say("rest"),
+    }
+
+
+def _chart(done: Sweep, tongue: Language) -> str:
+    """A stacked bar for each value, as wide as the terminal allows, and a mark where the card ends."""
+    from brimful.language import say
+
+    rows = _rows(done)
+    cells = [_cells(point, tongue) for point in rows]
+    widths = [max(len(cell[i]) for cell in cells) for i in range(4)]
+    name = max(len(done.swept), widths[0])
+    room = max(20, min(60, terminal_width() - name - sum(widths[1:]) - 16))
+    whole = max(done.usable_bytes, *(point.device_bytes for point in rows))
+    edge = round(room * done.usable_bytes / whole)
+    rate_title = tongue.text(say("tokens/s"))
+    widths[2], widths[3] = max(widths[2], len("MFU")), max(widths[3], len(rate_title))
+    blank = " " * (room + widths[1] + 3)
+    lines = [paint(f"{done.swept:>{name}} {blank}  {'MFU':>{widths[2]}}  {rate_title:>{widths[3]}}", "dim")]
+    for point, (value, size, mfu, rate) in zip(rows, cells, strict=True):
+        bar = _bar(point, whole, room)
+        marked = bar[:edge] + "|" + bar[edge:]
+        mark = "*" if point.value == done.knee else ">" if point.value == done.largest else " "
+        line = f"{value:>{name}} {mark}{marked} {size:>{widths[1]}}  {mfu:>{widths[2]}}  {rate:>{widths[3]}}"
+        lines.append(line if point.estimate.fits else paint(line, "red"))
+    words = group_words()
+    used = [group for group in words if any(point.groups()[group] for point in rows)]
+    keys = [f"{_FILLS[group]} {tongue.text(words[group])}" for group in used]
+    keys += tongue.text(_marks()).split("   ")
+    legend = wrapped("   ".join(key.replace(" ", KEPT) for key in keys))
+    return "\n".join([*lines, "", legend.replace(KEPT, " ")])
+
+
+def _marks() -> Sentence:
+    from brimful.language import say
+
+    return say("| end of the card   > largest that fits   * knee")
+
+
+def _rows(done: Sweep) -> list[Point]:
+    """At most so many values, evenly spread, with the ends, the largest that fits and the knee among them."""
+    points = done.points
+    if len(points) <= _MOST_ROWS:
+        return list(points)
+    step = (len(points) - 1) / (_MOST_ROWS - 3)
+    kept = {round(i * step) for i in range(_MOST_ROWS - 2)}
+    kept |= {i for i, point in enumerate(points) if point.value in (done.largest, done.knee)}
+    return [points[i] for i in sorted(kept)]
+
+
+def _cells(point: Point, tongue: Language) -> tuple[str, str, str, str]:
+    from brimful.language import Number, Percent, Size
+
+    return (
+        tongue.text(point.value),
+        tongue.text(Size(point.device_bytes)),
+        tongue.text(Percent(point.mfu)),
+        tongue.text(Number(point.tokens_per_s)),
+    )
+
+
+def _bar(point: Point, whole: int, room: int) -> str:
+    """One character for each part in `room` of the whole; rounding never adds up to more than the sum."""
+    bar, total = "", 0
+    for group, size in point.groups().items():
+        total += size
+        bar += _FILLS[group] * (round(room * total / whole) - len(bar))
+    return bar.ljust(room)

@@ -1,0 +1,121 @@
+"""`brimful trace`: run your own script for two steps without a GPU and say what a GPU would hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from brimful.cli.commands import NO, YES, Answer, whole
+from brimful.cli.spoken import add_language, spoken
+
+if TYPE_CHECKING:
+    import argparse
+
+    from brimful.language import Language
+
+EXAMPLE = """\
+brimful trace examples/train_gpt2.py --gpu rtx-4070
+brimful trace examples/train_gpt2.py --gpu rtx-4070 -- --batch 8
+brimful trace examples/train_gpt2.py --gpu h100 --conf expandable_segments:True --json"""
+
+TAKES_COMMAND = True
+LIMIT_S = 300
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "script", type=Path, help="your own training script; it is run, in a process of its own"
+    )
+    parser.add_argument(
+        "--gpu", required=True, help="the card to trace for, by any name `brimful gpus` knows"
+    )
+    parser.add_argument(
+        "--steps", type=whole, default=2, help="optimizer steps to run (default 2: first and steady)"
+    )
+    parser.add_argument(
+        "--conf",
+        metavar="SETTINGS",
+        help="allocator settings, as in PYTORCH_CUDA_ALLOC_CONF (default: the environment's)",
+    )
+    parser.add_argument(
+        "--gpus", metavar="N", type=whole, default=1, help="ranks of a DDP run to pretend (default 1)"
+    )
+    parser.add_argument(
+        "--limit",
+        metavar="SECONDS",
+        type=whole,
+        default=LIMIT_S,
+        help=f"seconds it may take (default {LIMIT_S})",
+    )
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write the timeline as one page")
+    parser.add_argument("--png", metavar="FILE", type=Path, help="write the timeline as a picture")
+    parser.add_argument(
+        "--rough", action="store_true", help="without the shim, on CPU-typed tensors: off by more"
+    )
+    add_language(parser)
+
+
+def run(options: argparse.Namespace) -> Answer:
+    from brimful.allocator import Settings
+    from brimful.cli.gpu.trace_text import show
+    from brimful.specs.gpu import find_gpu
+    from brimful.tracing.launch import trace_script
+    from brimful.tracing.program import need_torch
+
+    gpu = find_gpu(options.gpu)
+    Settings.parse(options.conf or "")
+    need_torch()
+    data = trace_script(
+        options.script,
+        options.command,
+        gpu=gpu.name,
+        steps=options.steps,
+        limit_s=options.limit,
+        settings=options.conf,
+        rough=options.rough,
+        world=options.gpus,
+    )
+    tongue = spoken(options)
+    _draw(data, options, tongue)
+    return Answer(data, show(data, gpu, options.script.name, tongue), YES if data["fits"] else NO)
+
+
+def _draw(data: dict[str, Any], options: argparse.Namespace, tongue: Language) -> None:
+    """The timeline as pictures, where asked for."""
+    from brimful.allocator.timeline import LAYERS, OTHERS, Timeline, write_html, write_png
+    from brimful.cli.gpu.trace_text import trace_name
+    from brimful.language import say
+
+    if not (options.html or options.png):
+        return
+    line, failure = data["timeline"], data["out_of_memory"]
+    layers = sorted(line["by_category"].items(), key=lambda pair: -max(pair[1]))
+    if len(layers) > LAYERS:
+        rest = [sum(values) for values in zip(*(values for _, values in layers[LAYERS:]), strict=True)]
+        layers = [*layers[:LAYERS], (OTHERS, rest)]
+    picture = Timeline(
+        title=tongue.text(
+            say(
+                "{script} on {gpu}, optimizer steps: {steps}",
+                script=options.script.name,
+                gpu=data["gpu"],
+                steps=data["steps"],
+            )
+        ),
+        tongue=tongue,
+        x=tuple(line["event"]),
+        layers=tuple(
+            (name if name == OTHERS else tongue.text(trace_name(name)), tuple(values))
+            for name, values in layers
+        ),
+        reserved=tuple(zip(line["event"], line["reserved_bytes"], strict=True)),
+        capacity_bytes=data["usable_bytes"],
+        failed_at=failure["event"] if failure else None,
+        failure=tongue.text(say("out of memory: {op}, {line}", op=failure["op"], line=failure["line"]))
+        if failure
+        else "",
+    )
+    if options.html:
+        write_html(picture, options.html)
+    if options.png:
+        write_png(picture, options.png)

@@ -1,0 +1,283 @@
+"""What `brimful trace` prints for people: verdict and largest part first, then where, then what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+from brimful.cli.render import bar, paint, table
+from brimful.cli.spoken import kept, released
+from brimful.language import Number, Percent, Seconds, Several, Size, say
+
+if TYPE_CHECKING:
+    from brimful.language import Language, Sentence
+    from brimful.specs.gpu import Gpu
+
+_WIDTH = 80
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_OUTSIDE = ("rounding", "allocator cache", "CUDA context", "workspaces", "kernel buffers")  # no tensors
+# Names of parts, changes and phases, as the trace writes them.
+_NAMES = {
+    "parameters": say("parameters"),
+    "gradients": say("gradients"),
+    "optimizer": say("optimizer state"),
+    "buffers": say("buffers"),
+    "logits and loss": say("logits and loss"),
+    "activations": say("activations"),
+    "casts of weights": say("weight casts"),
+    "temporaries": say("temporaries"),
+    "optimizer temporaries": say("optimizer temporaries"),
+    "data and set-up": say("data and set-up"),
+    "workspaces": say("workspaces"),
+    "kernel buffers": say("kernel buffers"),
+    "compiled temporaries": say("compiled temporaries"),
+    "gradient buckets": say("gradient buckets"),
+    "rounding": say("rounding"),
+    "allocator cache": say("allocator cache"),
+    "CUDA context": say("CUDA context"),
+    "everything else": say("everything else"),
+    "loss": say("loss"),
+    "attention": say("attention"),
+    "optimizer step": say("optimizer step"),
+    "fragmentation": say("fragmentation"),
+    "(outside a module)": say("(outside a module)"),
+}
+_PHASES = {
+    "setup": say("set-up"),
+    "forward": say("forward"),
+    "backward": say("backward"),
+    "optimizer": say("optimizer"),
+}
+
+
+def trace_name(name: str) -> Sentence | str:
+    """A part of the memory or a change, as a sentence; one nobody has translated yet stays as it is."""
+    return _NAMES.get(name, name)
+
+
+def show(data: dict[str, Any], gpu: Gpu, script: str, tongue: Language) -> str:
+    blocks = [
+        _verdict(data, gpu, script, tongue),
+        _counters(data, tongue),
+        _items(data, tongue),
+        _timeline(data, tongue),
+        _modules(data, tongue),
+        _holders(data, tongue),
+        _changes(data, tongue),
+        _speed(data, tongue),
+        _small_print(data, tongue),
+    ]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _verdict(data: dict[str, Any], gpu: Gpu, script: str, tongue: Language) -> str:
+    word, style = (say("fits"), "green") if data["fits"] else (say("does not fit"), "red")
+    gap = data["usable_bytes"] - data["device_bytes"]
+    room = (
+        say("{size} to spare", size=Size(gap))
+        if gap >= 0
+        else say("{size} more than it has", size=Size(-gap))
+    )
+    what = tongue.text(say("{model} on {gpu}", model=script, gpu=gpu.title))
+    held = say(
+        "the device would hold {held} of {usable}, {room}",
+        held=Size(data["device_bytes"]),
+        usable=Size(data["usable_bytes"]),
+        room=room,
+    )
+    lines = [f"{paint(tongue.text(word).upper(), style)}  {what}"]
+    lines += [_filled(one, tongue, "  ") for one in (_headline(data), held)]
+    failure = data["out_of_memory"]
+    if failure:
+        where = say(
+            "out of memory in step {step}, {where}:", step=failure["step"], where=_at(failure, tongue)
+        )
+        wants = say(
+            "{op} wants {wanted}, {free} are free",
+            op=failure["op"],
+            wanted=Size(failure["wanted_bytes"]),
+            free=Size(failure["free_bytes"]),
+        )
+        lines += [paint(_filled(where, tongue, "  "), "red"), _filled(wants, tongue, "    ")]
+    if data["mode"] == "rough":
+        rough = say("rough: on CPU-typed tensors, whose masks and casts differ from a GPU's")
+        lines.append(paint(_filled(rough, tongue, "  "), "yellow"))
+    return "\n".join(lines)
+
+
+def _headline(data: dict[str, Any]) -> Sentence:
+    """The largest part of the tensors at the peak."""
+    tensors = [item for item in data["items"] if item["name"] not in _OUTSIDE]
+    total = sum(item["bytes"] for item in tensors)
+    if not total:
+        return say("nothing is held at the peak")
+    largest = max(tensors, key=lambda item: item["bytes"])
+    share = largest["bytes"] / total
+    told = {"name": trace_name(largest["name"]), "size": Size(largest["bytes"]), "frac": Percent(share)}
+    if share > 0.5:
+        return say("more than half of the tensors at the peak: {name}, {size}, {frac}", **told)
+    return say("the largest part of the tensors at the peak: {name}, {size}, {frac}", **told)
+
+
+def _counters(data: dict[str, Any], tongue: Language) -> str:
+    names = ("requested", "allocated", "reserved")  # PyTorch's own words
+    rows = []
+    for title, key in ((say("first step"), "first_step"), (say("steady step"), "steady_step")):
+        sizes = (tongue.text(Size(data[key][f"{name}_bytes"])) for name in names)
+        rows.append((tongue.text(title), *sizes))
+    whole = (tongue.text(Size(data[f"peak_{name}_bytes"])) for name in names)
+    rows.append((tongue.text(say("whole run")), *whole))
+    body = table((tongue.text(say("peak")), *names), rows, right=(1, 2, 3))
+    unit = tongue.byte_units[3]
+    exact = "  ".join(
+        f"{tongue.number(data[f'peak_{name}_bytes'], 0)} {unit} {name}" for name in ("allocated", "reserved")
+    )
+    return f"{body}\n{paint(exact, 'dim')}"
+
+
+def _items(data: dict[str, Any], tongue: Language) -> str:
+    whole = max(1, data["device_bytes"])
+    rows = [
+        (
+            tongue.text(trace_name(item["name"])),
+            tongue.text(Size(item["bytes"])),
+            tongue.text(Percent(item["bytes"] / whole)),
+            bar(item["bytes"] / whole, 28),
+        )
+        for item in data["items"]
+        if item["bytes"]
+    ]
+    peak = data["peak_at"]
+    place = tongue.text(say("step {step}, {op}:", step=peak["step"], op=peak["op"]))
+    title = f"{paint(tongue.text(say('Held at the peak')), 'bold')}, {place}\n  {_at(peak, tongue)}"
+    return f"{title}\n{table(('', '', '', ''), rows, right=(1, 2)).partition(chr(10))[2]}"
+
+
+def _timeline(data: dict[str, Any], tongue: Language) -> str:
+    """Allocated bytes over the events of the run, one column each for as many as fit."""
+    points = data["timeline"]["allocated_bytes"]
+    if not points:
+        return ""
+    columns = _WIDTH - 2
+    width = max(1, -(-len(points) // columns))
+    highest = [max(points[i : i + width]) for i in range(0, len(points), width)]
+    top = max(highest) or 1
+    rows = []
+    for row in (3, 2, 1, 0):
+        cells = (max(0, min(8, round((value / top * 4 - row) * 8))) for value in highest)
+        rows.append("  " + "".join(_BLOCKS[cell] for cell in cells))
+    many = say("1 event") if data["events"] == 1 else say("{n} events", n=data["events"])
+    told = tongue.text(say("{events}, top {size}", events=many, size=Size(top)))
+    return "\n".join(
+        [paint(tongue.text(say("Allocated over time")), "bold") + tongue.joint(": ") + told, *rows]
+    )
+
+
+def _modules(data: dict[str, Any], tongue: Language) -> str:
+    listed = list(data["modules"].items())[:8]
+    rows = [(tongue.text(Size(size)), tongue.text(trace_name(name))) for name, size in listed]
+    if len(rows) < 2:
+        return ""
+    return paint(tongue.text(say("By module, at the peak")), "bold") + "\n" + _listed(rows)
+
+
+def _holders(data: dict[str, Any], tongue: Language) -> str:
+    rows = []
+    for holder in data["top_holders"][:8]:
+        many = f"{holder['count']} x " if holder["count"] > 1 else ""
+        rows.append((tongue.text(Size(holder["bytes"])), f"{many}{holder['op']}  {holder['line']}"))
+    return paint(tongue.text(say("Top holders, at the peak")), "bold") + "\n" + _listed(rows)
+
+
+def _listed(rows: Sequence[tuple[str, str]]) -> str:
+    return "\n".join(f"  {size:>10}  {text}"[:_WIDTH] for size, text in rows)
+
+
+def _changes(data: dict[str, Any], tongue: Language) -> str:
+    from brimful.diagnose.phrases import warned
+
+    lines = []
+    for found in data["saving_settings"]:
+        fits = say("fits as it is: {size} reserved", size=Size(found["peak_reserved_bytes"]))
+        lines.append(f"  PYTORCH_CUDA_ALLOC_CONF={found['settings']}\n      {tongue.text(fits)}")
+    for fix in data["fixes"]:
+        told = say(
+            "{name} ({size}): {change}",
+            name=trace_name(fix["name"]),
+            size=Size(fix["at_stake_bytes"]),
+            change=warned(fix["change"]),
+        )
+        lines.append(_filled(told, tongue, "  ", "      "))
+    title = paint(tongue.text(say("What would help")), "bold")
+    return title + "\n" + "\n".join(lines) if lines else ""
+
+
+def _speed(data: dict[str, Any], tongue: Language) -> str:
+    from brimful.cli.gpu.fit_text import bound_says
+
+    speed = data["speed"]
+    if speed is None:
+        return ""
+
+    def between(kind: type, of: dict[str, float]) -> Sentence:
+        return say(
+            "{likely} ({low} to {high})", **{name: kind(of[name]) for name in ("likely", "low", "high")}
+        )
+
+    told = say(
+        "an estimate: step {step}, MFU {mfu}",
+        step=between(Seconds, speed["step_s"]),
+        mfu=between(Percent, speed["mfu"]),
+    )
+    peak = say(
+        "of {peak} TFLOP/s {format}, {work} TFLOP a step, {bound}",
+        peak=Number(speed["peak_tflops"]),
+        format=speed["peak_format"],
+        work=Number(speed["flops"] / 1e12, 2),
+        bound=bound_says(speed["bound_by"]),
+    )
+    title = tongue.text(say("Speed"))
+    head = _filled(Several((title, told)), tongue, "", "  ").replace(title, paint(title, "bold"), 1)
+    return f"{head}\n{_filled(peak, tongue, '  ')}"
+
+
+def _small_print(data: dict[str, Any], tongue: Language) -> str:
+    from brimful.diagnose.phrases import warned
+
+    said: list[object] = []
+    rules = ", ".join(f"{name} {times}" for name, times in data["rules_fired"].items())
+    if rules:
+        said.append(say("rules that fired: {rules}", rules=rules))
+    if data["values_invented"]:
+        where = ", ".join(f"{line} {times}" for line, times in list(data["values_at"].items())[:3])
+        said.append(
+            say(
+                "values asked for and made up (no number exists in a trace): {n}; {where}",
+                n=data["values_invented"],
+                where=where,
+            )
+        )
+    if data["steps"] < 2:
+        said.append(say("optimizer steps seen: {n}; steady state needs two", n=data["steps"]))
+    said += [say("note: {text}", text=warned(note)) for note in data["notes"]]
+    context = data["context_bytes"]
+    said.append(
+        say(
+            "the CUDA context is an estimate, {low} to {high}; all else is traced",
+            low=Size(context["low"]),
+            high=Size(context["high"]),
+        )
+    )
+    return "\n".join(_filled(one, tongue, "", "  ") for one in said)
+
+
+def _at(place: dict[str, Any], tongue: Language) -> str:
+    phase = _PHASES.get(place["phase"], place["phase"])
+    return tongue.text(Several((phase, *([place["line"]] if place["line"] else []))))
+
+
+def _filled(said: object, tongue: Language, first: str, rest: str | None = None) -> str:
+    rest = first if rest is None else rest
+    filled = fill(kept(tongue.text(said)), _WIDTH, initial_indent=first, subsequent_indent=rest)
+    return released(filled)

@@ -1,0 +1,1 @@
+"""What GPU time costs: prices, books of bids, offers, budgets, bills."""

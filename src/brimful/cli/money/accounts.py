@@ -1,0 +1,262 @@
+"""`brimful budget`, `brimful invoice`, `brimful market ledger`: who may spend, who spent, every account."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from brimful.cli.commands import Answer, Verb
+from brimful.cli.operate.database import add_database_arguments, open_store
+from brimful.cli.options import LOG_HELP, add_consent, add_log, agree, usd
+from brimful.cli.render import bar, table
+from brimful.client.client import Client
+from brimful.errors import BadInput, BrimfulError, NotFound
+from brimful.fleet.events import KINDS, Event, from_record
+from brimful.language.printable import all_printable
+from brimful.units import HOUR_S, counted, show_usd
+
+if TYPE_CHECKING:
+    from brimful.scheduler.ports import Store
+
+_WANTED = "every event from the first on: `brimful fleet events -f --json --last 1000000 > FILE`"
+
+COLUMNS = (
+    "of",
+    "leases",
+    "gpu_s",
+    "microusd",
+    "failed_microusd",
+    "lost_microusd",
+    "idle_microusd",
+)
+
+
+def _add_budget(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("tenant", metavar="TENANT", nargs="?", help="only this one")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--set", dest="amount", metavar="USD", help="what it may still spend, hard")
+    which.add_argument("--unlimited", action="store_true", help="take the budget away")
+    which.add_argument("--credit", metavar="USD", help="give it this much from the operator's account")
+    parser.add_argument("--reason", default="", help="of a credit, for the books")
+    add_consent(parser)
+
+
+def budget(args: argparse.Namespace) -> Answer:
+    changes = args.amount is not None or args.unlimited or args.credit is not None
+    if changes and not args.tenant:
+        raise BadInput("whose budget is not said", hint="brimful budget TENANT --set 500")
+    if not changes:
+        budgets = Client().budgets()
+        if args.tenant:
+            budgets = [each for each in budgets if each["tenant"] == args.tenant]
+            if not budgets:
+                raise NotFound(
+                    f"{args.tenant[:60]!r} has no budget and has spent nothing", hint="brimful budget"
+                )
+        return Answer({"budgets": budgets}, _budgets_text(budgets))
+    return _change_budget(args)
+
+
+def _change_budget(args: argparse.Namespace) -> Answer:
+    tenant = args.tenant
+    if args.credit is not None:
+        microusd: int | None = usd(args.credit, "--credit")
+        sentence = f"{tenant} is given {show_usd(microusd or 0)} from the operator's account"
+    else:
+        microusd = None if args.unlimited else usd(args.amount, "--set", zero=True)
+        may = "spend without limit" if microusd is None else f"spend {show_usd(microusd)} more, and no more"
+        sentence = f"{tenant} may {may}"
+    if args.dry_run:
+        return Answer({"tenant": tenant, "microusd": microusd}, f"{sentence} (nothing was changed)")
+    agree(sentence, yes=args.yes)
+    client = Client()
+    if args.credit is not None:
+        done = client.credit(tenant, microusd or 0, args.reason)
+    else:
+        done = client.set_budget(tenant, microusd)
+    return Answer(done, f"{sentence}\n\n{_budgets_text([done])}")
+
+
+def _budgets_text(budgets: list[dict[str, Any]]) -> str:
+    if not budgets:
+        return "nobody has a budget, and nobody has spent anything"
+    rows = [
+        (
+            each["tenant"],
+            "no limit" if each["left_microusd"] is None else show_usd(each["left_microusd"]),
+            show_usd(each["accruing_microusd"]),
+            show_usd(each["held_microusd"]),
+            show_usd(each["spent_microusd"]),
+        )
+        for each in all_printable(budgets)
+    ]
+    header = ("tenant", "may still spend", "running", "set aside", "spent")
+    return table(header, rows, right=(1, 2, 3, 4))
+
+
+def _add_invoice(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--by", choices=("team", "job", "gpu"), default="team", help="one line each (default team)"
+    )
+    add_log(parser)
+    parser.add_argument("--csv", action="store_true", help="comma-separated, in micro-dollars")
+    add_database_arguments(parser)
+
+
+def invoice(args: argparse.Namespace) -> Answer:
+    from_log = args.log or args.data or args.database
+    data: Mapping[str, Any] = _of_log(args) if from_log else Client().invoice(by=args.by)
+    made, total = data["bills"], data["total_microusd"]
+    if args.csv:
+        out = io.StringIO()
+        writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(made)
+        return Answer(data, out.getvalue().rstrip("\n"))
+    if not made:
+        return Answer(data, "nothing has been billed yet")
+    rows = [
+        (
+            bill["of"][:24],
+            str(bill["leases"]),
+            f"{bill['gpu_s'] / HOUR_S:,.2f}",
+            show_usd(bill["failed_microusd"]),
+            show_usd(bill["lost_microusd"]),
+            "not measured" if bill["idle_microusd"] is None else show_usd(bill["idle_microusd"]),
+            show_usd(bill["microusd"]),
+            bar(bill["microusd"] / total, 12).rstrip() if total else "",
+        )
+        for bill in all_printable(made)
+    ]
+    header = (args.by, "leases", "GPU-hours", "failed", "done again", "idle", "billed", "")
+    balance = f"; every account together: {data['sum_of_balances']}" if "sum_of_balances" in data else ""
+    return Answer(
+        data, f"{table(header, rows, right=(1, 2, 3, 4, 5, 6))}\n\n{show_usd(total)} in all{balance}"
+    )
+
+
+def _of_log(args: argparse.Namespace) -> dict[str, Any]:
+    """From a file or the database, where no server need be up."""
+    from brimful.market.invoice import Invoices, bills
+
+    fold = Invoices()
+    if args.log:
+        fold_log(Path(args.log), fold.apply)
+    else:
+        with open_store(args) as (store, _):
+            for event in all_events(store):
+                fold.apply(event)
+    made, ledger = bills(fold.lines, by=args.by), fold.ledger
+    return {
+        "by": args.by,
+        "bills": [asdict(bill) for bill in made],
+        "total_microusd": sum(bill.microusd for bill in made),
+        "balances": dict(sorted(ledger.balances.items())),
+        "sum_of_balances": sum(ledger.balances.values()),
+    }
+
+
+def _add_ledger(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help=LOG_HELP)
+
+
+def ledger(args: argparse.Namespace) -> Answer:
+    """Fold the log into a ledger: the same log gives the same balances, wherever it is done."""
+    from brimful.market.ledger import Ledger
+
+    book = Ledger()
+    events = fold_log(Path(args.file), book.apply)
+    balances = dict(sorted(book.balances.items()))
+    data = {
+        "events": events,
+        "transfers": len(book.transfers),
+        "balances": balances,
+        "sum": sum(balances.values()),
+        "rounding_3600ths": book.rounding,
+    }
+    rows = [(account, show_usd(microusd)) for account, microusd in balances.items()]
+    shown = table(("account", "balance"), rows, right=(1,)) if rows else "no account has been used"
+    counts = f"{counted(events, 'event')}, {counted(len(book.transfers), 'transfer')}"
+    return Answer(data, f"{shown}\n\n{counts}; sum {data['sum']}")
+
+
+def all_events(store: Store) -> Iterator[Event]:
+    """The whole log, which a store hands out in pieces."""
+    seq = 0
+    while events := store.since(seq):
+        yield from events
+        seq += len(events)
+
+
+def read_log(path: Path, *, whole: bool = True) -> Iterator[Event]:
+    """The events of a file: one JSON object a line (kind, version, body), or an answer of `fleet events`.
+
+    Accounts that are not folded from the first event on would look right and be wrong, so unless it need not
+    be `whole`, a log that numbers its events begins with the first. It may have gaps: a tenant is told only
+    of its own jobs.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no file {path}", hint="name a log") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} cannot be read: {error}", hint="JSON lines in UTF-8") from error
+    last = 0
+    for where, found in _records(text):
+        try:
+            record = json.loads(found) if isinstance(found, str) else found
+            kind, seq = record["kind"], record.get("seq", last + 1)
+            event = from_record(kind, record.get("version", KINDS[kind].version), record["body"])
+        except BrimfulError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadInput(f"{path.name} {where} is no event: {error!r}"[:200], hint=_WANTED) from error
+        if whole and (seq <= last or (not last and seq != 1)):
+            before = f"after event {last}" if last else "with none before it"
+            raise BadInput(f"{path.name} {where} is event {seq}, {before}", hint=_WANTED)
+        last = seq
+        yield event
+
+
+def fold_log(path: Path, apply: Callable[[Event], None]) -> int:
+    """Apply every event of a whole log, and say how many there were."""
+    count = 0
+    for count, event in enumerate(read_log(path), 1):  # noqa: B007 - the last one is the answer
+        try:
+            apply(event)
+        except KeyError as error:
+            raise BadInput(f"{path.name} tells of {error} and not how it began", hint=_WANTED) from error
+    return count
+
+
+def _records(text: str) -> Iterator[tuple[str, Any]]:
+    """(where it stands, the record or the line it is in)."""
+    try:
+        events = json.loads(text)["data"]["events"]
+    except (ValueError, KeyError, TypeError):
+        yield from ((f"line {n}", line) for n, line in enumerate(text.splitlines(), 1) if line.strip())
+    else:
+        yield from ((f"entry {n}", each) for n, each in enumerate(events, 1))
+
+
+VERBS = {
+    "budget": Verb(
+        "brimful budget\nbrimful budget research --set 500 --yes\n"
+        'brimful budget research --credit 20 --reason "the outage of Tuesday" --yes',
+        _add_budget,
+        budget,
+    ),
+    "invoice": Verb(
+        "brimful invoice\nbrimful invoice --by job\nbrimful invoice --log events.jsonl --by gpu --csv\n"
+        "brimful invoice --data ~/.local/state/brimful",
+        _add_invoice,
+        invoice,
+    ),
+    "ledger": Verb("brimful market ledger events.jsonl", _add_ledger, ledger),
+}

@@ -1,0 +1,212 @@
+"""`brimful market clear` and `deadline`: a file in, an answer out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from brimful.cli.commands import Answer, Verb, whole
+from brimful.cli.render import bar, paint, table
+from brimful.errors import BadInput, WorldFailed
+from brimful.units import MICROUSD, counted, show_usd
+
+if TYPE_CHECKING:
+    import argparse
+
+    from brimful.market.auction import Cleared
+    from brimful.market.bid import Book
+
+MOST_BYTES = 256 * 1024**2
+SHOWN = 12  # losers a person looks at
+
+
+def _add_clear(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="the book of bids (JSON)")
+
+
+def _add_deadline(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="the record of spot capacity (JSON lines, also gzip)")
+    parser.add_argument("--zone", action="append", metavar="Z", help="only this zone; several: may move")
+    parser.add_argument("--accelerator", metavar="NAME", help="where a zone has several records")
+    parser.add_argument("--count", metavar="N", help="GPUs of an instance, where there are several")
+    numbers = (
+        ("task-hours", 48.0, "useful work to be done"),
+        ("deadline-hours", 70.0, "from start to deadline"),
+        ("restart-hours", 0.2, "billed without progress at every start"),
+        ("on-demand", 3.06, "USD per hour, always to be had"),
+        ("spot", 0.9731, "USD per hour"),
+    )
+    for name, default, what in numbers:
+        parser.add_argument(
+            f"--{name}", type=float, default=default, metavar="X", help=f"{what} (default {default})"
+        )
+    parser.add_argument(
+        "--starts", type=whole, default=300, metavar="N", help="starts, evenly spaced (default 300)"
+    )
+
+
+def deadline(args: argparse.Namespace) -> Answer:
+    from brimful.scheduler.policies.deadline import Task
+    from brimful.sim.deadlines import compare
+    from brimful.sim.traces.capacity import read_capacity
+
+    for name in ("task_hours", "deadline_hours", "restart_hours", "on_demand", "spot"):
+        value = getattr(args, name)
+        least = 0.0 if name == "restart_hours" else 1e-6
+        if not least <= value <= 100_000:
+            raise BadInput(f"--{name.replace('_', '-')} is {value:g}", hint="a number above zero")
+    if args.deadline_hours < args.task_hours + args.restart_hours:
+        short = args.task_hours + args.restart_hours - args.deadline_hours
+        raise BadInput(
+            f"{args.task_hours:g} h of work and a start of {args.restart_hours:g} h do not fit into "
+            f"{args.deadline_hours:g} h: {short:g} h short",
+            hint="a later --deadline-hours",
+        )
+    capacity, used = read_capacity(
+        Path(args.file), zones=args.zone or (), accelerator=args.accelerator, count=args.count
+    )
+    hours = capacity.ticks * capacity.tick_s / 3600
+    if hours < args.deadline_hours:
+        raise BadInput(f"the record covers {hours:.1f} h, less than the deadline", hint="a longer record")
+    task = Task(
+        work_s=args.task_hours * 3600,
+        deadline_s=args.deadline_hours * 3600,
+        restart_s=args.restart_hours * 3600,
+        spot_usd_per_hour=args.spot,
+        on_demand_usd_per_hour=args.on_demand,
+    )
+    policies = compare(capacity, task, starts=args.starts)
+    data = {"policies": policies, "zones": list(capacity.zones), "record": used, "starts": args.starts}
+    return Answer(data, _deadline_text(args, data))
+
+
+def _deadline_text(args: argparse.Namespace, data: dict[str, Any]) -> str:
+    policies = data["policies"]
+    highest = max(each["mean_cost_usd"] for each in policies.values())
+    rows = [
+        (
+            name.replace("_", " "),
+            f"${each['mean_cost_usd']:.2f}",
+            str(each["misses"]),
+            bar(each["mean_cost_usd"] / highest, 32).rstrip(),
+        )
+        for name, each in policies.items()
+    ]
+    usual = min(policies[name]["mean_cost_usd"] for name in ("greedy", "uniform_progress"))
+    best, ours = policies["clairvoyant"]["mean_cost_usd"], policies["brim"]["mean_cost_usd"]
+    closed = (
+        f", {(usual - ours) / (usual - best):.0%} of the way to perfect foresight" if usual > best else ""
+    )
+    head = f"{args.task_hours:g} h of work in {args.deadline_hours:g} h, {args.starts} starts"
+    return "\n".join(
+        [
+            f"{head}, {data['record']} in {', '.join(data['zones'])}",
+            "",
+            table(("policy", "mean cost", "missed", ""), rows, right=(1, 2)),
+            "",
+            f"brim saves {1 - ours / usual:.1%} of the better usual rule{closed}",
+        ]
+    )
+
+
+def clear(args: argparse.Namespace) -> Answer:
+    from brimful.market import auction
+    from brimful.market.book import parse_book
+
+    book = parse_book(_text(args.file))
+    cleared = auction.clear(book)
+    return Answer(_as_dict(cleared), _shown(book, cleared))
+
+
+def _as_dict(cleared: Cleared) -> dict[str, Any]:
+    return {
+        "pool": cleared.pool,
+        "price": cleared.price / MICROUSD,
+        "winners": [
+            {"bid": win.bid.bid, "quantity": win.units, "limit": win.bid.limit / MICROUSD}
+            for win in cleared.wins
+        ],
+        "losers": [
+            {
+                "bid": loss.bid.bid,
+                "reason": loss.reason,
+                "shadow_price": None if loss.shadow_price is None else loss.shadow_price / MICROUSD,
+                "limit": loss.bid.limit / MICROUSD,
+                "displaced_by": list(loss.displaced_by),
+                "detail": loss.detail,
+            }
+            for loss in cleared.losses
+        ],
+    }
+
+
+def _shown(book: Book, cleared: Cleared) -> str:
+    used = cleared.units
+    lines = [
+        (
+            f"{paint(cleared.pool, 'bold')}  {show_usd(cleared.price)} per GPU-hour"
+            f"  {bar(used / book.units, 16)}  {used} of {counted(book.units, 'GPU')}"
+        ),
+        "",
+        _depth(cleared),
+    ]
+    if cleared.losses:
+        rows = [
+            (
+                loss.bid.bid,
+                show_usd(loss.bid.limit),
+                "-" if loss.shadow_price is None else show_usd(loss.shadow_price),
+                loss.reason.replace("_", " "),
+            )
+            for loss in cleared.losses[:SHOWN]
+        ]
+        more = len(cleared.losses) - SHOWN
+        lines += ["", table(("lost", "limit", "would win at", "why"), rows, right=(1, 2))]
+        lines += [f"… and {more} more (--json has all)"] if more > 0 else []
+        blocked = next((loss for loss in cleared.losses if loss.displaced_by), None)
+        lines += ["", f"{blocked.bid.bid}: {blocked.detail}"] if blocked else []
+    return "\n".join(lines)
+
+
+def _depth(cleared: Cleared) -> str:
+    """The demand curve: who holds what, dearest first."""
+    if not cleared.wins:
+        return "nobody wins: no bid reaches the floor with a size that fits"
+    highest = max(win.bid.limit for win in cleared.wins)
+    rows = [
+        (
+            win.bid.bid + (" (running)" if win.bid.running else ""),
+            str(win.units),
+            show_usd(win.bid.limit),
+            bar(win.bid.limit / highest, 24).rstrip(),
+        )
+        for win in sorted(cleared.wins, key=lambda win: -win.bid.limit)[:SHOWN]
+    ]
+    more = len(cleared.wins) - SHOWN
+    text = table(("won", "GPUs", "limit", ""), rows, right=(1, 2))
+    return text + (f"\n… and {more} more" if more > 0 else "")
+
+
+def _text(name: str) -> str:
+    path = Path(name)
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise BadInput(f"{name} has {path.stat().st_size:,} bytes", hint=f"at most {MOST_BYTES:,}")
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise BadInput(f"there is no file {name}", hint="name a file", code="not_found") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{name} is not text", hint="a JSON file in UTF-8") from error
+    except OSError as error:
+        raise WorldFailed(f"{name} cannot be read: {error.strerror}", hint="check the path") from error
+
+
+VERBS = {
+    "clear": Verb("brimful market clear examples/book.json", _add_clear, clear),
+    "deadline": Verb(
+        "brimful market deadline examples/spot.jsonl --zone a "
+        "--task-hours 20 --deadline-hours 24 --starts 50",
+        _add_deadline,
+        deadline,
+    ),
+}

@@ -1,0 +1,194 @@
+"""`brimful market price`: what an hour of each pool costs now, who would pay what, and how it came there."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from brimful.cli.commands import Answer
+from brimful.cli.options import add_log
+from brimful.cli.render import bar, page_columns, paint, table
+from brimful.client.client import Client
+from brimful.errors import BadInput, NotFound
+from brimful.language.printable import all_printable
+from brimful.units import HOUR_S, show_seconds, show_usd
+
+if TYPE_CHECKING:
+    from brimful.client.answers import DepthAnswer, PoolPriceAnswer, PricePointAnswer, PricesAnswer
+
+EXAMPLE = """brimful market price
+brimful market price h100 --history
+brimful market price --history --log events.jsonl"""
+
+DAY_S = 86_400
+ROWS = 8  # of the chart
+POINT = ("at_s", "microusd_per_gpu_hour", "cleared_microusd_per_gpu_hour", "held", "wanted", "gpus")
+EIGHTHS = " ▁▂▃▄▅▆▇█"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pool", metavar="NAME", nargs="?", help="only pools of this GPU type, site or tier")
+    parser.add_argument("--history", action="store_true", help="a chart of price and use over time")
+    parser.add_argument("--hours", type=float, default=24.0, metavar="H", help="how far back (default 24)")
+    add_log(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    if not 0 < args.hours <= 24 * 366:  # NaN is neither
+        raise BadInput(f"--hours is {args.hours}", hint="a number above zero, a year at most")
+    back_s = int(args.hours * HOUR_S) or 1
+    data = _of_log(Path(args.log), back_s) if args.log else _of_server(back_s, history=args.history)
+    pools = [each for each in data["pools"] if not args.pool or _is_called(each, args.pool.lower())]
+    if not pools and args.pool:
+        known = sorted({name for each in data["pools"] for name in _names(each)})
+        raise NotFound(
+            f"no pool is called {args.pool[:60]!r}", hint=f"there are {', '.join(known) or 'none'}"
+        )
+    if not pools:
+        return Answer({**data, "pools": pools}, "no pool has a price yet")
+    shown = all_printable(pools)
+    parts = [
+        _pool_text(each, data["now_s"], back_s, history=args.history or bool(args.log)) for each in shown
+    ]
+    return Answer({**data, "pools": pools}, "\n\n".join(parts))
+
+
+def _names(pool: PoolPriceAnswer) -> tuple[str, str, str]:
+    return pool["gpu"], pool["site"], pool["tier"]
+
+
+def _is_called(pool: PoolPriceAnswer, name: str) -> bool:
+    """`h100` is enough for `h100-sxm-80gb`."""
+    return any(each == name or each.startswith(f"{name}-") for each in _names(pool))
+
+
+def _of_server(back_s: int, *, history: bool) -> PricesAnswer:
+    client = Client()
+    found = client.prices()
+    return client.prices(since_s=max(0, found["now_s"] - back_s)) if history else found
+
+
+def _of_log(path: Path, back_s: int) -> PricesAnswer:
+    """The same from a log alone: the last price of each market pool and what came before."""
+    from brimful.cli.money.accounts import read_log
+    from brimful.fleet.events import PoolPriced
+    from brimful.fleet.node import Pool
+
+    points: dict[Pool, list[PoolPriced]] = {}
+    now_s = 0
+    for event in read_log(path, whole=False):
+        now_s = max(now_s, event.at_s)
+        if isinstance(event, PoolPriced):
+            points.setdefault(event.pool, []).append(event)
+    pools: list[PoolPriceAnswer] = []
+    for (site, gpu, tier), line in sorted(points.items()):
+        last = line[-1]
+        before = [i for i, each in enumerate(line) if each.at_s <= now_s - back_s]
+        pools.append(
+            {
+                "site": site,
+                "gpu": gpu,
+                "tier": tier,
+                "market": True,
+                "microusd_per_gpu_hour": last.microusd_per_gpu_hour,
+                "cleared_microusd_per_gpu_hour": last.cleared_microusd_per_gpu_hour,
+                "floor_microusd_per_gpu_hour": min(each.microusd_per_gpu_hour for each in line),
+                "gpus": last.gpus,
+                "free": max(0, last.gpus - last.held),
+                "depth": [],
+                "history": [
+                    {
+                        "at_s": each.at_s,
+                        "microusd_per_gpu_hour": each.microusd_per_gpu_hour,
+                        "cleared_microusd_per_gpu_hour": each.cleared_microusd_per_gpu_hour,
+                        "held": each.held,
+                        "wanted": each.wanted,
+                        "gpus": each.gpus,
+                    }
+                    for each in line[max(before, default=0) :]
+                ],
+            }
+        )
+    return {"now_s": now_s, "pools": pools}
+
+
+def _pool_text(pool: PoolPriceAnswer, now_s: int, back_s: int, *, history: bool) -> str:
+    used = pool["gpus"] - pool["free"]
+    tier = "" if pool["tier"] == "owned" else f" ({pool['tier']})"
+    name = paint(f"{pool['gpu']} at {pool['site']}{tier}", "bold")
+    frac = used / pool["gpus"] if pool["gpus"] else 0.0
+    price = paint(show_usd(pool["microusd_per_gpu_hour"]), "green")
+    lines = [f"{name}  {price} per GPU-hour  {bar(frac, 12)} {used} of {pool['gpus']} in use"]
+    if not pool["market"]:
+        return f"{lines[0]}\n  posted: no bids, no clearing"
+    lines.append(
+        f"  clears at {show_usd(pool['cleared_microusd_per_gpu_hour'])}, "
+        f"never below {show_usd(pool['floor_microusd_per_gpu_hour'])}"
+    )
+    if history:
+        lines += ["", *_chart(pool["history"], now_s, back_s)]
+    if pool["depth"]:
+        lines += ["", *_depth(pool["depth"], pool["gpus"])]
+    return "\n".join(lines)
+
+
+def _depth(steps: Sequence[DepthAnswer], gpus: int) -> list[str]:
+    """Bids by limit, dearest first: █ hold GPUs, ░ wait for some."""
+    shown = steps[:12]
+    most = max(step["held"] + step["wanted"] for step in shown)
+    width, total, rows = max(10, min(40, page_columns() - 44)), 0, []
+    for step in shown:
+        total += step["held"] + step["wanted"]
+        held = round(width * step["held"] / most)
+        both = max(1, round(width * (step["held"] + step["wanted"]) / most))
+        rows.append(
+            (
+                show_usd(step["limit_microusd_per_gpu_hour"]),
+                str(step["held"]),
+                str(step["wanted"]),
+                f"{total} of {gpus}",
+                "█" * held + "░" * (both - held),
+            )
+        )
+    more = [f"  … and {len(steps) - len(shown)} lower limits"] if len(steps) > len(shown) else []
+    drawn = table(("limit", "hold", "wait", "GPUs so far", ""), rows, right=(0, 1, 2, 3))
+    return [*(f"  {line}" for line in drawn.splitlines()), *more]
+
+
+def _chart(points: Sequence[PricePointAnswer], now_s: int, back_s: int) -> list[str]:
+    """The billed price over time as bars, use and demand as a line of eighths below."""
+    if not points:
+        return ["  it has had no price in this time"]
+    columns = max(24, min(96, page_columns() - 14))
+    start_s = max(points[0]["at_s"], now_s - back_s)
+    span_s = max(1, now_s - start_s)
+    at = [_then(points, start_s + span_s * (i + 1) // columns) for i in range(columns)]
+    prices = [each["microusd_per_gpu_hour"] for each in at]
+    top = max(prices) or 1
+    out = []
+    for row in range(ROWS, 0, -1):
+        label = show_usd(top) if row == ROWS else show_usd(top // 2) if row == ROWS // 2 else ""
+        cells = (max(0, min(8, round(price / top * ROWS * 8) - (row - 1) * 8)) for price in prices)
+        out.append(f"{label:>10} ▕{''.join(EIGHTHS[cell] for cell in cells)}")
+    uses = "".join(EIGHTHS[min(8, round(8 * each["held"] / max(1, each["gpus"])))] for each in at)
+    wants = "".join(EIGHTHS[min(8, round(4 * each["wanted"] / max(1, each["gpus"])))] for each in at)
+    ago = f"{show_seconds(span_s)} ago"
+    return [
+        *out,
+        f"{'in use':>10} ▕{uses}",
+        f"{'wanted':>10} ▕{wants}",
+        f"{'':>11} {ago}{'now'.rjust(columns - len(ago))}",
+        paint("  (in use: full block = all GPUs; wanted: full block = twice as many as there are)", "dim"),
+    ]
+
+
+def _then(points: Sequence[PricePointAnswer], at_s: int) -> PricePointAnswer:
+    """What held at that second."""
+    found = points[0]
+    for point in points:
+        if point["at_s"] > at_s:
+            break
+        found = point
+    return found

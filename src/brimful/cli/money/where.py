@@ -1,0 +1,220 @@
+"""`brimful market where`: the cheapest places for training, batch inference or distillation, itemised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from brimful.cli.commands import Answer, whole
+from brimful.cli.render import table
+from brimful.errors import BadInput, Refused
+from brimful.units import HOUR_S, MICROUSD, show_seconds, show_usd
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+
+    from brimful.configs.reading import Reading
+    from brimful.fit.rates import Rates
+    from brimful.market.where import Place
+
+EXAMPLE = """brimful market where examples/nanogpt/train_fineweb.py --offers examples/offers.csv --tokens 1e9
+brimful market where --model gpt2-xl --inference --offers examples/offers.csv --tokens 1e9
+brimful market where --model gpt2 --teacher gpt2-xl --offers examples/offers.csv --tokens 1e9"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", nargs="?", metavar="JOB", help="a training config, as for `brimful fit`")
+    parser.add_argument("--model", help="a known model instead of a config: gpt2, llama-3.1-8b …")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting")
+    parser.add_argument("--inference", action="store_true", help="it writes text instead of being trained")
+    for name, default, what in (("prompt", 1024, "read"), ("output", 256, "written")):
+        parser.add_argument(
+            f"--{name}-tokens",
+            type=whole,
+            default=default,
+            metavar="N",
+            help=f"--inference: tokens {what} a sequence (default {default})",
+        )
+    parser.add_argument(
+        "--weight-bits",
+        type=int,
+        choices=(16, 8, 4),
+        default=16,
+        help="--inference: of a weight (default 16)",
+    )
+    parser.add_argument("--teacher", metavar="MODEL", help="it learns from this known model's logits")
+    parser.add_argument(
+        "--offers",
+        required=True,
+        metavar="PATH",
+        help="a CSV or TOML of offers, or a SkyPilot catalog folder",
+    )
+    parser.add_argument(
+        "--tokens",
+        type=float,
+        default=1e9,
+        metavar="N",
+        help="useful work left, trained on or written (default 1e9)",
+    )
+    parser.add_argument(
+        "--from", dest="at", default="", metavar="PROVIDER/REGION", help="where its data lies"
+    )
+    parser.add_argument(
+        "--data-gb", type=float, default=0.0, metavar="GB", help="data and checkpoint to bring"
+    )
+    parser.add_argument(
+        "--restart-minutes", type=float, default=12.0, metavar="M", help="of a start (default 12)"
+    )
+    parser.add_argument(
+        "--interruptions",
+        type=float,
+        default=0.1,
+        metavar="X",
+        help="of spot, per hour (default 0.1: assumed)",
+    )
+    parser.add_argument(
+        "--value-of-time",
+        type=float,
+        default=0.0,
+        metavar="USD",
+        help="what an hour sooner is worth (default 0)",
+    )
+    parser.add_argument("--no-spot", action="store_true", help="only offers that are not taken away")
+    parser.add_argument("--top", type=whole, default=10, metavar="N", help="places to show (default 10)")
+
+
+def run(args: argparse.Namespace) -> Answer:
+    from brimful.adapters.providers.offers import read_offers
+    from brimful.configs.read import read
+    from brimful.market.where import Need, rank
+
+    for name in ("tokens", "data_gb", "restart_minutes", "interruptions", "value_of_time"):
+        if not 0 <= getattr(args, name) <= 1e18 or (name == "tokens" and not args.tokens):
+            raise BadInput(
+                f"--{name.replace('_', '-')} is {getattr(args, name):g}", hint="a number, not negative"
+            )
+    reading = read(args.job, model=args.model, overrides=args.set)
+    offers, unknown = read_offers(Path(args.offers))
+    offers = [o for o in offers if not (args.no_spot and o.is_spot)]
+    rates, unfit = rates_of(_job(args, reading), {(offer.gpu, offer.gpus) for offer in offers})
+    provider, _, region = args.at.partition("/")
+    need = Need(
+        work=args.tokens,
+        state_bytes=round(args.data_gb * 1e9),
+        at_provider=provider,
+        at_region=region,
+        restart_s=args.restart_minutes * 60,
+        interruptions_per_hour=args.interruptions,
+        microusd_per_wait_hour=round(args.value_of_time * MICROUSD),
+    )
+    places = rank(offers, need, rates)
+    if not places:
+        closest = "".join(f"; {card}: {why}" for card, why in list(unfit.items())[:3])
+        raise Refused(
+            f"it fits on none of the {len(unfit)} types of GPU on offer{closest}",
+            hint="see `brimful fit` for what to change",
+        )
+    data = {
+        "places": [_as_dict(place) for place in places[: args.top]],
+        "offers": len(offers),
+        "does_not_fit": list(unfit),
+        "why_not": unfit,
+        "unknown_gpus": unknown,
+    }
+    return Answer(data, _text(places, args.top, unfit, len(offers)))
+
+
+def _job(args: argparse.Namespace, reading: Reading) -> Rates:
+    from brimful.fit.inference import Serving
+    from brimful.fit.rates import distilling_rates, serving_rates, training_rates
+    from brimful.specs.presets import find_preset
+
+    model = reading.model
+    if args.inference and args.teacher:
+        raise BadInput("--inference and --teacher are two jobs", hint="ask for one of them")
+    if args.teacher:
+        return distilling_rates(find_preset(args.teacher).model, model, reading.training)
+    if not args.inference:
+        return training_rates(model, reading.training)
+    if model.encoder or model.classes is not None:
+        raise BadInput(f"{model.name} writes no text", hint="--inference is for decoders")
+    return serving_rates(
+        model,
+        Serving(
+            prompt_tokens=args.prompt_tokens, output_tokens=args.output_tokens, weight_bits=args.weight_bits
+        ),
+    )
+
+
+def rates_of(
+    job: Rates, instances: Iterable[tuple[str, int]]
+) -> tuple[dict[tuple[str, int], float], dict[str, str]]:
+    """Tokens per second of each kind of instance where the job fits, and why not where no count does."""
+    from brimful.specs.gpu import find_gpu
+
+    rates: dict[tuple[str, int], float] = {}
+    why_not: dict[str, str] = {}
+    for name, gpus in sorted(instances):
+        answer = job(find_gpu(name), gpus)
+        if answer.tokens_per_s > 0:
+            rates[name, gpus] = answer.tokens_per_s
+        else:
+            why_not.setdefault(name, answer.why_not)
+    fitting = {name for name, _ in rates}
+    return rates, {name: why for name, why in why_not.items() if name not in fitting}
+
+
+def _as_dict(place: Place) -> dict[str, Any]:
+    offer = place.offer
+    usd = {
+        name: getattr(place, name) / MICROUSD
+        for name in ("compute", "egress", "restarts", "waiting", "total")
+    }
+    return {
+        "provider": offer.provider,
+        "region": offer.region,
+        "zone": offer.zone,
+        "instance": offer.instance,
+        "gpu": offer.gpu,
+        "gpus": offer.gpus,
+        "spot": offer.is_spot,
+        "usd_per_hour": offer.microusd_per_hour / MICROUSD,
+        "hours": round(place.hours, 3),
+        "usd": usd,
+        "usd_per_million_tokens": place.score,
+    }
+
+
+def _text(places: list[Place], top: int, unfit: dict[str, str], offers: int) -> str:
+    rows = [
+        (
+            (f"{p.offer.gpus} x " if p.offer.gpus > 1 else "") + p.offer.gpu,
+            f"{p.offer.provider} {p.offer.region}"[:28],
+            "spot" if p.offer.is_spot else "",
+            show_seconds(p.hours * HOUR_S),
+            show_usd(p.compute),
+            show_usd(p.egress),
+            show_usd(p.restarts + p.waiting),
+            show_usd(p.total),
+        )
+        for p in _one_per_card_and_region(places)[:top]
+    ]
+    header = ("GPU", "where", "", "time", "compute", "egress", "risk", "total")
+    lines = [
+        table(header, rows, right=(3, 4, 5, 6, 7)),
+        "",
+        f"{len(places):,} of {offers:,} offers fit.",
+    ]
+    if unfit:
+        shown = [f"{card} ({why})" for card, why in list(unfit.items())[:3]]
+        lines.append(f"Not on {', '.join(shown)}{f' and {len(unfit) - 3} more' if len(unfit) > 3 else ''}.")
+    return "\n".join(lines)
+
+
+def _one_per_card_and_region(places: list[Place]) -> list[Place]:
+    best: dict[tuple[str, int, str, str], Place] = {}
+    for place in places:
+        offer = place.offer
+        best.setdefault((offer.gpu, offer.gpus, offer.provider, offer.region), place)
+    return list(best.values())

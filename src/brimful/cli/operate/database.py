@@ -1,0 +1,272 @@
+"""`brimful admin backup`, `restore`, `doctor`: they open the database themselves, so no server need be up."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from brimful.cli.commands import NO, YES, Answer, Verb
+from brimful.cli.options import add_dry_run
+from brimful.cli.render import paint
+from brimful.client.settings import Settings, read_settings
+from brimful.errors import Refused, WorldFailed
+from brimful.units import counted
+
+if TYPE_CHECKING:
+    from brimful.adapters.stores.backup import Backup
+    from brimful.adapters.stores.snapshot import Fold
+    from brimful.adapters.stores.sql import SqlStore
+
+SHOWN = 5  # broken things of one promise
+
+
+@contextmanager
+def server_parts() -> Iterator[None]:
+    """Around imports of what `brimful[server]` installs."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise WorldFailed(
+            f"the server's parts are not installed ({error.name} is missing)",
+            hint="pip install 'brimful[server]', or `make run` in a clone",
+            code="not_installed",
+        ) from error
+
+
+def add_database_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", metavar="FOLDER", help="the server's data folder")
+    parser.add_argument("--database", metavar="URL", help="the server's database, if not in its data folder")
+    parser.add_argument("--engines", metavar="FOLDER", help="folder of the running jobs, if it has its own")
+
+
+@contextmanager
+def open_store(args: argparse.Namespace, *, make: bool = False) -> Iterator[tuple[SqlStore, Settings]]:
+    """The database of these settings. It must be there, unless it is to be made."""
+    given = {name: getattr(args, name, None) for name in ("data", "database", "engines")}
+    settings = read_settings(given)
+    file = settings.folder / "brimful.db"
+    if not make and not settings.database and not file.exists():
+        raise WorldFailed(
+            f"there is no database in {settings.folder}",
+            hint="name the folder of the server (--data) or its database (--database)",
+            code="no_database",
+        )
+    with server_parts():
+        from brimful.adapters.stores.sql import SqlStore
+    if make:
+        settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    store = SqlStore(settings.database_url)
+    try:
+        yield store, settings
+    finally:
+        store.close()
+
+
+def _add_backup(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", help="where to write it; readable by you alone")
+    parser.add_argument("--force", action="store_true", help="replace the file if it is there")
+    add_database_arguments(parser)
+
+
+def backup(args: argparse.Namespace) -> Answer:
+    target = Path(args.file).expanduser().absolute()
+    if target.exists() and not args.force:
+        raise Refused(f"{target} is there already", hint="choose another name, or --force")
+    with open_store(args) as (store, settings):
+        from brimful.adapters.stores.backup import back_up
+
+        made = back_up(store, target)
+        size = target.stat().st_size
+    text = "\n".join(
+        [
+            f"wrote {target} ({size / 2**20:.1f} MiB): {_tables(made)}",
+            "",
+            "Not in it: checkpoints, logs and environment values of jobs. They stay in",
+            f"{settings.engines_folder}.",
+        ]
+    )
+    return Answer({"file": str(target), "bytes": size, "schema": made.schema, "rows": made.rows}, text)
+
+
+def _tables(made: Backup) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in made.rows.items() if name != "brimful")
+
+
+def _add_restore(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", help="what `brimful admin backup` wrote")
+    parser.add_argument(
+        "--revoke-tokens", action="store_true", help="trust no token of it: some may have been revoked since"
+    )
+    add_dry_run(parser)
+    add_database_arguments(parser)
+
+
+def restore(args: argparse.Namespace) -> Answer:
+    source = Path(args.file).expanduser().absolute()
+    from brimful.adapters.stores import backup
+
+    made = backup.read_manifest(source)
+    about = f"{source}: {_tables(made)} (schema {made.schema}, brimful {made.brimful})"
+    data = {"file": str(source), "schema": made.schema, "rows": made.rows, "restored": not args.dry_run}
+    if args.dry_run:
+        return Answer(data, about)
+    with open_store(args, make=True) as (store, settings):
+        backup.restore(source, store)
+        fold, last_s = _folded(store)
+        left = _adopt(store, settings, fold)
+        lost = _end_what_is_lost(store, settings, fold, last_s=last_s)
+        tokens = _tokens(store, revoke=args.revoke_tokens)
+    running = len(fold.fleet.open_leases)
+    lines = [f"restored {about}", f"into {store.where}"]
+    if running:
+        lines += ["", f"Under way when it was made, and known here: {counted(running, 'run')}. They go on."]
+    if lost:
+        lines += [
+            "",
+            f"Under way when it was made, without a trace here: {', '.join(lost)}.",
+            "They ended, and are billed until, when the backup's log did; they start again if they may.",
+        ]
+    if left:
+        lines += ["", f"Put aside, because this log knows nothing of them: {left}."]
+    lines += ["", *tokens]
+    return Answer({**data, "running": running, "lost": lost}, "\n".join(lines))
+
+
+def _folded(store: SqlStore) -> tuple[Fold, int]:
+    """What the log says, and when it ends."""
+    from brimful.adapters.stores.snapshot import Fold
+
+    fold, last_s = Fold(), 0
+    while events := store.since(fold.fleet.seq):
+        for event in events:
+            fold.apply(event)
+            last_s = max(last_s, event.at_s)
+    return fold, last_s
+
+
+def _end_what_is_lost(store: SqlStore, settings: Settings, fold: Fold, *, last_s: int) -> list[str]:
+    """Runs of which nothing is left here: nobody knows when they ended, and nobody pays for not knowing."""
+    from brimful.fleet.events import LeaseEnded
+
+    here = {folder.name for root in _roots(settings) if root.is_dir() for folder in root.iterdir()}
+    lost = [
+        lease
+        for lease in fold.fleet.open_leases.values()
+        if lease.started_s is not None and lease.lease not in here
+    ]
+    events = []
+    for lease in lost:
+        state = fold.fleet.jobs[lease.job]
+        again = lease.phase != "ending" and state.failures < state.job.retries and not state.cancel_requested
+        reason = lease.reason or "nothing of it was found when a backup was restored"
+        events.append(
+            LeaseEnded(at_s=last_s, lease=lease.lease, exit_code=None, reason=reason, requeue=again)
+        )
+    if events and not store.append(events, after=fold.fleet.seq):
+        raise WorldFailed("somebody has written to it meanwhile", hint="stop that server, and restore again")
+    for event in events:
+        fold.apply(event)
+    return [lease.lease for lease in lost]
+
+
+def _tokens(store: SqlStore, *, revoke: bool) -> list[str]:
+    import time
+
+    from brimful.adapters.stores.access import AccessStore
+
+    access, now_s = AccessStore(store.engine), int(time.time())
+    if revoke:
+        revoked = counted(access.revoke_all(at_s=now_s), "token")
+        return [f"Revoked: {revoked}. The next start makes the operator's anew."]
+    good = access.count_good(at_s=now_s)
+    if not good:
+        return ["No token of it is good any more. The next start makes the operator's."]
+    return [
+        f"Good as they were then: {counted(good, 'token')}, also any that was revoked since.",
+        "`brimful admin tokens` lists them; restore with --revoke-tokens to trust none.",
+    ]
+
+
+def _roots(settings: Settings) -> list[Path]:
+    return [settings.engines_folder / "leases", *(settings.engines_folder / "sites").glob("*")]
+
+
+def _adopt(store: SqlStore, settings: Settings, fold: Fold) -> str:
+    """Make the log the folder's own, and put aside runs it does not know: their names will come again."""
+    import time
+
+    import sqlalchemy as sa
+
+    from brimful.adapters.stores.schema import meta
+
+    with store.writing() as connection:
+        owner = connection.execute(sa.select(meta.c.value).where(meta.c.key == "folder")).scalar() or ""
+        mine = settings.engines_folder / "leases" / ".id"
+        if not mine.exists() or mine.read_text(encoding="utf-8").strip() != owner.partition(" ")[0]:
+            connection.execute(meta.delete().where(meta.c.key == "folder"))  # the next start takes it
+    known = {lease for state in fold.fleet.jobs.values() for lease in (each.lease for each in state.leases)}
+    known |= {each.lease for left in fold.fleet.leaving.values() for each in left.state.leases}
+    moved = 0
+    for root in _roots(settings):
+        strange = [
+            each
+            for each in (root.iterdir() if root.is_dir() else [])
+            if each.is_dir() and each.name[0] != "."
+        ]
+        for folder in strange:
+            if folder.name not in known:
+                aside = root / f".before-restore-{int(time.time())}"
+                aside.mkdir(exist_ok=True, mode=0o700)
+                folder.replace(aside / folder.name)
+                moved += 1
+    return f"{moved} run folder(s)" if moved else ""
+
+
+def doctor(args: argparse.Namespace) -> Answer:
+    with open_store(args) as (store, settings):
+        from brimful.server.doctor import examine
+        from brimful.server.engines import engines_in
+
+        findings = list(examine(store, engines_in(settings.engines_folder)))
+    broken = sum(not finding.kept for finding in findings)
+    width = max(len(finding.promise) for finding in findings)
+    lines = []
+    for finding in findings:
+        mark = paint("kept  ", "green") if finding.kept else paint("BROKEN", "red")
+        lines.append(f"{mark}  {finding.promise:<{width}}  {paint(finding.looked_at, 'dim')}")
+        lines += [f"        {each}" for each in finding.broken[:SHOWN]]
+        if len(finding.broken) > SHOWN:
+            lines.append(f"        and {len(finding.broken) - SHOWN:,} more")
+    lines += ["", f"{len(findings) - broken} of {len(findings)} promises kept; nothing was changed"]
+    data = {
+        "healthy": not broken,
+        "findings": [
+            {"promise": f.promise, "looked_at": f.looked_at, "kept": f.kept, "broken": f.broken}
+            for f in findings
+        ],
+    }
+    return Answer(data, "\n".join(lines), NO if broken else YES)
+
+
+VERBS = {
+    "backup": Verb(
+        "brimful admin backup brimful-monday.zip\n"
+        "brimful admin backup --database postgresql+psycopg://brimful@db/brimful /backups/monday.zip",
+        _add_backup,
+        backup,
+    ),
+    "restore": Verb(
+        "brimful admin restore brimful-monday.zip --data ~/brimful-restored\n"
+        "brimful admin restore monday.zip --database postgresql+psycopg://brimful@db/brimful --dry-run",
+        _add_restore,
+        restore,
+    ),
+    "doctor": Verb(
+        "brimful admin doctor\nbrimful admin doctor --database postgresql+psycopg://brimful@db/brimful",
+        add_database_arguments,
+        doctor,
+    ),
+}

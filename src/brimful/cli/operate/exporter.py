@@ -1,0 +1,73 @@
+"""`brimful admin exporter`: this machine's GPUs and runs, for Prometheus."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+from importlib import resources
+
+from brimful.cli.commands import Answer, whole
+from brimful.errors import BadInput, WorldFailed
+
+EXAMPLE = """brimful admin exporter
+brimful admin exporter --dashboard > brimful-grafana.json
+brimful admin exporter --once > /var/lib/node_exporter/brimful.prom"""
+PORT = 9642
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="loopback address to listen on (default 127.0.0.1)"
+    )
+    parser.add_argument("--port", type=whole, default=PORT, help=f"port to listen on (default {PORT})")
+    parser.add_argument("--dashboard", action="store_true", help="print a Grafana dashboard for it, and done")
+    parser.add_argument("--once", action="store_true", help="print what a scrape would read, and done")
+
+
+def run(args: argparse.Namespace) -> Answer:
+    if args.dashboard:
+        text = (resources.files("brimful.meter") / "grafana.json").read_text(encoding="utf-8")
+        return Answer(json.loads(text), text.rstrip())
+    try:
+        from prometheus_client import start_http_server
+
+        from brimful.meter.exporter import as_text, registry
+    except ModuleNotFoundError as error:
+        raise WorldFailed(
+            f"the exporter needs the package {error.name}, which is not installed",
+            hint="pip install 'brimful[meter]'",
+        ) from error
+    from brimful.meter.machine import Looker
+
+    looker = Looker()
+    if args.once or args.json:
+        text = as_text(looker)
+        return Answer({"text": text}, text.rstrip())
+    if args.host not in LOOPBACK:
+        raise BadInput(
+            f"--host {args.host[:60]!r} is not loopback; users, jobs and models are in the answer",
+            hint="scrape through ssh, a proxy with TLS, or node_exporter's textfile folder (--once)",
+            code="not_loopback",
+        )
+    if args.port > 65535:
+        raise BadInput(f"--port {args.port} is out of range", hint="a port is 1 to 65535")
+    try:
+        server, thread = start_http_server(args.port, addr=args.host, registry=registry(looker))
+    except OSError as error:
+        raise WorldFailed(
+            f"cannot listen on {args.host} port {args.port}: {error.strerror}",
+            hint="another exporter may run already; choose another --port",
+        ) from error
+    sys.stderr.write(f"brimful admin exporter: http://{args.host}:{args.port}/metrics (Ctrl-C ends)\n")
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.shutdown()
+        thread.join()
+        looker.close()
+    return Answer(None, "")

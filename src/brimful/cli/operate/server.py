@@ -1,0 +1,49 @@
+"""`brimful up`, the server on this machine; `brimful console`, a link into it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+
+from brimful.cli.commands import Answer, Verb
+from brimful.cli.operate.database import server_parts
+from brimful.client.client import Client
+from brimful.client.settings import Settings, read_settings
+from brimful.units import show_seconds
+
+
+def _add_up(parser: argparse.ArgumentParser) -> None:
+    for each in fields(Settings):
+        default = f" (default {each.default})" if each.default != "" else ""
+        flag = f"--{each.name.replace('_', '-')}"
+        parser.add_argument(flag, metavar=each.name.upper(), help=f"{each.metadata['help']}{default}")
+
+
+def up(args: argparse.Namespace) -> Answer:
+    settings = read_settings({each.name: getattr(args, each.name) for each in fields(Settings)})
+    with server_parts():
+        from brimful.server.main import serve
+    serve(settings, as_json=args.json)
+    return Answer(None, "")
+
+
+def _add_console(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--open", action="store_true", help="open it in your browser")
+
+
+def console(args: argparse.Namespace) -> Answer:
+    client = Client()
+    ticket = client.post("/v1/tickets")
+    url = f"{client.url}{ticket['path']}"
+    if args.open:
+        import webbrowser
+
+        webbrowser.open(url)
+    good = f"good once, within {show_seconds(ticket['expires_in_s'])}"
+    return Answer({"url": url, "expires_in_s": ticket["expires_in_s"]}, f"{url}\n\n({good})")
+
+
+VERBS = {
+    "up": Verb("brimful up\nbrimful up --port 9000 --slots 4 --usd-per-hour 0.25", _add_up, up),
+    "console": Verb("brimful console", _add_console, console),
+}

@@ -1,0 +1,116 @@
+"""`brimful admin tokens`: who may use this brimful."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from brimful.cli.commands import Answer
+from brimful.cli.fleet.show import clock, day
+from brimful.cli.render import table
+from brimful.client.client import Client
+from brimful.client.settings import LOOPBACK
+from brimful.errors import BadInput
+from brimful.language.printable import all_printable, printable
+
+EXAMPLE = """brimful admin tokens
+brimful admin tokens add alice --tenant vision --role submitter --for 90d
+brimful admin tokens revoke 4f1c0a9be2d37a55
+brimful admin tokens audit"""
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "verb",
+        nargs="?",
+        choices=("list", "add", "revoke", "audit"),
+        default="list",
+        help="what to do (default: list); audit: what was done with them",
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="add: whose it is; revoke: the token's id")
+    parser.add_argument(
+        "--tenant", default="default", help="whose jobs it sees; '*' for all (default: default)"
+    )
+    parser.add_argument(
+        "--role",
+        choices=("viewer", "submitter", "admin", "operator"),
+        default="submitter",
+        help="what it may do (default: submitter)",
+    )
+    parser.add_argument(
+        "--for", dest="lasts", default="90d", metavar="TIME", help="30m, 12h, 90d or ever (default 90d)"
+    )
+
+
+def run(args: argparse.Namespace) -> Answer:
+    client = Client()
+    if args.verb == "list":
+        data = client.get("/v1/tokens")
+        return Answer(data, _list(all_printable(data["tokens"])))
+    if args.verb == "audit":
+        data = client.get("/v1/audit")
+        return Answer(data, _audit(all_printable(data["deeds"])))
+    if args.name is None:
+        raise BadInput(f"`brimful admin tokens {args.verb}` needs a name", hint=EXAMPLE.splitlines()[1])
+    if args.verb == "revoke":
+        data = client.post(f"/v1/tokens/{_id(args.name)}/revoke")
+        return Answer(data, f"{printable(data['name'])}'s token {data['token']} is revoked")
+    body = {"name": args.name, "tenant": args.tenant, "role": args.role, "ttl_s": _seconds(args.lasts)}
+    data = {**client.post("/v1/tokens", body), "url": client.url}
+    return Answer(data, _to_hand_over(data))
+
+
+def _to_hand_over(data: dict[str, Any]) -> str:
+    """Two lines for its owner's shell, and what there is to know of them."""
+    token = all_printable(data["token"])
+    until = "for ever" if token["expires_s"] is None else f"until {clock(token['expires_s'])}"
+    lines = [
+        f"export BRIMFUL_URL={data['url']}",
+        f"export BRIMFUL_TOKEN={data['secret']}",
+        "",
+        f"# for {token['name']}: {token['role']} of {token['tenant']} {until}",
+        "# shown this once: hand both lines over now",
+    ]
+    address = urlsplit(data["url"])
+    if address.hostname in LOOPBACK:
+        lines.append(f"# from another machine first: ssh -L {address.port}:127.0.0.1:{address.port} HOST")
+    return "\n".join(lines)
+
+
+def _id(text: str) -> str:
+    """The id, also where somebody gives the whole token, which then goes no further."""
+    match = re.match(r"(?:brim_)?([0-9a-f]{16})(?:_|$)", text)
+    if match is None:
+        raise BadInput(
+            f"{text[:10]!r} is not the id of a token",
+            hint="16 hexadecimal digits, as `brimful admin tokens` shows them",
+        )
+    return match[1]
+
+
+def _seconds(text: str) -> int | None:
+    if text == "ever":
+        return None
+    number, unit = text[:-1], text[-1:]
+    if not (number.isascii() and number.isdigit() and len(number) < 6 and unit in UNITS and int(number)):
+        raise BadInput(f"--for {text[:40]!r} is no time", hint="30m, 12h, 90d or ever")
+    return int(number) * UNITS[unit]
+
+
+def _list(tokens: list[dict[str, Any]]) -> str:
+    def state(token: dict[str, Any]) -> str:
+        if token["revoked_s"] is not None:
+            return f"revoked {day(token['revoked_s'])}"
+        return "for ever" if token["expires_s"] is None else f"until {day(token['expires_s'])}"
+
+    rows = [[t["token"], t["name"], t["tenant"], t["role"], day(t["created_s"]), state(t)] for t in tokens]
+    return table(["token", "name", "tenant", "role", "made", "good"], rows)
+
+
+def _audit(deeds: list[dict[str, Any]]) -> str:
+    rows = [[clock(d["at_s"]), d["name"], d["tenant"], d["verb"], d["target"], d["outcome"]] for d in deeds]
+    return table(["when", "who", "tenant", "what", "of", "outcome"], rows) if rows else "nothing was done yet"
