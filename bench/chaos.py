@@ -1,7 +1,7 @@
 """A busy brimful whose server, runs of jobs and database connections are killed at random, from a seed.
 
-What must hold in the end is what `brimful doctor` checks, and what the jobs themselves saw: each holds a lock
-of its own while it runs, so that two runs of one job at once would meet.
+What must hold in the end is what `brimful admin doctor` checks, and what the jobs themselves saw: each holds
+a lock of its own while it runs, so that two runs of one job at once would meet.
 """
 
 from __future__ import annotations

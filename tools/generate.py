@@ -43,7 +43,7 @@ BLOCK = re.compile(r"(<!-- run: (brimful .+?) -->\n).*?(<!-- end -->)", re.DOTAL
 def main() -> int:
     # One width and no colour, so that every machine writes the same bytes.
     os.environ.update(COLUMNS="100", NO_COLOR="1", PYTHON_COLORS="0", LC_ALL="C.UTF-8")
-    # Nobody's own calibration (brimful calibrate --write) belongs in a page.
+    # Nobody's own calibration (brimful runs calibrate --write) belongs in a page.
     os.environ["XDG_CONFIG_HOME"] = str(ROOT / "build" / "no-config")
     os.chdir(ROOT)
     stale = {path: page for path, page in pages() if not path.exists() or page != path.read_text("utf-8")}

@@ -93,7 +93,7 @@ def metrics_page() -> str:
     lines.append(row(f"`{SECONDS[0]}`", "histogram", "`route`", SECONDS[1]))
     lines += [
         "\n## Of one machine\n",
-        "`brimful exporter` on each machine with GPUs; `brimful exporter --dashboard` prints a Grafana",
+        "`brimful admin exporter` on each machine with GPUs; with `--dashboard` it prints a Grafana",
         "dashboard for these. What a card or a process does not say is left out, never zero.\n",
         "```yaml\nscrape_configs:\n  - job_name: brimful-gpus",
         "    static_configs: [{targets: ['127.0.0.1:9642']}]\n```\n",

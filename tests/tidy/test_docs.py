@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from brimful.cli.commands import COMMANDS
-from tests.tidy.repository import DOCS, ROOT, SRC, name, pages, python_files, rooms, text
+from brimful.cli.commands import COMMANDS, GROUPS, OLD, verbs_of
+from tests.tidy.repository import DOCS, ROOT, SRC, files, name, pages, python_files, rooms, text
 
 FRAGMENT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\.(added|changed|fixed|removed)\.md")
 DECISION_PARTS = ["Context", "Choice", "Alternatives", "Consequence", "What would change our mind"]
@@ -39,11 +39,33 @@ def test_generated_pages_and_transcripts_are_fresh() -> None:
 @pytest.mark.parametrize("page", pages(), ids=name)
 def test_every_command_a_page_shows_exists(page: Path) -> None:
     code = code_in(text(page))
-    shown = set(re.findall(r"^\s*(?:\$ )?(?:\.venv/bin/)?brimful ([a-z][a-z-]*)", code, re.MULTILINE))
-    assert shown <= {*COMMANDS, "help"}, f"{name(page)} shows a command that does not exist"
+    shown = re.findall(r"^\s*(?:\$ )?(?:\.venv/bin/)?brimful ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?", code, re.M)
+    wrong = [
+        f"{first} {second}".strip()
+        for first, second in shown
+        if not (first in {*COMMANDS, "help"} or (first in GROUPS and second in {"", *verbs_of(first)}))
+    ]
+    assert not wrong or is_history(page), f"{name(page)} shows commands that do not exist: {wrong}"
     targets = set(re.findall(r"^([a-z-]+):", text(ROOT / "Makefile"), re.MULTILINE))
     made = set(re.findall(r"^\s*(?:\$ )?make ([a-z][a-z-]*)", code, re.MULTILINE))
     assert made <= targets, f"{name(page)} shows a make target that does not exist"
+
+
+def is_history(path: Path) -> bool:
+    """Decisions say what was chosen then; the reference lists old names."""
+    return path.is_relative_to(DOCS / "decisions") or path == DOCS / "reference" / "cli.md"
+
+
+def test_nothing_people_read_names_a_command_by_its_old_name() -> None:
+    old = re.compile(rf"brimful (?:{'|'.join(OLD)})(?![\w-])")
+    suffixes = {".md", ".py", ".html", ".po", ".toml", ".yaml", ".json"}
+    guilty = [
+        f"{name(path)}: {found[0]}"
+        for path in files()
+        if path.suffix in suffixes and not is_history(path)
+        for found in old.finditer(text(path))
+    ]
+    assert not guilty, f"`Old names` of docs/reference/cli.md has the new ones: {guilty}"
 
 
 @pytest.mark.parametrize("page", pages(), ids=name)

@@ -1,4 +1,4 @@
-"""A table of published or own measurements, one run a row: what `brimful score` predicts.
+"""A table of published or own measurements, one run a row: what `brimful runs score` predicts.
 
 The words in such tables are other people's. Each column is read by the words known here; what is not known
 gets a named fallback and is listed. Notes are never read.

@@ -1,4 +1,4 @@
-"""What Prometheus reads from `brimful exporter`. Names are a promise: docs/reference/metrics.md lists them.
+"""What Prometheus reads from `admin exporter`. Names are a promise: docs/reference/metrics.md lists them.
 
 Read from the driver at the moment of asking. What a card or a process does not say is left out, never zero.
 """

@@ -1,4 +1,4 @@
-"""Where a Meter leaves its newest sample, so that `brimful watch` and `brimful exporter` find it.
+"""Where a Meter leaves its newest sample, so that `brimful watch` and `brimful admin exporter` find it.
 
 One file per process in a folder that only its owner can enter: `$XDG_RUNTIME_DIR/brimful/meter`, or
 `brimful-UID/meter` in the folder for temporary files. A file is believed about one process alone: the one it

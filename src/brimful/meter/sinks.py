@@ -84,7 +84,7 @@ class Jsonl:
 
 
 class Runtime:
-    """The newest sample, where `brimful watch` and `brimful exporter` look for it."""
+    """The newest sample, where `brimful watch` and `brimful admin exporter` look for it."""
 
     def __init__(self) -> None:
         self._place: Place | None = None

@@ -71,7 +71,7 @@ def forbidden(who: Principal, role: str) -> Refused:
     """Most who meet this may not make tokens: the hint says who does."""
     giver = "an operator" if role == "operator" else "an admin of your tenant"
     tenant = EVERYBODY if role == "operator" else who.tenant
-    made = f"brimful tokens add {who.name} --tenant '{tenant}' --role {role}"
+    made = f"brimful admin tokens add {who.name} --tenant '{tenant}' --role {role}"
     hint = f"ask {giver} for a token with that role (what they run: {made})"
     return Refused(f"this needs the role {role}; yours is {who.role}", hint=hint, code="forbidden")
 
@@ -178,7 +178,7 @@ class Access:
     def revoke(self, who: Principal, name: str) -> Token:
         token = self._store.token(name)
         if token is None or token.kind != "token" or not who.sees(token.tenant) or not who.may(token.role):
-            raise NotFound(f"there is no token {name[:40]!r}", hint="`brimful tokens` lists them")
+            raise NotFound(f"there is no token {name[:40]!r}", hint="`brimful admin tokens` lists them")
         self._store.revoke(name, at_s=int(self._clock()))
         self._known.clear()  # its sessions too
         found = self._store.token(name)

@@ -74,7 +74,7 @@ def read_manifest(source: Path) -> Backup:
     except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(
             f"{source} is no backup of brimful, or is damaged: {error}",
-            hint="`brimful backup FILE` makes one",
+            hint="`brimful admin backup FILE` makes one",
         ) from error
 
 

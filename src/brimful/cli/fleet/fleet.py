@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from brimful.cli.commands import Answer, Verb, whole
 from brimful.cli.fleet.show import clock, day
@@ -14,6 +14,9 @@ from brimful.client.client import Client
 from brimful.errors import BadInput
 from brimful.language.printable import all_printable, printable
 from brimful.units import HOUR_S, counted, show_seconds, show_usd
+
+if TYPE_CHECKING:
+    from brimful.client.answers import EventAnswer
 
 LEGEND = (
     "wants: GPUs its waiting jobs ask for; longest: how long one of them has waited;",
@@ -175,13 +178,13 @@ def events(args: argparse.Namespace) -> Answer:
     return Answer(data, "\n".join(lines) or "nothing has happened yet")
 
 
-def _json_line(event: dict[str, Any]) -> str:
+def _json_line(event: EventAnswer) -> str:
     import json
 
     return json.dumps(event)
 
 
-def _event_lines(event: dict[str, Any], *, after: str) -> list[str]:
+def _event_lines(event: EventAnswer, *, after: str) -> list[str]:
     """The event, below its day where that is not the last one's."""
     body = all_printable(event["body"])
     if isinstance(body.get("job"), dict):

@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from brimful.cli.commands import NO, Answer, Verb, called
 from brimful.cli.options import add_consent, add_dry_run, add_job, agree, usd
@@ -15,6 +15,9 @@ from brimful.client.client import Client, job_path
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.language.printable import all_printable, printable
 from brimful.units import counted, show_usd
+
+if TYPE_CHECKING:
+    from brimful.client.answers import JobAnswer
 
 PIECE_BYTES = 1 << 20
 POLL_S = 0.5
@@ -220,20 +223,16 @@ def move(args: argparse.Namespace) -> Answer:
     client = Client()
     site = "" if args.to == "any" else args.to
     before = client.job(args.job)
-    stops = bool(site and before["site"] and before["site"] != site)
+    leaves = printable(before["site"]) if site and before["site"] and before["site"] != site else ""
     if args.dry_run:
-        then = f"stopped at {printable(before['site'])} and then " if stops else ""
+        then = f"stopped at {leaves} and then " if leaves else ""
         return Answer(
             before,
             f"{args.job} is {before['phase']}; it would be {then}started at {args.to} (nothing was changed)",
         )
     job = client.move(args.job, site)
     where = f"at {args.to} only" if site else "wherever there is room"
-    what = (
-        f"is being stopped at {printable(before['site'])} and goes on"
-        if stops
-        else "runs from its next lease on"
-    )
+    what = f"is being stopped at {leaves} and goes on" if leaves else "runs from its next lease on"
     return Answer(job, f"{args.job} {what} {where}")
 
 
@@ -262,7 +261,7 @@ def bid(args: argparse.Namespace) -> Answer:
     return Answer(client.bid(args.job, limit), sentence)
 
 
-def _bid_sentence(job: dict[str, Any], limit: int | None) -> str:
+def _bid_sentence(job: JobAnswer, limit: int | None) -> str:
     name, gpus = job["job"], counted(job["gpus"], "GPU")
     if limit is None:
         return f"{name} bids what its class ({job['priority']}) stands for, for {gpus}"
@@ -270,7 +269,7 @@ def _bid_sentence(job: dict[str, Any], limit: int | None) -> str:
     return f"{name} bids up to {show_usd(limit)} per GPU-hour for {gpus}: at most {hourly} an hour"
 
 
-def _bid_text(job: dict[str, Any]) -> str:
+def _bid_text(job: JobAnswer) -> str:
     limit = job["limit_microusd_per_gpu_hour"]
     lease = job["leases"][-1] if job["leases"] and job["leases"][-1]["ended_s"] is None else None
     pays = f"\n  pays {show_usd(lease['microusd_per_gpu_hour'])} per GPU-hour now" if lease else ""

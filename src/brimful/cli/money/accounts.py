@@ -22,6 +22,7 @@ from brimful.language.printable import all_printable
 from brimful.units import HOUR_S, counted, show_usd
 
 if TYPE_CHECKING:
+    from brimful.client.answers import BudgetAnswer
     from brimful.scheduler.ports import Store
 
 _WANTED = "every event from the first on: `brimful fleet events -f --json --last 1000000 > FILE`"
@@ -83,7 +84,7 @@ def _change_budget(args: argparse.Namespace) -> Answer:
     return Answer(done, f"{sentence}\n\n{_budgets_text([done])}")
 
 
-def _budgets_text(budgets: list[dict[str, Any]]) -> str:
+def _budgets_text(budgets: list[BudgetAnswer]) -> str:
     if not budgets:
         return "nobody has a budget, and nobody has spent anything"
     rows = [

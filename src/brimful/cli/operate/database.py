@@ -228,7 +228,7 @@ def _adopt(store: SqlStore, settings: Settings, fold: Fold) -> str:
 def doctor(args: argparse.Namespace) -> Answer:
     with open_store(args) as (store, settings):
         from brimful.server.doctor import examine
-        from brimful.server.engines import engines_in
+        from brimful.server.run.engines import engines_in
 
         findings = list(examine(store, engines_in(settings.engines_folder)))
     broken = sum(not finding.kept for finding in findings)

@@ -22,7 +22,7 @@ def _add_up(parser: argparse.ArgumentParser) -> None:
 def up(args: argparse.Namespace) -> Answer:
     settings = read_settings({each.name: getattr(args, each.name) for each in fields(Settings)})
     with server_parts():
-        from brimful.server.main import serve
+        from brimful.server.run.main import serve
     serve(settings, as_json=args.json)
     return Answer(None, "")
 

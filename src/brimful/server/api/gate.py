@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from brimful.errors import BrimfulError
 from brimful.server.auth import Access, Principal, forbidden, unauthorized
 
-_bearer = HTTPBearer(auto_error=False, description="a token, as `brimful tokens add` gives it")
+_bearer = HTTPBearer(auto_error=False, description="a token, as `brimful admin tokens add` gives it")
 
 
 def cookie_name(request: Request) -> str:

@@ -33,9 +33,9 @@ SHORT = {
 }
 # Harmless to leave out: the job does the same work without them.
 LEFT_OUT = {
-    "output": "`brimful logs` shows what it prints",
-    "error": "`brimful logs` shows what it prints",
-    "open-mode": "`brimful logs` shows what it prints",
+    "output": "`brimful job logs` shows what it prints",
+    "error": "`brimful job logs` shows what it prints",
+    "open-mode": "`brimful job logs` shows what it prints",
     "mail-type": "brimful sends no mail",
     "mail-user": "brimful sends no mail",
     "comment": "a comment",
@@ -192,11 +192,11 @@ CANNOT = {
     "dependency": "brimful knows no order between jobs",
     "constraint": "name the GPU type: --gpus=a100:2",
     "nodelist": "brimful chooses the node",
-    "exclude": "drain the node: brimful nodes drain",
+    "exclude": "drain the node: brimful fleet drain",
     "exclusive": "ask for all GPUs of the node",
     "qos": "use --priority urgent, normal or background",
     "signal": "a job hears of its end by SIGTERM and BRIMFUL_NOTICE",
     "export": "use --env NAME=VALUE; a job gets no other environment",
-    "begin": "use `brimful hold` and `release`",
+    "begin": "use `brimful job hold` and `release`",
     "deadline": "use `deadline` in a job file of brimful's own",
 }

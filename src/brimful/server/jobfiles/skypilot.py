@@ -17,7 +17,7 @@ CANNOT = {
     "inputs": "brimful moves no data",
     "outputs": "brimful moves no data",
     "config": "settings of SkyPilot itself",
-    "event_callback": "use `brimful events -f`",
+    "event_callback": "use `brimful fleet events -f`",
     "pool": "use `queue` in a job file of brimful's own",
 }
 CANNOT_RESOURCE = {

@@ -124,7 +124,7 @@ class Submissions:
                 price = show_usd(lease.price_now())
                 raise Refused(
                     f"{name} runs at {price} per GPU-hour, above a limit of {show_usd(now)}",
-                    hint=f"`brimful hold {name}` or `brimful cancel {name}` ends what it pays",
+                    hint=f"`brimful job hold {name}` or `brimful job cancel {name}` ends what it pays",
                     code="below_price",
                 )
             at_s = self._reader.now_s()

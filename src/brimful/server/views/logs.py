@@ -23,7 +23,7 @@ def log_piece(reader: Reader, name: str, lease: str | None, *, offset: int, limi
         leases, phase = list(state.leases), state.phase
     names = [each.lease for each in leases]
     if lease is not None and lease not in names:
-        raise NotFound(f"{name} has no lease {lease!r}", hint=f"`brimful show {name}` lists them")
+        raise NotFound(f"{name} has no lease {lease!r}", hint=f"`brimful job show {name}` lists them")
     if not leases:
         over = phase in OVER
         return {"lease": None, "text": "", "next_offset": 0, "size": 0, "over": over, "phase": phase}

@@ -77,7 +77,7 @@ def waiting_text(reason: str, waited_s: int) -> str:
 
 
 def hold_text(job: str, reason: str) -> str:
-    return f"on hold: {reason}; `brimful release {job}` lets it go on"
+    return f"on hold: {reason}; `brimful job release {job}` lets it go on"
 
 
 def silent_text(site: str, silent_s: int, reason: str) -> str:
