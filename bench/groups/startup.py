@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 from bench.measure import BARE_PYTHON, Benchmark, bare_python, process
@@ -23,11 +22,10 @@ def benchmarks() -> Iterator[Benchmark]:
         peer_name=BARE_PYTHON,
         peer=bare_python,
     )
-    yield _command("--help", bar=8)
-    if find_spec("brimful.cli.fit"):
-        yield _command(FIT, bar=15)
-    if find_spec("brimful.cli.gpus"):
-        yield _command("gpus")
+    yield _command("--help", bar=3)
+    yield _command("job --help", bar=3)
+    yield _command(FIT, bar=12)
+    yield _command("gpus")
 
 
 def _command(line: str, *, bar: float | None = None) -> Benchmark:
