@@ -20,6 +20,7 @@ LISTED = SOURCE / "language" / "locale" / "plain.json"
 _COMMANDS = (
     *(f"gpu/{name}" for name in ("fit", "fit_cards", "explain", "claims")),
     *(f"gpu/{name}" for name in ("sweep", "sweep_grid", "sweep_plot", "trace")),
+    "gpu/others",
     "main",
     "options",
     "commands",

@@ -302,7 +302,8 @@ def test_calibrate_without_a_table_is_bad_input(
 
 
 def test_fit_applies_what_is_kept_and_says_so(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wanted = ["fit", "--model", "gpt2", "--batch-size", "8", "--seq-len", "1024", "--gpu", "4070", "--json"]
+    sizes = ["--batch-size", "8", "--seq-len", "1024"]
+    wanted = ["fit", "--model", "gpt2", *sizes, "--gpu", "4070", "--headless", "--json"]
     main(wanted)
     plain = json.loads(capsys.readouterr().out)["data"]
     write_correction(kept, a_correction(device=1.2, tokens_per_s=0.5))

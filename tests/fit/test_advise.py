@@ -98,7 +98,7 @@ def test_an_adapter_is_offered_only_where_nothing_else_helps() -> None:
 
 def test_what_no_change_fits_is_told_how_many_cards_would_hold_it() -> None:
     training = a_training(batch_size=1, sequence_tokens=2048, accumulation=1)
-    answer = fit("llama-3.1-70b", training, "rtx-4090")
+    answer = fit("llama-3.1-70b", training, "rtx-4090", 0)
 
     assert not any(fix.fits for fix in answer.fixes)
     [said] = [warning for warning in answer.warnings if "no set of changes fits one" in warning]

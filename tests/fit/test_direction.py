@@ -100,7 +100,7 @@ def trainings(draw: st.DrawFn) -> Training:
 
 
 def memory_of(model: Model, training: Training) -> Memory:
-    return peak_memory(model, training, H100, other_bytes=0)
+    return peak_memory(model, training, H100)
 
 
 def allocated(model: Model, training: Training) -> float:

@@ -5,6 +5,7 @@ import pytest
 import brimful
 from brimful.fit.fit import estimate, fit
 from brimful.fit.roofline import achievable_flops_per_s, peak_format
+from brimful.specs.estimate import Interval, verdict_of
 from brimful.specs.gpu import all_gpus, find_gpu
 from brimful.units import MIB
 from tests.fit.builders import a_model, a_training
@@ -39,8 +40,8 @@ def test_every_fix_keeps_the_effective_batch_and_is_worth_its_bytes() -> None:
     first = answer.fixes[0]
     assert first.change == {"batch_size": (16, 8), "gradient_accumulation_steps": (32, 64)}
     assert all(fix.keeps_effective_batch and fix.saves_bytes > 0 for fix in answer.fixes)
-    factors = [fix.step_time_factor for fix in answer.fixes if fix.fits]
-    assert factors == sorted(factors)
+    order = [(fix.verdict != "fits", fix.step_time_factor) for fix in answer.fixes if fix.fits]
+    assert order == sorted(order)
 
 
 def test_a_fix_that_is_said_to_fit_fits_when_asked_again() -> None:
@@ -63,15 +64,55 @@ def test_the_largest_batch_fits_and_one_more_does_not() -> None:
 def test_a_model_far_too_large_has_no_batch_that_fits_and_says_so() -> None:
     answer = fit(a_model(layers=500, width=8192, heads=64), a_training(), find_gpu("t4"))
 
-    assert answer.verdict == "does not fit"
+    assert answer.verdict == "does_not_fit"
     assert answer.largest_batch is None
     assert not any(fix.fits for fix in answer.fixes)
 
 
-def test_an_interval_that_straddles_the_card_is_called_tight() -> None:
-    answer = fit(FORUM_MODEL, FORUM_TRAINING, find_gpu("rtx-4070"))
+def test_a_run_whose_interval_reaches_beyond_the_card_is_at_risk_and_its_fixes_surely_fit() -> None:
+    answer = fit(FORUM_MODEL, FORUM_TRAINING, find_gpu("rtx-4070"), 0)
+    device = answer.memory.device_bytes
 
-    assert answer.verdict == "tight, likely fits"
+    assert device.likely <= answer.usable_bytes < device.high
+    assert (answer.verdict, answer.fits) == ("at_risk", True)
+    assert answer.fixes
+    assert {fix.verdict for fix in answer.fixes} == {"fits"}
+    assert not answer.faster
+
+
+@pytest.mark.parametrize(
+    ("usable", "verdict"),
+    [(30, "fits"), (29, "at_risk"), (20, "at_risk"), (19, "likely_does_not_fit"), (10, "likely_does_not_fit"),
+     (9, "does_not_fit")],
+)  # fmt: skip
+def test_the_verdict_says_how_much_of_the_interval_the_card_has_room_for(usable: int, verdict: str) -> None:
+    assert verdict_of(Interval(10, 20, 30), usable) == verdict
+
+
+def test_where_the_smallest_change_leaves_a_risk_one_that_surely_fits_comes_first() -> None:
+    training = a_training(batch_size=32, accumulation=32)
+    sure, likely = fit(FORUM_MODEL, training, find_gpu("rtx-4070"), 0).fixes[:2]
+
+    assert (sure.verdict, sure.change["batch_size"]) == ("fits", (32, 8))
+    assert (likely.verdict, likely.change["batch_size"]) == ("at_risk", (32, 16))
+
+
+def test_on_a_geforce_a_desktop_is_assumed_unless_told_and_on_other_cards_nothing() -> None:
+    card = find_gpu("rtx-4070")
+    assumed, told = fit(FORUM_MODEL, FORUM_TRAINING, card), fit(FORUM_MODEL, FORUM_TRAINING, card, 0)
+    held = assumed.memory.device_bytes.likely - told.memory.device_bytes.likely
+
+    assert held == assumed.others.bytes > 0
+    assert (assumed.others.basis, told.others.basis) == ("assumed", "given")
+    assert assumed.memory.reserved_bytes == told.memory.reserved_bytes
+    assert assumed.speed == told.speed
+    assert fit(FORUM_MODEL, FORUM_TRAINING, "a100-40gb").others.basis == "none"
+
+
+def test_the_first_run_of_the_readme_is_not_called_fitting() -> None:
+    answer = fit(FORUM_MODEL, FORUM_TRAINING, "rtx-4070")
+
+    assert (answer.verdict, answer.fits) == ("likely_does_not_fit", False)
 
 
 def test_mfu_names_the_peak_of_this_card() -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from brimful.fit.activations import layer_bytes
 from brimful.fit.count import parameters
 from brimful.fit.memory import peak_memory
+from brimful.specs.desktop import Others
 from brimful.specs.estimate import Memory
 from brimful.specs.gpu import find_gpu
 from brimful.specs.model import Model
@@ -16,7 +17,7 @@ from tests.fit.builders import a_model, a_training
 
 
 def memory_of(model: Model, training: Training, gpu: str = "rtx-4070", other_bytes: int = 0) -> Memory:
-    return peak_memory(model, training, find_gpu(gpu), other_bytes=other_bytes)
+    return peak_memory(model, training, find_gpu(gpu), Others(bytes=other_bytes, basis="given"))
 
 
 def item_bytes(memory: Memory, name: str) -> int:

@@ -31,7 +31,7 @@ def split(**fields: Any) -> Training:
 
 
 def allocated(model: Model, training: Training) -> float:
-    return peak_memory(model, training, H100, other_bytes=0).allocated_bytes.likely
+    return peak_memory(model, training, H100).allocated_bytes.likely
 
 
 # -- pipeline ----------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ def test_the_first_stage_keeps_most_and_the_last_has_the_logits() -> None:
     assert kept[0] > 3.5 * kept[1] - LLAMA.width * training.micro_tokens * 8
     assert first.model.first
     assert not first.model.last
-    assert "on pipeline stage" in peak_memory(LLAMA, training, H100, other_bytes=0).peak_at
+    assert "on pipeline stage" in peak_memory(LLAMA, training, H100).peak_at
 
 
 def test_a_sharded_stage_stays_gathered_and_its_gradients_wait_whole() -> None:

@@ -104,7 +104,7 @@ def test_the_peak_of_a_real_step_is_within_5_percent(
     with live:
         step()
     measured = live.peak_bytes + 12 * parameters(model)  # weights and state were there before
-    predicted = peak_memory(model, training, GPU, other_bytes=0).allocated_bytes.likely
+    predicted = peak_memory(model, training, GPU).allocated_bytes.likely
     predicted -= workspace_bytes(GPU)  # a CPU has none
 
     assert predicted == pytest.approx(measured, rel=0.05)

@@ -28,6 +28,7 @@ from brimful.guard.replan import (
     room_bytes,
     spoken_training,
 )
+from brimful.specs.desktop import others_on
 from brimful.specs.gpu import find_gpu
 from brimful.units import GIB, MIB
 from tests.conftest import ROOT
@@ -67,7 +68,7 @@ def a_command(
 
 def a_forecast(command: Command, *, others: int = 0, model: str | None = None) -> Forecast:
     reading = read_settings(command, config=None, model=model, sets=())
-    return forecast(reading, Room(gpu=CARD, others_bytes=others, source="as given"), None)
+    return forecast(reading, Room(gpu=CARD, others=others_on(CARD, others), by_driver=False), None)
 
 
 def test_a_nanogpt_script_is_read_with_its_own_defaults_its_config_and_its_words(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from brimful.diagnose.explain import About, Explanation, Says
 from brimful.language import Factor, Percent, Sentence, Size, say
+from brimful.specs.desktop import Others
 from brimful.specs.estimate import Fix, Verdict
 
 _SHOWN = 3
@@ -50,7 +51,13 @@ def advised(about: About) -> tuple[Explanation, ...]:
             )
         )
     title = say("{model} on {gpu}", model=reading.model.name, gpu=about.gpu.title)
-    facts = {"fits": estimate.fits, "verdict": estimate.verdict, "device_bytes": device.as_dict()}
+    facts = {
+        "fits": estimate.fits,
+        "verdict": estimate.verdict,
+        "device_bytes": device.as_dict(),
+        "other_programs": estimate.others.as_dict(),
+    }
+    says += [("other_programs", sentence) for sentence in assumed_notes(estimate.others)]
     return (Explanation(kind="config", title=title, facts=facts, says=tuple(says)),)
 
 
@@ -58,10 +65,23 @@ def verdict_words(verdict: Verdict) -> Sentence:
     """The four verdicts as words."""
     return {
         "fits": say("fits"),
-        "tight, likely fits": say("tight, likely fits"),
-        "tight, likely does not fit": say("tight, likely does not fit"),
-        "does not fit": say("does not fit"),
+        "at_risk": say("at risk"),
+        "likely_does_not_fit": say("likely does not fit"),
+        "does_not_fit": say("does not fit"),
     }[verdict]
+
+
+def assumed_notes(others: Others, *, of_many: bool = False) -> tuple[Sentence, ...]:
+    """What is assumed of other programs on the card, or on some `of_many`; nothing where nothing is."""
+    if others.basis != "assumed":
+        return ()
+    said = say(
+        "desktop and other programs: {size} assumed, median of {n} published readings; --headless if none, "
+        "--other-mib if you know",
+        size=Size(others.bytes),
+        n=others.readings,
+    )
+    return (say("note: on GeForce cards: {text}", text=said) if of_many else say("note: {text}", text=said),)
 
 
 _PARTS = {

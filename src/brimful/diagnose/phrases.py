@@ -122,6 +122,7 @@ _REASONS: tuple[Sentence, ...] = (
     say("freed blocks PyTorch keeps, rounding"),
     say("driver and kernels, outside PyTorch"),
     say("desktop and other processes, as you said"),
+    say("desktop and other processes, assumed"),
     say("as {n} runs of your own say (`brimful runs calibrate`)"),
 )
 

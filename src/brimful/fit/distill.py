@@ -48,7 +48,7 @@ def distill(teacher: Model, student: Model, training: Training, gpu: Gpu) -> Dis
             "cannot be compared",
             hint="distil between models of one tokenizer, or set vocab_size",
         )
-    alone = estimate(student, training, gpu)
+    alone = estimate(student, training, gpu, 0)  # a rented card drives no screen
     added = (
         Item("teacher's weights", weight_bytes(teacher, 16), "16 bits, no gradients, no optimizer"),
         Item(

@@ -13,6 +13,7 @@ from brimful.fit.correction import Correction, calibrated
 from brimful.fit.count import active_parameters, parameters
 from brimful.fit.memory import peak_memory
 from brimful.fit.roofline import peak_format, predict_speed
+from brimful.specs.desktop import others_on
 from brimful.specs.estimate import Assumption, Estimate, Interval, Memory, Speed
 from brimful.specs.framework import Framework, find_framework
 from brimful.specs.gpu import Gpu, find_gpu
@@ -28,7 +29,7 @@ def fit(
     model: Model | str,
     training: Training,
     gpu: Gpu | str,
-    other_bytes: int = 0,
+    other_bytes: int | None = None,
     *,
     assumed: Sequence[Assumption] = (),
     warnings: Sequence[str] = (),
@@ -41,11 +42,11 @@ def fit(
     """The whole answer: memory, speed, what was taken for granted, and what to change.
 
     `model` and `gpu` may be names, written as people write them.
-    `other_bytes` is what other programs hold of the card. `assumed`, `warnings`, `unsure` and `dialect` come
-    from a reader: what it took for granted, and how its kind of config spells a change. `correction` comes
-    from runs of the user's own; fixes and the largest batch are judged by it too. `framework`, by name, says
-    whose code trains it, and `torch`, as PyTorch prints its release, on what; without them `training` has its
-    own, today's plain PyTorch unless told.
+    `other_bytes` is what other programs hold of the card; None: a desktop's share on a GeForce, else nothing.
+    `assumed`, `warnings`, `unsure` and `dialect` come from a reader: what it took for granted, and how its
+    kind of config spells a change. `correction` comes from runs of the user's own; fixes and the largest
+    batch are judged by it too. `framework`, by name, says whose code trains it, and `torch`, as PyTorch
+    prints its release, on what; without them `training` has its own, today's plain PyTorch unless told.
     """
     if framework is not None:
         code = find_framework(framework) if isinstance(framework, str) else framework
@@ -61,7 +62,7 @@ def fit(
         return calibrated(estimate(shape, changed, card, other_bytes, widen=widen), correction)
 
     answer = again(training)
-    found = () if answer.fits else fixes(training, again, card, dialect)
+    found = () if answer.verdict == "fits" else fixes(training, again, card, dialect)
     said = [*warnings, *_warnings(shape, training, card)]
     if correction is not None and correction.factors:
         said.append(correction.note(card.name))
@@ -76,7 +77,7 @@ def fit(
         assumed=tuple(assumed),
         warnings=tuple(said),
         fixes=found,
-        faster=faster(training, again, card, dialect) if answer.fits else (),
+        faster=faster(training, again, card, dialect) if answer.fits and not found else (),
         largest_batch=largest_batch(training, again),
     )
 
@@ -91,7 +92,7 @@ def _check_formats(training: Training, gpu: Gpu) -> None:
 
 
 def fit_reading(
-    reading: Reading, gpu: Gpu, other_bytes: int = 0, correction: Correction | None = None
+    reading: Reading, gpu: Gpu, other_bytes: int | None = None, correction: Correction | None = None
 ) -> Estimate:
     """`fit` for what a reader made of a config."""
     return fit(
@@ -108,17 +109,17 @@ def fit_reading(
 
 
 def estimate(
-    model: Model, training: Training, gpu: Gpu, other_bytes: int = 0, *, widen: float = 0.0
+    model: Model, training: Training, gpu: Gpu, other_bytes: int | None = None, *, widen: float = 0.0
 ) -> Estimate:
     """Memory and speed alone, without advice: what a search or a scheduler asks thousands of times.
 
     `widen` is the part by which each interval grows at both ends, where the input was partly guessed.
     """
-    assert other_bytes >= 0
     _check_formats(training, gpu)
     if model.tied and not training.framework.ties:
         model = replace(model, tied=False)
-    memory = peak_memory(model, training, gpu, other_bytes=other_bytes)
+    others = others_on(gpu, other_bytes)
+    memory = peak_memory(model, training, gpu, others)
     speed = predict_speed(model, training, gpu)
     return Estimate(
         gpu=gpu.name,
@@ -126,6 +127,7 @@ def estimate(
         usable_bytes=gpu.memory_bytes,
         memory=_wider_memory(memory, widen) if widen else memory,
         speed=_wider_speed(speed, widen) if widen else speed,
+        others=others,
         active_parameters=active_parameters(model) if model.experts is not None else None,
         sequence_tokens=training.sequence_tokens if model.images is not None else 0,
     )

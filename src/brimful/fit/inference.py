@@ -24,9 +24,10 @@ from brimful.fit.count import (
     output_parameters,
     parameters,
 )
-from brimful.fit.overhead import context_bytes, workspace_bytes
+from brimful.fit.overhead import context_bytes, others_item, workspace_bytes
 from brimful.fit.roofline import achievable_flops_per_s
-from brimful.specs.estimate import Interval, Item
+from brimful.specs.desktop import Others, others_on
+from brimful.specs.estimate import Interval, Item, Verdict, verdict_of
 from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
 from brimful.units import HOUR_S
@@ -72,16 +73,23 @@ class InferenceEstimate:
     decode_step_s: Interval  # one token for every sequence, in the middle of the answer
     tokens_per_s: Interval  # written, of all sequences, prompts' time included
     largest_batch: int | None
+    others: Others  # in the device bytes
 
     @property
     def fits(self) -> bool:
         return self.device_bytes.likely <= self.usable_bytes
 
+    @property
+    def verdict(self) -> Verdict:
+        return verdict_of(self.device_bytes, self.usable_bytes)
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "fits": self.fits,
+            "verdict": self.verdict,
             "gpu": self.gpu,
             "usable_bytes": self.usable_bytes,
+            "other_programs": self.others.as_dict(),
             "device_bytes": self.device_bytes.as_dict(),
             "items": [item.as_dict() for item in self.items],
             "prefill_s": self.prefill_s.as_dict(),
@@ -103,8 +111,9 @@ def cache_bytes_per_token(model: Model, bits: int) -> int:
     return round(2 * model.layers * model.kv_width * bits / 8)
 
 
-def infer(model: Model, serving: Serving, gpu: Gpu, other_bytes: int = 0) -> InferenceEstimate:
-    items = _items(model, serving, gpu, other_bytes)
+def infer(model: Model, serving: Serving, gpu: Gpu, other_bytes: int | None = None) -> InferenceEstimate:
+    others = others_on(gpu, other_bytes)
+    items = _items(model, serving, gpu, others)
     likely = sum(item.bytes for item in items)
     context = context_bytes(gpu)
     loose = 0.15 * sum(item.bytes for item in items if item.name in ("KV cache", "activations"))
@@ -123,7 +132,8 @@ def infer(model: Model, serving: Serving, gpu: Gpu, other_bytes: int = 0) -> Inf
         prefill_s=_around(prefill),
         decode_step_s=_around(step),
         tokens_per_s=Interval(written / whole / SLOWER, written / whole, written / whole / FASTER),
-        largest_batch=_largest_batch(model, serving, gpu, other_bytes),
+        largest_batch=_largest_batch(model, serving, gpu, others),
+        others=others,
     )
 
 
@@ -181,7 +191,7 @@ def _beside_s(model: Model) -> float:
     return LAYER_S * model.layers
 
 
-def _items(model: Model, serving: Serving, gpu: Gpu, other_bytes: int) -> list[Item]:
+def _items(model: Model, serving: Serving, gpu: Gpu, others: Others) -> list[Item]:
     bits = serving.weight_bits
     tokens = serving.prompt_tokens + serving.output_tokens
     each = cache_bytes_per_token(model, serving.cache_bits)
@@ -201,15 +211,15 @@ def _items(model: Model, serving: Serving, gpu: Gpu, other_bytes: int) -> list[I
         Item("activations", layer + logits, f"one layer of {together:,} tokens, and logits"),
         Item("workspaces", workspace_bytes(gpu), "cuBLAS scratch"),
         Item("CUDA context", round(context_bytes(gpu).likely), "driver and kernels"),
-        Item("other programs", other_bytes, "as you said"),
+        others_item(others),
     ]
 
 
-def _largest_batch(model: Model, serving: Serving, gpu: Gpu, other_bytes: int) -> int | None:
+def _largest_batch(model: Model, serving: Serving, gpu: Gpu, others: Others) -> int | None:
     """Bisection, as memory only grows with the batch."""
 
     def fits(batch: int) -> bool:
-        items = _items(model, replace(serving, batch_size=batch), gpu, other_bytes)
+        items = _items(model, replace(serving, batch_size=batch), gpu, others)
         return sum(item.bytes for item in items) <= gpu.memory_bytes
 
     if not fits(1):

@@ -30,6 +30,7 @@ from brimful.fit.overhead import (
     CHECKPOINTED_CACHE_FRAC,
     COMPILED_CACHE_FRAC,
     context_bytes,
+    others_item,
     rounding_frac,
     workspace_bytes,
 )
@@ -48,6 +49,7 @@ from brimful.fit.states import (
     waiting_bytes,
     weights_bytes,
 )
+from brimful.specs.desktop import NO_OTHERS, Others
 from brimful.specs.estimate import Interval, Item, Memory
 from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
@@ -96,19 +98,16 @@ class _Held:
         return (held if moment.alive else 0) + moment.logits + moment.temporary
 
 
-def peak_memory(model: Model, training: Training, gpu: Gpu, *, other_bytes: int) -> Memory:
+def peak_memory(model: Model, training: Training, gpu: Gpu, others: Others = NO_OTHERS) -> Memory:
     """The three counters at the larger of first and steady step, itemised where it peaks.
 
     Of a pipeline it is the stage that needs most.
     """
-    stages = [
-        _stage_memory(stage, training, gpu, other_bytes=other_bytes)
-        for stage in pipeline_stages(model, training)
-    ]
+    stages = [_stage_memory(stage, training, gpu, others) for stage in pipeline_stages(model, training)]
     return max(stages, key=lambda memory: memory.device_bytes.likely)
 
 
-def _stage_memory(stage: Stage, training: Training, gpu: Gpu, *, other_bytes: int) -> Memory:
+def _stage_memory(stage: Stage, training: Training, gpu: Gpu, others: Others) -> Memory:
     model = stage.model
     kept = kept_items(model, training, stage.in_flight)
     held = _Held(
@@ -144,13 +143,13 @@ def _stage_memory(stage: Stage, training: Training, gpu: Gpu, *, other_bytes: in
             "freed blocks PyTorch keeps, rounding",
         ),
         Item("CUDA context", round(context.likely), "driver and kernels, outside PyTorch"),
-        Item("other programs", other_bytes, "desktop and other processes, as you said"),
+        others_item(others),
     ]
     return Memory(
         allocated_bytes=allocated,
         reserved_bytes=reserved,
-        device_bytes=_device(reserved, context, other_bytes),
-        first_step_bytes=_device(first_reserved, context, other_bytes),
+        device_bytes=_device(reserved, context, others.bytes),
+        first_step_bytes=_device(first_reserved, context, others.bytes),
         items=tuple(item for item in items if item.bytes),
         peak_at=f"{steady.name}, every step{stage.where}",
     )

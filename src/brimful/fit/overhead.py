@@ -1,8 +1,9 @@
-"""Memory nobody asked for by name: matmul workspaces, the allocator's cache, the CUDA context."""
+"""Memory nobody asked for by name: workspaces, the allocator's cache, the CUDA context, other programs."""
 
 from __future__ import annotations
 
-from brimful.specs.estimate import Interval
+from brimful.specs.desktop import Others
+from brimful.specs.estimate import Interval, Item
 from brimful.specs.gpu import Gpu
 from brimful.units import GIB, MIB
 
@@ -61,3 +62,15 @@ def context_bytes(gpu: Gpu, *, gpus: int = 1, lazy: bool = True) -> Interval:
     if not lazy:
         return Interval(2 * likely, EAGER_LOADING * likely, 4 * likely + nccl)
     return Interval(0.85 * likely, likely, 2 * likely + nccl)
+
+
+_OTHERS_WHY = {
+    "given": "desktop and other processes, as you said",
+    "assumed": "desktop and other processes, assumed",
+    "none": "",
+}
+
+
+def others_item(others: Others) -> Item:
+    """What other programs hold of the card, as a part of what it holds in all."""
+    return Item("other programs", others.bytes, _OTHERS_WHY[others.basis])

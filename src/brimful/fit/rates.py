@@ -18,6 +18,7 @@ from brimful.specs.training import Training
 from brimful.units import counted, show_bytes
 
 MOST_SERVED = 256  # sequences at a time
+_NOBODY_BYTES = 0  # of other programs: a rented card drives no screen
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ def training_rates(model: Model, training: Training) -> Rates:
         split = spread(training, gpus)
         if split is None:
             return _cannot_split(training, gpus)
-        answer = estimate(model, split, gpu)
+        answer = estimate(model, split, gpu, _NOBODY_BYTES)
         return _judged(answer.memory.device_bytes.likely, gpu, answer.fits, answer.speed.tokens_per_s.likely)
 
     return _refusals(rate)
@@ -59,10 +60,10 @@ def serving_rates(model: Model, serving: Serving) -> Rates:
     """Tokens written by a batch job: as many sequences at a time as memory holds, a copy on every GPU."""
 
     def rate(gpu: Gpu, gpus: int) -> Rate:
-        answer = infer(model, serving, gpu)
+        answer = infer(model, serving, gpu, _NOBODY_BYTES)
         if answer.largest_batch:
             own = replace(serving, batch_size=min(MOST_SERVED, answer.largest_batch))
-            answer = infer(model, own, gpu)
+            answer = infer(model, own, gpu, _NOBODY_BYTES)
         return _judged(answer.device_bytes.likely, gpu, answer.fits, gpus * answer.tokens_per_s.likely)
 
     return _refusals(rate)

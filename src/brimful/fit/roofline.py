@@ -189,7 +189,7 @@ def _micro_step(model: Model, training: Training, gpu: Gpu, number: str, rates: 
     achievable = achievable_flops_per_s(gpu, number)
     if gpu.vendor == "AMD":
         achievable *= rates.amd_frac
-    elif "GeForce" in gpu.title:
+    elif gpu.geforce:
         achievable *= rates.geforce_clock
     rate = achievable * rates.matmul_frac
     if number == "fp8":
@@ -207,7 +207,7 @@ def _micro_step(model: Model, training: Training, gpu: Gpu, number: str, rates: 
     if gpu.vendor == "NVIDIA" and gpu.architecture not in ("Volta", "Turing", "Ampere", "Ada"):
         attention_rate *= HOPPER_ATTENTION_FRAC
     attention_s = _attention_flops(model, training) / split / attention_rate
-    cached = rates.ada_bandwidth if gpu.architecture == "Ada" and "GeForce" in gpu.title else 1.0
+    cached = rates.ada_bandwidth if gpu.architecture == "Ada" and gpu.geforce else 1.0
     bandwidth = BANDWIDTH_FRAC * gpu.bandwidth_bytes_per_s * cached
     return _Parts(
         compute_s=matmul_s + attention_s,
@@ -332,7 +332,7 @@ def _link_seconds(model: Model, training: Training, gpu: Gpu, rates: Rates) -> f
     if training.gpus == 1:
         return 0.0
     near = rates.pcie_bytes_per_s
-    if gpu.link_bytes_per_s and "GeForce" not in gpu.title:
+    if gpu.link_bytes_per_s and not gpu.geforce:
         near = gpu.link_bytes_per_s * rates.node_link_frac
     far = min(near, rates.network_bytes_per_s)
 

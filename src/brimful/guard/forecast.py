@@ -16,6 +16,7 @@ from brimful.fit.fit import estimate, widening
 from brimful.guard.command import NANOGPT_STYLE, Command, spoken
 from brimful.meter.peak import find_card
 from brimful.meter.samples import GpuSample
+from brimful.specs.desktop import Others
 from brimful.specs.estimate import Estimate
 from brimful.specs.gpu import Gpu
 from brimful.specs.training import Training
@@ -27,12 +28,22 @@ class Room:
     """A card, and what of it other programs hold."""
 
     gpu: Gpu
-    others_bytes: int
-    source: str  # how that is known: "as given" or "by its driver"
+    others: Others
+    by_driver: bool  # whether card and others are what the driver reports, or what the user named
 
     @property
     def usable_bytes(self) -> int:
-        return max(0, self.gpu.memory_bytes - self.others_bytes)
+        return max(0, self.gpu.memory_bytes - self.others.bytes)
+
+    def words(self) -> str:
+        """How card and others are known."""
+        source, others = "by its driver" if self.by_driver else "as given", show_bytes(self.others.bytes)
+        if self.others.basis == "assumed":
+            return (
+                f"{source}; desktop and other programs: {others} assumed, median of {self.others.readings} "
+                "published readings; --headless if none, --other-mib if you know"
+            )
+        return f"{source}, {others} held by others" if self.others.bytes else source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +58,17 @@ class Forecast:
         """One sentence with the numbers: will it fit?"""
         now = self.predict(self.reading.training)
         device = now.memory.device_bytes
-        held = f", {show_bytes(self.room.others_bytes)} held by others" if self.room.others_bytes else ""
         verdict = {
             "fits": "it fits",
-            "tight, likely fits": "it is tight, and likely fits",
-            "tight, likely does not fit": "it is tight, and likely does not fit",
-            "does not fit": "it does not fit",
+            "at_risk": "it is at risk of running out of memory",
+            "likely_does_not_fit": "it likely does not fit",
+            "does_not_fit": "it does not fit",
         }[now.verdict]
         short = f", short by {show_bytes(now.short_bytes)}" if not now.fits else ""
         return (
             f"predicted to need {show_bytes(device.likely)} (between {show_bytes(device.low)} and "
             f"{show_bytes(device.high)}) of {show_bytes(now.usable_bytes)} on {self.room.gpu.title} "
-            f"({self.room.source}{held}): {verdict}{short}"
+            f"({self.room.words()}): {verdict}{short}"
         )
 
 
@@ -82,8 +92,8 @@ def room_by_driver(cards: Sequence[GpuSample], *, visible: str | None, gpus: int
     fullest = max(answering[:gpus], key=lambda card: card.memory_used_bytes or 0)
     return Room(
         gpu=find_card(fullest.name, fullest.memory_total_bytes),
-        others_bytes=fullest.memory_used_bytes or 0,
-        source="by its driver",
+        others=Others(bytes=fullest.memory_used_bytes or 0, basis="given"),
+        by_driver=True,
     )
 
 
@@ -119,6 +129,7 @@ def forecast(reading: Reading, room: Room, correction: Correction | None) -> For
 
     @cache
     def predict(training: Training) -> Estimate:
+        # What others hold is taken off the room: an out-of-memory message tells of this process alone.
         found = estimate(reading.model, training, room.gpu, 0, widen=widening(reading.unsure))
         return replace(calibrated(found, correction), usable_bytes=room.usable_bytes)
 

@@ -11,9 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from brimful.specs.desktop import NO_OTHERS, Others
 from brimful.specs.training import Training
 
-Verdict = Literal["fits", "tight, likely fits", "tight, likely does not fit", "does not fit"]
+# How much of the interval of device bytes the card has room for:
+# fits                 all of it
+# at_risk              the likely value, but not the high end; counts as `fits`
+# likely_does_not_fit  the low end, but not the likely value
+# does_not_fit         none of it
+Verdict = Literal["fits", "at_risk", "likely_does_not_fit", "does_not_fit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,14 @@ class Interval:
 
     def as_dict(self) -> dict[str, float]:
         return {"low": self.low, "likely": self.likely, "high": self.high}
+
+
+def verdict_of(device_bytes: Interval, usable_bytes: int) -> Verdict:
+    if device_bytes.high <= usable_bytes:
+        return "fits"
+    if device_bytes.low > usable_bytes:
+        return "does_not_fit"
+    return "at_risk" if device_bytes.likely <= usable_bytes else "likely_does_not_fit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +157,11 @@ class Estimate:
     usable_bytes: int
     memory: Memory
     speed: Speed
+    others: Others = NO_OTHERS  # in the device bytes
     assumed: tuple[Assumption, ...] = ()
     warnings: tuple[str, ...] = ()
-    fixes: tuple[Fix, ...] = ()  # where it does not fit: what makes it fit
-    faster: tuple[Fix, ...] = ()  # where it fits: what raises MFU and still fits
+    fixes: tuple[Fix, ...] = ()  # where it does not fit or is at risk: what makes it fit
+    faster: tuple[Fix, ...] = ()  # where it fits and needs no fix: what raises MFU and still fits
     largest_batch: int | None = None  # of one micro-step; None where not even one sequence fits
     active_parameters: int | None = None  # those a token meets, in a mixture of experts; None: all
     sequence_tokens: int = 0  # of an image; 0 where sequences are text
@@ -162,12 +177,7 @@ class Estimate:
 
     @property
     def verdict(self) -> Verdict:
-        device = self.memory.device_bytes
-        if device.high <= self.usable_bytes:
-            return "fits"
-        if device.low > self.usable_bytes:
-            return "does not fit"
-        return "tight, likely fits" if self.fits else "tight, likely does not fit"
+        return verdict_of(self.memory.device_bytes, self.usable_bytes)
 
     @property
     def images_per_s(self) -> Interval | None:
@@ -189,6 +199,7 @@ class Estimate:
             **({} if self.active_parameters is None else {"active_parameters": self.active_parameters}),
             "usable_bytes": self.usable_bytes,
             "short_bytes": max(0, self.short_bytes),
+            "other_programs": self.others.as_dict(),
             "memory": self.memory.as_dict(),
             "speed": self.speed.as_dict() | self._images(),
             "assumed": [assumption.as_dict() for assumption in self.assumed],

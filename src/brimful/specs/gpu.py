@@ -36,6 +36,7 @@ class Gpu:
     dense_flops_per_s: dict[str, float]  # number format -> peak; a format the card lacks is absent
     achievable_flops_per_s: float | None  # best published bf16 matrix multiply; None where nobody measured
     bf16: bool  # in hardware; emulation counts as no
+    geforce: bool  # sold to drive a screen: unless told otherwise, a desktop holds some of its memory
     processors: int
     link_bytes_per_s: float | None  # NVLink or Infinity Fabric, both directions together
     pcie_generation: int | None
@@ -118,6 +119,7 @@ def _load(name: str) -> Gpu:
         dense_flops_per_s={number: tflops * 1e12 for number, tflops in row["dense_tflops"].items()},
         achievable_flops_per_s=None if achievable is None else achievable * 1e12,
         bf16=row["bf16"],
+        geforce=row.get("geforce", False),
         processors=row["processors"],
         link_bytes_per_s=None if link is None else link * 1e9,
         pcie_generation=row.get("pcie_generation"),

@@ -13,7 +13,7 @@ class Estimates(NamedTuple):
     notes: list[str]
 
 
-def estimates_for(config: str, types: list[str], *, gpus: int) -> Estimates:
+def estimates_for(config: str, types: list[str], *, gpus: int, other_bytes: int | None = None) -> Estimates:
     """An estimate for each type that the catalog knows and that holds the job; refused where none does."""
     from brimful.configs.read import read
     from brimful.fit.correction import calibration_path, load_correction
@@ -31,17 +31,25 @@ def estimates_for(config: str, types: list[str], *, gpus: int) -> Estimates:
         except NotFound:
             notes.append(f"{name} names no card of the catalog, so nothing is predicted there")
             continue
-        answer = fit_reading(reading, card, 0, correction)
+        answer = fit_reading(reading, card, other_bytes, correction)
         likely = round(answer.memory.device_bytes.likely)
         if answer.fits:
-            predicted[name] = {"peak_bytes": likely, "step_s": answer.speed.step_s.likely}
+            # The job's own share: a desktop's counts once, however many jobs share the GPU.
+            own = likely - answer.others.bytes
+            predicted[name] = {"peak_bytes": own, "step_s": answer.speed.step_s.likely}
+            if answer.verdict == "at_risk":
+                high, usable = show_bytes(answer.memory.device_bytes.high), show_bytes(answer.usable_bytes)
+                notes.append(f"at risk on {name}: it may need up to {high}, and {usable} are usable")
             continue
         first = next((fix for fix in answer.fixes if fix.fits), None)
         how = ""
         if first is not None:
             change = ", ".join(f"{key} {now} -> {then}" for key, (now, then) in first.change.items())
             how = f"; {change} would make it fit, {first.step_time_factor:.2f} times the step time"
-        need = f"{name}: needs {show_bytes(likely)}, has {show_bytes(answer.usable_bytes)} usable"
+        desktop = ""
+        if answer.others.basis == "assumed":
+            desktop = f", {show_bytes(answer.others.bytes)} of it assumed for a desktop (--headless if none)"
+        need = f"{name}: needs {show_bytes(likely)}{desktop}, has {show_bytes(answer.usable_bytes)} usable"
         tight.append((answer.short_bytes, f"{need} ({show_bytes(answer.short_bytes)} short){how}"))
     if not predicted:
         raise _refusal(config, tight, notes)

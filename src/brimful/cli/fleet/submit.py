@@ -56,6 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fit", metavar="CONFIG", help="its training config: refuse GPU types it does not fit"
     )
     parser.add_argument(
+        "--headless", action="store_true", help="with --fit: no desktop is on the fleet's GeForce cards"
+    )
+    parser.add_argument(
         "--env", action="append", default=[], metavar="NAME=VALUE", help="for the job's environment"
     )
     parser.add_argument(
@@ -76,7 +79,7 @@ def run(args: argparse.Namespace) -> Answer:
     client = Client() if needs_fleet or not args.dry_run else None
     if config:
         types = body.get("gpu_types") or sorted({n["gpu"] for n in client.fleet()["nodes"]} if client else ())
-        notes += _attach_estimates(body, config, types, steps)
+        notes += _attach_estimates(body, config, types, steps, headless=args.headless)
     if args.dry_run or client is None:
         shown = {**body, "env": dict.fromkeys(body["env"], "…")}
         return Answer({"job": shown, "notes": notes}, _dry_text(shown, notes))
@@ -161,11 +164,14 @@ def _flags(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _attach_estimates(body: dict[str, Any], config: str, types: list[str], steps: int | None) -> list[str]:
+def _attach_estimates(
+    body: dict[str, Any], config: str, types: list[str], steps: int | None, *, headless: bool
+) -> list[str]:
     """Predict bytes and step time on each GPU type; only those that hold it stay candidates."""
     from brimful.cli.fleet.estimates import estimates_for
 
-    found = estimates_for(config, types, gpus=body.get("gpus", 1))
+    others = 0 if headless else None
+    found = estimates_for(config, types, gpus=body.get("gpus", 1), other_bytes=others)
     body["predicted"] = found.predicted
     body["gpu_types"] = sorted(found.predicted)
     if steps is not None:

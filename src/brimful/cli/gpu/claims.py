@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer
+from brimful.cli.gpu.others import add_others, other_bytes
 from brimful.cli.render import paint
 from brimful.cli.spoken import add_language, spoken, wrapped
-from brimful.errors import BadInput
-from brimful.units import MIB
 
 if TYPE_CHECKING:
     import argparse
@@ -35,27 +34,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--text", metavar="FILE", help="a pasted answer, judged line by line; - is standard input"
     )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrule the config")
-    parser.add_argument("--other-mib", type=int, default=0, metavar="N", help="MiB that other programs hold")
+    add_others(parser)
     add_language(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:
     from brimful.configs.read import read
+    from brimful.diagnose.advice import assumed_notes
     from brimful.diagnose.claims.judge import Case, judge_all
     from brimful.specs.gpu import find_gpu
 
-    if not 0 <= args.other_mib <= 1_000_000:
-        raise BadInput(
-            f"--other-mib {args.other_mib} is out of range", hint="give MiB, as nvidia-smi shows them"
-        )
     reading = read(args.config, overrides=args.set)
-    case = Case(reading, find_gpu(args.gpu), args.other_mib * MIB)
+    case = Case(reading, find_gpu(args.gpu), other_bytes(args))
     tongue = spoken(args)
-    head = f"{reading.model.name}, {case.gpu.title}"
+    head, others = f"{reading.model.name}, {case.gpu.title}", case.now().others
+    titles = [paint(head, "bold"), *(wrapped(tongue.text(sentence)) for sentence in assumed_notes(others))]
     if args.text is None:
         judged = judge_all(case)
-        data = {"language": tongue.code, "claims": [one.as_dict(tongue) for one in judged]}
-        return Answer(data, "\n\n".join([paint(head, "bold"), *(_one(one, tongue) for one in judged)]))
+        data = {"claims": [one.as_dict(tongue) for one in judged]}
+        text = "\n\n".join([*titles, *(_one(one, tongue) for one in judged)])
+        return Answer({"language": tongue.code, "other_programs": others.as_dict(), **data}, text)
     from brimful.cli.gpu.explain import read_text
     from brimful.diagnose.claims.paste import judge_paste
     from brimful.diagnose.explain import clean
@@ -64,8 +62,9 @@ def run(args: argparse.Namespace) -> Answer:
         return read(args.config, overrides=[*args.set, *words])
 
     lines = judge_paste(clean(read_text(args.text)), case, reread)
-    data = {"language": tongue.code, "lines": [line.as_dict(tongue) for line in lines]}
-    return Answer(data, "\n\n".join([paint(head, "bold"), *(_line(line, tongue) for line in lines)]))
+    data = {"lines": [line.as_dict(tongue) for line in lines]}
+    text = "\n\n".join([*titles, *(_line(line, tongue) for line in lines)])
+    return Answer({"language": tongue.code, "other_programs": others.as_dict(), **data}, text)
 
 
 def _line(line: Line, tongue: Language) -> str:

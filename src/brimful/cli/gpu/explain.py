@@ -6,10 +6,10 @@ import sys
 from typing import TYPE_CHECKING, BinaryIO
 
 from brimful.cli.commands import NO, YES, Answer
+from brimful.cli.gpu.others import add_others, other_bytes
 from brimful.cli.render import paint
 from brimful.cli.spoken import add_language, spoken, wrapped
 from brimful.errors import BadInput, WorldFailed
-from brimful.units import MIB
 
 if TYPE_CHECKING:
     import argparse
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--gpu", metavar="NAME", help="the card: an MFU is a share of its peak")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrule the config")
-    parser.add_argument("--other-mib", type=int, default=0, metavar="N", help="MiB that other programs hold")
+    add_others(parser)
     add_language(parser)
 
 
@@ -86,10 +86,7 @@ def _about(args: argparse.Namespace) -> About:
     from brimful.diagnose.explain import About
 
     reading = gpu = estimate = None
-    if not 0 <= args.other_mib <= 1_000_000:
-        raise BadInput(
-            f"--other-mib {args.other_mib} is out of range", hint="give MiB, as nvidia-smi shows them"
-        )
+    given_bytes = other_bytes(args)
     if args.config is not None:
         from brimful.configs.read import read
 
@@ -103,7 +100,7 @@ def _about(args: argparse.Namespace) -> About:
     if reading is not None and gpu is not None:
         from brimful.fit.fit import fit_reading
 
-        estimate = fit_reading(reading, gpu, args.other_mib * MIB)
+        estimate = fit_reading(reading, gpu, given_bytes)
     return About(reading=reading, gpu=gpu, estimate=estimate)
 
 

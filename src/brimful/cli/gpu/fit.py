@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.cli.commands import NO, YES, Answer
 from brimful.errors import BadInput, Refused
-from brimful.units import GIB, MIB
+from brimful.units import GIB
 
 if TYPE_CHECKING:
     import argparse
@@ -28,7 +28,6 @@ brimful fit --model gpt2-xl --gpu 4090 --compare compile=True,batch_size=8 check
 brimful fit examples/nanogpt/train_fineweb.py --gpu all
 brimful fit --model llama-3.1-8b --gpu 4090 --inference --weight-bits 4"""
 
-_MAX_OTHER_MIB = 1_000_000
 # Flag -> (word of `--set`, placeholder, help). A flag is a `--set` that --help can show.
 _FLAGS: dict[str, tuple[str, str, str]] = {
     "--batch-size": ("batch_size", "N", "sequences of one micro-step on one GPU"),
@@ -50,19 +49,15 @@ _FLAGS: dict[str, tuple[str, str, str]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from argparse import BooleanOptionalAction
 
+    from brimful.cli.gpu.others import add_others
+
     parser.add_argument(
         "config", nargs="?", help="nanoGPT .py, config.json, YAML recipe or torchtitan .toml; never executed"
     )
     parser.add_argument(
         "--gpu", metavar="NAME", help="the card, however you write it; `all` ranks every card by cost"
     )
-    parser.add_argument(
-        "--other-mib",
-        type=int,
-        default=0,
-        metavar="N",
-        help="MiB of the card that a desktop or other programs hold",
-    )
+    add_others(parser)
     parser.add_argument(
         "--set",
         action="append",
@@ -139,7 +134,7 @@ def _answer(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: G
     data = answer.as_dict()
     rungs = _ladder(args, reading, gpu) if args.ladder else ()
     tongue = spoken(args)
-    parts = [show(answer, gpu, reading, tongue, other_mib=args.other_mib, rungs=rungs)]
+    parts = [show(answer, gpu, reading, tongue, rungs=rungs)]
     if rungs:
         data["ladder"] = [rung.as_dict() for rung in rungs]
     checks = _checks(args, reading, answer, gpu)
@@ -157,10 +152,11 @@ def _correction(args: argparse.Namespace) -> Correction | None:
 
 
 def _estimate(args: argparse.Namespace, reading: Reading, training: Training, gpu: Gpu) -> Estimate:
+    from brimful.cli.gpu.others import other_bytes
     from brimful.fit.correction import calibrated
     from brimful.fit.fit import estimate, widening
 
-    found = estimate(reading.model, training, gpu, args.other_mib * MIB, widen=widening(reading.unsure))
+    found = estimate(reading.model, training, gpu, other_bytes(args), widen=widening(reading.unsure))
     return calibrated(found, args.correction)
 
 
@@ -176,11 +172,6 @@ def _ladder(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> tuple[Rung,
 def _check(args: argparse.Namespace) -> None:
     if args.gpu is None:
         raise BadInput("no card is named", hint="say which with --gpu; `brimful gpus` lists them")
-    if not 0 <= args.other_mib <= _MAX_OTHER_MIB:
-        raise BadInput(
-            f"--other-mib {args.other_mib} is out of range",
-            hint="give the MiB that nvidia-smi shows as used before your run starts",
-        )
     for name in ("measured_mfu", "measured_peak_gib", "measured_tokens_per_s"):
         value = getattr(args, name)
         if value is not None and not 0 < value < 1e12:
@@ -269,9 +260,10 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
 
 
 def _fit(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Estimate:
+    from brimful.cli.gpu.others import other_bytes
     from brimful.fit.fit import fit_reading
 
-    return fit_reading(reading, gpu, args.other_mib * MIB, args.correction)
+    return fit_reading(reading, gpu, other_bytes(args), args.correction)
 
 
 def _own_fix(
@@ -402,8 +394,11 @@ def _differ(one: Model | Training, other: Model | Training) -> list[str]:
 
 
 def _chosen(answer: Estimate, number: int | None) -> Fix | None:
-    """The fix asked for, or the first that lines alone can make; None where it fits as it is."""
-    fixes = answer.faster if answer.fits else answer.fixes
+    """The fix asked for, or the first that lines alone can make; None where it fits as it is.
+
+    Where it is at risk, only what surely fits is worth a change of the file.
+    """
+    fixes = answer.fixes or answer.faster
     if number is not None:
         if not 1 <= number <= len(fixes):
             raise BadInput(f"there is no fix {number}", hint=f"there are {len(fixes)}; run it without --fix")
@@ -411,7 +406,7 @@ def _chosen(answer: Estimate, number: int | None) -> Fix | None:
             raise Refused(f"fix {number} is not a line of the config", hint=fixes[number - 1].note)
         return fixes[number - 1]
     if answer.fits:
-        return None
+        return next((fix for fix in answer.fixes if fix.verdict == "fits" and fix.config_only), None)
     chosen = next((fix for fix in fixes if fix.fits and fix.config_only), None)
     if chosen is None:
         best = (

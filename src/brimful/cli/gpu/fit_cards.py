@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brimful.cli.commands import NO, YES, Answer
+from brimful.cli.gpu.others import other_bytes
 from brimful.cli.render import bar, paint, table
 from brimful.cli.spoken import spoken, terminal_width, wrapped
 from brimful.errors import BadInput
 from brimful.language import Number, Percent, Size, say
-from brimful.units import MIB
 
 if TYPE_CHECKING:
     import argparse
@@ -62,10 +62,6 @@ def run(args: argparse.Namespace, reading: Reading) -> Answer:
 
     if args.gpu is None:
         raise BadInput("no card is named", hint="say which with --gpu, or --gpu all")
-    if not 0 <= args.other_mib <= 1_000_000:
-        raise BadInput(
-            f"--other-mib {args.other_mib} is out of range", hint="give MiB, as nvidia-smi shows them"
-        )
     prices = known_prices() if args.prices is None else read_prices(Path(args.prices))
     tongue = spoken(args)
     every = args.gpu.strip().lower() == "all"
@@ -106,7 +102,7 @@ def _serving(args: argparse.Namespace, reading: Reading) -> Serving:
 def _rank(args: argparse.Namespace, reading: Reading, prices: Prices, tongue: Language) -> Answer:
     from brimful.fit.advice.cards import rank
 
-    ranked = rank(reading, prices, args.other_mib * MIB)
+    ranked = rank(reading, prices, other_bytes(args))
     t = reading.training
     head = say(
         "{model}: {sequences} sequences of {tokens} tokens a step, on every card",
@@ -134,7 +130,7 @@ def _rank_serving(
     from brimful.fit.advice.cards import rank_serving
 
     fill = args.batch_size is None
-    ranked = rank_serving(reading, serving, prices, args.other_mib * MIB, fill=fill)
+    ranked = rank_serving(reading, serving, prices, other_bytes(args), fill=fill)
     head = say(
         "{model} in {bits} bits: prompts of {prompt} tokens, answers of {output}, on every card",
         model=reading.model.name,
@@ -177,6 +173,8 @@ def _ranking(
     prices: Prices,
     tongue: Language,
 ) -> str:
+    from brimful.diagnose.advice import assumed_notes
+
     head, columns, rows = listed
     numbered = [[str(number), *row] for number, row in enumerate(rows, start=1)]
     header = [tongue.text(column) for column in columns]
@@ -203,6 +201,10 @@ def _ranking(
     else:
         said = say("Prices: {source}.", source=prices.source)
     blocks.append(wrapped(tongue.text(said)))
+    assumed = {one.estimate.others for one in ranked if one.estimate.others.basis == "assumed"}
+    blocks += [
+        wrapped(tongue.text(note)) for others in assumed for note in assumed_notes(others, of_many=True)
+    ]
     return "\n\n".join(blocks)
 
 
@@ -224,7 +226,7 @@ def _serve(args: argparse.Namespace, reading: Reading, serving: Serving, prices:
 
     gpu, tongue = find_gpu(args.gpu), spoken(args)
 
-    answer = infer(reading.model, serving, gpu, args.other_mib * MIB)
+    answer = infer(reading.model, serving, gpu, other_bytes(args))
     price = prices.by_gpu.get(gpu.name)
     rate = answer.tokens_per_s
     dollars = (
@@ -248,7 +250,9 @@ def _serve(args: argparse.Namespace, reading: Reading, serving: Serving, prices:
 
 
 def _serve_head(answer: InferenceEstimate, reading: Reading, gpu: Gpu, tongue: Language) -> str:
-    word = tongue.text(say("fits") if answer.fits else say("does not fit")).upper()
+    from brimful.diagnose.advice import assumed_notes, verdict_words
+
+    word = tongue.text(verdict_words(answer.verdict)).upper()
     device = answer.device_bytes
     needs = say(
         "serving needs {likely} ({low} to {high}) of {usable} usable",
@@ -262,10 +266,11 @@ def _serve_head(answer: InferenceEstimate, reading: Reading, gpu: Gpu, tongue: L
         if answer.largest_batch
         else say("not even one sequence fits")
     )
-    style = "green" if answer.fits else "red"
+    style = {"fits": "green", "does_not_fit": "red"}.get(answer.verdict, "yellow")
     what = tongue.text(say("{model} on {gpu}", model=reading.model.name, gpu=gpu.title))
     title = f"{paint(word, style)}  {what}"
-    return "\n".join([title, *(wrapped(tongue.text(one), first="  ", rest="  ") for one in (needs, largest))])
+    said = (needs, largest, *assumed_notes(answer.others))
+    return "\n".join([title, *(wrapped(tongue.text(one), first="  ", rest="  ") for one in said)])
 
 
 def _serve_items(answer: InferenceEstimate, tongue: Language) -> str:

@@ -40,7 +40,6 @@ def show(
     reading: Reading,
     tongue: Language,
     *,
-    other_mib: int,
     rungs: Sequence[Rung] = (),
 ) -> str:
     """The whole answer; with a ladder, that instead of the details."""
@@ -53,13 +52,15 @@ def show(
     blocks = [
         _verdict(answer, gpu, reading, tongue),
         *([_ladder(rungs, tongue)] if rungs else details),
-        _small_print(answer, gpu, reading, tongue, other_mib=other_mib),
+        _small_print(answer, reading, tongue),
     ]
     return "\n\n".join(block for block in blocks if block)
 
 
 def compare_text(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu, tongue: Language) -> str:
     """Side by side: bytes, verdict, sequences a step and speed, each against the first row."""
+    from brimful.diagnose.advice import assumed_notes
+
     _, base, first = rows[0]
     letters = [chr(ord("A") + number) if number < 26 else str(number) for number in range(len(rows))]
     titles = (say("needs"), say("change"), say("verdict"), say("seq/step"), say("tokens/s"), say("speed"))
@@ -88,7 +89,9 @@ def compare_text(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu, tongue
             else say("{rows} are other runs: not {n} sequences a step", rows=", ".join(others), n=whole)
         )
         notes.insert(0, tongue.text(said))
-    return "\n".join([*lines, "", *(_note(note, tongue) for note in notes)]).rstrip()
+    told = [_note(note, tongue) for note in notes]
+    told += [_filled(note, tongue, "", "  ") for note in assumed_notes(first.others)]
+    return "\n".join([*lines, "", *told]).rstrip()
 
 
 def _compared(answer: Estimate, first: Estimate, sequences: int, tongue: Language) -> tuple[str, ...]:
@@ -176,7 +179,7 @@ def _verdict(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> 
     from brimful.diagnose.phrases import phrase
 
     device, gap = answer.memory.device_bytes, Size(abs(answer.short_bytes))
-    style = {"fits": "green", "does not fit": "red"}.get(answer.verdict, "yellow")
+    style = {"fits": "green", "does_not_fit": "red"}.get(answer.verdict, "yellow")
     word = paint(tongue.text(verdict_words(answer.verdict)).upper(), style)
     gpus = f"{reading.training.gpus} x " if reading.training.gpus > 1 else ""
     values = {
@@ -373,21 +376,16 @@ def _spelled(fix: Fix) -> str:
     return text.replace("\xa0", " ")
 
 
-def _small_print(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language, *, other_mib: int) -> str:
+def _small_print(answer: Estimate, reading: Reading, tongue: Language) -> str:
+    from brimful.diagnose.advice import assumed_notes
     from brimful.diagnose.phrases import warned
 
     notes = [tongue.text(warned(warning)) for warning in answer.warnings]
     if reading.unsure:
         guessed = say("the intervals are wider: words that had to be guessed: {n}", n=reading.unsure)
         notes.append(tongue.text(guessed))
-    if "GeForce" in gpu.title and not other_mib:
-        desktop = say(
-            "a desktop holds {low} to {high} GiB of a card that drives a screen; say so with --other-mib",
-            low=Number(0.3, 1),
-            high=Number(2.1, 1),
-        )
-        notes.append(tongue.text(desktop))
     lines = [_note(note, tongue) for note in notes]
+    lines += [_filled(note, tongue, "", "  ") for note in assumed_notes(answer.others)]
     if answer.assumed:
         settings = ", ".join(f"{a.name}={a.value}" for a in answer.assumed)
         lines.append(_filled(say("assumed, as nobody said: {settings}", settings=settings), tongue, "", "  "))

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import paint, wrapped
-from brimful.errors import BadInput
-from brimful.units import MIB
 
 if TYPE_CHECKING:
     import argparse
@@ -27,19 +25,14 @@ brimful run --climb --tries 8 -- torchrun --nproc_per_node=4 train.py config/tra
 brimful run --set-key batch_size=--bs --set-key accumulation=--accum -- python my_train.py --bs 8 --accum 4"""
 
 TAKES_COMMAND = True
-_MAX_OTHER_MIB = 1_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from brimful.cli.gpu.others import add_others
     from brimful.guard.guard import TRIES
 
     parser.add_argument("--gpu", metavar="NAME", help="the card (default: the one the driver reports)")
-    parser.add_argument(
-        "--other-mib",
-        type=int,
-        metavar="N",
-        help="MiB of it that other programs hold (default: as the driver says)",
-    )
+    add_others(parser, default="as the driver says")
     parser.add_argument("--fix", action="store_true", help="start with settings that fit, where these do not")
     parser.add_argument(
         "--climb",
@@ -95,10 +88,6 @@ def run(args: argparse.Namespace) -> Answer:
     from brimful.guard.command import read_command
     from brimful.guard.guard import Guard, Wishes, sealed_folder, shown
 
-    if args.other_mib is not None and not 0 <= args.other_mib <= _MAX_OTHER_MIB:
-        raise BadInput(
-            f"--other-mib {args.other_mib} is out of range", hint="give MiB, as nvidia-smi shows them"
-        )
     command = read_command(args.command, args.set_key)
     keeper = Keeper(
         command=command, path=args.checkpoint, words=tuple(args.resume_with), sealed=sealed_folder()
@@ -169,10 +158,13 @@ def _room(args: argparse.Namespace, command: Command) -> tuple[Room | None, str]
     import os
     import time
 
+    from brimful.cli.gpu.others import other_bytes
     from brimful.errors import BrimfulError
     from brimful.guard.forecast import Room, room_by_driver
+    from brimful.specs.desktop import others_on
     from brimful.specs.gpu import find_gpu
 
+    given_bytes = other_bytes(args)
     named = find_gpu(args.gpu) if args.gpu is not None else None
     try:
         from brimful.meter.nvml import read_gpus
@@ -182,11 +174,11 @@ def _room(args: argparse.Namespace, command: Command) -> tuple[Room | None, str]
     except BrimfulError as error:
         if named is None:
             return None, f"{error.problem}; {error.hint or 'say which card with --gpu'}"
-        return Room(gpu=named, others_bytes=(args.other_mib or 0) * MIB, source="as given"), ""
+        return Room(gpu=named, others=others_on(named, given_bytes), by_driver=False), ""
     if named is not None and named != seen.gpu:
-        return Room(gpu=named, others_bytes=(args.other_mib or 0) * MIB, source="as given"), ""
-    if args.other_mib is not None:
-        return Room(gpu=seen.gpu, others_bytes=args.other_mib * MIB, source="as given"), ""
+        return Room(gpu=named, others=others_on(named, given_bytes), by_driver=False), ""
+    if given_bytes is not None:
+        return Room(gpu=seen.gpu, others=others_on(seen.gpu, given_bytes), by_driver=False), ""
     return seen, ""
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer
+from brimful.cli.gpu.others import add_others, other_bytes
 from brimful.cli.render import paint
 from brimful.cli.spoken import KEPT, add_language, spoken, terminal_width, wrapped
-from brimful.errors import BadInput
-from brimful.units import MIB
 
 if TYPE_CHECKING:
     import argparse
@@ -37,20 +36,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a range to sweep instead; beside --batch-size: the largest batch at each",
     )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrule the config")
-    parser.add_argument("--other-mib", type=int, default=0, metavar="N", help="MiB that other programs hold")
+    add_others(parser)
     parser.add_argument("--plot", metavar="FILE", help="write a picture (.png, .svg) or a page (.html)")
     add_language(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:
     from brimful.configs.read import read
+    from brimful.diagnose.advice import assumed_notes
     from brimful.fit.advice.sweep import parse_range, sweep
     from brimful.specs.gpu import find_gpu
 
-    if not 0 <= args.other_mib <= 1_000_000:
-        raise BadInput(
-            f"--other-mib {args.other_mib} is out of range", hint="give MiB, as nvidia-smi shows them"
-        )
     words = list(args.set)
     if args.seq_len is not None and args.batch_size is None:
         swept, values = "seq_len", parse_range(args.seq_len, "seq_len")
@@ -64,28 +60,30 @@ def run(args: argparse.Namespace) -> Answer:
                 return grid(args, values, lengths)
             words.append(f"seq_len={lengths[0]}")
     reading, gpu = read(args.config, overrides=words), find_gpu(args.gpu)
-    done = sweep(
-        reading, gpu, "seq_len" if swept == "seq_len" else "batch_size", values, args.other_mib * MIB
-    )
+    done = sweep(reading, gpu, "seq_len" if swept == "seq_len" else "batch_size", values, other_bytes(args))
     tongue = spoken(args)
     title = f"{reading.model.name}, {gpu.title}"
     if args.plot is not None:
         from brimful.cli.gpu.sweep_plot import write_plot
 
         write_plot(args.plot, done, title, tongue)
+    others = done.points[0].estimate.others
     says = [tongue.text(sentence) for sentence in done.says()]
+    notes = [tongue.text(note) for note in assumed_notes(others)]
     data = {
         "language": tongue.code,
         "swept": done.swept,
         "gpu": gpu.name,
         "usable_bytes": done.usable_bytes,
+        "other_programs": others.as_dict(),
         "largest": done.largest,
+        "sure": done.sure,
         "knee": done.knee,
         "says": says,
         "points": [point.as_dict() for point in done.points],
         "plot": args.plot,
     }
-    text = "\n".join([paint(title, "bold"), "", _chart(done, tongue), "", *(wrapped(one) for one in says)])
+    text = "\n".join([paint(title, "bold"), "", _chart(done, tongue), "", *map(wrapped, says + notes)])
     return Answer(data, text)
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from brimful.cli.commands import NO, YES, Answer
+from brimful.cli.gpu.others import other_bytes
 from brimful.cli.render import paint, table
 from brimful.cli.spoken import spoken, wrapped
 from brimful.errors import BadInput
 from brimful.language import Number, Percent, Size, say
-from brimful.units import MIB
 
 if TYPE_CHECKING:
     import argparse
@@ -24,6 +24,7 @@ _MOST_POINTS = 2048
 def grid(args: argparse.Namespace, batches: Sequence[int], lengths: Sequence[int]) -> Answer:
     """One sweep of the batch for each length, told in one line each."""
     from brimful.configs.read import read
+    from brimful.diagnose.advice import assumed_notes
     from brimful.fit.advice.sweep import sweep
     from brimful.specs.gpu import find_gpu
 
@@ -38,7 +39,8 @@ def grid(args: argparse.Namespace, batches: Sequence[int], lengths: Sequence[int
     found = []
     for length in lengths:
         reading = read(args.config, overrides=[*args.set, f"seq_len={length}"])
-        found.append((length, sweep(reading, gpu, "batch_size", batches, args.other_mib * MIB)))
+        found.append((length, sweep(reading, gpu, "batch_size", batches, other_bytes(args))))
+    others = found[0][1].points[0].estimate.others
     head = say(
         "{model} on {gpu}, {usable} usable",
         model=reading.model.name,
@@ -58,17 +60,20 @@ def grid(args: argparse.Namespace, batches: Sequence[int], lengths: Sequence[int
         "language": tongue.code,
         "gpu": gpu.name,
         "usable_bytes": found[0][1].usable_bytes,
+        "other_programs": others.as_dict(),
         "lengths": [
             {
                 "seq_len": length,
                 "largest": done.largest,
+                "sure": done.sure,
                 "knee": done.knee,
                 "points": [point.as_dict() for point in done.points],
             }
             for length, done in found
         ],
     }
-    text = "\n".join([paint(tongue.text(head), "bold"), "", shown, "", wrapped(tongue.text(note))])
+    notes = [wrapped(tongue.text(one)) for one in (note, *assumed_notes(others))]
+    text = "\n".join([paint(tongue.text(head), "bold"), "", shown, "", *notes])
     return Answer(data, text, YES if any(done.largest for _, done in found) else NO)
 
 

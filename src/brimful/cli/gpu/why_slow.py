@@ -78,7 +78,7 @@ def _estimate(args: argparse.Namespace) -> dict[str, Any] | None:
     from brimful.specs.gpu import find_gpu
 
     reading = read(args.config, model=args.model, overrides=args.set)
-    return fit_reading(reading, find_gpu(args.gpu), 0, load_correction(calibration_path())).as_dict()
+    return fit_reading(reading, find_gpu(args.gpu), None, load_correction(calibration_path())).as_dict()
 
 
 def _text(found: Diagnosis) -> str:

@@ -31,7 +31,7 @@ class Case:
 
     reading: Reading
     gpu: Gpu
-    other_bytes: int = 0
+    other_bytes: int | None = None  # None: as is assumed for the card
 
     @property
     def training(self) -> Training:
@@ -49,7 +49,7 @@ class Case:
 
 
 @cache
-def _estimate(model: Model, training: Training, gpu: str, other_bytes: int, widen: float) -> Estimate:
+def _estimate(model: Model, training: Training, gpu: str, other_bytes: int | None, widen: float) -> Estimate:
     from brimful.specs.gpu import find_gpu
 
     return estimate(model, training, find_gpu(gpu), other_bytes, widen=widen)

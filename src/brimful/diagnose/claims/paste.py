@@ -17,6 +17,7 @@ from brimful.diagnose.claims.words import claims_in, folded, settings_in
 from brimful.diagnose.phrases import warned
 from brimful.errors import BadInput
 from brimful.language import Language, Percent, Sentence, Size, say
+from brimful.specs.desktop import desktop_readings
 
 MAX_LINES = 2000
 Reread = Callable[[Sequence[str]], Reading]  # the same config, with `key=value` words on top
@@ -181,15 +182,16 @@ def _never(together: dict[str, str], case: Case, reread: Reread) -> Judgement:
         high=Size(device.high),
         usable=Size(answer.usable_bytes),
     )
-    verdicts: dict[str, Verdict] = {"fits": "partly", "does not fit": "false"}
-    verdict = verdicts.get(answer.verdict, "false" if not answer.fits else "partly")
+    verdict: Verdict = "partly" if answer.fits else "false"
     why2 = [needs, saves(e)]
     if verdict == "partly":
+        desktops = desktop_readings()
         why2.append(
             say(
-                "It is predicted to fit, but never is a promise nobody can make: other programs take 0.3 to "
-                "2.1 GiB of a "
-                "card that drives a screen."
+                "It is predicted to fit, but never is a promise nobody can make: other programs took {low} "
+                "to {high} of cards that drive a screen.",
+                low=Size(desktops[0].used_bytes),
+                high=Size(desktops[-1].used_bytes),
             )
         )
     else:

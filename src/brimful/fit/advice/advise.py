@@ -12,11 +12,15 @@ from itertools import combinations
 from typing import Any
 
 from brimful.configs.reading import FLAGS, Dialect
-from brimful.specs.estimate import Estimate, Fix
+from brimful.specs.estimate import Estimate, Fix, Verdict
 from brimful.specs.gpu import Gpu
 from brimful.specs.training import Training
 
 Predict = Callable[[Training], Estimate]
+Enough = frozenset[Verdict]  # which verdicts a set of changes has to reach
+
+_SURE: Enough = frozenset({"fits"})
+_LIKELY: Enough = frozenset({"fits", "at_risk"})
 
 _CHUNKS = 8
 _MAX_BATCH = 1 << 20  # beyond any micro-batch a GPU can hold
@@ -37,41 +41,86 @@ class Move:
 
 
 def fixes(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect = FLAGS) -> tuple[Fix, ...]:
-    """The smallest sets of changes that fit, cheapest first; then what single changes save, if none fits."""
+    """The smallest sets of changes that fit, surest and cheapest first; then what single changes save.
+
+    Where it is at risk as it is, only what surely fits is a fix. Where it does not fit, a set that likely
+    fits will do; if none of the smallest surely does, the smallest that does are listed too.
+    """
     before = predict(training)
-    moves = savers(training, gpu, dialect)
-    usual = [move for move in moves if not move.last_resort]
-    exact = [move for move in usual if move.keeps_numerics]
+    search = _Search(training, before, predict, gpu, dialect)
+    if before.fits:
+        found = search.fixes(_SURE)
+    else:
+        found = search.fixes(_LIKELY)
+        if any(fix.fits for fix in found) and not any(fix.verdict in _SURE for fix in found):
+            sure = [fix for fix in search.fixes(_SURE) if fix.verdict in _SURE]
+            found = [*sorted(sure, key=_order)[:2], *found]
+    return tuple(sorted(found, key=_order)[:_MAX_SHOWN])
 
-    def tried(sets: Iterable[tuple[Move, ...]]) -> list[Fix]:
-        found = (_try(training, before, predict, dialect, chosen) for chosen in sets)
-        return [fix for fix in found if fix is not None]
 
-    def smallest(pool: Sequence[Move], *, most: int) -> tuple[int, list[Fix]]:
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Sets of changes to one training, tried by estimating again with them."""
+
+    training: Training
+    before: Estimate
+    predict: Predict
+    gpu: Gpu
+    dialect: Dialect
+
+    def fixes(self, enough: Enough) -> list[Fix]:
+        """The smallest sets that are enough; what single changes save, where one is not."""
+        moves = savers(self.training, self.gpu, self.dialect)
+        usual = [move for move in moves if not move.last_resort]
+        exact = [move for move in usual if move.keeps_numerics]
+        size, found = self._smallest(usual, enough, most=_MAX_TOGETHER)
+        if not found:
+            size, found = self._smallest(moves, enough, most=_MAX_TOGETHER)
+        if size and not any(fix.keeps_numerics for fix in found):
+            # One change more may spare the numbers.
+            found += sorted(self._smallest(exact, enough, most=_MAX_TOGETHER + 1)[1], key=_order)[:2]
+        if size == 1:
+            # A pair may beat every single change: code that is both smaller and faster allows a larger batch.
+            gains = [move for move in usual if move.fields.keys() & {"compiled", "attention"}]
+            best = min(fix.step_time_factor for fix in found)
+            pairs = self._tried(((SMALLER, move) for move in gains), enough)
+            found += [fix for fix in pairs if fix.verdict in enough and fix.step_time_factor < _GAIN * best]
+        else:
+            singles = self._tried([(SMALLER,), *((move,) for move in usual)], enough)
+            found += [fix for fix in singles if fix.verdict not in enough and fix.saves_bytes > 0]
+        return found
+
+    def _smallest(self, pool: Sequence[Move], enough: Enough, *, most: int) -> tuple[int, list[Fix]]:
         # Where all of it together is not enough, no part of it is.
-        if predict(_with(_one_by_one(training), pool)).fits:
+        if self.predict(_with(_one_by_one(self.training), pool)).verdict in enough:
             for size in range(1, most + 1):
-                found = [fix for fix in tried(_sets(pool, size)) if fix.fits]
+                tried = self._tried(_sets(pool, size), enough)
+                found = [fix for fix in tried if fix.verdict in enough]
                 if found:
                     return size, found
         return 0, []
 
-    size, found = smallest(usual, most=_MAX_TOGETHER)
-    if not found:
-        size, found = smallest(moves, most=_MAX_TOGETHER)
-    if size and not any(fix.keeps_numerics for fix in found):
-        # One change more may spare the numbers.
-        found += sorted(smallest(exact, most=_MAX_TOGETHER + 1)[1], key=_order)[:2]
-    if size == 1:
-        # A pair may beat every single change: code that is both smaller and faster allows a larger batch.
-        gains = [move for move in usual if move.fields.keys() & {"compiled", "attention"}]
-        best = min(fix.step_time_factor for fix in found)
-        pairs = tried((SMALLER, move) for move in gains)
-        found += [fix for fix in pairs if fix.fits and fix.step_time_factor < _GAIN * best]
-    else:
-        singles = [fix for fix in tried([(SMALLER,), *((move,) for move in usual)]) if not fix.fits]
-        found += [fix for fix in singles if fix.saves_bytes > 0]
-    return tuple(sorted(found, key=_order)[:_MAX_SHOWN])
+    def _tried(self, sets: Iterable[tuple[Move, ...]], enough: Enough) -> list[Fix]:
+        found = (self._try(chosen, enough) for chosen in sets)
+        return [fix for fix in found if fix is not None]
+
+    def _try(self, moves: tuple[Move, ...], enough: Enough) -> Fix | None:
+        """The set as a fix; a smaller batch in it is the largest that is enough, or else one."""
+        training, predict = self.training, self.predict
+        if SMALLER not in moves:
+            return _fix(training, self.before, predict, self.dialect, moves)
+        others = tuple(move for move in moves if move is not SMALLER)
+        if any("in_backward" in move.fields for move in others):
+            return None  # it needs every step to be one micro-step
+        sizes = smaller_batches(training)
+        changed = _with(training, others)
+        if not sizes or (others and predict(changed).verdict in enough):
+            return None  # nothing smaller, or a smaller set is enough
+        size = largest_that(sizes, lambda size: predict(_batch(changed, size)).verdict in enough)
+        batch = _batch(training, size)
+        note = f"still {training.effective_batch:,} sequences a step"
+        fields = {"batch_size": batch.batch_size, "accumulation": batch.accumulation}
+        return _fix(training, self.before, predict, self.dialect, (Move(fields, note), *others))
 
 
 def faster(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect = FLAGS) -> tuple[Fix, ...]:
@@ -270,26 +319,6 @@ def _sets(moves: Sequence[Move], size: int) -> Iterator[tuple[Move, ...]]:
             yield chosen
 
 
-def _try(
-    training: Training, before: Estimate, predict: Predict, dialect: Dialect, moves: tuple[Move, ...]
-) -> Fix | None:
-    """The set as a fix; where a smaller batch is part of it, with the largest that fits, or else with one."""
-    if SMALLER not in moves:
-        return _fix(training, before, predict, dialect, moves)
-    others = tuple(move for move in moves if move is not SMALLER)
-    if any("in_backward" in move.fields for move in others):
-        return None  # it needs every step to be one micro-step
-    sizes = smaller_batches(training)
-    changed = _with(training, others)
-    if not sizes or (others and predict(changed).fits):
-        return None  # nothing smaller, or a smaller set is enough
-    size = largest_that(sizes, lambda size: predict(_batch(changed, size)).fits)
-    batch = _batch(training, size)
-    note = f"still {training.effective_batch:,} sequences a step"
-    fields = {"batch_size": batch.batch_size, "accumulation": batch.accumulation}
-    return _fix(training, before, predict, dialect, (Move(fields, note), *others))
-
-
 def smaller_batches(training: Training) -> list[int]:
     """Batch sizes below the present one that divide the sequences one GPU reads in a step, ascending."""
     whole = training.batch_size * training.accumulation
@@ -348,6 +377,7 @@ def _fix(
     )
 
 
-def _order(fix: Fix) -> tuple[bool, bool, float, int]:
-    """What fits before what does not, the same numbers before others, then by cost in speed."""
-    return (not fix.fits, not fix.keeps_numerics, fix.step_time_factor, len(fix.change))
+def _order(fix: Fix) -> tuple[bool, bool, bool, float, int]:
+    """What fits before what does not, the same numbers before others, the surest first, then by speed."""
+    unsure = fix.verdict not in _SURE
+    return (not fix.fits, not fix.keeps_numerics, unsure, fix.step_time_factor, len(fix.change))

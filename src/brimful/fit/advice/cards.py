@@ -45,7 +45,8 @@ class Ranked:
             "launch": say("bound by launches"),
             "link": say("bound by the link"),
         }[self.estimate.speed.bound_by]
-        return say("{reasons}", reasons=Several((*self.changed, bound), between="; "))
+        risk = (say("at risk"),) if self.estimate.verdict == "at_risk" else ()
+        return say("{reasons}", reasons=Several((*risk, *self.changed, bound), between="; "))
 
     def as_dict(self, spoken: Language) -> dict[str, Any]:
         speed = self.estimate.speed
@@ -56,6 +57,7 @@ class Ranked:
             "verdict": self.estimate.verdict,
             "device_bytes": self.estimate.memory.device_bytes.as_dict(),
             "usable_bytes": self.estimate.usable_bytes,
+            "other_programs": self.estimate.others.as_dict(),
             "tokens_per_s": speed.tokens_per_s.as_dict(),
             "mfu": speed.mfu.as_dict(),
             "microusd_per_gpu_hour": self.microusd_per_gpu_hour,
@@ -67,7 +69,7 @@ class Ranked:
         }
 
 
-def rank(reading: Reading, prices: Prices, other_bytes: int = 0) -> tuple[Ranked, ...]:
+def rank(reading: Reading, prices: Prices, other_bytes: int | None = None) -> tuple[Ranked, ...]:
     """Cheapest first; then those that fit without a price, then those that do not fit, by what is missing."""
     ranked = [_one(reading, gpu, prices, other_bytes) for gpu in all_gpus()]
 
@@ -83,7 +85,7 @@ def rank(reading: Reading, prices: Prices, other_bytes: int = 0) -> tuple[Ranked
     return tuple(sorted(ranked, key=order))
 
 
-def _one(reading: Reading, gpu: Gpu, prices: Prices, other_bytes: int) -> Ranked:
+def _one(reading: Reading, gpu: Gpu, prices: Prices, other_bytes: int | None) -> Ranked:
     wide = widening(reading.unsure)
 
     def predict(training: Training) -> Estimate:
@@ -167,7 +169,7 @@ _MOST_SERVED = 256  # sequences at a time: few have more users waiting
 
 
 def rank_serving(
-    reading: Reading, serving: Serving, prices: Prices, other_bytes: int = 0, *, fill: bool = True
+    reading: Reading, serving: Serving, prices: Prices, other_bytes: int | None = None, *, fill: bool = True
 ) -> tuple[Served, ...]:
     """Cheapest first, as `rank`; `fill` takes the largest batch each card holds."""
     served = []

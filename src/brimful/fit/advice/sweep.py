@@ -80,7 +80,8 @@ class Sweep:
     swept: Swept
     points: tuple[Point, ...]
     usable_bytes: int
-    largest: int | None  # the largest swept value that fits
+    largest: int | None  # the largest swept value that fits, be it at risk
+    sure: int | None  # the largest that fits without a risk
     knee: int | None  # the smallest value near the best rate; None where the rate does not rise
 
     def says(self) -> tuple[Sentence, ...]:
@@ -117,7 +118,9 @@ def parse_range(text: str, swept: Swept) -> list[int]:
     return list(values)
 
 
-def sweep(reading: Reading, gpu: Gpu, swept: Swept, values: Sequence[int], other_bytes: int = 0) -> Sweep:
+def sweep(
+    reading: Reading, gpu: Gpu, swept: Swept, values: Sequence[int], other_bytes: int | None = None
+) -> Sweep:
     """Estimates over the values, everything else as configured."""
     if swept == "seq_len" and reading.model.images is not None:
         raise BadInput(
@@ -139,6 +142,7 @@ def sweep(reading: Reading, gpu: Gpu, swept: Swept, values: Sequence[int], other
         points=points,
         usable_bytes=gpu.memory_bytes,
         largest=max(fitting, default=None),
+        sure=max((point.value for point in points if point.estimate.verdict == "fits"), default=None),
         knee=_knee(points),
     )
 
@@ -174,6 +178,10 @@ def _largest_says(sweep: Sweep) -> list[Sentence]:
                 usable=Size(sweep.usable_bytes),
             )
         )
+        if sweep.sure is None:
+            said.append(say("It is at risk from {name} {value} on.", name=sweep.swept, value=first.value))
+        elif sweep.sure < sweep.largest:
+            said.append(say("It is at risk above {name} {value}.", name=sweep.swept, value=sweep.sure))
     if last.value > first.value:
         each = (last.device_bytes - first.device_bytes) / (last.value - first.value)
         said.append(

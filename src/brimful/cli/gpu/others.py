@@ -1,0 +1,37 @@
+"""`--other-mib` and `--headless`: what other programs hold of the card, as the user says or as is assumed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from brimful.errors import BadInput
+from brimful.units import MIB
+
+if TYPE_CHECKING:
+    import argparse
+
+_MAX_OTHER_MIB = 1_000_000
+
+
+def add_others(parser: argparse.ArgumentParser, default: str = "a desktop's share on GeForce cards") -> None:
+    parser.add_argument(
+        "--other-mib",
+        type=int,
+        metavar="N",
+        help=f"MiB of the card that a desktop and other programs hold (default: {default})",
+    )
+    parser.add_argument(
+        "--headless", action="store_true", help="no desktop: nothing but this job is on the card"
+    )
+
+
+def other_bytes(args: argparse.Namespace) -> int | None:
+    """What the user says; None where nothing was said."""
+    if args.other_mib is None:
+        return 0 if args.headless else None
+    if not 0 <= args.other_mib <= _MAX_OTHER_MIB:
+        raise BadInput(
+            f"--other-mib {args.other_mib} is out of range",
+            hint="give the MiB that nvidia-smi shows as used before your run starts",
+        )
+    return int(args.other_mib) * MIB

@@ -1,0 +1,74 @@
+"""What other programs hold of a card: as given, or a desktop's share where a card usually drives a screen.
+
+The readings are `desktops.toml`. Their median is assumed, not their largest: refusing a run that would have
+fit is wrong too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from brimful.specs.gpu import Gpu
+from brimful.units import MIB
+
+# given: by the user, or by the card's driver. assumed: the median of the readings. none: nothing is assumed.
+Basis = Literal["given", "assumed", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Others:
+    """What other programs hold of a card, and how that is known."""
+
+    bytes: int = 0
+    basis: Basis = "none"
+    readings: int = 0  # that the assumption rests on
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"bytes": self.bytes, "basis": self.basis, "readings": self.readings}
+
+
+NO_OTHERS = Others()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesktopReading:
+    """What nvidia-smi showed as used on one card with nothing but a desktop on it."""
+
+    gpu: str
+    system: str
+    used_bytes: int
+    source: str
+
+
+@cache
+def desktop_readings() -> tuple[DesktopReading, ...]:
+    """Every published reading, least first."""
+    import tomllib
+
+    table = tomllib.loads((Path(__file__).parent / "desktops.toml").read_text(encoding="utf-8"))
+    readings = [
+        DesktopReading(
+            gpu=row["gpu"], system=row["system"], used_bytes=row["used_mib"] * MIB, source=row["source"]
+        )
+        for row in table["readings"]
+    ]
+    return tuple(sorted(readings, key=lambda reading: reading.used_bytes))
+
+
+@cache
+def _a_desktop() -> Others:
+    used = [reading.used_bytes for reading in desktop_readings()]
+    middle = len(used) // 2
+    median = used[middle] if len(used) % 2 else (used[middle - 1] + used[middle]) // 2
+    return Others(bytes=median, basis="assumed", readings=len(used))
+
+
+def others_on(gpu: Gpu, given_bytes: int | None = None) -> Others:
+    """As given; where nobody said, a desktop's share on a GeForce and nothing on any other card."""
+    if given_bytes is not None:
+        assert given_bytes >= 0
+        return Others(bytes=given_bytes, basis="given")
+    return _a_desktop() if gpu.geforce else NO_OTHERS
