@@ -1,9 +1,10 @@
 """A cause is planted, and `why-slow` has to name it.
 
-Slow loader, evaluation, tiny batch, wrong peak, waiting ranks and the healthy run are real training loops on
-this machine's CPU under a real Meter. A throttled clock comes from the fake NVML library beside such a loop.
-What only a GPU can show (`.item()`, launches) is planted on a device of two clocks that follow CUDA's rules
-for launches and waits: no kernel ran, and the test says so by its name.
+Slow loader, evaluation, tiny batch, wrong peak, waiting ranks and the healthy run are real training loops
+under a real Meter, on a clock that the test moves: what a step does is PyTorch's, how long it takes is made
+up. A throttled clock comes from the fake NVML library beside such a loop. What only a GPU shows (`.item()`,
+launches) is planted on a device of two clocks that follow CUDA's rules for launches and waits: no kernel ran,
+and the test says so by its name.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +25,33 @@ from brimful.meter.nvml import read_gpus
 from brimful.meter.samples import GpuSample, RunSample, Sample, StepSample, as_line, read_samples
 from tests.conftest import ROOT
 from tests.fake_nvml import FakeNvml, a_card
+from tests.meter.clocks import Clock
 
-WIDTH, BATCH, STEPS = 512, 256, 12
+WIDTH, BATCH, LAYERS, STEPS = 64, 256, 4, 12
+PEAK = 1e9  # FLOPs a second of the made-up device: multiplies reach four fifths of it
+LAUNCH_S = 0.0005  # that a layer takes at the least, however small
 
 
-def peak() -> float:
-    """FLOPs a second of this CPU, as busy as it is now: matmuls reach some four fifths of a peak."""
-    import torch
+class Work:
+    """A loop's device: each pass takes its FLOPs' time on the clock."""
 
-    a, b, times = torch.randn(WIDTH, WIDTH), torch.randn(WIDTH, WIDTH), []
-    for _ in range(9):
-        began = time.perf_counter()
-        for _ in range(4):
-            a @ b
-        times.append(time.perf_counter() - began)
-    return 1.25 * 4 * 2 * WIDTH**3 / sorted(times)[len(times) // 2]
+    def __init__(self) -> None:
+        self.clock = Clock()
+
+    def forward(self, rows: int) -> None:
+        self.clock.passes(LAYERS * max(LAUNCH_S, 2 * rows * WIDTH**2 / (0.8 * PEAK)))
+
+    def backward(self, rows: int) -> None:
+        for _ in range(2):
+            self.forward(rows)
 
 
 def trained(
     path: Path,
     *,
     batch: int = BATCH,
-    load: Callable[[], object] = lambda: None,
-    after: Callable[[Any], object] = lambda _: None,
+    load_s: float = 0.0,
+    evaluates: bool = False,
     **meter: Any,
 ) -> list[Sample]:
     """The samples of a real loop: a perceptron on random numbers, a Meter around it."""
@@ -55,38 +59,48 @@ def trained(
 
     from brimful.meter.loop import Meter
 
+    work = Work()
+
     class Data(torch.utils.data.Dataset):
         def __len__(self) -> int:
             return STEPS
 
         def __getitem__(self, _: int) -> Any:
-            load()
+            work.clock.passes(load_s)
             return torch.randn(batch, WIDTH)
+
+    class Timed(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, x: Any) -> Any:
+            context.rows = len(x)
+            work.forward(len(x))
+            return x.clone()
+
+        @staticmethod
+        def backward(context: Any, gradient: Any) -> Any:
+            work.backward(context.rows)
+            return gradient
 
     class Net(torch.nn.Sequential):
         def forward(self, x: Any) -> Any:
-            return super().forward(x).square().mean()
+            return Timed.apply(super().forward(x)).square().mean()
 
-    layers = [part for _ in range(4) for part in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())]
+    layers = [part for _ in range(LAYERS) for part in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())]
     model = Net(*layers)
     sgd = torch.optim.SGD(model.parameters(), lr=1e-3)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        meter.setdefault("peak_flops_per_s", peak())
-        with Meter(model, jsonl=path, terminal_s=None, share=False, **meter) as measured:
-            for x in torch.utils.data.DataLoader(Data(), batch_size=None):
-                model(x).backward()
-                after(model)
-                sgd.step()
-                sgd.zero_grad()
-                measured.step()
-    finally:
-        torch.set_num_threads(threads)
+    meter.setdefault("peak_flops_per_s", PEAK)
+    with Meter(model, jsonl=path, terminal_s=None, share=False, clock=work.clock, **meter) as measured:
+        for x in torch.utils.data.DataLoader(Data(), batch_size=None):
+            model(x).backward()
+            if evaluates:
+                evaluate(model)
+            sgd.step()
+            sgd.zero_grad()
+            measured.step()
     return list(read_samples(path))
 
 
-def evaluated(model: Any) -> None:
+def evaluate(model: Any) -> None:
     import torch
 
     model.eval()
@@ -96,30 +110,22 @@ def evaluated(model: Any) -> None:
     model.train()
 
 
-def again_if_disturbed(look: Callable[[int], Diagnosis], planted: str) -> Diagnosis:
-    """Other programs on this machine slow a step, or the peak it is held against: then once more."""
-    found = [look(0)]
-    while found[-1].cause != planted and len(found) < 4:
-        found.append(look(len(found)))
-    assert found[-1].cause == planted, found
-    return found[-1]
-
-
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("planted", "more", "words"),
     [
-        ("data-starved", {"load": lambda: time.sleep(0.06)}, "num_workers"),
-        ("evaluation-heavy", {"after": evaluated}, "once in"),
+        ("data-starved", {"load_s": 0.06}, "num_workers"),
+        ("evaluation-heavy", {"evaluates": True}, "once in"),
         ("small matmuls", {"batch": 1}, "more sequences in a micro-step"),
-        ("wrong peak", {"peak_flops_per_s": 1e9}, "declare the peak"),
+        ("wrong peak", {"peak_flops_per_s": 1e8}, "declare the peak"),
         ("healthy", {}, ""),
     ],
     ids=["slow loader", "evaluation every step", "tiny batch", "wrong peak", "healthy run"],
 )
 def test_planted_in_a_real_loop(planted: str, more: dict[str, Any], words: str, tmp_path: Path) -> None:
-    found = again_if_disturbed(lambda n: diagnose([trained(tmp_path / f"{n}.jsonl", **more)]), planted)
+    found = diagnose([trained(tmp_path / "run.jsonl", **more)])
 
+    assert found.cause == planted, found
     if found.findings:
         first = found.findings[0]
         assert words in first.change
@@ -137,24 +143,33 @@ rank(int(sys.argv[1]), sys.argv[2], sys.argv[3])
 
 
 def rank(number: int, where: str, path: str) -> None:
-    """One of two over gloo; the second takes its time before it joins in."""
+    """One of two over gloo; by their clocks the second works while the first waits for it."""
     import torch
     import torch.distributed as dist
 
     from brimful.meter.loop import Meter
 
     dist.init_process_group("gloo", init_method=where, rank=number, world_size=2)
-    model = torch.nn.Linear(64, 64)
+    model, clock, reduce = torch.nn.Linear(64, 64), Clock(), dist.all_reduce
+
+    def waits(tensor: Any) -> None:
+        reduce(tensor)
+        clock.passes(0.025 if number == 0 else 0.001)
+
+    dist.all_reduce = waits
     try:
-        with Meter(model, jsonl=path, terminal_s=None, share=False, peak_flops_per_s=1e10) as meter:
+        with Meter(
+            model, jsonl=path, terminal_s=None, share=False, peak_flops_per_s=1e10, clock=clock
+        ) as meter:
             for _ in range(10):
                 model(torch.randn(32, 64)).sum().backward()
-                time.sleep(0.05 * number)
+                clock.passes(0.002 if number == 0 else 0.05)
                 for weight in model.parameters():
                     dist.all_reduce(weight.grad)
                 model.zero_grad()
                 meter.step()
     finally:
+        dist.all_reduce = reduce
         dist.destroy_process_group()
 
 
@@ -181,13 +196,12 @@ def test_a_throttled_clock_beside_a_real_loop(tmp_path: Path, fake_nvml: FakeNvm
     """The loop is real; the card is the fake NVML library's, read by the real nvidia-ml-py."""
     fake_nvml.show(a_card(sm_clock=1200, sm_clock_max=3105, throttle=0x20, temperature=91))
 
-    def look(n: int) -> Diagnosis:
-        samples = trained(tmp_path / f"{n}.jsonl")
-        steps = [sample for sample in samples if isinstance(sample, StepSample)]
-        return diagnose([samples, [gpu for step in steps for gpu in read_gpus(step.at_s - 0.001)]])
+    samples = trained(tmp_path / "run.jsonl")
+    steps = [sample for sample in samples if isinstance(sample, StepSample)]
 
-    found = again_if_disturbed(look, "throttling")
+    found = diagnose([samples, [gpu for step in steps for gpu in read_gpus(step.at_s)]])
 
+    assert found.cause == "throttling", found
     assert "39% of its clock: too hot" in found.findings[0].says
     assert "91 °C" in " ".join(found.findings[0].evidence)
 

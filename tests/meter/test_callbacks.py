@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from brimful.meter.samples import EndSample, RunSample, StepSample, read_samples
+from tests.meter.clocks import Clock
 
 torch: Any = pytest.importorskip("torch")
 pytestmark = [
@@ -18,11 +19,17 @@ pytestmark = [
 
 ROWS, LENGTH, VOCAB = 48, 16, 96
 PEAK = 50e9
+LOOK_S = 0.001  # that pass at each look at the clock: each part takes as long as it has marks
 
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+def options(tmp_path: Path) -> dict[str, Any]:
+    jsonl = tmp_path / "run.jsonl"
+    return {"peak_flops_per_s": PEAK, "terminal_s": None, "jsonl": jsonl, "clock": Clock(LOOK_S)}
 
 
 def a_gpt() -> Any:
@@ -73,7 +80,7 @@ def test_hugging_face_trainer(tmp_path: Path) -> None:
         max_steps=6, eval_strategy="steps", eval_steps=2, save_steps=2, report_to=[], use_cpu=True,
         disable_tqdm=True, logging_steps=100,
     )  # fmt: skip
-    callback = brimful.TrainerMeter(peak_flops_per_s=PEAK, terminal_s=None, jsonl=tmp_path / "run.jsonl")
+    callback = brimful.TrainerMeter(**options(tmp_path))
     trainer = transformers.Trainer(
         model=a_gpt(), args=arguments, train_dataset=rows, eval_dataset=rows[:8], callbacks=[callback]
     )
@@ -105,7 +112,7 @@ def test_lightning_trainer(tmp_path: Path) -> None:
             return torch.optim.AdamW(self.parameters(), lr=1e-4)
 
     rows = torch.utils.data.TensorDataset(torch.randint(0, VOCAB, (ROWS, LENGTH)))
-    callback = brimful.LightningMeter(peak_flops_per_s=PEAK, terminal_s=None, jsonl=tmp_path / "run.jsonl")
+    callback = brimful.LightningMeter(**options(tmp_path))
     saver = lightning.pytorch.callbacks.ModelCheckpoint(dirpath=tmp_path / "out", every_n_train_steps=2)
     trainer = lightning.Trainer(
         max_steps=6, accumulate_grad_batches=2, accelerator="cpu", callbacks=[callback, saver], logger=False,

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -214,25 +213,25 @@ class Hooks:
             elsewhere = tensor.device.type != self._kind
             if elsewhere or self._inside or self._paused or self._evaluation is not None:
                 return original(tensor, *args, **kwargs)
-            self._inside, began = True, perf_counter()
+            self._inside, began = True, self._timeline.clock()
             try:
                 return original(tensor, *args, **kwargs)
             finally:
                 self._inside = False
                 self._seen.syncs += 1
-                self._seen.sync_s += perf_counter() - began
+                self._seen.sync_s += self._timeline.clock() - began
 
         return waited
 
     def _collective(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def gathered(*args: Any, **kwargs: Any) -> Any:
-            began = perf_counter()
+            began = self._timeline.clock()
             try:
                 return original(*args, **kwargs)
             finally:
                 if not self._paused:
                     self._seen.collectives += 1
-                    self._seen.comm_s += perf_counter() - began
+                    self._seen.comm_s += self._timeline.clock() - began
 
         return gathered
 

@@ -13,12 +13,13 @@ It adds hooks and reads clocks; it never waits for the GPU. With several GPUs ea
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,7 @@ class Meter:
         share: bool = True,
         count_waits: bool | None = None,
         forward_hooks: bool = True,
+        clock: Callable[[], float] = time.perf_counter,
         **more: object,
     ) -> None:
         """Measure `model` while it trains. Everything but the model may be left out.
@@ -86,7 +88,8 @@ class Meter:
         `gpus`: how many share the work of this one process. `estimate`: what `brimful.fit` predicted.
         `terminal_s`: seconds between lines on stderr, None for none. `share`: leave the newest sample
         where `brimful watch` and a job's server find it. `count_waits`: how often the program waits for
-        the device (.item() …); on by default on a GPU. What else is given goes into the file of samples.
+        the device (.item() …); on by default on a GPU. `clock`: seconds of the program, for tests. What else
+        is given goes into the file of samples.
         """
         for name, value in (("tokens_per_step", tokens_per_step), ("gpus", gpus)):
             if value is not None and value < 1:
@@ -98,7 +101,7 @@ class Meter:
         self._device = next((each.device for each in model.parameters()), torch.device("cpu"))
         cuda = self._device.type == "cuda"
         self._formula = None if flops_per_step else formula_of(model, checkpointing=recompute)
-        self.timeline = Timeline(self._event if cuda else None)
+        self.timeline, self._clock = Timeline(self._event if cuda else None, clock), clock
         waits = cuda if count_waits is None else count_waits
         self.hooks = Hooks(model, self.timeline, forward=forward_hooks, waits=waits)
         self._counter: Any = None
@@ -110,7 +113,7 @@ class Meter:
         self._sums = _Sums()
         self._run: RunSample | None = None
         self._last: StepSample | None = None
-        self._drained_s = -DRAIN_S
+        self._drained_s = -math.inf  # the first step is told at once
         rank = int(os.environ.get("RANK", "0") or 0)
         self._shared = [Runtime(), *_server(rank)] if share else []
         self._sinks = Sinks(
@@ -137,7 +140,7 @@ class Meter:
         self.close(error="" if kind is None else kind.__name__)
 
     def start(self) -> None:
-        self._began_s = time.perf_counter()
+        self._began_s = self._clock()
         self.hooks.attach()
         compiled = hasattr(self._model, "_orig_mod")  # its kernels are not ops that could be counted
         if self._formula is None and not self._declared_flops and not compiled:
@@ -162,7 +165,7 @@ class Meter:
         if self._run is None:
             self._run = self._facts()
             self._sinks.start(self._run)
-        if time.perf_counter() - self._drained_s >= DRAIN_S:
+        if self._clock() - self._drained_s >= DRAIN_S:
             self._drain()
 
     def pause(self, kind: str) -> AbstractContextManager[None]:
@@ -210,7 +213,7 @@ class Meter:
 
     @property
     def wall_s(self) -> float:
-        return time.perf_counter() - self._began_s
+        return self._clock() - self._began_s
 
     @property
     def peak(self) -> Peak:
@@ -335,7 +338,7 @@ class Meter:
         }
 
     def _drain(self) -> None:
-        self._drained_s = time.perf_counter()
+        self._drained_s = self._clock()
         while self._pending and self._pending[0].lap.passed:
             sample = self._sample(self._pending.popleft())
             self._last = sample

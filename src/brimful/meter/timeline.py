@@ -64,7 +64,7 @@ class Timeline:
     def __init__(
         self, event: Callable[[], Event] | None = None, clock: Callable[[], float] = perf_counter
     ) -> None:
-        self._event, self._clock = event, clock
+        self._event, self.clock = event, clock
         self._marks: list[Mark] = []
         self.phase = "other"
         self.leaving: Callable[[str], None] | None = None  # told which part ends, before the next begins
@@ -75,7 +75,7 @@ class Timeline:
         before, self.phase = self.phase, phase
         if self.leaving is not None:
             self.leaving(before)
-        self._marks.append(Mark(phase, self._clock(), self._event() if self._event else None))
+        self._marks.append(Mark(phase, self.clock(), self._event() if self._event else None))
         return before
 
     @property
