@@ -14,6 +14,7 @@ from brimful.scheduler.loop import intents
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import Observation
 from brimful.scheduler.rules import Rules
+from tests.patience import PATIENCE_S
 
 USD = 1_000_000
 
@@ -122,10 +123,10 @@ class ScriptedEngine:
             raise self.broken
 
 
-def eventually(check: Callable[[], object], *, within_s: float = 30.0) -> None:
+def eventually(check: Callable[[], object]) -> None:
     """Wait for a real process to get there; fail with what it last was."""
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + PATIENCE_S
     while not (last := check()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"still {last!r} after {within_s} s")
+            raise AssertionError(f"still {last!r} after {PATIENCE_S} s")
         time.sleep(0.02)

@@ -10,6 +10,7 @@ import importlib.util
 import ipaddress
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -22,12 +23,23 @@ from typing import Any, NoReturn
 from uuid import uuid4
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.fake_nvml import FakeNvml, a_card
 
 ROOT = Path(__file__).resolve().parent.parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 REMEDY = "run `apt-get install chromium libatomic1`"
+
+
+# A shell starts what it runs in the background with SIGINT ignored. Every process that a test starts would
+# inherit that, and a test that sends one would wait in vain.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says something about the machine, not about the code.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def missing(what: str, remedy: str) -> NoReturn:

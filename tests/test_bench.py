@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+import pytest
+
 from bench import document, groups
 from bench.__main__ import table
-from bench.measure import ROOT, Benchmark, body, measure
+from bench.measure import ENOUGH_S, ROOT, Benchmark, body, measure
 
 
 def a_benchmark(*, subject_s: float, peer_s: float, bar: float | None = None) -> Benchmark:
@@ -40,8 +42,10 @@ def test_a_body_is_measured_per_call() -> None:
         calls += 1
         sum(range(1000))
 
-    assert 0 < body(work)() < 0.02
+    spent = iter([0.0, 0.004, 1.0, 1.0 + 2 * ENOUGH_S])  # too short to count, then long enough
+    each_s = body(work, clock=lambda: next(spent))()
     assert calls > 1
+    assert each_s == pytest.approx(2 * ENOUGH_S / (calls - 1))
 
 
 def test_every_group_offers_a_title_and_benchmarks() -> None:

@@ -23,6 +23,7 @@ from brimful.meter.samples import EndSample, RunSample, Sample, StepSample, as_l
 from brimful.specs.gpu import find_gpu
 from brimful.units import GIB
 from tests.conftest import ROOT
+from tests.patience import PATIENCE_S
 
 CONFIG = str(ROOT / "examples" / "nanogpt" / "train_fineweb.py")
 CARD = find_gpu("rtx-4070")
@@ -175,7 +176,7 @@ for n in range(25):
 def test_two_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(table), name]) for name in "ab"]
-    assert [writer.wait(60) for writer in writers] == [0, 0]
+    assert [writer.wait(PATIENCE_S) for writer in writers] == [0, 0]
 
     with table.open(newline="") as file:
         ids = [row["id"] for row in csv.DictReader(file)]

@@ -117,7 +117,7 @@ def test_a_job_that_was_stopped_goes_on_at_another_site_with_each_step_done_once
     job = Job(job="a", gpus=1, command=(sys.executable, "-c", COUNTS), folder=str(tmp_path))
     east.start("a.1", job, node="e-0", gpus=(0,))
     eventually(lambda: b"did 20" in east.log("a.1").data)
-    east.stop("a.1", grace_s=20)
+    east.stop("a.1", grace_s=600)
     eventually(lambda: _state(east, "a.1") == "ended")
     ended = _seen(east, "a.1")
     assert ended is not None
@@ -125,7 +125,7 @@ def test_a_job_that_was_stopped_goes_on_at_another_site_with_each_step_done_once
     assert ended.kept_work_s is not None
     notice = json.loads((tmp_path / "east" / "a.1" / "notice.json").read_text())
     assert ended.ended_s is not None
-    assert 10 < notice["deadline_s"] - ended.ended_s <= 20
+    assert ended.ended_s < notice["deadline_s"] <= ended.ended_s + 600
 
     west.start_from("a.2", east.checkpoints("a"))
     west.start("a.2", job, node="w-0", gpus=(0,))

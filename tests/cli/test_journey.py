@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +23,7 @@ from brimful.client.settings import read_settings
 from brimful.errors import Refused
 from tests.builders import eventually
 from tests.fake_nvml import LOST, FakeNvml, a_card
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 BRIMFUL = [sys.executable, "-m", "brimful.cli.main"]
@@ -58,7 +58,7 @@ class Here:
     def down(self, number: int = signal.SIGINT) -> tuple[int, str]:
         assert self.server is not None
         self.server.send_signal(number)
-        self.last_words, err = self.server.communicate(timeout=30)
+        self.last_words, err = self.server.communicate(timeout=PATIENCE_S)
         code, self.server = self.server.returncode, None
         return code, err
 
@@ -69,7 +69,7 @@ class Here:
             cwd=cwd,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
 
@@ -237,11 +237,9 @@ def test_a_stranger_without_the_token_cannot_submit(here: Here) -> None:
 
 def test_a_budget_ends_a_job(here: Here) -> None:
     here.up("--usd-per-hour", "3600")
-    began = time.monotonic()
-    done = here.run("submit", "--follow", "--json", "--budget", "1", "--", "sleep", "600")
+    done = here.run("submit", "--follow", "--json", "--budget", "1", "--", "sleep", "100000")
     job = json.loads(done.stdout)["data"]
     assert done.returncode == 1
-    assert time.monotonic() - began < 50
     assert "budget of $1.00 is used up" in job["why"]
     assert job["cost_microusd"] == 1_000_000
 

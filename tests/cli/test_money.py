@@ -14,7 +14,7 @@ from tests.builders import USD
 from tests.server.live import BRIMFUL, Live, live, wait_for
 
 OPTIONS = ("--slots", "2", "--gpu", "h100", "--usd-per-hour", "1", "--market", "all")
-MARKET = ("--notice-s", "60", "--market-period-s", "1")
+MARKET = ("--notice-s", "3600", "--market-period-s", "1")
 
 
 def said(server: Live, *words: str, code: int) -> str:
@@ -28,7 +28,7 @@ def said(server: Live, *words: str, code: int) -> str:
 
 def test_a_bid_is_raised_a_budget_set_and_the_price_shown(tmp_path: Path) -> None:
     with live(tmp_path / "data", *OPTIONS, *MARKET) as server:
-        first = server.submit("--tenant", "a", "--gpus", "2", command=("sleep", "90"))
+        first = server.submit("--tenant", "a", "--gpus", "2", command=("sleep", "100000"))
         wait_for(lambda: server.show(first)["phase"] == "running")
         second = server.submit("--tenant", "b", "--gpus", "2", "--limit", "1.5", command=("sleep", "1"))
         (pool,) = wait_for(

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from brimful.cli.main import main
+from tests.builders import eventually
+from tests.patience import PATIENCE_S
 from tests.tracing.scripts import TRAINING
 
 pytestmark = pytest.mark.torch
@@ -88,7 +90,7 @@ def test_a_script_that_hangs_is_ended_with_all_it_started_and_its_line_is_named(
         "time.sleep(600)\n"
     )
 
-    assert trace(path, "--limit", "2", "--json") == 3
+    assert trace(path, "--limit", "6", "--json") == 3
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["code"] == "too_slow"
     assert "train.py:4" in error["problem"]
@@ -106,10 +108,7 @@ def test_a_trace_whose_waiting_process_is_killed_ends_too(tmp_path: Path) -> Non
     words = [sys.executable, "-m", "brimful.cli.main", "trace", str(path), "--gpu", "rtx-4070"]
     waiting = subprocess.Popen(words, env={**os.environ, "TMPDIR": str(tmp_path)})
     try:
-        for _ in range(1200):
-            if note.exists():
-                break
-            time.sleep(0.1)
+        eventually(note.exists)
     finally:
         waiting.kill()
         waiting.wait()
@@ -117,7 +116,8 @@ def test_a_trace_whose_waiting_process_is_killed_ends_too(tmp_path: Path) -> Non
 
 
 def _is_gone(pid: int) -> bool:
-    for _ in range(50):
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
         try:
             os.kill(pid, 0)
         except ProcessLookupError:

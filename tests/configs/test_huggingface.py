@@ -485,7 +485,7 @@ def test_a_file_as_long_as_allowed_is_answered_at_once(tmp_path: Path, name: str
     with pytest.raises(BadInput):
         read(write(tmp_path, name, text))
 
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 60  # of the processor: what tries every pair takes hours
 
 
 def test_the_folder_of_a_checkpoint_will_do(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from brimful.diagnose.oom import find_out_of_memory
 from brimful.fit.overhead import context_bytes
 from brimful.specs.gpu import find_gpu
 from tests.conftest import ROOT
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.torch
 
@@ -36,7 +37,7 @@ def guarded(folder: Path, *options: str, command: list[str]) -> tuple[int, dict[
     """Exit code, the JSON answer, and what was said on the way."""
     done = subprocess.run(
         [sys.executable, "-m", "brimful.cli.main", "run", "--json", *options, "--", *command],
-        cwd=folder, capture_output=True, text=True, check=False, timeout=300,
+        cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
     )  # fmt: skip
     return done.returncode, json.loads(done.stdout)["data"], done.stderr
 

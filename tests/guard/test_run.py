@@ -19,6 +19,7 @@ import pytest
 from brimful.units import GIB
 from tests.conftest import ROOT
 from tests.fake_nvml import FakeNvml, a_card
+from tests.patience import PATIENCE_S
 
 MESSAGE = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 11.69 GiB of which 1.00 "
@@ -35,7 +36,7 @@ parser.add_argument("--limit", type=int, default=1)
 parser.add_argument("--resume")
 parser.add_argument("--steps", type=int, default=4)
 options = parser.parse_args()
-ckpt = pathlib.Path("ckpt.json")
+ckpt, third = pathlib.Path("ckpt.json"), pathlib.Path("brimful-runs/train-001/try-3.log")
 first = json.loads(pathlib.Path(options.resume).read_text())["step"] if options.resume else 0
 print(f"batch {{options.batch_size}} x {{options.gradient_accumulation_steps}} from {{first}}", flush=True)
 for step in range(first, options.steps):
@@ -43,8 +44,9 @@ for step in range(first, options.steps):
         raise RuntimeError({MESSAGE!r})
     ckpt.with_suffix(".new").write_text(json.dumps({{"step": step + 1}}))
     os.replace(ckpt.with_suffix(".new"), ckpt)
-    if os.environ.get("SLOWLY"):
-        time.sleep(0.6)
+    # The second try must not be over before it is left for another rung, which is the third.
+    while os.environ.get("CLIMBS") and step >= 2 and not third.exists():
+        time.sleep(0.05)
 print("done", flush=True)
 """
 
@@ -58,7 +60,7 @@ def start(folder: Path, *words: str, **more: Any) -> subprocess.Popen[str]:
 
 def ran(folder: Path, *words: str, **more: Any) -> tuple[int, str, str]:
     process = start(folder, *words, **more)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE_S)
     return process.returncode, out, err
 
 
@@ -180,7 +182,7 @@ def test_in_a_terminal_the_script_sees_one(tmp_path: Path) -> None:
         pass
     os.close(master)
 
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE_S) == 0
     assert b"True 93\r\nbar\rbar\r\n" in seen
 
 
@@ -203,7 +205,7 @@ def family(folder: Path, process: subprocess.Popen[str]) -> list[int]:
 
 
 def until(found: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> Any:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         try:
             if result := found():
@@ -232,7 +234,7 @@ def test_a_signal_reaches_the_whole_family_and_nothing_stays(tmp_path: Path, num
 
     process.send_signal(number)
 
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + number
     assert alive(pids) == []
 
@@ -252,7 +254,7 @@ def test_a_script_deaf_to_the_first_signal_is_ended_by_the_second(tmp_path: Path
             process.wait(3)
             break
 
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + signal.SIGKILL
     assert alive(pids) == []
 
@@ -278,7 +280,7 @@ def test_climbing(tmp_path: Path, train: list[str], limit: int, batches: list[in
     accumulation = "--gradient_accumulation_steps=3"
     data = told(
         tmp_path, *RESUME, "--climb", "--", *train, accumulation, f"--limit={limit}", "--steps=9",
-        env={**os.environ, "SLOWLY": "1"},
+        env={**os.environ, "CLIMBS": "1"},
     )  # fmt: skip
 
     first = [(tmp_path / each["log"]).read_text().split()[:4] for each in data["tries"]]
@@ -344,22 +346,22 @@ def test_free_memory_is_as_the_driver_says_with_other_programs_in_it(
 def test_told_to_stop_while_it_climbs_it_stops(tmp_path: Path) -> None:
     """The script takes its time to leave; a signal in that time is for the run, not for one try of it."""
     script = TRAIN.replace("import argparse", "import signal\nimport argparse").replace(
-        "ckpt = pathlib",
-        "def leave(*_): print('leaving', flush=True); time.sleep(3); sys.exit(0)\n"
+        "ckpt, third = pathlib",
+        "def leave(*_): print('leaving', flush=True); time.sleep(600)\n"
         "signal.signal(signal.SIGTERM, leave)\n"
-        "signal.signal(signal.SIGINT, lambda *_: sys.exit(130))\nckpt = pathlib",
+        "signal.signal(signal.SIGINT, lambda *_: sys.exit(130))\nckpt, third = pathlib",
     )
     (tmp_path / "train.py").write_text(script)
     process = start(
         tmp_path, *RESUME, "--climb", "--", sys.executable, "train.py", "--gradient_accumulation_steps=3",
         "--limit=5", "--steps=99",
-        env={**os.environ, "SLOWLY": "1"},
+        env={**os.environ, "CLIMBS": "1"},
     )  # fmt: skip
     log = tmp_path / "brimful-runs/train-001/try-2.log"
     until(lambda: log.exists() and "leaving" in log.read_text())
 
     process.send_signal(signal.SIGINT)
 
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert not log.with_name("try-3.log").exists()

@@ -15,6 +15,7 @@ from brimful.meter.runtime import Live, Place
 from brimful.meter.samples import GpuSample, ProcessSample, RunSample, StepSample
 from brimful.units import GIB
 from tests.fake_nvml import FakeNvml, a_card
+from tests.patience import PATIENCE_S
 
 MARK = "BRIMFUL_RUN=t"
 
@@ -130,7 +131,7 @@ def test_the_command_stops_it_and_passes_its_end_on(tmp_path: Path) -> None:
     (tmp_path / "hang.py").write_text("import time\nprint('step 1', flush=True)\ntime.sleep(600)")
     done = subprocess.run(
         [sys.executable, "-m", "brimful.cli.main", "run", "--stop-idle=1s", "--", sys.executable, "hang.py"],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
     )  # fmt: skip
 
     assert done.returncode == 143

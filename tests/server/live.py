@@ -15,6 +15,7 @@ from typing import Any
 
 from brimful.client.client import Client
 from brimful.client.settings import read_settings
+from tests.patience import PATIENCE_S
 
 BRIMFUL = str(Path(sys.executable).with_name("brimful"))
 
@@ -26,7 +27,7 @@ class Live:
         self.env = {**os.environ, "BRIMFUL_DATA": str(data), "OMP_NUM_THREADS": "1"}
         self.env.pop("BRIMFUL_URL", None)
 
-    def up(self, *, within_s: float = 60) -> Live:
+    def up(self) -> Live:
         assert self._process is None
         log = (self.data.parent / f"{self.data.name}.log").open("a")
         with log:
@@ -66,7 +67,7 @@ class Live:
             self._process.send_signal(signal.SIGCONT)
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.communicate(timeout=20)
+                self._process.communicate(timeout=PATIENCE_S)
             if self._process.poll() is None:
                 self._process.kill()
                 self._process.communicate()
@@ -107,9 +108,9 @@ def live(data: Path, *options: str) -> Iterator[Live]:
         server.down()
 
 
-def wait_for(check: Any, *, within_s: float = 60, every_s: float = 0.2) -> Any:
-    deadline = time.monotonic() + within_s
+def wait_for(check: Any, *, every_s: float = 0.2) -> Any:
+    deadline = time.monotonic() + PATIENCE_S
     while not (found := check()):
-        assert time.monotonic() < deadline, f"still {found!r} after {within_s} s"
+        assert time.monotonic() < deadline, f"still {found!r} after {PATIENCE_S} s"
         time.sleep(every_s)
     return found

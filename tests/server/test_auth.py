@@ -25,6 +25,7 @@ from brimful.server.auth import ROLES, Principal
 from brimful.server.run.operator_token import operator_token
 from brimful.server.service.service import Service
 from tests.builders import a_node
+from tests.patience import PATIENCE_S
 from tests.server.builders import OPERATOR, an_access, an_app, bearer
 
 SECRET = "the-red-team-knows-nothing-of-this"
@@ -269,7 +270,7 @@ def test_a_hanging_database_fills_no_memory_and_the_audit_log_tells_of_its_gap(
     hangs, note = threading.Event(), house.access._store.note
 
     def slow(deeds: Any) -> None:
-        hangs.wait(10)
+        hangs.wait(PATIENCE_S)
         note(deeds)
 
     monkeypatch.setattr(house.access._store, "note", slow)

@@ -27,9 +27,10 @@ from brimful.server.app import make_app
 from brimful.server.console import page_data
 from brimful.server.service.service import Service
 from brimful.server.views.fleet import fleet_view
+from tests.patience import PATIENCE_S
 from tests.server.builders import OPERATOR, an_access, bearer
 
-PATIENCE_MS = 30_000
+PATIENCE_MS = 1000 * PATIENCE_S
 CHROMIUM = [
     "--no-sandbox",
     "--disable-gpu",
@@ -310,7 +311,7 @@ class Server:
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=PATIENCE_S)
 
     def headers(self) -> dict[str, str]:
         token = (self.folder / "data" / "token").read_text(encoding="utf-8")
@@ -318,7 +319,7 @@ class Server:
 
     def submit(self, *command: str, **given: Any) -> str:
         body = {"command": command, "folder": str(self.folder)} | given
-        reply = httpx2.post(f"{self.url}/v1/jobs", json=body, headers=self.headers(), timeout=30)
+        reply = httpx2.post(f"{self.url}/v1/jobs", json=body, headers=self.headers(), timeout=PATIENCE_S)
         assert reply.status_code == 201, reply.text
         return str(reply.json()["data"]["job"])
 
@@ -354,7 +355,7 @@ def open_page(server: Server, browser: Browser) -> Iterator[Callable[..., Page]]
                 "console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None
             )
             page.on("pageerror", lambda error: complaints.append(str(error)))
-        link = httpx2.post(f"{server.url}/v1/tickets", headers=server.headers(), timeout=30).json()
+        link = httpx2.post(f"{server.url}/v1/tickets", headers=server.headers(), timeout=PATIENCE_S).json()
         page.goto(server.url + link["data"]["path"])
         if url != server.url:
             page.goto(url)
@@ -527,7 +528,9 @@ def test_no_field_a_user_gives_is_ever_more_than_text(server: Server, open_page:
     """Where the API lets them pass at all: on the list, on a job's own page, and in its log."""
     for name in ("name", "tenant", "queue", "priority", "within"):
         body = {"command": ["true"], "folder": "/", name: HOSTILE}
-        refused = httpx2.post(f"{server.url}/v1/jobs", json=body, headers=server.headers(), timeout=30)
+        refused = httpx2.post(
+            f"{server.url}/v1/jobs", json=body, headers=server.headers(), timeout=PATIENCE_S
+        )
         assert refused.status_code == 422, name
     job = server.submit("sh", "-c", f"cat <<'END'\n{HOSTILE}\nEND\nsleep 600", HOSTILE, env={"X": HOSTILE})
     lost = server.submit("true", folder=f"/{HOSTILE}")
@@ -537,10 +540,12 @@ def test_no_field_a_user_gives_is_ever_more_than_text(server: Server, open_page:
     )
     assert drained.status_code == 200
     log = f"{server.url}/v1/jobs/{job}/log"
-    until = time.monotonic() + 30
-    while HOSTILE not in httpx2.get(log, headers=server.headers(), timeout=30).json()["data"]["text"]:
+    until = time.monotonic() + PATIENCE_S
+    while HOSTILE not in httpx2.get(log, headers=server.headers(), timeout=PATIENCE_S).json()["data"]["text"]:
         assert time.monotonic() < until
-    held = httpx2.post(f"{server.url}/v1/jobs/{job}/hold", json=hold, headers=server.headers(), timeout=30)
+    held = httpx2.post(
+        f"{server.url}/v1/jobs/{job}/hold", json=hold, headers=server.headers(), timeout=PATIENCE_S
+    )
     assert held.status_code == 200
     for path in ("/", f"/jobs/{job}", f"/jobs/{lost}"):
         page = open_page(server.url + path)

@@ -13,6 +13,7 @@ from brimful.errors import WorldFailed
 from brimful.server.run import gpus
 from brimful.server.run.engines import local_engines
 from tests.fake_nvml import ERRORS, LOST, FakeNvml, a_card
+from tests.patience import PATIENCE_S
 
 A100 = "NVIDIA A100-SXM4-80GB"
 
@@ -74,7 +75,7 @@ def test_slots_that_are_declared_ask_no_driver(tmp_path: Path, monkeypatch: pyte
 
 def test_a_driver_that_hangs_does_not_hang_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     hangs = threading.Event()
-    monkeypatch.setattr(gpus, "read_gpus", lambda _now_s: hangs.wait(30))
+    monkeypatch.setattr(gpus, "read_gpus", lambda _now_s: hangs.wait(PATIENCE_S))
     monkeypatch.setattr(gpus, "TIMEOUT_S", 0.05)
     found = gpus.detect()
     hangs.set()

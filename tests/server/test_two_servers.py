@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from bench.chaos import JOB
+from brimful.adapters.stores.leader import LEASE_S, MARGIN_S
 from brimful.adapters.stores.schema import leader
 from brimful.adapters.stores.sql import SqlStore
 from brimful.fleet.job import Job
@@ -19,6 +20,7 @@ from brimful.fleet.state import OVER
 from brimful.scheduler.cycle import Rules
 from brimful.server.doctor import examine
 from brimful.server.run.engines import engines_in
+from brimful.server.service.driver import SEEK_S
 from brimful.server.service.service import Service
 from tests.server.live import Live, wait_for
 
@@ -68,10 +70,13 @@ class Pair:
         self.store.close()
 
 
+def test_a_silent_leader_is_replaced_within_ten_seconds() -> None:
+    """What is waited for, at the most: its lease, the margin, and two looks of the other."""
+    assert LEASE_S + MARGIN_S + 2 * SEEK_S <= 10
+
+
 @pytest.mark.postgres
-def test_the_other_takes_over_within_ten_seconds_and_nothing_is_doubled(
-    tmp_path: Path, postgres_url: str
-) -> None:
+def test_the_other_takes_over_and_nothing_is_doubled(tmp_path: Path, postgres_url: str) -> None:
     pair = Pair(tmp_path, postgres_url)
     one, two = pair.servers
     try:
@@ -82,11 +87,8 @@ def test_the_other_takes_over_within_ten_seconds_and_nothing_is_doubled(
         wait_for(lambda: pair.phase(names[0]) != "waiting")
 
         one.signal(signal.SIGSTOP)  # it neither acts nor dies
-        began = time.monotonic()
         names.append(pair.submit(0.1))
-        wait_for(lambda: pair.holder() == (2, two.pid), within_s=30, every_s=0.05)
-        took_s = time.monotonic() - began
-        assert took_s <= 10, f"{took_s:.1f} s"
+        wait_for(lambda: pair.holder() == (2, two.pid), every_s=0.05)
         wait_for(lambda: pair.phase(names[-1]) in OVER)
 
         one.signal(signal.SIGCONT)  # and now it thinks that it leads, until it looks
@@ -94,11 +96,8 @@ def test_the_other_takes_over_within_ten_seconds_and_nothing_is_doubled(
         assert pair.holder() == (2, two.pid)
 
         names.append(pair.submit(0.1))
-        began = time.monotonic()
         two.kill()  # it is gone from this machine, which can be seen: no need to wait
         wait_for(lambda: pair.holder() == (3, one.pid), every_s=0.05)
-        died_s = time.monotonic() - began
-        assert died_s <= 10, f"{died_s:.1f} s"
         wait_for(lambda: all(pair.phase(name) in OVER for name in names))
 
         assert {pair.phase(name) for name in names} == {"finished"}
@@ -107,7 +106,6 @@ def test_the_other_takes_over_within_ten_seconds_and_nothing_is_doubled(
         assert [len(pair.users.reader.job(name).leases) for name in names] == [1] * len(names)
         findings = list(examine(pair.store, engines_in(tmp_path / "engines")))
         assert [each for finding in findings for each in finding.broken] == []
-        print(f"paused leader replaced in {took_s:.1f} s, killed leader in {died_s:.1f} s")
     finally:
         pair.end()
 
@@ -124,16 +122,18 @@ def test_a_paused_leader_that_wakes_writes_nothing_and_starts_nothing(
         first = pair.submit(0.1)
         wait_for(lambda: pair.phase(first) in OVER)
         one.signal(signal.SIGSTOP)
-        wait_for(lambda: pair.holder() == (2, two.pid), within_s=30, every_s=0.05)
+        wait_for(lambda: pair.holder() == (2, two.pid), every_s=0.05)
         two.signal(signal.SIGSTOP)  # so that whatever is done now, the old leader did it
         waiting = pair.submit(0.1)
         before, ran = pair.store.end(), pair.runs()
         one.signal(signal.SIGCONT)  # there is a job to start, and it was the leader when it fell asleep
-        until = time.monotonic() + 4  # less than it has to wait before it may lead again
-        while time.monotonic() < until:
-            assert (pair.holder(), pair.store.end(), pair.runs()) == ((2, two.pid), before, ran)
-            time.sleep(0.1)
-        wait_for(lambda: pair.phase(waiting) == "finished")  # once it leads again, by right
+        while True:  # until it leads again, by right; who leads is read last
+            done = pair.store.end(), pair.runs()
+            if pair.holder() != (2, two.pid):
+                break
+            assert done == (before, ran)
+            time.sleep(0.05)
+        wait_for(lambda: pair.phase(waiting) == "finished")
         assert pair.holder() == (3, one.pid)
         end, ran = pair.store.end(), pair.runs()
         two.signal(signal.SIGCONT)  # the other way round, with nothing to do
