@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 from pathlib import Path
 
@@ -10,18 +12,27 @@ from babel.numbers import format_decimal, format_percent
 
 from brimful.cli.main import main
 from brimful.language import LANGUAGES, Number, Percent, Several, Size, language, language_of_locale, say
-from tools.catalogs import TRANSLATED, catalog, po_path, sentences
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = str(ROOT / "examples" / "nanogpt" / "train_fineweb.py")
+CATALOGS = ROOT / "src" / "brimful" / "language" / "catalogs"
+TRANSLATED = tuple(code for code in LANGUAGES if code != "en")
+CODE_OF_A_SENTENCE = re.compile(r"[a-z]+\.[a-z0-9_]+")
 NAMES = re.compile(r"\{(\w+)\}")
 # What people type or read in a program is written as it is there.
-CODE = re.compile(r"`[^`]*`|--[a-z-]+|[+*/-] % [*]+|from brimful\S* import load_shim; load_shim")
+CODE = re.compile(
+    r"torch\.cuda\.memory\.\w+\([^)]*\)|`[^`]*`|--[a-z-]+|[+*/-] % [*]+"
+    r"|from brimful\S* import load_shim; load_shim"
+)
+# A hint that is nothing but what to type or to write into a file.
+TYPED = re.compile(r"--|#|brimful[ .]|pip |export |command: |envs: |resources: |run: |\{\{|zone, gap_seconds")
 QUOTED = re.compile(r"«[^»]*»|„[^“]*“|“[^”]*”|`[^`]*`|'[^']*'")
-ONLY_NAMES = {"{file}: {change}", "{name} ({size}): {change}", "{one}; {other}"}
+ONLY_NAMES = {"{file}: {change}", "{name} ({size}): {change}", "{one}; {other}", "{where}: job {problem}"}
 # Words that are the same in the language, and what is nothing but names.
 SAME = {
     "fr": {
+        "options",
+        "GPU",
         "images",
         "activations",
         "gradients",
@@ -44,6 +55,7 @@ SAME = {
         "{n} M",
     },
     "es": {
+        "GPU",
         "batch",
         "tokens/s",
         "batch_size {size}",
@@ -59,7 +71,7 @@ SAME = {
         "{n} M",
         *ONLY_NAMES,
     },
-    "de": {"batch_size {size}", "{reasons}", "in float16", *ONLY_NAMES},
+    "de": {"GPU", "batch_size {size}", "{reasons}", "in float16", *ONLY_NAMES},
 }
 ENGLISH = re.compile(
     r"\b(the|and|with|which|that|from|more|less|than|memory|weights|step|saves|needs|fits|here)\b",
@@ -67,28 +79,99 @@ ENGLISH = re.compile(
 )
 
 
-@pytest.mark.parametrize("code", TRANSLATED)
-def test_no_sentence_is_missing_and_none_is_left_over(code: str) -> None:
-    held = {message.id: message.string for message in catalog(code) if message.id}
+def texts(code: str) -> dict[str, str]:
+    """Every sentence of one language by its code, with plural forms apart."""
+    found = {}
+    for path in sorted(CATALOGS.glob("*.json")):
+        for name, languages in json.loads(path.read_text(encoding="utf-8")).items():
+            forms = languages.get(code, "")
+            for form, text in {"": forms}.items() if isinstance(forms, str) else forms.items():
+                found[f"{path.stem}.{name}{form and ':' + form}"] = text
+    return found
 
-    assert list(held) == sentences()
-    assert not [text for text, said in held.items() if not said], f"translate them in {po_path(code)}"
+
+ENGLISH_TEXTS = texts("en")
+
+
+def used_codes() -> tuple[set[str], set[str]]:
+    """Codes that the source names in full, and beginnings of those it puts together."""
+    rooms = {path.stem for path in CATALOGS.glob("*.json")}
+    full: set[str] = set()
+    begun: set[str] = set()
+    for path in (ROOT / "src" / "brimful").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr) and isinstance(first := node.values[0], ast.Constant):
+                room, dot, _ = str(first.value).partition(".")
+                begun |= {str(first.value)} if room in rooms and dot else set()
+            elif isinstance(node, ast.Constant) and CODE_OF_A_SENTENCE.fullmatch(str(node.value)):
+                full |= {str(node.value)}
+    return full, begun
+
+
+def test_the_source_and_the_catalogs_hold_the_same_codes() -> None:
+    full, begun = used_codes()
+    held = {code.partition(":")[0] for code in ENGLISH_TEXTS}
+    assert not said_codes() - held, "say() names a code that no catalog has"
+    # "plain" and "argparse" are looked up by their text.
+    unsaid = {code for code in held - full if not code.startswith(("plain.", "argparse."))}
+    assert not {code for code in unsaid if not code.startswith(tuple(begun))}, "nobody says these"
+
+
+def said_codes() -> set[str]:
+    """The literal first argument of every `say` and `words`."""
+    found = set()
+    for path in (ROOT / "src" / "brimful").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Name(id="say" | "words"), args=[ast.Constant(value=str(code)), *_]):
+                    found.add(code)
+    return found
+
+
+def test_a_call_of_say_gives_what_its_sentence_names() -> None:
+    for path in (ROOT / "src" / "brimful").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(
+                    func=ast.Name(id="say"), args=[ast.Constant(value=str(code)), *_], keywords=given
+                ):
+                    if path.name == "phrases.py" or any(keyword.arg is None for keyword in given):
+                        continue  # **values: what they hold is only known when it runs
+                    wanted = NAMES.findall(re.sub(r"\{\{|\}\}", "", ENGLISH_TEXTS[code]))
+                    assert {keyword.arg for keyword in given} == set(wanted), f"{path.name}: {code}"
+
+
+def test_catalogs_are_in_order() -> None:
+    for path in CATALOGS.glob("*.json"):
+        held = json.loads(path.read_text(encoding="utf-8"))
+        assert list(held) == sorted(held), path.name
+        assert all(list(one) == [code for code in LANGUAGES if code in one] for one in held.values()), (
+            path.name
+        )
+
+
+@pytest.mark.parametrize("code", TRANSLATED)
+def test_no_translation_is_missing(code: str) -> None:
+    missing = [name for name, text in texts(code).items() if not text]
+    assert not missing, f"{len(missing)} sentences have no {code}"
 
 
 @pytest.mark.parametrize("code", TRANSLATED)
 def test_a_translation_has_the_names_of_its_sentence(code: str) -> None:
-    for message in catalog(code):
-        if message.id:
-            assert set(NAMES.findall(str(message.id))) == set(NAMES.findall(str(message.string))), message.id
+    for name, text in texts(code).items():
+        if not text:
+            continue  # told by the test above
+        assert set(NAMES.findall(ENGLISH_TEXTS[name])) == set(NAMES.findall(text)), name
 
 
 @pytest.mark.parametrize("code", TRANSLATED)
-def test_a_translation_is_no_english(code: str) -> None:
-    for message in catalog(code):
-        if not message.id:
-            continue
-        said = str(message.string)
-        assert said != message.id or said in SAME[code], message.id
+def test_a_translation_is_not_english(code: str) -> None:
+    for name, said in texts(code).items():
+        if not said:
+            continue  # told by the test above
+        only_names = not re.search(r"[a-z]{2}", CODE.sub("", NAMES.sub("", said)), re.IGNORECASE)
+        same = only_names or TYPED.match(said) or said in SAME[code]
+        assert said != ENGLISH_TEXTS[name] or same, name
         plain = QUOTED.sub("", CODE.sub("", NAMES.sub("", said)))
         plain = re.sub(
             r"\b(?:flash attention|gradient checkpointing|Out-of-Memory)\b", "", plain, flags=re.IGNORECASE
@@ -97,14 +180,11 @@ def test_a_translation_is_no_english(code: str) -> None:
 
 
 def test_french_keeps_its_double_signs_with_the_word_before() -> None:
-    for message in catalog("fr"):
-        assert (
-            not re.search(
-                r"[^\u202f] ?[;?!](?= |$)|[^\u00a0] ?[:%](?= |$)|« |[^\u00a0]»",
-                CODE.sub("", str(message.string)),
-            )
-            or not message.id
-        ), message.string
+    for said in texts("fr").values():
+        if TYPED.match(said):
+            continue
+        wrong = r"[^\u202f] ?[;?!](?= |$)|[^\u00a0] ?[:%](?= |$)|« |[^\u00a0]»"
+        assert not re.search(wrong, CODE.sub("", said)), said
 
 
 @pytest.mark.parametrize("code", LANGUAGES)
@@ -131,7 +211,7 @@ def test_sizes_have_the_units_of_the_language() -> None:
 
 
 def test_a_sentence_within_a_sentence_is_translated_too() -> None:
-    nested = say("It happened {where}.", where=say("in the backward pass"))
+    nested = say("diagnose.happened", where=say("diagnose.backward_pass"))
 
     assert language("de").text(nested) == "Es geschah im Backward-Pass."
     assert language("en").text(Several((Number(1234), "x"))) == "1,234, x"

@@ -6,13 +6,20 @@
     ├── Refused        understood, and the answer is no                      exit 1
     └── WorldFailed    disk, network, port, database, process                exit 3
 
-`code` is what programs match and never changes once released; `problem` says what happened and by how
-much; `hint` says what to do. What a programmer broke is an assert, not one of these.
+`code` is what programs match and never changes once released. What happened (`said`) and what to do
+(`way_out`) are sentences: a code of a catalog with the numbers of the case, which become words only where
+people read. `problem` and `hint` are the same in English. What a programmer broke is an assert.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
+
+
+class Said(Protocol):
+    """A sentence of `brimful.language`, or anything that says itself in English."""
+
+    def as_dict(self) -> dict[str, Any]: ...
 
 
 class BrimfulError(Exception):
@@ -21,16 +28,24 @@ class BrimfulError(Exception):
     exit_code: ClassVar[int] = 3
     code: str = "error"
 
-    def __init__(self, problem: str, *, hint: str = "", code: str | None = None) -> None:
-        super().__init__(problem)
-        self.problem = problem
-        self.hint = hint
+    def __init__(self, said: Said, *, hint: Said | None = None, code: str | None = None) -> None:
+        super().__init__(said)
+        self.said = said
+        self.way_out = hint
         if code is not None:
             self.code = code
 
-    def as_dict(self) -> dict[str, str]:
-        """The `error` part of the JSON envelope."""
-        return {"code": self.code, "problem": self.problem, "hint": self.hint}
+    @property
+    def problem(self) -> str:
+        return str(self.said)
+
+    @property
+    def hint(self) -> str:
+        return "" if self.way_out is None else str(self.way_out)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The `error` part of the JSON envelope: words for people, `reason` for programs."""
+        return {"code": self.code, "problem": self.problem, "hint": self.hint, "reason": self.said.as_dict()}
 
 
 class BadInput(BrimfulError):

@@ -122,7 +122,7 @@ def test_an_unknown_option_is_one_envelope_under_json(name: str, capsys: pytest.
     out, err = capsys.readouterr()
     answer = json.loads(out)
     assert answer["ok"] is False
-    assert set(answer["error"]) == {"code", "problem", "hint"}
+    assert set(answer["error"]) == {"code", "problem", "hint", "reason"}
     assert f"brimful {name} --help" in answer["error"]["hint"]
     assert err == ""
 

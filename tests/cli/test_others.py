@@ -15,6 +15,7 @@ from brimful.configs.read import read
 from brimful.errors import Refused, WorldFailed
 from brimful.fit.advice.cards import rank
 from brimful.fit.fit import estimate
+from brimful.language import verbatim
 from brimful.meter.samples import GpuSample
 from brimful.specs.desktop import others_on
 from brimful.specs.gpu import all_gpus, find_gpu
@@ -86,7 +87,7 @@ def test_every_answer_that_rests_on_the_assumption_says_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     def no_driver(_now_s: float) -> list[GpuSample]:
-        raise WorldFailed("there is no driver")
+        raise WorldFailed(verbatim("there is no driver"))
 
     monkeypatch.setattr("brimful.meter.nvml.read_gpus", no_driver)
 

@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 
 from brimful.cli.main import main
-from brimful.diagnose.phrases import known, told
-from brimful.language import LANGUAGES, Language, Sentence, language
+from brimful.language import Language
+from brimful.language.spoken import template
 from brimful.specs.gpu import all_gpus
 from brimful.specs.presets import all_presets
-from tools.plain_phrases import plain_phrases
 
 ROOT = Path(__file__).resolve().parents[2]
 NANOGPT = str(ROOT / "examples" / "nanogpt" / "train_fineweb.py")
@@ -51,7 +50,9 @@ WORD = re.compile(r"[A-Za-zÀ-ÿ_][\wÀ-ÿ]+")
 class Marked:
     """A catalog whose every literal piece is marked; what is filled in stays outside the marks."""
 
-    def gettext(self, text: str) -> str:
+    def __call__(self, code: str) -> str:
+        text = template(code, "en")
+        assert isinstance(text, str), code
         pieces = re.split(r"(\{\w+\})", text)
         return "".join(piece if i % 2 or not piece else f"⟦{piece}⟧" for i, piece in enumerate(pieces))
 
@@ -65,7 +66,7 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> None:
         least_grouped=1000,
         space=" ",
         byte_units=("GiB", "MiB", "KiB", "B"),
-        catalog=Marked(),
+        template=Marked(),
     )
     monkeypatch.setattr("brimful.cli.spoken.language", lambda _: made_up)
     monkeypatch.setenv("COLUMNS", "2000")  # a line break inside a mark would hide a word
@@ -73,7 +74,9 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def left_over(text: str, *own: str) -> set[str]:
     """Words outside the marks that are neither technical nor the user's own."""
-    plain = re.sub(r"\bx\d", " ", MARKED.sub(" ", text))  # x1,23: how many times as much
+    for _ in range(3):  # a mark within a mark
+        text = MARKED.sub(" ", text)
+    plain = re.sub(r"\bx\d", " ", text)  # x1,23: how many times as much
     theirs = {word.lower() for one in own for word in WORD.findall(one)} | {w.lower() for w in TECHNICAL}
     return {word for word in WORD.findall(plain) if word.lower() not in theirs}
 
@@ -326,7 +329,7 @@ def test_a_trace_is_in_the_catalogs(traced: dict[str, Any]) -> None:
 
     tongue = Language(
         code="xx", decimal=",", group=".", least_grouped=1000, space=" ",
-        byte_units=("GiB", "MiB", "KiB", "B"), catalog=Marked(),
+        byte_units=("GiB", "MiB", "KiB", "B"), template=Marked(),
     )  # fmt: skip
     failed = {"step": 1, "phase": "setup", "op": "mm", "line": "", "wanted_bytes": 2**31, "free_bytes": 2**30}
     notes = ["after its steps the script ended with KeyError"]
@@ -338,27 +341,6 @@ def test_a_trace_is_in_the_catalogs(traced: dict[str, Any]) -> None:
 
 
 # -- the machinery itself ----------------------------------------------------------------------------------
-
-
-def test_every_plain_phrase_is_recognised_with_its_values() -> None:
-    """Filled in and read back, each template is found again: none hides behind another."""
-    kinds = {"n_": "1,234", "size_": "1.54 GiB"}
-    for template in plain_phrases():
-        names = re.findall(r"\{(\w+)\}", template)
-        values = {
-            name: next((v for kind, v in kinds.items() if name.startswith(kind)), f"word{i}")
-            for i, name in enumerate(names)
-        }
-        found = told(template.format(**values))
-        assert isinstance(found, Sentence), template
-        assert found.text == template or known(template.format(**values)) is not None, template
-
-
-@pytest.mark.parametrize("code", LANGUAGES)
-def test_a_message_of_nobody_stays_as_it_is(code: str) -> None:
-    strange = "the moon fell into the sea at noon"
-
-    assert language(code).text(told(strange)) == strange
 
 
 def test_an_error_is_told_in_the_language_asked_for_even_where_the_command_line_is_wrong(

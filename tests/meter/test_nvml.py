@@ -150,12 +150,12 @@ def test_every_error_of_the_driver_itself_is_a_sentence_with_a_way_out(
     fake_nvml.show(a_card(), fails={question: code})
     with pytest.raises(WorldFailed) as caught:
         read_gpus(0.0)
-    assert meaning(code)[0] in caught.value.problem
+    assert str(meaning(code)[0]) in caught.value.problem
     assert caught.value.code == {12: "no_driver", 28: "no_gpu"}.get(code, "nvml_failed")
 
 
 def test_a_number_nvml_may_have_one_day_is_not_a_crash() -> None:
-    assert meaning(77)[0] == "error 77, which brimful does not know"
+    assert meaning(77)[0].as_dict() == {"code": "meter.nvml_unknown", "number": 77}
 
 
 def test_a_machine_whose_driver_sees_no_card(fake_nvml: FakeNvml) -> None:

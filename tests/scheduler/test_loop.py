@@ -17,6 +17,7 @@ from brimful.fleet.events import (
     NoticeWithdrawn,
 )
 from brimful.fleet.state import Fleet
+from brimful.language import verbatim
 from brimful.market.posted import PostedPrice
 from brimful.scheduler.cycle import Rules
 from brimful.scheduler.loop import Tick, tick
@@ -76,7 +77,7 @@ def test_an_unreachable_engine_loses_nothing_and_starts_nothing() -> None:
     world.tick()
     world.engine.sees["a.1"] = Observation(lease="a.1", state="running", started_s=2)
     world.tick()
-    world.engine.broken = WorldFailed("no route to host")
+    world.engine.broken = WorldFailed(verbatim("no route to host"))
     result = world.submit("b").tick()
     assert result.problems == {"here": "no route to host"}
     assert (world.phase("a"), world.phase("b")) == ("running", "waiting")
@@ -105,7 +106,7 @@ def failing(error: Exception) -> Callable[..., None]:
 
 def test_an_engine_that_vouches_it_cannot_start_a_job_fails_it_and_frees_the_gpus() -> None:
     world = World().submit("a")
-    world.engine.start = failing(CannotStart("no space left"))  # type: ignore[method-assign]
+    world.engine.start = failing(CannotStart(verbatim("no space left")))  # type: ignore[method-assign]
     world.tick()
     assert (world.phase("a"), world.fleet.jobs["a"].reason) == ("failed", "no space left")
     assert world.fleet.free("node-0") == (0, 1)
@@ -114,7 +115,7 @@ def test_an_engine_that_vouches_it_cannot_start_a_job_fails_it_and_frees_the_gpu
 def test_a_start_that_may_have_worked_keeps_its_gpus_and_is_asked_again() -> None:
     world = World().submit("a", gpus=2)
     start = world.engine.start
-    world.engine.start = failing(WorldFailed("timed out"))  # type: ignore[method-assign]
+    world.engine.start = failing(WorldFailed(verbatim("timed out")))  # type: ignore[method-assign]
     result = world.tick()
     assert (world.phase("a"), result.problems) == ("starting", {"here": "timed out"})
     assert world.fleet.free("node-0") == ()
@@ -224,7 +225,7 @@ def test_a_site_that_is_no_longer_set_up_leaves_and_its_jobs_stay_known() -> Non
 def test_a_site_that_falls_silent_and_answers_again_is_in_the_log_once_each() -> None:
     world = World().submit("a")
     world.tick()
-    world.engine.broken = WorldFailed("no route to host")
+    world.engine.broken = WorldFailed(verbatim("no route to host"))
     for _ in range(3):
         world.tick()
     assert world.fleet.silent["here"].reason == "no route to host"

@@ -10,6 +10,7 @@ import pytest
 
 from brimful.client.settings import read_settings
 from brimful.errors import WorldFailed
+from brimful.language import verbatim
 from brimful.server.run import gpus
 from brimful.server.run.engines import local_engines
 from tests.fake_nvml import ERRORS, LOST, FakeNvml, a_card
@@ -87,7 +88,9 @@ def test_a_package_that_is_missing_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def missing(_now_s: float) -> None:
-        raise WorldFailed("needs nvidia-ml-py", hint="pip install it", code="no_nvml_package")
+        raise WorldFailed(
+            verbatim("needs nvidia-ml-py"), hint=verbatim("pip install it"), code="no_nvml_package"
+        )
 
     monkeypatch.setattr(gpus, "read_gpus", missing)
     with caplog.at_level(logging.WARNING, logger="brimful"):

@@ -11,6 +11,7 @@ from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import NotFound, WorldFailed
+from brimful.language import verbatim
 from brimful.scheduler.cycle import Rules
 from brimful.scheduler.ports import Observation
 from brimful.server.auth import Principal
@@ -120,7 +121,7 @@ def test_a_job_whose_site_is_silent_is_unknown_and_nothing_of_it_starts_elsewher
     service.driver.tick()
     engine.sees[f"{name}.1"] = Observation(lease=f"{name}.1", state="running", started_s=10)
     service.driver.tick()
-    engine.broken = WorldFailed("no route to host")
+    engine.broken = WorldFailed(verbatim("no route to host"))
     service.driver.tick()
     shown = job_view(service.reader, service.reader.job(name))
     assert shown["phase"] == "unknown"

@@ -18,6 +18,7 @@ from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import Refused, WorldFailed
 from brimful.fleet.events import CancelRequested, Event
 from brimful.fleet.job import Job
+from brimful.language import verbatim
 from brimful.scheduler.cycle import Rules
 from brimful.scheduler.ports import CannotStart, Observation
 from brimful.server.service import driver as driver_module
@@ -198,7 +199,7 @@ def test_what_is_shown_of_a_job_is_of_one_moment(world: World, view: Callable[..
 def test_a_lease_that_cost_nothing_is_no_line_of_the_ledger(world: World) -> None:
     service = world.service
     service.submissions.submit(a_job(""))
-    world.engine.broken_start = CannotStart("no")
+    world.engine.broken_start = CannotStart(verbatim("no"))
     service.driver.tick()
     assert service.reader.job("job-1").phase == "failed"
     assert [transfer.microusd for transfer in service.reader.ledger.transfers] == [0]
@@ -223,7 +224,7 @@ def test_a_submission_whose_commit_is_unknown_is_not_sent_again(
         nonlocal asked
         asked += 1
         assert append(events, after=after)
-        raise WorldFailed("the connection was lost", code="database_failed")
+        raise WorldFailed(verbatim("the connection was lost"), code="database_failed")
 
     batch = [Pending(a_job("")) for _ in range(3)]
     service.submissions._intake._waiting.extend(batch)

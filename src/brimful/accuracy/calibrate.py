@@ -14,6 +14,7 @@ from statistics import median
 from brimful.accuracy.score import COUNTERS, Scored, row_id
 from brimful.errors import Refused
 from brimful.fit.correction import FARTHEST, SPEED, SUBJECTS, Correction, Factor
+from brimful.language import say
 
 LEAST_RUNS = 3
 
@@ -91,6 +92,6 @@ def enough(calibration: Calibration) -> None:
         return
     found = ", ".join(f"{runs} of {name}" for name, runs in calibration.too_few.items()) or "none"
     raise Refused(
-        f"too few measured runs to correct anything: {found}; {LEAST_RUNS} of one kind are needed",
-        hint="add rows with peak_mem_gib and mem_kind, or tokens_per_s_per_gpu, from runs of your own",
+        say("accuracy.too_few_measured_runs_correct", found=found, least_runs=LEAST_RUNS),
+        hint=say("accuracy.hint_add_rows_peak_mem_gib"),
     )

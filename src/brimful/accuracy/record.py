@@ -23,6 +23,7 @@ from brimful.accuracy.runs import NEEDED, Skipped, understand
 from brimful.configs.reading import Reading, own_lines
 from brimful.errors import BadInput, Refused, WorldFailed
 from brimful.fit.count import parameters
+from brimful.language import Number, os_words, say
 from brimful.meter.samples import EndSample, RunSample, Sample, StepSample
 from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
@@ -93,8 +94,8 @@ def _run(samples: Sequence[Sample]) -> tuple[RunSample, list[StepSample], EndSam
             end = sample
     if run is None or len(steps) < 5:
         raise Refused(
-            f"{len(steps)} steps after warming up are no measurement; 5 are the least",
-            hint="let it run longer; a Meter writes samples with jsonl=PATH",
+            say("accuracy.steps_after_warming_up_no", steps=len(steps)),
+            hint=say("accuracy.hint_let_run_longer_meter_writes"),
             code="too_few_steps",
         )
     return run, steps, end
@@ -107,13 +108,14 @@ def _agree(run: RunSample, steps: Sequence[StepSample], training: Training) -> N
     if counted and counted != {each}:
         shown = " or ".join(f"{n:,}" for n in sorted(counted)[:3])
         raise Refused(
-            f"the config has {each:,} tokens a step for each GPU, and {shown} were measured",
-            hint="name the config that was run, with the overrides of its command line as --set",
+            say("accuracy.config_tokens_step_each_gpu", each=Number(each), shown=shown),
+            hint=say("accuracy.hint_name_config_run_overrides_command"),
             code="another_config",
         )
     if run.world != training.gpus:
         raise Refused(
-            f"the config is of {training.gpus} GPUs, and {run.world} ran", hint=f"--set gpus={run.world}"
+            say("accuracy.config_gpus_ran", gpus=training.gpus, world=run.world),
+            hint=say("accuracy.hint_set_gpus", world=run.world),
         )
 
 
@@ -275,15 +277,23 @@ def append_rows(path: Path, rows: Sequence[dict[str, str]]) -> list[str]:
         with _turn(path.parent):
             before = path.read_bytes() if path.exists() else b""
             if len(before) > _MOST_BYTES:
-                raise BadInput(f"{path} has {len(before):,} bytes", hint="begin another table")
+                raise BadInput(
+                    say("accuracy.bytes", path=path, before=Number(len(before))),
+                    hint=say("accuracy.hint_begin_another_table"),
+                )
             after, new = _added(before.decode("utf-8-sig"), rows, name=str(path))
             if new:
                 _replace(path, after)
             return new
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is not a CSV in UTF-8", hint="name another file") from error
+        raise BadInput(
+            say("accuracy.not_csv_utf_8", path=path), hint=say("accuracy.hint_name_another_file")
+        ) from error
     except OSError as error:
-        raise WorldFailed(f"cannot write {path}: {error.strerror}", hint="check its permissions") from error
+        raise WorldFailed(
+            say("accuracy.cannot_write", path=path, error=os_words(error)),
+            hint=say("accuracy.hint_check_permissions"),
+        ) from error
 
 
 def _added(before: str, rows: Sequence[dict[str, str]], *, name: str) -> tuple[str, list[str]]:
@@ -291,7 +301,8 @@ def _added(before: str, rows: Sequence[dict[str, str]], *, name: str) -> tuple[s
     header = list(table.fieldnames or COLUMNS)
     if missing := [column for column in (*NEEDED, "n_layer", "d_model") if column not in header]:
         raise BadInput(
-            f"{name} has no column {', '.join(missing)}", hint="name a table of runs, or a new file"
+            say("accuracy.no_column", name=name, missing=", ".join(missing)),
+            hint=say("accuracy.hint_name_table_runs_new_file"),
         )
     known = {row.get("id") for row in table}
     new = [row for row in rows if row["id"] not in known]

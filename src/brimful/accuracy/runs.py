@@ -19,6 +19,7 @@ from brimful.configs.reading import Reading
 from brimful.configs.settings import apply_settings, parse_sets
 from brimful.errors import BadInput, BrimfulError, NotFound
 from brimful.fit.count import parameters
+from brimful.language import Number, Quoted, say
 from brimful.specs.framework import Framework, framework_at
 from brimful.specs.gpu import Gpu, find_gpu
 from brimful.specs.model import Model
@@ -83,10 +84,16 @@ def read_rows(path: Path, needed: Sequence[str] = NEEDED) -> Iterator[Row]:
         rows = csv.DictReader(io.StringIO(raw.decode("utf-8-sig"), newline=""))
         missing = [name for name in needed if name not in (rows.fieldnames or [])]
         if missing:
-            raise BadInput(f"{path} has no column {', '.join(missing)}", hint=f"needed: {', '.join(needed)}")
+            raise BadInput(
+                say("accuracy.no_column_2", path=path, missing=", ".join(missing)),
+                hint=say("accuracy.hint_needed", needed=", ".join(needed)),
+            )
         yield from rows
     except (UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(f"{path} is not a CSV in UTF-8: {error}", hint="export it as plain CSV") from error
+        raise BadInput(
+            say("accuracy.not_csv_utf_8_2", path=path, error=error),
+            hint=say("accuracy.hint_export_plain_csv"),
+        ) from error
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -95,18 +102,28 @@ def _read_bytes(path: Path) -> bytes:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
             kind = "a folder" if stat.S_ISDIR(found.st_mode) else "not a regular file"
-            raise BadInput(f"{path} is {kind}", hint="give the path of a CSV of runs")
+            raise BadInput(
+                say("accuracy.is", path=path, kind=kind), hint=say("accuracy.hint_give_path_csv_runs")
+            )
         raw = b""
         if found.st_size <= MAX_BYTES:
             with path.open("rb") as file:
                 raw = file.read(MAX_BYTES + 1)  # it may have grown, or not tell its size
         if (size := max(found.st_size, len(raw))) > MAX_BYTES:
-            raise BadInput(f"{path} has {size:,} bytes", hint=f"at most {MAX_BYTES:,} are read")
+            raise BadInput(
+                say("accuracy.bytes_2", path=path, size=Number(size)),
+                hint=say("accuracy.hint_most_read", max_bytes=Number(MAX_BYTES)),
+            )
         return raw
     except FileNotFoundError as error:
-        raise NotFound(f"there is no file {path}", hint="give the path of a CSV of runs") from error
+        raise NotFound(
+            say("accuracy.no_file", path=path), hint=say("accuracy.hint_give_path_csv_runs")
+        ) from error
     except (OSError, ValueError) as error:
-        raise BadInput(f"cannot read {str(path)!r}: {error}", hint="give the path of a CSV") from error
+        raise BadInput(
+            say("accuracy.cannot_read", path=Quoted(str(path)), error=error),
+            hint=say("accuracy.hint_give_path_csv"),
+        ) from error
 
 
 def understand(row: Row) -> Run:

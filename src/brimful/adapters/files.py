@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import WorldFailed
+from brimful.language import Quoted, say
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o600) -> None:
@@ -42,9 +43,14 @@ def read_json(path: Path) -> dict[str, Any] | None:
         return None
     except ValueError as error:
         # We only ever write it whole, so the disk or a person has changed it.
-        raise WorldFailed(f"{path} is damaged: {error}", hint="restore it from a backup") from error
+        raise WorldFailed(
+            say("adapters.damaged", path=path, error=error), hint=say("adapters.hint_restore_from_backup")
+        ) from error
     if not isinstance(body, dict):
-        raise WorldFailed(f"{path} is damaged: it holds {str(body)[:40]!r}", hint="restore it from a backup")
+        raise WorldFailed(
+            say("adapters.damaged_holds", path=path, str=Quoted(str(body)[:40])),
+            hint=say("adapters.hint_restore_from_backup"),
+        )
     return body
 
 
@@ -84,7 +90,7 @@ def identity(folder: Path) -> str:
     found = path.read_text(encoding="utf-8", errors="replace").strip()
     if not re.fullmatch(r"[0-9a-f]{32}", found):
         raise WorldFailed(
-            f"{path} holds {found[:40]!r}, not an id of 32 hexadecimal digits",
-            hint="restore it from a backup",
+            say("adapters.holds_not_id_32_hexadecimal", path=path, found=Quoted(found[:40])),
+            hint=say("adapters.hint_restore_from_backup"),
         )
     return found

@@ -21,7 +21,8 @@ from brimful.allocator.blocks import (
 )
 from brimful.allocator.settings import Settings, divisions_for
 from brimful.errors import Refused
-from brimful.units import GIB, MIB, show_bytes
+from brimful.language import Size, say
+from brimful.units import GIB, MIB
 
 MIN_BLOCK = 512  # every size is a multiple: alignment for any kernel
 SMALL_MAX = MIB  # the largest rounded size that the small pool serves
@@ -56,12 +57,19 @@ class OutOfMemory(Refused):
             0, (allocator.capacity_bytes or 0) - allocator.reserved_bytes - allocator.other_bytes
         )
         cached = allocator.reserved_bytes - allocator.allocated_bytes
-        allowed = f"; {show_bytes(self.limit_bytes)} allowed" if self.limit_bytes is not None else ""
+        allowed = "" if self.limit_bytes is None else say("allocator.allowed", limit=Size(self.limit_bytes))
         super().__init__(
-            f"out of memory: a request of {show_bytes(requested_bytes)} needs {show_bytes(segment_bytes)}; "
-            f"{show_bytes(self.free_bytes)} of {show_bytes(self.capacity_bytes or 0)} is free{allowed}; "
-            f"{show_bytes(self.allocated_bytes)} is allocated, {show_bytes(cached)} reserved but unallocated",
-            hint="replay with other settings (`--conf expandable_segments:True`) or a larger `--capacity`",
+            say(
+                "allocator.out_of_memory",
+                requested=Size(requested_bytes),
+                segment=Size(segment_bytes),
+                free=Size(self.free_bytes),
+                capacity=Size(self.capacity_bytes or 0),
+                allowed=allowed,
+                allocated=Size(self.allocated_bytes),
+                cached=Size(cached),
+            ),
+            hint=say("allocator.hint_out_of_memory"),
         )
 
 

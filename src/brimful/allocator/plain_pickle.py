@@ -12,8 +12,9 @@ import pickle
 from typing import NoReturn
 
 from brimful.errors import BadInput
+from brimful.language import Number, Quoted, say
 
-_HINT = "a snapshot is written by torch.cuda.memory._dump_snapshot(path) and holds plain data only"
+_HINT = say("allocator.snapshot_written_torch_cuda_memory")
 _MAX_NUMBER_BYTES = 64  # addresses and sizes have 8
 _MAX_OPEN_MARKS = 64  # a snapshot nests five deep; a hostile file as deep as it is long
 
@@ -71,12 +72,15 @@ def load_plain(data: bytes, *, name: str) -> object:
         return found
     except IndexError as error:
         raise BadInput(
-            f"{name!r} ends in the middle: it was cut off", hint="record or copy it again"
+            say("allocator.ends_middle_cut_off", name=Quoted(name)),
+            hint=say("allocator.hint_record_copy_again"),
         ) from error
     except (pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BadInput(f"{name!r} cannot be read as a pickle: {error}", hint=_HINT) from error
+        raise BadInput(
+            say("allocator.cannot_read_pickle", name=Quoted(name), error=error), hint=_HINT
+        ) from error
     except (MemoryError, OverflowError, RecursionError) as error:
-        raise BadInput(f"{name!r} asks for more memory than there is", hint=_HINT) from error
+        raise BadInput(say("allocator.asks_more_memory_than", name=Quoted(name)), hint=_HINT) from error
 
 
 def _check(data: bytes, name: str) -> None:
@@ -92,7 +96,10 @@ def _check(data: bytes, name: str) -> None:
             marks += 1
             at += 1
             if marks > _MAX_OPEN_MARKS:
-                raise BadInput(f"{name!r} nests more than {_MAX_OPEN_MARKS} deep", hint=_HINT)
+                raise BadInput(
+                    say("allocator.nests_more_than_deep", name=Quoted(name), max_open_marks=_MAX_OPEN_MARKS),
+                    hint=_HINT,
+                )
         elif kind == _CLOSE:
             marks -= 1
             at += 1
@@ -113,14 +120,24 @@ def _skip(data: bytes, at: int, kind: int, name: str) -> int:
         width = 1 if kind == _NUMBER1 else 4
         length = int.from_bytes(data[at + 1 : at + 1 + width], "little")
         if length > _MAX_NUMBER_BYTES:
-            raise BadInput(f"{name!r} holds a number of {length:,} bytes at byte {at:,}", hint=_HINT)
+            raise BadInput(
+                say(
+                    "allocator.holds_number_bytes_byte",
+                    name=Quoted(name),
+                    length=Number(length),
+                    at=Number(at),
+                ),
+                hint=_HINT,
+            )
         return at + 1 + width + length
     if kind == _PUT:
         return _put(data, at, name)
     if kind == _LINE:
         return _line(data, at)
     what = _NAMES.get(data[at], f"has an unknown opcode {data[at]:#04x}")
-    raise BadInput(f"{name!r} {what} at byte {at:,}: it is refused, and nothing in it was run", hint=_HINT)
+    raise BadInput(
+        say("allocator.byte_refused_nothing_run", name=Quoted(name), what=what, at=Number(at)), hint=_HINT
+    )
 
 
 def _put(data: bytes, at: int, name: str) -> int:
@@ -134,7 +151,10 @@ def _put(data: bytes, at: int, name: str) -> int:
         end = at + 1 + width
         index = int.from_bytes(data[at + 1 : end], "little")
     if index > len(data):
-        raise BadInput(f"{name!r} asks for a memo of {index:,} entries at byte {at:,}", hint=_HINT)
+        raise BadInput(
+            say("allocator.asks_memo_entries_byte", name=Quoted(name), index=Number(index), at=Number(at)),
+            hint=_HINT,
+        )
     return end
 
 

@@ -19,6 +19,7 @@ from brimful.allocator.run import EMPTY_CACHE, MALLOC, Outcome, run
 from brimful.allocator.settings import Settings
 from brimful.allocator.snapshot import Snapshot, read_snapshot
 from brimful.errors import NotFound
+from brimful.language import Quoted, say
 from brimful.units import counted, show_bytes
 
 SHOWN_HOLDERS = 12
@@ -100,7 +101,10 @@ def replay(
     chosen = busiest(snapshot) if device is None else device
     if chosen not in snapshot.devices:
         known = ", ".join(str(number) for number in snapshot.devices)
-        raise NotFound(f"{snapshot.name!r} has nothing of device {chosen}", hint=f"it has: {known}")
+        raise NotFound(
+            say("allocator.nothing_device", name=Quoted(snapshot.name), chosen=chosen),
+            hint=say("allocator.hint_it_has", known=known),
+        )
     return replay_device(snapshot, chosen, tried=tried, capacity_bytes=capacity_bytes)
 
 
@@ -108,7 +112,8 @@ def busiest(snapshot: Snapshot) -> int:
     """The device with most events; of those without any, the one that holds most."""
     if not snapshot.devices:
         raise NotFound(
-            f"{snapshot.name!r} holds no memory and no events", hint="record a run that uses a GPU"
+            say("allocator.holds_no_memory_no_events", name=Quoted(snapshot.name)),
+            hint=say("allocator.hint_record_run_uses_gpu"),
         )
     held: Counter[int] = Counter()
     for segment in snapshot.segments:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from brimful.errors import BadInput, Refused
+from brimful.language import Number, Quoted, say
 from brimful.units import MIB
 
 # Requests between 1 and 10 MiB are cut from segments of this size, so that they share a cudaMalloc.
@@ -33,11 +34,7 @@ _NO_DEVICE_BYTES = {
     "expandable_segments_reserve": "address space, not memory",
     "expandable_segments_reserve_by_class": "address space, not memory",
 }
-_KNOWN_HINT = (
-    "known options: expandable_segments, max_split_size_mb, max_non_split_rounding_mb, "
-    "garbage_collection_threshold, roundup_power2_divisions, large_segment_size_mb, "
-    "per_process_memory_fraction, backend:native, and the pinned_* options (no effect on the GPU)"
-)
+_KNOWN_HINT = say("allocator.known_options_expandable_segments_max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +61,15 @@ class Settings:
                 notes.append(f"{key} concerns {concerns}: device bytes do not depend on it")
                 continue
             if key not in _READERS:
-                raise BadInput(f"unknown allocator option {key!r} in {conf[:120]!r}", hint=_KNOWN_HINT)
+                raise BadInput(
+                    say("allocator.unknown_allocator_option", key=Quoted(key), conf=Quoted(conf[:120])),
+                    hint=_KNOWN_HINT,
+                )
             settings = replace(settings, **_READERS[key](key, value))
         if (settings.max_split_bytes or settings.large_segment_bytes) < settings.large_segment_bytes:
             raise BadInput(
-                f"max_split_size_mb is below large_segment_size_mb ({settings.large_segment_bytes // MIB}): "
-                "a fresh segment would already be too large to split",
-                hint="raise max_split_size_mb or lower large_segment_size_mb",
+                say("allocator.max_split_size_mb_below", a=settings.large_segment_bytes // MIB),
+                hint=say("allocator.hint_raise_max_split_size_mb"),
             )
         return replace(settings, notes=tuple(notes))
 
@@ -103,16 +102,15 @@ def divisions_for(divisions: tuple[int, ...], nbytes: int) -> int:
 def _pairs(conf: str) -> list[tuple[str, str]]:
     """`a:1,b:[x:1,y:2]` as [('a', '1'), ('b', '[x:1,y:2]')]; blanks are ignored, as PyTorch does."""
     if len(conf) > 2000:
-        raise BadInput(f"allocator settings of {len(conf):,} characters; 2,000 are plenty")
+        raise BadInput(say("allocator.allocator_settings_characters_2_000", conf=Number(len(conf))))
     text = re.sub(r"\s+", "", conf)
     pairs = []
     while text:
         match = re.match(r"([^,:\[\]]+):(\[[^\[\]]*\]|[^,:\[\]]+)(?:,|$)", text)
         if match is None:
             raise BadInput(
-                f"cannot read allocator settings from {text[:60]!r} on",
-                hint="write key:value pairs with commas between, as in PYTORCH_CUDA_ALLOC_CONF: "
-                "expandable_segments:True,max_split_size_mb:128",
+                say("allocator.cannot_read_allocator_settings_from", text=Quoted(text[:60])),
+                hint=say("allocator.hint_write_key_value_pairs_commas"),
             )
         pairs.append((match[1], match[2]))
         text = text[match.end() :]
@@ -122,7 +120,9 @@ def _pairs(conf: str) -> list[tuple[str, str]]:
 def _whole(key: str, value: str, *, at_least: int) -> int:
     number = int(value) if value.isascii() and value.isdigit() and len(value) < 16 else -1
     if number < at_least:
-        raise BadInput(f"{key} is {value[:40]!r}; it must be a whole number of at least {at_least}")
+        raise BadInput(
+            say("allocator.must_whole_number_least", key=key, value=Quoted(value[:40]), at_least=at_least)
+        )
     return number
 
 
@@ -132,13 +132,13 @@ def _fraction(key: str, value: str) -> float:
     except ValueError:
         number = math.nan
     if not 0.0 < number <= 1.0:
-        raise BadInput(f"{key} is {value[:40]!r}; it must lie above 0 and not above 1")
+        raise BadInput(say("allocator.must_lie_above_0_not", key=key, value=Quoted(value[:40])))
     return number
 
 
 def _expandable(key: str, value: str) -> dict[str, Any]:
     if value not in ("True", "False"):
-        raise BadInput(f"{key} is {value[:40]!r}; PyTorch takes True or False, written so")
+        raise BadInput(say("allocator.pytorch_takes_true_false_written", key=key, value=Quoted(value[:40])))
     return {"expandable_segments": value == "True"}
 
 
@@ -157,7 +157,7 @@ def _large_segment(key: str, value: str) -> dict[str, Any]:
 def _threshold(key: str, value: str) -> dict[str, Any]:
     threshold = _fraction(key, value)
     if threshold == 1.0:
-        raise BadInput(f"{key} is {value[:40]!r}; it must lie between 0 and 1, both excluded")
+        raise BadInput(say("allocator.must_lie_between_0_1", key=key, value=Quoted(value[:40])))
     return {"garbage_collection_threshold": threshold}
 
 
@@ -170,13 +170,13 @@ def _backend(key: str, value: str) -> dict[str, Any]:
         return {}
     if value in ("cudaMallocAsync", "hipMallocAsync"):
         raise Refused(
-            f"{key}:{value} hands every request to the driver's own pool, which PyTorch does not manage and "
-            "whose rules are not published: it cannot be simulated",
-            hint="leave `backend` out to see what PyTorch's native allocator would do with the same requests",
+            say("allocator.hands_every_request_drivers_own", key=key, value=value),
+            hint=say("allocator.hint_leave_backend_out_see_pytorchs"),
             code="backend_not_simulated",
         )
     raise BadInput(
-        f"unknown allocator backend {value[:40]!r}", hint="PyTorch knows native and cudaMallocAsync"
+        say("allocator.unknown_allocator_backend", value=Quoted(value[:40])),
+        hint=say("allocator.hint_pytorch_knows_native_cudamallocasync"),
     )
 
 
@@ -194,8 +194,8 @@ def _divisions(key: str, value: str) -> dict[str, Any]:
         size, colon, steps = entry.partition(":")
         if not colon:
             raise BadInput(
-                f"{key} has the entry {entry[:40]!r}; it must read size:divisions",
-                hint="for example roundup_power2_divisions:[256:1,512:2,1024:4,>:8], sizes in MiB",
+                say("allocator.entry_must_read_size_divisions", key=key, entry=Quoted(entry[:40])),
+                hint=say("allocator.hint_example_roundup_power2_divisions_256"),
             )
         parts = _division(key, steps, at_least=0)
         if size == ">":
@@ -203,7 +203,7 @@ def _divisions(key: str, value: str) -> dict[str, Any]:
             continue
         mib = _whole(key, size, at_least=1)
         if mib & (mib - 1):
-            raise BadInput(f"{key} names an interval of {mib} MiB; intervals begin at powers of two")
+            raise BadInput(say("allocator.names_interval_mib_intervals_begin", key=key, mib=mib))
         last = min(mib.bit_length() - 1, DIVISION_INTERVALS - 1)
         if number == 0:
             divisions[:last] = [parts] * last
@@ -214,7 +214,7 @@ def _divisions(key: str, value: str) -> dict[str, Any]:
 def _division(key: str, value: str, *, at_least: int) -> int:
     parts = _whole(key, value, at_least=at_least)
     if parts & (parts - 1):
-        raise BadInput(f"{key} asks for {parts} divisions; PyTorch takes powers of two")
+        raise BadInput(say("allocator.asks_divisions_pytorch_takes_powers", key=key, parts=parts))
     return parts
 
 

@@ -19,7 +19,8 @@ from brimful.allocator.blocks import DEFAULT_POOL, PoolId
 from brimful.allocator.plain_pickle import load_plain
 from brimful.allocator.settings import DIVISION_INTERVALS, Settings
 from brimful.errors import BadInput, BrimfulError, NotFound
-from brimful.units import GIB, MIB, show_bytes
+from brimful.language import Number, Quoted, Size, say
+from brimful.units import GIB, MIB
 
 MAX_FILE_BYTES = 2 * GIB  # unpacked; a million events with stacks take about half of it
 MAX_EVENTS = 20_000_000
@@ -28,7 +29,7 @@ _MAX_PACKED = 100
 _ALWAYS_UNPACKED_BYTES = 64 * MIB
 _MAX_BYTES = 1 << 50  # more than any device has
 _MAX_NUMBER = 1 << 63  # addresses and streams are pointers
-_HINT = "record one with torch.cuda.memory._record_memory_history() and _dump_snapshot('snapshot.pickle')"
+_HINT = say("allocator.record_one_torch_cuda_memory")
 
 
 class Event(NamedTuple):
@@ -89,7 +90,7 @@ def read_snapshot(path: str | Path) -> Snapshot:
     if isinstance(raw, list):  # torch.cuda.memory_snapshot() alone: segments and no trace
         raw = {"segments": raw}
     if not isinstance(raw, dict) or "segments" not in raw:
-        raise BadInput(f"{name!r} is no memory snapshot: it has no segments", hint=_HINT)
+        raise BadInput(say("allocator.no_memory_snapshot_no_segments", name=Quoted(name)), hint=_HINT)
     naming = _Labels(_list(raw.get("labels", []), "labels", name))
     traces = _traces(_list(raw.get("device_traces", []), "device_traces", name), naming, name)
     segments = tuple(
@@ -103,18 +104,29 @@ def read_snapshot(path: str | Path) -> Snapshot:
 def _read(path: Path, name: str) -> bytes:
     try:
         if path.is_dir():
-            raise BadInput(f"{name!r} is a folder", hint="name the snapshot file itself")
+            raise BadInput(
+                say("allocator.folder", name=Quoted(name)),
+                hint=say("allocator.hint_name_snapshot_file_itself"),
+            )
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
             raise BadInput(
-                f"{name!r} has {show_bytes(size)}; at most {show_bytes(MAX_FILE_BYTES)} are read",
-                hint="record with a smaller max_entries, or without C++ stacks (stacks='python')",
+                say(
+                    "allocator.most_read",
+                    name=Quoted(name),
+                    size=Size(size),
+                    max_file_bytes=Size(MAX_FILE_BYTES),
+                ),
+                hint=say("allocator.hint_record_smaller_max_entries_without"),
             )
         return path.read_bytes()
     except FileNotFoundError:
-        raise NotFound(f"there is no file {name!r}", hint=_HINT) from None
+        raise NotFound(say("allocator.no_file", name=Quoted(name)), hint=_HINT) from None
     except (OSError, ValueError) as error:
-        raise BadInput(f"cannot read {name!r}: {error}", hint="check the path and its permissions") from error
+        raise BadInput(
+            say("allocator.cannot_read", name=Quoted(name), error=error),
+            hint=say("allocator.hint_check_path_permissions"),
+        ) from error
 
 
 def _unpacked(data: bytes, name: str) -> bytes:
@@ -125,9 +137,12 @@ def _unpacked(data: bytes, name: str) -> bytes:
         with gzip.open(io.BytesIO(data)) as packed:
             data = packed.read(most + 1)
     except (EOFError, zlib.error, OSError) as error:
-        raise BadInput(f"{name!r} ends in the middle or is damaged: {error}", hint="copy it again") from error
+        raise BadInput(
+            say("allocator.ends_middle_damaged", name=Quoted(name), error=error),
+            hint=say("allocator.hint_copy_again"),
+        ) from error
     if len(data) > most:
-        raise BadInput(f"{name!r} unpacks to more than {show_bytes(most)}", hint=_HINT)
+        raise BadInput(say("allocator.unpacks_more_than", name=Quoted(name), most=Size(most)), hint=_HINT)
     return data
 
 
@@ -135,25 +150,36 @@ def _json(data: bytes, name: str) -> object:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"{name!r} is no readable JSON: {str(error)[:200]}", hint="copy it again") from error
+        raise BadInput(
+            say("allocator.no_readable_json", name=Quoted(name), str=str(error)[:200]),
+            hint=say("allocator.hint_copy_again"),
+        ) from error
 
 
 def _list(value: object, what: str, name: str) -> list[Any]:
     if not isinstance(value, list | tuple):
-        raise BadInput(f"{name!r}: {what} should be a list and is {type(value).__name__}", hint=_HINT)
+        raise BadInput(
+            say("allocator.should_list", name=Quoted(name), what=what, name_2=type(value).__name__),
+            hint=_HINT,
+        )
     return list(value)
 
 
 def _number(value: object, what: str, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not -1 <= value < _MAX_NUMBER:
-        raise BadInput(f"{name!r}: {what} should be a whole number and is {value!r:.60}", hint=_HINT)
+        raise BadInput(
+            say("allocator.should_whole_number", name=Quoted(name), what=what, value=Quoted(value)),
+            hint=_HINT,
+        )
     return value
 
 
 def _bytes(value: object, what: str, name: str) -> int:
     nbytes = _number(value, what, name)
     if not 0 <= nbytes < _MAX_BYTES:
-        raise BadInput(f"{name!r}: {what} has {nbytes:,} bytes, which no GPU has", hint=_HINT)
+        raise BadInput(
+            say("allocator.bytes_no_gpu", name=Quoted(name), what=what, nbytes=Number(nbytes)), hint=_HINT
+        )
     return nbytes
 
 
@@ -170,7 +196,15 @@ def _traces(raw: list[Any], naming: _Labels, name: str) -> tuple[tuple[Event, ..
     lists = [_list(trace, f"the trace of device {device}", name) for device, trace in enumerate(raw)]
     events = sum(len(trace) for trace in lists)
     if events > MAX_EVENTS:
-        raise BadInput(f"{name!r} has {events:,} events; at most {MAX_EVENTS:,} are replayed", hint=_HINT)
+        raise BadInput(
+            say(
+                "allocator.events_most_replayed",
+                name=Quoted(name),
+                events=Number(events),
+                max_events=Number(MAX_EVENTS),
+            ),
+            hint=_HINT,
+        )
     return tuple(tuple(_event(event, i, naming, name) for i, event in enumerate(trace)) for trace in lists)
 
 
@@ -184,9 +218,11 @@ def _event(raw: object, i: int, naming: _Labels, name: str) -> Event:
         time_us = raw[4] if len(raw) > 4 else 0
         label, owner = naming.numbered(raw[5] if len(raw) > 5 else None), None
     else:
-        raise BadInput(f"{name!r}: event {i} is {raw!r:.60}", hint=_HINT)
+        raise BadInput(say("allocator.event", name=Quoted(name), i=i, raw=Quoted(raw)), hint=_HINT)
     if not isinstance(action, str):
-        raise BadInput(f"{name!r}: event {i} has the action {action!r:.60}", hint=_HINT)
+        raise BadInput(
+            say("allocator.event_action", name=Quoted(name), i=i, action=Quoted(action)), hint=_HINT
+        )
     what = f"event {i} ({action[:30]})"
     return Event(
         action,
@@ -250,7 +286,7 @@ def _label(frames: list[Any]) -> str:
 def _segment(raw: object, i: int, naming: _Labels, name: str) -> Segment:
     what = f"segment {i}"
     if not isinstance(raw, dict):
-        raise BadInput(f"{name!r}: {what} is {raw!r:.60}", hint=_HINT)
+        raise BadInput(say("allocator.is", name=Quoted(name), what=what, raw=Quoted(raw)), hint=_HINT)
     address = _number(raw.get("address"), f"the address of {what}", name)
     nbytes = _bytes(raw.get("total_size"), f"the size of {what}", name)
     blocks, at = [], address
@@ -259,7 +295,10 @@ def _segment(raw: object, i: int, naming: _Labels, name: str) -> Segment:
         blocks.append(info)
         at = info.address + info.nbytes
     if blocks and (blocks[0].address != address or at != address + nbytes):
-        raise BadInput(f"{name!r}: the blocks of {what} do not fill it", hint="the file is damaged or edited")
+        raise BadInput(
+            say("allocator.blocks_not_fill", name=Quoted(name), what=what),
+            hint=say("allocator.hint_file_damaged_edited"),
+        )
     kind = raw.get("segment_type")
     return Segment(
         device=_number(raw.get("device", 0), f"the device of {what}", name),
@@ -285,9 +324,12 @@ def _block(raw: object, at: int, naming: _Labels, what: str, name: str) -> Block
         address, size, requested, state = raw[:4]
         label = naming.numbered(raw[4] if len(raw) > 4 else None)
     else:
-        raise BadInput(f"{name!r}: {what} is {raw!r:.60}", hint=_HINT)
+        raise BadInput(say("allocator.is", name=Quoted(name), what=what, raw=Quoted(raw)), hint=_HINT)
     if address != at:
-        raise BadInput(f"{name!r}: {what} is not where the one before it ends", hint="the file is damaged")
+        raise BadInput(
+            say("allocator.not_one_before_ends", name=Quoted(name), what=what),
+            hint=say("allocator.hint_file_damaged"),
+        )
     return BlockInfo(at, _bytes(size, what, name), _bytes(requested, what, name), str(state)[:40], label)
 
 

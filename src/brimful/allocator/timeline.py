@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.allocator.run import EMPTY_CACHE, MALLOC, Request
 from brimful.errors import BadInput, WorldFailed
-from brimful.language import Language, Size, language, say
+from brimful.language import Language, Quoted, Size, language, os_words, say
 from brimful.units import GIB
 
 if TYPE_CHECKING:
@@ -124,7 +124,9 @@ def html(drawn: Timeline) -> str:
         from plotly.graph_objects import Figure, Scatter
         from plotly.offline import get_plotlyjs
     except ImportError as error:
-        raise BadInput("--html needs plotly", hint="pip install 'brimful[report]'") from error
+        raise BadInput(
+            say("allocator.html_needs_plotly"), hint=say("allocator.hint_pip_install_brimful_report")
+        ) from error
     figure: Figure = Figure()
     for (label, values), colour in zip(drawn.layers, _colours(drawn), strict=True):
         figure.add_trace(
@@ -157,7 +159,7 @@ def html(drawn: Timeline) -> str:
                 Scatter(
                     x=[drawn.failed_at],
                     y=[capacity],
-                    name=drawn.tongue.text(say("runs out here")),
+                    name=drawn.tongue.text(say("allocator.runs_out_here")),
                     mode="markers",
                     marker={"color": LIMIT, "size": 14, "symbol": "x"},
                     hovertemplate=f"{escape(drawn.failure)}<extra></extra>",
@@ -165,7 +167,7 @@ def html(drawn: Timeline) -> str:
             )
     figure.update_layout(
         title=escape(drawn.title),
-        xaxis_title=drawn.tongue.text(say("requests so far")),
+        xaxis_title=drawn.tongue.text(say("allocator.requests_far")),
         yaxis={"title": drawn.tongue.byte_units[0], "rangemode": "tozero"},
         hovermode="x unified",
         template="plotly_white",
@@ -185,7 +187,9 @@ def png(drawn: Timeline) -> bytes:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise BadInput("--png needs matplotlib", hint="pip install 'brimful[plot]'") from error
+        raise BadInput(
+            say("allocator.png_needs_matplotlib"), hint=say("allocator.hint_pip_install_brimful_plot")
+        ) from error
     figure = Figure(figsize=(12, 6), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     axes: Any = figure.add_subplot()
@@ -212,10 +216,10 @@ def png(drawn: Timeline) -> bytes:
                 "X",
                 color=LIMIT,
                 markersize=12,
-                label=drawn.tongue.text(say("runs out here")),
+                label=drawn.tongue.text(say("allocator.runs_out_here")),
             )
     axes.set_title(_plain(drawn.title, 110), loc="left")
-    axes.set_xlabel(drawn.tongue.text(say("requests so far")))
+    axes.set_xlabel(drawn.tongue.text(say("allocator.requests_far")))
     axes.set_ylabel(drawn.tongue.byte_units[0])
     axes.set_ylim(bottom=0)
     axes.margins(x=0)
@@ -236,11 +240,11 @@ def _colours(drawn: Timeline) -> list[str]:
 
 
 def _limit(drawn: Timeline) -> str:
-    return drawn.tongue.text(say("capacity {size}", size=Size(drawn.capacity_bytes or 0)))
+    return drawn.tongue.text(say("allocator.capacity", size=Size(drawn.capacity_bytes or 0)))
 
 
 def _label(name: str, drawn: Timeline) -> str:
-    return drawn.tongue.text(say("everything else")) if name == OTHERS else name
+    return drawn.tongue.text(say("allocator.everything_else")) if name == OTHERS else name
 
 
 def _plain(text: str, most: int = 60) -> str:
@@ -263,5 +267,6 @@ def _write(path: Path, data: bytes) -> None:
             raise
     except OSError as error:
         raise WorldFailed(
-            f"cannot write {str(path)!r}: {error.strerror}", hint="name a file you may write"
+            say("allocator.cannot_write", path=Quoted(str(path)), error=os_words(error)),
+            hint=say("allocator.hint_name_file_may_write"),
         ) from error

@@ -89,8 +89,6 @@ OLD: dict[str, str] = {
     **{name: f"admin {name}" for name in ("backup", "restore", "doctor", "tokens", "exporter")},
 }
 
-SPOKEN = ("fit", "explain", "claims", "sweep", "trace")  # told in four languages, errors included
-
 
 def verbs_of(group: str) -> dict[str, str]:
     """Verb -> what it does."""
@@ -122,6 +120,8 @@ def find(words: Sequence[str]) -> tuple[str, list[str]]:
 def _unknown(word: str, *, group: str = "") -> BadInput:
     from difflib import get_close_matches
 
+    from brimful.language import Quoted, say
+
     # By the name as it stands, and by a verb whose group was left out.
     names = {name.rpartition(" ")[2]: name for name in COMMANDS if name.startswith(group and f"{group} ")}
     names |= {} if group else {name: name for name in GROUPS}
@@ -129,8 +129,14 @@ def _unknown(word: str, *, group: str = "") -> BadInput:
     is_id = group == "job" and word[-1:].isdigit()
     meant = names[near[0]] if near else f"job show {word[:60]}" if is_id else ""
     about = f"brimful {group}".strip()
-    hint = f"did you mean `brimful {meant}`?" if meant else f"see `{about} --help` for the commands"
-    problem = f"`{about}` has no verb {word!r}" if group else f"there is no command {word!r}"
+    problem = (
+        say("cli.no_verb", about=about, word=Quoted(word))
+        if group
+        else say("cli.no_command", word=Quoted(word))
+    )
+    hint = say("cli.hint_see_commands", about=about)
+    if meant:
+        hint = say("cli.hint_did_you_mean_command", name=meant)
     return BadInput(problem, hint=hint, code="unknown_command")
 
 
@@ -177,7 +183,10 @@ def whole(text: str) -> int:
     if value < 1:
         from argparse import ArgumentTypeError
 
-        raise ArgumentTypeError(f"{text[:40]!r} is not a whole number above zero")
+        from brimful.cli.spoken import words
+        from brimful.language import Quoted
+
+        raise ArgumentTypeError(words("cli.not_whole_number_above_zero", text=Quoted(text[:40])))
     return value
 
 

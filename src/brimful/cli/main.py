@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from brimful import __version__
-from brimful.cli.commands import GROUPS, HELP, OLD, SPOKEN, YES, find, group_overview, load, overview
+from brimful.cli.commands import GROUPS, HELP, OLD, YES, find, group_overview, load, overview
 from brimful.errors import BadInput, BrimfulError
 
 INTERRUPTED = 130  # what a shell expects of a program stopped by Ctrl-C
@@ -43,7 +43,7 @@ def _dispatch(args: list[str], *, as_json: bool) -> int:
     name, rest = find(args)
     if name in GROUPS:
         if rest and HELP.isdisjoint(rest):
-            raise BadInput(f"`brimful {name}` needs a verb", hint=f"see `brimful {name} --help`")
+            raise _bad("cli.group_needs_a_verb", "cli.hint_see_command_help", name=name)
         _out(group_overview(name))
         return YES
     if args[0] in OLD and sys.stderr.isatty():
@@ -53,22 +53,24 @@ def _dispatch(args: list[str], *, as_json: bool) -> int:
 
 def _run(name: str, args: list[str], *, as_json: bool) -> int:
     from brimful.cli.options import parser_for
+    from brimful.cli.spoken import choose
 
     command = load(name)
     own, users = _split(args)
+    choose(own)
     options, strange = parser_for(command).parse_known_args(own)
     if strange and command.takes_command and not users and not strange[0].startswith("-"):
         # Its first word was taken for the file of a job.
         rest = " ".join([*filter(None, [getattr(options, "file", None)]), *strange])
-        raise BadInput(
-            f"the command {rest[:60]!r} needs -- before it", hint=f"brimful {name} … -- {rest[:200]}"
-        )
+        raise _bad("cli.command_needs_dashes", "cli.hint_command_after_dashes", name=name, rest=rest[:200])
     if strange:
-        raise BadInput(f"not understood: {' '.join(strange)[:200]}", hint=f"see `brimful {name} --help`")
+        raise _bad(
+            "cli.not_understood", "cli.hint_see_command_help", name=name, words=" ".join(strange)[:200]
+        )
     if command.takes_command:
         options.command = users
     elif users:
-        raise BadInput(f"`brimful {name}` takes nothing after --", hint=f"see `brimful {name} --help`")
+        raise _bad("cli.nothing_after_dashes", "cli.hint_see_command_help", name=name)
     answer = command.verb.run(options)
     if as_json and answer.data is not None:  # None: the command has told everything while it ran
         _out(envelope({"ok": True, "data": answer.data}))
@@ -88,15 +90,15 @@ def _print_error(error: BrimfulError, args: list[str], *, as_json: bool) -> None
     if as_json:
         _out(envelope({"ok": False, "error": error.as_dict()}))
         return
-    text = f"error: {error.problem}"
-    if error.hint:
-        text += f"\n\nhint: {error.hint}"
-    if args and args[0] in SPOKEN:
-        from brimful.cli.spoken import error_text, spoken_of
+    from brimful.cli.spoken import choose, error_text
 
-        tongue = spoken_of(_split(args)[0])
-        text = text if tongue.code == "en" else error_text(error, tongue)
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(error_text(error, choose(_split(args)[0])) + "\n")
+
+
+def _bad(problem: str, hint: str, **values: object) -> BadInput:
+    from brimful.language import say
+
+    return BadInput(say(problem, **values), hint=say(hint, **values))
 
 
 def _split(args: list[str]) -> tuple[list[str], list[str]]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import cache
 from typing import NoReturn
 
 from brimful.cli.commands import Command
+from brimful.cli.spoken import tongue
 from brimful.errors import BadInput, Refused
-from brimful.units import microusd_from_usd, show_usd
+from brimful.language import LANGUAGES, Quoted, Usd, say, verbatim
+from brimful.language.spoken import catalog
+from brimful.units import microusd_from_usd
 
 LOG_HELP = "a log of events, as `brimful fleet events -f --json` writes it"
 
@@ -17,7 +21,23 @@ class Parser(argparse.ArgumentParser):
     """argparse whose complaints are our errors, so that `--json` covers them too."""
 
     def error(self, message: str) -> NoReturn:
-        raise BadInput(message, hint=f"see `{self.prog} --help`")
+        raise BadInput(verbatim(message), hint=say("cli.hint_see_help", program=self.prog))
+
+
+@cache
+def _argparse_codes() -> dict[str, str]:
+    return {str(texts["en"]): f"argparse.{name}" for name, texts in catalog("argparse").items()}
+
+
+def _gettext(text: str) -> str:
+    spoken = tongue()
+    code = None if spoken.code == "en" else _argparse_codes().get(text)
+    return str(spoken.template(code)) if code else text
+
+
+# argparse looks its own words up by these two names; here it finds them in our catalog.
+argparse._ = _gettext  # type: ignore[attr-defined]
+argparse.ngettext = lambda one, many, n: _gettext(one if n == 1 else many)  # type: ignore[attr-defined]
 
 
 def parser_for(command: Command) -> Parser:
@@ -31,6 +51,9 @@ def parser_for(command: Command) -> Parser:
     )
     command.verb.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON envelope instead of text")
+    parser.add_argument(
+        "--lang", choices=LANGUAGES, help="language of the answer; else that of your locale, else English"
+    )
     return parser
 
 
@@ -61,11 +84,13 @@ def agree(sentence: str, *, yes: bool) -> None:
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise Refused(f"not done: {sentence}", hint="add --yes to agree", code="needs_consent")
+        raise Refused(
+            say("cli.not_done", sentence=sentence), hint=say("cli.hint_add_yes_agree"), code="needs_consent"
+        )
     sys.stdout.write(f"{sentence}. Go on? [y/N] ")
     sys.stdout.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Refused("not done", code="needs_consent")
+        raise Refused(say("cli.not_done_2"), code="needs_consent")
 
 
 def usd(text: str, what: str, *, zero: bool = False) -> int:
@@ -73,9 +98,11 @@ def usd(text: str, what: str, *, zero: bool = False) -> int:
     microusd = microusd_from_usd(text)
     if microusd is None or (microusd == 0 and not zero):
         raise BadInput(
-            f"{what} is {text[:40]!r}, which is not a sum of money",
-            hint="dollars such as 2.40, with at most six decimals",
+            say("cli.not_sum_money", what=what, text=Quoted(text[:40])),
+            hint=say("cli.hint_dollars_such_2_40_most"),
         )
     if microusd > 10**15:
-        raise BadInput(f"{what} is {show_usd(microusd)}, which is too much", hint="at most a billion dollars")
+        raise BadInput(
+            say("cli.too_much", what=what, microusd=Usd(microusd)), hint=say("cli.hint_most_billion_dollars")
+        )
     return microusd

@@ -9,7 +9,7 @@ from shutil import get_terminal_size
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from brimful.language import LANGUAGES, Language, language, language_of_locale
+from brimful.language import LANGUAGES, Language, language, language_of_locale, say
 
 if TYPE_CHECKING:
     import argparse
@@ -21,31 +21,36 @@ KEPT = "\u2007"  # a space that textwrap does not break at
 _UNIT = re.compile(r"(?<=\d) (?=%|[GMK]i[Bo]\b|TFLOPS|W\b|s\b)")
 
 
-def add_language(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--lang", choices=LANGUAGES, help="language of the answer; else that of your locale, else English"
-    )
+_chosen: list[Language] = []  # of this command line; of the locale until one is read
 
 
 def spoken(args: argparse.Namespace) -> Language:
-    return language(args.lang or language_of_locale(os.environ))
+    return language(args.lang) if args.lang else tongue()
 
 
-def spoken_of(words: list[str]) -> Language:
-    """The language of a command line that could not be understood: errors are told in it too."""
+def tongue() -> Language:
+    return _chosen[0] if _chosen else language(language_of_locale(os.environ))
+
+
+def choose(words: list[str]) -> Language:
+    """Speak the language a command line asks for, even one that cannot be understood otherwise."""
     asked = [after for word, after in pairwise(words) if word == "--lang"]
     asked += [word.removeprefix("--lang=") for word in words if word.startswith("--lang=")]
-    return language(next((code for code in asked if code in LANGUAGES), language_of_locale(os.environ)))
+    code = next((code for code in asked if code in LANGUAGES), language_of_locale(os.environ))
+    _chosen[:] = [language(code)]
+    return _chosen[0]
+
+
+def words(code: str, /, **values: object) -> str:
+    """A sentence in the language of this command line."""
+    return tongue().text(say(code, **values))
 
 
 def error_text(error: BrimfulError, tongue: Language) -> str:
-    """The problem and the hint. JSON keeps them in English: programs match the code."""
-    from brimful.diagnose.phrases import warned
-    from brimful.language import say
-
-    lines = [tongue.text(say("error: {problem}", problem=warned(error.problem)))]
-    if error.hint:
-        lines += ["", tongue.text(say("hint: {hint}", hint=warned(error.hint)))]
+    """The problem and the hint."""
+    lines = [tongue.text(say("cli.error", problem=error.said))]
+    if error.way_out is not None:
+        lines += ["", tongue.text(say("cli.hint", hint=error.way_out))]
     return "\n".join(lines)
 
 

@@ -20,6 +20,7 @@ from urllib.request import BaseHandler, ProxyHandler, Request, build_opener
 
 from brimful.client.settings import Settings, read_settings
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFailed
+from brimful.language import Plain, Quoted, say, verbatim
 from brimful.language.printable import printable
 
 if TYPE_CHECKING:  # the shapes take time to make, and only a type checker looks at them
@@ -62,7 +63,10 @@ class Client:
         self._is_ours = bool(named or announced)
         self.url = named or announced or f"http://{self._settings.host}:{self._settings.port}"
         if not self.url.startswith(("http://", "https://")):
-            raise BadInput(f"BRIMFUL_URL is {self.url[:100]!r}", hint="write it as http://127.0.0.1:8642")
+            raise BadInput(
+                say("client.brimful_url", url=Quoted(self.url[:100])),
+                hint=say("client.hint_write_http_127_0_0"),
+            )
         # A proxy from the environment has no business between us and loopback.
         handlers: list[BaseHandler] = [ProxyHandler({})]
         if certificate:
@@ -206,25 +210,28 @@ class Client:
             reason = getattr(error, "reason", None) or error
             if "CERTIFICATE_VERIFY_FAILED" in str(reason):
                 raise WorldFailed(
-                    f"the certificate of {self.url} is not trusted here ({reason})",
-                    hint="SSL_CERT_FILE=FILE names the certificate of whoever signed it; the name in the URL"
-                    " must be in it",
+                    say("client.certificate_not_trusted_here", url=self.url, reason=reason),
+                    hint=say("client.hint_ssl_cert_file_file_names"),
                     code="untrusted_certificate",
                 ) from error
             raise WorldFailed(
-                f"no brimful answers at {self.url} ({reason})",
-                hint="start one with `make run` or `brimful up`, or set BRIMFUL_URL to where one runs",
+                say("client.no_brimful_answers", url=self.url, reason=reason),
+                hint=say("client.hint_start_one_make_run_brimful"),
                 code="no_server",
             ) from error
         except (ValueError, KeyError, TypeError) as error:
             raise WorldFailed(
-                f"what answers at {self.url} is not brimful", hint="set BRIMFUL_URL", code="no_server"
+                say("client.answers_not_brimful", url=self.url),
+                hint=say("client.hint_set_brimful_url"),
+                code="no_server",
             ) from error
 
     def _token(self) -> dict[str, str]:
         token = os.environ.get("BRIMFUL_TOKEN") or (self._kept_token() if self._is_ours else "")
         if not token.isascii() or not token.isprintable():
-            raise BadInput("the token holds characters that no token has", hint="check BRIMFUL_TOKEN")
+            raise BadInput(
+                say("client.token_holds_characters_no_token"), hint=say("client.hint_check_brimful_token")
+            )
         return {"authorization": f"Bearer {token}"} if token else {}
 
     def _kept_token(self) -> str:
@@ -281,8 +288,11 @@ def _refusal(error: HTTPError) -> BrimfulError:
     try:
         told = json.load(error)["error"]
         problem, hint, code = (printable(str(told[key])) for key in ("problem", "hint", "code"))
+        said = verbatim(problem)
     except (ValueError, KeyError, TypeError):
-        problem, hint, code = f"the server answered {error.code} {error.reason}", "", "server_failed"
-    if error.code == 401:
-        hint = hint or "run the CLI as the user who started the server, or set BRIMFUL_TOKEN"
-    return BY_STATUS.get(error.code, WorldFailed)(problem, hint=hint, code=code)
+        said = say("client.server_answered", status=Plain(error.code), reason=error.reason)
+        hint, code = "", "server_failed"
+    way_out = verbatim(hint) if hint else None
+    if error.code == 401 and not hint:
+        way_out = say("client.hint_run_as_owner")
+    return BY_STATUS.get(error.code, WorldFailed)(said, hint=way_out, code=code)

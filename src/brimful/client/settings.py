@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import BadInput
+from brimful.language import Quoted, say
 from brimful.units import microusd_from_usd
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -130,11 +131,13 @@ def read_sites(text: str) -> list[Site]:
         price = None if match is None else microusd_from_usd(match["usd"])
         if match is None or price is None or not 1 <= int(match["gpus"]) <= 1024:
             raise BadInput(
-                f"the site {part.strip()[:80]!r} is not understood",
-                hint="NAME=COUNTxGPU@DOLLARS_PER_HOUR[ of TENANT], such as east=2xh100@2.50,west=1xslot@0.10",
+                say("client.site_not_understood", a=Quoted(part.strip()[:80])),
+                hint=say("client.hint_name_countxgpu_dollars_per_hour"),
             )
         if match["site"] in {each.site for each in found}:
-            raise BadInput(f"the site {match['site']} is there twice", hint="give each a name of its own")
+            raise BadInput(
+                say("client.site_twice", match=match["site"]), hint=say("client.hint_give_each_name_own")
+            )
         gpu = _gpu_name(match["gpu"], "--sites")
         found.append(
             Site(
@@ -153,7 +156,10 @@ def _gpu_name(text: str, source: str) -> str:
 
     known = catalog_name(text)
     if not all(c.isalnum() or c in "-_." for c in known):
-        raise BadInput(f"{source} is {text[:80]!r}", hint="a card of `brimful gpus`, or a plain word")
+        raise BadInput(
+            say("client.is", source=source, text=Quoted(text[:80])),
+            hint=say("client.hint_card_brimful_gpus_plain_word"),
+        )
     return known
 
 
@@ -191,19 +197,23 @@ def read_settings(given: Mapping[str, object] | None = None, env: Mapping[str, s
 def _check_together(settings: Settings) -> None:
     if bool(settings.tls_cert) != bool(settings.tls_key):
         raise BadInput(
-            "a certificate and its key go together, and one of them is missing",
-            hint="--tls-cert FILE --tls-key FILE",
+            say("client.certificate_key_go_together_one"),
+            hint=say("client.hint_tls_cert_file_tls_key"),
         )
     least_s = settings.notice_s + 2 * settings.market_period_s
     if settings.market and settings.market_wait_s < least_s:
         raise BadInput(
-            f"--market-wait-s is {settings.market_wait_s}, too short for a notice of {settings.notice_s} s",
-            hint=f"at least {least_s}: the notice and two periods",
+            say(
+                "client.market_wait_s_too_short",
+                market_wait_s=settings.market_wait_s,
+                notice_s=settings.notice_s,
+            ),
+            hint=say("client.hint_least_notice_two_periods", least_s=least_s),
         )
     if settings.host not in LOOPBACK and not settings.tls_cert:
         raise BadInput(
-            f"--host is {settings.host[:100]!r}, not loopback; without TLS tokens would travel in the clear",
-            hint="give --tls-cert and --tls-key, or stay on 127.0.0.1 behind ssh -L 8642:127.0.0.1:8642 HOST",
+            say("client.host_not_loopback_without_tls", host=Quoted(settings.host[:100])),
+            hint=say("client.hint_give_tls_cert_tls_key"),
             code="not_loopback",
         )
 
@@ -212,21 +222,33 @@ def _checked(name: str, text: str, source: str) -> str | int:
     if name in LIMITS:
         low, high = LIMITS[name]
         if not (text.isascii() and text.isdigit() and len(text) < 10 and low <= int(text) <= high):
-            raise BadInput(f"{source} is {text[:40]!r}", hint=f"a whole number from {low} to {high}")
+            raise BadInput(
+                say("client.is", source=source, text=Quoted(text[:40])),
+                hint=say("client.hint_whole_number_from", low=low, high=high),
+            )
         return int(text)
     if name == "usd_per_hour" and microusd_from_usd(text) is None:
         raise BadInput(
-            f"{source} is {text[:40]!r}", hint="a sum in dollars such as 0.25, six decimals at most"
+            say("client.is", source=source, text=Quoted(text[:40])),
+            hint=say("client.hint_sum_dollars_such_0_25"),
         )
     if name == "host" and text not in LOOPBACK:
         try:
             ip_address(text)
         except ValueError as error:
-            raise BadInput(f"{source} is {text[:100]!r}", hint="an address of this machine") from error
+            raise BadInput(
+                say("client.is", source=source, text=Quoted(text[:100])),
+                hint=say("client.hint_address_machine"),
+            ) from error
     if name == "log_format" and text not in ("text", "json"):
-        raise BadInput(f"{source} is {text[:40]!r}", hint="text or json")
+        raise BadInput(
+            say("client.is", source=source, text=Quoted(text[:40])), hint=say("client.hint_text_json")
+        )
     if name in ("tls_cert", "tls_key") and text and not Path(text).is_file():
-        raise BadInput(f"{source} is {text[:200]!r}, and there is no such file", hint="a file in PEM form")
+        raise BadInput(
+            say("client.no_such_file", source=source, text=Quoted(text[:200])),
+            hint=say("client.hint_file_pem_form"),
+        )
     if name == "gpu":
         return _gpu_name(text, source)
     if name == "sites" and text:

@@ -15,6 +15,7 @@ from typing import Any
 from brimful.configs.reading import Dialect
 from brimful.configs.words import choose
 from brimful.errors import BadInput
+from brimful.language import Number, say
 from brimful.specs.training import Training
 
 # Their word -> the one TrainingArguments uses.
@@ -229,7 +230,7 @@ def _precision(use: Found) -> tuple[dict[str, Any], list[str]]:
     loaded = str(use.get("torch_dtype", "")).removeprefix("torch.")
     tf32 = bool(use["tf32"])
     if use["bf16"] and use["fp16"]:
-        raise BadInput("bf16 and fp16 are both on", hint="Trainer refuses this too: keep one")
+        raise BadInput(say("configs.bf16_fp16_both"), hint=say("configs.hint_trainer_refuses_too_keep_one"))
     mixed = "bfloat16" if use["bf16"] else "float16" if use["fp16"] else None
     if loaded in ("bfloat16", "float16"):
         return {"dtype": loaded, "casts": "none", "tf32": tf32}, []
@@ -283,13 +284,16 @@ def _check(key: str, value: object, *, name: str) -> None:
     """Right type and within bounds, or one sentence that says where and what is allowed."""
     if key in _WHOLE:
         good = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _WHOLE[key]
-        allowed = f"a whole number from 1 to {_WHOLE[key]:,}"
+        allowed = say("configs.whole_number_from_1", whole=Number(_WHOLE[key]))
     elif key in _SWITCH:
-        good, allowed = isinstance(value, bool), "true or false"
+        good, allowed = isinstance(value, bool), say("configs.true_false")
     elif key in _WORD:
-        good, allowed = isinstance(value, (str, dict, list, bool)), "a name"
+        good, allowed = isinstance(value, (str, dict, list, bool)), say("configs.name")
     else:
-        good, allowed = True, ""
+        return
     if not good:
         shown = repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."
-        raise BadInput(f"{name}: {key} = {shown} is out of range", hint=f"{key} is {allowed}")
+        raise BadInput(
+            say("configs.out_range", name=name, key=key, shown=shown),
+            hint=say("configs.hint_is", key=key, allowed=allowed),
+        )

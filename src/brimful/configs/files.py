@@ -6,42 +6,62 @@ import stat
 from pathlib import Path
 
 from brimful.errors import BadInput, NotFound
+from brimful.language import Number, Plain, Quoted, Sentence, say
 
 MAX_FILE_BYTES = 1024 * 1024  # the longest config anyone writes by hand is a few kilobytes
 
 
-def read_config(path: Path, *, what: str) -> bytes:
+def read_config(path: Path, *, what: Sentence) -> bytes:
     """The bytes of a config; `what` is the kind of file a hint asks for."""
     try:
         found = path.stat()
     except FileNotFoundError:
         raise NotFound(
-            f"there is no file {str(path)!r}", hint=f"check the path; the config is {what}"
+            say("configs.no_file", path=Quoted(str(path))),
+            hint=say("configs.hint_check_path_config", what=what),
         ) from None
     except (OSError, ValueError) as error:
         raise BadInput(
-            f"cannot read {str(path)!r}: {error}", hint="check the path and its permissions"
+            say("configs.cannot_read", path=Quoted(str(path)), error=error),
+            hint=say("configs.hint_check_path_permissions"),
         ) from error
     if not stat.S_ISREG(found.st_mode):
-        kind = "a folder" if stat.S_ISDIR(found.st_mode) else "not a regular file"
-        raise BadInput(f"{str(path)!r} is {kind}", hint="name the config file itself")
+        kind = say("configs.folder") if stat.S_ISDIR(found.st_mode) else say("configs.not_regular_file")
+        raise BadInput(
+            say("configs.is", path=Quoted(str(path)), kind=kind),
+            hint=say("configs.hint_name_config_file_itself"),
+        )
     if found.st_size > MAX_FILE_BYTES:
         raise BadInput(
-            f"{str(path)!r} has {found.st_size:,} bytes; a config has at most {MAX_FILE_BYTES:,}",
-            hint="is this the data or a checkpoint rather than the config?",
+            say(
+                "configs.bytes_config_most",
+                path=Quoted(str(path)),
+                st_size=Number(found.st_size),
+                max_file_bytes=Number(MAX_FILE_BYTES),
+            ),
+            hint=say("configs.hint_data_checkpoint_rather_than_config"),
         )
     try:
         return path.read_bytes()
     except OSError as error:
-        raise BadInput(f"cannot read {str(path)!r}: {error}", hint="check its permissions") from error
+        raise BadInput(
+            say("configs.cannot_read", path=Quoted(str(path)), error=error),
+            hint=say("configs.hint_check_permissions"),
+        ) from error
 
 
 def decode(raw: bytes, *, name: str) -> str:
     """UTF-8 text; a binary file or another encoding is refused by name."""
     if b"\x00" in raw:
-        raise BadInput(f"{name!r} is a binary file, not a config", hint="name the config file")
+        raise BadInput(
+            say("configs.binary_file_not_config", name=Quoted(name)),
+            hint=say("configs.hint_name_config_file"),
+        )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise BadInput(f"{name!r} line {line} is not UTF-8 text", hint="save the file as UTF-8") from None
+        raise BadInput(
+            say("configs.line_not_utf_8_text", name=Quoted(name), line=Plain(line)),
+            hint=say("configs.hint_save_file_utf_8"),
+        ) from None

@@ -16,6 +16,7 @@ from brimful.configs.settings import (
     unknown_key,
 )
 from brimful.errors import BadInput
+from brimful.language import Number, say
 from brimful.specs.estimate import Assumption
 from brimful.specs.framework import PLAIN
 from brimful.specs.presets import find_preset
@@ -79,8 +80,12 @@ def read_flags(name: str, said: Mapping[str, Value]) -> Reading:
     reading = apply_settings(reading, said)
     if reading.model.positions and reading.training.sequence_tokens > preset.context_tokens:
         raise BadInput(
-            f"{preset.model.name} has {preset.context_tokens:,} positions; "
-            f"seq_len is {reading.training.sequence_tokens:,}",
-            hint=f"its position table ends there: --seq-len {preset.context_tokens}",
+            say(
+                "configs.positions_seq_len",
+                name=preset.model.name,
+                context_tokens=Number(preset.context_tokens),
+                sequence_tokens=Number(reading.training.sequence_tokens),
+            ),
+            hint=say("configs.hint_position_table_ends_seq_len", context_tokens=preset.context_tokens),
         )
     return reading

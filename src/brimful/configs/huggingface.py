@@ -12,6 +12,7 @@ from typing import Any
 
 from brimful.configs.parts import is_vision, read_experts, read_images, shown, whole
 from brimful.errors import BadInput
+from brimful.language import say
 from brimful.specs.model import Model
 from brimful.specs.presets import FAMILIES, PYTHON_GELU, QUICK_GELU, family_model
 
@@ -118,14 +119,17 @@ def _sizes(found: Mapping[str, Any], *, name: str, needed: Sequence[str]) -> dic
     missing = [size for size in needed if size not in sizes]
     if missing:
         words_of = ", ".join(_SIZES[size][0][0] for size in missing)
-        raise BadInput(f"{name} does not say {words_of}", hint="is it a model's config.json?")
+        raise BadInput(
+            say("configs.not_say", name=name, words_of=words_of), hint=say("configs.hint_models_config_json")
+        )
     for field, words in _FRACS.items():
         word = next((word for word in words if found.get(word) is not None), None)
         if word is not None:
             value = found[word]
             if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1:
                 raise BadInput(
-                    f"{name}: {word} = {shown(value)} is out of range", hint=f"{word} is from 0 to below 1"
+                    say("configs.out_range_2", name=name, word=word, shown=shown(value)),
+                    hint=say("configs.hint_from_0_below_1", word=word),
                 )
             sizes[field] = float(value)
     return sizes
@@ -169,11 +173,11 @@ def _check(sizes: Mapping[str, Any], *, name: str) -> None:
     heads, width, kv_heads = sizes["heads"], sizes["width"], sizes.get("kv_heads", sizes["heads"])
     if not sizes.get("head_size") and width % heads:
         raise BadInput(
-            f"{name}: width {width} is not a multiple of {heads} heads",
-            hint="add head_dim, or correct one of them",
+            say("configs.width_not_multiple_heads", name=name, width=width, heads=heads),
+            hint=say("configs.hint_add_head_dim_correct_one"),
         )
     if not 0 < kv_heads <= heads or heads % kv_heads:
         raise BadInput(
-            f"{name}: {heads} heads cannot share {kv_heads} key and value heads",
-            hint="the first is a multiple of the second",
+            say("configs.heads_cannot_share_key_value", name=name, heads=heads, kv_heads=kv_heads),
+            hint=say("configs.hint_first_multiple_second"),
         )

@@ -16,6 +16,7 @@ from typing import Any
 
 from brimful.configs.files import decode, read_config
 from brimful.errors import BadInput
+from brimful.language import Quoted, say
 
 MAX_INT_BITS = 64
 MAX_TEXT_CHARS = 10_000
@@ -41,7 +42,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 def parse_file(path: Path) -> ast.Module:
     """The syntax tree of a Python file, or one clear refusal."""
-    return parse_text(read_config(path, what="a .py file"), name=str(path))
+    return parse_text(read_config(path, what=say("configs.py_file")), name=str(path))
 
 
 def parse_text(raw: bytes, *, name: str) -> ast.Module:
@@ -52,25 +53,30 @@ def parse_text(raw: bytes, *, name: str) -> ast.Module:
             return ast.parse(text)
     except SyntaxError as error:
         raise BadInput(
-            f"{name!r} line {error.lineno or 1} is not Python: {error.msg}", hint="fix that line"
+            say("configs.line_not_python", name=Quoted(name), a=error.lineno or 1, msg=error.msg),
+            hint=say("configs.hint_fix_line"),
         ) from None
     except (RecursionError, MemoryError):
         raise BadInput(
-            f"{name!r} is nested too deeply to be a config", hint="a config is a list of assignments"
+            say("configs.nested_too_deeply_config", name=Quoted(name)),
+            hint=say("configs.hint_config_list_assignments"),
         ) from None
     except ValueError as error:
-        raise BadInput(f"{name!r} is not Python: {error}", hint="a config is a list of assignments") from None
+        raise BadInput(
+            say("configs.not_python", name=Quoted(name), error=error),
+            hint=say("configs.hint_config_list_assignments"),
+        ) from None
 
 
 def evaluate(node: ast.expr, names: Mapping[str, Value], depth: int = 0) -> Value:
     """What the expression is worth; Unreadable where only running it would tell, or out of bounds."""
     if depth > MAX_DEPTH:
-        raise Unreadable("nested too deeply")
+        raise Unreadable(say("configs.nested_too_deeply"))
     if isinstance(node, ast.Constant):
         return _constant(node.value)
     if isinstance(node, ast.Name):
         if node.id not in names:
-            raise Unreadable(f"{node.id!r} is not assigned further up")
+            raise Unreadable(say("configs.not_assigned_further_up", id=Quoted(node.id)))
         return names[node.id]
     if isinstance(node, ast.UnaryOp):
         return _unary(node.op, evaluate(node.operand, names, depth + 1))
@@ -79,54 +85,54 @@ def evaluate(node: ast.expr, names: Mapping[str, Value], depth: int = 0) -> Valu
         return combine(node.op, left, evaluate(node.right, names, depth + 1))
     if isinstance(node, (ast.Tuple, ast.List)):
         return tuple(evaluate(part, names, depth + 1) for part in node.elts)
-    raise Unreadable(f"{type(node).__name__.lower()} needs Python to run it")
+    raise Unreadable(say("configs.needs_python_run", lower=type(node).__name__.lower()))
 
 
 def combine(op: ast.operator, left: Value, right: Value) -> Value:
     """`left op right`, refused before it is computed where the result would be huge."""
     work = _ARITHMETIC.get(type(op))
     if work is None:
-        raise Unreadable("only + - * / // % ** are worked out")
+        raise Unreadable(say("configs.only_worked_out"))
     if isinstance(left, str) and isinstance(right, str) and work is operator.add:
         if len(left) + len(right) > MAX_TEXT_CHARS:
-            raise Unreadable("the text grows too long")
+            raise Unreadable(say("configs.text_grows_too_long"))
         return left + right
     if not isinstance(left, (int, float)) or not isinstance(right, (int, float)):
-        raise Unreadable("arithmetic is worked out on numbers only")
+        raise Unreadable(say("configs.arithmetic_worked_out_numbers_only"))
     if work is operator.pow:
         _bound_power(left, right)
     try:
         return _constant(work(left, right))
     except ZeroDivisionError:
-        raise Unreadable("division by zero") from None
+        raise Unreadable(say("configs.division_zero")) from None
     except OverflowError:
-        raise Unreadable("the number is too large") from None
+        raise Unreadable(say("configs.number_too_large")) from None
 
 
 def _bound_power(base: float, exponent: float) -> None:
     if base < 0 and exponent != int(exponent):
-        raise Unreadable("a root of a negative number")
+        raise Unreadable(say("configs.root_negative_number"))
     if (
         isinstance(base, int)
         and isinstance(exponent, int)
         and base.bit_length() * abs(exponent) > 2 * MAX_INT_BITS
     ):
-        raise Unreadable("the number is too large")
+        raise Unreadable(say("configs.number_too_large"))
 
 
 def _unary(op: ast.unaryop, value: Value) -> Value:
     if isinstance(op, ast.Not):
         return not value
     if not isinstance(value, (int, float)) or isinstance(op, ast.Invert):
-        raise Unreadable("only + and - are worked out, on numbers")
+        raise Unreadable(say("configs.only_worked_out_numbers"))
     return -value if isinstance(op, ast.USub) else +value
 
 
 def _constant(value: object) -> Value:
     if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
-        raise Unreadable("the number is too large")
+        raise Unreadable(say("configs.number_too_large"))
     if isinstance(value, float) and not math.isfinite(value):
-        raise Unreadable("not a finite number")
+        raise Unreadable(say("configs.not_finite_number"))
     if value is None or isinstance(value, (int, float, str)):
         return value
-    raise Unreadable(f"{type(value).__name__} is not a setting")
+    raise Unreadable(say("configs.not_setting", name=type(value).__name__))

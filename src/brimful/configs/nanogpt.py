@@ -16,6 +16,7 @@ from brimful.configs.literals import Unreadable, Value, evaluate, parse_file
 from brimful.configs.reading import Dialect, Reading
 from brimful.configs.settings import apply_settings, own_word, parse_sets, unknown_key
 from brimful.errors import BadInput
+from brimful.language import Number, Plain, Quoted, Several, say
 from brimful.specs.estimate import Assumption
 from brimful.specs.model import Model
 from brimful.specs.training import DTYPES, Dtype, Training
@@ -102,8 +103,13 @@ def read_nanogpt(path: Path, overrides: Sequence[str] = ()) -> Reading:
     for key in DEFAULTS:
         if key in found.unread:
             raise BadInput(
-                f"{where[key]}: {key} cannot be read without running the file ({found.unread[key]})",
-                hint=f"write {key} as a plain value, or pass --set {key}=VALUE",
+                say(
+                    "configs.cannot_read_without_running_file",
+                    where=where[key],
+                    key=key,
+                    unread=found.unread[key],
+                ),
+                hint=say("configs.hint_write_plain_value_pass_set", key=key),
             )
     reading = _reading(found.values, where, name=path.stem, warnings=_warnings(found))
     return _divided(apply_settings(replace(reading, file=path), own))
@@ -129,8 +135,12 @@ def _divided(reading: Reading) -> Reading:
     training = reading.training
     if training.accumulation % training.gpus:
         raise BadInput(
-            f"gradient_accumulation_steps {training.accumulation} is not a multiple of {training.gpus} GPUs",
-            hint="nanoGPT asserts this: it divides the accumulation among the GPUs",
+            say(
+                "configs.gradient_accumulation_steps_not_multiple",
+                accumulation=training.accumulation,
+                gpus=training.gpus,
+            ),
+            hint=say("configs.hint_nanogpt_asserts_divides_accumulation"),
         )
     return replace(reading, training=replace(training, accumulation=training.accumulation // training.gpus))
 
@@ -156,8 +166,13 @@ def _read_statement(statement: ast.stmt, found: _Found, *, file: str) -> None:
                 else type(statement).__name__.lower()
             )
             raise BadInput(
-                f"{file} line {statement.lineno}: {kind} has no place in a config, and nothing was run",
-                hint="a config is a list of `name = value` lines",
+                say(
+                    "configs.line_no_place_config_nothing_2",
+                    file=file,
+                    lineno=Plain(statement.lineno),
+                    kind=kind,
+                ),
+                hint=say("configs.hint_config_list_name_value_lines"),
             )
 
 
@@ -186,8 +201,8 @@ def _refuse_danger(value: ast.expr, *, file: str, line: int) -> None:
     bad = next((name for name in names if name.startswith("__") or name in _DANGEROUS), None)
     if bad is not None:
         raise BadInput(
-            f"{file} line {line}: {bad!r} has no place in a config, and nothing was run",
-            hint="a config is a list of `name = value` lines",
+            say("configs.line_no_place_config_nothing", file=file, line=Plain(line), bad=Quoted(bad)),
+            hint=say("configs.hint_config_list_name_value_lines"),
         )
 
 
@@ -247,8 +262,8 @@ def _reading(
         )
     if use["n_embd"] % use["n_head"]:
         raise BadInput(
-            f"n_embd {use['n_embd']} is not a multiple of n_head {use['n_head']}",
-            hint="nanoGPT asserts this: change one of the two",
+            say("configs.n_embd_not_multiple_n", use=use["n_embd"], use_2=use["n_head"]),
+            hint=say("configs.hint_nanogpt_asserts_change_one_two"),
         )
     assumed += [
         Assumption(name="attention", value="flash", why="PyTorch 2 picks it for nanoGPT's attention call"),
@@ -311,8 +326,12 @@ def _training(use: Mapping[str, Any]) -> Training:
 def _from_pretrained(use: dict[str, Any], where: Mapping[str, str]) -> None:
     if use["init_from"] not in _PRETRAINED:
         raise BadInput(
-            f"{where.get('init_from', '--set init_from')}: no checkpoint {use['init_from'][:60]!r} is known",
-            hint=f"one of {', '.join(_PRETRAINED)}",
+            say(
+                "configs.no_checkpoint_known",
+                a=where.get("init_from", "--set init_from"),
+                use=Quoted(use["init_from"][:60]),
+            ),
+            hint=say("configs.hint_one", pretrained=", ".join(_PRETRAINED)),
         )
     use["n_layer"], use["n_head"], use["n_embd"] = _PRETRAINED[use["init_from"]]
     use["vocab_size"], use["bias"] = 50257, True
@@ -324,18 +343,21 @@ def _check(key: str, value: object, where: str) -> None:
     if key in _WHOLE:
         _, low, high = _WHOLE[key]
         good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-        allowed = f"a whole number from {low} to {high:,}"
+        allowed: object = say("configs.whole_number_from", low=low, high=Number(high))
         if isinstance(value, float) and value == int(value):
-            allowed += "; use // instead of /"
+            allowed = Several((allowed, say("configs.use_floor_division")), between="; ")
     elif key in _SWITCH:
-        good, allowed = isinstance(value, bool), "True or False"
+        good, allowed = isinstance(value, bool), say("configs.true_false_2")
     elif key == "dropout":
         good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
-        allowed = "a number from 0 to below 1"
+        allowed = say("configs.number_from_0_below_1")
     elif key == "dtype":
-        good, allowed = value in DTYPES, "one of " + ", ".join(DTYPES)
+        good, allowed = value in DTYPES, say("configs.one_of", names=", ".join(DTYPES))
     else:
-        good, allowed = isinstance(value, str), "a name such as 'scratch' or 'gpt2'"
+        good, allowed = isinstance(value, str), say("configs.name_such_scratch_gpt2")
     if not good:
         shown = repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."
-        raise BadInput(f"{where}: {key} = {shown} is out of range", hint=f"{key} is {allowed}")
+        raise BadInput(
+            say("configs.out_range_3", where=where, key=key, shown=shown),
+            hint=say("configs.hint_is", key=key, allowed=allowed),
+        )

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brimful.errors import BadInput
+from brimful.language import Number, say
 from brimful.specs.model import Experts, Images
 
 Found = Mapping[str, Any]
@@ -26,8 +27,8 @@ def whole(found: Found, words: Sequence[str], *, low: int, high: int, name: str)
     value = found[word]
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise BadInput(
-            f"{name}: {word} = {shown(value)} is out of range",
-            hint=f"{word} is a whole number from {low} to {high:,}",
+            say("configs.out_range_2", name=name, word=word, shown=shown(value)),
+            hint=say("configs.hint_whole_number_from", word=word, low=low, high=Number(high)),
         )
     return value
 
@@ -50,15 +51,14 @@ def read_experts(found: Found, sizes: Mapping[str, Any], *, name: str) -> Expert
         return None
     if number("kv_lora_rank"):
         raise BadInput(
-            f"{name}: latent attention (kv_lora_rank) is not predicted yet",
-            hint="mixtures with ordinary attention are (Mixtral, Qwen3-MoE, the first DeepSeek-MoE); "
-            "`brimful trace` follows a script of any model",
+            say("configs.latent_attention_kv_lora_rank", name=name),
+            hint=say("configs.hint_mixtures_ordinary_attention_mixtral"),
         )
     chosen = number(*_CHOSEN, low=1, high=count)
     if chosen is None:
         raise BadInput(
-            f"{name} has {count} experts and does not say how many a token is sent to",
-            hint="add num_experts_per_tok",
+            say("configs.experts_not_say_how_many", name=name, count=count),
+            hint=say("configs.hint_add_num_experts_per_tok"),
         )
     width = number("moe_intermediate_size", low=1) or sizes["mlp_width"]
     shared = number("shared_expert_intermediate_size")
@@ -105,13 +105,13 @@ def read_images(found: Found, *, name: str) -> dict[str, Any]:
     size, patch = number("image_size", 224), number("patch_size", 16)
     if patch > size:
         raise BadInput(
-            f"{name}: a patch of {patch} pixels is larger than the image of {size}",
-            hint="correct patch_size or image_size",
+            say("configs.patch_pixels_larger_than_image", name=name, patch=patch, size=size),
+            hint=say("configs.hint_correct_patch_size_image_size"),
         )
     if found.get("use_swiglu_ffn") is True:
         raise BadInput(
-            f"{name}: the gated MLP of the giant DINOv2 is not predicted yet",
-            hint="small, base and large are; `brimful trace` follows a script of any model",
+            say("configs.gated_mlp_giant_dinov2_not", name=name),
+            hint=say("configs.hint_small_base_large_brimful_trace"),
         )
     images = Images(
         size=size,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brimful.errors import BadInput
+from brimful.language import say
 
 _MAX_LEVELS = 8  # below, nothing is looked for
 _MAX_TOLD = 5
@@ -55,8 +56,8 @@ class Settings:
             return None
         shown = repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."
         raise BadInput(
-            f"{self.file}: {path} = {shown} is out of range",
-            hint=f"write a whole number there, or pass --set {word}=N",
+            say("configs.out_range_5", file=self.file, path=path, shown=shown),
+            hint=say("configs.hint_write_whole_number_pass_set", word=word),
         )
 
     def leave(self, *names: str) -> None:

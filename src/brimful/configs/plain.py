@@ -10,13 +10,14 @@ from typing import Any, NoReturn
 from brimful.configs.files import decode, read_config
 from brimful.configs.yaml_file import parse_yaml
 from brimful.errors import BadInput
+from brimful.language import Plain, Quoted, Sentence, say
 
 _MAX_DIGITS = 19  # of a whole number: more is no setting
 
 
 def read_plain(path: Path) -> dict[str, Any]:
     """The mapping in a .json, .yaml or .yml file."""
-    raw = read_config(path, what="a .py, .json or .yaml file")
+    raw = read_config(path, what=say("configs.py_json_yaml_file"))
     text = decode(raw, name=str(path))
     return parse_plain(text, name=str(path), suffix=path.suffix)
 
@@ -29,23 +30,32 @@ def parse_plain(text: str, *, name: str, suffix: str) -> dict[str, Any]:
 def parse_json(text: str, *, name: str) -> dict[str, Any]:
     """A JSON object without duplicate keys, NaN, or numbers beyond 64 bits."""
 
-    def refuse(what: str) -> NoReturn:
-        raise BadInput(f"{name!r}: {what}", hint="a config is one JSON object of plain settings")
+    def refuse(what: Sentence) -> NoReturn:
+        raise BadInput(
+            say("configs.name_what", name=Quoted(name), what=what),
+            hint=say("configs.hint_config_one_json_object_plain"),
+        )
 
     def whole(digits: str) -> int:
         return (
-            int(digits) if len(digits) <= _MAX_DIGITS else refuse(f"the number {digits[:12]}… is too large")
+            int(digits)
+            if len(digits) <= _MAX_DIGITS
+            else refuse(say("configs.number_too_large_2", digits=digits[:12]))
         )
 
     def real(digits: str) -> float:
         number = float(digits)
-        return number if math.isfinite(number) else refuse(f"{digits[:12]} is not a finite number")
+        return (
+            number
+            if math.isfinite(number)
+            else refuse(say("configs.not_finite_number_2", digits=digits[:12]))
+        )
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in pairs:
             if key in found:
-                refuse(f"duplicate key {key[:60]!r}")
+                refuse(say("configs.duplicate_key", key=Quoted(key[:60])))
             found[key] = value
         return found
 
@@ -55,14 +65,15 @@ def parse_json(text: str, *, name: str) -> dict[str, Any]:
             object_pairs_hook=once,
             parse_int=whole,
             parse_float=real,
-            parse_constant=lambda word: refuse(f"{word} is not a number"),
+            parse_constant=lambda word: refuse(say("configs.not_number", word=word)),
         )
     except json.JSONDecodeError as error:
         raise BadInput(
-            f"{name!r} line {error.lineno} is not JSON: {error.msg}", hint="fix that line"
+            say("configs.line_not_json", name=Quoted(name), lineno=Plain(error.lineno), msg=error.msg),
+            hint=say("configs.hint_fix_line"),
         ) from None
     except RecursionError:
-        refuse("nested too deeply to be a config")
+        refuse(say("configs.nested_too_deeply_config_2"))
     if not isinstance(found, dict):
-        refuse(f"a {type(found).__name__}, not an object")
+        refuse(say("configs.not_object", name=type(found).__name__))
     return found

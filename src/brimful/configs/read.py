@@ -7,6 +7,7 @@ from pathlib import Path
 
 from brimful.configs.reading import Reading
 from brimful.errors import BadInput
+from brimful.language import say
 
 
 def read(
@@ -25,7 +26,9 @@ def read(
     if config is not None and (Path(config) / "config.json").is_file():
         config = str(Path(config) / "config.json")  # the folder of a checkpoint
     if config is not None and model is not None:
-        raise BadInput("both a config and --model are given", hint="drop one: a config names its own model")
+        raise BadInput(
+            say("configs.both_config_model_given"), hint=say("configs.hint_drop_one_config_names_own")
+        )
     if config is not None and arguments is None and Path(config).suffix.lower() in (".yaml", ".yml", ".toml"):
         from brimful.configs.recipes import read_recipe
 
@@ -33,12 +36,14 @@ def read(
             return recipe
     if config is not None and Path(config).suffix.lower() not in (".json", ".yaml", ".yml", ".toml"):
         if arguments is not None:
-            raise BadInput("--args goes with a config.json or --model", hint="a .py config has both in one")
+            raise BadInput(
+                say("configs.args_goes_config_json_model"), hint=say("configs.hint_py_config_both_one")
+            )
         from brimful.configs.nanogpt import read_nanogpt
 
         return read_nanogpt(Path(config), overrides)
     if config is None and model is None:
-        raise BadInput("there is nothing to fit", hint="name a config file, or a model with --model gpt2")
+        raise BadInput(say("configs.nothing_fit"), hint=say("configs.hint_name_config_file_model_model"))
     if model is not None and arguments is None:
         from brimful.configs.flags import read_flags
         from brimful.configs.settings import parse_sets

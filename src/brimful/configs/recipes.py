@@ -23,6 +23,7 @@ from brimful.configs.plain import read_plain
 from brimful.configs.reading import Reading
 from brimful.configs.settings import own_word, parse_sets
 from brimful.errors import BadInput
+from brimful.language import say
 
 Words = dict[str, Any]
 
@@ -44,8 +45,8 @@ def read_recipe(path: Path, overrides: Sequence[str]) -> Reading | None:
             return replace(reading, warnings=(*reading.warnings, *file.ignored(kind.title)))
     if path.suffix.lower() == ".toml":
         raise BadInput(
-            f"{path.name} is no torchtitan config: it has no [model] with a flavor",
-            hint="other TOML files are not known; give a config.json and --args, or --model NAME",
+            say("configs.no_torchtitan_config_no_model", name=path.name),
+            hint=say("configs.hint_other_toml_files_not_known"),
         )
     return None
 
@@ -59,11 +60,13 @@ def _spread(said: Words) -> Words:
 
 
 def _toml(path: Path) -> dict[str, Any]:
-    text = decode(read_config(path, what="a torchtitan .toml"), name=str(path))
+    text = decode(read_config(path, what=say("configs.torchtitan_toml")), name=str(path))
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise BadInput(f"{path.name} is no TOML: {str(error)[:120]}", hint="fix that line") from error
+        raise BadInput(
+            say("configs.no_toml", name=path.name, str=str(error)[:120]), hint=say("configs.hint_fix_line")
+        ) from error
 
 
 # -- LitGPT ------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from brimful.configs.literals import Unreadable, Value, evaluate
 from brimful.configs.reading import Reading
 from brimful.configs.words import CHOICES, choose
 from brimful.errors import BadInput
+from brimful.language import Number, Quoted, either, say
 from brimful.specs.estimate import Assumption
 from brimful.specs.framework import Framework, find_framework
 from brimful.specs.model import Images, Model
@@ -105,7 +106,10 @@ def parse_sets(texts: Iterable[str], names: Mapping[str, Value] | None = None) -
         key, equals, raw = text.partition("=")
         key = key.strip().lstrip("-").replace("-", "_")
         if not equals or not key:
-            raise BadInput(f"--set takes key=value, not {text[:60]!r}", hint="for example --set batch_size=8")
+            raise BadInput(
+                say("configs.set_takes_key_value_not", text=Quoted(text[:60])),
+                hint=say("configs.hint_example_set_batch_size_8"),
+            )
         # 1.10 is a release, not the number 1.1
         said[key] = raw.strip() if key == _TORCH else _spoken(raw.strip(), {**(names or {}), **said})
     return said
@@ -134,8 +138,10 @@ def unknown_key(key: str, known: Iterable[str]) -> BadInput:
 
     words = sorted({*known, *WORDS})
     near = get_close_matches(key[:60], words, n=2)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"these matter to fit: {', '.join(words)}"
-    return BadInput(f"--set does not know {key[:60]!r}", hint=hint, code="unknown_key")
+    hint = say("configs.hint_words_that_matter", words=", ".join(words))
+    if near:
+        hint = say("configs.hint_did_you_mean", names=either(near))
+    return BadInput(say("configs.set_not_know", key=Quoted(key[:60])), hint=hint, code="unknown_key")
 
 
 def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
@@ -292,20 +298,19 @@ def _possible(before: Training, changes: Mapping[str, Any]) -> None:
         enough = -(-max(gpus, held) // split) * split
         named = [f"{name}={now(name)}" for name in ("tensor", "pipeline", "context", "shards")]
         parts = ", ".join(part for part in named if not part.endswith("=1"))
-        wanted = f"a multiple of {split}" if gpus % split else f"at least {held}"
+        wanted = say("configs.multiple", split=split) if gpus % split else say("configs.least", held=held)
         raise BadInput(
-            f"a split by {parts} takes {wanted} GPUs, not {gpus}",
-            hint=f"set gpus={enough}, or split by less",
+            say("configs.split_takes_gpus_not", parts=parts, wanted=wanted, gpus=gpus),
+            hint=say("configs.hint_set_gpus_split_less", enough=enough),
         )
     if now("fp8_inputs") and not now("fp8"):
         raise BadInput(
-            "fp8_inputs is about layers that multiply in fp8, and none does", hint="set fp8=True too"
+            say("configs.fp8_inputs_about_layers_multiply"), hint=say("configs.hint_set_fp8_true_too")
         )
     if now("in_backward") and now("accumulation") > 1:
         raise BadInput(
-            f"in_backward updates a weight as soon as its gradient is made, so {now('accumulation')} "
-            "micro-steps cannot add theirs up first",
-            hint="set gradient_accumulation_steps=1, or in_backward=False",
+            say("configs.backward_updates_weight_soon_gradient", now=now("accumulation")),
+            hint=say("configs.hint_set_gradient_accumulation_steps_1"),
         )
 
 
@@ -317,35 +322,45 @@ def _possible_parts(model: Model, before: Training, changes: Mapping[str, Any]) 
     pieces = made["pipeline"] * changes.get("virtual_stages", before.virtual_stages)
     if model.heads % made["tensor"]:
         raise BadInput(
-            f"{model.heads} heads cannot be split over {made['tensor']} GPUs",
-            hint="tensor divides the heads",
+            say("configs.heads_cannot_split_over_gpus", heads=model.heads, made=made["tensor"]),
+            hint=say("configs.hint_tensor_divides_heads"),
         )
     if pieces > model.layers:
         raise BadInput(
-            f"{model.layers} layers cannot be cut into {pieces} pieces", hint="set pipeline to less"
+            say("configs.layers_cannot_cut_into_pieces", layers=model.layers, pieces=pieces),
+            hint=say("configs.hint_set_pipeline_less"),
         )
     degree = made["expert"]
     if degree == 1:
         return
     if model.experts is None:
-        raise BadInput(f"{model.name} has no experts to spread over {degree} GPUs", hint="set expert=1")
+        raise BadInput(
+            say("configs.no_experts_spread_over_gpus", name=model.name, degree=degree),
+            hint=say("configs.hint_set_expert_1"),
+        )
     replicas = made["gpus"] // (made["tensor"] * made["pipeline"])
     if model.experts.count % degree or replicas % degree:
         raise BadInput(
-            f"{model.experts.count} experts over {degree} of the {replicas} GPUs that hold the same layers "
-            "leave a rest",
-            hint="expert divides both",
+            say(
+                "configs.experts_over_gpus_hold_same",
+                count=model.experts.count,
+                degree=degree,
+                replicas=replicas,
+            ),
+            hint=say("configs.hint_expert_divides_both"),
         )
 
 
 def _images(before: Model, size: int) -> Images:
     """The same patches of a larger or smaller image; its position table is stretched, not made anew."""
     if before.images is None:
-        raise BadInput(f"{before.name} reads no images", hint="seq_len says how long its sequences are")
+        raise BadInput(
+            say("configs.reads_no_images", name=before.name), hint=say("configs.hint_seq_len_says_how_long")
+        )
     if size < before.images.patch:
         raise BadInput(
-            f"an image of {size} pixels is smaller than a patch of {before.images.patch}",
-            hint="image_size is a side of the image, in pixels",
+            say("configs.image_pixels_smaller_than_patch", size=size, patch=before.images.patch),
+            hint=say("configs.hint_image_size_side_image_pixels"),
         )
     return replace(before.images, size=size)
 
@@ -357,9 +372,14 @@ def _image_length(model: Model, training: dict[str, Any]) -> None:
     tokens, said = model.images.tokens, training.get("sequence_tokens")
     if said is not None and said != tokens:
         raise BadInput(
-            f"{model.name} reads an image of {model.images.size} pixels in patches of "
-            f"{model.images.patch}: {tokens} tokens, whatever seq_len says",
-            hint="set image_size instead",
+            say(
+                "configs.reads_image_pixels_patches_tokens",
+                name=model.name,
+                size=model.images.size,
+                patch=model.images.patch,
+                tokens=tokens,
+            ),
+            hint=say("configs.hint_set_image_size_instead"),
         )
     training["sequence_tokens"] = tokens
 
@@ -370,10 +390,14 @@ def _model(before: Model, changes: Mapping[str, Any]) -> Model:
     kv_heads = changes.get("kv_heads", heads if before.kv_heads == before.heads else before.kv_heads)
     width, head_size = changes.get("width", before.width), changes.get("head_size", before.head_size)
     if not head_size and width % heads:
-        raise BadInput(f"width {width} is not a multiple of heads {heads}", hint="change one of the two")
+        raise BadInput(
+            say("configs.width_not_multiple_heads_2", width=width, heads=heads),
+            hint=say("configs.hint_change_one_two"),
+        )
     if heads % kv_heads:
         raise BadInput(
-            f"heads {heads} is not a multiple of kv_heads {kv_heads}", hint="change one of the two"
+            say("configs.heads_not_multiple_kv_heads", heads=heads, kv_heads=kv_heads),
+            hint=say("configs.hint_change_one_two"),
         )
     return replace(before, **{**changes, "kv_heads": kv_heads}) if changes else before
 
@@ -383,7 +407,8 @@ def _whole(key: str, value: object, bounds: tuple[str, int, int]) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
         return value
     raise BadInput(
-        f"{key} = {_shown(value)} is out of range", hint=f"{key} is a whole number from {low} to {high:,}"
+        say("configs.out_range_4", key=key, shown=_shown(value)),
+        hint=say("configs.hint_whole_number_from_2", key=key, low=low, high=Number(high)),
     )
 
 
@@ -392,13 +417,19 @@ def _switch(key: str, value: object) -> bool:
         return value
     if isinstance(value, str) and value.lower() in ("yes", "no"):
         return value.lower() == "yes"
-    raise BadInput(f"{key} = {_shown(value)} is neither on nor off", hint=f"{key} is True or False")
+    raise BadInput(
+        say("configs.neither_nor_off", key=key, shown=_shown(value)),
+        hint=say("configs.hint_true_false", key=key),
+    )
 
 
 def _frac(key: str, value: object) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1:
         return float(value)
-    raise BadInput(f"{key} = {_shown(value)} is out of range", hint=f"{key} is a number from 0 to below 1")
+    raise BadInput(
+        say("configs.out_range_4", key=key, shown=_shown(value)),
+        hint=say("configs.hint_number_from_0_below_1", key=key),
+    )
 
 
 def _shown(value: object) -> str:

@@ -22,6 +22,7 @@ from brimful.configs.plain import read_plain
 from brimful.configs.reading import Reading
 from brimful.configs.settings import apply_settings, own_word, parse_sets, unknown_key
 from brimful.errors import BadInput, NotFound
+from brimful.language import say
 from brimful.specs.estimate import Assumption
 from brimful.specs.presets import find_preset
 
@@ -57,8 +58,8 @@ def _read_config(config: Path, arguments: str | None, overrides: Sequence[str]) 
     name = next((found[word] for word in MODEL_WORDS if isinstance(found.get(word), str)), None)
     if name is None:
         raise BadInput(
-            f"{config.name} names no model and has no sizes of one",
-            hint=f"give the model's config.json, or --model NAME --args {config.name}",
+            say("configs.names_no_model_no_sizes", name=config.name),
+            hint=say("configs.hint_give_models_config_json_model", name=config.name),
         )
     return _read_arguments(_preset_shape(name), found, config, overrides)
 
@@ -80,7 +81,7 @@ def _preset_shape(name: str) -> Shape:
         preset = find_preset(name)
     except NotFound as unknown:
         raise NotFound(
-            unknown.problem, hint=f"{unknown.hint}; or give its config.json", code=unknown.code
+            unknown.said, hint=say("configs.hint_give_config_json", hint=unknown.way_out), code=unknown.code
         ) from None
     return Shape(preset.model, preset.context_tokens, (), 0)
 

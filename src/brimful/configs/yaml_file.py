@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from brimful.errors import BadInput, WorldFailed
+from brimful.language import Number, Plain, Quoted, Sentence, say
 
 if TYPE_CHECKING:
     from yaml.events import Event, ScalarEvent
@@ -37,7 +38,7 @@ _INT = re.compile(r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]*[0-9a-fA-F]|0b[01_]*[01]
 _FLOAT = re.compile(
     r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9][0-9_]*(?=e))(e[-+]?[0-9]+)?", re.IGNORECASE
 )
-_TOO_MUCH = "is this the data or a checkpoint rather than the config?"
+_TOO_MUCH = say("configs.hint_data_checkpoint_rather_than_config")
 _MAX_LETTERS = 40  # of a number
 
 
@@ -78,13 +79,18 @@ def read_page(text: str, *, name: str) -> Page:
         import yaml
     except ModuleNotFoundError as error:
         raise WorldFailed(
-            f"reading {name!r} needs PyYAML, which is not installed",
-            hint="pip install 'brimful[yaml]'",
+            say("configs.reading_needs_pyyaml_not_installed", name=Quoted(name)),
+            hint=say("configs.hint_pip_install_brimful_yaml"),
             code="not_installed",
         ) from error
     if (size := len(text.encode("utf-8", "surrogatepass"))) > MAX_BYTES:
         raise BadInput(
-            f"{name!r} has {size:,} bytes; a YAML file has at most {MAX_BYTES:,}",
+            say(
+                "configs.bytes_yaml_file_most",
+                name=Quoted(name),
+                size=Number(size),
+                max_bytes=Number(MAX_BYTES),
+            ),
             hint=_TOO_MUCH,
             code="too_large",
         )
@@ -94,16 +100,25 @@ def read_page(text: str, *, name: str) -> Page:
         return _Reader(iter(loader.get_event, None), text, name).page()
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise BadInput(f"{name!r} line {line}: control character", hint="fix that line") from None
+        raise BadInput(
+            say("configs.line_control_character", name=Quoted(name), line=Plain(line)),
+            hint=say("configs.hint_fix_line"),
+        ) from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        hint = "fix that line; text with special characters needs quotes"
+        hint = say("configs.fix_line_text_special_characters")
         if "'\\t'" in str(error.problem):
-            hint = "indent with spaces, not tabs"
-        raise BadInput(f"{name!r} line {line} is not YAML: {error.problem}", hint=hint) from None
+            hint = say("configs.indent_spaces_not_tabs")
+        raise BadInput(
+            say("configs.line_not_yaml", name=Quoted(name), line=Plain(line), problem=error.problem),
+            hint=hint,
+        ) from None
     except (ValueError, OverflowError):  # PyYAML's chr() of "\UFFFFFFFF"
         line = loader.line + 1 if loader else 1
-        raise BadInput(f"{name!r} line {line}: invalid character escape", hint="fix that line") from None
+        raise BadInput(
+            say("configs.line_invalid_character_escape", name=Quoted(name), line=Plain(line)),
+            hint=say("configs.hint_fix_line"),
+        ) from None
 
 
 class _Reader:
@@ -116,8 +131,11 @@ class _Reader:
         self.count = 0
         self.end = 0  # of the last value read
 
-    def refuse(self, event: Event, what: str, *, hint: str) -> NoReturn:
-        raise BadInput(f"{self.name!r} line {_begin(event).line + 1}: {what}", hint=hint)
+    def refuse(self, event: Event, what: Sentence, *, hint: Sentence) -> NoReturn:
+        raise BadInput(
+            say("configs.line", name=Quoted(self.name), line_number=Plain(_begin(event).line + 1), what=what),
+            hint=hint,
+        )
 
     def page(self) -> Page:
         from yaml import events as kinds
@@ -129,7 +147,9 @@ class _Reader:
                 documents += 1
                 if documents > 1:
                     self.refuse(
-                        event, "a second document begins here", hint="keep one, or split the file at `---`"
+                        event,
+                        say("configs.second_document_begins_here"),
+                        hint=say("configs.hint_keep_one_split_file"),
                     )
             elif isinstance(event, kinds.MappingStartEvent):
                 self._allow(event, 0)
@@ -140,8 +160,8 @@ class _Reader:
                 if not isinstance(event, kinds.ScalarEvent) or event.value:
                     self.refuse(
                         event,
-                        "not a mapping of keys to values",
-                        hint="a config is a list of `key: value` lines",
+                        say("configs.not_mapping_keys_values"),
+                        hint=say("configs.hint_config_list_key_value_lines"),
                     )
         return page
 
@@ -152,14 +172,18 @@ class _Reader:
         self.count += 1
         if isinstance(event, AliasEvent) or event.anchor is not None:
             self.refuse(
-                event, "anchors (&) and aliases (*) are not read", hint="write the value out where it is used"
+                event,
+                say("configs.anchors_aliases_not_read"),
+                hint=say("configs.hint_write_value_out_used"),
             )
         if event.tag is not None:
-            self.refuse(event, "tags (!) are not read", hint="write it as a plain value")
+            self.refuse(event, say("configs.tags_not_read"), hint=say("configs.hint_write_plain_value"))
         if depth > MAX_DEPTH:
-            self.refuse(event, f"nested more than {MAX_DEPTH} levels deep", hint=_TOO_MUCH)
+            self.refuse(
+                event, say("configs.nested_more_than_levels_deep", max_depth=MAX_DEPTH), hint=_TOO_MUCH
+            )
         if self.count > MAX_VALUES:
-            self.refuse(event, f"more than {MAX_VALUES:,} values", hint=_TOO_MUCH)
+            self.refuse(event, say("configs.more_than_values", max_values=Number(MAX_VALUES)), hint=_TOO_MUCH)
 
     def _value(self, event: Event, depth: int) -> Any:  # noqa: ANN401 - what YAML can say
         from yaml import events as kinds
@@ -184,10 +208,18 @@ class _Reader:
         while not isinstance(key_event := next(self.events), kinds.MappingEndEvent):
             self._allow(key_event, depth + 1)
             if not isinstance(key_event, kinds.ScalarEvent):
-                self.refuse(key_event, "a key is not plain text", hint="write `key: value`")
+                self.refuse(
+                    key_event,
+                    say("configs.key_not_plain_text"),
+                    hint=say("configs.hint_write_key_value"),
+                )
             key = self._text(key_event)
             if key in found:
-                self.refuse(key_event, f"duplicate key {key[:60]!r}", hint="keep one of them")
+                self.refuse(
+                    key_event,
+                    say("configs.duplicate_key", key=Quoted(key[:60])),
+                    hint=say("configs.hint_keep_one_them"),
+                )
             self._passed(key_event)
             begin, event = self.end, next(self.events)
             found[key] = self._value(event, depth + 1)
@@ -211,7 +243,7 @@ class _Reader:
     def _text(self, event: ScalarEvent) -> str:
         text: str = event.value
         if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-            self.refuse(event, "invalid character escape", hint="fix that line")
+            self.refuse(event, say("configs.invalid_character_escape"), hint=say("configs.hint_fix_line"))
         return text
 
 

@@ -20,7 +20,7 @@ def advised(about: About) -> tuple[Explanation, ...]:
         (
             "needs",
             say(
-                "{verdict}: it needs {likely} ({low} to {high}) of {usable} usable.",
+                "diagnose.needs_usable",
                 verdict=verdict_words(estimate.verdict),
                 likely=Size(device.likely),
                 low=Size(device.low),
@@ -34,7 +34,7 @@ def advised(about: About) -> tuple[Explanation, ...]:
         (
             "largest_part",
             say(
-                "Its largest part is {name}: {size}, {frac} of all.",
+                "diagnose.largest_part_all",
                 name=part(largest.name),
                 size=Size(largest.bytes),
                 frac=Percent(largest.bytes / device.likely),
@@ -47,10 +47,10 @@ def advised(about: About) -> tuple[Explanation, ...]:
         says.append(
             (
                 "largest_batch",
-                say("The largest batch that fits as configured is {n}.", n=estimate.largest_batch),
+                say("diagnose.largest_batch_fits_configured", n=estimate.largest_batch),
             )
         )
-    title = say("{model} on {gpu}", model=reading.model.name, gpu=about.gpu.title)
+    title = say("diagnose.on", model=reading.model.name, gpu=about.gpu.title)
     facts = {
         "fits": estimate.fits,
         "verdict": estimate.verdict,
@@ -64,10 +64,10 @@ def advised(about: About) -> tuple[Explanation, ...]:
 def verdict_words(verdict: Verdict) -> Sentence:
     """The four verdicts as words."""
     return {
-        "fits": say("fits"),
-        "at_risk": say("at risk"),
-        "likely_does_not_fit": say("likely does not fit"),
-        "does_not_fit": say("does not fit"),
+        "fits": say("diagnose.fits"),
+        "at_risk": say("diagnose.risk"),
+        "likely_does_not_fit": say("diagnose.likely_not_fit"),
+        "does_not_fit": say("diagnose.not_fit"),
     }[verdict]
 
 
@@ -76,43 +76,42 @@ def assumed_notes(others: Others, *, of_many: bool = False) -> tuple[Sentence, .
     if others.basis != "assumed":
         return ()
     said = say(
-        "desktop and other programs: {size} assumed, median of {n} published readings; --headless if none, "
-        "--other-mib if you know",
+        "diagnose.desktop_other_programs_assumed_median",
         size=Size(others.bytes),
         n=others.readings,
     )
-    return (say("note: on GeForce cards: {text}", text=said) if of_many else say("note: {text}", text=said),)
+    return (say("diagnose.note_geforce_cards", text=said) if of_many else say("diagnose.note", text=said),)
 
 
 _PARTS = {
-    "weights": say("weights"),
-    "gradients": say("gradients"),
-    "optimizer state": say("optimizer state"),
-    "master weights": say("master weights"),
-    "weight casts": say("weight casts"),
-    "workspaces": say("workspaces"),
-    "activations: norms": say("activations: norms"),
-    "activations: attention": say("activations: attention"),
-    "activations: MLP": say("activations: MLP"),
-    "activations: experts": say("activations: experts"),
-    "activations: ends": say("activations: ends"),
-    "logits and loss": say("logits and loss"),
-    "allocator cache": say("allocator cache"),
-    "CUDA context": say("CUDA context"),
-    "other programs": say("other programs"),
-    "temporaries": say("temporaries"),
-    "adapter": say("adapter"),
-    "DDP buckets": say("DDP buckets"),
-    "gathered weights": say("gathered weights"),
-    "weights, whole": say("weights, whole"),
-    "activations: kept": say("activations: kept"),
-    "activations: last step": say("activations: last step"),
-    "activations: layer inputs": say("activations: layer inputs"),
-    "activations: dropout masks": say("activations: dropout masks"),
-    "activations: adapter": say("activations: adapter"),
-    "your calibration": say("your calibration"),
-    "KV cache": say("KV cache"),
-    "activations": say("activations"),
+    "weights": say("diagnose.weights"),
+    "gradients": say("diagnose.gradients"),
+    "optimizer state": say("diagnose.optimizer_state"),
+    "master weights": say("diagnose.master_weights"),
+    "weight casts": say("diagnose.weight_casts"),
+    "workspaces": say("diagnose.workspaces"),
+    "activations: norms": say("diagnose.activations_norms"),
+    "activations: attention": say("diagnose.activations_attention"),
+    "activations: MLP": say("diagnose.activations_mlp"),
+    "activations: experts": say("diagnose.activations_experts"),
+    "activations: ends": say("diagnose.activations_ends"),
+    "logits and loss": say("diagnose.logits_loss"),
+    "allocator cache": say("diagnose.allocator_cache"),
+    "CUDA context": say("diagnose.cuda_context"),
+    "other programs": say("diagnose.other_programs"),
+    "temporaries": say("diagnose.temporaries"),
+    "adapter": say("diagnose.adapter"),
+    "DDP buckets": say("diagnose.ddp_buckets"),
+    "gathered weights": say("diagnose.gathered_weights"),
+    "weights, whole": say("diagnose.weights_whole"),
+    "activations: kept": say("diagnose.activations_kept"),
+    "activations: last step": say("diagnose.activations_last_step"),
+    "activations: layer inputs": say("diagnose.activations_layer_inputs"),
+    "activations: dropout masks": say("diagnose.activations_dropout_masks"),
+    "activations: adapter": say("diagnose.activations_adapter"),
+    "your calibration": say("diagnose.calibration"),
+    "KV cache": say("diagnose.kv_cache"),
+    "activations": say("diagnose.activations"),
 }
 
 
@@ -129,10 +128,10 @@ def fix_says(fix: Fix) -> Sentence:
     )
     values = {"change": change, "time": Factor(fix.step_time_factor)}
     if fix.saves_bytes < 0:
-        return say("{change}: takes {size} more, step time {time}", size=Size(-fix.saves_bytes), **values)
-    outcome = verdict_words(fix.verdict) if fix.fits else say("still does not fit")
+        return say("diagnose.takes_more_step_time", size=Size(-fix.saves_bytes), **values)
+    outcome = verdict_words(fix.verdict) if fix.fits else say("diagnose.still_not_fit")
     return say(
-        "{change}: {verdict}, saves {size}, step time {time}",
+        "diagnose.saves_step_time",
         verdict=outcome,
         size=Size(fix.saves_bytes),
         **values,

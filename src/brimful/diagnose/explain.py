@@ -96,7 +96,7 @@ def explain(text: str, about: About | None = None) -> tuple[Explanation, ...]:
         found.append(
             Explanation(
                 kind="log_line",
-                title=say("A log line of {framework}", framework=line.framework),
+                title=say("diagnose.log_line", framework=line.framework),
                 facts=line.as_dict(),
                 says=says,
                 missing=missing,
@@ -130,9 +130,9 @@ def _out_of_memory(m: OutOfMemory, buffer: Buffer | None, about: About) -> Expla
     which = list(_which(m, buffer, about))
     says = [*_asked(m), *which, *_where(m, which), *_shares(m), *_fragments(m), *_strange(m)]
     title = (
-        say("Out of memory on the host, not on the card")
+        say("diagnose.out_memory_host_not_card")
         if m.kind == "host"
-        else say("Out of memory ({kind})", kind=m.kind)
+        else say("diagnose.out_memory", kind=m.kind)
     )
     return Explanation(
         kind="out_of_memory",
@@ -145,20 +145,20 @@ def _out_of_memory(m: OutOfMemory, buffer: Buffer | None, about: About) -> Expla
 
 def _elsewhere(m: Elsewhere) -> Explanation:
     says, missing = elsewhere_says(m)
-    title = say("Out of memory ({kind})", kind=m.kind)
+    title = say("diagnose.out_memory", kind=m.kind)
     return Explanation(kind="out_of_memory", title=title, facts=m.as_dict(), says=says, missing=missing)
 
 
 def _asked(m: OutOfMemory) -> Iterator[Says]:
     if m.kind == "host":
-        yield "host", say("It is memory of the machine that ran out: no setting of the GPU changes that.")
+        yield "host", say("diagnose.memory_machine_ran_out_no")
     elif m.tried_bytes is None:
         return
     elif m.total_bytes is not None and m.tried_bytes > m.total_bytes:
         yield (
             "larger_than_card",
             say(
-                "{tried} was asked for at once, and the whole card has {total}: only a smaller tensor helps.",
+                "diagnose.asked_once_whole_card_only",
                 tried=Size(m.tried_bytes),
                 total=Size(m.total_bytes),
             ),
@@ -167,14 +167,14 @@ def _asked(m: OutOfMemory) -> Iterator[Says]:
         yield (
             "asked",
             say(
-                "PyTorch asked for {tried} more; {free} of the card's {total} was free.",
+                "diagnose.pytorch_asked_more_cards_free",
                 tried=Size(m.tried_bytes),
                 free=Size(m.free_bytes),
                 total=Size(m.total_bytes),
             ),
         )
     else:
-        yield "asked", say("PyTorch asked for {tried} more.", tried=Size(m.tried_bytes))
+        yield "asked", say("diagnose.pytorch_asked_more", tried=Size(m.tried_bytes))
 
 
 def _which(m: OutOfMemory, buffer: Buffer | None, about: About) -> Iterator[Says]:
@@ -190,7 +190,7 @@ def _which(m: OutOfMemory, buffer: Buffer | None, about: About) -> Iterator[Says
         yield (
             "block",
             say(
-                "{tried} is the block PyTorch takes for any small tensor: the last straw, not the culprit.",
+                "diagnose.block_pytorch_takes_any_small",
                 tried=Size(m.tried_bytes),
             ),
         )
@@ -200,20 +200,18 @@ def _which(m: OutOfMemory, buffer: Buffer | None, about: About) -> Iterator[Says
             (tensor,) = found
             yield "tensor", _product(tensor.product, tensor.number_bytes, tensor.bytes, tensor.what)
         elif found:
-            kinds = Several(tuple({tensor.what.text: tensor.what for tensor in found}.values()), between="; ")
-            yield "tensor_one_of", say("Several tensors of this config have that size: {kinds}.", kinds=kinds)
+            kinds = Several(tuple({tensor.what.code: tensor.what for tensor in found}.values()), between="; ")
+            yield "tensor_one_of", say("diagnose.several_tensors_config_size", kinds=kinds)
         else:
             yield (
                 "tensor_unknown",
-                say(
-                    "No large tensor of this config has that size: was it another batch, or another program?"
-                ),
+                say("diagnose.no_large_tensor_config_size"),
             )
 
 
 def _product(shape: str, number_bytes: int, total: int, what: Sentence) -> Sentence:
     return say(
-        "{shape} x {number_bytes} bytes = {size}: {what}.",
+        "diagnose.x_bytes",
         shape=shape,
         number_bytes=number_bytes,
         size=Size(total),
@@ -223,7 +221,7 @@ def _product(shape: str, number_bytes: int, total: int, what: Sentence) -> Sente
 
 def _where(m: OutOfMemory, which: list[Says]) -> Iterator[Says]:
     if (where := moment(m.trace)) is not None:
-        yield "moment", say("It happened {where}.", where=where)
+        yield "moment", say("diagnose.happened", where=where)
     elif any(LOGITS in (said.values.get("what"), _inner(said)) for _, said in which):
         yield "moment", LOGITS_MOMENT
 
@@ -234,11 +232,7 @@ def _inner(said: Sentence) -> object:
     return what.values.get("what") if isinstance(what, Sentence) else None
 
 
-LOGITS_MOMENT = say(
-    "They are made at the end of the forward pass, and their gradient, just as large, at the start of the "
-    "backward "
-    "pass."
-)
+LOGITS_MOMENT = say("diagnose.they_made_end_forward_pass")
 
 
 def _shares(m: OutOfMemory) -> Iterator[Says]:
@@ -247,9 +241,7 @@ def _shares(m: OutOfMemory) -> Iterator[Says]:
         yield (
             "allocated",
             say(
-                "Tensors alive (allocated) took {allocated}; {cached} more were freed blocks that PyTorch "
-                "keeps "
-                "for later (cached).",
+                "diagnose.tensors_alive_allocated_took_more",
                 allocated=Size(m.allocated_bytes),
                 cached=Size(m.cached_bytes),
             ),
@@ -261,7 +253,7 @@ def _shares(m: OutOfMemory) -> Iterator[Says]:
         yield (
             "context",
             say(
-                "This process held {own} outside PyTorch: CUDA context and libraries.",
+                "diagnose.process_held_outside_pytorch_cuda",
                 own=Size(m.process_bytes - m.reserved_bytes),
             ),
         )
@@ -269,7 +261,7 @@ def _shares(m: OutOfMemory) -> Iterator[Says]:
             yield (
                 "others",
                 say(
-                    "Other programs held {others}: `nvidia-smi` names them.",
+                    "diagnose.other_programs_held_nvidia_smi",
                     others=Size(used - m.process_bytes),
                 ),
             )
@@ -278,12 +270,11 @@ def _shares(m: OutOfMemory) -> Iterator[Says]:
         yield (
             "rest",
             say(
-                "{rest} were held outside PyTorch: the CUDA context, about 0.2 to 1.4 GiB, and other "
-                "programs.",
+                "diagnose.were_held_outside_pytorch_cuda",
                 rest=Size(rest),
             )
             if rest > _CLEAR_GIB * GIB
-            else say("Next to nothing was held by other programs."),
+            else say("diagnose.next_nothing_held_other_programs"),
         )
 
 
@@ -295,8 +286,7 @@ def _fragments(m: OutOfMemory) -> Iterator[Says]:
         yield (
             "allowed",
             say(
-                "The process may take no more than {allowed} (set_per_process_memory_fraction), and had "
-                "{reserved}.",
+                "diagnose.process_may_take_no_more",
                 allowed=Size(m.allowed_bytes),
                 reserved=Size(m.reserved_bytes),
             ),
@@ -306,18 +296,13 @@ def _fragments(m: OutOfMemory) -> Iterator[Says]:
     if m.free_bytes >= m.tried_bytes:
         yield (
             "free_enough",
-            say(
-                "More was free than asked for, so the numbers do not explain it: another program may have "
-                "taken "
-                "it meanwhile, and Windows limits what one allocation may take."
-            ),
+            say("diagnose.more_free_than_asked_numbers"),
         )
     elif abs(have - m.tried_bytes) <= _rounding(m.tried_bytes, m.free_bytes, m.cached_bytes):
         yield (
             "fragmentation_unsure",
             say(
-                "Cannot tell whether it was fragmentation: free and cached memory together, {have}, is what "
-                "was asked for, as far as the rounded numbers of the message go.",
+                "diagnose.cannot_tell_whether_fragmentation_free",
                 have=Size(have),
             ),
         )
@@ -325,9 +310,7 @@ def _fragments(m: OutOfMemory) -> Iterator[Says]:
         yield (
             "fragmentation",
             say(
-                "Fragmentation was the cause: free and cached memory together, {have}, would have been "
-                "enough, but "
-                "not in one piece. PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True can help.",
+                "diagnose.fragmentation_cause_free_cached_memory",
                 have=Size(have),
             ),
         )
@@ -335,9 +318,7 @@ def _fragments(m: OutOfMemory) -> Iterator[Says]:
         yield (
             "no_fragmentation",
             say(
-                "Fragmentation was not the cause: free and cached memory together, {have}, is {short} less "
-                "than "
-                "asked for. expandable_segments would not have helped.",
+                "diagnose.fragmentation_not_cause_free_cached",
                 have=Size(have),
                 short=Size(m.tried_bytes - have),
             ),
@@ -354,23 +335,19 @@ def _strange(m: OutOfMemory) -> Iterator[Says]:
         yield (
             "more_than_card",
             say(
-                "{reserved} is more than the card has: Windows lends host memory over the bus, which is "
-                "slow. "
-                "These counters are not of the card alone.",
+                "diagnose.more_than_card_windows_lends",
                 reserved=Size(m.reserved_bytes or 0),
             ),
         )
     if m.absurd:
         yield (
             "absurd",
-            say(
-                "A number of the message is beyond any card: PyTorch printed a negative one without its sign."
-            ),
+            say("diagnose.number_message_beyond_any_card"),
         )
     if m.mixed:
-        yield "mixed", say("Two messages are printed into each other here; what they say twice is left out.")
+        yield "mixed", say("diagnose.two_messages_printed_into_each")
     if m.private_bytes:
-        yield "private", say("{private} belong to CUDA graphs.", private=Size(m.private_bytes))
+        yield "private", say("diagnose.belong_cuda_graphs", private=Size(m.private_bytes))
 
 
 def _unknown(m: OutOfMemory, says: list[Says], about: About) -> Iterator[Says]:
@@ -378,15 +355,15 @@ def _unknown(m: OutOfMemory, says: list[Says], about: About) -> Iterator[Says]:
     if m.kind == "host":
         return
     if m.tried_bytes is None:
-        yield "needs_numbers", say("the sentence with the numbers: “Tried to allocate … GiB”")
+        yield "needs_numbers", say("diagnose.sentence_numbers_tried_allocate_gib")
     elif m.cached_bytes is None or m.free_bytes is None:
-        yield "needs_rest", say("the rest of the message, which says what was allocated, cached and free")
+        yield "needs_rest", say("diagnose.rest_message_says_allocated_cached")
     if m.tried_bytes is not None and not codes & {"tensor", "tensor_one_of", "tensor_unknown", "block"}:
-        yield "needs_config", say("which tensor it was: give the config with --config, or the lines above it")
+        yield "needs_config", say("diagnose.tensor_give_config_config_lines")
     if "moment" not in codes and m.tried_bytes is not None:
-        yield "needs_trace", say("where in the step it was: the traceback above the message tells")
+        yield "needs_trace", say("diagnose.step_traceback_above_message_tells")
     if about.estimate is None and about.reading is not None:
-        yield "needs_gpu", say("the card, with --gpu: then what this config needs on it, and what to change")
+        yield "needs_gpu", say("diagnose.card_gpu_then_config_needs")
 
 
 # -- tables ------------------------------------------------------------------------------------------------
@@ -400,12 +377,12 @@ def _buffer(buffer: Buffer, about: About) -> Explanation:
     says += _where(OutOfMemory(kind="CUDA"), says)
     missing = []
     if size is None:
-        missing.append(("needs_dtype", say("its number format: the end of that line says torch.…")))
+        missing.append(("needs_dtype", say("diagnose.number_format_end_line_says")))
     if of_shape(buffer)[0] is None and about.reading is None:
-        missing.append(("needs_config", say("what a tensor of this shape is: give the config with --config")))
+        missing.append(("needs_config", say("diagnose.tensor_shape_give_config_config")))
     return Explanation(
         kind="buffer",
-        title=say("A tensor that torch.compile makes ({name})", name=buffer.name),
+        title=say("diagnose.tensor_torch_compile_makes", name=buffer.name),
         facts=buffer.as_dict(),
         says=tuple(says),
         missing=tuple(missing),
@@ -416,9 +393,9 @@ def _buffer_says(buffer: Buffer, size: int | None, about: About) -> Iterator[Say
     reading = about.reading
     what, sure = of_shape(buffer, reading.model, reading.training) if reading else of_shape(buffer)
     if what is None:
-        what = say("cannot tell which tensor")
+        what = say("diagnose.cannot_tell_tensor")
     elif not sure:
-        what = say("by its shape {what}", what=what)
+        what = say("diagnose.shape", what=what)
     shape = " x ".join(map(str, buffer.shape))
     if size is not None:
         yield "tensor", _product(shape, size, buffer.numbers * size, what)
@@ -426,7 +403,7 @@ def _buffer_says(buffer: Buffer, size: int | None, about: About) -> Iterator[Say
         yield (
             "tensor",
             say(
-                "{shape} is {half} in 2 bytes (bf16, fp16) and {full} in 4 (fp32): {what}.",
+                "diagnose.n_2_bytes_bf16_fp16_4",
                 shape=shape,
                 half=Size(2 * buffer.numbers),
                 full=Size(4 * buffer.numbers),
@@ -441,8 +418,7 @@ def _summary(s: MemorySummary) -> Explanation:
         (
             "peaks",
             say(
-                "At its peak PyTorch held {allocated} of tensors (allocated) and {reserved} from the driver "
-                "(reserved); nvidia-smi shows the second, and the CUDA context on top.",
+                "diagnose.peak_pytorch_held_tensors_allocated",
                 allocated=Size(peak["allocated"]),
                 reserved=Size(peak["reserved"]),
             ),
@@ -450,21 +426,20 @@ def _summary(s: MemorySummary) -> Explanation:
         (
             "now",
             say(
-                "Now {allocated} are tensors and {cached} is cache, which torch.cuda.empty_cache() would "
-                "return.",
+                "diagnose.now_tensors_cache_torch_cuda",
                 allocated=Size(current["allocated"]),
                 cached=Size(max(0, current["reserved"] - current["allocated"])),
             ),
         ),
     ]
     if s.ooms:
-        says.append(("ooms", say("Times it ran out of memory: {times}.", times=s.ooms)))
+        says.append(("ooms", say("diagnose.times_ran_out_memory", times=s.ooms)))
     if s.retries:
         says.append(
             (
                 "retries",
                 say(
-                    "Times it gave its cache back and asked again: {times}. Each costs time.",
+                    "diagnose.times_gave_cache_back_asked",
                     times=s.retries,
                 ),
             )
@@ -475,16 +450,14 @@ def _summary(s: MemorySummary) -> Explanation:
             (
                 "fragmented",
                 say(
-                    "Reserved is {ratio} times allocated; steady training loops are near 1.1. Sizes that "
-                    "change from "
-                    "step to step fragment the cache: expandable_segments can help.",
+                    "diagnose.reserved_times_allocated_steady_training",
                     ratio=Number(ratio, 2),
                 ),
             )
         )
     return Explanation(
         kind="memory_summary",
-        title=say("A memory summary of PyTorch"),
+        title=say("diagnose.memory_summary_pytorch"),
         facts=s.as_dict(),
         says=tuple(says),
     )
@@ -496,35 +469,23 @@ def _smi(table: SmiTable) -> Explanation:
         says += _card(card)
     graphics = sum(size for _, name, size in table.processes if not _trains(name))
     if graphics:
-        says.append(
-            ("programs", say("Programs that do not look like training hold {size}.", size=Size(graphics)))
-        )
+        says.append(("programs", say("diagnose.programs_not_look_like_training", size=Size(graphics))))
     says.append(
         (
             "memory_is_not_compute",
-            say(
-                "Memory in use says nothing about compute in use: PyTorch keeps what it once took, and a "
-                "card can "
-                "be full and idle."
-            ),
+            say("diagnose.memory_use_says_nothing_about"),
         )
     )
     says.append(
         (
             "util",
-            say(
-                "GPU-Util is the share of time in which any kernel ran, not how much of the chip it used: "
-                "100 % is "
-                "possible at 5 % MFU. Power near its limit is the better sign of work."
-            ),
+            say("diagnose.gpu_util_share_time_any"),
         )
     )
-    missing: list[Says] = [
-        ("needs_log", say("how much of the compute is used: a log line with the step time, and the config"))
-    ]
+    missing: list[Says] = [("needs_log", say("diagnose.how_much_compute_used_log"))]
     return Explanation(
         kind="nvidia_smi",
-        title=say("A table of nvidia-smi"),
+        title=say("diagnose.table_nvidia_smi"),
         facts=table.as_dict(),
         says=tuple(says),
         missing=tuple(missing),
@@ -539,7 +500,7 @@ def _card(card: Card) -> Iterator[Says]:
     yield (
         "card",
         say(
-            "GPU {index}, {name}: {used} of {total} in use ({frac}).",
+            "diagnose.gpu_use",
             index=card.index,
             name=card.name,
             used=Size(card.used_bytes),
@@ -551,7 +512,7 @@ def _card(card: Card) -> Iterator[Says]:
         yield (
             "card_busy",
             say(
-                "A kernel ran {busy} of the time, at {watts} of {cap} W.",
+                "diagnose.kernel_ran_time_w",
                 busy=Percent(card.busy_frac),
                 watts=Number(card.watts),
                 cap=Number(card.watts_cap),

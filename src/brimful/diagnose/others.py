@@ -137,21 +137,18 @@ def elsewhere_says(m: Elsewhere) -> tuple[tuple[Says, ...], tuple[Says, ...]]:
     }[m.kind](m))  # fmt: skip
     missing: list[Says] = []
     if m.tried_bytes is None and m.kind != "vLLM":
-        missing.append(("needs_numbers", say("the sentence with the numbers: “Tried to allocate … GiB”")))
+        missing.append(("needs_numbers", say("diagnose.sentence_numbers_tried_allocate_gib")))
     if m.kind != "vLLM":
-        missing.append(("needs_table", say("what else held the card: an nvidia-smi table from that moment")))
+        missing.append(("needs_table", say("diagnose.else_held_card_nvidia_smi")))
     return says, tuple(missing)
 
 
 def _xla_says(m: Elsewhere) -> Iterator[Says]:
     if m.tried_bytes is not None:
-        yield "asked", say("XLA asked for {tried} at once.", tried=Size(m.tried_bytes))
+        yield "asked", say("diagnose.xla_asked_once", tried=Size(m.tried_bytes))
     yield (
         "preallocates",
-        say(
-            "JAX takes 75 % of the card when it starts, so memory in use tells nothing about its need; "
-            "XLA_PYTHON_CLIENT_PREALLOCATE=false changes that."
-        ),
+        say("diagnose.jax_takes_75_card_when"),
     )
 
 
@@ -161,7 +158,7 @@ def _tensorflow_says(m: Elsewhere) -> Iterator[Says]:
         yield (
             "tensor",
             say(
-                "{shape} x {number_bytes} bytes = {size}: the tensor for which TensorFlow found no room.",
+                "diagnose.x_bytes_tensor_tensorflow_found",
                 shape=shape,
                 number_bytes=m.number_bytes,
                 size=Size(m.tried_bytes),
@@ -171,16 +168,14 @@ def _tensorflow_says(m: Elsewhere) -> Iterator[Says]:
         yield (
             "tensor",
             say(
-                "TensorFlow found no room for a tensor of {shape}: {size} if each number has 4 bytes.",
+                "diagnose.tensorflow_found_no_room_tensor",
                 shape=shape,
                 size=Size(4 * prod(m.shape)),
             ),
         )
     yield (
         "culprit",
-        say(
-            "It is the last tensor that was asked for; which ones filled the card, the message does not say."
-        ),
+        say("diagnose.last_tensor_asked_ones_filled"),
     )
 
 
@@ -188,17 +183,14 @@ def _llama_says(m: Elsewhere) -> Iterator[Says]:
     yield (
         "asked",
         say(
-            "llama.cpp asked for {tried} in one piece on GPU {index}.",
+            "diagnose.llama_cpp_asked_one_piece",
             tried=Size(m.tried_bytes or 0),
             index=m.gpu_index or 0,
         ),
     )
     yield (
         "less",
-        say(
-            "Fewer layers on the card (-ngl), a shorter context (-c) or weights in fewer bits make it "
-            "smaller."
-        ),
+        say("diagnose.fewer_layers_card_ngl_shorter"),
     )
 
 
@@ -207,7 +199,7 @@ def _vllm_says(m: Elsewhere) -> Iterator[Says]:
         yield (
             "tokens",
             say(
-                "A sequence may have {wanted} tokens, and the KV cache holds {held}.",
+                "diagnose.sequence_may_tokens_kv_cache",
                 wanted=m.tokens_wanted,
                 held=m.tokens_held,
             ),
@@ -215,42 +207,34 @@ def _vllm_says(m: Elsewhere) -> Iterator[Says]:
         yield (
             "less",
             say(
-                "Set --max-model-len to {held} or less, or give vLLM more of the card "
-                "(--gpu-memory-utilization).",
+                "diagnose.set_max_model_len_less",
                 held=str(m.tokens_held),
             ),
         )
         return
     yield (
         "no_room",
-        say(
-            "vLLM may use the share --gpu-memory-utilization of the card, and weights and activations fill "
-            "it: nothing is left for the KV cache."
-        ),
+        say("diagnose.vllm_may_use_share_gpu"),
     )
     yield (
         "less",
-        say(
-            "A larger share, weights in fewer bits or a smaller model help; `brimful fit --inference` tells "
-            "what a model needs."
-        ),
+        say("diagnose.larger_share_weights_fewer_bits"),
     )
 
 
 def _directml_says(m: Elsewhere) -> Iterator[Says]:
-    yield "asked", say("PyTorch asked for {tried} more.", tried=Size(m.tried_bytes or 0))
-    yield "silent", say("DirectML does not say what was allocated or free.")
+    yield "asked", say("diagnose.pytorch_asked_more", tried=Size(m.tried_bytes or 0))
+    yield "silent", say("diagnose.directml_not_say_allocated_free")
 
 
 def _mps_says(m: Elsewhere) -> Iterator[Says]:
     if m.tried_bytes is not None:
-        yield "asked", say("PyTorch asked for {tried} more.", tried=Size(m.tried_bytes))
+        yield "asked", say("diagnose.pytorch_asked_more", tried=Size(m.tried_bytes))
     if m.allocated_bytes is not None and m.other_bytes is not None and m.allowed_bytes is not None:
         yield (
             "shared",
             say(
-                "Tensors took {allocated} and other Metal buffers {other}, of the {allowed} allowed: on a "
-                "Mac, CPU and GPU share one memory.",
+                "diagnose.tensors_took_other_metal_buffers",
                 allocated=Size(m.allocated_bytes),
                 other=Size(m.other_bytes),
                 allowed=Size(m.allowed_bytes),

@@ -11,157 +11,155 @@ import re
 from functools import cache
 
 from brimful.language import Number, Sentence, Several, Size, say
+from brimful.language.spoken import catalog, template
 from brimful.units import GIB, KIB, MIB
 
 # Where the peak is, and what a fix does: notes are joined by semicolons, and told part by part.
 _TEMPLATES: tuple[Sentence, ...] = (
-    say("end of the forward pass"),
-    say("start of the backward pass"),
-    say("gradient of the output matrix"),
-    say("backward pass of the last layer"),
-    say("end of the backward pass"),
-    say("optimizer step"),
-    say("every step"),
-    say("on pipeline stage {n} of {all}"),
-    say("loading"),
-    say("before the first step"),
-    say("fuses the loss and drops its fp32 copies"),
-    say("fuses the small kernels"),
-    say("minutes to warm up"),
-    say("the score matrix is never stored"),
-    say("scores stay on the chip"),
-    say("the logits are never all in memory"),
-    say("needs liger-kernel"),
-    say("logits and loss in {n} slices: its fp32 copies are of one slice only"),
-    say("the logits are made once"),
-    say("cheap parts of each layer are run again going back"),
-    say("each layer is run again in the backward pass"),
-    say("nothing is run twice"),
-    say("only the cheap parts are run twice"),
-    say("AdamW's state in 8 bits"),
-    say("needs bitsandbytes or torchao"),
-    say("optimizer state and gradients spread over the GPUs"),
-    say("weights too are spread over the GPUs, and gathered layer by layer"),
-    say("weights stay whole: nothing to gather"),
-    say("whole layers then run in {dtype}, not only their multiplies"),
-    say("each gradient is used and dropped at once"),
-    say("no clipping by the whole norm"),
-    say("multiplies in {dtype}, fp32 weights"),
-    say("half the activations"),
-    say("weights, gradients and AdamW in bf16 too: may train worse"),
-    say("trains an adapter of rank {n}, not the model"),
-    say("an adapter over weights held in {n} bits"),
-    say("the frozen weights in {n} bits"),
-    say("weights and optimizer state rest in host memory: slow"),
-    say("tensor cores multiply {dtype} several times as fast as fp32"),
-    say("fp32 with {n} bits of mantissa in the multiplies"),
-    say("this card has no bf16 hardware"),
-    say("fp16 needs a GradScaler"),
-    say("one kernel for the whole optimizer step"),
-    say("larger multiplies, fewer launches"),
-    say("still {n} sequences a step"),
-    say("MFU is then of the {dtype} peak"),
-    say("a change in the training script"),
-    say("a change in {file} or {other}"),
-    say("a change in {file}"),
-    say("torch.compile does not run on {gpu}: Triton needs Volta or newer"),
-    say("set compile=False"),
-    say("{gpu} has no bf16 hardware: speed is taken at its {dtype} peak"),
-    say("dtype='float16' is faster"),
-    say("a vocabulary of {n} is no multiple of 64"),
-    say("{n} fills tensor cores better"),
-    say("the memory {gpu} shows to a framework is recalled, not read off one"),
-    say("the memory {gpu} shows to a framework is estimated, not read off one"),
-    say("speed with experts is derived and held against no published run"),
-    say("the load is taken as even"),
-    say("no set of changes fits one {gpu}"),
-    say("no set of changes fits {n} {gpu}"),
-    say("{n} of them sharing weights and states (zero3) would hold it"),
-    say("not corrected: your own runs were on {cards}, not on {gpu} (`brimful runs calibrate`)"),
-    say("corrected by {n} runs of your own on {cards}: {parts} (`brimful runs calibrate`)"),
+    say("diagnose.end_forward_pass"),
+    say("diagnose.start_backward_pass"),
+    say("diagnose.gradient_output_matrix"),
+    say("diagnose.backward_pass_last_layer"),
+    say("diagnose.end_backward_pass"),
+    say("diagnose.optimizer_step"),
+    say("diagnose.every_step"),
+    say("diagnose.pipeline_stage"),
+    say("diagnose.loading"),
+    say("diagnose.before_first_step"),
+    say("diagnose.fuses_loss_drops_fp32_copies"),
+    say("diagnose.fuses_small_kernels"),
+    say("diagnose.minutes_warm_up"),
+    say("diagnose.score_matrix_never_stored"),
+    say("diagnose.scores_stay_chip"),
+    say("diagnose.logits_never_all_memory"),
+    say("diagnose.needs_liger_kernel"),
+    say("diagnose.logits_loss_slices_fp32_copies"),
+    say("diagnose.logits_made_once"),
+    say("diagnose.cheap_parts_each_layer_run"),
+    say("diagnose.each_layer_run_again_backward"),
+    say("diagnose.nothing_run_twice"),
+    say("diagnose.only_cheap_parts_run_twice"),
+    say("diagnose.adamws_state_8_bits"),
+    say("diagnose.needs_bitsandbytes_torchao"),
+    say("diagnose.optimizer_state_gradients_spread_over"),
+    say("diagnose.weights_too_spread_over_gpus"),
+    say("diagnose.weights_stay_whole_nothing_gather"),
+    say("diagnose.whole_layers_then_run_not"),
+    say("diagnose.each_gradient_used_dropped_once"),
+    say("diagnose.no_clipping_whole_norm"),
+    say("diagnose.multiplies_fp32_weights"),
+    say("diagnose.half_activations"),
+    say("diagnose.weights_gradients_adamw_bf16_too"),
+    say("diagnose.trains_adapter_rank_not_model"),
+    say("diagnose.adapter_over_weights_held_bits"),
+    say("diagnose.frozen_weights_bits"),
+    say("diagnose.weights_optimizer_state_rest_host"),
+    say("diagnose.tensor_cores_multiply_several_times"),
+    say("diagnose.fp32_bits_mantissa_multiplies"),
+    say("diagnose.card_no_bf16_hardware"),
+    say("diagnose.fp16_needs_gradscaler"),
+    say("diagnose.one_kernel_whole_optimizer_step"),
+    say("diagnose.larger_multiplies_fewer_launches"),
+    say("diagnose.still_sequences_step"),
+    say("diagnose.mfu_then_peak"),
+    say("diagnose.change_training_script"),
+    say("diagnose.change"),
+    say("diagnose.change_2"),
+    say("diagnose.torch_compile_not_run_triton"),
+    say("diagnose.set_compile_false"),
+    say("diagnose.no_bf16_hardware_speed_taken"),
+    say("diagnose.dtype_float16_faster"),
+    say("diagnose.vocabulary_no_multiple_64"),
+    say("diagnose.fills_tensor_cores_better"),
+    say("diagnose.memory_shows_framework_recalled_not"),
+    say("diagnose.memory_shows_framework_estimated_not"),
+    say("diagnose.speed_experts_derived_held_against"),
+    say("diagnose.load_taken_even"),
+    say("diagnose.no_set_changes_fits_one"),
+    say("diagnose.no_set_changes_fits"),
+    say("diagnose.them_sharing_weights_states_zero3"),
+    say("diagnose.not_corrected_own_runs_were_2"),
+    say("diagnose.corrected_runs_own_brimful_runs"),
 )
 # Why a part of the memory is there, as it stands beside the part.
 _REASONS: tuple[Sentence, ...] = (
-    say("{millions} M parameters in {dtype}"),
-    say("{millions} M parameters in {n}-bit"),
-    say("{millions} M parameters in {dtype} over {n} GPUs"),
-    say("{name}, the only part that is trained"),
-    say("one for each trained parameter"),
-    say("{name}'s numbers for each trained parameter"),
-    say("a second copy of the gradients"),
-    say("autocast's {dtype} copies"),
-    say("two layers and the tables, whole"),
-    say("all of the stage, for every micro-batch"),
-    say("cuBLAS scratch"),
-    say("4-bit layers' inputs, freed with the step's graph"),
-    say("the norms' inputs"),
-    say("the norms' inputs in fp32"),
-    say("norm output, q k v and result"),
-    say("norm output, q k v and result, and the score matrix"),
-    say("its input, and {width} wide in between"),
-    say("{n} of {all} experts for each token, router"),
-    say("final norm, pixels"),
-    say("one byte for each number dropped or kept"),
-    say("inputs of the adapted layers"),
-    say("final norm, token ids"),
-    say("checkpointing keeps each layer's input only"),
-    say("layer inputs, attention, every other multiply"),
-    say("1/{n} of {shape} at a time"),
-    say("{shape}: logits, gradient, zeros"),
-    say("{shape}: logits and fp32 copies"),
-    say("{shape}: old and new"),
-    say("{shape}: old and new, and the loss's copies"),
-    say("{shape}: still held by the loop"),
-    say("the 4-bit output matrix in 16 bits"),
-    say("4-bit output matrix in 16 bits"),
-    say("gradient of the vocabulary table before it is added"),
-    say("one layer's gradients"),
-    say("one layer's gradients and its activations made again"),
-    say("first layer, and the tied table's gradients"),
-    say("copies the optimizer makes on the way"),
-    say("freed blocks PyTorch keeps, rounding"),
-    say("driver and kernels, outside PyTorch"),
-    say("desktop and other processes, as you said"),
-    say("desktop and other processes, assumed"),
-    say("as {n} runs of your own say (`brimful runs calibrate`)"),
+    say("diagnose.m_parameters"),
+    say("diagnose.m_parameters_bit"),
+    say("diagnose.m_parameters_over_gpus"),
+    say("diagnose.only_part_trained"),
+    say("diagnose.one_each_trained_parameter"),
+    say("diagnose.s_numbers_each_trained_parameter"),
+    say("diagnose.second_copy_gradients"),
+    say("diagnose.autocasts_copies"),
+    say("diagnose.two_layers_tables_whole"),
+    say("diagnose.all_stage_every_micro_batch"),
+    say("diagnose.cublas_scratch"),
+    say("diagnose.n_4_bit_layers_inputs_freed"),
+    say("diagnose.norms_inputs"),
+    say("diagnose.norms_inputs_fp32"),
+    say("diagnose.norm_output_q_k_v"),
+    say("diagnose.norm_output_q_k_v_2"),
+    say("diagnose.input_wide_between"),
+    say("diagnose.experts_each_token_router"),
+    say("diagnose.final_norm_pixels"),
+    say("diagnose.one_byte_each_number_dropped"),
+    say("diagnose.inputs_adapted_layers"),
+    say("diagnose.final_norm_token_ids"),
+    say("diagnose.checkpointing_keeps_each_layers_input"),
+    say("diagnose.layer_inputs_attention_every_other"),
+    say("diagnose.n_1_time"),
+    say("diagnose.logits_gradient_zeros"),
+    say("diagnose.logits_fp32_copies"),
+    say("diagnose.old_new"),
+    say("diagnose.old_new_losss_copies"),
+    say("diagnose.still_held_loop"),
+    say("diagnose.n_4_bit_output_matrix_16"),
+    say("diagnose.n_4_bit_output_matrix_16_2"),
+    say("diagnose.gradient_vocabulary_table_before_added"),
+    say("diagnose.one_layers_gradients"),
+    say("diagnose.one_layers_gradients_activations_made"),
+    say("diagnose.first_layer_tied_tables_gradients"),
+    say("diagnose.copies_optimizer_makes_way"),
+    say("diagnose.freed_blocks_pytorch_keeps_rounding"),
+    say("diagnose.driver_kernels_outside_pytorch"),
+    say("diagnose.desktop_other_processes_said"),
+    say("diagnose.desktop_other_processes_assumed"),
+    say("diagnose.runs_own_say_brimful_runs"),
 )
 
 
 # What `brimful trace` notes, and the changes it names.
 _TRACED: tuple[Sentence, ...] = (
-    say("take the loss in chunks of the batch, or use a fused linear cross-entropy"),
-    say("checkpoint the layers, or halve the batch and accumulate gradients twice as often"),
-    say("call scaled_dot_product_attention: no score matrix is kept"),
-    say("an 8-bit optimizer keeps a quarter of it"),
-    say("sharding spreads it over GPUs"),
-    say("fused=True updates without temporaries"),
-    say("zero_grad(set_to_none=True) before the forward pass"),
-    say("compiled parts: what is kept is exact, temporaries lie between all fused and none fused"),
-    say("a compiled function or module could not be cut by AOTAutograd and was traced op by op"),
-    say("recurrent layers are traced cell by cell"),
-    say("on a GPU cuDNN runs them whole and keeps one reserve buffer of its own size for the backward pass"),
-    say("NCCL's own buffers are not in the trace: up to about 1.5 GiB on each GPU, by topology"),
-    say(
-        "cuDNN's workspaces for convolutions are not in the trace: it chooses kernels by trying them on the "
-        "card"
-    ),
-    say("after its steps the script ended with {name}"),
+    say("diagnose.take_loss_chunks_batch_use"),
+    say("diagnose.checkpoint_layers_halve_batch_accumulate"),
+    say("diagnose.call_scaled_dot_product_attention"),
+    say("diagnose.n_8_bit_optimizer_keeps_quarter"),
+    say("diagnose.sharding_spreads_over_gpus"),
+    say("diagnose.fused_true_updates_without_temporaries"),
+    say("diagnose.zero_grad_set_none_true"),
+    say("diagnose.compiled_parts_kept_exact_temporaries"),
+    say("diagnose.compiled_function_module_could_not"),
+    say("diagnose.recurrent_layers_traced_cell_cell"),
+    say("diagnose.gpu_cudnn_runs_them_whole"),
+    say("diagnose.nccls_own_buffers_not_trace"),
+    say("diagnose.cudnns_workspaces_convolutions_not_trace"),
+    say("diagnose.after_steps_script_ended"),
 )
 # What argparse and the operating system say, in their own words.
 _FOREIGN: tuple[Sentence, ...] = (
-    say("the following arguments are required: {names}"),
-    say("argument {name}: expected one argument"),
-    say("argument {name}: expected at least one argument"),
-    say("argument {name}: invalid int value: {value}"),
-    say("argument {name}: invalid float value: {value}"),
-    say("argument {name}: invalid choice: {value} (choose from {names})"),
-    say("argument {name}: {problem}"),
-    say("No such file or directory"),
-    say("Permission denied"),
-    say("Is a directory"),
-    say("Not a directory"),
-    say("No space left on device"),
-    say("Read-only file system"),
+    say("diagnose.following_arguments_required"),
+    say("diagnose.argument_expected_one_argument"),
+    say("diagnose.argument_expected_least_one_argument"),
+    say("diagnose.argument_invalid_int_value"),
+    say("diagnose.argument_invalid_float_value"),
+    say("diagnose.argument_invalid_choice_choose_from"),
+    say("diagnose.argument"),
+    say("diagnose.no_such_file_directory"),
+    say("diagnose.permission_denied"),
+    say("diagnose.directory"),
+    say("diagnose.not_directory"),
+    say("diagnose.no_space_left_device"),
+    say("diagnose.read_only_file_system"),
 )
 _KINDS = {
     "n": r"[\d,]+",
@@ -172,7 +170,7 @@ _KINDS = {
     "width": r"\d+",
     "shape": r"\([\d, ]+\)",
 }
-_KINDS_OF_THINGS = {"model": say("model")}  # one word that stands inside a phrase
+_KINDS_OF_THINGS = {"model": say("diagnose.model")}  # one word that stands inside a phrase
 _DEEPEST = 3  # phrases within phrases
 
 
@@ -180,22 +178,21 @@ _DEEPEST = 3  # phrases within phrases
 def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
     """Templates as patterns: those of formulas first, and the more words a template has the earlier."""
     formulas = [*_TEMPLATES, *_REASONS, *_TRACED]
-    own = sorted((sentence.text for sentence in formulas), key=lambda text: "{" in text)
-    return tuple((_pattern(text, _KINDS), text) for text in own)
+    own = sorted(((_english(s.code), s.code) for s in formulas), key=lambda pair: "{" in pair[0])
+    return tuple((_pattern(text, _KINDS), code) for text, code in own)
 
 
 @cache
 def _plain_patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
-    """What code says as plain English (`tools/plain_phrases.py` gathers it), and what others do."""
-    import json
-    from importlib.resources import files
+    """What readers say as plain English, and what others do."""
+    codes = [*(f"plain.{name}" for name in catalog("plain")), *(sentence.code for sentence in _FOREIGN)]
+    texts = [(_english(code), code) for code in codes]
+    texts.sort(key=lambda pair: -len(re.sub(r"\{\w+\}", "", pair[0])))
+    return tuple((_pattern(text, {}), code) for text, code in texts)
 
-    listed: list[str] = json.loads(
-        files("brimful.language").joinpath("locale/plain.json").read_text(encoding="utf-8")
-    )
-    texts = [*listed, *(sentence.text for sentence in _FOREIGN)]
-    texts.sort(key=lambda text: -len(re.sub(r"\{\w+\}", "", text)))
-    return tuple((_pattern(text, {}), text) for text in texts)
+
+def _english(code: str) -> str:
+    return str(template(code, "en"))
 
 
 def _pattern(text: str, kinds: dict[str, str]) -> re.Pattern[str]:
@@ -230,10 +227,10 @@ def told(text: str, depth: int = 0) -> Sentence | Several | str:
     """A problem, hint or warning as a sentence, with the phrases inside it; else as it is."""
     if (sentence := known(text)) is not None:
         return sentence
-    for pattern, template in _plain_patterns():
+    for pattern, code in _plain_patterns():
         if (match := pattern.fullmatch(text)) is not None:
             values = {name: _inner(name, value, depth) for name, value in match.groupdict().items()}
-            return Sentence(template, values)
+            return Sentence(code, values)
     before, colon, after = text.partition(": ")  # 'train.json: nested too deeply'
     if colon and isinstance(said := told(after, depth + 1), Sentence):
         return Several((before, said), between=": ")
@@ -259,7 +256,7 @@ def _inner(name: str, shown: str, depth: int) -> object:
         return _KINDS_OF_THINGS[words]
     if " or " in words and " " not in words.replace(" or ", ""):  # 'rtx-4070 or rtx-4090'
         first, _, rest = words.partition(" or ")
-        either = say("{one} or {other}", one=first, other=_inner(name, rest, depth))
+        either = say("diagnose.or", one=first, other=_inner(name, rest, depth))
         return Several((shown[: shown.index(words)], either, shown[len(shown.rstrip()) :]), between="")
     if depth >= _DEEPEST or " " not in words:
         return shown

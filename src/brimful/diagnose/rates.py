@@ -63,9 +63,7 @@ def log_says(
     number = peak_format(reading.training, gpu) if reading and gpu else "bf16"
     if gpu is not None and flops is not None:
         if line.samples_per_s is not None and reading is not None:
-            says.append(
-                ("at_most", say("If every sample is as long as the config allows, which is the most:"))
-            )
+            says.append(("at_most", say("diagnose.if_every_sample_long_config")))
         by_line = line.divided_by_flops_per_s and not _counted(line, reading)
         says += _own(flops, gpu, number, line if by_line else None)
     if gpu is not None and flops is not None and estimate is not None:
@@ -77,21 +75,17 @@ def log_says(
 def _bar(line: LogLine, reading: Reading | None, estimate: Estimate | None) -> Iterator[Says]:
     """A bar counts what its loop counts: no MFU follows from it, only what to hold it against."""
     assert line.step_s is not None
-    yield "iteration", say("An iteration takes {seconds} s.", seconds=Number(line.step_s, 3))
+    yield "iteration", say("diagnose.iteration_takes_s", seconds=Number(line.step_s, 3))
     yield (
         "bar",
-        say(
-            "A bar counts iterations of its loop, which may be optimizer steps or micro-steps: no MFU "
-            "follows from it."
-        ),
+        say("diagnose.bar_counts_iterations_loop_may"),
     )
     if reading is not None and estimate is not None:
         step_s = estimate.speed.step_s.likely
         yield (
             "beside_bar",
             say(
-                "For this config brimful predicts {step} for a step, {micro} for each of its micro-steps "
-                "({n}).",
+                "diagnose.config_brimful_predicts_step_each",
                 step=Seconds(step_s),
                 micro=Seconds(step_s / reading.training.accumulation),
                 n=reading.training.accumulation,
@@ -103,7 +97,7 @@ def _bar_missing(estimate: Estimate | None) -> Iterator[Says]:
     if estimate is None:
         yield (
             "needs_config",
-            say("how long it should take: give the config with --config, and the card with --gpu"),
+            say("diagnose.how_long_should_take_give"),
         )
 
 
@@ -134,22 +128,22 @@ def _counted(line: LogLine, reading: Reading | None) -> bool:
 
 def _pace(line: LogLine) -> Iterator[Says]:
     if line.step_s is not None:
-        step = say("Step {step} took {seconds} s.", step=line.step or 0, seconds=Number(line.step_s, 3))
-        plain = say("A step takes {seconds} s.", seconds=Number(line.step_s, 3))
+        step = say("diagnose.step_took_s", step=line.step or 0, seconds=Number(line.step_s, 3))
+        plain = say("diagnose.step_takes_s", seconds=Number(line.step_s, 3))
         yield "step", plain if line.step is None else step
     if line.tokens_per_s is not None:
-        yield "tokens", say("{tokens} tokens a second.", tokens=Number(line.tokens_per_s))
+        yield "tokens", say("diagnose.tokens_second", tokens=Number(line.tokens_per_s))
     if line.framework == "Hugging Face Trainer":
         yield (
             "no_mfu",
-            say("The Trainer prints no MFU: it knows neither the card's peak nor the work of a step."),
+            say("diagnose.trainer_prints_no_mfu_knows"),
         )
 
 
 def _peak(line: LogLine) -> Iterator[Says]:
     if line.mfu is None:
         if line.divides:
-            yield "mfu_unknown", say("-100 % stands for: not known yet, or a card it has no peak for.")
+            yield "mfu_unknown", say("diagnose.n_100_stands_not_known_yet")
         return
     printed = Percent(line.mfu, 1)
     peak = line.divided_by_flops_per_s
@@ -158,9 +152,7 @@ def _peak(line: LogLine) -> Iterator[Says]:
         yield (
             "divided_by",
             say(
-                "The printed MFU of {printed} is a share of an {card}'s {tflops} TFLOPS: {framework} "
-                "divides by that "
-                "whatever the card is.",
+                "diagnose.printed_mfu_share_s_tflops",
                 printed=printed,
                 card=card,
                 tflops=Number(peak / 1e12),
@@ -172,14 +164,14 @@ def _peak(line: LogLine) -> Iterator[Says]:
         yield (
             "divided_by",
             say(
-                "{printed} was divided by {tflops} TFLOPS, by the line's own numbers: the peak of {card}.",
+                "diagnose.divided_tflops_lines_own_numbers",
                 printed=printed,
                 tflops=Number(peak / 1e12),
                 card=near,
             )
             if near
             else say(
-                "{printed} was divided by about {tflops} TFLOPS, by the line's own numbers.",
+                "diagnose.divided_about_tflops_lines_own",
                 printed=printed,
                 tflops=Number(peak / 1e12),
             ),
@@ -188,8 +180,7 @@ def _peak(line: LogLine) -> Iterator[Says]:
         yield (
             "divided_by",
             say(
-                "{framework} looks the card's peak up in a table of its own, and the line does not say "
-                "which it took.",
+                "diagnose.looks_cards_peak_up_table",
                 framework=line.framework,
             ),
         )
@@ -213,9 +204,7 @@ def _own(flops: float, gpu: Gpu, number: str, line: LogLine | None) -> Iterator[
         yield (
             "impossible",
             say(
-                "On {gpu} that would be {tflops} TFLOPS, {mfu} of its {peak} dense {format} TFLOPS: "
-                "physically "
-                "impossible.",
+                "diagnose.would_tflops_dense_tflops_physically",
                 gpu=gpu.title,
                 tflops=Number(r.flops_per_s / 1e12, 1),
                 mfu=Percent(r.mfu),
@@ -227,9 +216,7 @@ def _own(flops: float, gpu: Gpu, number: str, line: LogLine | None) -> Iterator[
             yield (
                 "impossible_why",
                 say(
-                    "So the card is another one, or this copy of {framework} was changed to divide by "
-                    "another peak, or "
-                    "its clock was read before the GPU had finished (log_interval above 1).",
+                    "diagnose.card_another_one_copy_changed",
                     framework=line.framework,
                 ),
             )
@@ -237,7 +224,7 @@ def _own(flops: float, gpu: Gpu, number: str, line: LogLine | None) -> Iterator[
     yield (
         "own_mfu",
         say(
-            "That is {tflops} TFLOPS, {mfu} of {gpu}'s own {peak} dense {format} TFLOPS.",
+            "diagnose.tflops_s_own_dense_tflops",
             tflops=Number(r.flops_per_s / 1e12, 1),
             mfu=Percent(r.mfu, 1),
             gpu=gpu.title,
@@ -249,21 +236,18 @@ def _own(flops: float, gpu: Gpu, number: str, line: LogLine | None) -> Iterator[
     if r.judged == "above_matmul":
         yield (
             "above_matmul",
-            say(
-                "That is more than the best matrix multiply reaches on such a card: doubt the number before "
-                "you trust it."
-            ),
+            say("diagnose.more_than_best_matrix_multiply"),
         )
     elif r.judged == "low":
         yield (
             "low",
-            say("That is low: nine in ten of 140 published runs reach {low} to {high}.", low=low, high=high),
+            say("diagnose.low_nine_ten_140_published", low=low, high=high),
         )
     elif r.judged == "high":
         yield (
             "high",
             say(
-                "That is very good: nine in ten of 140 published runs reach {low} to {high}.",
+                "diagnose.very_good_nine_ten_140",
                 low=low,
                 high=high,
             ),
@@ -271,7 +255,7 @@ def _own(flops: float, gpu: Gpu, number: str, line: LogLine | None) -> Iterator[
     else:
         yield (
             "usual",
-            say("That is good: nine in ten of 140 published runs reach {low} to {high}.", low=low, high=high),
+            say("diagnose.good_nine_ten_140_published", low=low, high=high),
         )
 
 
@@ -290,9 +274,7 @@ def _beside(flops: float, estimate: Estimate) -> Iterator[Says]:
         yield (
             "below_predicted",
             say(
-                "For this config brimful predicts {likely} ({low} to {high}): something holds it back that "
-                "the config "
-                "does not show, such as data loading, logging, or another program on the card.",
+                "diagnose.config_brimful_predicts_something_holds",
                 **values,
             ),
         )
@@ -300,8 +282,7 @@ def _beside(flops: float, estimate: Estimate) -> Iterator[Says]:
         yield (
             "above_predicted",
             say(
-                "For this config brimful predicts {likely} ({low} to {high}): are card and config the right "
-                "ones?",
+                "diagnose.config_brimful_predicts_card_config",
                 **values,
             ),
         )
@@ -309,7 +290,7 @@ def _beside(flops: float, estimate: Estimate) -> Iterator[Says]:
         yield (
             "as_predicted",
             say(
-                "For this config brimful predicts {likely} ({low} to {high}): it is as it should be.",
+                "diagnose.config_brimful_predicts_should",
                 **values,
             ),
         )
@@ -320,22 +301,21 @@ def _memory(line: LogLine) -> Iterator[Says]:
         yield (
             "memory",
             say(
-                "{size} is what PyTorch reserved at its peak, cache included. It says nothing about compute "
-                "in use.",
+                "diagnose.pytorch_reserved_peak_cache_included",
                 size=Size(line.reserved_bytes),
             ),
         )
     elif line.mfu is not None:
         yield (
             "memory_is_not_compute",
-            say("Memory in use would not tell you this: a full card can be idle, and a busy one half empty."),
+            say("diagnose.memory_use_would_not_tell"),
         )
 
 
 def _missing(line: LogLine, reading: Reading | None, gpu: Gpu | None, flops: float | None) -> Iterator[Says]:
     if gpu is None and (line.mfu is not None or line.tokens_per_s is not None or line.step_s is not None):
-        yield "needs_gpu", say("the card, with --gpu: an MFU is a share of its peak")
+        yield "needs_gpu", say("diagnose.card_gpu_mfu_share_peak")
     if flops is None and reading is None:
-        yield "needs_config", say("the model and batch, with --config: then the work of a step is known")
+        yield "needs_config", say("diagnose.model_batch_config_then_work")
     elif flops is None and line.step_s is None and line.tokens_per_s is None:
-        yield "needs_time", say("a line that says how long a step takes")
+        yield "needs_time", say("diagnose.line_says_how_long_step")

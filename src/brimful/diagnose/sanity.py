@@ -47,7 +47,7 @@ def check_mfu(value: float, answer: Estimate, gpu: Gpu, *, nanogpt: bool = False
     """
     speed = answer.speed
     peak = say(
-        "{tflops} TFLOPS of {gpu} in {format}",
+        "diagnose.tflops",
         tflops=Number(speed.peak_flops_per_s / 1e12, 1),
         gpu=gpu.title,
         format=speed.peak_format,
@@ -55,10 +55,10 @@ def check_mfu(value: float, answer: Estimate, gpu: Gpu, *, nanogpt: bool = False
     own = value * _A100_FLOPS_PER_S / speed.peak_flops_per_s
     other = own != value and own <= 1 and nanogpt
     if value > 1:
-        why = say("{mfu} of {peak} is more than the card can do", mfu=Percent(value), peak=peak)
+        why = say("diagnose.more_than_card_can", mfu=Percent(value), peak=peak)
     elif value > _BEST_MFU:
         why = say(
-            "{mfu} of {peak} is rarely seen ({beside}); was it another peak?",
+            "diagnose.rarely_seen_another_peak",
             mfu=Percent(value),
             peak=peak,
             beside=_beside(value, speed.mfu),
@@ -67,7 +67,7 @@ def check_mfu(value: float, answer: Estimate, gpu: Gpu, *, nanogpt: bool = False
         why = _beside(value, speed.mfu)
     if other:
         divided = say(
-            "as nanoGPT prints it, a share of an A100's 312 TFLOPS, it is {own} of this card's",
+            "diagnose.nanogpt_prints_share_a100s_312",
             own=Percent(own),
         )
         why = _together(why, divided)
@@ -85,7 +85,7 @@ def check_rate(value: float, answer: Estimate, model: Model, training: Training,
     flops = value / training.gpus * model_flops_per_token(model, sequence_tokens=training.sequence_tokens)
     mfu = flops / answer.speed.peak_flops_per_s
     said = say(
-        "{rate} tokens/s are {tflops} TFLOPS on each GPU, {mfu} of {gpu}'s peak",
+        "diagnose.tokens_s_tflops_each_gpu",
         rate=Number(value),
         tflops=Number(flops / 1e12, 1),
         mfu=Percent(mfu),
@@ -94,9 +94,9 @@ def check_rate(value: float, answer: Estimate, model: Model, training: Training,
     unusual = _BEST_MFU < mfu <= 1
     beside = _beside(mfu, answer.speed.mfu)
     if mfu > 1:
-        why = say("{said}: more than the card can do", said=said)
+        why = say("diagnose.more_than_card_can_2", said=said)
     elif unusual:
-        why = _together(said, say("rarely seen, and {beside}", beside=beside))
+        why = _together(said, say("diagnose.rarely_seen", beside=beside))
     else:
         why = _together(said, beside)
     return Check(name="tokens_per_s", value=value, possible=mfu <= 1, unusual=unusual, why=why)
@@ -115,14 +115,14 @@ def check_peak(value_bytes: int, answer: Estimate, gpu: Gpu) -> Check:
 
     nominal = nominal_bytes(gpu)
     if value_bytes > nominal:
-        why = say("{size} is more than the {whole} of {gpu}", size=shown, whole=Size(nominal), gpu=gpu.title)
+        why = say("diagnose.more_than", size=shown, whole=Size(nominal), gpu=gpu.title)
         return check(why, possible=False)
     if value_bytes < floor:
         parts = Several(
             tuple(Several((part(name), Size(size)), between=" ") for name, size in states.items())
         )
         why = say(
-            "{size} is less than the states alone take, {floor} ({parts})",
+            "diagnose.less_than_states_alone_take",
             size=shown,
             floor=Size(floor),
             parts=parts,
@@ -135,22 +135,18 @@ def check_peak(value_bytes: int, answer: Estimate, gpu: Gpu) -> Check:
     }
     within = [name for name, span in counters.items() if span.low <= value_bytes <= span.high]
     if within:
-        return check(
-            say("{size} is what {counters} may show", size=shown, counters=_or(within)), possible=True
-        )
+        return check(say("diagnose.may_show", size=shown, counters=_or(within)), possible=True)
     if value_bytes > answer.usable_bytes:
         why = say(
-            "{size} is more than the {usable} a framework sees of {gpu}; only nvidia-smi can show it",
+            "diagnose.more_than_framework_sees_only",
             size=shown,
             usable=Size(answer.usable_bytes),
             gpu=gpu.title,
         )
         return check(why, possible=True)
     if value_bytes < counters["allocated"].low:
-        return check(
-            say("{size} is possible, but below every counter predicted here", size=shown), possible=True
-        )
-    return check(say("{size} is possible, but above every counter predicted here", size=shown), possible=True)
+        return check(say("diagnose.possible_but_below_every_counter", size=shown), possible=True)
+    return check(say("diagnose.possible_but_above_every_counter", size=shown), possible=True)
 
 
 def nominal_bytes(gpu: Gpu) -> int:
@@ -164,17 +160,17 @@ def nominal_bytes(gpu: Gpu) -> int:
 def _or(names: list[str]) -> Sentence | str:
     """'allocated', 'allocated or reserved', 'allocated or reserved or device': the counters' own names."""
     first, *rest = names
-    return say("{one} or {other}", one=first, other=_or(rest)) if rest else first
+    return say("diagnose.or", one=first, other=_or(rest)) if rest else first
 
 
 def _together(one: Sentence, other: Sentence) -> Sentence:
-    return say("{one}; {other}", one=one, other=other)
+    return say("diagnose.one_other", one=one, other=other)
 
 
 def _beside(value: float, predicted: Interval) -> Sentence:
     span = {"low": Percent(predicted.low), "high": Percent(predicted.high)}
     if predicted.low <= value <= predicted.high:
-        return say("within the predicted {low} to {high}", **span)
+        return say("diagnose.within_predicted", **span)
     if value < predicted.low:
-        return say("below the predicted {low} to {high}", **span)
-    return say("above the predicted {low} to {high}", **span)
+        return say("diagnose.below_predicted", **span)
+    return say("diagnose.above_predicted", **span)

@@ -42,10 +42,10 @@ class Tensor:
         return " x ".join(map(str, self.shape))
 
 
-LOGITS = say("the logits: for each token one number for each word of the vocabulary")
-SCORES = say("attention scores: one for each pair of tokens; flash attention never stores them")
-EITHER = say("the logits if its rows are tokens, the output matrix or its gradient if they are the width")
-TABLE = say("the token table, its gradient, or a state of its optimizer")
+LOGITS = say("diagnose.logits_each_token_one_number")
+SCORES = say("diagnose.attention_scores_one_each_pair")
+EITHER = say("diagnose.logits_if_rows_tokens_output")
+TABLE = say("diagnose.token_table_gradient_state_optimizer")
 
 
 def step_tensors(model: Model, training: Training) -> list[Tensor]:
@@ -53,9 +53,9 @@ def step_tensors(model: Model, training: Training) -> list[Tensor]:
     b, t = training.batch_size, training.sequence_tokens
     half = 2 if training.half else 4
     sizes = tuple(dict.fromkeys((half, 4)))
-    hidden = say("a hidden state, between two layers")
-    inside = say("the inside of an MLP")
-    together = say("queries, keys and values of one layer")
+    hidden = say("diagnose.hidden_state_between_two_layers")
+    inside = say("diagnose.inside_mlp")
+    together = say("diagnose.queries_keys_values_one_layer")
     tensors = []
     if model.classes is None:
         tensors += [Tensor(LOGITS, (b, t, model.vocab), size) for size in sizes]
@@ -66,8 +66,7 @@ def step_tensors(model: Model, training: Training) -> list[Tensor]:
     if model.vocab:
         tensors += [Tensor(TABLE, (model.vocab, model.width), size) for size in sizes]
     tensors += [
-        Tensor(say("a matrix of an MLP, or its gradient"), (model.mlp_width, model.width), size)
-        for size in sizes
+        Tensor(say("diagnose.matrix_mlp_gradient"), (model.mlp_width, model.width), size) for size in sizes
     ]
     return tensors
 
@@ -143,23 +142,23 @@ def widths() -> frozenset[int]:
 
 # What a traceback shows -> where in a step that is. These say what all of it is for, wherever they stand:
 _PURPOSES: tuple[tuple[str, Sentence], ...] = (
-    (r"\bestimate_loss\(|\bevaluate\(|evaluation_loop", say("while evaluating, not while training")),
-    (r"\.generate\(", say("while generating text, not while training")),
-    (r"load_state_dict\(|\btorch\.load\(", say("while loading a checkpoint")),
-    (r"from_pretrained\(", say("while loading the model")),
-    (r"model\w*\.(?:to|cuda)\(", say("while moving the model to the card")),
+    (r"\bestimate_loss\(|\bevaluate\(|evaluation_loop", say("diagnose.while_evaluating_not_while_training")),
+    (r"\.generate\(", say("diagnose.while_generating_text_not_while")),
+    (r"load_state_dict\(|\btorch\.load\(", say("diagnose.while_loading_checkpoint")),
+    (r"from_pretrained\(", say("diagnose.while_loading_model")),
+    (r"model\w*\.(?:to|cuda)\(", say("diagnose.while_moving_model_card")),
 )
 # … and of these the last one counts, which is the innermost.
 _MOMENTS: tuple[tuple[str, Sentence], ...] = (
-    (r"recompute_fn|unpack_hook", say("in the backward pass, while a checkpointed layer is run again")),
-    (r"run_backward\(|call_compiled_backward|\.backward\(", say("in the backward pass")),
-    (r"zeros_like\(\s*p\b", say("in the first optimizer step, which makes the optimizer's state")),
-    (r"exp_avg_sq|optimizer\w*\.step\(", say("in the optimizer step")),
-    (r"cross_entropy", say("where the loss is computed, at the end of the forward pass")),
-    (r"lm_head\(", say("where the logits are made, at the end of the forward pass")),
-    (r"scaled_dot_product_attention|att\w* = [\w.]*softmax\(", say("in attention, in the forward pass")),
-    (r"self\.mlp\(", say("in an MLP, in the forward pass")),
-    (r"F\.linear\(", say("in a matrix multiply of the forward pass")),
+    (r"recompute_fn|unpack_hook", say("diagnose.backward_pass_while_checkpointed_layer")),
+    (r"run_backward\(|call_compiled_backward|\.backward\(", say("diagnose.backward_pass")),
+    (r"zeros_like\(\s*p\b", say("diagnose.first_optimizer_step_makes_optimizers")),
+    (r"exp_avg_sq|optimizer\w*\.step\(", say("diagnose.optimizer_step_2")),
+    (r"cross_entropy", say("diagnose.loss_computed_end_forward_pass")),
+    (r"lm_head\(", say("diagnose.logits_made_end_forward_pass")),
+    (r"scaled_dot_product_attention|att\w* = [\w.]*softmax\(", say("diagnose.attention_forward_pass")),
+    (r"self\.mlp\(", say("diagnose.mlp_forward_pass")),
+    (r"F\.linear\(", say("diagnose.matrix_multiply_forward_pass")),
 )
 _BACKWARD = _MOMENTS[:2]
 

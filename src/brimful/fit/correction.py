@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import BadInput, WorldFailed
+from brimful.language import os_words, say
 from brimful.specs.estimate import Estimate, Interval, Item, Memory, Speed
 
 SPEED = "tokens_per_s"
@@ -180,7 +181,8 @@ def write_correction(path: Path, correction: Correction) -> None:
         beside.replace(path)
     except OSError as error:
         raise WorldFailed(
-            f"cannot write {path}: {error.strerror}", hint="name another folder in XDG_CONFIG_HOME"
+            say("fit.cannot_write_3", path=path, error=os_words(error)),
+            hint=say("fit.hint_name_another_folder_xdg_config"),
         ) from error
 
 
@@ -214,6 +216,6 @@ def _factor(values: Mapping[str, Any]) -> Factor:
 
 def _unreadable(path: Path, why: str) -> BadInput:
     return BadInput(
-        f"{path} is not a calibration: {why}",
-        hint="remove it, or write it again with `brimful runs calibrate --write`",
+        say("fit.not_calibration", path=path, why=why),
+        hint=say("fit.hint_remove_write_again_brimful_runs"),
     )

@@ -16,6 +16,7 @@ from brimful.fit.count import output_parameters
 from brimful.fit.fit import estimate
 from brimful.fit.inference import MATMUL_FRAC, Serving, prefill_seconds, weight_bytes
 from brimful.fit.roofline import achievable_flops_per_s
+from brimful.language import Number, say
 from brimful.specs.estimate import Interval, Item
 from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
@@ -44,9 +45,14 @@ def distill(teacher: Model, student: Model, training: Training, gpu: Gpu) -> Dis
     """Every GPU holds the whole teacher; a split of the student (shards, tensor, …) does not split it."""
     if -(-teacher.vocab // PADDED) != -(-student.vocab // PADDED):
         raise BadInput(
-            f"{teacher.name} knows {teacher.vocab:,} tokens and {student.name} {student.vocab:,}: logits "
-            "cannot be compared",
-            hint="distil between models of one tokenizer, or set vocab_size",
+            say(
+                "fit.knows_tokens_logits_cannot_compared",
+                name=teacher.name,
+                vocab=Number(teacher.vocab),
+                name_2=student.name,
+                vocab_2=Number(student.vocab),
+            ),
+            hint=say("fit.hint_distil_between_models_one_tokenizer"),
         )
     alone = estimate(student, training, gpu, 0)  # a rented card drives no screen
     added = (

@@ -13,6 +13,7 @@ from brimful.fit.correction import Correction, calibrated
 from brimful.fit.count import active_parameters, parameters
 from brimful.fit.memory import peak_memory
 from brimful.fit.roofline import peak_format, predict_speed
+from brimful.language import say
 from brimful.specs.desktop import others_on
 from brimful.specs.estimate import Assumption, Estimate, Interval, Memory, Speed
 from brimful.specs.framework import Framework, find_framework
@@ -86,8 +87,8 @@ def _check_formats(training: Training, gpu: Gpu) -> None:
     """Refuse fp8 on a card whose multiplies know none: it would run, and only lose."""
     if training.fp8 and "fp8" not in gpu.dense_flops_per_s:
         raise BadInput(
-            f"{gpu.title} is of the {gpu.architecture} generation, which cannot multiply in fp8",
-            hint="fp8 needs Ada, Hopper, Blackwell or CDNA3 and later; set fp8=False",
+            say("fit.generation_cannot_multiply_fp8", title=gpu.title, architecture=gpu.architecture),
+            hint=say("fit.hint_fp8_needs_ada_hopper_blackwell"),
         )
 
 

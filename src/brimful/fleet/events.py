@@ -14,6 +14,7 @@ from brimful.fleet.job import Job
 from brimful.fleet.node import Node, Pool
 from brimful.fleet.noun import noun
 from brimful.fleet.prices import PricePoint
+from brimful.language import Plain, say
 
 # (node, its GPUs) for each node of a gang.
 Parts = tuple[tuple[str, tuple[int, ...]], ...]
@@ -343,8 +344,8 @@ def from_record(kind: str, version: int, body: dict[str, Any]) -> Event:
     """The event a record holds, or a clear refusal: guessing would corrupt every number after it."""
     if kind not in KINDS or version > KINDS[kind].version:
         raise WorldFailed(
-            f"the event log holds {kind} version {version}, which this brimful does not know",
-            hint="this database was written by a newer brimful: install that version or restore a backup",
+            say("fleet.event_log_holds_version_brimful", kind=kind, version=Plain(version)),
+            hint=say("fleet.hint_database_written_newer_brimful_install"),
             code="log_too_new",
         )
     filled = dict(body)  # what an older version did not write has its default

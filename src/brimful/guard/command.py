@@ -20,6 +20,7 @@ from brimful.configs.literals import Unreadable, evaluate, parse_file
 from brimful.configs.nanogpt import DEFAULTS, NANOGPT, nanogpt_values
 from brimful.configs.reading import Dialect
 from brimful.errors import BadInput, BrimfulError
+from brimful.language import Quoted, say
 from brimful.specs.training import Training
 
 NANOGPT_STYLE, TRAINER_STYLE, ARGPARSE_STYLE, UNKNOWN_STYLE = "nanoGPT", "Trainer", "argparse", "unknown"
@@ -111,9 +112,7 @@ def _without(words: list[str], key: str, *, switch: bool) -> list[str]:
 def read_command(words: Sequence[str], set_keys: Sequence[str] = ()) -> Command:
     """What the command line says. `set_keys` are `word=KEY`: what this script calls one of our words."""
     if not words:
-        raise BadInput(
-            "there is no command to run", hint="brimful run -- python train.py config/x.py --batch_size=16"
-        )
+        raise BadInput(say("guard.no_command_run"), hint=say("guard.hint_brimful_run_python_train_py"))
     at = next((n for n, word in enumerate(words) if word.endswith(".py") and not word.startswith("-")), None)
     if at is None:
         found = Command(
@@ -328,9 +327,8 @@ def _named(command: Command, set_keys: Sequence[str]) -> Command:
         line = word if command.style == NANOGPT_STYLE else own_name(word) or _ALSO.get(word)
         if not equals or not key.strip("-=") or line is None:
             raise BadInput(
-                f"--set-key takes WORD=KEY, not {text[:60]!r}",
-                hint="for example --set-key batch_size=--bs, or --set-key batch_size=train.micro_batch "
-                "for a script that takes train.micro_batch=8",
+                say("guard.set_key_takes_word_key", text=Quoted(text[:60])),
+                hint=say("guard.hint_example_set_key_batch_size"),
             )
         keys[line] = key
         plain = key.rstrip("=")

@@ -14,6 +14,7 @@ from brimful.fit.advice.advise import Predict
 from brimful.fit.correction import Correction, calibrated
 from brimful.fit.fit import estimate, widening
 from brimful.guard.command import NANOGPT_STYLE, Command, spoken
+from brimful.language import say
 from brimful.meter.peak import find_card
 from brimful.meter.samples import GpuSample
 from brimful.specs.desktop import Others
@@ -85,8 +86,8 @@ def room_by_driver(cards: Sequence[GpuSample], *, visible: str | None, gpus: int
         told = "; ".join(card.problem for card in cards if card.problem)
         seen = f" among those CUDA_VISIBLE_DEVICES={visible} names" if visible is not None else ""
         raise NotFound(
-            f"no card answers{seen}{f' ({told})' if told else ''}",
-            hint="say which card with --gpu",
+            say("guard.no_card_answers", seen=seen, a=f" ({told})" if told else ""),
+            hint=say("guard.hint_say_card_gpu"),
             code="no_card",
         )
     fullest = max(answering[:gpus], key=lambda card: card.memory_used_bytes or 0)
@@ -118,8 +119,8 @@ def read_settings(command: Command, *, config: str | None, model: str | None, se
         return read_words(named, {**own, **command.says}, more)
     if config is None and model is None:
         raise BadInput(
-            "the command names no model that can be read",
-            hint="name its config with --config, or its model with --model",
+            say("guard.command_names_no_model_can"),
+            hint=say("guard.hint_name_config_config_model_model"),
         )
     return read(config, model=None if config else model, overrides=more)
 

@@ -37,6 +37,7 @@ from brimful.guard.replan import (
     room_bytes,
     spoken_training,
 )
+from brimful.language import Number, os_words, say
 from brimful.meter.idle import IdleWatch
 from brimful.specs.training import Training
 from brimful.units import show_bytes, show_seconds
@@ -165,8 +166,8 @@ class Guard:
             self._take(plan)
         elif self._wishes.fix:
             raise Refused(
-                f"nothing this script can be told makes it fit: {plan.why}",
-                hint="`brimful fit` lists changes of code, and the cards that hold it",
+                say("guard.nothing_script_can_told_makes", why=plan.why),
+                hint=say("guard.hint_brimful_fit_lists_changes_code"),
                 code="will_not_fit",
             )
 
@@ -317,9 +318,13 @@ def new_folder(parent: Path, command: Command) -> Path:
             return folder
     except OSError as error:
         raise WorldFailed(
-            f"cannot keep logs in {parent}: {error.strerror}", hint="name another folder with --logs"
+            say("guard.cannot_keep_logs", parent=parent, error=os_words(error)),
+            hint=say("guard.hint_name_another_folder_logs"),
         ) from error
-    raise WorldFailed(f"{parent} holds {_MOST_FOLDERS:,} runs", hint="name another folder with --logs")
+    raise WorldFailed(
+        say("guard.holds_runs", parent=parent, most_folders=Number(_MOST_FOLDERS)),
+        hint=say("guard.hint_name_another_folder_logs"),
+    )
 
 
 def out_of_memory_of(ended: Ended) -> OutOfMemory | None:

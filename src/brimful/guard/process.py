@@ -26,6 +26,7 @@ from types import FrameType
 
 from brimful.errors import BadInput
 from brimful.guard import warden
+from brimful.language import Quoted, os_words, say
 from brimful.tracing.launch import end_marked
 
 MARK = "BRIMFUL_RUN"
@@ -125,8 +126,8 @@ class Child:
             for source in sources:
                 os.close(source)
             raise BadInput(
-                f"cannot start {self._words[0][:100]!r}: {error.strerror}",
-                hint="after -- stands the command as you would type it",
+                say("guard.cannot_start", words=Quoted(self._words[0][:100]), error=os_words(error)),
+                hint=say("guard.hint_after_stands_command_would_type"),
                 code="cannot_start",
             ) from error
         finally:

@@ -1,19 +1,25 @@
-"""Words: sentences are codes and numbers until somebody reads them."""
+"""Words: codes and numbers become sentences here, in one place, at the very end."""
 
 from brimful.language.sentence import (
-    LANGUAGES,
     Factor,
-    Language,
     Number,
     Percent,
+    Plain,
+    Quoted,
     Seconds,
     Sentence,
     Several,
     Size,
-    language,
-    language_of_locale,
+    Usd,
+    Value,
+    count,
+    either,
+    os_words,
+    plain_value,
     say,
+    verbatim,
 )
+from brimful.language.spoken import LANGUAGES, Language, language, language_of_locale
 
 __all__ = [
     "LANGUAGES",
@@ -21,11 +27,20 @@ __all__ = [
     "Language",
     "Number",
     "Percent",
+    "Plain",
+    "Quoted",
     "Seconds",
     "Sentence",
     "Several",
     "Size",
+    "Usd",
+    "Value",
+    "count",
+    "either",
     "language",
     "language_of_locale",
+    "os_words",
+    "plain_value",
     "say",
+    "verbatim",
 ]

@@ -1,179 +1,188 @@
-"""Sentences in four languages, with numbers in each language's own form.
+"""A sentence is a code and its values until somebody reads it; `spoken.py` turns it into words.
 
-A sentence is data: a template in English and its values. It becomes words only where people read, so that
-what is found out never depends on the language it is told in. The templates are the keys of the catalogs in
-`locale/`; `python -m tools.catalogs` gathers them. Only the standard library is needed here.
+Values keep their kind: bytes, seconds, money and counts are written the way each language writes them, and a
+program that reads `--json` gets the code and the plain numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from brimful.units import GIB, KIB, MIB, show_seconds
+if TYPE_CHECKING:
+    from brimful.language.spoken import Language
 
-LANGUAGES = ("en", "fr", "es", "de")
-_SPACE = "\u00a0"  # keeps a number and its unit on one line; English output has always had a plain one
-_NARROW = "\u202f"  # what French sets before ; ? and !
+# Errors of the operating system that have words in our catalog.
+_OS = frozenset(
+    (
+        *("ENOENT", "EACCES", "EPERM", "EISDIR", "ENOTDIR", "ENOSPC", "EROFS", "EADDRINUSE", "EADDRNOTAVAIL"),
+        *("ECONNREFUSED", "ETIMEDOUT", "EMFILE", "ELOOP", "ENAMETOOLONG", "EIO", "EEXIST", "ENODEV"),
+    )
+)
+
+
+class Value:
+    """Something a sentence shows: words in a language for people, a plain value for programs."""
+
+    __slots__ = ()
+
+    def text(self, tongue: Language) -> str:
+        raise NotImplementedError
+
+    def plain(self) -> Any:  # noqa: ANN401 - JSON
+        """The number or word itself: the first field, unless a kind says otherwise."""
+        return getattr(self, self.__match_args__[0])  # type: ignore[attr-defined]
+
+    def __str__(self) -> str:
+        """In English: for logs, and wherever nobody has chosen a language."""
+        from brimful.language.spoken import language
+
+        return self.text(language("en"))
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class Size(Value):
     """Bytes, shown in GiB, MiB or KiB."""
 
     bytes: float
 
+    def text(self, tongue: Language) -> str:
+        return tongue.size(self.bytes)
+
 
 @dataclass(frozen=True, slots=True)
-class Percent:
+class Percent(Value):
     frac: float
     digits: int = 0
 
+    def text(self, tongue: Language) -> str:
+        return f"{tongue.number(100 * self.frac, self.digits)}{tongue.space}%"
+
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class Number(Value):
     value: float
     digits: int = 0
 
+    def text(self, tongue: Language) -> str:
+        return tongue.number(self.value, self.digits)
+
 
 @dataclass(frozen=True, slots=True)
-class Seconds:
+class Plain(Value):
+    """A number that is a name: a line, a port, a process id. Never grouped: 8642, not 8,642."""
+
+    value: object
+
+    def text(self, tongue: Language) -> str:  # noqa: ARG002
+        return str(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Quoted(Value):
+    """Somebody else's word, shown in quotes with control characters escaped; programs get it as it is."""
+
+    value: object
+
+    def text(self, tongue: Language) -> str:  # noqa: ARG002
+        return repr(self.value)
+
+    def plain(self) -> Any:  # noqa: ANN401 - JSON
+        return plain_value(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds(Value):
     value: float
 
+    def text(self, tongue: Language) -> str:
+        return tongue.seconds(self.value)
+
 
 @dataclass(frozen=True, slots=True)
-class Factor:
+class Usd(Value):
+    microusd: int
+
+    def text(self, tongue: Language) -> str:
+        return tongue.usd(self.microusd)
+
+
+@dataclass(frozen=True, slots=True)
+class Factor(Value):
     """'x1.23': how many times as much."""
 
     value: float
 
+    def text(self, tongue: Language) -> str:
+        return f"x{tongue.number(self.value, 2)}"
+
 
 @dataclass(frozen=True, slots=True)
-class Sentence:
-    """A template and its values; a value may be a sentence again."""
+class Sentence(Value):
+    """A code of a catalog (`room.name`) and its values; a value may be a sentence again."""
 
-    text: str
+    code: str
     values: Mapping[str, object]
 
+    def text(self, tongue: Language) -> str:
+        return tongue.sentence(self.code, self.values)
+
+    def plain(self) -> dict[str, Any]:
+        """The code and the plain numbers, for programs."""
+        return {"code": self.code, **{name: plain_value(value) for name, value in self.values.items()}}
+
+    as_dict = plain
+
 
 @dataclass(frozen=True, slots=True)
-class Several:
+class Several(Value):
     """Sentences in a row: 'a, b, c'."""
 
     parts: tuple[object, ...]
     between: str = ", "
 
+    def text(self, tongue: Language) -> str:
+        return tongue.joint(self.between).join(tongue.text(part) for part in self.parts)
 
-def say(text: str, /, **values: object) -> Sentence:
-    """A sentence to be said later. `text` must be a literal: the catalogs are gathered from such calls."""
-    return Sentence(text, values)
+    def plain(self) -> list[Any]:
+        return [plain_value(part) for part in self.parts]
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Language:
-    """How one language writes sentences, numbers and units."""
-
-    code: str
-    decimal: str
-    group: str
-    least_grouped: int  # the smallest whole number that is written in groups
-    space: str
-    byte_units: tuple[str, str, str, str]
-    catalog: Any  # a gettext catalog: of the standard library, whose types are not generic
-
-    def text(self, said: object) -> str:
-        """What people read."""
-        match said:
-            case Sentence(text, values):
-                spoken = str(self.catalog.gettext(text))
-                return spoken.format(**{name: self.text(value) for name, value in values.items()})
-            case Several(parts, between):
-                shown = self.joint(between).join(self.text(part) for part in parts)
-            case Size(n):
-                shown = self._size(n)
-            case Percent(frac, digits):
-                shown = f"{self.number(100 * frac, digits)}{self.space}%"
-            case Seconds(value):
-                shown = self._seconds(value)
-            case Factor(value):
-                shown = f"x{self.number(value, 2)}"
-            case Number(value, digits):
-                shown = self.number(value, digits)
-            case int():
-                shown = self.number(said, 0)
-            case _:
-                shown = str(said)
-        return shown
-
-    def joint(self, between: str) -> str:
-        """What stands between two parts: French sets a space before a colon or semicolon too."""
-        if self.code != "fr":
-            return between
-        return between.replace(";", f"{_NARROW};").replace(":", f"{_SPACE}:")
-
-    def plain(self, value: float) -> str:
-        """A figure of a data sheet, with as many decimals as it has: 58.3, 312."""
-        return f"{value:g}".replace(".", self.decimal)
-
-    def number(self, value: float, digits: int) -> str:
-        shown = f"{value:,.{digits}f}"
-        if float(shown.replace(",", "")) == 0:
-            shown = shown.lstrip("-")
-        group = self.group if abs(value) >= self.least_grouped else ""
-        return shown.translate({ord(","): group, ord("."): self.decimal})
-
-    def _seconds(self, value: float) -> str:
-        """'512 ms', '42,3 s', '3 h 05 min': the signs are the same in all four languages, but for the day."""
-        shown = show_seconds(value).replace(".", self.decimal).replace(" ", self.space)
-        return (
-            shown.replace(f"{self.space}d{self.space}", f"{self.space}j{self.space}")
-            if self.code == "fr"
-            else shown
-        )
-
-    def _size(self, n: float) -> str:
-        for unit, size, digits in zip(self.byte_units, (GIB, MIB, KIB), (2, 0, 0), strict=False):
-            if abs(n) >= size:
-                return f"{self.number(n / size, digits)}{self.space}{unit}"
-        return f"{self.number(n, 0)}{self.space}{self.byte_units[3]}"
+    def as_dict(self) -> dict[str, Any]:
+        return {"code": "several", "parts": self.plain()}
 
 
-# Separators as the Unicode CLDR gives them; a test compares with Babel.
-_FORMS: dict[str, tuple[str, str, int]] = {
-    "en": (".", ",", 1000),
-    "fr": (",", "\u202f", 1000),
-    "es": (",", ".", 10_000),
-    "de": (",", ".", 1000),
-}
+def say(code: str, /, **values: object) -> Sentence:
+    """A sentence to be read later. `code` is a literal: a test compares the calls with the catalogs."""
+    return Sentence(code, values)
 
 
-@cache
-def language(code: str) -> Language:
-    """One of `LANGUAGES`. Its catalog is read when it is first asked for."""
-    import gettext
-    from pathlib import Path
-
-    decimal, group, least = _FORMS[code]
-    folder = Path(__file__).parent / "locale"
-    return Language(
-        code=code,
-        decimal=decimal,
-        group=group,
-        least_grouped=least,
-        space=" " if code == "en" else _SPACE,
-        byte_units=("Gio", "Mio", "Kio", "o") if code == "fr" else ("GiB", "MiB", "KiB", "B"),
-        catalog=gettext.NullTranslations()
-        if code == "en"
-        else gettext.translation("brimful", folder, languages=[code]),
-    )
+def verbatim(text: str) -> Sentence:
+    """Somebody else's words, told as they are: another program's, or a server's."""
+    return Sentence("language.verbatim", {"text": text})
 
 
-def language_of_locale(environment: Mapping[str, str]) -> str:
-    """The language a shell asks for (POSIX: LC_ALL, then LC_MESSAGES, then LANG); English for any other."""
-    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
-        if value := environment.get(name):
-            code = value[:2].lower()
-            return code if code in LANGUAGES and not value[2:3].isalnum() else "en"
-    return "en"
+def os_words(error: OSError) -> Sentence:
+    """What the operating system said; its own words where we have none."""
+    name = errno.errorcode.get(error.errno or 0, "")
+    if name in _OS:
+        return Sentence(f"language.os_{name.lower()}", {})
+    return verbatim(error.strerror or str(error))
+
+
+def count(noun: str, n: int) -> Sentence:
+    """'1 job', '2 jobs': `units.job` has a form for one and a form for many."""
+    return Sentence(f"units.{noun}", {"n": n})
+
+
+def either(names: Sequence[str]) -> object:
+    """'a, b or c'."""
+    *first, last = names
+    return say("language.or", some=", ".join(first), last=last) if first else last
+
+
+def plain_value(value: object) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(value, Value):
+        return value.plain()
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

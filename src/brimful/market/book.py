@@ -11,6 +11,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
 
 from brimful.errors import BadInput
+from brimful.language import say
 from brimful.market.bid import PRESETS, Bid, Book, Step, preset_limit
 from brimful.units import MICROUSD
 
@@ -34,9 +35,11 @@ def parse_book(text: str) -> Book:
         # Decimal keeps the digits as they were written. What is no number is refused where its entry is read.
         body: object = json.loads(text, parse_float=_decimal, parse_int=_whole, parse_constant=Decimal)
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"the book is not JSON: {error}", hint="see `brimful market --help`") from error
+        raise BadInput(
+            say("market.book_not_json", error=error), hint=say("market.hint_see_brimful_market_help")
+        ) from error
     if not isinstance(body, dict):
-        raise BadInput("the book is not a JSON object", hint='{"pool", "floor", "supply", "bids"}')
+        raise BadInput(say("market.book_not_json_object"), hint=say("market.hint_pool_floor_supply_bids"))
     return read_book(body)
 
 
@@ -224,4 +227,8 @@ def _shown(value: object) -> str:
 
 
 def _bad(what: str, problem: str, wanted: str) -> NoReturn:
-    raise BadInput(f"{what} {problem}", hint=f"wanted: {wanted}", code="bad_book")
+    raise BadInput(
+        say("market.what_problem", what=what, problem=problem),
+        hint=say("market.hint_wanted", wanted=wanted),
+        code="bad_book",
+    )

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from brimful.errors import BadInput
+from brimful.language import say
 from brimful.meter.loop import Meter
 
 
@@ -20,7 +21,7 @@ def TrainerMeter(**options: Any) -> Any:  # noqa: N802 - it stands where a class
     try:
         from transformers import TrainerCallback
     except ModuleNotFoundError as error:
-        raise BadInput("TrainerMeter needs the package transformers, which is not installed") from error
+        raise BadInput(say("meter.trainermeter_needs_package_transformers")) from error
     return type("MeterCallback", (_HuggingFace, TrainerCallback), {})(options)
 
 
@@ -32,7 +33,7 @@ def LightningMeter(**options: Any) -> Any:  # noqa: N802 - it stands where a cla
         try:
             from pytorch_lightning.callbacks import Callback
         except ModuleNotFoundError as error:
-            raise BadInput("LightningMeter needs the package lightning, which is not installed") from error
+            raise BadInput(say("meter.lightningmeter_needs_package_lightning")) from error
     return type("MeterCallback", (_Lightning, Callback), {})(options)
 
 

@@ -29,6 +29,7 @@ from typing import Any
 import torch
 
 from brimful.errors import BadInput
+from brimful.language import say
 from brimful.meter.flops import Formula, counted, formula_of
 from brimful.meter.hooks import Hooks, Seen
 from brimful.meter.peak import Peak, declared_peak, peak_of
@@ -93,7 +94,9 @@ class Meter:
         """
         for name, value in (("tokens_per_step", tokens_per_step), ("gpus", gpus)):
             if value is not None and value < 1:
-                raise BadInput(f"{name}={value} is out of range", hint=f"{name} is 1 or more")
+                raise BadInput(
+                    say("meter.out_range", name=name, value=value), hint=say("meter.hint_n_1_more", name=name)
+                )
         self._model, self._tokens, self._length = model, tokens_per_step, sequence_tokens
         self._declared_flops, self._gpus, self._warmup = flops_per_step, gpus, warmup
         self._peak = declared_peak(peak_flops_per_s) if peak_flops_per_s is not None else None

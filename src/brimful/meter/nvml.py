@@ -15,50 +15,51 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import BrimfulError, WorldFailed
+from brimful.language import Plain, Sentence, say
 from brimful.meter.samples import GpuSample, ProcessSample
 
-PACKAGE_HINT = "pip install 'brimful[meter]'"
+PACKAGE_HINT = say("meter.pip_install_brimful_meter")
 _MOST_NAME = 120  # characters of a process's command line that are kept
 
 # NVML's number -> what it means, and what to do about it. Source: nvml.h, nvmlReturn_t.
-_MEANINGS: dict[int, tuple[str, str]] = {
-    1: ("NVML was closed", "look again"),
-    2: ("the driver does not take the question", "update the driver or nvidia-ml-py, whichever is older"),
-    3: ("not supported by this card or driver", ""),
-    4: ("no permission", "run as the owner of /dev/nvidia*, or in a container with --gpus all"),
-    5: ("NVML is open already", "look again"),
-    6: ("not found", "the device may just have been removed; look again"),
-    7: ("the answer did not fit", "look again"),
-    8: ("a power cable is missing or loose", "check the external power plugs of the card"),
+_MEANINGS: dict[int, tuple[Sentence, Sentence | None]] = {
+    1: (say("meter.nvml_closed"), say("meter.look_again")),
+    2: (say("meter.driver_not_take_question"), say("meter.update_driver_nvidia_ml_py")),
+    3: (say("meter.not_supported_card_driver"), None),
+    4: (say("meter.no_permission"), say("meter.run_owner_dev_nvidia_container")),
+    5: (say("meter.nvml_open_already"), say("meter.look_again")),
+    6: (say("meter.not_found"), say("meter.device_may_just_been_removed")),
+    7: (say("meter.answer_did_not_fit"), say("meter.look_again")),
+    8: (say("meter.power_cable_missing_loose"), say("meter.check_external_power_plugs_card")),
     9: (
-        "the driver's kernel module is not loaded",
-        "`modprobe nvidia`, then `dmesg | grep -i nvidia`; Secure Boot refuses unsigned modules",
+        say("meter.drivers_kernel_module_not_loaded"),
+        say("meter.modprobe_nvidia_then_dmesg_grep"),
     ),
-    10: ("the driver took too long", "look again; if it stays so, the card may hang: `dmesg | grep -i xid`"),
-    11: ("interrupts do not arrive", "check the BIOS for interrupt routing, and other cards in the slot"),
-    12: ("libnvidia-ml.so.1 was not found", "install the NVIDIA driver, or use the machine that has the GPU"),
-    13: ("the driver is older than the question", "update the NVIDIA driver"),
-    14: ("the card's infoROM is damaged", "`nvidia-smi -q | grep -i inforom`; the vendor has to repair it"),
-    15: ("fell off the bus", "`dmesg | grep -i xid` says why; reset it (`nvidia-smi -r`) or reboot"),
-    16: ("needs a reset", "stop its processes, then `nvidia-smi -r`"),
-    17: ("the operating system refused", "check cgroups, SELinux and the rights of /dev/nvidia*"),
+    10: (say("meter.driver_took_too_long"), say("meter.look_again_if_stays_card")),
+    11: (say("meter.interrupts_not_arrive"), say("meter.check_bios_interrupt_routing_other")),
+    12: (say("meter.libnvidia_ml_1_not_found"), say("meter.install_nvidia_driver_use_machine")),
+    13: (say("meter.driver_older_than_question"), say("meter.update_nvidia_driver")),
+    14: (say("meter.cards_inforom_damaged"), say("meter.nvidia_smi_q_grep_i")),
+    15: (say("meter.fell_off_bus"), say("meter.dmesg_grep_i_xid_says")),
+    16: (say("meter.needs_reset"), say("meter.stop_processes_then_nvidia_smi")),
+    17: (say("meter.operating_system_refused"), say("meter.check_cgroups_selinux_rights_dev")),
     18: (
-        "the driver was updated while it ran: its library and its kernel module differ",
-        "reboot, or unload and load the nvidia modules",
+        say("meter.driver_updated_while_ran_library"),
+        say("meter.reboot_unload_load_nvidia_modules"),
     ),
-    19: ("in use", "look again"),
-    20: ("the driver ran out of memory", "look again"),
-    21: ("no data yet", ""),
-    22: ("not possible on a vGPU with ECC", ""),
-    23: ("the driver lacks resources", "look again"),
-    24: ("not a clock of this card", ""),
-    25: ("the driver knows another version of the question", "update nvidia-ml-py or the driver"),
-    26: ("the driver no longer answers this", "update brimful and nvidia-ml-py"),
-    27: ("not ready yet", "look again"),
-    28: ("no GPU was found", "`lspci | grep -i nvidia` shows whether the machine sees one"),
-    29: ("in a state that does not allow it", "look again"),
-    30: ("not a reset this card can do", ""),
-    999: ("an unknown error inside the driver", "`dmesg | grep -i xid`; a reset or reboot often helps"),
+    19: (say("meter.use"), say("meter.look_again")),
+    20: (say("meter.driver_ran_out_memory"), say("meter.look_again")),
+    21: (say("meter.no_data_yet"), None),
+    22: (say("meter.not_possible_vgpu_ecc"), None),
+    23: (say("meter.driver_lacks_resources"), say("meter.look_again")),
+    24: (say("meter.not_clock_card"), None),
+    25: (say("meter.driver_knows_another_version_question"), say("meter.update_nvidia_ml_py_driver")),
+    26: (say("meter.driver_no_longer_answers"), say("meter.update_brimful_nvidia_ml_py")),
+    27: (say("meter.not_ready_yet"), say("meter.look_again")),
+    28: (say("meter.no_gpu_found"), say("meter.lspci_grep_i_nvidia_shows")),
+    29: (say("meter.state_not_allow"), say("meter.look_again")),
+    30: (say("meter.not_reset_card_can"), None),
+    999: (say("meter.unknown_error_inside_driver"), say("meter.dmesg_grep_i_xid_reset")),
 }  # fmt: skip
 _GONE = frozenset({15, 16, 28})  # the card as a whole does not answer
 _LOOK_AGAIN = frozenset({1, 5})
@@ -79,9 +80,12 @@ _THROTTLES = {
 }
 
 
-def meaning(code: int) -> tuple[str, str]:
+def meaning(code: int) -> tuple[Sentence, Sentence | None]:
     """A code of NVML in words, and what to do."""
-    return _MEANINGS.get(code, (f"error {code}, which brimful does not know", "update brimful"))
+    return _MEANINGS.get(code) or (
+        say("meter.nvml_unknown", number=Plain(code)),
+        say("meter.hint_update_brimful"),
+    )
 
 
 class Cards:
@@ -112,8 +116,8 @@ class Cards:
             count = self._asked(self._nvml.nvmlDeviceGetCount)
         if not count:
             raise WorldFailed(
-                "the NVIDIA driver runs and sees no GPU",
-                hint="`lspci | grep -i nvidia` shows whether the machine does; in a container: --gpus all",
+                say("meter.nvidia_driver_runs_sees_no"),
+                hint=say("meter.hint_lspci_grep_i_nvidia_shows"),
                 code="no_gpu",
             )
         return [sample for index in range(count) for sample in self._card(index, now_s)]
@@ -174,7 +178,7 @@ class Cards:
                     known = {key: found[key] for key in ("name", "uuid") if key in found}
                     return replace(blank, **known, problem=_problem(code))
                 if code not in _QUIET:
-                    gaps[field] = meaning(code)[0]
+                    gaps[field] = str(meaning(code)[0])
         return replace(blank, **found, gaps=gaps)
 
 
@@ -189,14 +193,14 @@ def _package() -> Any:
         import pynvml
     except ModuleNotFoundError as error:
         raise WorldFailed(
-            "reading GPUs needs the package nvidia-ml-py, which is not installed",
+            say("meter.reading_gpus_needs_package_nvidia"),
             hint=PACKAGE_HINT,
             code="no_nvml_package",
         ) from error
     if not hasattr(pynvml, "NVMLLibraryMismatchError"):
         raise WorldFailed(
-            "the module pynvml that is installed is not NVIDIA's nvidia-ml-py, or is older than 11.5",
-            hint=f"pip uninstall pynvml nvidia-ml-py3; {PACKAGE_HINT}",
+            say("meter.module_pynvml_installed_not_nvidias"),
+            hint=say("meter.hint_pip_uninstall_pynvml_nvidia_ml", package_hint=PACKAGE_HINT),
             code="no_nvml_package",
         )
     return pynvml
@@ -206,13 +210,12 @@ def _no_answer(error: Any) -> BrimfulError:
     words, hint = meaning(error.value)
     code = {12: "no_driver", 28: "no_gpu"}.get(error.value, "nvml_failed")
     if code == "no_driver":
-        return WorldFailed(f"this machine has no NVIDIA driver: {words}", hint=hint, code=code)
-    return WorldFailed(f"the NVIDIA driver does not answer: {words}", hint=hint, code=code)
+        return WorldFailed(say("meter.machine_no_nvidia_driver", words=words), hint=hint, code=code)
+    return WorldFailed(say("meter.nvidia_driver_not_answer", words=words), hint=hint, code=code)
 
 
 def _problem(code: int) -> str:
-    words, hint = meaning(code)
-    return f"{words}; {hint}" if hint else words
+    return "; ".join(str(part) for part in meaning(code) if part is not None)
 
 
 Found = dict[str, Any]

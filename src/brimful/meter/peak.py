@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from brimful.errors import BadInput, NotFound
 from brimful.fit.roofline import peak_format
+from brimful.language import say
 from brimful.specs.gpu import Gpu, find_gpu
 from brimful.specs.training import Dtype, Training
 from brimful.units import GIB
@@ -23,8 +24,8 @@ class Peak:
 def declared_peak(flops_per_s: float) -> Peak:
     if not 1e6 <= flops_per_s <= 1e19:
         raise BadInput(
-            f"peak_flops_per_s={flops_per_s:g} is out of range",
-            hint="give FLOPs per second: 165e12 for 165 TFLOPS",
+            say("meter.peak_flops_per_s_out", flops_per_s=f"{flops_per_s:g}"),
+            hint=say("meter.hint_give_flops_per_second_165e12"),
         )
     return Peak(flops_per_s=float(flops_per_s), format=None, source="declared")
 

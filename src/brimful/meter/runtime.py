@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brimful.errors import WorldFailed
+from brimful.language import say
 from brimful.meter.samples import EndSample, RunSample, StepSample, as_line, from_dict
 
 MOST_BYTES = 64 * 1024
@@ -64,8 +65,8 @@ def runtime_folder(*, make: bool) -> Path | None:
         # /tmp is everybody's: whoever made a folder of this name there first must not become our reader.
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise WorldFailed(
-                f"{each} is not a folder of yours alone, so samples are neither left nor read there",
-                hint=f"remove it, or `chmod 700 {each}` if you made it yourself",
+                say("meter.not_folder_yours_alone_samples", each=each),
+                hint=say("meter.hint_remove_chmod_700_if_made", each=each),
                 code="unsafe_runtime_folder",
             )
     return folder

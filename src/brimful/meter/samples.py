@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from brimful.errors import BadInput, NotFound
+from brimful.language import Number, Plain, os_words, say
 
 VERSION = 1
 PHASES = ("data", "forward", "backward", "optimizer", "other")
@@ -238,15 +239,22 @@ def read_samples(path: Path) -> Iterator[Sample]:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise BadInput(
-                f"{path.name} has {path.stat().st_size:,} bytes; samples are read up to {_MOST_BYTES:,}",
-                hint="keep the part of the run that matters: `tail -n 100000`",
+                say(
+                    "meter.bytes_samples_read_up",
+                    name=path.name,
+                    st_size=Number(path.stat().st_size),
+                    most_bytes=Number(_MOST_BYTES),
+                ),
+                hint=say("meter.hint_keep_part_run_matters_tail"),
             )
         with path.open("rb") as file:
             yield from _read(file.readlines(), name=path.name)
     except FileNotFoundError:
-        raise NotFound(f"there is no file {path}", hint="a Meter writes one with jsonl=PATH") from None
+        raise NotFound(
+            say("meter.no_file", path=path), hint=say("meter.hint_meter_writes_one_jsonl_path")
+        ) from None
     except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
+        raise BadInput(say("meter.cannot_read", path=path, error=os_words(error))) from error
 
 
 def _read(lines: list[bytes], *, name: str) -> Iterator[Sample]:
@@ -260,8 +268,8 @@ def _read(lines: list[bytes], *, name: str) -> Iterator[Sample]:
             if number == len(lines) and not line.endswith(b"\n"):
                 return
             raise BadInput(
-                f"line {number} of {name} is no sample: {error}",
-                hint="give a file that brimful's Meter wrote",
+                say("meter.line_no_sample", number=Plain(number), name=name, error=error),
+                hint=say("meter.hint_give_file_brimfuls_meter_wrote"),
                 code="bad_samples",
             ) from error
         if sample is not None:

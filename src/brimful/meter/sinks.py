@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from brimful.errors import BadInput
+from brimful.language import say
 from brimful.meter.runtime import Place
 from brimful.meter.samples import PHASES, EndSample, RunSample, StepSample, as_line
 from brimful.units import GIB, show_bytes, show_seconds
@@ -163,8 +164,8 @@ class TensorBoard:
                 from torch.utils.tensorboard import SummaryWriter
             except ModuleNotFoundError as error:
                 raise BadInput(
-                    "tensorboard= needs the package tensorboard, which is not installed",
-                    hint="pip install tensorboard",
+                    say("meter.tensorboard_needs_package_tensorboard"),
+                    hint=say("meter.hint_pip_install_tensorboard"),
                 ) from error
             self._writer = SummaryWriter(log_dir=str(folder_or_writer))
 
@@ -187,9 +188,11 @@ class Wandb:
             try:
                 import wandb
             except ModuleNotFoundError as error:
-                raise BadInput("wandb=True needs the package wandb, which is not installed") from error
+                raise BadInput(say("meter.wandb_true_needs_package_wandb")) from error
             if wandb.run is None:
-                raise BadInput("wandb=True, and no run has begun", hint="call wandb.init() before the Meter")
+                raise BadInput(
+                    say("meter.wandb_true_no_run_begun"), hint=say("meter.hint_call_wandb_init_before_meter")
+                )
             run = wandb.run
         self._run = run
 

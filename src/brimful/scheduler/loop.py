@@ -25,6 +25,7 @@ from brimful.fleet.events import (
 )
 from brimful.fleet.noun import maker
 from brimful.fleet.state import Fleet, JobState, Lease, Node
+from brimful.language import say
 from brimful.scheduler.cycle import decide
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import CannotStart, Carries, Engine, Observation, Ports, Warns
@@ -62,8 +63,8 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
             break
     else:
         raise WorldFailed(
-            f"the log moved {MAX_CONFLICTS} times during one tick",
-            hint="somebody else writes to the same store without pause: run one server per database",
+            say("scheduler.log_moved_times_during_one", max_conflicts=MAX_CONFLICTS),
+            hint=say("scheduler.hint_somebody_else_writes_same_store"),
         )
     if fleet.unsettled or fleet.warned:
         _act(fleet, ports, rules, problems, now_s=now_s)
@@ -276,7 +277,12 @@ def _act_on(lease: Lease, fleet: Fleet, ports: Ports, engine: Engine, rules: Rul
         if before is not None and before is not engine and isinstance(before, Carries):
             if not isinstance(engine, Carries):
                 raise CannotStart(
-                    f"site {lease.site} cannot fetch the checkpoint of {job.job} from {before.site}"
+                    say(
+                        "scheduler.site_cannot_fetch_checkpoint_from",
+                        site=lease.site,
+                        job=job.job,
+                        site_2=before.site,
+                    )
                 )
             engine.start_from(lease.lease, before.checkpoints(job.job))
         engine.start(lease.lease, job, node=lease.node, gpus=lease.gpus, rest=lease.rest)

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from brimful import __version__
 from brimful.client.settings import LOOPBACK
 from brimful.errors import BadInput, BrimfulError, Refused
+from brimful.language import Number, Quoted, say
 from brimful.server.api.errors import add_error_handlers
 from brimful.server.api.router import make_router
 from brimful.server.auth import Access
@@ -105,8 +106,10 @@ class Middleware:
     def _refusal(self, headers: Headers) -> BrimfulError | None:
         host = re.sub(r":\d+$", "", headers.get("host", "")).strip("[]")
         if host not in self._hosts:
-            hint = f"use {min(self._hosts)}"
-            return Refused(f"the host {host[:100]!r} is not this server", hint=hint, code="wrong_host")
+            hint = say("server.hint_use_host", host=min(self._hosts))
+            return Refused(
+                say("server.host_not_server", host=Quoted(host[:100])), hint=hint, code="wrong_host"
+            )
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > MAX_BODY_BYTES:
             return too_large()
@@ -114,8 +117,12 @@ class Middleware:
 
 
 def too_large() -> BadInput:
-    hint = "put what is large in a file the job reads; a job is described in a few kilobytes"
-    return BadInput(f"the body is larger than {MAX_BODY_BYTES:,} bytes", hint=hint, code="too_large")
+    hint = say("server.hint_large_in_a_file")
+    return BadInput(
+        say("server.body_larger_than_bytes", max_body_bytes=Number(MAX_BODY_BYTES)),
+        hint=hint,
+        code="too_large",
+    )
 
 
 def _limited(receive: Receive) -> Receive:

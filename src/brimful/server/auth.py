@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from brimful.adapters.stores.access import AccessStore, Deed, Token
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused
-from brimful.units import show_seconds
+from brimful.language import Quoted, Seconds, Sentence, say
 
 log = logging.getLogger("brimful")
 
@@ -61,19 +61,20 @@ class Principal:
         return None if self.tenant == EVERYBODY else self.tenant
 
 
-def unauthorized(problem: str = "this needs a token, and none that is valid was sent") -> Refused:
+def unauthorized(problem: Sentence | None = None) -> Refused:
     # The same words for none, a wrong, an expired and a revoked one: a stranger learns nothing.
-    hint = "run the command as the user who started the server, or set BRIMFUL_TOKEN"
-    return Refused(problem, hint=hint, code="unauthorized")
+    return Refused(
+        problem or say("server.unauthorized"), hint=say("server.hint_unauthorized"), code="unauthorized"
+    )
 
 
 def forbidden(who: Principal, role: str) -> Refused:
     """Most who meet this may not make tokens: the hint says who does."""
-    giver = "an operator" if role == "operator" else "an admin of your tenant"
     tenant = EVERYBODY if role == "operator" else who.tenant
     made = f"brimful admin tokens add {who.name} --tenant '{tenant}' --role {role}"
-    hint = f"ask {giver} for a token with that role (what they run: {made})"
-    return Refused(f"this needs the role {role}; yours is {who.role}", hint=hint, code="forbidden")
+    giver = "operator" if role == "operator" else "admin"
+    hint = say(f"server.hint_role_from_{giver}", command=made)
+    return Refused(say("server.needs_role_yours", role=role, role_2=who.role), hint=hint, code="forbidden")
 
 
 class Access:
@@ -138,7 +139,10 @@ class Access:
     ) -> tuple[str, Token]:
         """A new token: its text, which nobody can read again, and what is kept of it."""
         if role == "operator" and tenant != EVERYBODY:
-            raise BadInput("an operator is one for all tenants", hint=f"tenant {EVERYBODY!r}, or role admin")
+            raise BadInput(
+                say("server.operator_one_all_tenants"),
+                hint=say("server.hint_tenant_role_admin", everybody=Quoted(EVERYBODY)),
+            )
         secret, now_s = secrets.token_urlsafe(32), int(self._clock())
         token = Token(
             token=secrets.token_hex(8),
@@ -161,16 +165,24 @@ class Access:
         """Made by somebody, who can give away no more than is theirs."""
         if not who.may(role) or not who.sees(tenant):
             raise Refused(
-                f"a token of {who.tenant} with the role {who.role} cannot make one for {tenant} as {role}",
-                hint="ask an operator",
+                say(
+                    "server.token_role_cannot_make_one",
+                    tenant=who.tenant,
+                    role=who.role,
+                    tenant_2=tenant,
+                    role_2=role,
+                ),
+                hint=say("server.hint_ask_operator"),
                 code="forbidden",
             )
         own = self._store.token(who.token)
         left_s = None if own is None or own.expires_s is None else own.expires_s - int(self._clock())
         if left_s is not None and (ttl_s is None or ttl_s > left_s):
             raise Refused(
-                f"your token is good for {show_seconds(left_s)} more, and the one asked for would outlive it",
-                hint=f"--for {f'{left_s // 3600}h' if left_s >= 3600 else f'{left_s}s'}, or ask an operator",
+                say("server.token_good_more_one_asked", left_s=Seconds(left_s)),
+                hint=say(
+                    "server.hint_ask_operator_2", a=f"{left_s // 3600}h" if left_s >= 3600 else f"{left_s}s"
+                ),
                 code="forbidden",
             )
         return self.issue(name=name, tenant=tenant, role=role, ttl_s=ttl_s)
@@ -178,7 +190,10 @@ class Access:
     def revoke(self, who: Principal, name: str) -> Token:
         token = self._store.token(name)
         if token is None or token.kind != "token" or not who.sees(token.tenant) or not who.may(token.role):
-            raise NotFound(f"there is no token {name[:40]!r}", hint="`brimful admin tokens` lists them")
+            raise NotFound(
+                say("server.no_token", name=Quoted(name[:40])),
+                hint=say("server.hint_brimful_admin_tokens_lists_them"),
+            )
         self._store.revoke(name, at_s=int(self._clock()))
         self._known.clear()  # its sessions too
         found = self._store.token(name)

@@ -12,6 +12,7 @@ from typing import Any
 
 from brimful.errors import BadInput
 from brimful.fleet.job import WHOLE_GPU
+from brimful.language import say
 from brimful.sim.world import Outcome
 from brimful.units import HOUR_S, MICROUSD
 
@@ -57,7 +58,7 @@ SHARES = ("allocation_rate", "useful_share", "unfair_share", "deadline_met")
 
 def need_plotly() -> None:
     if find_spec("plotly") is None:
-        raise BadInput("--html needs plotly", hint="pip install 'brimful[report]'")
+        raise BadInput(say("sim.html_needs_plotly"), hint=say("sim.hint_pip_install_brimful_report"))
 
 
 def page(title: str, outcomes: Sequence[tuple[str, Outcome]], runs: Sequence[dict[str, Any]]) -> str:

@@ -18,6 +18,7 @@ from brimful.errors import BadInput
 from brimful.fleet.job import Job
 from brimful.fleet.memory import too_small
 from brimful.fleet.node import Node
+from brimful.language import Number, say
 from brimful.scheduler.policies.place_kernels import PLACERS, WHOLE, Columns, Floats, Ints, Kinds
 
 AT_PERCENT = (50, 80, 100, 130)
@@ -123,12 +124,12 @@ def order(workload: Workload, capacity_milli: int, *, until: float, rng: np.rand
     asked = workload.kinds.asked_milli[workload.kind]
     target = until * capacity_milli
     if asked.sum() <= 0:
-        raise BadInput("no task of the trace asks for a GPU", hint="--fill needs tasks with GPUs")
+        raise BadInput(say("sim.no_task_trace_asks_gpu"), hint=say("sim.hint_fill_needs_tasks_gpus"))
     expected = target / float(asked.mean())
     if expected > MAX_TASKS:
         raise BadInput(
-            f"it takes about {expected:,.0f} tasks of this trace to ask for {until:g} times the fleet's GPUs",
-            hint=f"at most {MAX_TASKS:,}: take a smaller fleet or a smaller --fill",
+            say("sim.takes_about_tasks_trace_ask", expected=Number(expected), until=f"{until:g}"),
+            hint=say("sim.hint_most_take_smaller_fleet_smaller", max_tasks=Number(MAX_TASKS)),
         )
     shuffled = rng.permutation(len(asked))
     came = asked[shuffled].cumsum()
@@ -199,7 +200,7 @@ def columns_of(nodes: Sequence[Node], gpu_types: Sequence[str]) -> Columns:
         free[i, : node.gpus] = WHOLE
         free[i, list(node.holes)] = 0
     if not free.sum():
-        raise BadInput("the fleet has no GPUs", hint="--fill needs nodes with GPUs")
+        raise BadInput(say("sim.fleet_no_gpus"), hint=say("sim.hint_fill_needs_nodes_gpus"))
     index = {gpu: i for i, gpu in enumerate(gpu_types)}
     return Columns(
         cpu_milli=np.array([PLENTY if n.cpu_milli is None else n.cpu_milli for n in nodes], dtype=np.int64),

@@ -17,6 +17,7 @@ from typing import Any
 
 from brimful.errors import BadInput, NotFound, WorldFailed
 from brimful.fleet.node import TIERS, Node
+from brimful.language import Number, Quoted, os_words, say
 from brimful.sim.world import SITE
 from brimful.units import microusd_from_usd
 
@@ -24,7 +25,7 @@ MAX_NODES = 100_000
 MAX_GPUS_PER_NODE = 1024
 MAX_FILE_BYTES = 2**20
 WORD = re.compile(r"(\d{1,9})x(\d{1,9})(?::([A-Za-z0-9._-]{1,64}))?(?:@(\$?[0-9.]{1,20}))?")
-HINT = "write NODESxGPUS[:TYPE][@USD], several joined by +, e.g. 2x8:h100@2.50+4x8:a100, or name a .toml file"
+HINT = say("sim.write_nodesxgpus_type_usd_several")
 # Key of a [[nodes]] table -> the type of its value.
 KEYS: dict[str, tuple[type, ...]] = {
     "count": (int,),
@@ -49,12 +50,16 @@ def parse_fleet(text: str) -> list[Node]:
         found = WORD.fullmatch(word.strip())
         price = microusd_from_usd(found[4] or "0") if found else None
         if found is None or price is None:
-            raise BadInput(f"--fleet {text!r} is not understood", hint=HINT)
+            raise BadInput(say("sim.fleet_not_understood", text=Quoted(text)), hint=HINT)
         count, gpus = int(found[1]), int(found[2])
         if not (1 <= count <= MAX_NODES - len(nodes) and 1 <= gpus <= MAX_GPUS_PER_NODE):
             raise BadInput(
-                f"--fleet {text!r} asks for {count:,} nodes of {gpus:,} GPUs",
-                hint=f"from 1 to {MAX_NODES:,} nodes and from 1 to {MAX_GPUS_PER_NODE:,} GPUs a node",
+                say("sim.fleet_asks_nodes_gpus", text=Quoted(text), count=Number(count), gpus=Number(gpus)),
+                hint=say(
+                    "sim.hint_from_1_nodes_from_1",
+                    max_nodes=Number(MAX_NODES),
+                    max_gpus_per_node=Number(MAX_GPUS_PER_NODE),
+                ),
             )
         nodes += [
             Node(
@@ -73,23 +78,21 @@ def parse_fleet(text: str) -> list[Node]:
 def read_fleet(path: Path) -> list[Node]:
     """A fleet file: [[nodes]] tables with count, gpus, gpu, usd_per_gpu_hour and what else is known."""
     if not path.is_file():
-        raise NotFound(f"there is no fleet file {path}", hint=HINT)
+        raise NotFound(say("sim.no_fleet_file", path=path), hint=HINT)
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise WorldFailed(f"cannot read {path}: {error.strerror}") from error
+        raise WorldFailed(say("sim.cannot_read", path=path, error=os_words(error))) from error
     try:
         tables = tomllib.loads(raw.decode("utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadInput(
-            f"{path} is not a TOML file: {error}", hint="see docs/how-to/replay-a-trace.md"
+            say("sim.not_toml_file", path=path, error=error), hint=say("sim.hint_see_docs_how_replay_trace")
         ) from error
     kinds = tables.get("nodes")
     if not isinstance(kinds, list) or not kinds or len(raw) > MAX_FILE_BYTES:
-        raise BadInput(
-            f"{path} has no [[nodes]] table", hint="one [[nodes]] with count and gpus for each kind"
-        )
+        raise BadInput(say("sim.no_nodes_table", path=path), hint=say("sim.hint_one_nodes_count_gpus_each"))
     nodes: list[Node] = []
     for i, kind in enumerate(kinds, start=1):
         nodes += _nodes(kind, where=f"{path} [[nodes]] {i}", first=len(nodes))
@@ -99,21 +102,30 @@ def read_fleet(path: Path) -> list[Node]:
 def _nodes(kind: dict[str, Any], *, where: str, first: int) -> list[Node]:
     for key, value in kind.items():
         if key not in KEYS:
-            raise BadInput(f"{where}: {key} is not known", hint=f"known are {', '.join(KEYS)}")
+            raise BadInput(
+                say("sim.not_known", where=where, key=key), hint=say("sim.hint_known", keys=", ".join(KEYS))
+            )
         if not isinstance(value, KEYS[key]) or isinstance(value, bool):
-            raise BadInput(f"{where}: {key} is {value!r}", hint=f"a {KEYS[key][0].__name__} is meant")
+            raise BadInput(
+                say("sim.is", where=where, key=key, value=Quoted(value)),
+                hint=say("sim.hint_meant", name=KEYS[key][0].__name__),
+            )
     count, gpus = kind.get("count", 1), kind.get("gpus", 0)
     price = microusd_from_usd(str(kind.get("usd_per_gpu_hour", 0)))
     tier = kind.get("tier", "owned")
     if not (1 <= count <= MAX_NODES - first and 1 <= gpus <= MAX_GPUS_PER_NODE):
         raise BadInput(
-            f"{where}: {count:,} nodes of {gpus:,} GPUs",
-            hint=f"from 1 to {MAX_NODES:,} nodes and from 1 to {MAX_GPUS_PER_NODE:,} GPUs a node",
+            say("sim.nodes_gpus", where=where, count=Number(count), gpus=Number(gpus)),
+            hint=say(
+                "sim.hint_from_1_nodes_from_1",
+                max_nodes=Number(MAX_NODES),
+                max_gpus_per_node=Number(MAX_GPUS_PER_NODE),
+            ),
         )
     if price is None or tier not in TIERS or any(kind.get(key, 0) < 0 for key in ("cpu_milli", "memory_mib")):
         raise BadInput(
-            f"{where}: a price, a tier or a size is out of range",
-            hint=f"the tier is one of {', '.join(TIERS)}",
+            say("sim.price_tier_size_out_range", where=where),
+            hint=say("sim.hint_tier_one", tiers=", ".join(TIERS)),
         )
     site, rack_nodes = kind.get("site", SITE), kind.get("rack_nodes", 0)
     return [
@@ -151,7 +163,10 @@ def scaled(nodes: Sequence[Node], gpus: int) -> list[Node]:
         kinds[kind] = kinds.get(kind, 0) + 1
     factor = gpus / sum(node.gpus for node in nodes)
     if len(nodes) * factor > MAX_NODES:
-        raise BadInput(f"{gpus:,} GPUs are more than {MAX_NODES:,} nodes", hint="sweep over fewer GPUs")
+        raise BadInput(
+            say("sim.gpus_more_than_nodes", gpus=Number(gpus), max_nodes=Number(MAX_NODES)),
+            hint=say("sim.hint_sweep_over_fewer_gpus"),
+        )
     wanted = {kind: count * factor for kind, count in kinds.items()}
     counts = {kind: int(want) for kind, want in wanted.items()}
     # What is missing goes to the kinds that lost most by rounding down.

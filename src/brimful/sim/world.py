@@ -14,6 +14,7 @@ from brimful.fleet.events import Event, JobSubmitted, Parts
 from brimful.fleet.job import Job
 from brimful.fleet.noun import maker
 from brimful.fleet.state import Fleet, Node
+from brimful.language import say
 from brimful.market.ledger import Ledger
 from brimful.market.pools import Market
 from brimful.market.posted import PostedPrice
@@ -96,7 +97,7 @@ class TimedEngine:
 
     def nodes(self) -> Sequence[Node]:
         if self.now_s < self.silent_until_s:
-            raise WorldFailed(f"site {SITE} does not answer")
+            raise WorldFailed(say("sim.site_not_answer", site=SITE))
         return self._nodes
 
     def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int], rest: Parts = ()) -> None:  # noqa: ARG002
@@ -104,7 +105,7 @@ class TimedEngine:
             return
         if self._dice is not None and self._dice.start_fails():
             self._kernel.at(self.now_s + 1, None)  # so that somebody looks
-            raise CannotStart(f"{node} could not start {lease}")
+            raise CannotStart(say("sim.could_not_start", node=node, lease=lease))
         nodes = (node, *[name for name, _ in rest]) if rest else (node,)
         speed = job.rate(self._all[node].gpu) * (job.spread_rate if rest else 1.0)
         if self._dice is not None and self._dice.slow.intersection(nodes):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import NotFound
+from brimful.language import Quoted, say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,9 @@ def find_framework(text: str) -> Framework:
             return each
     names = ", ".join(each.name for each in all_frameworks())
     raise NotFound(
-        f"no framework is called {text[:40]!r}", hint=f"these are known: {names}", code="unknown_framework"
+        say("specs.no_framework_called", text=Quoted(text[:40])),
+        hint=say("specs.hint_these_known", names=names),
+        code="unknown_framework",
     )
 
 

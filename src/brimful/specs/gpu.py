@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from brimful.errors import NotFound
+from brimful.language import Number, say
 from brimful.specs.names import Catalog
 from brimful.units import GIB
 
@@ -71,8 +72,10 @@ def _without_its_size(text: str, unknown: NotFound) -> Gpu:
         raise unknown from None
     if not 0.9 <= card.memory_bytes / GIB / int(size[1]) <= 1.02:
         raise NotFound(
-            f"no {card.title} with {size[1]} GB is known",
-            hint=f"{card.name} has {card.memory_bytes / GIB:.1f} GiB; `brimful gpus` lists them all",
+            say("specs.no_gb_known", title=card.title, size=size[1]),
+            hint=say(
+                "specs.hint_gib_brimful_gpus_lists_them", name=card.name, a=Number(card.memory_bytes / GIB, 1)
+            ),
             code="unknown_gpu",
         )
     return card
@@ -92,12 +95,11 @@ def _words(text: str) -> list[str]:
 
 _CATALOG = Catalog(
     "gpus.toml",
-    kind="GPU",
+    kind=say("specs.kind_gpu"),
+    every=say("specs.hint_list_gpus"),
     words=_words,
     ambiguous=lambda problem, hint: NotFound(problem, hint=hint, code="ambiguous_gpu"),
-    unknown=lambda problem, near: NotFound(
-        problem, hint=near + "`brimful gpus` lists them all", code="unknown_gpu"
-    ),
+    unknown=lambda problem, hint: NotFound(problem, hint=hint, code="unknown_gpu"),
     drops="rtx ",
 )
 

@@ -13,20 +13,32 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import NotFound
+from brimful.language import Quoted, Sentence, either, say
 
 _TOO_MANY = 8  # how many choices an ambiguous name may list before it stops helping
 
 Words = Callable[[str], list[str]]  # a name -> the words that tell entries apart
-Refusal = Callable[[str, str], NotFound]  # problem and hint -> the error, with the code of its kind
+Refusal = Callable[
+    [Sentence, Sentence | None], NotFound
+]  # problem and hint -> the error, with the code of its kind
 
 
 class Catalog:
     """The tables of one file, found by name, title or alias."""
 
     def __init__(
-        self, file: str, *, kind: str, words: Words, ambiguous: Refusal, unknown: Refusal, drops: str = ""
+        self,
+        file: str,
+        *,
+        kind: Sentence,
+        every: Sentence,
+        words: Words,
+        ambiguous: Refusal,
+        unknown: Refusal,
+        drops: str = "",
     ) -> None:
-        self._kind = kind  # as a sentence says it: "GPU"
+        self._kind = kind
+        self._list = every  # where to see all of them
         self._path = Path(__file__).parent / file
         self._words = words
         self._ambiguous = ambiguous
@@ -51,9 +63,12 @@ class Catalog:
             return holding[0]
         if holding:
             shown = ", ".join(holding[:_TOO_MANY]) + (", …" if len(holding) > _TOO_MANY else "")
-            problem = f"{text!r} may be any of {len(holding)} {self._kind}s: {shown}"
-            raise self._ambiguous(problem, "name one of them")
-        raise self._unknown(f"no {self._kind} called {_shorten(text)!r} is known", self._near(text))
+            problem = say(
+                "specs.name_ambiguous", name=Quoted(text), n=len(holding), kind=self._kind, shown=shown
+            )
+            raise self._ambiguous(problem, say("specs.hint_name_one_of_them"))
+        problem = say("specs.name_unknown", kind=self._kind, name=Quoted(_shorten(text)))
+        raise self._unknown(problem, self._near(text))
 
     def names(self) -> list[str]:
         """Every entry, in the order of the file."""
@@ -65,14 +80,16 @@ class Catalog:
 
         return tomllib.loads(self._tables[name])
 
-    def _near(self, text: str) -> str:
-        """'did you mean …? ' with the entries spelled most alike; empty where none is."""
+    def _near(self, text: str) -> Sentence:
+        """The entries spelled most alike, and where all are listed."""
         from difflib import get_close_matches
 
         spoken = {key: name for name, keys in self._index.items() for key in keys}
         close = get_close_matches(self._key(text), spoken, n=4, cutoff=0.55)
         near = dict.fromkeys(spoken[key] for key in close)
-        return f"did you mean {' or '.join(list(near)[:3])}? " if near else ""
+        if not near:
+            return self._list
+        return say("specs.hint_did_you_mean", names=either(list(near)[:3]), rest=self._list)
 
     def _key(self, text: str) -> str:
         return " ".join(self._words(text))

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from brimful.errors import NotFound
+from brimful.language import say
 from brimful.specs.model import Experts, Images, Model
 from brimful.specs.names import Catalog
 
@@ -103,12 +104,11 @@ def _words(text: str) -> list[str]:
 
 _CATALOG = Catalog(
     "models.toml",
-    kind="model",
+    kind=say("specs.kind_model"),
+    every=say("specs.hint_list_models"),
     words=_words,
     ambiguous=lambda problem, hint: NotFound(problem, hint=hint, code="ambiguous_model"),
-    unknown=lambda problem, near: NotFound(
-        problem, hint=near + "`brimful fit --models` lists them all", code="unknown_model"
-    ),
+    unknown=lambda problem, hint: NotFound(problem, hint=hint, code="unknown_model"),
 )
 
 

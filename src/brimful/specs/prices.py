@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import BadInput, NotFound
+from brimful.language import Quoted, os_words, say
 from brimful.specs.gpu import find_gpu
 from brimful.units import MICROUSD, microusd_from_usd
 
 _MAX_BYTES = 1_000_000
-_HINT = "write one line for each card: rtx-4090 = 0.45 (or rtx-4090,0.45 in a .csv), in dollars an hour"
+_HINT = say("specs.write_one_line_each_card")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,26 +56,32 @@ def read_prices(path: Path) -> Prices:
     try:
         text = path.read_bytes()[: _MAX_BYTES + 1].decode("utf-8")
     except OSError as error:
-        raise BadInput(f"cannot read the prices of {path}: {error.strerror}", hint=_HINT) from error
+        raise BadInput(
+            say("specs.cannot_read_prices", path=path, error=os_words(error)), hint=_HINT
+        ) from error
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is not text", hint=_HINT) from error
+        raise BadInput(say("specs.not_text", path=path), hint=_HINT) from error
     if len(text) > _MAX_BYTES:
-        raise BadInput(f"{path} is longer than a table of prices", hint=_HINT)
+        raise BadInput(say("specs.longer_than_table_prices", path=path), hint=_HINT)
     pairs = _csv(text) if path.suffix.lower() == ".csv" else _toml(text, path)
     rows = {}
     for name, dollars in pairs:
         try:
             gpu = find_gpu(name).name
         except NotFound as error:
-            raise BadInput(f"{path}: {error.problem}", hint=error.hint) from error
+            raise BadInput(
+                say("specs.path_problem", path=path, problem=error.problem), hint=error.way_out
+            ) from error
         microusd = microusd_from_usd(dollars)
         if not microusd:
-            raise BadInput(f"{path}: {dollars[:40]!r} is no price for {gpu}", hint=_HINT)
+            raise BadInput(
+                say("specs.no_price", path=path, dollars=Quoted(dollars[:40]), gpu=gpu), hint=_HINT
+            )
         rows[gpu] = Price(
             gpu=gpu, microusd_per_gpu_hour=microusd, low_microusd_per_gpu_hour=microusd, offers=1
         )
     if not rows:
-        raise BadInput(f"{path} has no prices", hint=_HINT)
+        raise BadInput(say("specs.no_prices", path=path), hint=_HINT)
     return Prices(as_of="", source=str(path), by_gpu=rows)
 
 
@@ -93,5 +100,5 @@ def _toml(text: str, path: Path) -> list[tuple[str, str]]:
     try:
         table: dict[str, Any] = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BadInput(f"{path} is no TOML: {str(error)[:120]}", hint=_HINT) from error
+        raise BadInput(say("specs.no_toml", path=path, str=str(error)[:120]), hint=_HINT) from error
     return [(name, str(value)) for name, value in table.items() if isinstance(value, int | float | str)]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import BadInput
+from brimful.language import Quoted, say
 
 _RELEASE = re.compile(r"v?(\d{1,2})\.(\d{1,3})(?:\.\d{1,3})?(?:[ab.+-].{0,40}|rc\d+)?", re.ASCII)
 
@@ -42,8 +43,8 @@ def find_torch(text: str) -> Torch:
     match = _RELEASE.fullmatch(said.removeprefix("torch").lstrip("= "))
     if match is None or int(match[1]) == 0:
         raise BadInput(
-            f"{text[:40]!r} is not a release of PyTorch",
-            hint="as `python -c 'import torch; print(torch.__version__)'` prints it: 2.6, 1.12.1+cu113",
+            say("specs.not_release_pytorch", text=Quoted(text[:40])),
+            hint=say("specs.hint_python_c_import_torch_print"),
         )
     return _torch(int(match[1]), int(match[2]))
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from brimful.errors import BadInput, BrimfulError, Refused
+from brimful.language import Number, Plain, Quoted, say
 from brimful.specs.gpu import find_gpu
 from brimful.tracing.report import report
 
@@ -82,7 +83,8 @@ def traced(request: dict[str, Any]) -> dict[str, Any]:
         except SystemExit as stop:
             if stop.code not in (None, 0):
                 raise BadInput(
-                    f"{script.name} ended with {stop.code!r}", hint="see its output below"
+                    say("tracing.ended", name=script.name, code=Quoted(stop.code)),
+                    hint=say("tracing.hint_see_output_below"),
                 ) from stop
         except BrimfulError:
             raise
@@ -93,8 +95,8 @@ def traced(request: dict[str, Any]) -> dict[str, Any]:
             recorder.tape.notes[f"after its steps the script ended with {type(error).__name__}"] = None
     if not recorder.tape.events:
         raise BadInput(
-            f"{script.name} made nothing on the GPU in {recorder.tape.ops:,} ops",
-            hint='it has to train on device "cuda": look for a --device option of the script',
+            say("tracing.made_nothing_gpu_ops", name=script.name, ops=Number(recorder.tape.ops)),
+            hint=say("tracing.hint_train_device_cuda_look_device"),
             code="nothing_on_gpu",
         )
     settings = request["settings"] if request["settings"] is not None else allocator_settings()
@@ -107,8 +109,8 @@ def traced(request: dict[str, Any]) -> dict[str, Any]:
 
 def refuse_fork() -> NoReturn:
     raise Refused(
-        "the script forks, and a second process cannot share the fake GPU",
-        hint="trace its single-process form (no spawn, no launcher); data loader workers are no problem",
+        say("tracing.script_forks_second_process_cannot"),
+        hint=say("tracing.hint_trace_single_process_form_no"),
         code="script_forks",
     )
 
@@ -119,32 +121,31 @@ def _readable(error: BaseException, script: Path) -> BrimfulError:
     ours = str(Path(__file__).parent)
     theirs = [f for f in frames if not f.filename.startswith((ours, "<frozen"))]
     own = [f for f in theirs if Path(f.filename).name == script.name] or theirs
-    where = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    last = own[-1] if own else None
+    at = say("tracing.at_place", file=Path(last.filename).name, line=Plain(last.lineno)) if last else ""
     words = (str(error).strip().splitlines() or [""])[0][:300]
-    problem = f"{script.name} failed{where}: {type(error).__name__}: {words}"
     kind = type(error).__name__
+    problem = say("tracing.script_failed", script=script.name, where=at, kind=kind, words=words)
     sys.stderr.write("".join(traceback.format_exception(error)))
     if kind == "EOFError":
-        return BadInput(
-            problem, hint="it reads from standard input, which is closed: pass what it asks for as arguments"
-        )
+        return BadInput(problem, hint=say("tracing.hint_reads_from_standard_input_closed"))
     if kind in ("UnsupportedOperatorException", "UnsupportedFakeTensorException") or "fake impl" in str(
         error
     ):
         return Refused(
-            f"{problem} — a kernel whose result cannot be known without running it",
-            hint="give its ops a fake kernel (register_fake), or trace a path without them",
+            say("tracing.kernel_whose_result_cannot_known", problem=problem),
+            hint=say("tracing.hint_give_ops_fake_kernel_register"),
             code="unknown_kernel",
         )
     if kind in ("DataDependentOutputException", "DynamicOutputShapeException"):
         return Refused(
-            f"{problem} — a shape that depends on values, and there are none",
-            hint="give that line a fixed shape for the trace (pad, or skip boolean masks and nonzero)",
+            say("tracing.shape_depends_values_none", problem=problem),
+            hint=say("tracing.hint_give_line_fixed_shape_trace"),
             code="shape_from_values",
         )
-    hint = "does it run on a real GPU? If so this is a case brimful does not know: --rough may get through"
+    hint = say("tracing.hint_unknown_case")
     if kind in ("ModuleNotFoundError", "ImportError"):
-        hint = "install what it needs into the environment brimful runs in"
+        hint = say("tracing.hint_install_what_it_needs")
     return BadInput(problem, hint=hint, code="script_failed")
 
 

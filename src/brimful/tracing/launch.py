@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFailed
+from brimful.language import Number, Plain, Sentence, Several, say, verbatim
 
 START_S = 120  # beyond the script's own limit, which the child keeps: to start, load PyTorch, build the shim
 MARK = "BRIMFUL_TRACE"  # in the environment of whatever a traced script starts
@@ -39,7 +40,7 @@ def trace_script(
     """The `Trace` of a script, as its dictionary."""
     if not script.is_file():
         raise NotFound(
-            f"there is no script {script}", hint="brimful trace train.py --gpu rtx-4070 -- --batch 8"
+            say("tracing.no_script", script=script), hint=say("tracing.hint_brimful_trace_train_py_gpu")
         )
     with tempfile.TemporaryDirectory(prefix="brimful-trace-") as name:
         folder = Path(name)
@@ -107,13 +108,17 @@ def _answer(folder: Path, script: Path, status: int | None, limit_s: float) -> d
             return answer["data"]  # type: ignore[no-any-return]
         error = answer["error"]
         raise _ERRORS[error["exit_code"]](
-            error["problem"], hint=error["hint"] + _tail(folder), code=error["code"]
+            verbatim(error["problem"]), hint=_with_tail(verbatim(error["hint"]), folder), code=error["code"]
         )
     if status is None or (folder / "stacks").stat().st_size:
         raise WorldFailed(
-            f"{script.name} was not done after {limit_s:.0f} s{_place(folder, script)}; it was ended",
-            hint="raise --limit, or trace a smaller loop: no evaluation, no download, no endless wait"
-            + _tail(folder),
+            say(
+                "tracing.not_done_after_s_ended",
+                name=script.name,
+                limit_s=Number(limit_s),
+                place=_place(folder, script),
+            ),
+            hint=_with_tail(say("tracing.hint_raise_limit_or_smaller_loop"), folder),
             code="too_slow",
         )
     raise _ended(status, script, folder)
@@ -123,15 +128,19 @@ def _ended(status: int, script: Path, folder: Path) -> BrimfulError:
     if status < 0:
         name = signal.Signals(-status).name
         return WorldFailed(
-            f"{script.name} was ended by {name} inside native code",
-            hint="a CUDA extension, or an op PyTorch cannot fake; --rough may get through" + _tail(folder),
+            say("tracing.ended_inside_native_code", name=script.name, name_2=name),
+            hint=_with_tail(say("tracing.hint_extension_or_op_rough"), folder),
             code="script_aborted",
         )
     return BadInput(
-        f"{script.name} left with exit status {status} before its steps were done",
-        hint="does it run by itself?" + _tail(folder),
+        say("tracing.left_exit_status_before_steps", name=script.name, status=Plain(status)),
+        hint=_with_tail(say("tracing.hint_does_it_run_alone"), folder),
         code="script_failed",
     )
+
+
+def _with_tail(hint: Sentence, folder: Path) -> Several:
+    return Several((hint, _tail(folder)), between="")
 
 
 def _place(folder: Path, script: Path) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from brimful.errors import BadInput
+from brimful.language import say
 from brimful.specs.gpu import find_gpu
 from brimful.tracing.report import Trace, report
 
@@ -40,7 +41,10 @@ def trace(
     `settings` is PYTORCH_CUDA_ALLOC_CONF, by default that of the environment.
     """
     if not callable(step_fn):
-        raise BadInput(f"trace takes a function, not a {type(step_fn).__name__}", hint="brimful.trace(build)")
+        raise BadInput(
+            say("tracing.trace_takes_function_not", name=type(step_fn).__name__),
+            hint=say("tracing.hint_brimful_trace_build"),
+        )
     card = find_gpu(gpu)
     need_torch()
     import torch
@@ -58,8 +62,8 @@ def trace(
             once = None
     if not recorder.tape.events:
         raise BadInput(
-            "nothing was made on the GPU",
-            hint='make model and batch inside the traced function, on device "cuda"',
+            say("tracing.nothing_made_gpu"),
+            hint=say("tracing.hint_make_model_batch_inside_traced"),
             code="nothing_on_gpu",
         )
     return report(
@@ -81,7 +85,7 @@ def need_torch() -> None:
 
     if find_spec("torch") is None:
         raise BadInput(
-            "tracing runs your code with PyTorch, which is not installed here",
-            hint="pip install torch (a CPU build is enough), or use `brimful fit` for a config",
+            say("tracing.tracing_runs_code_pytorch_not"),
+            hint=say("tracing.hint_pip_install_torch_cpu_build"),
             code="no_torch",
         )

@@ -29,6 +29,7 @@ from brimful.allocator import Allocator, Settings
 from brimful.allocator.caching import OutOfMemory
 from brimful.errors import BadInput, BrimfulError, Refused
 from brimful.fit.overhead import context_bytes
+from brimful.language import Quoted, say
 from brimful.specs.gpu import Gpu, find_gpu
 from brimful.tracing.card import card_of
 from brimful.tracing.child import die_with_parent, refuse_fork
@@ -73,7 +74,10 @@ def _options(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
 def _size(option: str, text: str) -> int:
     size = bytes_from_text(text)
     if size is None:
-        raise BadInput(f"{option} {text[:40]!r} is no size", hint="write 4GiB or 800MiB")
+        raise BadInput(
+            say("tracing.no_size", option=option, text=Quoted(text[:40])),
+            hint=say("tracing.hint_write_4gib_800mib"),
+        )
     return size
 
 
@@ -196,8 +200,8 @@ def _saving(plain: Any) -> Any:
         path = Path(file)
         if path.exists() and not _rehearsed(path):
             raise Refused(
-                f"{path} holds real numbers, and a rehearsal has none to put in their place",
-                hint="rehearse into a folder of its own",
+                say("tracing.holds_real_numbers_rehearsal_none", path=path),
+                hint=say("tracing.hint_rehearse_into_folder_own"),
                 code="real_checkpoint",
             )
         body = io.BytesIO()

@@ -10,6 +10,7 @@ import torch._dynamo  # every FakeTensorMode loads it: here, so that it belongs 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from brimful.errors import WorldFailed
+from brimful.language import say
 from brimful.tracing.card import Card
 from brimful.tracing.fakecuda import fake_cuda, patched, tensor_changes
 from brimful.tracing.recorder import CUDA, Recorder
@@ -56,8 +57,7 @@ def _explained(error: RuntimeError) -> Exception:
     if "device_ready_queues_" not in str(error):
         return error
     return WorldFailed(
-        "this process ran a backward pass before its first trace, and autograd has counted no GPU since",
-        hint="trace first, or in a process of its own; for pytest put this into conftest.py: "
-        "from brimful.tracing.shim import load_shim; load_shim()",
+        say("tracing.process_ran_backward_pass_before"),
+        hint=say("tracing.hint_trace_first_process_own_pytest"),
         code="backward_before_trace",
     )

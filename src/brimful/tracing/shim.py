@@ -17,6 +17,7 @@ from importlib import resources
 from pathlib import Path
 
 from brimful.errors import WorldFailed
+from brimful.language import Plain, say
 
 COMPILERS = ("c++", "g++", "clang++")
 BUILD_LIMIT_S = 300
@@ -65,8 +66,8 @@ def _build(source: bytes, library: Path) -> None:
     )
     if compiler is None:
         raise WorldFailed(
-            f"tracing needs a C++ compiler, once, and found none of {', '.join(COMPILERS)} on PATH",
-            hint="install one (Debian: apt-get install g++), or add --rough, which is off by more",
+            say("tracing.tracing_needs_c_compiler_once", compilers=", ".join(COMPILERS)),
+            hint=say("tracing.hint_install_one_debian_apt_get"),
             code="no_compiler",
         )
     home = Path(torch.__file__).parent
@@ -100,8 +101,13 @@ def _cannot_build(compiler: str, why: str) -> WorldFailed:
     import torch
 
     return WorldFailed(
-        f"{compiler} could not build the shim for torch {torch.__version__}: {why[:300]}",
-        hint="a newer compiler (C++20: g++ 10 or clang 12) may; --rough traces without it and is off by more",
+        say(
+            "tracing.could_not_build_shim_torch",
+            compiler=compiler,
+            version=Plain(torch.__version__),
+            why=why[:300],
+        ),
+        hint=say("tracing.hint_newer_compiler_c_20_g"),
         code="no_shim",
     )
 
@@ -111,8 +117,8 @@ def _refuse_a_gpu_in_use() -> None:
 
     if torch.cuda.is_available():
         raise WorldFailed(
-            "this process has a real GPU in use, and tracing replaces PyTorch's view of it",
-            hint="start it with CUDA_VISIBLE_DEVICES= (empty), or use `brimful trace`, which does so itself",
+            say("tracing.process_real_gpu_use_tracing"),
+            hint=say("tracing.hint_start_cuda_visible_devices_empty"),
             code="gpu_in_use",
         )
 
@@ -160,8 +166,10 @@ def _probe(library: Path) -> None:
         failure = f"no answer within {PROBE_LIMIT_S} s"
     if failure is not None:
         raise WorldFailed(
-            f"torch {torch.__version__} does not accept fake CUDA tensors here: {failure[:300]}",
-            hint="trace in an environment with the CPU build of PyTorch, or add --rough",
+            say(
+                "tracing.torch_not_accept_fake_cuda", version=Plain(torch.__version__), failure=failure[:300]
+            ),
+            hint=say("tracing.hint_trace_environment_cpu_build_pytorch"),
             code="cuda_build_refused",
         )
     works.touch()

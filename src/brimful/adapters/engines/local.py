@@ -35,6 +35,7 @@ from brimful.fleet.events import Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Node
 from brimful.job import newest
+from brimful.language import os_words, say
 from brimful.scheduler.ports import CannotStart, Observation
 
 log = logging.getLogger("brimful")
@@ -82,7 +83,9 @@ class LocalEngine:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.identity = identity(root)
         except OSError as error:
-            raise WorldFailed(f"cannot use {root}: {error.strerror}", code="folder_unusable") from error
+            raise WorldFailed(
+                say("adapters.cannot_use", root=root, error=os_words(error)), code="folder_unusable"
+            ) from error
 
     @property
     def site(self) -> str:
@@ -131,7 +134,9 @@ class LocalEngine:
                 (folder / "order.json").unlink()  # its environment may hold secrets, and nobody reads it now
             # Nothing runs. A full disk passes, and the next tick asks again; a file in the way does not.
             kind = WorldFailed if error.errno in PASSING else CannotStart
-            raise kind(f"cannot start {lease} in {folder}: {error.strerror}") from error
+            raise kind(
+                say("adapters.cannot_start_in", lease=lease, folder=folder, error=os_words(error))
+            ) from error
         self._runners[lease] = runner
 
     def checkpoints(self, job: str) -> str:
@@ -159,7 +164,9 @@ class LocalEngine:
             self._env_file(job).parent.mkdir(exist_ok=True, mode=0o700)
             write_json(self._env_file(job), dict(env))
         except OSError as error:
-            raise WorldFailed(f"cannot keep the environment of {job}: {error.strerror}") from error
+            raise WorldFailed(
+                say("adapters.cannot_keep_environment", job=job, error=os_words(error))
+            ) from error
 
     def forget_env(self, job: str) -> None:
         with contextlib.suppress(OSError):
@@ -175,7 +182,9 @@ class LocalEngine:
                 folder.mkdir(exist_ok=True, mode=0o700)
                 write_json(folder / "stop.json", stop)
             except OSError as error:
-                raise WorldFailed(f"cannot ask {lease} to stop in {folder}: {error.strerror}") from error
+                raise WorldFailed(
+                    say("adapters.cannot_ask_stop", lease=lease, folder=folder, error=os_words(error))
+                ) from error
             runner = (_facts(folder / "started.json") or {}).get("pid")
             if isinstance(runner, int) and held(folder / "runner.lock"):
                 with contextlib.suppress(ProcessLookupError):
@@ -197,7 +206,9 @@ class LocalEngine:
             else:
                 write_json(path, notice)
         except OSError as error:
-            raise WorldFailed(f"cannot give notice to {lease} in {folder}: {error.strerror}") from error
+            raise WorldFailed(
+                say("adapters.cannot_give_notice", lease=lease, folder=folder, error=os_words(error))
+            ) from error
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:
         """News of each. What cannot be read of one lease is a complaint, and keeps nobody from the others."""
@@ -226,7 +237,7 @@ class LocalEngine:
         try:
             return logs.read(self._folder(lease) / "log", offset=offset, limit=limit)
         except OSError as error:
-            raise WorldFailed(f"cannot read the log of {lease}: {error.strerror}") from error
+            raise WorldFailed(say("adapters.cannot_read_log", lease=lease, error=os_words(error))) from error
 
     def sample(self, lease: str) -> bytes | None:
         return samples.read_sample(self._folder(lease))
@@ -334,7 +345,7 @@ class LocalEngine:
     def _kept_env(self, job: Job) -> Mapping[str, str]:
         kept = read_json(self._env_file(job.job))
         if kept is None and job.env and not any(value for _, value in job.env):
-            raise CannotStart(f"the environment that {job.job} was submitted with is lost; submit it again")
+            raise CannotStart(say("adapters.environment_submitted_lost_submit_again", job=job.job))
         return dict(job.env) if kept is None else kept
 
     def _env_file(self, job: str) -> Path:

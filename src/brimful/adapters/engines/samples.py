@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 from brimful.errors import BadInput
+from brimful.language import Number, say
 
 NAME = "sample.json"
 MOST_BYTES = 64 * 1024
@@ -24,12 +25,18 @@ def read_sample(folder: Path) -> bytes | None:
         return None
     except OSError as error:
         what = "a link" if error.errno == errno.ELOOP else str(error.strerror)
-        raise BadInput(f"its sample cannot be read: {what}") from error
+        raise BadInput(say("adapters.sample_cannot_read", what=what)) from error
     with os.fdopen(handle, "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid != os.geteuid():
-            raise BadInput("its sample is not a plain file of its own")
+            raise BadInput(say("adapters.sample_not_plain_file_own"))
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
-        raise BadInput(f"its sample has {found.st_size:,} bytes; at most {MOST_BYTES:,} are read")
+        raise BadInput(
+            say(
+                "adapters.sample_bytes_most_read",
+                st_size=Number(found.st_size),
+                most_bytes=Number(MOST_BYTES),
+            )
+        )
     return data

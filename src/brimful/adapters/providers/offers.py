@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from brimful.errors import BadInput, NotFound
+from brimful.language import Quoted, say
 from brimful.specs.gpu import find_gpu
 from brimful.specs.offer import Offer
 from brimful.units import MICROUSD
@@ -65,7 +66,8 @@ def read_offers(path: Path) -> tuple[list[Offer], dict[str, int]]:
                 )
     if not offers:
         raise BadInput(
-            f"{path} holds no offer of a known GPU", hint="columns: gpu_model, gpu_count, on_demand_usd_h"
+            say("adapters.holds_no_offer_known_gpu", path=path),
+            hint=say("adapters.hint_columns_gpu_model_gpu_count"),
         )
     return offers, unknown
 
@@ -74,7 +76,10 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
     if path.is_dir():
         files = sorted(path.glob("*/vms.csv"))
         if not files:
-            raise NotFound(f"{path} holds no CLOUD/vms.csv", hint="name a SkyPilot catalog folder, or a file")
+            raise NotFound(
+                say("adapters.holds_no_cloud_vms_csv", path=path),
+                hint=say("adapters.hint_name_skypilot_catalog_folder_file"),
+            )
         for file in files:
             for where, row in _csv(file):
                 plain = {_SKYPILOT.get(key, key): value for key, value in row.items()}
@@ -93,11 +98,12 @@ def _csv(path: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
                 yield f"{path.name} line {n}", {k: v or "" for k, v in row.items() if isinstance(k, str)}
     except FileNotFoundError as error:
         raise NotFound(
-            f"there is no file {path}", hint="name a CSV, a TOML or a SkyPilot catalog folder"
+            say("adapters.no_file", path=path), hint=say("adapters.hint_name_csv_toml_skypilot_catalog")
         ) from error
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(
-            f"{path.name} cannot be read: {error}", hint="a CSV in UTF-8, plain or gzip"
+            say("adapters.cannot_read", name=path.name, error=error),
+            hint=say("adapters.hint_csv_utf_8_plain_gzip"),
         ) from error
 
 
@@ -105,7 +111,9 @@ def _toml(path: Path) -> Iterable[tuple[str, Mapping[str, str]]]:
     try:
         rows = tomllib.loads(path.read_text(encoding="utf-8")).get("offer", [])
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadInput(f"{path.name} cannot be read: {error}", hint="[[offer]] tables") from error
+        raise BadInput(
+            say("adapters.cannot_read", name=path.name, error=error), hint=say("adapters.hint_offer_tables")
+        ) from error
     for n, row in enumerate(rows if isinstance(rows, list) else [], 1):
         yield f"{path.name} offer {n}", {key: str(value) for key, value in row.items()}
 
@@ -129,5 +137,8 @@ def _number(text: str, what: str) -> Decimal:
     except InvalidOperation:
         number = Decimal("NaN")
     if not number.is_finite() or number < 0:
-        raise BadInput(f"the {what} is {text[:40]!r}", hint="a number, or nothing where it is not offered")
+        raise BadInput(
+            say("adapters.the_is", what=what, text=Quoted(text[:40])),
+            hint=say("adapters.hint_number_nothing_not_offered"),
+        )
     return number

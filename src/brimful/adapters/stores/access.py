@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from brimful.adapters.stores.schema import audit as _audit
 from brimful.adapters.stores.schema import tokens as _tokens
 from brimful.errors import WorldFailed
+from brimful.language import say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +126,8 @@ class AccessStore:
         except sa.exc.SQLAlchemyError as error:
             cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
             raise WorldFailed(
-                f"the tokens cannot be read or written: {cause}",
-                hint="check that the database is there, writable and not full",
+                say("adapters.tokens_cannot_read_written", cause=cause),
+                hint=say("adapters.hint_check_database_writable_not_full"),
                 code="database_failed",
             ) from error
 

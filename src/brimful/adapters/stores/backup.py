@@ -26,6 +26,7 @@ from brimful.adapters.stores.prepare import prepare, schema_of
 from brimful.adapters.stores.schema import SCHEMA_VERSION
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BadInput, Refused, WorldFailed
+from brimful.language import Number, Quoted, os_words, say
 
 LEFT_OUT = frozenset({"alembic_version", "leader", "snapshots"})
 MANIFEST = "manifest.json"
@@ -52,7 +53,9 @@ def back_up(store: SqlStore, target: Path) -> Backup:
             os.fsync(written.fileno())
         Path(temporary).replace(target)
     except OSError as error:
-        raise WorldFailed(f"cannot write {target}: {error.strerror}", code="backup_failed") from error
+        raise WorldFailed(
+            say("adapters.cannot_write_2", target=target, error=os_words(error)), code="backup_failed"
+        ) from error
     finally:
         with contextlib.suppress(OSError):
             Path(temporary).unlink()
@@ -70,11 +73,11 @@ def read_manifest(source: Path) -> Backup:
             sha256={str(k): str(v) for k, v in body["sha256"].items()},
         )
     except FileNotFoundError as error:
-        raise BadInput(f"there is no {source}", code="not_found") from error
+        raise BadInput(say("adapters.no", source=source), code="not_found") from error
     except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(
-            f"{source} is no backup of brimful, or is damaged: {error}",
-            hint="`brimful admin backup FILE` makes one",
+            say("adapters.no_backup_brimful_damaged", source=source, error=error),
+            hint=say("adapters.hint_brimful_admin_backup_file_makes"),
         ) from error
 
 
@@ -83,8 +86,13 @@ def restore(source: Path, store: SqlStore) -> Backup:
     made = read_manifest(source)
     if made.schema > SCHEMA_VERSION:
         raise WorldFailed(
-            f"{source} has schema {made.schema}; this brimful knows {SCHEMA_VERSION}",
-            hint=f"it was made by brimful {made.brimful}: use that version or a later one",
+            say(
+                "adapters.schema_brimful_knows",
+                source=source,
+                schema=made.schema,
+                schema_version=SCHEMA_VERSION,
+            ),
+            hint=say("adapters.hint_made_brimful_use_version_later", brimful=made.brimful),
             code="schema_too_new",
         )
     with store.reading() as connection:
@@ -100,7 +108,11 @@ def restore(source: Path, store: SqlStore) -> Backup:
         tables.reflect(connection)
         for name in made.rows:
             if name not in tables.tables:
-                raise BadInput(f"{source} has a table {name!r} that schema {made.schema} does not know")
+                raise BadInput(
+                    say(
+                        "adapters.table_schema_not_know", source=source, name=Quoted(name), schema=made.schema
+                    )
+                )
             connection.execute(tables.tables[name].delete())
             for rows_of in _rows(source, name):
                 connection.execute(tables.tables[name].insert(), rows_of)
@@ -117,8 +129,8 @@ def _check_empty(connection: sa.Connection, *, where: str) -> None:
     )
     if rows:
         raise Refused(
-            f"the database {where} is not empty: {rows:,} rows",
-            hint="restore into a new one: --data FOLDER or --database URL",
+            say("adapters.database_not_empty_rows", where=where, rows=Number(rows)),
+            hint=say("adapters.hint_restore_into_new_one_data"),
             code="not_empty",
         )
 
@@ -161,8 +173,8 @@ def _verify(source: Path, made: Backup) -> None:
                 found = str(error)
             if found != wanted:
                 raise BadInput(
-                    f"{source} is damaged: {name} does not have the hash it was written with",
-                    hint="use another backup; nothing was changed",
+                    say("adapters.damaged_not_hash_written", source=source, name=name),
+                    hint=say("adapters.hint_use_another_backup_nothing_changed"),
                     code="backup_damaged",
                 )
 

@@ -21,6 +21,7 @@ from brimful.adapters.engines.processes import born
 from brimful.adapters.stores.schema import leader
 from brimful.adapters.stores.sql import LEADER, LostLead, SqlStore
 from brimful.fleet.events import Event
+from brimful.language import say
 
 LEASE_S = 5.0  # a holder that has not moved the counter for so long may not act
 MARGIN_S = 0.5  # and is waited for a little longer
@@ -50,7 +51,7 @@ class Leadership:
         """Ours, while we may act."""
         token = self._token
         if token is None or self._clock() >= self._until:
-            raise LostLead("this server does not lead (any more)", hint="it goes on answering")
+            raise LostLead(say("adapters.server_not_lead_any_more"), hint=say("adapters.hint_goes_answering"))
         return token
 
     def seek(self) -> bool:

@@ -6,6 +6,7 @@ import sqlalchemy as sa
 
 from brimful.adapters.stores.schema import SCHEMA_VERSION, meta
 from brimful.errors import WorldFailed
+from brimful.language import say
 
 # Held while the tables are made: two sessions of PostgreSQL that make one table at once collide.
 PREPARING = 0x6272696D66756C  # "brimful"
@@ -18,8 +19,13 @@ def prepare(connection: sa.Connection, *, where: str, target: int = SCHEMA_VERSI
     found = schema_of(connection)
     if found > SCHEMA_VERSION:
         raise WorldFailed(
-            f"the database {where} has schema {found}; this brimful knows {SCHEMA_VERSION}",
-            hint="it was written by a newer brimful: use that version",
+            say(
+                "adapters.database_schema_brimful_knows",
+                where=where,
+                found=found,
+                schema_version=SCHEMA_VERSION,
+            ),
+            hint=say("adapters.hint_written_newer_brimful_use_version"),
             code="schema_too_new",
         )
     if found < target:

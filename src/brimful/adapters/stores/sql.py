@@ -25,6 +25,7 @@ from brimful.adapters.stores.schema import past_jobs as _past_jobs
 from brimful.adapters.stores.schema import snapshots as _snapshots
 from brimful.errors import BadInput, BrimfulError, WorldFailed
 from brimful.fleet.events import Event, from_record, to_record
+from brimful.language import Quoted, say
 
 CHUNK = 10_000  # events read at once: a long log is folded piece by piece
 SNAPSHOTS_KEPT = 2
@@ -47,13 +48,13 @@ class SqlStore:
             self.engine = sa.create_engine(url, pool_pre_ping=True)
         except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ValueError) as error:
             raise BadInput(
-                f"the database URL {self.where!r} is not understood",
-                hint="sqlite:////path/to/file.db or postgresql+psycopg://user:password@host/name",
+                say("adapters.database_url_not_understood", where=Quoted(self.where)),
+                hint=say("adapters.hint_sqlite_path_file_db_postgresql"),
             ) from error
         except ModuleNotFoundError as error:
             raise BadInput(
-                f"the driver for {self.where!r} is not installed ({error.name})",
-                hint="pip install 'brimful[postgres]'",
+                say("adapters.driver_not_installed", where=Quoted(self.where), name=error.name),
+                hint=say("adapters.hint_pip_install_brimful_postgres"),
             ) from error
         if self.engine.dialect.name == "sqlite":
             _make_private(self.engine.url)
@@ -179,9 +180,13 @@ class SqlStore:
         first, _, first_folder = found.partition(" ")
         if first != owner:
             raise WorldFailed(
-                f"the database {self.where} belongs to the data folder {first_folder}, not to {folder}",
-                hint=f"use that folder (brimful up --data), or another database; to take over from a folder"
-                f" that is gone for good, when none of its jobs runs, write {first} into {folder}/leases/.id",
+                say(
+                    "adapters.database_belongs_data_folder_not",
+                    where=self.where,
+                    first_folder=first_folder,
+                    folder=folder,
+                ),
+                hint=say("adapters.hint_use_folder_brimful_up_data", first=first, folder=folder),
                 code="foreign_log",
             )
 
@@ -214,8 +219,8 @@ class SqlStore:
         found = connection.execute(wanted).scalar()
         if found != token:
             raise LostLead(
-                f"another server leads now (token {found}; this one had {token}): nothing was written",
-                hint="this one goes on answering, and takes over when the other is gone",
+                say("adapters.another_server_leads_now_token", found=found, token=token),
+                hint=say("adapters.hint_one_goes_answering_takes_over"),
             )
 
     def _event(self, row: sa.Row[Any]) -> Event:
@@ -226,8 +231,8 @@ class SqlStore:
 
     def _damaged(self, how: str) -> WorldFailed:
         return WorldFailed(
-            f"the event log in {self.where} is damaged: {how}",
-            hint="stop brimful and restore the database from a backup: every number is a fold of this log",
+            say("adapters.event_log_damaged", where=self.where, how=how),
+            hint=say("adapters.hint_stop_brimful_restore_database_from"),
             code="log_damaged",
         )
 
@@ -238,8 +243,8 @@ class SqlStore:
         except sa.exc.SQLAlchemyError as error:
             cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
             raise WorldFailed(
-                f"the database {self.where} does not answer: {cause}",
-                hint="check that it is there, writable and not full",
+                say("adapters.database_not_answer", where=self.where, cause=cause),
+                hint=say("adapters.hint_check_writable_not_full"),
                 code="database_failed",
             ) from error
 
@@ -249,8 +254,8 @@ def _make_private(url: sa.URL) -> None:
     name = url.database or ""
     if not name or ":memory:" in name or url.query.get("mode") == "memory":
         raise BadInput(
-            "a database in memory would forget every job when the server stops",
-            hint="name a file: sqlite:////path/to/file.db",
+            say("adapters.database_memory_would_forget_every"),
+            hint=say("adapters.hint_name_file_sqlite_path_file"),
             code="database_in_memory",
         )
     if name.startswith("file:"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from brimful.errors import BrimfulError, NotFound, Refused
+from brimful.language import say
 from brimful.units import show_bytes
 
 
@@ -60,14 +61,13 @@ def estimates_for(config: str, types: list[str], *, gpus: int, other_bytes: int 
 def _refusal(config: str, tight: list[tuple[int, str]], notes: list[str]) -> BrimfulError:
     if not tight:
         return Refused(
-            f"nothing can be predicted for {config}: {'; '.join(notes) or 'the fleet has no GPUs'}",
-            hint=f"`brimful fit {config} --gpu rtx-4070` predicts without a fleet; for slots that are a "
-            "card the server is started as `brimful up --slots 2 --gpu rtx-4070`; or submit without fit",
+            say("gpu.nothing_can_predicted", config=config, a="; ".join(notes) or "the fleet has no GPUs"),
+            hint=say("gpu.hint_brimful_fit_gpu_rtx_4070", config=config),
             code="will_not_fit",
         )
     said = "; ".join(words for _, words in sorted(tight))
     return Refused(
-        f"{config} fits no GPU it may run on: {said}",
-        hint=f"`brimful fit {config} --gpu …` shows all fixes; --patch writes one",
+        say("gpu.fits_no_gpu_may_run", config=config, said=said),
+        hint=say("gpu.hint_brimful_fit_gpu_shows_all", config=config),
         code="will_not_fit",
     )

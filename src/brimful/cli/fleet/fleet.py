@@ -12,6 +12,7 @@ from brimful.cli.options import add_dry_run, add_nothing
 from brimful.cli.render import noted_table, paint, table, wrapped
 from brimful.client.client import Client
 from brimful.errors import BadInput
+from brimful.language import Quoted, say
 from brimful.language.printable import all_printable, printable
 from brimful.units import HOUR_S, counted, show_seconds, show_usd
 
@@ -72,7 +73,9 @@ def nodes(args: argparse.Namespace) -> Answer:
         found = Client().fleet()["nodes"]
         return Answer(found, _nodes_text(all_printable(found)))
     if args.node is None:
-        raise BadInput(f"which node to {args.verb}?", hint="`brimful fleet nodes` lists them")
+        raise BadInput(
+            say("fleet.node", verb=args.verb), hint=say("fleet.hint_brimful_fleet_nodes_lists_them")
+        )
     return drain(args) if args.verb == "drain" else resume(args)
 
 
@@ -125,7 +128,10 @@ def resume(args: argparse.Namespace) -> Answer:
 def _would(client: Client, name: str, verb: str) -> Answer:
     node = next((each for each in client.fleet()["nodes"] if each["node"] == name), None)
     if node is None:
-        raise BadInput(f"there is no node {name[:100]!r}", hint="`brimful fleet nodes` lists them")
+        raise BadInput(
+            say("fleet.no_node", name=Quoted(name[:100])),
+            hint=say("fleet.hint_brimful_fleet_nodes_lists_them"),
+        )
     held = sum(gpu["held"] for gpu in node["gpus"])
     return Answer(node, f"{printable(name)}, {held} GPUs held, would {verb} (nothing was changed)")
 

@@ -16,6 +16,7 @@ from brimful.cli.render import wrapped
 from brimful.client.client import Client
 from brimful.errors import BadInput
 from brimful.fleet.job import PRIORITIES
+from brimful.language import Quoted, say
 from brimful.language.printable import all_printable, command_line, printable
 from brimful.units import show_bytes, show_seconds, show_usd
 
@@ -115,7 +116,7 @@ def _asked(args: argparse.Namespace) -> tuple[dict[str, Any], list[str], str, in
     notes: list[str] = []
     config, steps = args.fit or "", None
     if args.file is not None and args.command:
-        raise BadInput("both a file and a command are given", hint="drop one: a file names its own command")
+        raise BadInput(say("fleet.both_file_command_given"), hint=say("fleet.hint_drop_one_file_names_own"))
     if args.file is not None:
         from brimful.server.jobfiles.jobfile import read_job_file
 
@@ -123,8 +124,8 @@ def _asked(args: argparse.Namespace) -> tuple[dict[str, Any], list[str], str, in
         if file.unsupported and not args.without_unsupported:
             named = "; ".join(f"{name} ({why})" for name, why in file.unsupported.items())
             raise BadInput(
-                f"{args.file} says what brimful cannot do: {named}",
-                hint="take it out, or submit without it: --without-unsupported",
+                say("fleet.says_brimful_cannot", file=args.file, named=named),
+                hint=say("fleet.hint_take_out_submit_without_without"),
                 code="unsupported",
             )
         body |= file.body
@@ -133,15 +134,14 @@ def _asked(args: argparse.Namespace) -> tuple[dict[str, Any], list[str], str, in
         missing = [name for name in file.env_from if name not in os.environ]
         if missing:
             raise BadInput(
-                f"env_from names {missing[0]!r}, which is not set here", hint=f"export {missing[0]}=…"
+                say("fleet.env_from_names_not_set", missing=Quoted(missing[0])),
+                hint=say("fleet.hint_export", missing=missing[0]),
             )
         body["env"] = {**body.get("env", {}), **{name: os.environ[name] for name in file.env_from}}
     elif args.command:
         body |= {"command": args.command, "folder": _folder()}
     else:
-        raise BadInput(
-            "there is no command to run", hint="put it after --: brimful submit -- python train.py"
-        )
+        raise BadInput(say("fleet.no_command_run"), hint=say("fleet.hint_put_after_brimful_submit_python"))
     body |= _flags(args)
     carried = {key: os.environ[key] for key in CARRIED if key in os.environ}
     body["env"] = carried | body["env"] | _pairs(args.env)
@@ -184,7 +184,7 @@ def _folder() -> str:
         return str(Path.cwd())
     except OSError as error:
         raise BadInput(
-            "the folder you are in is not there any more", hint="cd into one that is, and submit again"
+            say("fleet.folder_not_any_more"), hint=say("fleet.hint_cd_into_one_submit_again")
         ) from error
 
 
@@ -193,7 +193,10 @@ def _pairs(given: list[str]) -> dict[str, str]:
     for pair in given:
         key, equals, value = pair.partition("=")
         if not (equals and key.isidentifier()):
-            raise BadInput(f"--env {pair[:60]!r} is not NAME=VALUE", hint="--env WANDB_MODE=offline")
+            raise BadInput(
+                say("fleet.env_not_name_value", pair=Quoted(pair[:60])),
+                hint=say("fleet.hint_env_wandb_mode_offline"),
+            )
         pairs[key] = value
     return pairs
 

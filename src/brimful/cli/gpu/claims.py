@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from brimful.cli.commands import Answer
 from brimful.cli.gpu.others import add_others, other_bytes
 from brimful.cli.render import paint
-from brimful.cli.spoken import add_language, spoken, wrapped
+from brimful.cli.spoken import spoken, wrapped
 
 if TYPE_CHECKING:
     import argparse
@@ -35,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrule the config")
     add_others(parser)
-    add_language(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -72,7 +71,7 @@ def _line(line: Line, tongue: Language) -> str:
 
     shown = wrapped(line.text, first=f"{line.number:>3} | ", rest="    | ")
     if not line.judged:
-        nothing = tongue.text(say("no claim that brimful knows"))
+        nothing = tongue.text(say("gpu.no_claim_brimful_knows"))
         return f"{shown}\n      {paint(nothing, 'dim')}"
     return "\n".join([shown, *(_one(one, tongue, indent="      ") for one in line.judged)])
 

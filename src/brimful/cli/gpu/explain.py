@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, BinaryIO
 from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.gpu.others import add_others, other_bytes
 from brimful.cli.render import paint
-from brimful.cli.spoken import add_language, spoken, wrapped
+from brimful.cli.spoken import spoken, wrapped
 from brimful.errors import BadInput, WorldFailed
+from brimful.language import os_words, say
 
 if TYPE_CHECKING:
     import argparse
@@ -33,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", metavar="NAME", help="the card: an MFU is a share of its peak")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrule the config")
     add_others(parser)
-    add_language(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -61,8 +61,8 @@ def read_text(file: str) -> str:
     if file == "-":
         if sys.stdin is None or sys.stdin.isatty():
             raise BadInput(
-                "there is no text to explain",
-                hint="name a file, or pipe one in: nvidia-smi | brimful explain",
+                say("gpu.no_text_explain"),
+                hint=say("gpu.hint_name_file_pipe_one_nvidia"),
             )
         return _end_of(sys.stdin.buffer).decode("utf-8", errors="replace")
     try:
@@ -70,7 +70,7 @@ def read_text(file: str) -> str:
             return _end_of(source).decode("utf-8", errors="replace")
     except OSError as error:
         raise WorldFailed(
-            f"cannot read {file}: {error.strerror}", hint="name the file with the text"
+            say("gpu.cannot_read_2", file=file, error=os_words(error)), hint=say("gpu.hint_name_file_text")
         ) from error
 
 
@@ -92,7 +92,7 @@ def _about(args: argparse.Namespace) -> About:
 
         reading = read(args.config, overrides=args.set)
     elif args.set:
-        raise BadInput("--set goes with --config", hint="name the config whose line it overrules")
+        raise BadInput(say("gpu.set_goes_config"), hint=say("gpu.hint_name_config_whose_line_overrules"))
     if args.gpu is not None:
         from brimful.specs.gpu import find_gpu
 
@@ -108,12 +108,8 @@ def _nothing() -> list[object]:
     from brimful.language import say
 
     return [
-        say(
-            "Cannot tell: nothing in this text is an out-of-memory message, an nvidia-smi table, a memory "
-            "summary, a progress bar, or a log line of nanoGPT, llm.c, nanochat, torchtitan or the Hugging "
-            "Face Trainer."
-        ),
-        say("Give the whole message, from “out of memory” to its end, or a whole line of the log."),
+        say("gpu.cannot_tell_nothing_text_out"),
+        say("gpu.give_whole_message_from_out"),
     ]
 
 
@@ -127,9 +123,9 @@ def _shown(found: tuple[Explanation, ...], tongue: Language) -> str:
         lines = [paint(wrapped(tongue.text(one.title)), "bold")]
         lines += [wrapped(tongue.text(sentence), first="  ", rest="  ") for _, sentence in one.says]
         if not one.says:
-            lines.append("  " + tongue.text(say("Cannot tell more from this.")))
+            lines.append("  " + tongue.text(say("gpu.cannot_tell_more_from")))
         if one.missing:
-            lines.append("  " + paint(tongue.text(say("To tell more:")), "dim"))
+            lines.append("  " + paint(tongue.text(say("gpu.tell_more")), "dim"))
             lines += [
                 wrapped(tongue.text(sentence), first="  - ", rest="    ") for _, sentence in one.missing
             ]

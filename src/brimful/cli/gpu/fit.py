@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.cli.commands import NO, YES, Answer
 from brimful.errors import BadInput, Refused
+from brimful.language import Plain, Several, say
 from brimful.units import GIB
 
 if TYPE_CHECKING:
@@ -93,10 +94,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     advice.add_argument("--dry-run", action="store_true", help="with --write: show it and write nothing")
     advice.add_argument("--fix", type=int, metavar="N", help="which fix to print or write (the first)")
     from brimful.cli.gpu.fit_cards import add_arguments as add_cards
-    from brimful.cli.spoken import add_language
 
     add_cards(parser)
-    add_language(parser)
     measured = parser.add_argument_group("a number you measured, held against what is possible")
     measured.add_argument("--measured-mfu", type=float, metavar="X", help="0 to 1, as your log prints it")
     measured.add_argument("--measured-peak-gib", type=float, metavar="X", help="peak memory in GiB")
@@ -171,14 +170,16 @@ def _ladder(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> tuple[Rung,
 
 def _check(args: argparse.Namespace) -> None:
     if args.gpu is None:
-        raise BadInput("no card is named", hint="say which with --gpu; `brimful gpus` lists them")
+        raise BadInput(say("gpu.no_card_named"), hint=say("gpu.hint_say_gpu_brimful_gpus_lists"))
     for name in ("measured_mfu", "measured_peak_gib", "measured_tokens_per_s"):
         value = getattr(args, name)
         if value is not None and not 0 < value < 1e12:
             flag = "--" + name.replace("_", "-")
-            raise BadInput(f"{flag} {value} is no measurement", hint="give a number above 0")
+            raise BadInput(
+                say("gpu.no_measurement", flag=flag, value=value), hint=say("gpu.hint_give_number_above_0")
+            )
     if args.dry_run and not args.write:
-        raise BadInput("--dry-run goes with --write", hint="`fit` alone writes nothing")
+        raise BadInput(say("gpu.dry_run_goes_write"), hint=say("gpu.hint_fit_alone_writes_nothing"))
 
 
 def _words(args: argparse.Namespace) -> list[str]:
@@ -236,7 +237,7 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
 
     words = _words(args)
     tongue = spoken(args)
-    compared = [(tongue.text(say("as it is")), reading)]
+    compared = [(tongue.text(say("gpu.as_it_is")), reading)]
     for what in args.compare:
         if "=" in what:
             compared.append((what.replace(",", ", "), _read(args, [*words, *_split(what)])))
@@ -277,7 +278,7 @@ def _own_fix(
     if best is None or best.training in others:
         return []
     said = ", ".join(f"{key}={then}" for key, (_, then) in best.change.items())
-    name = tongue.text(say("brimful's fix: {change}", change=said))
+    name = tongue.text(say("gpu.brimfuls_fix", change=said))
     return [(name, replace(reading, training=best.training))]
 
 
@@ -314,8 +315,8 @@ def _patch(args: argparse.Namespace, reading: Reading, answer: Estimate) -> Answ
     plain = _read(args, _launched(reading))
     if plain.file is None:
         raise BadInput(
-            "there is no file whose lines could be changed",
-            hint="give a nanoGPT .py, or TrainingArguments with --args FILE",
+            say("gpu.no_file_whose_lines_could"),
+            hint=say("gpu.hint_give_nanogpt_py_trainingarguments_args"),
         )
     fix = _chosen(answer, args.fix)
     wanted = replace(reading, training=fix.training) if fix else reading
@@ -323,22 +324,22 @@ def _patch(args: argparse.Namespace, reading: Reading, answer: Estimate) -> Answ
     if not lines_alone:
         raise _not_lines(plain, wanted, change)
     lines = {key: then for key, (_, then) in change.items()}
-    text = decode(read_config(plain.file, what="a config"), name=str(plain.file))
+    text = decode(read_config(plain.file, what=say("gpu.config")), name=str(plain.file))
     patched = patch_text(text, lines, suffix=plain.file.suffix)
     _hold(args, plain, patched, wanted)
     shown = {key: list(pair) for key, pair in change.items()}
     data: dict[str, Any] = {"file": str(plain.file), "change": shown, "text": patched, "backup": None}
     tongue = spoken(args)
     said = ", ".join(f"{key} {now} -> {then}" for key, (now, then) in change.items())
-    said = said or tongue.text(say("nothing to change"))
+    said = said or tongue.text(say("gpu.nothing_change"))
     if not args.write or patched == text:
-        unchanged = tongue.text(say("{file}: {change}", file=plain.file, change=said))
+        unchanged = tongue.text(say("gpu.file_change", file=plain.file, change=said))
         return Answer(data, patched.rstrip("\n") if args.patch else unchanged)
     if args.dry_run:
-        return Answer(data, tongue.text(say("would write {file}: {change}", file=plain.file, change=said)))
+        return Answer(data, tongue.text(say("gpu.would_write", file=plain.file, change=said)))
     backup = write_patched(plain.file, patched)
-    wrote = tongue.text(say("wrote {file}: {change}", file=plain.file, change=said))
-    kept = tongue.text(say("as it was: {backup}", backup=backup))
+    wrote = tongue.text(say("gpu.wrote", file=plain.file, change=said))
+    kept = tongue.text(say("gpu.as_it_was", backup=backup))
     return Answer({**data, "backup": str(backup)}, f"{wrote}\n{kept}")
 
 
@@ -352,8 +353,8 @@ def _not_lines(plain: Reading, wanted: Reading, change: dict[str, tuple[Any, Any
     known = plain.dialect.lines(wanted.training)
     said = [f"{key} {now} -> {then}" for key, (now, then) in change.items() if key not in known]
     return Refused(
-        f"{', '.join(said) or 'some of it'} cannot be said by a line of {plain.file}",
-        hint=f"make that change in {plain.dialect.code}; --patch and --write only change lines of the config",
+        say("gpu.cannot_said_line", a=", ".join(said) or "some of it", file=plain.file),
+        hint=say("gpu.hint_make_change_patch_write_only", code=Plain(plain.dialect.code)),
     )
 
 
@@ -375,15 +376,15 @@ def _hold(args: argparse.Namespace, plain: Reading, patched: str, wanted: Readin
         again = _read(Namespace(**{**vars(args), which: str(copy)}), _launched(wanted))
     if names := _differ(replace(again.model, name=wanted.model.name), wanted.model):
         raise Refused(
-            f"another model was asked for ({', '.join(names)}), and only lines of its training are changed",
-            hint=f"write the model's sizes into {plain.file} by hand, then run this without them",
+            say("gpu.another_model_asked_only_lines", names=", ".join(names)),
+            hint=say("gpu.hint_write_models_sizes_into_hand", file=plain.file),
         )
     # Where multiplies are in 16 bits there is none left that tf32 could be for.
     tf32 = again.training.tf32 if wanted.training.half else wanted.training.tf32
     if names := _differ(again.training, replace(wanted.training, tf32=tf32)):
         raise Refused(
-            f"{plain.file} says {', '.join(names)} in a way that cannot be changed line by line",
-            hint="change it by hand: `brimful fit` without --patch lists what to write",
+            say("gpu.says_way_cannot_changed_line", file=plain.file, names=", ".join(names)),
+            hint=say("gpu.hint_change_hand_brimful_fit_without"),
         )
 
 
@@ -391,6 +392,12 @@ def _differ(one: Model | Training, other: Model | Training) -> list[str]:
     from dataclasses import fields
 
     return [f.name for f in fields(one) if getattr(one, f.name) != getattr(other, f.name)]
+
+
+def _note(fix: Fix) -> Several:
+    from brimful.diagnose.phrases import phrase
+
+    return phrase(fix.note)
 
 
 def _chosen(answer: Estimate, number: int | None) -> Fix | None:
@@ -401,18 +408,19 @@ def _chosen(answer: Estimate, number: int | None) -> Fix | None:
     fixes = answer.fixes or answer.faster
     if number is not None:
         if not 1 <= number <= len(fixes):
-            raise BadInput(f"there is no fix {number}", hint=f"there are {len(fixes)}; run it without --fix")
+            raise BadInput(
+                say("gpu.no_fix", number=Plain(number)),
+                hint=say("gpu.hint_run_without_fix", fixes=len(fixes)),
+            )
         if not fixes[number - 1].config_only:
-            raise Refused(f"fix {number} is not a line of the config", hint=fixes[number - 1].note)
+            raise Refused(say("gpu.fix_not_line_config", number=Plain(number)), hint=_note(fixes[number - 1]))
         return fixes[number - 1]
     if answer.fits:
         return next((fix for fix in answer.fixes if fix.verdict == "fits" and fix.config_only), None)
     chosen = next((fix for fix in fixes if fix.fits and fix.config_only), None)
     if chosen is None:
-        best = (
-            f"the cheapest: {fixes[0].note}"
-            if fixes and fixes[0].fits
-            else "see `brimful fit` without --patch"
-        )
-        raise Refused("no change of the config alone makes it fit", hint=best)
+        best = say("gpu.hint_see_without_patch")
+        if fixes and fixes[0].fits:
+            best = say("gpu.hint_cheapest_fix", note=_note(fixes[0]))
+        raise Refused(say("gpu.no_change_config_alone_makes"), hint=best)
     return chosen

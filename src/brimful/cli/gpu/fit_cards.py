@@ -46,14 +46,10 @@ def wanted(args: argparse.Namespace) -> bool:
     """Whether this is for us, and not a training on one card."""
     every = args.gpu is not None and args.gpu.strip().lower() == "all"
     if not every and args.prices is not None and not args.inference:
-        raise BadInput(
-            "--prices goes with --gpu all or --inference", hint="`fit --gpu all` ranks cards by them"
-        )
+        raise BadInput(say("gpu.prices_goes_gpu_all_inference"), hint=say("gpu.hint_fit_gpu_all_ranks_cards"))
     others = ("compare", "ladder", "patch", "write", "dry_run", "fix")
     if (every or args.inference) and any(getattr(args, name) for name in others):
-        raise BadInput(
-            "--gpu all and --inference answer a question of their own", hint="drop the other option"
-        )
+        raise BadInput(say("gpu.gpu_all_inference_answer_question"), hint=say("gpu.hint_drop_other_option"))
     return every or bool(args.inference)
 
 
@@ -61,7 +57,7 @@ def run(args: argparse.Namespace, reading: Reading) -> Answer:
     from brimful.specs.prices import known_prices, read_prices
 
     if args.gpu is None:
-        raise BadInput("no card is named", hint="say which with --gpu, or --gpu all")
+        raise BadInput(say("gpu.no_card_named"), hint=say("gpu.hint_say_gpu_gpu_all"))
     prices = known_prices() if args.prices is None else read_prices(Path(args.prices))
     tongue = spoken(args)
     every = args.gpu.strip().lower() == "all"
@@ -80,15 +76,18 @@ def _serving(args: argparse.Namespace, reading: Reading) -> Serving:
         if not 1 <= getattr(args, name) <= _MOST_TOKENS:
             flag = "--" + name.replace("_", "-")
             raise BadInput(
-                f"{flag} {getattr(args, name)} is out of range", hint="give a whole number above zero"
+                say("gpu.out_range", flag=flag, getattr=getattr(args, name)),
+                hint=say("gpu.hint_give_whole_number_above_zero"),
             )
     if reading.model.images is not None:
         raise BadInput(
-            f"{reading.model.name} reads images and writes no text: a KV cache means nothing for it",
-            hint="--inference is for decoders; without it `fit` tells training, in images a second too",
+            say("gpu.reads_images_writes_no_text", name=reading.model.name),
+            hint=say("gpu.hint_inference_decoders_without_fit_tells"),
         )
     if reading.model.encoder or reading.model.classes is not None:
-        raise BadInput(f"{reading.model.name} writes no text", hint="--inference is for decoders")
+        raise BadInput(
+            say("gpu.writes_no_text", name=reading.model.name), hint=say("gpu.hint_inference_decoders")
+        )
     batch = reading.training.batch_size if args.batch_size is not None else 1
     return Serving(
         batch_size=batch,
@@ -105,7 +104,7 @@ def _rank(args: argparse.Namespace, reading: Reading, prices: Prices, tongue: La
     ranked = rank(reading, prices, other_bytes(args))
     t = reading.training
     head = say(
-        "{model}: {sequences} sequences of {tokens} tokens a step, on every card",
+        "gpu.sequences_tokens_step_every_card",
         model=reading.model.name,
         sequences=t.effective_batch,
         tokens=t.sequence_tokens,
@@ -115,7 +114,7 @@ def _rank(args: argparse.Namespace, reading: Reading, prices: Prices, tongue: La
         for one in ranked
         if one.usd_per_million is not None
     ]
-    columns = ("", say("card"), say("$/1M tokens"), say("tokens/s"), "MFU", "$/h", say("why"))
+    columns = ("", say("gpu.card"), say("gpu.n_1m_tokens"), say("gpu.tokens_s"), "MFU", "$/h", say("gpu.why"))
     text = _ranking((head, columns, rows), ranked, prices, tongue)
     data = {
         "prices": {"as_of": prices.as_of, "source": prices.source},
@@ -132,7 +131,7 @@ def _rank_serving(
     fill = args.batch_size is None
     ranked = rank_serving(reading, serving, prices, other_bytes(args), fill=fill)
     head = say(
-        "{model} in {bits} bits: prompts of {prompt} tokens, answers of {output}, on every card",
+        "gpu.bits_prompts_tokens_answers_every",
         model=reading.model.name,
         bits=serving.weight_bits,
         prompt=serving.prompt_tokens,
@@ -143,7 +142,15 @@ def _rank_serving(
         for one in ranked
         if one.usd_per_million is not None
     ]
-    columns = ("", say("card"), say("$/1M tokens"), say("tokens/s"), say("batch"), "$/h", say("why"))
+    columns = (
+        "",
+        say("gpu.card"),
+        say("gpu.n_1m_tokens"),
+        say("gpu.tokens_s"),
+        say("gpu.batch"),
+        "$/h",
+        say("gpu.why"),
+    )
     text = _ranking((head, columns, rows), ranked, prices, tongue)
     data = {
         "prices": {"as_of": prices.as_of, "source": prices.source},
@@ -184,22 +191,20 @@ def _ranking(
     unpriced = [one.gpu.name for one in ranked if one.estimate.fits and one.usd_per_million is None]
     short = [one for one in ranked if not one.estimate.fits]
     if unpriced:
-        blocks.append(
-            wrapped(tongue.text(say("Fits too, but no price is known: {cards}", cards=", ".join(unpriced))))
-        )
+        blocks.append(wrapped(tongue.text(say("gpu.fits_too_but_no_price", cards=", ".join(unpriced)))))
     if short:
-        lines = [tongue.text(say("Does not fit, even with a smaller batch:"))]
+        lines = [tongue.text(say("gpu.not_fit_even_smaller_batch"))]
         lines += [
             wrapped(f"{one.gpu.name}  {tongue.text(one.why)}", first="  ", rest="    ") for one in short
         ]
         blocks.append("\n".join(lines))
     if prices.as_of:
         said = say(
-            "Prices: one GPU on demand, the median of public lists of {date}; --prices takes your own.",
+            "gpu.prices_one_gpu_demand_median",
             date=prices.as_of,
         )
     else:
-        said = say("Prices: {source}.", source=prices.source)
+        said = say("gpu.prices", source=prices.source)
     blocks.append(wrapped(tongue.text(said)))
     assumed = {one.estimate.others for one in ranked if one.estimate.others.basis == "assumed"}
     blocks += [
@@ -255,19 +260,19 @@ def _serve_head(answer: InferenceEstimate, reading: Reading, gpu: Gpu, tongue: L
     word = tongue.text(verdict_words(answer.verdict)).upper()
     device = answer.device_bytes
     needs = say(
-        "serving needs {likely} ({low} to {high}) of {usable} usable",
+        "gpu.serving_needs_usable",
         likely=Size(device.likely),
         low=Size(device.low),
         high=Size(device.high),
         usable=Size(answer.usable_bytes),
     )
     largest = (
-        say("largest batch that fits: {n}", n=answer.largest_batch)
+        say("gpu.largest_batch_fits", n=answer.largest_batch)
         if answer.largest_batch
-        else say("not even one sequence fits")
+        else say("gpu.not_even_one_sequence_fits")
     )
     style = {"fits": "green", "does_not_fit": "red"}.get(answer.verdict, "yellow")
-    what = tongue.text(say("{model} on {gpu}", model=reading.model.name, gpu=gpu.title))
+    what = tongue.text(say("gpu.on", model=reading.model.name, gpu=gpu.title))
     title = f"{paint(word, style)}  {what}"
     said = (needs, largest, *assumed_notes(answer.others))
     return "\n".join([title, *(wrapped(tongue.text(one), first="  ", rest="  ") for one in said)])
@@ -279,7 +284,7 @@ def _serve_items(answer: InferenceEstimate, tongue: Language) -> str:
     total = answer.device_bytes.likely
     names = [tongue.text(part(item.name)) for item in answer.items]
     width = max(map(len, names))
-    lines = [paint(tongue.text(say("Memory")), "bold")]
+    lines = [paint(tongue.text(say("gpu.memory")), "bold")]
     for name, item in zip(names, answer.items, strict=True):
         share = tongue.text(Percent(item.bytes / total))
         size = tongue.text(Size(item.bytes))
@@ -301,14 +306,14 @@ def _serve_speed(
     }
     lines = [
         say(
-            "prefill: {prompts} x {tokens} tokens in {likely} ms ({low} to {high})",
+            "gpu.prefill_x_tokens_ms",
             prompts=serving.batch_size,
             tokens=serving.prompt_tokens,
             **between(answer.prefill_s, 1000, 1),
         ),
-        say("decode: {likely} tokens a second for each sequence ({low} to {high})", **user),
+        say("gpu.decode_tokens_second_each_sequence", **user),
         say(
-            "together: {likely} tokens a second written ({low} to {high}), prompts included",
+            "gpu.together_tokens_second_written_prompts",
             **between(answer.tokens_per_s, 1, 0),
         ),
     ]
@@ -316,12 +321,12 @@ def _serve_speed(
         low, likely, high = (Number(value, 3) for value in dollars)
         lines.append(
             say(
-                "cost: ${likely} for a million tokens written (${low} to ${high}), prices of {date}",
+                "gpu.cost_million_tokens_written_prices",
                 low=low,
                 likely=likely,
                 high=high,
                 date=prices.as_of or prices.source,
             )
         )
-    title = paint(tongue.text(say("Speed") if answer.fits else say("Speed, if it fitted")), "bold")
+    title = paint(tongue.text(say("gpu.speed") if answer.fits else say("gpu.speed_if_fitted")), "bold")
     return "\n".join([title, *(wrapped(tongue.text(line), first="  ", rest="    ") for line in lines)])

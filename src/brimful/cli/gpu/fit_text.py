@@ -63,14 +63,21 @@ def compare_text(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu, tongue
 
     _, base, first = rows[0]
     letters = [chr(ord("A") + number) if number < 26 else str(number) for number in range(len(rows))]
-    titles = (say("needs"), say("change"), say("verdict"), say("seq/step"), say("tokens/s"), say("speed"))
+    titles = (
+        say("gpu.needs"),
+        say("gpu.change"),
+        say("gpu.verdict"),
+        say("gpu.seq_step"),
+        say("gpu.tokens_s"),
+        say("gpu.speed_2"),
+    )
     header = ("", *(tongue.text(title) for title in titles), "MFU")
     cells = [
         (letter, *_compared(answer, first, reading.training.effective_batch, tongue))
         for letter, (_, reading, answer) in zip(letters, rows, strict=True)
     ]
     head = say(
-        "{model} on {gpu}, {usable} usable",
+        "gpu.usable",
         model=paint(base.model.name, "bold"),
         gpu=gpu.title,
         usable=Size(first.usable_bytes),
@@ -84,9 +91,9 @@ def compare_text(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu, tongue
     notes = list(dict.fromkeys(note for _, reading, _ in rows for note in _warned(reading, tongue)))
     if others:
         said = (
-            say("{rows} is another run: not {n} sequences a step", rows=others[0], n=whole)
+            say("gpu.another_run_not_sequences_step", rows=others[0], n=whole)
             if len(others) == 1
-            else say("{rows} are other runs: not {n} sequences a step", rows=", ".join(others), n=whole)
+            else say("gpu.other_runs_not_sequences_step", rows=", ".join(others), n=whole)
         )
         notes.insert(0, tongue.text(said))
     told = [_note(note, tongue) for note in notes]
@@ -114,19 +121,19 @@ def _ladder(rungs: Sequence[Rung], tongue: Language) -> str:
     """The rungs from the safest up, each with what it adds."""
     from brimful.diagnose.advice import verdict_words
 
-    title = say("start with what surely fits, then turn back one thing at a time")
-    lines = _headed(say("Ladder"), title, ": ", tongue)
+    title = say("gpu.start_surely_fits_then_turn")
+    lines = _headed(say("gpu.ladder"), title, ": ", tongue)
     if rungs[0].estimate.verdict != "fits":
-        lines.append("  " + tongue.text(say("no setting surely fits; this is the closest")))
+        lines.append("  " + tongue.text(say("gpu.no_setting_surely_fits_closest")))
     for number, rung in enumerate(rungs):
         change = ", ".join(f"{key} {then}" for key, (_, then) in rung.change.items())
-        change = change or tongue.text(say("as configured"))
+        change = change or tongue.text(say("gpu.configured"))
         device, speed = rung.estimate.memory.device_bytes, rung.estimate.speed
-        where = "" if rung.config_only else f"   ({tongue.text(say('code'))})"
-        needs = say("{size} (up to {high})", size=Size(device.likely), high=Size(device.high))
+        where = "" if rung.config_only else f"   ({tongue.text(say('gpu.code'))})"
+        needs = say("gpu.up", size=Size(device.likely), high=Size(device.high))
         added = (_signed(rung.adds_bytes, tongue),) if number else ()
         told = say(
-            "{needs}: {verdict}; step {time}, MFU {mfu}",
+            "gpu.step_mfu",
             needs=Several((needs, *added)),
             verdict=verdict_words(rung.estimate.verdict),
             time=Seconds(speed.step_s.likely),
@@ -140,11 +147,11 @@ def _ladder(rungs: Sequence[Rung], tongue: Language) -> str:
 def checks_text(checks: Sequence[Check], tongue: Language) -> str:
     lines = []
     for check in checks:
-        word = paint(tongue.text(say("possible")), "green")
+        word = paint(tongue.text(say("gpu.possible")), "green")
         if check.unusual:
-            word = paint(tongue.text(say("unusual")), "yellow")
+            word = paint(tongue.text(say("gpu.unusual")), "yellow")
         if not check.possible:
-            word = paint(tongue.text(say("impossible")).upper(), "red")
+            word = paint(tongue.text(say("gpu.impossible")).upper(), "red")
         told = kept(f"{check.name}: {tongue.text(check.why)}")
         lines.append(released(fill(f"{word}  {told}", width(), subsequent_indent="  ")))
     return "\n".join(lines)
@@ -166,11 +173,11 @@ def models_text(presets: Sequence[Preset], tongue: Language) -> str:
         for p in presets
     ]
     titles = (
-        say("name"), say("parameters"), say("layers"), say("width"), say("vocabulary"), say("context"),
-        say("published as"),
+        say("gpu.name"), say("gpu.parameters_2"), say("gpu.layers"), say("gpu.width"),
+        say("gpu.vocabulary"), say("gpu.context"), say("gpu.published"),
     )  # fmt: skip
     header = [tongue.text(title) for title in titles]
-    many = tongue.text(say("{n} models. A config.json describes any other.", n=len(presets)))
+    many = tongue.text(say("gpu.models_config_json_describes_any", n=len(presets)))
     return "\n".join([table(header, rows, right=(1, 2, 3, 4, 5)), "", many])
 
 
@@ -187,21 +194,21 @@ def _verdict(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> 
         "many": _many(answer.parameters, tongue),
         "gpu": f"{gpus}{gpu.title}",
     }
-    what = say("{model} ({many} parameters) on {gpu}", **values)
+    what = say("gpu.parameters", **values)
     if answer.active_parameters is not None:
         few = _many(answer.active_parameters, tongue)
-        what = say("{model} ({many} parameters, {few} active) on {gpu}", few=few, **values)
-    room = say("{size} to spare", size=gap) if answer.fits else say("short by {size}", size=gap)
+        what = say("gpu.parameters_active", few=few, **values)
+    room = say("gpu.spare", size=gap) if answer.fits else say("gpu.short", size=gap)
     needs = tongue.text(
         say(
-            "needs {likely} of {usable} usable, {room}",
+            "gpu.needs_usable",
             likely=Size(device.likely),
             usable=Size(answer.usable_bytes),
             room=room,
         )
     )
-    between = tongue.text(say("(between {low} and {high})", low=Size(device.low), high=Size(device.high)))
-    peak = say("peak at the {where}", where=phrase(answer.memory.peak_at, between=", "))
+    between = tongue.text(say("gpu.between", low=Size(device.low), high=Size(device.high)))
+    peak = say("gpu.peak", where=phrase(answer.memory.peak_at, between=", "))
     one_line = f"  {needs}   {between}"
     return "\n".join(
         [
@@ -222,13 +229,13 @@ def _items(answer: Estimate, tongue: Language) -> str:
     named = max(map(len, names))
     columns = width()
     blocks = _WIDE_BAR if columns == _WIDEST else _NARROW_BAR
-    lines = [paint(tongue.text(say("Memory at the peak")), "bold")]
+    lines = [paint(tongue.text(say("gpu.memory_peak")), "bold")]
     for name, item in zip(names, answer.memory.items, strict=True):
         share = f"{tongue.text(Size(item.bytes)):>9} {tongue.text(Percent(item.bytes / total)):>5}"
         head = f"  {name:<{named}}  {share}  {bar(item.bytes / largest, blocks)}  "
         first, *rest = wrap(tongue.text(known(item.why) or item.why), max(16, columns - len(head)))
         lines += [head + first, *(" " * len(head) + more for more in rest)]
-    whole = tongue.text(say("total"))
+    whole = tongue.text(say("gpu.total"))
     lines.append(f"  {whole:<{named}}  {tongue.text(Size(total)):>9}")
     return "\n".join(lines)
 
@@ -238,13 +245,15 @@ def _counters(answer: Estimate, tongue: Language) -> str:
     rows = [
         ("allocated", memory.allocated_bytes, "torch.cuda.max_memory_allocated()"),
         ("reserved", memory.reserved_bytes, "torch.cuda.max_memory_reserved()"),
-        (say("device"), memory.device_bytes, say("nvidia-smi, whole card")),
-        (say("first step"), memory.first_step_bytes, say("the card, no optimizer state yet")),
+        (say("gpu.device"), memory.device_bytes, say("gpu.nvidia_smi_whole_card")),
+        (say("gpu.first_step"), memory.first_step_bytes, say("gpu.card_no_optimizer_state_yet")),
     ]
     labels = [tongue.text(label) for label, _, _ in rows]
     named = max(10, *map(len, labels))
-    titles = "".join(f"{tongue.text(title):>11}" for title in (say("low"), say("likely"), say("high")))
-    head = f"{tongue.text(say('Counter')):<{named + 2}}{titles}  {tongue.text(say('where you see it'))}"
+    titles = "".join(
+        f"{tongue.text(title):>11}" for title in (say("gpu.low"), say("gpu.likely"), say("gpu.high"))
+    )
+    head = f"{tongue.text(say('gpu.counter')):<{named + 2}}{titles}  {tongue.text(say('gpu.see'))}"
     lines = [paint(head, "bold")]
     for label, (_, counter, where) in zip(labels, rows, strict=True):
         cells = "".join(f"{tongue.text(Size(n)):>11}" for n in (counter.low, counter.likely, counter.high))
@@ -256,24 +265,24 @@ def _speed(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> st
     speed, training = answer.speed, reading.training
     said: list[tuple[object, Sentence]] = [
         (
-            say("step"),
+            say("gpu.step"),
             say(
-                "{spread} for {sequences}, {tokens} tokens",
+                "gpu.tokens",
                 spread=_between(speed.step_s, Seconds),
                 sequences=sequences(training.effective_batch),
                 tokens=training.step_tokens,
             ),
         ),
-        (say("tokens"), say("{spread} a second", spread=_between(speed.tokens_per_s, Number))),
+        (say("gpu.tokens_2"), say("gpu.second", spread=_between(speed.tokens_per_s, Number))),
         *(
             []
             if (images := answer.images_per_s) is None
-            else [(say("images"), say("{spread} a second", spread=_between(images, Number)))]
+            else [(say("gpu.images"), say("gpu.second", spread=_between(images, Number)))]
         ),
         (
             "MFU",
             say(
-                "{spread} of this card's {peak} TFLOPS dense {format}; {bound}",
+                "gpu.cards_tflops_dense",
                 spread=_between(speed.mfu, Percent),
                 peak=tongue.plain(speed.peak_flops_per_s / 1e12),
                 format=speed.peak_format,
@@ -283,10 +292,10 @@ def _speed(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> st
     ]
     if reading.dialect.name == "nanoGPT" and gpu.dense_flops_per_s.get("bf16") != _NANOGPT_PEAK_FLOPS_PER_S:
         printed = Percent(speed.mfu.likely * speed.peak_flops_per_s / _NANOGPT_PEAK_FLOPS_PER_S)
-        said.append(("", say("nanoGPT prints about {mfu}: it divides by an A100's 312 TFLOPS", mfu=printed)))
+        said.append(("", say("gpu.nanogpt_prints_about_divides_a100s", mfu=printed)))
     labels = [tongue.text(label) for label, _ in said]
     named = max(map(len, labels)) + 2
-    lines = [paint(tongue.text(say("Speed") if answer.fits else say("Speed, if it fitted")), "bold")]
+    lines = [paint(tongue.text(say("gpu.speed") if answer.fits else say("gpu.speed_if_fitted")), "bold")]
     for label, (_, sentence) in zip(labels, said, strict=True):
         lines.append(_filled(sentence, tongue, f"  {label:<{named}}", " " * (named + 2)))
     return "\n".join(lines)
@@ -295,39 +304,39 @@ def _speed(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> st
 def bound_says(bound_by: str) -> Sentence:
     """What holds the speed back."""
     return {
-        "compute": say("bound by compute"),
-        "bandwidth": say("bound by bandwidth"),
-        "launch": say("bound by launches"),
-        "link": say("bound by the link"),
+        "compute": say("gpu.bound_compute"),
+        "bandwidth": say("gpu.bound_bandwidth"),
+        "launch": say("gpu.bound_launches"),
+        "link": say("gpu.bound_link"),
     }[bound_by]
 
 
 def sequences(n: int) -> Sentence:
-    return say("1 sequence") if n == 1 else say("{n} sequences", n=n)
+    return say("gpu.n_1_sequence") if n == 1 else say("gpu.sequences", n=n)
 
 
 def _changes(answer: Estimate, reading: Reading, tongue: Language) -> str:
-    keeping = say("keeping {sequences} a step", sequences=sequences(reading.training.effective_batch))
+    keeping = say("gpu.keeping_step", sequences=sequences(reading.training.effective_batch))
     if answer.fixes:
-        lines = _headed(say("What to change"), keeping, ", ", tongue)
+        lines = _headed(say("gpu.change_2"), keeping, ", ", tongue)
         lines += [
             line for i, fix in enumerate(answer.fixes, start=1) for line in _fix(i, fix, tongue, saves=True)
         ]
-        more = [say("--ladder starts from settings that surely fit")]
+        more = [say("gpu.ladder_starts_from_settings_surely")]
         if reading.file:
-            more.append(say("--patch prints the config with the fix made"))
+            more.append(say("gpu.patch_prints_config_fix_made"))
         lines.append(_filled(Several(tuple(more), between="; "), tongue, "  "))
     elif answer.faster:
-        lines = _headed(say("What would be faster"), keeping, ", ", tongue)
+        lines = _headed(say("gpu.would_faster"), keeping, ", ", tongue)
         lines += [
             line for i, fix in enumerate(answer.faster, start=1) for line in _fix(i, fix, tongue, saves=False)
         ]
     else:
-        lines = [paint(tongue.text(say("Room")), "bold")]
+        lines = [paint(tongue.text(say("gpu.room")), "bold")]
     if answer.largest_batch is None:
-        largest = say("not even batch_size 1 fits as configured")
+        largest = say("gpu.not_even_batch_size_1")
     else:
-        largest = say("largest batch_size that fits as configured: {n}", n=answer.largest_batch)
+        largest = say("gpu.largest_batch_size_fits_configured", n=answer.largest_batch)
     return "\n".join([*lines, _filled(largest, tongue, "  ")])
 
 
@@ -342,18 +351,18 @@ def _fix(number: int, fix: Fix, tongue: Language, *, saves: bool) -> list[str]:
     from brimful.diagnose.advice import verdict_words
     from brimful.diagnose.phrases import phrase
 
-    verdict = verdict_words(fix.verdict) if fix.fits else say("still does not fit")
+    verdict = verdict_words(fix.verdict) if fix.fits else say("gpu.still_not_fit")
     time = Factor(fix.step_time_factor)
     if saves:
         told = say(
-            "{verdict}: saves {size}, step time {time}",
+            "gpu.saves_step_time",
             verdict=verdict,
             size=Size(fix.saves_bytes),
             time=time,
         )
     else:
         told = say(
-            "MFU {mfu}, step time {time}, {size}: {verdict}",
+            "gpu.mfu_step_time",
             mfu=Percent(fix.mfu),
             time=time,
             size=_signed(-fix.saves_bytes, tongue),
@@ -382,13 +391,13 @@ def _small_print(answer: Estimate, reading: Reading, tongue: Language) -> str:
 
     notes = [tongue.text(warned(warning)) for warning in answer.warnings]
     if reading.unsure:
-        guessed = say("the intervals are wider: words that had to be guessed: {n}", n=reading.unsure)
+        guessed = say("gpu.intervals_wider_words_had_guessed", n=reading.unsure)
         notes.append(tongue.text(guessed))
     lines = [_note(note, tongue) for note in notes]
     lines += [_filled(note, tongue, "", "  ") for note in assumed_notes(answer.others)]
     if answer.assumed:
         settings = ", ".join(f"{a.name}={a.value}" for a in answer.assumed)
-        lines.append(_filled(say("assumed, as nobody said: {settings}", settings=settings), tongue, "", "  "))
+        lines.append(_filled(say("gpu.assumed_nobody_said", settings=settings), tongue, "", "  "))
     return "\n".join(lines)
 
 
@@ -399,7 +408,7 @@ def _warned(reading: Reading, tongue: Language) -> list[str]:
 
 
 def _note(text: str, tongue: Language) -> str:
-    return _filled(say("note: {text}", text=text), tongue, "", "  ")
+    return _filled(say("gpu.note", text=text), tongue, "", "  ")
 
 
 def _filled(said: object, tongue: Language, first: str, rest: str | None = None) -> str:
@@ -411,13 +420,13 @@ def _filled(said: object, tongue: Language, first: str, rest: str | None = None)
 
 def _many(parameters: int, tongue: Language) -> str:
     if parameters >= 1e9:
-        return tongue.text(say("{n} B", n=Number(parameters / 1e9, 2)))
-    return tongue.text(say("{n} M", n=Number(parameters / 1e6, 1)))
+        return tongue.text(say("gpu.b", n=Number(parameters / 1e9, 2)))
+    return tongue.text(say("gpu.m", n=Number(parameters / 1e6, 1)))
 
 
 def _between(interval: Interval, unit: Callable[[float], object]) -> Sentence:
     likely, low, high = (unit(n) for n in (interval.likely, interval.low, interval.high))
-    return say("{likely} ({low} to {high})", likely=likely, low=low, high=high)
+    return say("gpu.to", likely=likely, low=low, high=high)
 
 
 def _signed(n: float, tongue: Language) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from brimful.errors import BadInput
+from brimful.language import say
 from brimful.units import MIB
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def other_bytes(args: argparse.Namespace) -> int | None:
         return 0 if args.headless else None
     if not 0 <= args.other_mib <= _MAX_OTHER_MIB:
         raise BadInput(
-            f"--other-mib {args.other_mib} is out of range",
-            hint="give the MiB that nvidia-smi shows as used before your run starts",
+            say("operate.other_mib_out_range", other_mib=args.other_mib),
+            hint=say("operate.hint_give_mib_nvidia_smi_shows"),
         )
     return int(args.other_mib) * MIB

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from brimful.cli.commands import Answer
 from brimful.cli.render import wrapped
 from brimful.errors import BadInput
+from brimful.language import say
 
 if TYPE_CHECKING:
     import argparse
@@ -45,12 +46,12 @@ def run(args: argparse.Namespace) -> Answer:
     samples: list[Sample] = list(read_samples(args.samples))
     first = next((sample for sample in reversed(samples) if isinstance(sample, RunSample)), None)
     if first is None:
-        raise BadInput(f"{args.samples} holds no run", hint="a Meter writes one with jsonl=PATH")
+        raise BadInput(
+            say("gpu.holds_no_run", samples=args.samples), hint=say("gpu.hint_meter_writes_one_jsonl_path")
+        )
     card = args.gpu or first.gpu
     if card is None:
-        raise BadInput(
-            f"it ran on {first.device}, which is no card of the catalog", hint="say which card with --gpu"
-        )
+        raise BadInput(say("gpu.ran_no_card_catalog", device=first.device), hint=say("gpu.hint_say_card_gpu"))
     source = re.sub(r"[^\w.]", "_", args.source or first.host or "own")
     found = rows_of(samples, _reading(args, first), find_gpu(card), source=source)
     new = [] if args.dry_run else append_rows(args.to, found.rows)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from brimful.cli.commands import NO, YES, Answer
 from brimful.errors import BadInput
+from brimful.language import Quoted, say
 
 if TYPE_CHECKING:
     import argparse
@@ -60,8 +61,8 @@ def _capacity(written: str | None) -> int | None:
     capacity_bytes = bytes_from_text(written)
     if capacity_bytes is None or not 2 * MIB <= capacity_bytes < 1 << 50:
         raise BadInput(
-            f"--capacity {written[:40]!r} is no size of a GPU",
-            hint="write it with its unit: 12GiB, 24GB, 80g",
+            say("gpu.capacity_no_size_gpu", written=Quoted(written[:40])),
+            hint=say("gpu.hint_write_unit_12gib_24gb_80g"),
         )
     return capacity_bytes
 

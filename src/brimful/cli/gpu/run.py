@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import paint, wrapped
+from brimful.language import Quoted
 
 if TYPE_CHECKING:
     import argparse
@@ -97,8 +98,8 @@ def run(args: argparse.Namespace) -> Answer:
         tries=args.tries, fix=args.fix, climb=args.climb, logs=args.logs, stdout=2 if args.json else 1
     )
     said: list[str] = []
-    say = said.append if args.dry_run else _say
-    guard = Guard(command, _forecast(args, command, say), keeper, wishes, say, idle=_idle(args, say))
+    tell = said.append if args.dry_run else _say
+    guard = Guard(command, _forecast(args, command, tell), keeper, wishes, tell, idle=_idle(args, tell))
     if args.dry_run:
         data = guard.preview()
         lines = [line for sentence in said for line in wrapped("", sentence)]
@@ -112,11 +113,13 @@ def duration(text: str) -> float:
     """Seconds in '30m', '2h', '90s' or '90', for argparse."""
     from argparse import ArgumentTypeError
 
+    from brimful.cli.spoken import words
+
     number, unit = text.rstrip("smh"), text[-1:]
     seconds = float(number) if number.isascii() and number.isdigit() and len(number) < 8 else 0.0
     seconds *= {"m": 60, "h": 3600}.get(unit, 1)
     if seconds <= 0 or len(text) - len(number) > 1:
-        raise ArgumentTypeError(f"{text[:40]!r} is no time: write 30m, 2h or 90s")
+        raise ArgumentTypeError(words("gpu.no_time_write_30m_2h", text=Quoted(text[:40])))
     return seconds
 
 

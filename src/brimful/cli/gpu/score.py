@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from brimful.cli.commands import Answer
 from brimful.cli.render import table
 from brimful.errors import BadInput, WorldFailed
+from brimful.language import os_words, say
 
 if TYPE_CHECKING:
     from brimful.accuracy.score import Errors, Report, Scored
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> Answer:
         _check_target(Path(args.rows), {args.runs, args.quality})
     scored = score(read_rows(Path(args.runs)), quality)
     if not scored:
-        raise BadInput(f"{args.runs} has no rows", hint="add a row for each run you measured")
+        raise BadInput(say("gpu.no_rows", runs=args.runs), hint=say("gpu.hint_add_row_each_run_measured"))
     if args.rows:
         _write_rows(Path(args.rows), scored)
     found = report(scored)
@@ -62,9 +63,11 @@ def run(args: argparse.Namespace) -> Answer:
 def _check_target(path: Path, inputs: set[str | None]) -> None:
     """Never write over what was read, nor over anything that is not a plain file."""
     if path.exists() and not path.is_file():
-        raise BadInput(f"--rows {path} is not a plain file", hint="name a new file, such as predictions.csv")
+        raise BadInput(
+            say("gpu.rows_not_plain_file", path=path), hint=say("gpu.hint_name_new_file_such_predictions")
+        )
     if any(given and path.resolve() == Path(given).resolve() for given in inputs):
-        raise BadInput(f"--rows {path} is the table that is read", hint="name a new file for the predictions")
+        raise BadInput(say("gpu.rows_table_read", path=path), hint=say("gpu.hint_name_new_file_predictions"))
 
 
 def _write_rows(path: Path, scored: list[Scored]) -> None:
@@ -94,7 +97,8 @@ def _write_rows(path: Path, scored: list[Scored]) -> None:
         beside.replace(path)
     except OSError as error:
         raise WorldFailed(
-            f"cannot write {path}: {error.strerror}", hint="choose another --rows path"
+            say("gpu.cannot_write", path=path, error=os_words(error)),
+            hint=say("gpu.hint_choose_another_rows_path"),
         ) from error
 
 

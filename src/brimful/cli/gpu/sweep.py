@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from brimful.cli.commands import Answer
 from brimful.cli.gpu.others import add_others, other_bytes
 from brimful.cli.render import paint
-from brimful.cli.spoken import KEPT, add_language, spoken, terminal_width, wrapped
+from brimful.cli.spoken import KEPT, spoken, terminal_width, wrapped
 
 if TYPE_CHECKING:
     import argparse
@@ -38,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrule the config")
     add_others(parser)
     parser.add_argument("--plot", metavar="FILE", help="write a picture (.png, .svg) or a page (.html)")
-    add_language(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -91,12 +90,12 @@ def group_words() -> dict[str, Sentence]:
     from brimful.language import say
 
     return {
-        "states": say("weights, gradients, optimizer"),
-        "activations": say("activations"),
-        "logits": say("logits and loss"),
-        "cache": say("allocator cache"),
-        "outside": say("context, other programs"),
-        "rest": say("rest"),
+        "states": say("gpu.weights_gradients_optimizer"),
+        "activations": say("gpu.activations"),
+        "logits": say("gpu.logits_loss"),
+        "cache": say("gpu.allocator_cache"),
+        "outside": say("gpu.context_other_programs"),
+        "rest": say("gpu.rest"),
     }
 
 
@@ -111,7 +110,7 @@ def _chart(done: Sweep, tongue: Language) -> str:
     room = max(20, min(60, terminal_width() - name - sum(widths[1:]) - 16))
     whole = max(done.usable_bytes, *(point.device_bytes for point in rows))
     edge = round(room * done.usable_bytes / whole)
-    rate_title = tongue.text(say("tokens/s"))
+    rate_title = tongue.text(say("gpu.tokens_s"))
     widths[2], widths[3] = max(widths[2], len("MFU")), max(widths[3], len(rate_title))
     blank = " " * (room + widths[1] + 3)
     lines = [paint(f"{done.swept:>{name}} {blank}  {'MFU':>{widths[2]}}  {rate_title:>{widths[3]}}", "dim")]
@@ -132,7 +131,7 @@ def _chart(done: Sweep, tongue: Language) -> str:
 def _marks() -> Sentence:
     from brimful.language import say
 
-    return say("| end of the card   > largest that fits   * knee")
+    return say("gpu.end_card_largest_fits_knee")
 
 
 def _rows(done: Sweep) -> list[Point]:

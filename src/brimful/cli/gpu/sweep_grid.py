@@ -29,11 +29,16 @@ def grid(args: argparse.Namespace, batches: Sequence[int], lengths: Sequence[int
     from brimful.specs.gpu import find_gpu
 
     if args.plot is not None:
-        raise BadInput("a picture shows one range", hint="give one length beside a range of batch sizes")
+        raise BadInput(say("gpu.picture_shows_one_range"), hint=say("gpu.hint_give_one_length_beside_range"))
     if len(batches) * len(lengths) > _MOST_POINTS:
         raise BadInput(
-            f"{len(batches):,} batch sizes at {len(lengths):,} lengths are more than {_MOST_POINTS:,} points",
-            hint="take a step: 1:64:8, or fewer lengths: 512,1024,2048",
+            say(
+                "gpu.batch_sizes_lengths_more_than",
+                batches=Number(len(batches)),
+                lengths=Number(len(lengths)),
+                most_points=Number(_MOST_POINTS),
+            ),
+            hint=say("gpu.hint_take_step_1_64_8"),
         )
     gpu, tongue = find_gpu(args.gpu), spoken(args)
     found = []
@@ -42,17 +47,16 @@ def grid(args: argparse.Namespace, batches: Sequence[int], lengths: Sequence[int
         found.append((length, sweep(reading, gpu, "batch_size", batches, other_bytes(args))))
     others = found[0][1].points[0].estimate.others
     head = say(
-        "{model} on {gpu}, {usable} usable",
+        "gpu.usable",
         model=reading.model.name,
         gpu=gpu.title,
         usable=Size(found[0][1].usable_bytes),
     )
-    titles = (say("largest batch"), say("needs"), "MFU", say("tokens/s"), say("knee"))
+    titles = (say("gpu.largest_batch"), say("gpu.needs"), "MFU", say("gpu.tokens_s"), say("gpu.knee"))
     rows = [_row(length, done, tongue) for length, done in found]
     shown = table(("seq_len", *map(tongue.text, titles)), rows, right=range(6))
     note = say(
-        "Largest batch: of those swept ({first} to {last}), with its memory and speed. Knee: where more of "
-        "it stops paying.",
+        "gpu.largest_batch_those_swept_memory",
         first=batches[0],
         last=batches[-1],
     )
@@ -83,7 +87,7 @@ def _row(length: int, done: Sweep, tongue: Language) -> tuple[str, ...]:
     fits = done.largest is not None
     return (
         tongue.text(length),
-        tongue.text(done.largest) if fits else tongue.text(say("none")),
+        tongue.text(done.largest) if fits else tongue.text(say("gpu.none")),
         tongue.text(Size(point.device_bytes)),
         tongue.text(Percent(point.mfu)) if fits else "",
         tongue.text(Number(point.tokens_per_s)) if fits else "",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.cli.gpu.sweep import group_words
 from brimful.errors import BadInput, WorldFailed
-from brimful.language import Size, say
+from brimful.language import Size, os_words, say
 from brimful.units import GIB
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def write_plot(file: str, done: Sweep, title: str, tongue: Language) -> None:
     kind = path.suffix.lower()
     if kind not in _KINDS:
         raise BadInput(
-            f"{file[:80]} is neither a picture nor a page", hint=f"end its name in {', '.join(_KINDS)}"
+            say("gpu.neither_picture_nor_page", file=file[:80]),
+            hint=say("gpu.hint_end_name", kinds=", ".join(_KINDS)),
         )
     drawn = picture(done, title, tongue, "png" if kind == ".png" else "svg")
     if kind == ".html":
@@ -46,7 +47,8 @@ def write_plot(file: str, done: Sweep, title: str, tongue: Language) -> None:
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise WorldFailed(
-            f"cannot write {file}: {error.strerror}", hint="name a folder you may write to"
+            say("gpu.cannot_write_2", file=file, error=os_words(error)),
+            hint=say("gpu.hint_name_folder_may_write"),
         ) from error
 
 
@@ -55,7 +57,9 @@ def picture(done: Sweep, title: str, tongue: Language, kind: str) -> bytes:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise BadInput("--plot needs matplotlib", hint="pip install 'brimful[plot]'") from error
+        raise BadInput(
+            say("gpu.plot_needs_matplotlib"), hint=say("gpu.hint_pip_install_brimful_plot")
+        ) from error
     # The same sweep, the same bytes: no date, and names inside an SVG that do not change.
     mpl.rcParams["svg.hashsalt"] = "brimful"
     figure = Figure(figsize=(9.6, 6.4), layout="constrained")
@@ -80,7 +84,7 @@ def _memory(axes: Any, done: Sweep, tongue: Language) -> None:  # noqa: ANN401 -
         labels=[tongue.text(words[name]) for name in used],
         colors=[_COLOURS[name] for name in used],
     )
-    card = say("the card: {size}", size=Size(done.usable_bytes))
+    card = say("gpu.card_2", size=Size(done.usable_bytes))
     axes.axhline(
         done.usable_bytes / GIB, color="black", linestyle="--", linewidth=1.2, label=tongue.text(card)
     )
@@ -94,7 +98,7 @@ def _memory(axes: Any, done: Sweep, tongue: Language) -> None:  # noqa: ANN401 -
     )
     if done.largest is not None:
         axes.axvline(done.largest, color="black", linewidth=0.8)
-        _label(axes, tongue.text(say("largest that fits: {value}", value=done.largest)), done.largest, done)
+        _label(axes, tongue.text(say("gpu.largest_fits", value=done.largest)), done.largest, done)
 
 
 def _speed(axes: Any, done: Sweep, tongue: Language) -> None:  # noqa: ANN401 - matplotlib's own type
@@ -106,14 +110,14 @@ def _speed(axes: Any, done: Sweep, tongue: Language) -> None:  # noqa: ANN401 - 
     _grouped(axes.xaxis, tongue)
     rate = axes.twinx()
     rate.plot(values, [point.tokens_per_s for point in done.points], color="#CC79A7", linestyle=":")
-    rate.set_ylabel(tongue.text(say("tokens/s (dotted)")))
+    rate.set_ylabel(tongue.text(say("gpu.tokens_s_dotted")))
     _grouped(rate.yaxis, tongue)
     rate.set_ylim(0, 1.15 * max(point.tokens_per_s for point in done.points))
     if done.knee is not None:
         knee = next(point for point in done.points if point.value == done.knee)
         axes.plot([knee.value], [100 * knee.mfu], "o", color="black", markersize=4)
         axes.annotate(
-            tongue.text(say("knee: {value}", value=done.knee)),
+            tongue.text(say("gpu.knee_2", value=done.knee)),
             (knee.value, 100 * knee.mfu),
             xytext=(6, -14),
             textcoords="offset points",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brimful.cli.commands import NO, YES, Answer, whole
-from brimful.cli.spoken import add_language, spoken
+from brimful.cli.spoken import spoken
 
 if TYPE_CHECKING:
     import argparse
@@ -52,7 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rough", action="store_true", help="without the shim, on CPU-typed tensors: off by more"
     )
-    add_language(parser)
 
 
 def run(options: argparse.Namespace) -> Answer:
@@ -96,7 +95,7 @@ def _draw(data: dict[str, Any], options: argparse.Namespace, tongue: Language) -
     picture = Timeline(
         title=tongue.text(
             say(
-                "{script} on {gpu}, optimizer steps: {steps}",
+                "gpu.optimizer_steps",
                 script=options.script.name,
                 gpu=data["gpu"],
                 steps=data["steps"],
@@ -111,9 +110,7 @@ def _draw(data: dict[str, Any], options: argparse.Namespace, tongue: Language) -
         reserved=tuple(zip(line["event"], line["reserved_bytes"], strict=True)),
         capacity_bytes=data["usable_bytes"],
         failed_at=failure["event"] if failure else None,
-        failure=tongue.text(say("out of memory: {op}, {line}", op=failure["op"], line=failure["line"]))
-        if failure
-        else "",
+        failure=tongue.text(say("gpu.out_memory", op=failure["op"], line=failure["line"])) if failure else "",
     )
     if options.html:
         write_html(picture, options.html)

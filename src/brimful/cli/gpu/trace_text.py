@@ -19,35 +19,35 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 _OUTSIDE = ("rounding", "allocator cache", "CUDA context", "workspaces", "kernel buffers")  # no tensors
 # Names of parts, changes and phases, as the trace writes them.
 _NAMES = {
-    "parameters": say("parameters"),
-    "gradients": say("gradients"),
-    "optimizer": say("optimizer state"),
-    "buffers": say("buffers"),
-    "logits and loss": say("logits and loss"),
-    "activations": say("activations"),
-    "casts of weights": say("weight casts"),
-    "temporaries": say("temporaries"),
-    "optimizer temporaries": say("optimizer temporaries"),
-    "data and set-up": say("data and set-up"),
-    "workspaces": say("workspaces"),
-    "kernel buffers": say("kernel buffers"),
-    "compiled temporaries": say("compiled temporaries"),
-    "gradient buckets": say("gradient buckets"),
-    "rounding": say("rounding"),
-    "allocator cache": say("allocator cache"),
-    "CUDA context": say("CUDA context"),
-    "everything else": say("everything else"),
-    "loss": say("loss"),
-    "attention": say("attention"),
-    "optimizer step": say("optimizer step"),
-    "fragmentation": say("fragmentation"),
-    "(outside a module)": say("(outside a module)"),
+    "parameters": say("gpu.parameters_2"),
+    "gradients": say("gpu.gradients"),
+    "optimizer": say("gpu.optimizer_state"),
+    "buffers": say("gpu.buffers"),
+    "logits and loss": say("gpu.logits_loss"),
+    "activations": say("gpu.activations"),
+    "casts of weights": say("gpu.weight_casts"),
+    "temporaries": say("gpu.temporaries"),
+    "optimizer temporaries": say("gpu.optimizer_temporaries"),
+    "data and set-up": say("gpu.data_set_up"),
+    "workspaces": say("gpu.workspaces"),
+    "kernel buffers": say("gpu.kernel_buffers"),
+    "compiled temporaries": say("gpu.compiled_temporaries"),
+    "gradient buckets": say("gpu.gradient_buckets"),
+    "rounding": say("gpu.rounding"),
+    "allocator cache": say("gpu.allocator_cache"),
+    "CUDA context": say("gpu.cuda_context"),
+    "everything else": say("gpu.everything_else"),
+    "loss": say("gpu.loss"),
+    "attention": say("gpu.attention"),
+    "optimizer step": say("gpu.optimizer_step"),
+    "fragmentation": say("gpu.fragmentation"),
+    "(outside a module)": say("gpu.outside_module"),
 }
 _PHASES = {
-    "setup": say("set-up"),
-    "forward": say("forward"),
-    "backward": say("backward"),
-    "optimizer": say("optimizer"),
+    "setup": say("gpu.set_up"),
+    "forward": say("gpu.forward"),
+    "backward": say("gpu.backward"),
+    "optimizer": say("gpu.optimizer"),
 }
 
 
@@ -72,16 +72,12 @@ def show(data: dict[str, Any], gpu: Gpu, script: str, tongue: Language) -> str:
 
 
 def _verdict(data: dict[str, Any], gpu: Gpu, script: str, tongue: Language) -> str:
-    word, style = (say("fits"), "green") if data["fits"] else (say("does not fit"), "red")
+    word, style = (say("gpu.fits"), "green") if data["fits"] else (say("gpu.not_fit"), "red")
     gap = data["usable_bytes"] - data["device_bytes"]
-    room = (
-        say("{size} to spare", size=Size(gap))
-        if gap >= 0
-        else say("{size} more than it has", size=Size(-gap))
-    )
-    what = tongue.text(say("{model} on {gpu}", model=script, gpu=gpu.title))
+    room = say("gpu.spare", size=Size(gap)) if gap >= 0 else say("gpu.more_than", size=Size(-gap))
+    what = tongue.text(say("gpu.on", model=script, gpu=gpu.title))
     held = say(
-        "the device would hold {held} of {usable}, {room}",
+        "gpu.device_would_hold",
         held=Size(data["device_bytes"]),
         usable=Size(data["usable_bytes"]),
         room=room,
@@ -90,18 +86,16 @@ def _verdict(data: dict[str, Any], gpu: Gpu, script: str, tongue: Language) -> s
     lines += [_filled(one, tongue, "  ") for one in (_headline(data), held)]
     failure = data["out_of_memory"]
     if failure:
-        where = say(
-            "out of memory in step {step}, {where}:", step=failure["step"], where=_at(failure, tongue)
-        )
+        where = say("gpu.out_memory_step", step=failure["step"], where=_at(failure, tongue))
         wants = say(
-            "{op} wants {wanted}, {free} are free",
+            "gpu.wants_free",
             op=failure["op"],
             wanted=Size(failure["wanted_bytes"]),
             free=Size(failure["free_bytes"]),
         )
         lines += [paint(_filled(where, tongue, "  "), "red"), _filled(wants, tongue, "    ")]
     if data["mode"] == "rough":
-        rough = say("rough: on CPU-typed tensors, whose masks and casts differ from a GPU's")
+        rough = say("gpu.rough_cpu_typed_tensors_whose")
         lines.append(paint(_filled(rough, tongue, "  "), "yellow"))
     return "\n".join(lines)
 
@@ -111,24 +105,24 @@ def _headline(data: dict[str, Any]) -> Sentence:
     tensors = [item for item in data["items"] if item["name"] not in _OUTSIDE]
     total = sum(item["bytes"] for item in tensors)
     if not total:
-        return say("nothing is held at the peak")
+        return say("gpu.nothing_held_peak")
     largest = max(tensors, key=lambda item: item["bytes"])
     share = largest["bytes"] / total
     told = {"name": trace_name(largest["name"]), "size": Size(largest["bytes"]), "frac": Percent(share)}
     if share > 0.5:
-        return say("more than half of the tensors at the peak: {name}, {size}, {frac}", **told)
-    return say("the largest part of the tensors at the peak: {name}, {size}, {frac}", **told)
+        return say("gpu.more_than_half_tensors_peak", **told)
+    return say("gpu.largest_part_tensors_peak", **told)
 
 
 def _counters(data: dict[str, Any], tongue: Language) -> str:
     names = ("requested", "allocated", "reserved")  # PyTorch's own words
     rows = []
-    for title, key in ((say("first step"), "first_step"), (say("steady step"), "steady_step")):
+    for title, key in ((say("gpu.first_step"), "first_step"), (say("gpu.steady_step"), "steady_step")):
         sizes = (tongue.text(Size(data[key][f"{name}_bytes"])) for name in names)
         rows.append((tongue.text(title), *sizes))
     whole = (tongue.text(Size(data[f"peak_{name}_bytes"])) for name in names)
-    rows.append((tongue.text(say("whole run")), *whole))
-    body = table((tongue.text(say("peak")), *names), rows, right=(1, 2, 3))
+    rows.append((tongue.text(say("gpu.whole_run")), *whole))
+    body = table((tongue.text(say("gpu.peak_2")), *names), rows, right=(1, 2, 3))
     unit = tongue.byte_units[3]
     exact = "  ".join(
         f"{tongue.number(data[f'peak_{name}_bytes'], 0)} {unit} {name}" for name in ("allocated", "reserved")
@@ -149,8 +143,8 @@ def _items(data: dict[str, Any], tongue: Language) -> str:
         if item["bytes"]
     ]
     peak = data["peak_at"]
-    place = tongue.text(say("step {step}, {op}:", step=peak["step"], op=peak["op"]))
-    title = f"{paint(tongue.text(say('Held at the peak')), 'bold')}, {place}\n  {_at(peak, tongue)}"
+    place = tongue.text(say("gpu.step_2", step=peak["step"], op=peak["op"]))
+    title = f"{paint(tongue.text(say('gpu.held_peak')), 'bold')}, {place}\n  {_at(peak, tongue)}"
     return f"{title}\n{table(('', '', '', ''), rows, right=(1, 2)).partition(chr(10))[2]}"
 
 
@@ -167,10 +161,10 @@ def _timeline(data: dict[str, Any], tongue: Language) -> str:
     for row in (3, 2, 1, 0):
         cells = (max(0, min(8, round((value / top * 4 - row) * 8))) for value in highest)
         rows.append("  " + "".join(_BLOCKS[cell] for cell in cells))
-    many = say("1 event") if data["events"] == 1 else say("{n} events", n=data["events"])
-    told = tongue.text(say("{events}, top {size}", events=many, size=Size(top)))
+    many = say("gpu.n_1_event") if data["events"] == 1 else say("gpu.events", n=data["events"])
+    told = tongue.text(say("gpu.top", events=many, size=Size(top)))
     return "\n".join(
-        [paint(tongue.text(say("Allocated over time")), "bold") + tongue.joint(": ") + told, *rows]
+        [paint(tongue.text(say("gpu.allocated_over_time")), "bold") + tongue.joint(": ") + told, *rows]
     )
 
 
@@ -179,7 +173,7 @@ def _modules(data: dict[str, Any], tongue: Language) -> str:
     rows = [(tongue.text(Size(size)), tongue.text(trace_name(name))) for name, size in listed]
     if len(rows) < 2:
         return ""
-    return paint(tongue.text(say("By module, at the peak")), "bold") + "\n" + _listed(rows)
+    return paint(tongue.text(say("gpu.module_peak")), "bold") + "\n" + _listed(rows)
 
 
 def _holders(data: dict[str, Any], tongue: Language) -> str:
@@ -187,7 +181,7 @@ def _holders(data: dict[str, Any], tongue: Language) -> str:
     for holder in data["top_holders"][:8]:
         many = f"{holder['count']} x " if holder["count"] > 1 else ""
         rows.append((tongue.text(Size(holder["bytes"])), f"{many}{holder['op']}  {holder['line']}"))
-    return paint(tongue.text(say("Top holders, at the peak")), "bold") + "\n" + _listed(rows)
+    return paint(tongue.text(say("gpu.top_holders_peak")), "bold") + "\n" + _listed(rows)
 
 
 def _listed(rows: Sequence[tuple[str, str]]) -> str:
@@ -199,17 +193,17 @@ def _changes(data: dict[str, Any], tongue: Language) -> str:
 
     lines = []
     for found in data["saving_settings"]:
-        fits = say("fits as it is: {size} reserved", size=Size(found["peak_reserved_bytes"]))
+        fits = say("gpu.fits_reserved", size=Size(found["peak_reserved_bytes"]))
         lines.append(f"  PYTORCH_CUDA_ALLOC_CONF={found['settings']}\n      {tongue.text(fits)}")
     for fix in data["fixes"]:
         told = say(
-            "{name} ({size}): {change}",
+            "gpu.name_size_change",
             name=trace_name(fix["name"]),
             size=Size(fix["at_stake_bytes"]),
             change=warned(fix["change"]),
         )
         lines.append(_filled(told, tongue, "  ", "      "))
-    title = paint(tongue.text(say("What would help")), "bold")
+    title = paint(tongue.text(say("gpu.would_help")), "bold")
     return title + "\n" + "\n".join(lines) if lines else ""
 
 
@@ -221,23 +215,21 @@ def _speed(data: dict[str, Any], tongue: Language) -> str:
         return ""
 
     def between(kind: type, of: dict[str, float]) -> Sentence:
-        return say(
-            "{likely} ({low} to {high})", **{name: kind(of[name]) for name in ("likely", "low", "high")}
-        )
+        return say("gpu.to", **{name: kind(of[name]) for name in ("likely", "low", "high")})
 
     told = say(
-        "an estimate: step {step}, MFU {mfu}",
+        "gpu.estimate_step_mfu",
         step=between(Seconds, speed["step_s"]),
         mfu=between(Percent, speed["mfu"]),
     )
     peak = say(
-        "of {peak} TFLOP/s {format}, {work} TFLOP a step, {bound}",
+        "gpu.tflop_s_tflop_step",
         peak=Number(speed["peak_tflops"]),
         format=speed["peak_format"],
         work=Number(speed["flops"] / 1e12, 2),
         bound=bound_says(speed["bound_by"]),
     )
-    title = tongue.text(say("Speed"))
+    title = tongue.text(say("gpu.speed"))
     head = _filled(Several((title, told)), tongue, "", "  ").replace(title, paint(title, "bold"), 1)
     return f"{head}\n{_filled(peak, tongue, '  ')}"
 
@@ -248,23 +240,23 @@ def _small_print(data: dict[str, Any], tongue: Language) -> str:
     said: list[object] = []
     rules = ", ".join(f"{name} {times}" for name, times in data["rules_fired"].items())
     if rules:
-        said.append(say("rules that fired: {rules}", rules=rules))
+        said.append(say("gpu.rules_fired", rules=rules))
     if data["values_invented"]:
         where = ", ".join(f"{line} {times}" for line, times in list(data["values_at"].items())[:3])
         said.append(
             say(
-                "values asked for and made up (no number exists in a trace): {n}; {where}",
+                "gpu.values_asked_made_up_no",
                 n=data["values_invented"],
                 where=where,
             )
         )
     if data["steps"] < 2:
-        said.append(say("optimizer steps seen: {n}; steady state needs two", n=data["steps"]))
-    said += [say("note: {text}", text=warned(note)) for note in data["notes"]]
+        said.append(say("gpu.optimizer_steps_seen_steady_state", n=data["steps"]))
+    said += [say("gpu.note", text=warned(note)) for note in data["notes"]]
     context = data["context_bytes"]
     said.append(
         say(
-            "the CUDA context is an estimate, {low} to {high}; all else is traced",
+            "gpu.cuda_context_estimate_all_else",
             low=Size(context["low"]),
             high=Size(context["high"]),
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from brimful.cli.commands import NO, YES, Answer, whole
 from brimful.cli.render import paint, wrapped
 from brimful.errors import BadInput
+from brimful.language import say
 
 if TYPE_CHECKING:
     import argparse
@@ -68,10 +69,10 @@ def _look(seconds: int) -> list[Sample]:
 def _estimate(args: argparse.Namespace) -> dict[str, Any] | None:
     if args.config is None and args.model is None:
         if args.set or args.gpu:
-            raise BadInput("--gpu and --set go with --config or --model", hint="name the config of the run")
+            raise BadInput(say("gpu.gpu_set_go_config_model"), hint=say("gpu.hint_name_config_run"))
         return None
     if args.gpu is None:
-        raise BadInput("no card is named", hint="say which with --gpu; `brimful gpus` lists them")
+        raise BadInput(say("gpu.no_card_named"), hint=say("gpu.hint_say_gpu_brimful_gpus_lists"))
     from brimful.configs.read import read
     from brimful.fit.correction import calibration_path, load_correction
     from brimful.fit.fit import fit_reading

@@ -18,6 +18,7 @@ from brimful.cli.render import bar, table
 from brimful.client.client import Client
 from brimful.errors import BadInput, BrimfulError, NotFound
 from brimful.fleet.events import KINDS, Event, from_record
+from brimful.language import Plain, Quoted, say
 from brimful.language.printable import all_printable
 from brimful.units import HOUR_S, counted, show_usd
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from brimful.client.answers import BudgetAnswer
     from brimful.scheduler.ports import Store
 
-_WANTED = "every event from the first on: `brimful fleet events -f --json --last 1000000 > FILE`"
+_WANTED = say("money.every_event_from_first_brimful")
 
 COLUMNS = (
     "of",
@@ -51,14 +52,17 @@ def _add_budget(parser: argparse.ArgumentParser) -> None:
 def budget(args: argparse.Namespace) -> Answer:
     changes = args.amount is not None or args.unlimited or args.credit is not None
     if changes and not args.tenant:
-        raise BadInput("whose budget is not said", hint="brimful budget TENANT --set 500")
+        raise BadInput(
+            say("money.whose_budget_not_said"), hint=say("money.hint_brimful_budget_tenant_set_500")
+        )
     if not changes:
         budgets = Client().budgets()
         if args.tenant:
             budgets = [each for each in budgets if each["tenant"] == args.tenant]
             if not budgets:
                 raise NotFound(
-                    f"{args.tenant[:60]!r} has no budget and has spent nothing", hint="brimful budget"
+                    say("money.no_budget_spent_nothing", tenant=Quoted(args.tenant[:60])),
+                    hint=say("money.hint_brimful_budget"),
                 )
         return Answer({"budgets": budgets}, _budgets_text(budgets))
     return _change_budget(args)
@@ -205,9 +209,11 @@ def read_log(path: Path, *, whole: bool = True) -> Iterator[Event]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise NotFound(f"there is no file {path}", hint="name a log") from error
+        raise NotFound(say("money.no_file", path=path), hint=say("money.hint_name_log")) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} cannot be read: {error}", hint="JSON lines in UTF-8") from error
+        raise BadInput(
+            say("money.cannot_read", path=path, error=error), hint=say("money.hint_json_lines_utf_8")
+        ) from error
     last = 0
     for where, found in _records(text):
         try:
@@ -217,10 +223,14 @@ def read_log(path: Path, *, whole: bool = True) -> Iterator[Event]:
         except BrimfulError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadInput(f"{path.name} {where} is no event: {error!r}"[:200], hint=_WANTED) from error
+            raise BadInput(
+                say("money.not_an_event", file=path.name, where=where, error=repr(error)[:160]), hint=_WANTED
+            ) from error
         if whole and (seq <= last or (not last and seq != 1)):
-            before = f"after event {last}" if last else "with none before it"
-            raise BadInput(f"{path.name} {where} is event {seq}, {before}", hint=_WANTED)
+            before = say("money.after_event", seq=Plain(last)) if last else say("money.after_none")
+            raise BadInput(
+                say("money.event", name=path.name, where=where, seq=seq, before=before), hint=_WANTED
+            )
         last = seq
         yield event
 
@@ -232,7 +242,9 @@ def fold_log(path: Path, apply: Callable[[Event], None]) -> int:
         try:
             apply(event)
         except KeyError as error:
-            raise BadInput(f"{path.name} tells of {error} and not how it began", hint=_WANTED) from error
+            raise BadInput(
+                say("money.tells_not_how_began", name=path.name, error=error), hint=_WANTED
+            ) from error
     return count
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from brimful.cli.commands import Answer, Verb, whole
 from brimful.cli.render import bar, paint, table
 from brimful.errors import BadInput, WorldFailed
+from brimful.language import Number, os_words, say
 from brimful.units import MICROUSD, counted, show_usd
 
 if TYPE_CHECKING:
@@ -54,20 +55,31 @@ def deadline(args: argparse.Namespace) -> Answer:
         value = getattr(args, name)
         least = 0.0 if name == "restart_hours" else 1e-6
         if not least <= value <= 100_000:
-            raise BadInput(f"--{name.replace('_', '-')} is {value:g}", hint="a number above zero")
+            raise BadInput(
+                say("money.is", replace=name.replace("_", "-"), value=f"{value:g}"),
+                hint=say("money.hint_number_above_zero"),
+            )
     if args.deadline_hours < args.task_hours + args.restart_hours:
         short = args.task_hours + args.restart_hours - args.deadline_hours
         raise BadInput(
-            f"{args.task_hours:g} h of work and a start of {args.restart_hours:g} h do not fit into "
-            f"{args.deadline_hours:g} h: {short:g} h short",
-            hint="a later --deadline-hours",
+            say(
+                "money.h_work_start_h_not",
+                task_hours=f"{args.task_hours:g}",
+                restart_hours=f"{args.restart_hours:g}",
+                deadline_hours=f"{args.deadline_hours:g}",
+                short=f"{short:g}",
+            ),
+            hint=say("money.hint_later_deadline_hours"),
         )
     capacity, used = read_capacity(
         Path(args.file), zones=args.zone or (), accelerator=args.accelerator, count=args.count
     )
     hours = capacity.ticks * capacity.tick_s / 3600
     if hours < args.deadline_hours:
-        raise BadInput(f"the record covers {hours:.1f} h, less than the deadline", hint="a longer record")
+        raise BadInput(
+            say("money.record_covers_h_less_than", hours=Number(hours, 1)),
+            hint=say("money.hint_longer_record"),
+        )
     task = Task(
         work_s=args.task_hours * 3600,
         deadline_s=args.deadline_hours * 3600,
@@ -191,14 +203,21 @@ def _text(name: str) -> str:
     path = Path(name)
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise BadInput(f"{name} has {path.stat().st_size:,} bytes", hint=f"at most {MOST_BYTES:,}")
+            raise BadInput(
+                say("money.bytes", name=name, st_size=Number(path.stat().st_size)),
+                hint=say("money.hint_most", most_bytes=Number(MOST_BYTES)),
+            )
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise BadInput(f"there is no file {name}", hint="name a file", code="not_found") from error
+        raise BadInput(
+            say("money.no_file_2", name=name), hint=say("money.hint_name_file"), code="not_found"
+        ) from error
     except UnicodeDecodeError as error:
-        raise BadInput(f"{name} is not text", hint="a JSON file in UTF-8") from error
+        raise BadInput(say("money.not_text", name=name), hint=say("money.hint_json_file_utf_8")) from error
     except OSError as error:
-        raise WorldFailed(f"{name} cannot be read: {error.strerror}", hint="check the path") from error
+        raise WorldFailed(
+            say("money.cannot_read_3", name=name, error=os_words(error)), hint=say("money.hint_check_path")
+        ) from error
 
 
 VERBS = {

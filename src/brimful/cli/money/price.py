@@ -12,6 +12,7 @@ from brimful.cli.options import add_log
 from brimful.cli.render import bar, page_columns, paint, table
 from brimful.client.client import Client
 from brimful.errors import BadInput, NotFound
+from brimful.language import Quoted, say
 from brimful.language.printable import all_printable
 from brimful.units import HOUR_S, show_seconds, show_usd
 
@@ -37,14 +38,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     if not 0 < args.hours <= 24 * 366:  # NaN is neither
-        raise BadInput(f"--hours is {args.hours}", hint="a number above zero, a year at most")
+        raise BadInput(
+            say("money.hours", hours=args.hours), hint=say("money.hint_number_above_zero_year_most")
+        )
     back_s = int(args.hours * HOUR_S) or 1
     data = _of_log(Path(args.log), back_s) if args.log else _of_server(back_s, history=args.history)
     pools = [each for each in data["pools"] if not args.pool or _is_called(each, args.pool.lower())]
     if not pools and args.pool:
         known = sorted({name for each in data["pools"] for name in _names(each)})
         raise NotFound(
-            f"no pool is called {args.pool[:60]!r}", hint=f"there are {', '.join(known) or 'none'}"
+            say("money.no_pool_called", pool=Quoted(args.pool[:60])),
+            hint=say("money.hint_there_are", a=", ".join(known) or "none"),
         )
     if not pools:
         return Answer({**data, "pools": pools}, "no pool has a price yet")

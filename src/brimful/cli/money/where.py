@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import table
 from brimful.errors import BadInput, Refused
+from brimful.language import say
 from brimful.units import HOUR_S, MICROUSD, show_seconds, show_usd
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ def run(args: argparse.Namespace) -> Answer:
     for name in ("tokens", "data_gb", "restart_minutes", "interruptions", "value_of_time"):
         if not 0 <= getattr(args, name) <= 1e18 or (name == "tokens" and not args.tokens):
             raise BadInput(
-                f"--{name.replace('_', '-')} is {getattr(args, name):g}", hint="a number, not negative"
+                say("money.is_2", replace=name.replace("_", "-"), getattr=f"{getattr(args, name):g}"),
+                hint=say("money.hint_number_not_negative"),
             )
     reading = read(args.job, model=args.model, overrides=args.set)
     offers, unknown = read_offers(Path(args.offers))
@@ -112,8 +114,8 @@ def run(args: argparse.Namespace) -> Answer:
     if not places:
         closest = "".join(f"; {card}: {why}" for card, why in list(unfit.items())[:3])
         raise Refused(
-            f"it fits on none of the {len(unfit)} types of GPU on offer{closest}",
-            hint="see `brimful fit` for what to change",
+            say("money.fits_none_types_gpu_offer", unfit=len(unfit), closest=closest),
+            hint=say("money.hint_see_brimful_fit_change"),
         )
     data = {
         "places": [_as_dict(place) for place in places[: args.top]],
@@ -132,13 +134,15 @@ def _job(args: argparse.Namespace, reading: Reading) -> Rates:
 
     model = reading.model
     if args.inference and args.teacher:
-        raise BadInput("--inference and --teacher are two jobs", hint="ask for one of them")
+        raise BadInput(say("money.inference_teacher_two_jobs"), hint=say("money.hint_ask_one_them"))
     if args.teacher:
         return distilling_rates(find_preset(args.teacher).model, model, reading.training)
     if not args.inference:
         return training_rates(model, reading.training)
     if model.encoder or model.classes is not None:
-        raise BadInput(f"{model.name} writes no text", hint="--inference is for decoders")
+        raise BadInput(
+            say("money.writes_no_text", name=model.name), hint=say("money.hint_inference_decoders")
+        )
     return serving_rates(
         model,
         Serving(

@@ -13,6 +13,7 @@ from brimful.cli.options import add_dry_run
 from brimful.cli.render import paint
 from brimful.client.settings import Settings, read_settings
 from brimful.errors import Refused, WorldFailed
+from brimful.language import say
 from brimful.units import counted
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ def server_parts() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise WorldFailed(
-            f"the server's parts are not installed ({error.name} is missing)",
-            hint="pip install 'brimful[server]', or `make run` in a clone",
+            say("operate.servers_parts_not_installed_missing", name=error.name),
+            hint=say("operate.hint_pip_install_brimful_server_make"),
             code="not_installed",
         ) from error
 
@@ -50,8 +51,8 @@ def open_store(args: argparse.Namespace, *, make: bool = False) -> Iterator[tupl
     file = settings.folder / "brimful.db"
     if not make and not settings.database and not file.exists():
         raise WorldFailed(
-            f"there is no database in {settings.folder}",
-            hint="name the folder of the server (--data) or its database (--database)",
+            say("operate.no_database", folder=settings.folder),
+            hint=say("operate.hint_name_folder_server_data_database"),
             code="no_database",
         )
     with server_parts():
@@ -74,7 +75,9 @@ def _add_backup(parser: argparse.ArgumentParser) -> None:
 def backup(args: argparse.Namespace) -> Answer:
     target = Path(args.file).expanduser().absolute()
     if target.exists() and not args.force:
-        raise Refused(f"{target} is there already", hint="choose another name, or --force")
+        raise Refused(
+            say("operate.already", target=target), hint=say("operate.hint_choose_another_name_force")
+        )
     with open_store(args) as (store, settings):
         from brimful.adapters.stores.backup import back_up
 
@@ -166,7 +169,9 @@ def _end_what_is_lost(store: SqlStore, settings: Settings, fold: Fold, *, last_s
             LeaseEnded(at_s=last_s, lease=lease.lease, exit_code=None, reason=reason, requeue=again)
         )
     if events and not store.append(events, after=fold.fleet.seq):
-        raise WorldFailed("somebody has written to it meanwhile", hint="stop that server, and restore again")
+        raise WorldFailed(
+            say("operate.somebody_written_meanwhile"), hint=say("operate.hint_stop_server_restore_again")
+        )
     for event in events:
         fold.apply(event)
     return [lease.lease for lease in lost]

@@ -18,6 +18,7 @@ from typing import Any
 from brimful.cli.commands import Answer, called, whole
 from brimful.client.client import Client
 from brimful.errors import BrimfulError, WorldFailed
+from brimful.language import say, verbatim
 from brimful.units import counted, show_usd
 
 EXAMPLE = """brimful demo
@@ -148,10 +149,12 @@ def _server(folder: Path) -> Iterator[Client]:
     line = process.stdout.readline()
     try:
         if not line:
-            raise WorldFailed("the demo's server did not start", hint="`brimful up` says why")
+            raise WorldFailed(
+                say("operate.demos_server_did_not_start"), hint=say("operate.hint_brimful_up_says_why")
+            )
         answer = json.loads(line)
         if not answer["ok"]:
-            raise WorldFailed(answer["error"]["problem"], hint=answer["error"]["hint"])
+            raise WorldFailed(verbatim(answer["error"]["problem"]), hint=verbatim(answer["error"]["hint"]))
         from brimful.client.settings import read_settings
 
         yield Client(read_settings({"data": str(folder)}, env={}))

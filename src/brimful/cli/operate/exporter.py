@@ -10,6 +10,7 @@ from importlib import resources
 
 from brimful.cli.commands import Answer, whole
 from brimful.errors import BadInput, WorldFailed
+from brimful.language import Plain, Quoted, os_words, say
 
 EXAMPLE = """brimful admin exporter
 brimful admin exporter --dashboard > brimful-grafana.json
@@ -37,8 +38,8 @@ def run(args: argparse.Namespace) -> Answer:
         from brimful.meter.exporter import as_text, registry
     except ModuleNotFoundError as error:
         raise WorldFailed(
-            f"the exporter needs the package {error.name}, which is not installed",
-            hint="pip install 'brimful[meter]'",
+            say("gpu.exporter_needs_package_not_installed", name=error.name),
+            hint=say("gpu.hint_pip_install_brimful_meter"),
         ) from error
     from brimful.meter.machine import Looker
 
@@ -48,18 +49,18 @@ def run(args: argparse.Namespace) -> Answer:
         return Answer({"text": text}, text.rstrip())
     if args.host not in LOOPBACK:
         raise BadInput(
-            f"--host {args.host[:60]!r} is not loopback; users, jobs and models are in the answer",
-            hint="scrape through ssh, a proxy with TLS, or node_exporter's textfile folder (--once)",
+            say("gpu.host_not_loopback_users_jobs", host=Quoted(args.host[:60])),
+            hint=say("gpu.hint_scrape_through_ssh_proxy_tls"),
             code="not_loopback",
         )
     if args.port > 65535:
-        raise BadInput(f"--port {args.port} is out of range", hint="a port is 1 to 65535")
+        raise BadInput(say("gpu.port_out_range", port=Plain(args.port)), hint=say("gpu.hint_port_1_65535"))
     try:
         server, thread = start_http_server(args.port, addr=args.host, registry=registry(looker))
     except OSError as error:
         raise WorldFailed(
-            f"cannot listen on {args.host} port {args.port}: {error.strerror}",
-            hint="another exporter may run already; choose another --port",
+            say("gpu.cannot_listen_port", host=args.host, port=Plain(args.port), error=os_words(error)),
+            hint=say("gpu.hint_another_exporter_may_run_already"),
         ) from error
     sys.stderr.write(f"brimful admin exporter: http://{args.host}:{args.port}/metrics (Ctrl-C ends)\n")
     try:

@@ -17,6 +17,7 @@ from brimful.cli.commands import Answer
 from brimful.cli.render import bar, table, wrapped
 from brimful.errors import BadInput, WorldFailed
 from brimful.fleet.node import Node
+from brimful.language import Number, Quoted, os_words, say
 from brimful.scheduler.policies.order import ORDERS
 from brimful.scheduler.rules import POLICIES, Rules
 from brimful.sim.faults import Faults
@@ -128,8 +129,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     if not (0 <= args.seed < 2**31 and 1 <= args.seeds <= MAX_SEEDS):
         raise BadInput(
-            f"--seed {args.seed} with --seeds {args.seeds} is out of range",
-            hint=f"a seed from 0 on, and from 1 to {MAX_SEEDS:,} of them",
+            say("fleet.seed_seeds_out_range", seed=args.seed, seeds=args.seeds),
+            hint=say("fleet.hint_seed_from_0_from_1", max_seeds=Number(MAX_SEEDS)),
         )
     what, sizes = _sweep(args.sweep)
     if args.html and args.fill is None:
@@ -143,7 +144,10 @@ def run(args: argparse.Namespace) -> Answer:
         otherwise={node.gpu for node in usual},
     )
     if not trace.arrivals:
-        raise BadInput(f"{' '.join(args.trace)} holds no jobs", hint="give the job list beside the node list")
+        raise BadInput(
+            say("fleet.holds_no_jobs", trace=" ".join(args.trace)),
+            hint=say("fleet.hint_give_job_list_beside_node"),
+        )
     nodes = fleet or trace.nodes or usual
     fleets = [_swept(nodes, what, gpus) for gpus in sizes] or [nodes]
     outcomes: list[tuple[str, Outcome]] = []
@@ -180,10 +184,12 @@ def _sweep(text: str | None) -> tuple[str, list[int]]:
     least = 1 if name == "gpus" else 0
     if not name or len(sizes) != values.count(",") + 1 or not all(least <= n <= MAX_GPUS for n in sizes):
         raise BadInput(
-            f"--sweep {text!r} is not understood", hint="write gpus=64,128,256, or a GPU type instead of gpus"
+            say("fleet.sweep_not_understood", text=Quoted(text)), hint=say("fleet.hint_write_gpus_64_128_256")
         )
     if len(sizes) > MAX_SWEEP:
-        raise BadInput(f"--sweep asks for {len(sizes)} fleets", hint=f"at most {MAX_SWEEP}")
+        raise BadInput(
+            say("fleet.sweep_asks_fleets", sizes=len(sizes)), hint=say("fleet.hint_most", max_sweep=MAX_SWEEP)
+        )
     return name, sizes
 
 
@@ -196,11 +202,12 @@ def _swept(nodes: Sequence[Node], what: str, gpus: int) -> list[Node]:
     if not mine:
         types = dict.fromkeys(node.gpu for node in nodes)
         raise BadInput(
-            f"--sweep {what}: the fleet has no such GPU", hint=f"it has {', '.join(types)}; or gpus"
+            say("fleet.sweep_fleet_no_such_gpu", what=what),
+            hint=say("fleet.hint_gpus", types=", ".join(types)),
         )
     if not others and not gpus:
         raise BadInput(
-            f"--sweep {what}=0 leaves no GPU", hint="sweep from 1 on, or add another type to --fleet"
+            say("fleet.sweep_0_leaves_no_gpu", what=what), hint=say("fleet.hint_sweep_from_1_add_another")
         )
     more = scaled(mine, gpus) if gpus else []
     return others + [replace(node, node=f"swept-{i}") for i, node in enumerate(more)]
@@ -218,14 +225,17 @@ def _faults(text: str | None) -> Faults | None:
             given[name] = known[name](value)
         except (KeyError, ValueError) as error:
             raise BadInput(
-                f"--faults {part.strip()!r} is not understood",
-                hint=f"NAME=X with a name of {', '.join(known)}",
+                say("fleet.faults_not_understood", a=Quoted(part.strip())),
+                hint=say("fleet.hint_name_x_name", known=", ".join(known)),
             ) from error
         # Seconds, times a day, or a share.
         low = 0.01 if name == "slow_rate" else 0
         high = MAX_FAULT_S if name.endswith("_s") else MAX_PER_DAY if name.endswith("_per_day") else 1
         if not low <= given[name] <= high:
-            raise BadInput(f"--faults {part.strip()!r} is out of range", hint=f"from {low:g} to {high:,}")
+            raise BadInput(
+                say("fleet.faults_out_range", a=Quoted(part.strip())),
+                hint=say("fleet.hint_from", low=f"{low:g}", high=Number(high)),
+            )
     return Faults(**given)
 
 
@@ -233,7 +243,10 @@ def _policies(args: argparse.Namespace, known: Sequence[str], default: str) -> l
     wanted = args.policy or [default]
     for policy in wanted:
         if policy not in known:
-            raise BadInput(f"--policy {policy} is not known here", hint=f"one of {', '.join(known)}")
+            raise BadInput(
+                say("fleet.policy_not_known_here_2", policy=policy),
+                hint=say("fleet.hint_one_2", known=", ".join(known)),
+            )
     return list(dict.fromkeys(wanted))
 
 
@@ -241,7 +254,10 @@ def _rules(policy: str) -> Rules:
     """'brim?move=0&preempt=none' -> brim without these parts, so that the worth of each can be measured."""
     name, _, query = policy.partition("?")
     if name not in POLICIES:
-        raise BadInput(f"--policy {name} is not known here", hint=f"one of {', '.join(sorted(POLICIES))}")
+        raise BadInput(
+            say("fleet.policy_not_known_here", name=name),
+            hint=say("fleet.hint_one", sorted=", ".join(sorted(POLICIES))),
+        )
     known = {field.name: getattr(Rules(), field.name) for field in fields(Rules)}
     changed: dict[str, Any] = {}
     for part, value in parse_qsl(query, keep_blank_values=True):
@@ -252,8 +268,10 @@ def _rules(policy: str) -> Rules:
                 raise ValueError(value)
         except (KeyError, ValueError) as error:
             raise BadInput(
-                f"--policy {policy}: {part}={value} is not understood",
-                hint=f"parts are {', '.join(part for part in known if type(known[part]) in PARTS)}",
+                say("fleet.policy_not_understood", policy=policy, part=part, value=value),
+                hint=say(
+                    "fleet.hint_parts", a=", ".join(part for part in known if type(known[part]) in PARTS)
+                ),
             ) from error
     return replace(POLICIES[name], **changed)
 
@@ -292,7 +310,10 @@ def _can_write(path: Path) -> None:
 
     need_plotly()
     if not path.parent.is_dir():
-        raise WorldFailed(f"cannot write {path}: there is no folder {path.parent}", hint="make it first")
+        raise WorldFailed(
+            say("fleet.cannot_write_no_folder", path=path, parent=path.parent),
+            hint=say("fleet.hint_make_first"),
+        )
 
 
 def _write_page(path: Path, title: str, outcomes: Sequence[tuple[str, Outcome]], runs: Runs) -> None:
@@ -305,21 +326,24 @@ def _write_page(path: Path, title: str, outcomes: Sequence[tuple[str, Outcome]],
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)
-        raise WorldFailed(f"cannot write {path}: {error.strerror}") from error
+        raise WorldFailed(say("fleet.cannot_write", path=path, error=os_words(error))) from error
 
 
 def _fill(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> Runs:
     if args.html:
-        raise BadInput("--html does not go with --fill", hint="a fill has no times to chart; use --json")
+        raise BadInput(say("fleet.html_not_go_fill"), hint=say("fleet.hint_fill_no_times_chart_use"))
     if not 0 < args.fill <= MAX_FILL:
         raise BadInput(
-            f"--fill {args.fill:g} is out of range", hint=f"from above 0 to {MAX_FILL:g}; 1.3 is usual"
+            say("fleet.fill_out_range", fill=f"{args.fill:g}"),
+            hint=say("fleet.hint_from_above_0_1_3", max_fill=f"{MAX_FILL:g}"),
         )
     policies = _policies(args, FILL_POLICIES, "brim")
     try:
         from brimful.sim.fill import fill, gpu_types_of, workload_of
     except ImportError as error:
-        raise BadInput("--fill needs NumPy", hint="pip install 'brimful[sim]'") from error
+        raise BadInput(
+            say("fleet.fill_needs_numpy"), hint=say("fleet.hint_pip_install_brimful_sim")
+        ) from error
     workload = workload_of([arrival.job for arrival in trace.arrivals], gpu_types_of(nodes))
     _note_unfit(trace, workload.unfit)
     runs = []

@@ -13,6 +13,7 @@ from brimful.cli.render import table
 from brimful.client.client import Client
 from brimful.client.settings import LOOPBACK
 from brimful.errors import BadInput
+from brimful.language import Quoted, say, verbatim
 from brimful.language.printable import all_printable, printable
 
 EXAMPLE = """brimful admin tokens
@@ -55,7 +56,10 @@ def run(args: argparse.Namespace) -> Answer:
         data = client.get("/v1/audit")
         return Answer(data, _audit(all_printable(data["deeds"])))
     if args.name is None:
-        raise BadInput(f"`brimful admin tokens {args.verb}` needs a name", hint=EXAMPLE.splitlines()[1])
+        raise BadInput(
+            say("operate.brimful_admin_tokens_needs_name", verb=args.verb),
+            hint=verbatim(EXAMPLE.splitlines()[1]),
+        )
     if args.verb == "revoke":
         data = client.post(f"/v1/tokens/{_id(args.name)}/revoke")
         return Answer(data, f"{printable(data['name'])}'s token {data['token']} is revoked")
@@ -86,8 +90,8 @@ def _id(text: str) -> str:
     match = re.match(r"(?:brim_)?([0-9a-f]{16})(?:_|$)", text)
     if match is None:
         raise BadInput(
-            f"{text[:10]!r} is not the id of a token",
-            hint="16 hexadecimal digits, as `brimful admin tokens` shows them",
+            say("operate.not_id_token", text=Quoted(text[:10])),
+            hint=say("operate.hint_n_16_hexadecimal_digits_brimful_admin"),
         )
     return match[1]
 
@@ -97,7 +101,9 @@ def _seconds(text: str) -> int | None:
         return None
     number, unit = text[:-1], text[-1:]
     if not (number.isascii() and number.isdigit() and len(number) < 6 and unit in UNITS and int(number)):
-        raise BadInput(f"--for {text[:40]!r} is no time", hint="30m, 12h, 90d or ever")
+        raise BadInput(
+            say("operate.no_time", text=Quoted(text[:40])), hint=say("operate.hint_n_30m_12h_90d_ever")
+        )
     return int(number) * UNITS[unit]
 
 

@@ -13,6 +13,7 @@ from brimful.cli.commands import Answer, whole
 from brimful.cli.render import ALTERNATE, CLEAR_BELOW, HIDE, HOME, NORMAL, SHOW, bar, paint, spark
 from brimful.diagnose.slow import why_line
 from brimful.errors import WorldFailed
+from brimful.language import os_words, say
 from brimful.language.printable import printable
 from brimful.meter.machine import Card, Holder, Looker, Machine
 from brimful.meter.runtime import Live
@@ -95,7 +96,7 @@ def write(path: Path | None, machine: Machine) -> None:
         with path.open("a", encoding="utf-8") as file:
             file.writelines(as_line(card.sample) + "\n" for card in machine.cards)
     except OSError as error:
-        raise WorldFailed(f"{path} cannot be written: {error.strerror}") from error
+        raise WorldFailed(say("gpu.cannot_written", path=path, error=os_words(error))) from error
 
 
 def remember(history: History, machine: Machine) -> None:

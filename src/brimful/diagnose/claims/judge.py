@@ -116,10 +116,10 @@ class Judgement:
 
 
 _VERDICTS: dict[Verdict, Sentence] = {
-    "true": say("true"),
-    "partly": say("partly"),
-    "false": say("false"),
-    "cannot tell": say("cannot tell"),
+    "true": say("diagnose.true"),
+    "partly": say("diagnose.partly"),
+    "false": say("diagnose.false"),
+    "cannot tell": say("diagnose.cannot_tell"),
 }
 
 
@@ -131,12 +131,10 @@ def saves(e: Effect) -> Sentence:
     """What it does to memory and time, in one sentence."""
     values = {"frac": Percent(abs(e.saves_frac), 1), "time": Factor(e.step_time_factor)}
     if abs(e.saves_frac) < _SAME_FRAC:
-        return say("Predicted here: the same memory, step time {time}.", time=values["time"])
+        return say("diagnose.predicted_here_same_memory_step", time=values["time"])
     if e.saves_bytes > 0:
-        return say(
-            "Predicted here: {size} less ({frac}), step time {time}.", size=Size(e.saves_bytes), **values
-        )
-    return say("Predicted here: {size} more ({frac}), step time {time}.", size=Size(-e.saves_bytes), **values)
+        return say("diagnose.predicted_here_less_step_time", size=Size(e.saves_bytes), **values)
+    return say("diagnose.predicted_here_more_step_time", size=Size(-e.saves_bytes), **values)
 
 
 # -- the claims --------------------------------------------------------------------------------------------
@@ -144,21 +142,19 @@ def saves(e: Effect) -> Sentence:
 
 def fp16(case: Case, claimed_frac: float | None = None) -> Judgement:
     """fp16 for bf16. Both are two bytes; only a card without bf16 hardware gains, and it gains time."""
-    said = say("float16 needs less memory than bfloat16")
+    said = say("diagnose.float16_needs_less_memory_than")
     casts = case.training.casts if case.training.half else "autocast"
     e = effect(case.then(dtype="bfloat16", casts=casts), case.then(dtype="float16", casts=casts))
-    why = [saves(e), say("Both formats are 2 bytes a number; float16 also needs a GradScaler.")]
+    why = [saves(e), say("diagnose.both_formats_2_bytes_number")]
     if casts == "autocast":
-        why.append(say("Under autocast weights, gradients and AdamW stay in float32 with either."))
+        why.append(say("diagnose.under_autocast_weights_gradients_adamw"))
     verdict: Verdict = "false"
     if e.saves_frac >= max(_SAME_FRAC, (claimed_frac or 0) / 2):
         verdict = "true"
     elif e.step_time_factor < 0.97:
         verdict = "partly"
-        why.append(
-            say("{gpu} has no bf16 hardware: float16 saves time there, not memory.", gpu=case.gpu.title)
-        )
-    published = (say("No published pair shows a difference: it follows from the formats."),)
+        why.append(say("diagnose.no_bf16_hardware_float16_saves", gpu=case.gpu.title))
+    published = (say("diagnose.no_published_pair_shows_difference"),)
     return Judgement(claim="fp16", said=said, verdict=verdict, why=tuple(why), effect=e, published=published)
 
 
@@ -170,23 +166,15 @@ def compile_off(case: Case, claimed_frac: float | None = None) -> Judgement:
     verdict = "false" if e.saves_frac <= _SAME_FRAC else verdict
     why = [saves(e)]
     if e.saves_frac <= _SAME_FRAC:
-        why.append(
-            say("Compiled code never writes many tensors that eager code keeps: off costs memory and time.")
-        )
-    why.append(say("Exceptions: mode='reduce-overhead' (CUDA graphs), and autotuning while it warms up."))
+        why.append(say("diagnose.compiled_code_never_writes_many"))
+    why.append(say("diagnose.exceptions_mode_reduce_overhead_cuda"))
     return Judgement(
         claim="compile_off",
-        said=say("turning torch.compile off saves memory"),
+        said=say("diagnose.turning_torch_compile_off_saves"),
         verdict=verdict,
         why=tuple(why),
         effect=e,
-        published=(
-            say(
-                "Measured, off to on: torchtune 60.0 to 51.0 GiB, torchtitan 82.4 to 77.0, torchao 11.07 to "
-                "10.25; "
-                "16 to 27 % more tokens a second."
-            ),
-        ),
+        published=(say("diagnose.measured_off_torchtune_60_0"),),
     )
 
 
@@ -200,9 +188,9 @@ def smaller_batch(
     """A smaller batch saves its share of activations and logits, not of the whole; and may be another run."""
     t = case.training
     batch = batch_size if batch_size is not None else max(1, 3 * t.batch_size // 4)
-    said = say("batch_size {now} to {then} saves memory in proportion", now=t.batch_size, then=batch)
+    said = say("diagnose.batch_size_saves_memory_proportion", now=t.batch_size, then=batch)
     if batch == t.batch_size:
-        same = say("The config already has this batch_size.")
+        same = say("diagnose.config_already_batch_size")
         return Judgement(claim="smaller_batch", said=said, verdict="cannot tell", why=(same,))
     then = replace(t, batch_size=batch, accumulation=accumulation or t.accumulation)
     e = effect(case.now(), case.of(then), tokens_factor=then.step_tokens / t.step_tokens)
@@ -212,9 +200,7 @@ def smaller_batch(
     if share > 0 and e.saves_frac < 0.97 * share:
         why.append(
             say(
-                "{share} fewer sequences are not {share} less memory: weights, gradients, optimizer, "
-                "context and "
-                "desktop stay as they are.",
+                "diagnose.fewer_sequences_not_less_memory",
                 share=Percent(share),
             )
         )
@@ -222,7 +208,7 @@ def smaller_batch(
     if whole != others:
         why.append(
             say(
-                "It is another run: {others} sequences a step, not {whole}. Keep their product.",
+                "diagnose.another_run_sequences_step_not",
                 others=others,
                 whole=whole,
             )
@@ -232,7 +218,7 @@ def smaller_batch(
         verdict = "false"
     elif e.saves_frac >= 0.9 * claimed and whole == others:
         verdict = "true"
-    published = (say("Measured: in 18 published pairs memory fell by 3 to 95 % of what the batch did."),)
+    published = (say("diagnose.measured_18_published_pairs_memory"),)
     return Judgement(
         claim="smaller_batch", said=said, verdict=verdict, why=tuple(why), effect=e, published=published
     )
@@ -241,7 +227,7 @@ def smaller_batch(
 def memory_is_work(case: Case, claimed_frac: float | None = None) -> Judgement:
     """Memory in use as a measure of work: the same run in smaller micro-steps, by both measures."""
     del claimed_frac
-    said = say("a full card is a busy card")
+    said = say("diagnose.full_card_busy_card")
     t = case.training
     half = max(1, t.batch_size // 2)
     small = replace(t, batch_size=half, accumulation=max(1, t.accumulation * t.batch_size // half))
@@ -252,19 +238,15 @@ def memory_is_work(case: Case, claimed_frac: float | None = None) -> Judgement:
     together = memory * work > 0 and abs(work) > 0.5 * abs(memory)
     why = (
         say(
-            "Predicted here: batch_size {now} to {then} changes memory by {memory} and MFU by {work}.",
+            "diagnose.predicted_here_batch_size_changes",
             now=t.batch_size,
             then=small.batch_size,
             memory=Percent(memory),
             work=Percent(work),
         ),
-        say("PyTorch keeps what it once took, so memory in use shows the largest step so far, not work."),
+        say("diagnose.pytorch_keeps_once_took_memory"),
     )
-    published = (
-        say(
-            "In 90 published logs PyTorch held 1.04 to 1.73 times what its tensors needed, at the same work."
-        ),
-    )
+    published = (say("diagnose.n_90_published_logs_pytorch_held"),)
     return Judgement(
         claim="memory_is_work",
         said=said,
@@ -279,7 +261,7 @@ def smaller_model(case: Case, claimed_frac: float | None = None) -> Judgement:
     """A model of half the width with twice the batch."""
     del claimed_frac
     m, t = case.reading.model, case.training
-    said = say("a smaller model with a bigger batch uses the card better")
+    said = say("diagnose.smaller_model_bigger_batch_uses")
     if m.heads % 2 or m.kv_heads % 2 or m.width % (2 * m.heads):
         small = replace(m, layers=max(1, m.layers // 2))
     else:
@@ -294,9 +276,7 @@ def smaller_model(case: Case, claimed_frac: float | None = None) -> Judgement:
     verdict: Verdict = "true" if gain > 0.02 else "false"
     why = [
         say(
-            "Predicted here: width {wide} to {narrow} with batch_size {now} to {then}: MFU {before} to "
-            "{after}, "
-            "memory {memory}.",
+            "diagnose.predicted_here_width_batch_size",
             wide=m.width,
             narrow=small.width,
             now=t.batch_size,
@@ -305,12 +285,10 @@ def smaller_model(case: Case, claimed_frac: float | None = None) -> Judgement:
             after=Percent(e.mfu_after),
             memory=Size(e.after_bytes),
         ),
-        say("More tokens a second come from less work for each token; narrow matrices fill a GPU worse."),
-        say("And it is another model."),
+        say("diagnose.more_tokens_second_come_from"),
+        say("diagnose.another_model"),
     ]
-    published = (
-        say("Measured by llm-foundry on 8 A100s: MFU 49 % at width 1024, 53 % at 1536, 56 % at 2048."),
-    )
+    published = (say("diagnose.measured_llm_foundry_8_a100s"),)
     return Judgement(
         claim="smaller_model", said=said, verdict=verdict, why=tuple(why), effect=e, published=published
     )
@@ -324,7 +302,7 @@ def expandable_segments(case: Case, claimed_frac: float | None = None) -> Judgem
     needs = round(now.memory.device_bytes.likely)
     why = [
         say(
-            "It saves no tensor, at most the allocator's cache: {cache} of {needs} here.",
+            "diagnose.saves_no_tensor_most_allocators",
             cache=Size(cache_bytes),
             needs=Size(needs),
         )
@@ -332,19 +310,15 @@ def expandable_segments(case: Case, claimed_frac: float | None = None) -> Judgem
     verdict: Verdict = "partly"
     if not now.fits and now.short_bytes > cache_bytes:
         verdict = "false"
-        why.append(say("This config is short by {short}: more than that.", short=Size(now.short_bytes)))
+        why.append(say("diagnose.config_short_more_than", short=Size(now.short_bytes)))
     elif not now.fits:
-        why.append(
-            say("This config is short by {short}: it may just be enough.", short=Size(now.short_bytes))
-        )
+        why.append(say("diagnose.config_short_may_just_enough", short=Size(now.short_bytes)))
     else:
-        why.append(say("A loop whose steps are all alike fragments little."))
-    published = (
-        say("Reserved over allocated memory in 90 published logs: 1.04 to 1.73; steady loops are near 1.1."),
-    )
+        why.append(say("diagnose.loop_whose_steps_all_alike"))
+    published = (say("diagnose.reserved_over_allocated_memory_90"),)
     return Judgement(
         claim="expandable_segments",
-        said=say("expandable_segments makes it fit"),
+        said=say("diagnose.expandable_segments_makes_fit"),
         verdict=verdict,
         why=tuple(why),
         published=published,
@@ -353,30 +327,25 @@ def expandable_segments(case: Case, claimed_frac: float | None = None) -> Judgem
 
 def checkpointing(case: Case, claimed_frac: float | None = None) -> Judgement:
     del claimed_frac
-    said = say("gradient checkpointing saves memory and costs time")
+    said = say("diagnose.gradient_checkpointing_saves_memory")
     e = effect(case.then(checkpointing="none"), case.then(checkpointing="full"))
     why = [saves(e)]
     verdict: Verdict = "true" if e.saves_frac >= _CLEAR_FRAC else "false"
     if verdict == "false":
-        why.append(say("Activations are not what fills the memory of this config."))
+        why.append(say("diagnose.activations_not_fills_memory_config"))
     if case.training.checkpointing != "none":
-        why.append(say("The config already uses it."))
-    published = (
-        say(
-            "Measured: the Hugging Face guide gives about 20 % more time; a layer run again is a third of "
-            "its work."
-        ),
-    )
+        why.append(say("diagnose.config_already_uses"))
+    published = (say("diagnose.measured_hugging_face_guide_gives"),)
     return Judgement(
         claim="checkpointing", said=said, verdict=verdict, why=tuple(why), effect=e, published=published
     )
 
 
 def adam8bit(case: Case, claimed_frac: float | None = None) -> Judgement:
-    said = say("8-bit Adam saves memory")
+    said = say("diagnose.n_8_bit_adam_saves_memory")
     t = case.training
     if t.optimizer not in ("adam", "adamw", "adam8bit"):
-        other = say("The config trains with {optimizer}, not with Adam.", optimizer=t.optimizer)
+        other = say("diagnose.config_trains_not_adam", optimizer=t.optimizer)
         return Judgement(claim="adam8bit", said=said, verdict="cannot tell", why=(other,))
     e = effect(
         case.then(optimizer="adamw", in_backward=False), case.then(optimizer="adam8bit", in_backward=False)
@@ -385,34 +354,31 @@ def adam8bit(case: Case, claimed_frac: float | None = None) -> Judgement:
     verdict = "false" if e.saves_frac < _SAME_FRAC else verdict
     why = (
         saves(e),
-        say("It cuts AdamW's state from 8 bytes a parameter to 2; nothing else, and the numbers change."),
+        say("diagnose.cuts_adamws_state_from_8"),
     )
-    published = (say("Measured: BERT-large on a V100, 7.10 to 5.24 GiB."),)
+    published = (say("diagnose.measured_bert_large_v100_7"),)
     return Judgement(claim="adam8bit", said=said, verdict=verdict, why=why, effect=e, published=published)
 
 
 def pad_vocabulary(case: Case, claimed_frac: float | None = None) -> Judgement:
     """Padding to a multiple of 64: a little memory; the gain in time is measured, not in our formulas."""
     del claimed_frac
-    said = say("padding the vocabulary makes it faster")
+    said = say("diagnose.padding_vocabulary_makes_faster")
     why: tuple[Sentence, ...]
     m = case.reading.model
     if m.classes is not None:
-        why = (say("The model has a classifier instead of a vocabulary."),)
+        why = (say("diagnose.model_classifier_instead_vocabulary"),)
         return Judgement(claim="pad_vocabulary", said=said, verdict="cannot tell", why=why)
-    published = (
-        say("Measured: about 25 % faster for nanoGPT on an A100, 50257 to 50304 (Karpathy, February 2023)."),
-    )
+    published = (say("diagnose.measured_about_25_faster_nanogpt"),)
     if m.vocab % 64 == 0:
-        why = (say("{vocab} is already a multiple of 64: there is nothing to gain.", vocab=m.vocab),)
+        why = (say("diagnose.already_multiple_64_nothing_gain", vocab=m.vocab),)
         return Judgement(claim="pad_vocabulary", said=said, verdict="false", why=why, published=published)
     padded = -(-m.vocab // 64) * 64
     e = effect(case.now(), case.then(replace(m, vocab=padded)))
     why = (
         saves(e),
         say(
-            "{vocab} to {padded} fills tensor cores better; how much that gains is not in brimful's "
-            "formulas.",
+            "diagnose.fills_tensor_cores_better_how",
             vocab=m.vocab,
             padded=padded,
         ),

@@ -16,7 +16,7 @@ from brimful.diagnose.claims.judge import CLAIMS, Case, Judgement, Verdict, effe
 from brimful.diagnose.claims.words import claims_in, folded, settings_in
 from brimful.diagnose.phrases import warned
 from brimful.errors import BadInput
-from brimful.language import Language, Percent, Sentence, Size, say
+from brimful.language import Language, Number, Percent, Sentence, Size, say
 from brimful.specs.desktop import desktop_readings
 
 MAX_LINES = 2000
@@ -71,7 +71,8 @@ def judge_paste(text: str, case: Case, reread: Reread) -> tuple[Line, ...]:
     lines = text.splitlines()
     if len(lines) > MAX_LINES:
         raise BadInput(
-            f"the text has {len(lines):,} lines", hint=f"give at most {MAX_LINES:,} lines around the advice"
+            say("diagnose.text_lines", lines=Number(len(lines))),
+            hint=say("diagnose.hint_give_most_lines_around_advice", max_lines=Number(MAX_LINES)),
         )
     said = [_settings(line) for line in lines]
     together = {key: value for one in said for key, value in one.items()}
@@ -133,9 +134,9 @@ def _batch(
     batch = _whole(settings["batch_size"])
     accumulation = _whole(together.get("gradient_accumulation_steps", ""))
     if batch is None:
-        why = (say("That is no number of sequences."),)
+        why = (say("diagnose.no_number_sequences"),)
         return Judgement(
-            claim="smaller_batch", said=say("another batch_size"), verdict="cannot tell", why=why
+            claim="smaller_batch", said=say("diagnose.another_batch_size"), verdict="cannot tell", why=why
         )
     return CLAIMS["smaller_batch"](case, claimed, batch_size=batch, accumulation=accumulation)
 
@@ -145,14 +146,14 @@ def _product(together: dict[str, str], case: Case) -> Judgement:
     t = case.training
     batch = _whole(together.get("batch_size", "")) or t.batch_size
     accumulation = _whole(together["gradient_accumulation_steps"])
-    said = say("gradient_accumulation_steps makes up for the smaller batch")
+    said = say("diagnose.gradient_accumulation_steps_makes_up")
     if accumulation is None:
-        why: tuple[Sentence, ...] = (say("That is no number of micro-steps."),)
+        why: tuple[Sentence, ...] = (say("diagnose.no_number_micro_steps"),)
         return Judgement(claim="same_batch", said=said, verdict="cannot tell", why=why)
     whole, others = t.effective_batch, batch * accumulation * t.data_parallel
     why = (
         say(
-            "{batch} x {accumulation} is {others} sequences a step; the config has {whole}.",
+            "diagnose.x_sequences_step_config",
             batch=batch,
             accumulation=accumulation,
             others=others,
@@ -164,19 +165,19 @@ def _product(together: dict[str, str], case: Case) -> Judgement:
 
 def _never(together: dict[str, str], case: Case, reread: Reread) -> Judgement:
     """'Never fails', of everything the paste sets together."""
-    said = say("with these settings it never fails")
+    said = say("diagnose.these_settings_never_fails")
     words = [f"{key}={value}" for key, value in together.items()]
     try:
         advised = reread(words)
     except BadInput as error:
-        why = (say("These settings cannot be read: {problem}", problem=warned(error.problem)),)
+        why = (say("diagnose.these_settings_cannot_read", problem=warned(error.problem)),)
         return Judgement(claim="never_fails", said=said, verdict="cannot tell", why=why)
     answer = Case(advised, case.gpu, case.other_bytes).now()
     factor = advised.training.step_tokens / case.training.step_tokens
     e = effect(case.now(), answer, tokens_factor=factor)
     device = answer.memory.device_bytes
     needs = say(
-        "All of it together needs {likely} ({low} to {high}) of {usable} usable.",
+        "diagnose.all_together_needs_usable",
         likely=Size(device.likely),
         low=Size(device.low),
         high=Size(device.high),
@@ -188,18 +189,17 @@ def _never(together: dict[str, str], case: Case, reread: Reread) -> Judgement:
         desktops = desktop_readings()
         why2.append(
             say(
-                "It is predicted to fit, but never is a promise nobody can make: other programs took {low} "
-                "to {high} of cards that drive a screen.",
+                "diagnose.predicted_fit_but_never_promise_2",
                 low=Size(desktops[0].used_bytes),
                 high=Size(desktops[-1].used_bytes),
             )
         )
     else:
-        why2.append(say("It is predicted to fail by {short}.", short=Size(max(0, answer.short_bytes))))
+        why2.append(say("diagnose.predicted_fail", short=Size(max(0, answer.short_bytes))))
     if e.mfu_after < e.mfu_before:
         why2.append(
             say(
-                "And the card would do less work: MFU {before} to {after}.",
+                "diagnose.card_would_less_work_mfu",
                 before=Percent(e.mfu_before),
                 after=Percent(e.mfu_after),
             )

@@ -36,17 +36,17 @@ class Ranked:
     @property
     def why(self) -> Sentence:
         if not self.estimate.fits:
-            return say("does not fit: short by {size}", size=Size(self.estimate.short_bytes))
+            return say("fit.not_fit_short", size=Size(self.estimate.short_bytes))
         if self.microusd_per_gpu_hour is None:
-            return say("fits; no price is known")
+            return say("fit.fits_no_price_known")
         bound = {
-            "compute": say("bound by compute"),
-            "bandwidth": say("bound by bandwidth"),
-            "launch": say("bound by launches"),
-            "link": say("bound by the link"),
+            "compute": say("fit.bound_compute"),
+            "bandwidth": say("fit.bound_bandwidth"),
+            "launch": say("fit.bound_launches"),
+            "link": say("fit.bound_link"),
         }[self.estimate.speed.bound_by]
-        risk = (say("at risk"),) if self.estimate.verdict == "at_risk" else ()
-        return say("{reasons}", reasons=Several((*risk, *self.changed, bound), between="; "))
+        risk = (say("fit.risk"),) if self.estimate.verdict == "at_risk" else ()
+        return say("fit.reasons", reasons=Several((*risk, *self.changed, bound), between="; "))
 
     def as_dict(self, spoken: Language) -> dict[str, Any]:
         speed = self.estimate.speed
@@ -102,7 +102,7 @@ def _one(reading: Reading, gpu: Gpu, prices: Prices, other_bytes: int | None) ->
         smaller = at(largest_that(sizes, lambda size: predict(at(size)).fits))
         if predict(smaller).fits:
             training, answer = smaller, predict(smaller)
-            changed.append(say("batch_size {size}", size=training.batch_size))
+            changed.append(say("fit.batch_size", size=training.batch_size))
     price = prices.by_gpu.get(gpu.name)
     microusd = price.microusd_per_gpu_hour if price else None
     cost = None
@@ -123,13 +123,13 @@ def _runnable(training: Training, gpu: Gpu) -> tuple[Training, list[Sentence]]:
     changed = []
     if training.fp8 and "fp8" not in gpu.dense_flops_per_s:
         training = replace(training, fp8=False, fp8_inputs=False)
-        changed.append(say("without fp8"))
+        changed.append(say("fit.without_fp8"))
     if training.dtype == "bfloat16" and not gpu.bf16 and "fp16" in gpu.dense_flops_per_s:
         training = replace(training, dtype="float16")
-        changed.append(say("in float16"))
+        changed.append(say("fit.float16"))
     if training.compiled and gpu.architecture in _NO_TRITON:
         training = replace(training, compiled=False)
-        changed.append(say("not compiled"))
+        changed.append(say("fit.not_compiled"))
     return training, changed
 
 
@@ -147,12 +147,12 @@ class Served:
     def why(self) -> Sentence:
         if not self.estimate.fits:
             short = round(self.estimate.device_bytes.likely) - self.estimate.usable_bytes
-            return say("does not fit: short by {size}", size=Size(short))
+            return say("fit.not_fit_short", size=Size(short))
         if self.microusd_per_gpu_hour is None:
-            return say("fits; no price is known")
+            return say("fit.fits_no_price_known")
         if self.serving.batch_size == self.estimate.largest_batch:
-            return say("its memory holds no more sequences")
-        return say("there is room for more sequences")
+            return say("fit.memory_holds_no_more_sequences")
+        return say("fit.room_more_sequences")
 
     def as_dict(self, spoken: Language) -> dict[str, Any]:
         return {

@@ -14,6 +14,7 @@ from typing import Any
 from brimful.configs.arguments import own_name
 from brimful.configs.yaml_file import read_page
 from brimful.errors import Refused, WorldFailed
+from brimful.language import Quoted, say
 
 _SPACE = " \t\r\n"
 _MOST_BACKUPS = 999
@@ -56,7 +57,10 @@ def write_patched(path: Path, text: str) -> Path:
             leftover.unlink(missing_ok=True)
         if not isinstance(error, OSError):
             raise
-        raise WorldFailed(f"cannot write {str(path)!r}: {error}", hint="check its permissions") from error
+        raise WorldFailed(
+            say("fit.cannot_write", path=Quoted(str(path)), error=error),
+            hint=say("fit.hint_check_permissions"),
+        ) from error
     return backup
 
 
@@ -70,8 +74,8 @@ def _new_backup(target: Path) -> tuple[int, Path]:
         except FileExistsError:
             continue
     raise Refused(
-        f"{target.name} has {_MOST_BACKUPS} backups beside it, and none is overwritten",
-        hint=f"remove those of {target.name}.bak* that you no longer need",
+        say("fit.backups_beside_none_overwritten", name=target.name, most_backups=_MOST_BACKUPS),
+        hint=say("fit.hint_remove_those_bak_no_longer", name=target.name),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from brimful.configs.reading import Reading
 from brimful.errors import BadInput
 from brimful.fit.fit import estimate, widening
-from brimful.language import Number, Percent, Sentence, Size, say
+from brimful.language import Number, Percent, Quoted, Sentence, Size, say
 from brimful.specs.estimate import Estimate
 from brimful.specs.gpu import Gpu
 
@@ -99,21 +99,23 @@ def parse_range(text: str, swept: Swept) -> list[int]:
         or len(parts) > _MOST_POINTS
     ):
         raise BadInput(
-            f"{text[:40]!r} is no range of {swept}",
-            hint=f"write 1:64, 1:64:8 or 1,2,4,8; whole numbers from 1 to {high:,}",
+            say("fit.no_range", text=Quoted(text[:40]), swept=swept),
+            hint=say("fit.hint_write_1_64_1_64", high=Number(high)),
         )
     if ":" not in text:
         return sorted(set(numbers))
     if len(numbers) > 3 or numbers[0] > numbers[1]:
-        raise BadInput(f"{text[:40]!r} is no range", hint="write first:last or first:last:step")
+        raise BadInput(
+            say("fit.no_range_2", text=Quoted(text[:40])), hint=say("fit.hint_write_first_last_first_last")
+        )
     first, last = numbers[:2]
     step = numbers[2] if len(numbers) == 3 else 1
     values = range(first, last + 1, step)
     if len(values) > _MOST_POINTS:
         least = -(-(last - first + 1) // _MOST_POINTS)
         raise BadInput(
-            f"{text} is {len(values):,} values; {_MOST_POINTS} are enough for a picture",
-            hint=f"take a step: {first}:{last}:{least}",
+            say("fit.values_enough_picture", text=text, values=Number(len(values)), most_points=_MOST_POINTS),
+            hint=say("fit.hint_take_step", first=first, last=last, least=least),
         )
     return list(values)
 
@@ -124,9 +126,12 @@ def sweep(
     """Estimates over the values, everything else as configured."""
     if swept == "seq_len" and reading.model.images is not None:
         raise BadInput(
-            f"{reading.model.name} reads images of {reading.model.images.tokens} tokens each: "
-            "a length of its sequences is not meaningful",
-            hint="sweep --batch-size, or set image_size",
+            say(
+                "fit.reads_images_tokens_each_length",
+                name=reading.model.name,
+                tokens=reading.model.images.tokens,
+            ),
+            hint=say("fit.hint_sweep_batch_size_set_image"),
         )
     wide = widening(reading.unsure)
 
@@ -160,7 +165,7 @@ def _largest_says(sweep: Sweep) -> list[Sentence]:
     if sweep.largest is None:
         said.append(
             say(
-                "Not even {name} {value} fits: {size} of {usable}.",
+                "fit.not_even_fits",
                 name=sweep.swept,
                 value=first.value,
                 size=Size(first.device_bytes),
@@ -171,7 +176,7 @@ def _largest_says(sweep: Sweep) -> list[Sentence]:
         point = next(point for point in sweep.points if point.value == sweep.largest)
         said.append(
             say(
-                "The largest {name} that fits is {value}: {size} of {usable}.",
+                "fit.largest_fits",
                 name=sweep.swept,
                 value=sweep.largest,
                 size=Size(point.device_bytes),
@@ -179,14 +184,14 @@ def _largest_says(sweep: Sweep) -> list[Sentence]:
             )
         )
         if sweep.sure is None:
-            said.append(say("It is at risk from {name} {value} on.", name=sweep.swept, value=first.value))
+            said.append(say("fit.risk_from", name=sweep.swept, value=first.value))
         elif sweep.sure < sweep.largest:
-            said.append(say("It is at risk above {name} {value}.", name=sweep.swept, value=sweep.sure))
+            said.append(say("fit.risk_above", name=sweep.swept, value=sweep.sure))
     if last.value > first.value:
         each = (last.device_bytes - first.device_bytes) / (last.value - first.value)
         said.append(
             say(
-                "Each one more costs about {each}; {fixed} are there whatever it is.",
+                "fit.each_one_more_costs_about",
                 each=Size(each),
                 fixed=Size(max(0, first.device_bytes - each * first.value)),
             )
@@ -200,18 +205,14 @@ def _knee_says(sweep: Sweep) -> list[Sentence]:
         if sweep.swept == "seq_len" and last.tokens_per_s < _NEAR * first.tokens_per_s:
             return [
                 say(
-                    "There is no knee: attention's work for a token grows with the length, so {first} "
-                    "tokens a second "
-                    "fall to {last}.",
+                    "fit.no_knee_attentions_work_token",
                     first=Number(first.tokens_per_s),
                     last=Number(last.tokens_per_s),
                 )
             ]
         return [
             say(
-                "There is no knee: already {value} reaches {mfu} MFU, and more brings less than 5 %. Fill "
-                "the memory "
-                "only if you need to.",
+                "fit.no_knee_already_reaches_mfu",
                 value=first.value,
                 mfu=Percent(first.mfu),
             )
@@ -219,15 +220,14 @@ def _knee_says(sweep: Sweep) -> list[Sentence]:
     at = next(point for point in sweep.points if point.value == sweep.knee)
     said = [
         say(
-            "The knee is at {value}: {mfu} MFU, within 5 % of the best here. Beyond it you buy memory, not "
-            "speed.",
+            "fit.knee_mfu_within_5_best",
             value=sweep.knee,
             mfu=Percent(at.mfu),
         ),
         _bound_says(first),
     ]
     if sweep.largest is not None and sweep.largest < sweep.knee:
-        said.append(say("The card is full before the knee: memory, not compute, holds this config back."))
+        said.append(say("fit.card_full_before_knee_memory"))
     return said
 
 
@@ -235,9 +235,7 @@ def _bound_says(first: Point) -> Sentence:
     """Why the small end is slow."""
     bound = first.estimate.speed.bound_by
     if bound == "launch":
-        return say("Below it the GPU waits for the CPU to launch kernels, of which small steps need as many.")
+        return say("fit.below_gpu_waits_cpu_launch")
     if bound == "link":
-        return say("Below it the GPUs wait for each other: gradients are as large for a small step.")
-    return say(
-        "Below it what a step costs once, whatever its size, weighs more: the optimizer and weight casts."
-    )
+        return say("fit.below_gpus_wait_each_other")
+    return say("fit.below_step_costs_once_whatever")

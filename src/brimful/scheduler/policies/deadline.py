@@ -24,6 +24,7 @@ from math import exp, expm1
 from typing import Any, Literal, NamedTuple
 
 from brimful.errors import WorldFailed
+from brimful.language import say
 from brimful.units import HOUR_S
 
 Held = Literal["none", "spot", "on_demand"]
@@ -331,6 +332,8 @@ def _numpy() -> Any:  # noqa: ANN401 - a module
         import numpy
     except ModuleNotFoundError as error:
         raise WorldFailed(
-            "planning for a deadline needs NumPy", hint="pip install 'brimful[sim]'", code="not_installed"
+            say("scheduler.planning_deadline_needs_numpy"),
+            hint=say("scheduler.hint_pip_install_brimful_sim"),
+            code="not_installed",
         ) from error
     return numpy

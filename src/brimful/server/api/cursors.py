@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import Query
 
 from brimful.errors import BadInput
+from brimful.language import Quoted, say
 
 Cursor = Annotated[
     str | None, Query(max_length=40, description="`next_cursor` of the page before; none: the first page")
@@ -30,4 +31,6 @@ def read_cursor(text: str | None) -> int | None:
             return int(place)
     except (ValueError, binascii.Error):
         pass
-    raise BadInput(f"{text[:40]!r} is no cursor", hint="take `next_cursor` of an earlier page as it stands")
+    raise BadInput(
+        say("server.no_cursor", text=Quoted(text[:40])), hint=say("server.hint_take_next_cursor_earlier_page")
+    )

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFailed
+from brimful.language import say, verbatim
 from brimful.server.api.answers import Failed
 
 BY_CODE = {"unauthorized": 401, "forbidden": 403, "too_large": 413, "too_many": 429}
@@ -57,7 +58,11 @@ def add_error_handlers(app: FastAPI) -> None:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
         return failed(
-            422, BadInput(f"{where[:200]}: {first['msg'][:500]}", hint="see /v1/openapi.json for the shapes")
+            422,
+            BadInput(
+                say("server.where_first", where=where[:200], first=first["msg"][:500]),
+                hint=say("server.hint_see_v1_openapi_json_shapes"),
+            ),
         )
 
     @app.exception_handler(HTTPException)
@@ -69,17 +74,23 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def unforeseen(_request: Request, _error: Exception) -> JSONResponse:
         # What it was goes into the server's log; a stranger learns nothing from the answer.
-        problem = "the server met a bug of its own"
-        return failed(500, WorldFailed(problem, hint="see the server's log", code="internal_error"))
+        return failed(
+            500,
+            WorldFailed(
+                say("server.internal_error"), hint=say("server.hint_see_servers_log"), code="internal_error"
+            ),
+        )
 
 
 def _of_http(error: HTTPException) -> BrimfulError:
     """What the framework found wrong, in our words."""
-    problem = str(error.detail)
+    problem = verbatim(str(error.detail))
     if error.status_code == 404:
-        return NotFound(problem, hint="see /v1/openapi.json for the paths")
+        return NotFound(problem, hint=say("server.hint_see_v1_openapi_json_paths"))
     if error.status_code == 405:
-        return BadInput(problem, hint="see /v1/openapi.json for the methods", code="method_not_allowed")
+        return BadInput(
+            problem, hint=say("server.hint_see_v1_openapi_json_methods"), code="method_not_allowed"
+        )
     if error.status_code == 413:
         return BadInput(problem, code="too_large")
     return BadInput(problem, code="bad_request")

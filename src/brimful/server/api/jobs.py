@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from brimful.client.answers import JobAnswer, JobsAnswer, LogAnswer, WhyAnswer
 from brimful.errors import NotFound
 from brimful.fleet.state import JobState
+from brimful.language import Quoted, say
 from brimful.server.api.answers import envelope
 from brimful.server.api.cursors import Cursor, page_after, read_cursor
 from brimful.server.api.errors import CHANGING, COMMON, ok
@@ -52,7 +53,9 @@ def job_for(reader: Reader, who: Principal, name: str) -> JobState:
     """The job, if this one may see it. What another tenant has is not there, in the very same words."""
     state = reader.job(name)
     if not who.sees(state.job.tenant):
-        raise NotFound(f"there is no job {name[:100]!r}", hint="`brimful jobs` lists them")
+        raise NotFound(
+            say("server.no_job", name=Quoted(name[:100])), hint=say("server.hint_brimful_jobs_lists_them")
+        )
     return state
 
 
@@ -87,7 +90,7 @@ def add_job_routes(router: APIRouter, reader: Reader, submissions: Submissions, 
     ) -> Response:
         before = read_cursor(cursor)
         if tenant is not None and not who.sees(tenant):
-            raise NotFound(f"there is no tenant {tenant!r}", hint="leave it out")
+            raise NotFound(say("server.no_tenant", tenant=Quoted(tenant)), hint=say("server.hint_leave_out"))
         wanted = tenant or who.only_tenant
         page = await run_in_threadpool(
             jobs_page, reader, before=before, limit=limit, phases=phase, tenant=wanted

@@ -9,6 +9,7 @@ from fastapi.responses import Response
 
 from brimful.client.answers import BudgetAnswer, BudgetsAnswer, InvoiceAnswer, JobAnswer, PricesAnswer
 from brimful.errors import NotFound
+from brimful.language import Quoted, say
 from brimful.server.api.answers import envelope
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
@@ -71,7 +72,7 @@ def add_market_routes(router: APIRouter, reader: Reader, submissions: Submission
 def _budget_of(reader: Reader, who: Principal, tenant: str) -> BudgetAnswer:
     found = next((each for each in budgets_view(reader, who) if each["tenant"] == tenant), None)
     if found is None and not who.sees(tenant):
-        raise NotFound(f"there is no tenant {tenant!r}", hint="leave it out")
+        raise NotFound(say("server.no_tenant", tenant=Quoted(tenant)), hint=say("server.hint_leave_out"))
     return found or {
         "tenant": tenant,
         "left_microusd": None,

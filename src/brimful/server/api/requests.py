@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from brimful.errors import BadInput
 from brimful.fleet.job import Job
+from brimful.language import Quoted, say
 from brimful.server.auth import TENANT, Principal
 
 MAX_BUDGET_MICROUSD = 10**15  # a billion dollars: more is a slip of the pen
@@ -62,11 +63,14 @@ class Submission(BaseModel):
 
     def as_job(self, who: Principal, key: str) -> Job:
         if not self.command[0].strip():
-            raise BadInput("the command is empty", hint="brimful submit -- python train.py")
+            raise BadInput(
+                say("server.command_empty"), hint=say("server.hint_brimful_submit_python_train_py")
+            )
         for name in self.env:
             if not name.isidentifier() or not name.isascii() or len(name) > 200:
                 raise BadInput(
-                    f"{name[:80]!r} is no name for an environment variable", hint="--env NAME=VALUE"
+                    say("server.no_name_environment_variable", name=Quoted(name[:80])),
+                    hint=say("server.hint_env_name_value"),
                 )
         rates = self._rates()
         return Job(

@@ -14,6 +14,7 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from brimful.errors import BrimfulError, Refused
+from brimful.language import say
 from brimful.server.api.answers import Failed
 from brimful.server.api.errors import COMMON
 from brimful.server.api.gate import Gate, principal_of
@@ -49,9 +50,14 @@ class Streams:
     ) -> StreamingResponse:
         if self.open.total() >= MAX_STREAMS or self.open[who.token] >= MAX_OF_ONE:
             raise Refused(
-                f"{self.open.total()} streams are open, {self.open[who.token]} of them yours; there may be"
-                f" {MAX_STREAMS}, and {MAX_OF_ONE} for each token",
-                hint="close some, or ask without /stream",
+                say(
+                    "server.streams_open_them_yours_may",
+                    total=self.open.total(),
+                    open=self.open[who.token],
+                    max_streams=MAX_STREAMS,
+                    max_of_one=MAX_OF_ONE,
+                ),
+                hint=say("server.hint_close_some_ask_without_stream"),
                 code="too_many",
             )
         return StreamingResponse(

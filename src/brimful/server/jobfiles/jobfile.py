@@ -11,6 +11,7 @@ from brimful.configs.files import decode
 from brimful.configs.plain import parse_plain
 from brimful.configs.yaml_file import MAX_BYTES
 from brimful.errors import BadInput, NotFound, WorldFailed
+from brimful.language import Number, Quoted, os_words, say
 
 TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d)")
 SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -42,8 +43,8 @@ def read_job_file(path: Path) -> JobFile:
         return read_sbatch(text, path)
     if path.suffix not in (".yaml", ".yml", ".json"):
         raise BadInput(
-            f"{path} is no job file: neither .yaml nor .json, nor a script with #SBATCH lines",
-            hint=f"to run it: brimful submit -- sh {path}",
+            say("server.no_job_file_neither_yaml", path=path),
+            hint=say("server.hint_run_brimful_submit_sh", path=path),
         )
     data = parse_plain(text, name=str(path), suffix=path.suffix)
     return read_skypilot(data, path) if is_skypilot(data) else read_own(data, path)
@@ -58,13 +59,13 @@ def _text(path: Path) -> str:
                 raw = file.read(MAX_BYTES + 1)  # a pipe does not tell its size
             size = max(size, len(raw))
     except FileNotFoundError as error:
-        raise NotFound(f"there is no file {path}", hint="a job file, or -- and a command") from error
+        raise NotFound(say("server.no_file", path=path), hint=say("server.hint_job_file_command")) from error
     except OSError as error:
-        raise WorldFailed(f"cannot read {path}: {error.strerror}") from error
+        raise WorldFailed(say("server.cannot_read_2", path=path, error=os_words(error))) from error
     if size > MAX_BYTES:
         raise BadInput(
-            f"{path} has {size:,} bytes; a job file has at most {MAX_BYTES:,}",
-            hint="put data and long scripts into files of their own, which the command reads",
+            say("server.bytes_job_file_most", path=path, size=Number(size), max_bytes=Number(MAX_BYTES)),
+            hint=say("server.hint_put_data_long_scripts_into"),
             code="too_large",
         )
     return decode(raw, name=str(path)).replace("\r\n", "\n")
@@ -76,7 +77,10 @@ def seconds(value: object, what: str) -> int:
         return value
     match = TIME.fullmatch(str(value).strip())
     if match is None:
-        raise BadInput(f"{what} is {str(value)[:40]!r}, no time", hint="90s, 15m, 4h or 2d")
+        raise BadInput(
+            say("server.no_time", what=what, str=Quoted(str(value)[:40])),
+            hint=say("server.hint_n_90s_15m_4h_2d"),
+        )
     return round(float(match[1]) * SECONDS[match[2]])
 
 
@@ -84,5 +88,8 @@ def mebibytes(value: object, what: str) -> int:
     """'16GiB', '512M'; a bare number is gibibytes, as in SkyPilot."""
     match = SIZE.fullmatch(str(value).strip().rstrip("+"))
     if match is None or isinstance(value, bool):
-        raise BadInput(f"{what} is {str(value)[:40]!r}, no size", hint="512MiB or 16GiB")
+        raise BadInput(
+            say("server.no_size", what=what, str=Quoted(str(value)[:40])),
+            hint=say("server.hint_n_512mib_16gib"),
+        )
     return round(float(match[1]) * MIB[(match[2] or "g")[0].lower()])

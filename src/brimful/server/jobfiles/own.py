@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from brimful.adapters.engines.devices import catalog_name
 from brimful.errors import BadInput
+from brimful.language import Quoted, say
 from brimful.server.jobfiles.jobfile import JobFile, mebibytes, seconds
 from brimful.units import microusd_from_usd
 
@@ -84,10 +85,16 @@ def read_own(data: dict[str, Any], path: Path) -> JobFile:
         from difflib import get_close_matches
 
         near = get_close_matches(unknown[0], FIELDS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "see docs/reference/job-file.md for its fields"
-        raise BadInput(f"{path} says {', '.join(map(repr, unknown))[:200]}, which no job file has", hint=hint)
+        hint = say("server.hint_job_file_fields")
+        if near:
+            hint = say("server.hint_did_you_mean", name=Quoted(near[0]))
+        raise BadInput(
+            say("server.says_no_job_file", path=path, a=", ".join(map(repr, unknown))[:200]), hint=hint
+        )
     if "command" not in data:
-        raise BadInput(f"{path} names no command", hint="command: python train.py")
+        raise BadInput(
+            say("server.names_no_command", path=path), hint=say("server.hint_command_python_train_py")
+        )
     for name, value in data.items():
         _check(value, FIELDS[name].schema, f"{path}: {name}")
     body: dict[str, Any] = {"folder": str((path.parent / str(data.get("folder", "."))).resolve())}
@@ -118,7 +125,10 @@ def _command(value: Any, _what: str) -> list[str]:  # noqa: ANN401
 def _usd(value: Any, what: str) -> int:  # noqa: ANN401
     found = microusd_from_usd(str(value))
     if not found:
-        raise BadInput(f"{what} is {str(value)[:40]!r}", hint="a sum in dollars above zero, such as 1.50")
+        raise BadInput(
+            say("server.is", what=what, str=Quoted(str(value)[:40])),
+            hint=say("server.hint_sum_dollars_above_zero_such"),
+        )
     return found
 
 
@@ -127,7 +137,10 @@ def _deadline(value: Any, what: str) -> int:  # noqa: ANN401
         at = datetime.fromisoformat(str(value))
         return int(at.astimezone(UTC).timestamp())  # without a zone: the reader's own
     except (ValueError, OverflowError, OSError) as error:
-        raise BadInput(f"{what} is {str(value)[:40]!r}, no time", hint="2026-12-01T18:00") from error
+        raise BadInput(
+            say("server.no_time", what=what, str=Quoted(str(value)[:40])),
+            hint=say("server.hint_n_2026_12_01t18_00"),
+        ) from error
 
 
 def _env(value: Any, _what: str) -> dict[str, str]:  # noqa: ANN401
@@ -200,4 +213,7 @@ def _is(value: Any, schema: dict[str, Any]) -> bool:  # noqa: ANN401
 
 
 def _wrong(value: Any, what: str) -> BadInput:  # noqa: ANN401
-    return BadInput(f"{what} cannot be {str(value)[:60]!r}", hint="see docs/reference/job-file.md")
+    return BadInput(
+        say("server.cannot", what=what, str=Quoted(str(value)[:60])),
+        hint=say("server.hint_see_docs_reference_job_file"),
+    )

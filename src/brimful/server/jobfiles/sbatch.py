@@ -10,6 +10,7 @@ from typing import Any
 
 from brimful.adapters.engines.devices import catalog_name
 from brimful.errors import BadInput
+from brimful.language import Plain, Quoted, say
 from brimful.server.jobfiles.jobfile import JobFile, mebibytes
 
 SHORT = {
@@ -65,7 +66,10 @@ def read_sbatch(text: str, path: Path) -> JobFile:
     # The text itself, as Slurm keeps it: what is changed in the file after this does not matter.
     found.body["command"] = [*interpreter, "-c", text, path.name]
     if not interpreter[0].endswith("sh"):
-        raise BadInput(f"{path} is for {interpreter[0]!r}, not for a shell", hint="#!/bin/bash")
+        raise BadInput(
+            say("server.not_shell", path=path, interpreter=Quoted(interpreter[0])),
+            hint=say("server.hint_bin_bash"),
+        )
     if re.search(r"^\s*srun\s", text, re.MULTILINE):
         found.notes.append("the script calls srun, which is there only where Slurm is")
     return found
@@ -83,7 +87,10 @@ def _directives(text: str, path: Path) -> dict[str, str]:
         try:
             words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
         except ValueError as error:
-            raise BadInput(f"{path}, line {number}: {error}", hint="a quote is open") from error
+            raise BadInput(
+                say("server.line", path=path, number=Plain(number), error=error),
+                hint=say("server.hint_quote_open"),
+            ) from error
         while words:
             word = words.pop(0)
             if word.startswith("--"):
@@ -92,7 +99,10 @@ def _directives(text: str, path: Path) -> dict[str, str]:
                 name, value = SHORT.get(word[1], word[1]), word[2:].removeprefix("=")
                 equals = value
             else:
-                raise BadInput(f"{path}, line {number}: {word!r} is no directive", hint="#SBATCH --gpus=1")
+                raise BadInput(
+                    say("server.line_no_directive", path=path, number=Plain(number), word=Quoted(word)),
+                    hint=say("server.hint_sbatch_gpus_1"),
+                )
             if not equals and name not in FLAGS and words:
                 value = words.pop(0)
             found[name] = value
@@ -120,7 +130,9 @@ def _count(found: JobFile, directives: dict[str, str], path: Path) -> None:
         gpus = max(gpus, _whole(count, f"{path}: --{name}", least=0) * times)
         types = [catalog_name(kind)] if kind else types
     if not gpus:
-        raise BadInput(f"{path} asks for no GPU", hint="#SBATCH --gpus=1; brimful runs jobs on GPUs")
+        raise BadInput(
+            say("server.asks_no_gpu", path=path), hint=say("server.hint_sbatch_gpus_1_brimful_runs")
+        )
     found.body |= {"gpus": gpus, "gpu_types": types, "within": "node" if nodes == 1 else "site"}
     if "cpus-per-task" in directives:
         found.body["cpus"] = float(_whole(directives["cpus-per-task"], f"{path}: --cpus-per-task") * tasks)
@@ -133,7 +145,10 @@ def _count(found: JobFile, directives: dict[str, str], path: Path) -> None:
 
 def _whole(text: str, what: str, *, least: int = 1) -> int:
     if not (text.isascii() and text.isdigit() and least <= int(text) <= 100_000):
-        raise BadInput(f"{what} is {text[:40]!r}", hint=f"a whole number from {least} on")
+        raise BadInput(
+            say("server.is_2", what=what, text=Quoted(text[:40])),
+            hint=say("server.hint_whole_number_from", least=least),
+        )
     return int(text)
 
 
@@ -142,7 +157,9 @@ def minutes_of(text: str, what: str) -> int:
     days, dash, rest = text.rpartition("-")
     parts = rest.split(":")
     if not all(part.isdigit() for part in [*parts, *([days] if dash else [])]) or len(parts) > 3:
-        raise BadInput(f"{what} is {text[:40]!r}", hint="minutes, H:M:S or D-H:M:S")
+        raise BadInput(
+            say("server.is_2", what=what, text=Quoted(text[:40])), hint=say("server.hint_minutes_h_m_s_d")
+        )
     numbers = [int(part) for part in parts]
     if dash:
         hours, minutes, seconds = [*numbers, 0, 0][:3]

@@ -7,6 +7,7 @@ from typing import Any
 
 from brimful.adapters.engines.devices import catalog_name
 from brimful.errors import BadInput
+from brimful.language import Quoted, say
 from brimful.server.jobfiles.jobfile import JobFile, mebibytes
 
 # What a task may say and brimful cannot do, and why.
@@ -47,12 +48,18 @@ def is_skypilot(data: dict[str, Any]) -> bool:
 def read_skypilot(data: dict[str, Any], path: Path) -> JobFile:
     resources = data.get("resources") or {}
     if not isinstance(resources, dict):
-        raise BadInput(f"{path}: resources is no mapping", hint="resources: {accelerators: A100:1}")
+        raise BadInput(
+            say("server.resources_no_mapping", path=path),
+            hint=say("server.hint_resources_accelerators_a100_1"),
+        )
     if not isinstance(data.get("run"), str) or not data["run"].strip():
-        raise BadInput(f"{path} has no `run`", hint="run: python train.py")
+        raise BadInput(say("server.no_run", path=path), hint=say("server.hint_run_python_train_py"))
     nodes = data.get("num_nodes", 1)
     if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1:
-        raise BadInput(f"{path}: num_nodes is {str(nodes)[:40]!r}", hint="a whole number above zero")
+        raise BadInput(
+            say("server.num_nodes", path=path, str=Quoted(str(nodes)[:40])),
+            hint=say("server.hint_whole_number_above_zero"),
+        )
     types, each = _accelerators(resources.get("accelerators"), path)
     setup = data.get("setup")
     script = f"set -e\n{setup}\n{data['run']}" if isinstance(setup, str) and setup.strip() else data["run"]
@@ -99,14 +106,20 @@ def _accelerators(given: object, path: Path) -> tuple[list[str], int]:
         pairs = [(name, count or 1) for name, _, count in (str(word).partition(":") for word in words)]
     counts = {_count(count, path) for _, count in pairs}
     if len(counts) != 1:
-        raise BadInput(f"{path}: accelerators asks for different numbers of GPUs", hint="one number for all")
+        raise BadInput(
+            say("server.accelerators_asks_different_numbers_gpus", path=path),
+            hint=say("server.hint_one_number_all"),
+        )
     return [catalog_name(str(name)) for name, _ in pairs], counts.pop()
 
 
 def _count(given: object, path: Path) -> int:
     text = str(given)
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1024):
-        raise BadInput(f"{path}: accelerators asks for {text[:40]!r} GPUs", hint="a whole number above zero")
+        raise BadInput(
+            say("server.accelerators_asks_gpus", path=path, text=Quoted(text[:40])),
+            hint=say("server.hint_whole_number_above_zero"),
+        )
     return int(text)
 
 
@@ -115,17 +128,20 @@ def _number(given: object, what: str) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise BadInput(f"{what} is {text[:40]!r}", hint="a number, such as 8 or 8+") from error
+        raise BadInput(
+            say("server.is_2", what=what, text=Quoted(text[:40])), hint=say("server.hint_number_such_8_8")
+        ) from error
 
 
 def _pairs(given: object, path: Path) -> dict[str, str]:
     if given is None:
         return {}
     if not isinstance(given, dict):
-        raise BadInput(f"{path}: envs is no mapping", hint="envs: {NAME: value}")
+        raise BadInput(say("server.envs_no_mapping", path=path), hint=say("server.hint_envs_name_value"))
     empty = [str(name) for name, value in given.items() if value is None]
     if empty:
         raise BadInput(
-            f"{path}: envs leaves {empty[0]!r} open", hint=f"--env {empty[0]}=VALUE, or write it there"
+            say("server.envs_leaves_open", path=path, empty=Quoted(empty[0])),
+            hint=say("server.hint_env_value_write", empty=empty[0]),
         )
     return {str(name): str(value) for name, value in given.items()}

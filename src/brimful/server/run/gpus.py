@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from brimful.adapters.engines.devices import Device
 from brimful.errors import BrimfulError, WorldFailed
+from brimful.language import say
 from brimful.meter.nvml import read_gpus
 from brimful.meter.samples import GpuSample
 
@@ -75,8 +76,8 @@ def _ask_driver() -> list[GpuSample]:
         answer = answers.get(timeout=TIMEOUT_S)
     except queue.Empty:
         raise WorldFailed(
-            f"the NVIDIA driver has not answered for {TIMEOUT_S} s",
-            hint="`dmesg | grep -i xid` says why; `nvidia-smi -r` or a reboot often helps",
+            say("server.nvidia_driver_not_answered_s", timeout_s=TIMEOUT_S),
+            hint=say("server.hint_dmesg_grep_i_xid_says"),
             code="nvml_failed",
         ) from None
     if isinstance(answer, BrimfulError):

@@ -28,6 +28,7 @@ from brimful.adapters.stores.sql import SqlStore
 from brimful.client.settings import Settings
 from brimful.errors import BadInput, BrimfulError, WorldFailed
 from brimful.fleet.state import Fleet, Node
+from brimful.language import Plain, Quoted, os_words, say
 from brimful.market.pools import Market
 from brimful.market.spot import Terms
 from brimful.scheduler.cycle import Rules
@@ -115,8 +116,8 @@ def _market(settings: Settings, nodes: Sequence[Node]) -> Market | None:
     strange = [name for name in settings.market_pools if name not in known]
     if strange:
         raise BadInput(
-            f"--market names {strange[0][:80]!r}, and nothing here is called that",
-            hint=f"any of {', '.join(known)}",
+            say("server.market_names_nothing_here_called", strange=Quoted(strange[0][:80])),
+            hint=say("server.hint_any", known=", ".join(known)),
         )
     terms = Terms(
         notice_s=settings.notice_s,
@@ -183,15 +184,17 @@ def _folder_of_our_own(settings: Settings) -> Iterator[None]:
         lock = settings.lock_file.open("w")
     except OSError as error:
         raise WorldFailed(
-            f"cannot use the data folder {settings.folder}: {error.strerror}",
-            hint="choose one you may write to: brimful up --data FOLDER",
+            say("server.cannot_use_data_folder_2", folder=settings.folder, error=os_words(error)),
+            hint=say("server.hint_choose_one_may_write_brimful"),
             code="folder_unusable",
         ) from error
     with lock:
         if not _taken(lock):
             raise WorldFailed(
-                f"another brimful {_whereabouts(settings)} is using {settings.folder}",
-                hint="use that one, stop it, or choose another folder: brimful up --data FOLDER --port PORT",
+                say(
+                    "server.another_brimful_using", whereabouts=_whereabouts(settings), folder=settings.folder
+                ),
+                hint=say("server.hint_use_one_stop_choose_another"),
                 code="already_running",
             )
         yield
@@ -227,8 +230,13 @@ def _listening_socket(settings: Settings) -> Iterator[socket.socket]:
             listener.listen(128)
         except OSError as error:
             raise WorldFailed(
-                f"cannot listen on {settings.host} port {settings.port}: {error.strerror}",
-                hint=f"free the port or choose another: brimful up --port {settings.port % 65535 + 1}",
+                say(
+                    "server.cannot_listen_port_2",
+                    host=settings.host,
+                    port=Plain(settings.port),
+                    error=os_words(error),
+                ),
+                hint=say("server.hint_free_port_choose_another_brimful", a=settings.port % 65535 + 1),
                 code="port_taken",
             ) from error
         yield listener
@@ -250,8 +258,13 @@ def _certificate(settings: Settings) -> str:
         der = ssl.PEM_cert_to_DER_cert(first[0][begin:] + first[1])
     except (OSError, ValueError) as error:  # ssl's errors are OSErrors
         raise BadInput(
-            f"the certificate {settings.tls_cert} with the key {settings.tls_key} cannot be used: {error}",
-            hint="both in PEM form, the server's own certificate first, the key without a password",
+            say(
+                "server.certificate_key_cannot_used",
+                tls_cert=settings.tls_cert,
+                tls_key=settings.tls_key,
+                error=error,
+            ),
+            hint=say("server.hint_both_pem_form_servers_own"),
             code="bad_certificate",
         ) from error
     return hashlib.sha256(der).hexdigest()

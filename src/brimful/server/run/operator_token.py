@@ -8,6 +8,7 @@ from pathlib import Path
 
 from brimful.adapters.files import write_atomically
 from brimful.errors import WorldFailed
+from brimful.language import os_words, say
 from brimful.server.auth import EVERYBODY, Access, Principal
 
 log = logging.getLogger("brimful")
@@ -42,7 +43,7 @@ def operator_token(access: Access, path: Path) -> Principal:
 
 def _unusable(path: Path, error: OSError) -> WorldFailed:
     return WorldFailed(
-        f"cannot use the token file {path}: {error.strerror}",
-        hint="remove it: the next start makes a new one",
+        say("server.cannot_use_token_file", path=path, error=os_words(error)),
+        hint=say("server.hint_remove_next_start_makes_new"),
         code="token_unusable",
     )

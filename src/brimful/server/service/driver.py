@@ -14,6 +14,7 @@ from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.sql import LostLead
 from brimful.errors import BrimfulError
 from brimful.fleet.state import Fleet
+from brimful.language import say
 from brimful.market.posted import PostedPrice
 from brimful.scheduler.auction import Auctions
 from brimful.scheduler.loop import Tick, catch_up, tick
@@ -149,7 +150,9 @@ class Driver:
     def _may_act(self) -> None:
         """With the token of this tick: who was deposed and leads again has missed what was between."""
         if self._leadership is not None and self._leadership.token != self._token:
-            raise LostLead("this server did not lead for a while", hint="the next turn begins anew")
+            raise LostLead(
+                say("server.server_did_not_lead_while"), hint=say("server.hint_next_turn_begins_anew")
+            )
 
     def _seek(self) -> None:
         """Beside the loop, so that an engine that takes long does not cost the lead."""

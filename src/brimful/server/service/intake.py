@@ -13,9 +13,9 @@ from brimful.errors import BrimfulError, Refused, WorldFailed
 from brimful.fleet.events import Event, JobSubmitted
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet
+from brimful.language import Quoted, Usd, say
 from brimful.scheduler.policies.money import Money
 from brimful.server.service.reader import Reader
-from brimful.units import show_usd
 
 MAX_TOGETHER = 64  # submissions in one transaction
 
@@ -81,7 +81,7 @@ class Intake:
                 each.error = error
         except BaseException:
             for each in batch:
-                each.error = WorldFailed("the server met a bug of its own", code="internal_error")
+                each.error = WorldFailed(say("server.server_met_bug_own"), code="internal_error")
             raise
         finally:
             for each in batch:
@@ -154,8 +154,8 @@ def _different_request(asked: Job, known: Job) -> Refused | None:
     if not other:
         return None
     return Refused(
-        f"the key {asked.key!r} was used for {known.job}, and this request is another: {', '.join(other)}",
-        hint="send the same request again, or take a new key",
+        say("server.key_used_request_another", key=Quoted(asked.key), job=known.job, other=", ".join(other)),
+        hint=say("server.hint_send_same_request_again_take"),
         code="key_reused",
     )
 
@@ -168,8 +168,8 @@ def _cannot_hold(job: Job, money: Money) -> Refused | None:
     left = max(0, money.left[job.tenant])
     if budget > left:
         return Refused(
-            f"{job.tenant} has {show_usd(left)} of its budget left; the job's own is {show_usd(budget)}",
-            hint="a smaller --budget, or ask your operator for more",
+            say("server.budget_left_jobs_own", tenant=job.tenant, left=Usd(left), budget=Usd(budget)),
+            hint=say("server.hint_smaller_budget_ask_operator_more"),
             code="no_money",
         )
     money.left[job.tenant] -= budget

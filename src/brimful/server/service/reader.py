@@ -16,6 +16,7 @@ from brimful.client.answers import EventAnswer
 from brimful.errors import NotFound, Refused
 from brimful.fleet.events import Event
 from brimful.fleet.state import Fleet, JobState, Lease, Pool
+from brimful.language import Quoted, say
 from brimful.market.ledger import Ledger
 from brimful.market.pools import Market, floor_of
 from brimful.market.posted import PostedPrice
@@ -101,7 +102,9 @@ class Reader:
                 return self.fleet.leaving[name].state
         past = self.store.past_job(name)
         if past is None:
-            raise NotFound(f"there is no job {name[:100]!r}", hint="`brimful jobs` lists them")
+            raise NotFound(
+                say("server.no_job", name=Quoted(name[:100])), hint=say("server.hint_brimful_jobs_lists_them")
+            )
         return past.state
 
     def past_jobs(
@@ -176,7 +179,7 @@ class Reader:
     def read_log(self, lease: Lease, *, offset: int, limit: int) -> LogPiece:
         engine: object = self.engines.get(lease.site)
         if not isinstance(engine, KeepsLogs):
-            raise Refused(f"the engine at {lease.site} keeps no logs", code="no_logs")
+            raise Refused(say("server.engine_keeps_no_logs", site=lease.site), code="no_logs")
         return engine.log(lease.lease, offset=offset, limit=limit)
 
     # -- the fleet -------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from brimful.fleet.events import (
 )
 from brimful.fleet.job import Job
 from brimful.fleet.state import OVER, JobState
+from brimful.language import Quoted, Usd, say
 from brimful.market.pools import limit_of
 from brimful.scheduler.loop import MAX_CONFLICTS
 from brimful.scheduler.ports import Store
@@ -65,7 +66,10 @@ class Submissions:
         def events() -> Sequence[Event]:
             state = self._reader.job(name)
             if state.phase in OVER:
-                raise Refused(f"{name} is already {state.phase}", hint="there is nothing left to cancel")
+                raise Refused(
+                    say("server.already", name=name, phase=state.phase),
+                    hint=say("server.hint_nothing_left_cancel"),
+                )
             return [CancelRequested(at_s=self._reader.now_s(), job=name)]
 
         return self._change(name, "cancel", events)
@@ -97,7 +101,8 @@ class Submissions:
             here = {node.site for node in self._reader.fleet.nodes.values()}
             if site and site not in here:
                 raise NotFound(
-                    f"there is no site {site[:100]!r}", hint=f"there are {', '.join(sorted(here))}"
+                    say("server.no_site", site=Quoted(site[:100])),
+                    hint=say("server.hint_there_are", sorted=", ".join(sorted(here))),
                 )
             wanted = (site,) if site else ()
             if state.job.sites == wanted:
@@ -123,8 +128,8 @@ class Submissions:
             if lease is not None and now < lease.price_now():
                 price = show_usd(lease.price_now())
                 raise Refused(
-                    f"{name} runs at {price} per GPU-hour, above a limit of {show_usd(now)}",
-                    hint=f"`brimful job hold {name}` or `brimful job cancel {name}` ends what it pays",
+                    say("server.runs_per_gpu_hour_above", name=name, price=price, now=Usd(now)),
+                    hint=say("server.hint_brimful_job_hold_brimful_job", name=name),
                     code="below_price",
                 )
             at_s = self._reader.now_s()
@@ -152,7 +157,10 @@ class Submissions:
 
     def _is_drained(self, node: str) -> bool:
         if node not in self._reader.fleet.nodes:
-            raise NotFound(f"there is no node {node[:100]!r}", hint="`brimful fleet` lists them")
+            raise NotFound(
+                say("server.no_node_2", node=Quoted(node[:100])),
+                hint=say("server.hint_brimful_fleet_lists_them"),
+            )
         return node in self._reader.fleet.drained
 
     # -- budgets ---------------------------------------------------------------------------------------
@@ -164,9 +172,13 @@ class Submissions:
             accrued = self._reader.accrued_microusd(tenant)
             if microusd is not None and microusd < accrued:
                 raise Refused(
-                    f"{tenant}'s running leases have come to {show_usd(accrued)} already, "
-                    f"{show_usd(accrued - microusd)} more than that",
-                    hint=f"at least {show_usd(accrued)}, or stop its jobs first",
+                    say(
+                        "server.s_running_leases_come_already",
+                        tenant=tenant,
+                        accrued=Usd(accrued),
+                        a=Usd(accrued - microusd),
+                    ),
+                    hint=say("server.hint_least_stop_jobs_first", accrued=Usd(accrued)),
                     code="below_accrued",
                 )
             return [BudgetSet(at_s=self._reader.now_s(), tenant=tenant, microusd=microusd)]
@@ -183,7 +195,9 @@ class Submissions:
         state = self._reader.job(name)
         if state.phase in OVER or state.cancel_requested:
             phase = state.phase if state.phase in OVER else "being cancelled"
-            raise Refused(f"{name} is already {phase}", hint=f"there is nothing left to {verb}")
+            raise Refused(
+                say("server.already", name=name, phase=phase), hint=say("server.hint_nothing_left", verb=verb)
+            )
         return state
 
     def _change(self, name: str, verb: str, events: Callable[[], Sequence[Event]]) -> JobState:
@@ -213,7 +227,9 @@ class Submissions:
                 return events
             self._reader.refresh()
         raise WorldFailed(
-            f"the log was written by others {MAX_CONFLICTS} times in a row", hint="try again", code="log_busy"
+            say("server.log_written_others_times_row", max_conflicts=MAX_CONFLICTS),
+            hint=say("server.hint_try_again"),
+            code="log_busy",
         )
 
 

@@ -7,6 +7,7 @@ import codecs
 from brimful.client.answers import LogAnswer
 from brimful.errors import NotFound
 from brimful.fleet.state import OVER
+from brimful.language import Quoted, say
 from brimful.server.service.reader import Reader
 
 LONGEST_CHARACTER = 4  # bytes of UTF-8: a smaller piece might never hold a whole one
@@ -23,7 +24,10 @@ def log_piece(reader: Reader, name: str, lease: str | None, *, offset: int, limi
         leases, phase = list(state.leases), state.phase
     names = [each.lease for each in leases]
     if lease is not None and lease not in names:
-        raise NotFound(f"{name} has no lease {lease!r}", hint=f"`brimful job show {name}` lists them")
+        raise NotFound(
+            say("server.no_lease", name=name, lease=Quoted(lease)),
+            hint=say("server.hint_brimful_job_show_lists_them", name=name),
+        )
     if not leases:
         over = phase in OVER
         return {"lease": None, "text": "", "next_offset": 0, "size": 0, "over": over, "phase": phase}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import BadInput, NotFound
+from brimful.language import Number, say
 from brimful.sim.deadlines import Capacity
 
 MOST_LOOKS = 20_000_000
@@ -39,12 +40,18 @@ def read_capacity(
         groups.setdefault(key, {}).setdefault(record["zone"], record)
     if not groups:
         wanted = ", ".join(zones) or "any zone"
-        raise NotFound(f"{path.name} holds no record of {wanted}", hint="check --zone and --accelerator")
+        raise NotFound(
+            say("sim.holds_no_record", name=path.name, wanted=wanted),
+            hint=say("sim.hint_check_zone_accelerator"),
+        )
     preferred = [key for key in groups if key[0] == "availability"] or list(groups)
     key = max(preferred, key=lambda key: len(groups[key]))
     chosen = groups[key]
     if missing := [zone for zone in zones if zone not in chosen]:
-        raise NotFound(f"no record made together covers {', '.join(missing)} too", hint="name fewer zones")
+        raise NotFound(
+            say("sim.no_record_made_together_covers", missing=", ".join(missing)),
+            hint=say("sim.hint_name_fewer_zones"),
+        )
     names = tuple(zones) or tuple(chosen)
     ups = [_looks(chosen[name]) for name in names]
     length = min(map(len, ups))
@@ -60,9 +67,11 @@ def _records(path: Path) -> Iterator[Record]:
                 if line.strip():
                     yield _record(line, f"{path.name} line {n}")
     except FileNotFoundError as error:
-        raise NotFound(f"there is no file {path}", hint="name a file") from error
+        raise NotFound(say("sim.no_file", path=path), hint=say("sim.hint_name_file")) from error
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path.name} cannot be read: {error}", hint="JSON lines, plain or gzip") from error
+        raise BadInput(
+            say("sim.cannot_read_2", name=path.name, error=error), hint=say("sim.hint_json_lines_plain_gzip")
+        ) from error
 
 
 def _record(line: str, where: str) -> Record:
@@ -72,14 +81,17 @@ def _record(line: str, where: str) -> Record:
         looks = [(float(value), int(ticks)) for value, ticks in runs]
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput(
-            f"{where} is no record of capacity: {error!r}"[:200], hint="zone, gap_seconds, runs"
+            say("sim.not_a_record_of_capacity", where=where, error=repr(error)[:160]),
+            hint=say("sim.hint_zone_gap_seconds_runs"),
         ) from error
     if not 1 <= gap <= 86_400 or nodes < 1 or any(ticks < 0 for _, ticks in looks):
         raise BadInput(
-            f"{where} has a gap, nodes or run out of range", hint="gap_seconds 1 to 86400, 1 node or more"
+            say("sim.gap_nodes_run_out_range", where=where), hint=say("sim.hint_gap_seconds_1_86400_1")
         )
     if sum(ticks for _, ticks in looks) > MOST_LOOKS:
-        raise BadInput(f"{where} has too many looks", hint=f"at most {MOST_LOOKS:,}")
+        raise BadInput(
+            say("sim.too_many_looks", where=where), hint=say("sim.hint_most", most_looks=Number(MOST_LOOKS))
+        )
     return {
         "zone": str(body.get("zone", "zone")),
         "accelerator": str(body.get("accelerator", "")),

@@ -19,6 +19,7 @@ from math import inf
 
 from brimful.errors import BadInput
 from brimful.fleet.job import Job
+from brimful.language import Number, Quoted, say
 from brimful.sim.traces.reading import MAX_GPUS, MAX_S, Row, Skips, Source, Trace, in_order, number, whole
 from brimful.sim.world import Arrival
 from brimful.units import counted
@@ -61,13 +62,13 @@ def read_throughputs(source: Source) -> Throughputs:
         }
     except TypeError as error:
         raise BadInput(
-            f"{source.name} holds no throughputs by GPU type, job type and neighbour",
-            hint="give Gavel's *_throughputs.json as published",
+            say("sim.holds_no_throughputs_gpu_type", name=source.name),
+            hint=say("sim.hint_give_gavels_throughputs_json_published"),
         ) from error
     except (ValueError, AttributeError, RecursionError) as error:
         raise BadInput(
-            f"{source.name} holds no throughputs: {error}",
-            hint="give Gavel's *_throughputs.json as published",
+            say("sim.holds_no_throughputs", name=source.name, error=error),
+            hint=say("sim.hint_give_gavels_throughputs_json_published"),
         ) from error
 
 
@@ -87,8 +88,8 @@ def _key(text: str) -> tuple[str, int]:
 def read_trace(source: Source, throughputs: Throughputs | None, skips: Skips) -> Trace:
     if throughputs is None:
         raise BadInput(
-            f"{source.name} is a Gavel trace: it counts steps, and how long a step takes stands elsewhere",
-            hint="name Gavel's simulation_throughputs.json beside it",
+            say("sim.gavel_trace_counts_steps_how", name=source.name),
+            hint=say("sim.hint_name_gavels_simulation_throughputs_json"),
         )
     found = _jobs(source.lines(), source.name, throughputs, skips)
     arrivals = in_order(found, name=source.name, skips=skips, sort=False)
@@ -106,8 +107,8 @@ def _jobs(
             fields = line.rstrip("\r\n").split("\t")
             if len(fields) != len(FIELDS):
                 raise BadInput(
-                    f"{where} has {len(fields)} fields, not {len(FIELDS)}",
-                    hint=f"they are {', '.join(FIELDS)}",
+                    say("sim.fields_not", where=where, fields=len(fields), fields_2=len(FIELDS)),
+                    hint=say("sim.hint_they", fields=", ".join(FIELDS)),
                 )
             yield where, _job(dict(zip(FIELDS, fields, strict=True)), where, f"gavel-{i}", throughputs)
         except BadInput as error:
@@ -121,13 +122,16 @@ def _job(row: Row, where: str, name: str, throughputs: Throughputs) -> Arrival:
     together = {gpu: speed for gpu, speed in speeds.items() if not gpu.endswith(SPREAD)}
     if not together:
         raise BadInput(
-            f"{where}: no throughput is known for {kind[0]!r} on {counted(gpus, 'GPU')}",
-            hint="give the matching JSON file",
+            say("sim.no_throughput_known", where=where, kind=Quoted(kind[0]), counted=counted(gpus, "GPU")),
+            hint=say("sim.hint_give_matching_json_file"),
         )
     reference = REFERENCE if REFERENCE in together else max(together, key=lambda gpu: together[gpu])
     work_s = whole(row, "total_steps", where, low=0, high=MAX_STEPS) / together[reference]
     if work_s > MAX_S:
-        raise BadInput(f"{where}: {work_s:,.0f} s of work", hint=f"at most {MAX_S:,} s")
+        raise BadInput(
+            say("sim.s_work", where=where, work_s=Number(work_s)),
+            hint=say("sim.hint_most_s", max_s=Number(MAX_S)),
+        )
     spread = speeds.get(reference + SPREAD, together[reference])
     at_s = number(row, "arrival_time", where, low=0, high=MAX_S)
     slo = number(row, "SLO", where, low=-1, high=MAX_S)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from brimful.errors import BadInput
 from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.node import Node
+from brimful.language import Quoted, say
 from brimful.sim.traces.reading import MAX_S, RESTART_S, Row, Skips, entry, in_order, number, table, whole
 from brimful.sim.world import SITE, Arrival
 
@@ -39,13 +40,16 @@ def read_nodes(lines: Iterable[str], *, name: str, skips: Skips) -> list[Node]:
         try:
             node = _node(row, where)
             if node.node in nodes:
-                raise BadInput(f"{where}: node {node.node!r} was there before", hint="ids are unique")
+                raise BadInput(
+                    say("sim.node_before", where=where, node=Quoted(node.node)),
+                    hint=say("sim.hint_ids_unique"),
+                )
         except BadInput as error:
             skips.note(error)
             continue
         nodes[node.node] = node
     if not nodes:
-        raise BadInput(f"{name} has no nodes", hint="add at least one row below the column names")
+        raise BadInput(say("sim.no_nodes", name=name), hint=say("sim.hint_add_least_one_row_below"))
     return list(nodes.values())
 
 
@@ -60,7 +64,7 @@ def _columns(head: str) -> set[str]:
 def _node(row: Row, where: str) -> Node:
     name = entry(row, "sn")
     if not name:
-        raise BadInput(f"{where}: sn is empty", hint="every row needs an id of its own")
+        raise BadInput(say("sim.sn_empty", where=where), hint=say("sim.hint_every_row_needs_id_own"))
     gpus = whole(row, "gpu", where, low=0, high=MAX_NODE_GPUS)
     return Node(
         site=SITE,
@@ -85,11 +89,14 @@ def _pods(lines: Iterable[str], name: str, skips: Skips) -> Iterator[tuple[str, 
 def _pod(row: Row, where: str) -> Arrival:
     name = entry(row, "name")
     if not name:
-        raise BadInput(f"{where}: name is empty", hint="every row needs an id of its own")
+        raise BadInput(say("sim.name_empty", where=where), hint=say("sim.hint_every_row_needs_id_own"))
     gpus = whole(row, "num_gpu", where, low=0, high=MAX_NODE_GPUS)
     milli = whole(row, "gpu_milli", where, low=1 if gpus else 0, high=WHOLE_GPU)
     if gpus > 1 and milli < WHOLE_GPU:
-        raise BadInput(f"{where}: {gpus} GPUs of {milli} milli each", hint="only one GPU can be shared")
+        raise BadInput(
+            say("sim.gpus_milli_each", where=where, gpus=gpus, milli=milli),
+            hint=say("sim.hint_only_one_gpu_can_shared"),
+        )
     job = Job(
         job=name,
         gpus=gpus,
@@ -110,6 +117,7 @@ def _pod(row: Row, where: str) -> Arrival:
     run_s = 0.0 if begun is None or ended is None else ended - begun
     if run_s < 0:
         raise BadInput(
-            f"{where}: deletion_time is {-run_s:g} s before scheduled_time", hint="times are in seconds"
+            say("sim.deletion_time_s_before_scheduled", where=where, a=f"{-run_s:g}"),
+            hint=say("sim.hint_times_seconds"),
         )
     return Arrival(at_s=int(created), job=job, work_s=run_s)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from brimful.errors import BadInput
 from brimful.fleet.job import PRIORITIES, WHOLE_GPU, WITHIN, Job
+from brimful.language import Quoted, say
 from brimful.sim.traces.reading import (
     MAX_GPUS,
     MAX_S,
@@ -76,13 +77,21 @@ def _arrival(row: Row, where: str) -> Arrival:
     name = entry(row, "job")
     if not name or not name.isprintable():
         problem = "is empty" if not name else f"is {name[:40]!r}"
-        raise BadInput(f"{where}: job {problem}", hint="every row needs an id of its own, in plain letters")
+        raise BadInput(
+            say("sim.job", where=where, problem=problem), hint=say("sim.hint_every_row_needs_id_own_2")
+        )
     priority = entry(row, "priority") or "normal"
     if priority not in PRIORITIES:
-        raise BadInput(f"{where}: priority {priority!r} is not known", hint=f"one of {', '.join(PRIORITIES)}")
+        raise BadInput(
+            say("sim.priority_not_known", where=where, priority=Quoted(priority)),
+            hint=say("sim.hint_one", priorities=", ".join(PRIORITIES)),
+        )
     within = entry(row, "within") or "node"
     if within not in WITHIN:
-        raise BadInput(f"{where}: within {within!r} is not known", hint=f"one of {', '.join(WITHIN)}")
+        raise BadInput(
+            say("sim.within_not_known", where=where, within=Quoted(within)),
+            hint=say("sim.hint_one_2", within=", ".join(WITHIN)),
+        )
     more = {
         column: whole(row, column, where, low=low, high=high)
         for column, (low, high) in WHOLE_NUMBERS.items()
@@ -94,12 +103,13 @@ def _arrival(row: Row, where: str) -> Arrival:
     )
     if gpus > 1 and more.get("gpu_milli", WHOLE_GPU) < WHOLE_GPU:
         raise BadInput(
-            f"{where}: {gpus} GPUs of {more['gpu_milli']} milli each", hint="only one GPU can be shared"
+            say("sim.gpus_milli_each_2", where=where, gpus=gpus, more=more["gpu_milli"]),
+            hint=say("sim.hint_only_one_gpu_can_shared"),
         )
     if more.get("deadline_s", at_s) < at_s:
         raise BadInput(
-            f"{where}: deadline_s {more['deadline_s']} is before submit_s {at_s}",
-            hint="a deadline counts from the start of the trace, as submit_s does",
+            say("sim.deadline_s_before_submit_s", where=where, more=more["deadline_s"], at_s=at_s),
+            hint=say("sim.hint_deadline_counts_from_start_trace"),
         )
     job = Job(
         job=name,
@@ -139,7 +149,13 @@ def _by_type(row: Row, column: str, where: str, gpu_types: tuple[str, ...]) -> l
     cells = [cell.strip() for cell in entry(row, column).split("|") if cell.strip()]
     if cells and (len(cells) not in (1, len(gpu_types)) or not gpu_types):
         raise BadInput(
-            f"{where}: {column} has {len(cells)} numbers for {len(gpu_types)} GPU types",
-            hint="name the types in `gpu` and give one number, or one for each with | between",
+            say(
+                "sim.numbers_gpu_types",
+                where=where,
+                column=column,
+                cells=len(cells),
+                gpu_types=len(gpu_types),
+            ),
+            hint=say("sim.hint_name_types_gpu_give_one"),
         )
     return cells * len(gpu_types) if len(cells) == 1 else cells

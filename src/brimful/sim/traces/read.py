@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 
 from brimful.errors import BadInput
+from brimful.language import Number, Quoted, say
 from brimful.sim.traces import gavel, openb, own, philly, sacct, sia, synthetic
 from brimful.sim.traces.reading import Skips, Source, Trace
 
@@ -150,11 +151,11 @@ def _nearest(head: str, name: str) -> Format:
     """Of a file that is of no known form the reader that says best what is missing."""
     if head.lstrip()[:1] in ("[", "{"):
         raise BadInput(
-            f"{name} is JSON, and neither Philly's cluster_job_log nor Gavel's throughputs",
-            hint="give one of these as published, or a table",
+            say("sim.json_neither_phillys_cluster_job", name=name),
+            hint=say("sim.hint_give_one_these_published_table"),
         )
     if head.split()[:1] == ["JobID"]:
-        raise BadInput(f"{name} is sacct's output in columns", hint=sacct.ASK)
+        raise BadInput(say("sim.saccts_output_columns", name=name), hint=sacct.ASK)
     columns = set(_columns(head))
     shared = [len(columns & set(known.columns)) for known in FORMATS]
     best = max(shared)
@@ -171,8 +172,10 @@ def _options(source: str, query: str, known: tuple[str, ...]) -> dict[str, str]:
     for option in options:
         if option not in known:
             raise BadInput(
-                f"{source}: option {option!r} is not known here",
-                hint=f"known are {', '.join(known)}" if known else "this format has none",
+                say("sim.option_not_known_here", source=source, option=Quoted(option)),
+                hint=say("sim.hint_known_2", known=", ".join(known))
+                if known
+                else say("sim.hint_format_none"),
             )
     return options
 
@@ -182,8 +185,8 @@ def _joined(parts: Sequence[Trace]) -> Trace:
     ids = {arrival.job.job for arrival in arrivals}
     if len(ids) < len(arrivals):
         raise BadInput(
-            f"{len(arrivals) - len(ids):,} jobs stand in more than one of the files",
-            hint="give each trace once",
+            say("sim.jobs_stand_more_than_one", a=Number(len(arrivals) - len(ids))),
+            hint=say("sim.hint_give_each_trace_once"),
         )
     return Trace(
         format=" + ".join(dict.fromkeys(part.format for part in parts)),

@@ -16,6 +16,7 @@ from typing import IO, cast
 from brimful.errors import BadInput, NotFound, WorldFailed
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node
+from brimful.language import Number, Plain, Quoted, os_words, say
 from brimful.sim.world import Arrival
 
 # The largest public trace (Philly's raw job log) is 1.1 GB. A packed file that grows past this is a trap.
@@ -95,16 +96,26 @@ class Source:
                 total += len(line)
                 if len(line) > MAX_ROW_BYTES or total > MAX_UNPACKED_BYTES:
                     raise BadInput(
-                        f"{self.name} row {number}: more than {MAX_ROW_BYTES:,} bytes in a row"
+                        say(
+                            "sim.row_more_than_bytes_row",
+                            name=self.name,
+                            number=Plain(number),
+                            max_row_bytes=Number(MAX_ROW_BYTES),
+                        )
                         if len(line) > MAX_ROW_BYTES
-                        else f"{self.name} unpacks to more than {MAX_UNPACKED_BYTES:,} bytes",
-                        hint="this is no trace",
+                        else say(
+                            "sim.unpacks_more_than_bytes",
+                            name=self.name,
+                            max_unpacked_bytes=Number(MAX_UNPACKED_BYTES),
+                        ),
+                        hint=say("sim.hint_no_trace"),
                     )
                 try:
                     yield line.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     raise BadInput(
-                        f"{self.name} is not a text file (row {number})", hint="a trace is text in UTF-8"
+                        say("sim.not_text_file_row", name=self.name, number=Plain(number)),
+                        hint=say("sim.hint_trace_text_utf_8"),
                     ) from error
 
     def text(self) -> str:
@@ -116,14 +127,18 @@ class Source:
                 packed = file.read(2) == b"\x1f\x8b"
             return cast(IO[bytes], gzip.open(self.path, "rb")) if packed else self.path.open("rb")
         except FileNotFoundError as error:
-            raise NotFound(f"there is no file {self.path}", hint="give the path of a trace") from error
+            raise NotFound(
+                say("sim.no_file", path=self.path), hint=say("sim.hint_give_path_trace")
+            ) from error
         except IsADirectoryError as error:
-            raise BadInput(f"{self.path} is a folder", hint="give the path of a trace") from error
+            raise BadInput(say("sim.folder", path=self.path), hint=say("sim.hint_give_path_trace")) from error
         except OSError as error:
-            raise WorldFailed(f"cannot read {self.path}: {error.strerror}") from error
+            raise WorldFailed(say("sim.cannot_read", path=self.path, error=os_words(error))) from error
 
     def _broken(self, error: Exception) -> BadInput:
-        return BadInput(f"{self.name} cannot be unpacked: {error}", hint="fetch it again")
+        return BadInput(
+            say("sim.cannot_unpacked", name=self.name, error=error), hint=say("sim.hint_fetch_again")
+        )
 
 
 def table(
@@ -159,8 +174,10 @@ def table(
         if len(row) > len(columns):
             skips.note(
                 BadInput(
-                    f"{where} has {len(row)} fields for {len(columns)} columns",
-                    hint=f"put an entry with {delimiter!r} inside into quotes" if quoted else "leave it out",
+                    say("sim.fields_columns", where=where, row=Plain(len(row)), columns=len(columns)),
+                    hint=say("sim.hint_put_entry_inside_into_quotes", delimiter=Quoted(delimiter))
+                    if quoted
+                    else say("sim.hint_leave_out"),
                 )
             )
             continue
@@ -169,19 +186,25 @@ def table(
 
 def _check_columns(columns: Sequence[str], needed: Sequence[str], *, name: str, delimiter: str) -> None:
     if not any(columns):
-        raise BadInput(f"{name} is empty", hint=f"the first row names the columns: {', '.join(needed)}")
+        raise BadInput(
+            say("sim.empty", name=name),
+            hint=say("sim.hint_first_row_names_columns", needed=", ".join(needed)),
+        )
     twice = [column for column in dict.fromkeys(columns) if column and columns.count(column) > 1]
     if twice:
-        raise BadInput(f"{name} row 1 names {', '.join(twice)} twice", hint="which of them counts? Keep one")
+        raise BadInput(
+            say("sim.row_1_names_twice", name=name, twice=", ".join(twice)),
+            hint=say("sim.hint_them_counts_keep_one"),
+        )
     missing = [column for column in needed if column not in columns]
     if not missing:
         return
     other = next((sign for sign in (",", ";", "\t", "|") if sign != delimiter and sign in columns[0]), None)
     raise BadInput(
-        f"{name} has no column {', '.join(missing)}; it has {_shown(columns)}",
-        hint=f"put {delimiter!r} between the columns, not {other!r}"
+        say("sim.no_column", name=name, missing=", ".join(missing), shown=_shown(columns)),
+        hint=say("sim.hint_put_between_columns_not", delimiter=Quoted(delimiter), other=Quoted(other))
         if other
-        else f"the first row names the columns; needed are {', '.join(needed)}",
+        else say("sim.hint_first_row_names_columns_needed", needed=", ".join(needed)),
     )
 
 
@@ -195,10 +218,14 @@ def _not_csv(where: str, error: csv.Error) -> BadInput:
     """The csv module's words, where ours say better what to do."""
     text = str(error)
     if "unexpected end of data" in text:
-        return BadInput(f"{where}: a quote is opened and never closed", hint="close it, or write it twice")
+        return BadInput(
+            say("sim.quote_opened_never_closed", where=where), hint=say("sim.hint_close_write_twice")
+        )
     if "new-line character" in text:
-        return BadInput(f"{where}: a lone carriage return", hint="end rows with a line feed (LF or CRLF)")
-    return BadInput(f"{where}: {text}", hint="a trace is a plain CSV")
+        return BadInput(
+            say("sim.lone_carriage_return", where=where), hint=say("sim.hint_end_rows_line_feed_lf")
+        )
+    return BadInput(say("sim.where_text", where=where, text=text), hint=say("sim.hint_trace_plain_csv"))
 
 
 def entry(row: Row, column: str) -> str:
@@ -210,7 +237,10 @@ def whole(row: Row, column: str, where: str, *, low: int, high: int) -> int:
     # As plain digits: int() would take 1_000 and the digits of every script. 8.0 is how tables spell 8.
     value = int(found[1]) if (found := WHOLE.fullmatch(text)) else None
     if value is None or not low <= value <= high:
-        raise BadInput(f"{where}: {_said(column, text)}", hint=f"a whole number from {low:,} to {high:,}")
+        raise BadInput(
+            say("sim.where_said", where=where, said=_said(column, text)),
+            hint=say("sim.hint_whole_number_from", low=Number(low), high=Number(high)),
+        )
     return value
 
 
@@ -225,7 +255,10 @@ def number(row: Row, column: str, where: str, *, low: float, high: float) -> flo
     except ValueError:
         value = None
     if value is None or not low <= value <= high:  # NaN is in no range
-        raise BadInput(f"{where}: {_said(column, text)}", hint=f"a number from {low:,.0f} to {high:,.0f}")
+        raise BadInput(
+            say("sim.where_said", where=where, said=_said(column, text)),
+            hint=say("sim.hint_number_from", low=Number(low), high=Number(high)),
+        )
     return value
 
 
@@ -235,7 +268,9 @@ def second(text: str, column: str, where: str, *, like: str) -> int:
         moment = datetime.fromisoformat(text.strip())
         return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
     except (ValueError, OverflowError) as error:
-        raise BadInput(f"{where}: {_said(column, text)}", hint=f"like {like}") from error
+        raise BadInput(
+            say("sim.where_said", where=where, said=_said(column, text)), hint=say("sim.hint_like", like=like)
+        ) from error
 
 
 def from_zero(found: Iterable[tuple[str, Arrival]], skips: Skips) -> Iterator[tuple[str, Arrival]]:
@@ -247,8 +282,13 @@ def from_zero(found: Iterable[tuple[str, Arrival]], skips: Skips) -> Iterator[tu
         if at_s > MAX_S:
             skips.note(
                 BadInput(
-                    f"{where}: {at_s // 86400:,} days after the first job, of {' '.join(first.split()[-2:])}",
-                    hint=f"one of the two times is wrong: a trace spans at most {MAX_S // 86400:,} days",
+                    say(
+                        "sim.days_after_first_job",
+                        where=where,
+                        a=Number(at_s // 86400),
+                        split=" ".join(first.split()[-2:]),
+                    ),
+                    hint=say("sim.hint_one_two_times_wrong_trace", a=Number(MAX_S // 86400)),
                 )
             )
             continue
@@ -267,16 +307,21 @@ def in_order(found: Iterable[tuple[str, Arrival]], *, name: str, skips: Skips, s
         if arrival.job.job in seen:
             skips.note(
                 BadInput(
-                    f"{where}: job {arrival.job.job!r} was there before",
-                    hint="ids are unique: rename or remove it, or leave such rows out with --lenient",
+                    say("sim.job_before", where=where, job=Quoted(arrival.job.job)),
+                    hint=say("sim.hint_ids_unique_rename_remove_leave"),
                 )
             )
             continue
         if not sort and arrivals and arrival.at_s < arrivals[-1].at_s:
             if not skips.lenient:
                 raise BadInput(
-                    f"{where}: submitted at {arrival.at_s} s, the row before at {arrivals[-1].at_s} s",
-                    hint="sort the rows by submit time, or let --lenient do it",
+                    say(
+                        "sim.submitted_s_row_before_s",
+                        where=where,
+                        at_s=arrival.at_s,
+                        at_s_2=arrivals[-1].at_s,
+                    ),
+                    hint=say("sim.hint_sort_rows_submit_time_let"),
                 )
             unsorted = True
             skips.reordered += 1
@@ -284,10 +329,13 @@ def in_order(found: Iterable[tuple[str, Arrival]], *, name: str, skips: Skips, s
             wants = arrival.job.gpu_types or tuple(gpu for gpu, _ in arrival.job.rates)
             skips.note(
                 BadInput(
-                    f"{where}: wants a GPU of type {' or '.join(wants)}; "
-                    f"the fleet has {', '.join(sorted(skips.gpu_types))}",
-                    hint=f"give a --fleet of the types the trace names, such as 2x8:{wants[0]}, let "
-                    "--lenient leave such jobs out, or take the type away (Slurm: 'FILE?types=any')",
+                    say(
+                        "sim.wants_gpu_type_fleet",
+                        where=where,
+                        wants=" or ".join(wants),
+                        sorted=", ".join(sorted(skips.gpu_types)),
+                    ),
+                    hint=say("sim.hint_give_fleet_types_trace_names", wants=wants[0]),
                 )
             )
             continue
@@ -295,11 +343,11 @@ def in_order(found: Iterable[tuple[str, Arrival]], *, name: str, skips: Skips, s
         arrivals.append(arrival)
     if not arrivals and skips.count:
         raise BadInput(
-            f"{name} has no row that can be used: {skips.count:,} left out, such as {skips.first[0]}",
-            hint="mend the file; without --lenient the first such row says what it should be",
+            say("sim.no_row_can_used_left", name=name, count=Number(skips.count), first=skips.first[0]),
+            hint=say("sim.hint_mend_file_without_lenient_first"),
         )
     if not arrivals:
-        raise BadInput(f"{name} has no jobs", hint="add at least one row below the column names")
+        raise BadInput(say("sim.no_jobs", name=name), hint=say("sim.hint_add_least_one_row_below"))
     return sorted(arrivals, key=lambda arrival: arrival.at_s) if sort or unsorted else arrivals
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 
 from brimful.errors import BadInput
 from brimful.fleet.job import Job
+from brimful.language import Quoted, say
 from brimful.sim.traces.reading import (
     MAX_GPUS,
     MAX_S,
@@ -33,7 +34,7 @@ from brimful.sim.traces.reading import (
 from brimful.sim.world import Arrival
 from brimful.units import counted
 
-ASK = "sacct -P -a -X -o JobID,User,Account,Submit,ElapsedRaw,AllocTRES,State prints what is needed"
+ASK = say("sim.sacct_p_x_o_jobid")
 ELAPSED = re.compile(r"(?:(\d{1,5})-)?(\d{1,2}):(\d{2}):(\d{2})")
 MEMORY = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([KMGT]?)")
 MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
@@ -50,8 +51,8 @@ def read(source: Source, *, any_type: bool, skips: Skips) -> Trace:
     notes = [f"left out: {_counted(count, what)}" for what, count in left_out.items() if count]
     if notes and not found and not skips.count:
         raise BadInput(
-            f"{source.name} has no job that held a GPU ({'; '.join(notes)})",
-            hint="GPUs stand in AllocTRES or ReqTRES as gres/gpu=8: ask sacct for them with -o",
+            say("sim.no_job_held_gpu", name=source.name, notes="; ".join(notes)),
+            hint=say("sim.hint_gpus_stand_alloctres_reqtres_gres"),
         )
     arrivals = in_order(found, name=source.name, skips=skips, sort=True)
     return Trace(format="sacct", arrivals=arrivals, notes=notes, gangs_may_spread=True)
@@ -66,7 +67,7 @@ def _rows(
     ):
         for either in (("AllocTRES", "ReqTRES"), ("ElapsedRaw", "Elapsed")):
             if not any(column in row for column in either):
-                raise BadInput(f"{name} has no column {' or '.join(either)}", hint=ASK)
+                raise BadInput(say("sim.no_column_2", name=name, either=" or ".join(either)), hint=ASK)
         try:
             if "." in entry(row, "JobID"):
                 left_out["step"] += 1
@@ -127,7 +128,8 @@ def _elapsed(row: Row, where: str) -> int:
     found = ELAPSED.fullmatch(entry(row, "Elapsed"))
     if found is None:
         raise BadInput(
-            f"{where}: Elapsed is {entry(row, 'Elapsed')[:40]!r}", hint="add ElapsedRaw to sacct's -o"
+            say("sim.elapsed", where=where, entry=Quoted(entry(row, "Elapsed")[:40])),
+            hint=say("sim.hint_add_elapsedraw_saccts_o"),
         )
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 
 from brimful.errors import BadInput
 from brimful.fleet.job import Job
+from brimful.language import Quoted, say
 from brimful.sim.traces.reading import (
     MAX_GPUS,
     MAX_S,
@@ -65,8 +66,13 @@ def _rows(
         first = mine if first is None else first
         if workload is None and mine != first:
             raise BadInput(
-                f"{where}: the file holds several workloads, {first!r} and {mine!r} among them",
-                hint=f"choose one: '{name}?workload={first}'",
+                say(
+                    "sim.file_holds_several_workloads_among",
+                    where=where,
+                    first=Quoted(first),
+                    mine=Quoted(mine),
+                ),
+                hint=say("sim.hint_choose_one_workload", name=name, first=first),
             )
         there[mine] = None
         if workload is not None and mine != workload:
@@ -77,17 +83,19 @@ def _rows(
             skips.note(error)
     if workload is not None and there and workload not in there:
         raise BadInput(
-            f"{name} has no workload {workload!r}", hint=f"it has {', '.join(filter(None, there)) or 'one'}"
+            say("sim.no_workload", name=name, workload=Quoted(workload)),
+            hint=say("sim.hint_it_has", a=", ".join(filter(None, there)) or "one"),
         )
 
 
 def _row(row: Row, where: str) -> Arrival:
     name, application = entry(row, "name"), entry(row, "application")
     if not name:
-        raise BadInput(f"{where}: name is empty", hint="every row needs an id of its own")
+        raise BadInput(say("sim.name_empty", where=where), hint=say("sim.hint_every_row_needs_id_own"))
     if application not in GPU_HOURS:
         raise BadInput(
-            f"{where}: application {application!r} is not known", hint=f"one of {', '.join(GPU_HOURS)}"
+            say("sim.application_not_known", where=where, application=Quoted(application)),
+            hint=say("sim.hint_one_3", gpu_hours=", ".join(GPU_HOURS)),
         )
     gpus = whole(row, "num_replicas", where, low=1, high=MAX_GPUS)
     return Arrival(

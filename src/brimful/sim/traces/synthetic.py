@@ -16,6 +16,7 @@ from random import Random
 from brimful.errors import BadInput
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node
+from brimful.language import say
 from brimful.sim.traces.reading import MAX_GPUS, RESTART_S, Row, Trace, number, whole
 from brimful.sim.world import SITE, Arrival
 from brimful.units import HOUR_S
@@ -40,7 +41,7 @@ DEFAULTS = {"jobs": "1000", "gpus": "64", "load": "0.9", "seed": "0", "tenants":
 
 def generate(shape: str, options: dict[str, str]) -> Trace:
     if shape != "philly":
-        raise BadInput(f"synthetic:{shape} is not known", hint="synthetic:philly is")
+        raise BadInput(say("sim.synthetic_not_known", shape=shape), hint=say("sim.hint_synthetic_philly"))
     row: Row = {**DEFAULTS, **options}
     where = f"{PREFIX}{shape}"
     jobs = whole(row, "jobs", where, low=1, high=MAX_JOBS)

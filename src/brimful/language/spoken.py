@@ -1,0 +1,129 @@
+"""Languages: how each writes sentences, numbers and units. Only the standard library is needed here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from brimful.language.sentence import Value
+from brimful.units import GIB, KIB, MIB, show_seconds, show_usd
+
+LANGUAGES = ("en", "fr", "es", "de")
+CATALOGS = Path(__file__).parent / "catalogs"
+_SPACE = "\u00a0"  # keeps a number and its unit on one line; English output has always had a plain one
+_NARROW = "\u202f"  # what French sets before ; ? and !
+
+Template = str | Mapping[str, str]  # one text, or one for each plural form
+
+
+@cache
+def catalog(room: str) -> Mapping[str, Mapping[str, Template]]:
+    """The sentences of one room: code -> language -> text. A room's file is read when it first speaks."""
+    held: dict[str, dict[str, Template]] = json.loads((CATALOGS / f"{room}.json").read_text(encoding="utf-8"))
+    return held
+
+
+def template(code: str, language: str) -> Template:
+    room, _, name = code.partition(".")
+    texts = catalog(room)[name]
+    return texts.get(language) or texts["en"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Language:
+    """How one language writes sentences, numbers and units."""
+
+    code: str
+    decimal: str
+    group: str
+    least_grouped: int  # the smallest whole number that is written in groups
+    space: str
+    byte_units: tuple[str, str, str, str]
+    template: Callable[[str], Template]
+
+    def text(self, said: object) -> str:
+        """What people read."""
+        if isinstance(said, Value):
+            return said.text(self)
+        return self.number(said, 0) if isinstance(said, int) and not isinstance(said, bool) else str(said)
+
+    def sentence(self, code: str, values: Mapping[str, Any]) -> str:
+        text = self.template(code)
+        if not isinstance(text, str):
+            one = values["n"] == 1 or (self.code == "fr" and values["n"] == 0)
+            text = text["one" if one else "other"]
+        return text.format_map({name: self.text(value) for name, value in values.items()})
+
+    def joint(self, between: str) -> str:
+        """What goes between two parts: French sets a space before a colon or semicolon too."""
+        if self.code != "fr":
+            return between
+        return between.replace(";", f"{_NARROW};").replace(":", f"{_SPACE}:")
+
+    def plain(self, value: float) -> str:
+        """A figure of a data sheet, with as many decimals as it has: 58.3, 312."""
+        return f"{value:g}".replace(".", self.decimal)
+
+    def number(self, value: float, digits: int) -> str:
+        shown = f"{value:,.{digits}f}"
+        if float(shown.replace(",", "")) == 0:
+            shown = shown.lstrip("-")
+        group = self.group if abs(value) >= self.least_grouped else ""
+        return shown.translate({ord(","): group, ord("."): self.decimal})
+
+    def seconds(self, value: float) -> str:
+        """'512 ms', '42,3 s', '3 h 05 min': the signs are the same in all four languages, but for the day."""
+        shown = show_seconds(value).replace(".", self.decimal).replace(" ", self.space)
+        day = f"{self.space}d{self.space}"
+        return shown.replace(day, f"{self.space}j{self.space}") if self.code == "fr" else shown
+
+    def usd(self, microusd: int) -> str:
+        """'$12.34' in English; the sign goes behind elsewhere."""
+        shown = show_usd(microusd)
+        if self.code == "en":
+            return shown
+        digits = shown.replace("$", "").translate({ord(","): self.group, ord("."): self.decimal})
+        return f"{digits}{self.space}$"
+
+    def size(self, n: float) -> str:
+        for unit, size, digits in zip(self.byte_units, (GIB, MIB, KIB), (2, 0, 0), strict=False):
+            if abs(n) >= size:
+                return f"{self.number(n / size, digits)}{self.space}{unit}"
+        return f"{self.number(n, 0)}{self.space}{self.byte_units[3]}"
+
+
+# Separators as the Unicode CLDR gives them; a test compares with Babel.
+_FORMS: dict[str, tuple[str, str, int]] = {
+    "en": (".", ",", 1000),
+    "fr": (",", "\u202f", 1000),
+    "es": (",", ".", 10_000),
+    "de": (",", ".", 1000),
+}
+
+
+@cache
+def language(code: str) -> Language:
+    """One of `LANGUAGES`."""
+    decimal, group, least = _FORMS[code]
+    return Language(
+        code=code,
+        decimal=decimal,
+        group=group,
+        least_grouped=least,
+        space=" " if code == "en" else _SPACE,
+        byte_units=("Gio", "Mio", "Kio", "o") if code == "fr" else ("GiB", "MiB", "KiB", "B"),
+        template=lambda sentence: template(sentence, code),
+    )
+
+
+def language_of_locale(environment: Mapping[str, str]) -> str:
+    """The language a shell asks for (POSIX: LC_ALL, then LC_MESSAGES, then LANG); English for any other."""
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        if value := environment.get(name):
+            code = value[:2].lower()
+            return code if code in LANGUAGES and not value[2:3].isalnum() else "en"
+    return "en"
