@@ -9,7 +9,7 @@ from brimful.fleet.events import Event, JobSubmitted, LeaseGranted, LeaseStarted
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Node
 from brimful.market.posted import PostedPrice
-from brimful.scheduler.cycle import decide
+from brimful.scheduler.decide import decide
 from brimful.scheduler.loop import intents
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import Observation

@@ -17,7 +17,7 @@ from statistics import fmean
 from bench.document import markdown
 from bench.groups.traces import DATA
 from bench.measure import Benchmark, body
-from brimful.scheduler.policies.deadline import Task
+from brimful.scheduler.deadlines.programme import Task
 from brimful.sim.deadlines import Capacity, compare
 from brimful.sim.traces.capacity import read_capacity
 

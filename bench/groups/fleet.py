@@ -20,7 +20,7 @@ from bench.measure import CALIBRATION, ROOT, Benchmark, body, calibration
 from brimful.fleet.metrics import measure, percentile
 from brimful.fleet.state import Fleet
 from brimful.scheduler import loop
-from brimful.scheduler.cycle import decide
+from brimful.scheduler.decide import decide
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.rules import POLICIES
 from brimful.sim.fleets import parse_fleet

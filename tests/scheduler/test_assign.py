@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from brimful.fleet.events import LeaseEnded, LeaseEnding
 from brimful.fleet.lease import JobState
-from brimful.scheduler.policies.assign import (
+from brimful.scheduler.placing.assign import (
     ROOM_FOR_ALL,
     ROUNDS,
     _go_elsewhere,

@@ -15,10 +15,10 @@ from brimful.fleet.node import Node, Pool
 from brimful.fleet.state import OVER, Fleet
 from brimful.market.posted import PostedPrice
 from brimful.scheduler.loop import tick
+from brimful.scheduler.placing.assign import assign, is_mixed
 from brimful.scheduler.plan import Plan
-from brimful.scheduler.policies.assign import assign, is_mixed
-from brimful.scheduler.policies.quota import Books
 from brimful.scheduler.ports import Ports
+from brimful.scheduler.quotas import Books
 from brimful.scheduler.rules import POLICIES, Quota, Rules
 from brimful.sim.kernel import Kernel
 from brimful.sim.world import SITE, Due, MemoryStore, TimedEngine

@@ -9,8 +9,8 @@ import pytest
 
 from brimful.fleet.events import LeaseStarted
 from brimful.fleet.job import Job
+from brimful.scheduler.ordering import waiting_in_order
 from brimful.scheduler.plan import Plan
-from brimful.scheduler.policies.order import waiting_in_order
 from brimful.scheduler.rules import POLICIES, Quota, Rules
 from brimful.sim.world import Arrival, rehearse
 from tests.builders import AFleet, a_fleet, a_job, a_node, granted

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from brimful.scheduler.policies.deadline import (
+from brimful.scheduler.deadlines.programme import (
     Held,
     Plan,
     Seen,

@@ -17,7 +17,7 @@ from brimful.cli.operate.simulate import FILL_POLICIES
 from brimful.errors import BadInput
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node
-from brimful.scheduler.policies.place_kernels import PLACERS, Columns, Gradient, Kinds, Mix, exact
+from brimful.scheduler.placing.kernels import PLACERS, Columns, Gradient, Kinds, Mix, exact
 from brimful.sim.fill import Workload, columns_of, fill, gpu_types_of, order, workload_of
 from brimful.sim.traces.read import read
 

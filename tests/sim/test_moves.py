@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brimful.fleet.events import LeaseEnded, LeaseEnding, LeaseGranted, LeaseStarted
-from brimful.scheduler.policies.assign import _may_move
+from brimful.scheduler.placing.assign import _may_move
 from brimful.scheduler.rules import POLICIES
 from brimful.sim.fleets import parse_fleet
 from brimful.sim.world import Arrival, rehearse

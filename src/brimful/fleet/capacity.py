@@ -86,6 +86,11 @@ class Capacity:
         self.able_at_all: dict[int, list[Pool]] = {}
         self._indices: dict[str, int] = {}  # a node that comes back gets its old place
 
+    @property
+    def gpus(self) -> int:
+        """Good GPUs of all pools, held or not."""
+        return sum(pool.gpus for pool in self.pools.values())
+
     def join(self, node: Node, held: Iterable[int]) -> None:
         self.leave(node.node)
         self.able.clear()

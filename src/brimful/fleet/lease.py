@@ -145,6 +145,10 @@ class JobState:
                 return self.run_s + now_s - last.started_s
         return self.run_s
 
+    def cost_microusd(self, now_s: int) -> int:
+        """What its leases come to so far, the running one included."""
+        return sum(lease.cost_microusd(now_s) for lease in self.leases)
+
     def remaining_s(self, now_s: int) -> float | None:
         """Predicted useful work left; None where nobody predicted, 0 where the prediction has run out."""
         predicted_s = self.job.predicted_work_s

@@ -1,7 +1,7 @@
 """Market pools inside a decision: books out of the fleet, clearing, and winners onto GPUs.
 
 Clearing (market/) says who should hold GPUs and at what price. Here is what only the scheduler knows: who can
-be placed, where, and whom it takes to make a whole node (policies/winners.py). A winner is given its place in
+be placed, where, and whom it takes to make a whole node (winners.py). A winner is given its place in
 the pool as it will be once the losers are gone; it starts when those GPUs are free, and until then nobody
 else gets them.
 """
@@ -18,9 +18,8 @@ from brimful.market.auction import Loss
 from brimful.market.bid import Bid, Book
 from brimful.market.pools import Market, bid_of, floor_of, limit_of, supply_of
 from brimful.market.spot import PoolState, Turn, turn
-from brimful.scheduler.plan import Stop
-from brimful.scheduler.policies.money import Money
-from brimful.scheduler.policies.winners import Winners
+from brimful.scheduler.budgets import Money
+from brimful.scheduler.winners import Winners
 from brimful.units import HOUR_S, show_seconds, show_usd
 
 NotNow = Callable[[JobState], str | None]
@@ -34,7 +33,7 @@ class Auctioned:
     prices: dict[Pool, int] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     starts: list[tuple[JobState, Parts]] = field(default_factory=list)
-    stops: list[Stop] = field(default_factory=list)
+    stops: list[tuple[Lease, str]] = field(default_factory=list)  # and why
     look_again_s: int | None = None
 
 
@@ -273,9 +272,7 @@ def _carry_out(
             NoticeGiven(at_s=now_s, lease=running[name].lease, until_s=until_s, reason=reason)
         )
     found.events += [NoticeWithdrawn(at_s=now_s, lease=running[name].lease) for name in done.restored]
-    found.stops += [
-        Stop(lease=running[name].lease, reason=running[name].notice, requeue=True) for name in done.preempted
-    ]
+    found.stops += [(running[name], running[name].notice) for name in done.preempted]
     found.starts += [(fleet.jobs[name], winners.parts[name]) for name in starts]
     return len(found.events) + len(found.starts) + len(found.stops) > so_far
 

@@ -26,7 +26,8 @@ from brimful.fleet.events import (
 from brimful.fleet.noun import maker
 from brimful.fleet.state import Fleet, JobState, Lease, Node
 from brimful.language import say
-from brimful.scheduler.cycle import decide
+from brimful.scheduler import reasons
+from brimful.scheduler.decide import decide
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import CannotStart, Carries, Engine, Observation, Ports, Warns
 from brimful.scheduler.rules import Rules
@@ -164,7 +165,7 @@ def _lease_changes(
             # has yet to begin, and finds out only then that it is too late.
             return []
         # It ran, or was told to stop before it ran, and the engine has no trace of it: it holds nothing.
-        reason = lease.reason or f"the engine at {lease.site} has lost it"
+        reason = lease.reason or reasons.lost_by_engine(lease.site)
         again = lease.phase != "ending" and (_tries_left(state) or (taken and not state.cancel_requested))
         return [LeaseEnded(at_s=now_s, lease=lease.lease, exit_code=None, reason=reason, requeue=again)]
     changes: list[Event] = []

@@ -17,7 +17,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    order: str = "priority"  # who is next: a name of policies/order.py
+    order: str = "priority"  # who is next: a name of ordering.py
     types: str = "tight"  # which GPU type: tight (best fit, speed ignored), rotate, fast, advantage, cheap
     backfill: str = (
         "none"  # none: nobody passes a blocked job; reserve: who does not delay it; greedy: anyone
@@ -30,7 +30,7 @@ class Rules:
     off_peak: bool = False  # deferrable jobs wait for the quiet hours
     deadlines: bool = False  # who must start soon to be in time goes first within its class
     grace_s: int = 10  # between the polite signal and the last one
-    # How the index compares jobs (policies/order.py).
+    # How the index compares jobs (ordering.py).
     known: bool = True  # predictions of a job's work are used; False: only what it has had so far
     ageing: float = 0.0  # seconds of expected work that a second of waiting makes up for
     turns: float = 0.0  # of the GPUs, at most this share goes to whose turn it is (fleet/turns.py)

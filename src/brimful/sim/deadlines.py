@@ -11,7 +11,7 @@ from math import ceil, gcd
 from statistics import fmean
 from typing import Any
 
-from brimful.scheduler.policies.deadline import (
+from brimful.scheduler.deadlines.programme import (
     Held,
     Plan,
     Seen,

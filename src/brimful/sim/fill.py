@@ -19,7 +19,7 @@ from brimful.fleet.job import Job
 from brimful.fleet.memory import too_small
 from brimful.fleet.node import Node
 from brimful.language import Number, say
-from brimful.scheduler.policies.place_kernels import PLACERS, WHOLE, Columns, Floats, Ints, Kinds
+from brimful.scheduler.placing.kernels import PLACERS, WHOLE, Columns, Floats, Ints, Kinds
 
 AT_PERCENT = (50, 80, 100, 130)
 # Nobody counted them, so they never run out.

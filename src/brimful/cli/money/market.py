@@ -47,7 +47,7 @@ def _add_deadline(parser: argparse.ArgumentParser) -> None:
 
 
 def deadline(args: argparse.Namespace) -> Answer:
-    from brimful.scheduler.policies.deadline import Task
+    from brimful.scheduler.deadlines.programme import Task
     from brimful.sim.deadlines import compare
     from brimful.sim.traces.capacity import read_capacity
 

@@ -18,7 +18,7 @@ from brimful.cli.render import bar, table, wrapped
 from brimful.errors import BadInput, WorldFailed
 from brimful.fleet.node import Node
 from brimful.language import Number, Quoted, os_words, say
-from brimful.scheduler.policies.order import ORDERS
+from brimful.scheduler.ordering import ORDERS
 from brimful.scheduler.rules import POLICIES, Rules
 from brimful.sim.faults import Faults
 from brimful.sim.fleets import parse_fleet, scaled, show_fleet

@@ -14,7 +14,7 @@ from brimful.fleet.events import Event, JobSubmitted
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet
 from brimful.language import Quoted, Usd, say
-from brimful.scheduler.policies.money import Money
+from brimful.scheduler.budgets import Money
 from brimful.server.service.reader import Reader
 
 MAX_TOGETHER = 64  # submissions in one transaction

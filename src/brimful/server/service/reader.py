@@ -21,7 +21,8 @@ from brimful.market.ledger import Ledger
 from brimful.market.pools import Market, floor_of
 from brimful.market.posted import PostedPrice
 from brimful.scheduler.auction import Auctions
-from brimful.scheduler.cycle import Rules, decide
+from brimful.scheduler.cycle import Rules
+from brimful.scheduler.decide import decide
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import Engine
 from brimful.server.service.health import Health

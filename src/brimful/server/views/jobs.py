@@ -9,7 +9,6 @@ from typing import NamedTuple
 from brimful.adapters.stores.past import PastJob
 from brimful.client.answers import JobAnswer, LeaseAnswer
 from brimful.fleet.state import OVER, JobState, Lease
-from brimful.scheduler.policies.stop import cost_microusd
 from brimful.server.service.reader import Reader
 from brimful.server.views.sentences import notice_text, silent_text
 
@@ -60,7 +59,7 @@ def _job_view(reader: Reader, state: JobState, *, explain: bool) -> JobAnswer:
         "budget_microusd": job.budget_microusd,
         # What is on the ledger, and what the running lease has come to on top of that.
         "posted_microusd": reader.spent_microusd(job.job),
-        "cost_microusd": capped(cost_microusd(state, now_s=now_s), job.budget_microusd),
+        "cost_microusd": capped(state.cost_microusd(now_s), job.budget_microusd),
         "predicted": _predicted(state),
         "measured": measured,
         "not_measured": not_measured,

@@ -22,8 +22,7 @@ from brimful.fleet.node import Pool
 from brimful.fleet.prices import PricePoint
 from brimful.market.invoice import Invoices, bills
 from brimful.market.pools import limit_of
-from brimful.scheduler.policies.money import Money
-from brimful.scheduler.policies.stop import cost_microusd
+from brimful.scheduler.budgets import Money
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
 from brimful.server.views.jobs import capped
@@ -43,8 +42,7 @@ def spend_view(reader: Reader, who: Principal) -> SpendAnswer:
             if who.sees((state := fleet.jobs[lease.job]).job.tenant)
         ]
         accruing = sum(
-            capped(cost_microusd(s, now_s=now_s), s.job.budget_microusd)
-            - ledger.spent_microusd.get(s.job.job, 0)
+            capped(s.cost_microusd(now_s), s.job.budget_microusd) - ledger.spent_microusd.get(s.job.job, 0)
             for s in running
         )
         posted = {name: n for name, n in ledger.spent_by_tenant.items() if who.sees(name)}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from brimful.client.answers import PoolAnswer, WhyAnswer
 from brimful.fleet.state import OVER, JobState, Lease, Pool
-from brimful.scheduler.policies.order import waiting_in_order
-from brimful.scheduler.policies.stop import cost_microusd
+from brimful.scheduler.ordering import waiting_in_order
 from brimful.server.service.reader import Reader
 from brimful.server.views.sentences import (
     LeasePrice,
@@ -81,7 +80,7 @@ def _price(reader: Reader, state: JobState, lease: Lease) -> LeasePrice:
         is_market=lease.line is not None,
         limit=state.job.limit_microusd_per_gpu_hour,
         hourly=lease.hourly_microusd,
-        cost=cost_microusd(state, now_s=reader.now_s()),
+        cost=state.cost_microusd(reader.now_s()),
         budget=state.job.budget_microusd,
     )
 

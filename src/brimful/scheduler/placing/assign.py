@@ -17,9 +17,9 @@ from brimful.fleet.job import PRIORITIES
 from brimful.fleet.lease import JobState
 from brimful.fleet.node import Pool
 from brimful.fleet.state import Fleet
-from brimful.scheduler.policies.order import aged_work_s, expected_work_s
-from brimful.scheduler.policies.preempt import REVIEW_S, loses_all_again, lost_gpu_s
-from brimful.scheduler.policies.quota import Books
+from brimful.scheduler.ordering import aged_work_s, expected_work_s
+from brimful.scheduler.placing.victims import REVIEW_S, loses_all_again, lost_gpu_s
+from brimful.scheduler.quotas import Books
 from brimful.scheduler.rules import Rules
 
 SWAPS_UP_TO = 300  # jobs: swapping looks at pairs

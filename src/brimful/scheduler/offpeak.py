@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brimful.fleet.lease import JobState
 from brimful.fleet.state import Fleet
-from brimful.scheduler.policies import order
+from brimful.scheduler import ordering, reasons
 from brimful.units import HOUR_S
 
 QUIET_FREE = 0.2  # a fleet with a fifth of its GPUs free is quiet
@@ -19,15 +19,15 @@ def start_by_s(state: JobState) -> float:
     work_s = job.predicted_work_s
     if work_s is None:
         return state.submitted_s  # nobody knows how long it takes, so there is nothing to wait with
-    return order.start_by_s(state, work_s - state.kept_work_s)
+    return ordering.start_by_s(state, work_s - state.kept_work_s)
 
 
 def defer(state: JobState, fleet: Fleet, *, free: int, now_s: int) -> str | None:
     """Why a deferrable job is not started yet although GPUs may be free; None where it may start."""
     if not state.job.deferrable or now_s >= start_by_s(state):
         return None
-    gpus = sum(pool.gpus for pool in fleet.capacity.pools.values())
+    gpus = fleet.capacity.gpus
     if free - state.job.gpus >= QUIET_FREE * gpus:
         return None
     left_h = (start_by_s(state) - now_s) / HOUR_S
-    return f"waits for a quiet hour: {free} of {gpus} GPUs are free; starts in {left_h:.1f} h at the latest"
+    return reasons.quiet_hour(free=free, gpus=gpus, left_h=left_h)

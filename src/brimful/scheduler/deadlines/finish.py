@@ -1,7 +1,7 @@
 """A deadline, and a budget, as the bid: which pools a job may use now, in a fleet with spot and firm pools.
 
 Firm is every tier but spot: what is held there stays. Where a job could run on either, each look says wait,
-spot or firm, as `policies/deadline.py` finds cheapest, within two nets:
+spot or firm, as `programme.py` finds cheapest, within two nets:
 
 - time: from the last moment at which firm capacity can still do all that no checkpoint holds yet, start
   included, the job takes it and stays;
@@ -23,9 +23,7 @@ from typing import Literal, NamedTuple
 from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.memory import too_small
 from brimful.fleet.state import Fleet, JobState, Lease, Pool
-from brimful.scheduler.draft import Draft
-from brimful.scheduler.plan import Stop
-from brimful.scheduler.policies.deadline import (
+from brimful.scheduler.deadlines.programme import (
     AGES_S,
     Held,
     Plan,
@@ -35,9 +33,9 @@ from brimful.scheduler.policies.deadline import (
     age_of,
     uniform_progress,
 )
-from brimful.scheduler.policies.place import ONE_NODE, place
-from brimful.scheduler.policies.stop import cost_microusd
-from brimful.scheduler.policies.types import allowed_pools
+from brimful.scheduler.draft import Draft
+from brimful.scheduler.placing.place import ONE_NODE, place
+from brimful.scheduler.placing.pools import allowed_pools
 from brimful.scheduler.rules import Rules
 from brimful.units import HOUR_S, show_seconds, show_usd
 
@@ -66,7 +64,7 @@ class Finish:
     """The verdicts of one decision, by job."""
 
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    moves: list[Stop] = field(default_factory=list)  # leases that change between spot and firm
+    moves: list[tuple[Lease, str]] = field(default_factory=list)  # between spot and firm, and why
     look_again_s: int | None = None
 
     def only(self, job: str, pools: list[Pool]) -> list[Pool]:
@@ -102,7 +100,7 @@ def finish(fleet: Fleet, draft: Draft, rules: Rules, prices: Mapping[Pool, int],
         verdict = case.verdict()
         done.verdicts[state.job.job] = verdict
         if lease is not None and verdict.kind in ("spot", "firm") and verdict.kind != case.held:
-            done.moves.append(Stop(lease=lease.lease, reason=verdict.reason, requeue=True))
+            done.moves.append((lease, verdict.reason))
         if case.left_s > 0 and (lease is not None or verdict.kind in ("wait", "spot", "firm")):
             again_s = (now_s // case.look_s + 1) * case.look_s
             done.look_again_s = min(again_s, done.look_again_s or again_s)
@@ -263,7 +261,7 @@ class _Case:
 
     def _budget(self) -> float:
         budget = self.state.job.budget_microusd
-        return inf if budget is None else budget - cost_microusd(self.state, now_s=self.now_s)
+        return inf if budget is None else budget - self.state.cost_microusd(self.now_s)
 
     def _cost(self, hourly: float, seconds: float) -> float:
         return hourly * ceil(seconds) / HOUR_S  # bills are made of whole seconds

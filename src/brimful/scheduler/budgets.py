@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Lease
-from brimful.units import show_usd
+from brimful.scheduler import reasons
 
 
 class Money:
@@ -24,8 +24,7 @@ class Money:
             if job.tenant in self.left and job.budget_microusd is None:
                 self.left[job.tenant] -= lease.cost_microusd(now_s)
                 self.leases.setdefault(job.tenant, []).append(lease)
-                hourly = lease.price_now() * lease.size * lease.gpu_milli // 1000
-                self.hourly[job.tenant] = self.hourly.get(job.tenant, 0) + hourly
+                self.hourly[job.tenant] = self.hourly.get(job.tenant, 0) + lease.hourly_microusd
 
     def lacks(self, job: Job, microusd: int) -> str | None:
         """Why the job's tenant cannot pay so much; None where it can."""
@@ -33,23 +32,20 @@ class Money:
             return None
         left = self.left[job.tenant]
         if left < microusd:
-            return (
-                f"{job.tenant} has {show_usd(max(0, left))} of its budget left and this may cost "
-                f"{show_usd(microusd)} before anybody looks again; `brimful budget` shows and sets it"
-            )
+            return reasons.tenant_lacks(job.tenant, left_microusd=left, microusd=microusd)
         return None
 
     def promise(self, job: Job, microusd: int) -> None:
         if job.budget_microusd is None and job.tenant in self.left:
             self.left[job.tenant] -= microusd
 
-    def broke(self) -> Iterator[tuple[Lease, str]]:
-        """Running leases whose tenant has nothing left to pay them with."""
+    def broke(self) -> Iterator[tuple[str, Lease]]:
+        """(tenant, running lease) where the tenant has nothing left to pay with."""
         for tenant, leases in self.leases.items():
             if self.left[tenant] <= 0:
                 for lease in leases:
                     if lease.phase != "ending":
-                        yield lease, f"{tenant} has spent its budget"
+                        yield tenant, lease
 
     def runs_out_s(self, now_s: int) -> int | None:
         """When the first tenant will have spent all, at the prices of now."""

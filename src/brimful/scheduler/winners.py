@@ -9,7 +9,7 @@ from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Lease, Pool
 from brimful.market.bid import Bid, Book
 from brimful.scheduler.draft import Draft
-from brimful.scheduler.policies.place import ONE_NODE, place
+from brimful.scheduler.placing.place import ONE_NODE, place
 
 NODES_TRIED = 64  # for a gang that needs a node made free
 

@@ -8,7 +8,8 @@ from typing import cast
 from brimful.fleet.job import Job
 from brimful.fleet.lease import JobState
 from brimful.fleet.state import Fleet
-from brimful.scheduler.policies.order import by_queue
+from brimful.scheduler import reasons
+from brimful.scheduler.ordering import by_queue
 from brimful.scheduler.rules import Quota, Rules
 
 
@@ -76,18 +77,14 @@ def over_quota(
         return None
     borrowed = have + job.gpus - own.gpus
     if own.borrow_gpus is not None and borrowed > own.borrow_gpus:
-        return (
-            f"queue {name} holds {have} of its {own.gpus} GPUs; {job.gpus} more would borrow {borrowed}, "
-            f"and it may borrow {own.borrow_gpus}"
+        return reasons.may_not_borrow(
+            name, held=have, own=own.gpus, gpus=job.gpus, borrows=borrowed, most=own.borrow_gpus
         )
     kept = sum(max(0, q.gpus - held.get(q.queue, 0)) for q in rules.quotas if not q.lend and q.queue != name)
     kept += sum(gpus for queue, gpus in waited_for.items() if queue != name)
     idle = gpus_in_fleet - sum(held.values()) - kept
     if job.gpus > idle:
-        return (
-            f"queue {name} holds {have} of its {own.gpus} GPUs and would borrow; "
-            f"{max(0, idle)} are there to lend, it wants {job.gpus}"
-        )
+        return reasons.too_few_to_lend(name, held=have, own=own.gpus, gpus=job.gpus, idle=idle)
     return None
 
 
@@ -137,6 +134,4 @@ class Books:
         own, now, then = self._own.get(queue, 0), self._now.get(queue, 0), self._held.get(queue, 0)
         if not own < now > then:
             return None
-        return (
-            f"queue {queue} held {now} of its {own} GPUs and gives {now - then} back to those who lent them"
-        )
+        return reasons.gives_back(queue, held=now, own=own, gives=now - then)

@@ -17,8 +17,8 @@ from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.node import Pool
 from brimful.fleet.state import Fleet
 from brimful.scheduler.draft import Draft
+from brimful.scheduler.placing.place import ONE_NODE, close_together, fits_on
 from brimful.scheduler.plan import Start
-from brimful.scheduler.policies.place import ONE_NODE, close_together, fits_on
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from brimful.fleet.noun import noun
 from brimful.fleet.ranked import Entry
 from brimful.fleet.state import Fleet
 from brimful.scheduler.draft import Draft
-from brimful.scheduler.policies.order import aged_left_s, latest_start, running_in_order, weight
-from brimful.scheduler.policies.place import ONE_NODE
-from brimful.scheduler.policies.quota import queue_of
+from brimful.scheduler.ordering import aged_left_s, latest_start, running_in_order, weight
+from brimful.scheduler.placing.place import ONE_NODE
+from brimful.scheduler.quotas import queue_of
 from brimful.scheduler.rules import Rules
 
 Able = tuple[int, float, str, int, Lease]  # class, lost per GPU, name, GPUs here: who may stop

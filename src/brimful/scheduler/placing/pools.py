@@ -12,7 +12,7 @@ from brimful.fleet.node import Pool
 from brimful.fleet.ranked import by_shape
 from brimful.fleet.state import Fleet
 from brimful.scheduler.draft import Draft
-from brimful.scheduler.policies.place import leftover, place
+from brimful.scheduler.placing.place import leftover, place
 from brimful.scheduler.rules import Rules
 
 

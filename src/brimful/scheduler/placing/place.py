@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 from brimful.fleet.capacity import Slot
 from brimful.fleet.events import Parts
 from brimful.fleet.job import WHOLE_GPU, Job
-from brimful.fleet.memory import too_small
 from brimful.fleet.node import Pool
-from brimful.fleet.state import Fleet
 from brimful.scheduler.draft import Draft, Fits
-from brimful.units import show_bytes
 
 ONE_NODE = ("nvlink", "node")
 
@@ -151,72 +147,3 @@ def _in_one_rack(job: Job, draft: Draft, pool: Pool) -> Parts | None:
     if best is None:
         return None
     return _gather(job, draft, sorted(best[2], key=lambda i: (-len(draft.free_on(i)), i)))
-
-
-def why_not(job: Job, fleet: Fleet, draft: Draft, pools: Sequence[Pool]) -> tuple[str, bool]:
-    """(the reason with its numbers, whether waiting can help)."""
-    kind = " or ".join(job.gpu_types or [name for name, _ in job.rates]) or "any type"
-    index = {pool: of for pool, of in fleet.capacity.pools.items() if job.may_be_at(pool.site)}
-    drained = f" ({len(fleet.drained)} of its nodes drained)" if fleet.drained else ""
-    if not any(job.rate(pool.gpu) > 0.0 for pool in index):
-        none = "no node that takes work" if fleet.drained else "no nodes at all"
-        have = ", ".join(sorted({pool.gpu for pool in index})) or none
-        whose = f"the site {' or '.join(job.sites)}" if job.sites else "the fleet"
-        return f"wants GPUs of {kind}; {whose} has {have}{drained}", False
-    allowed = [pool for pool in index if job.rate(pool.gpu) > 0.0]
-    small = {pool.gpu: short for pool in allowed if (short := too_small(job, pool.gpu)) is not None}
-    if all(pool.gpu in small for pool in allowed):
-        return _too_small(job, small), False
-    allowed = [pool for pool in allowed if pool.gpu not in small]
-    if not any(fleet.capacity.could_hold(job, pool) for pool in allowed):
-        return f"wants {_most(job, kind, fleet, allowed)}{drained}", False
-    where = "on one node" if job.within in ONE_NODE else f"within one {job.within}"
-    if not pools:
-        return f"wants {_gpus(job.gpus)} ({kind}); no such site can be reached at a price it accepts", True
-    total = sum(draft.free_in(pool) for pool in pools)
-    most = max((len(draft.free_on(i)) for pool in pools for i in _first(draft, pool)), default=0)
-    place_word = where if job.within in ONE_NODE else "in one pool" if job.within == "any" else where
-    return f"wants {_gpus(job.gpus)} {place_word}; {most} free on the best node ({total} in all)", True
-
-
-def _most(job: Job, kind: str, fleet: Fleet, pools: Sequence[Pool]) -> str:
-    """What the job wants, and the most that these pools could ever give it."""
-    of = fleet.capacity
-    if not job.gpus:
-        return f"{_host(job)} on one node; no node has as much"
-    most = max(of.most_of(job, pool) for pool in pools)
-    bare = replace(job, cpu_milli=0, memory_mib=0)
-    if any(of.could_hold(bare, pool) for pool in pools):
-        return f"{_gpus(job.gpus)} ({kind}) with {_host(job)}; its nodes have room for {most}"
-    if job.within == "nvlink":
-        return f"{job.gpus} GPUs ({kind}) in one NVLink domain; the largest has {most}"
-    if job.within == "node":
-        return f"{job.gpus} GPUs ({kind}) on one node; the largest node has {most}"
-    if job.within == "rack" and any(of.pools[pool].gpus >= job.gpus for pool in pools):
-        return f"{job.gpus} GPUs ({kind}) within one rack; the largest rack has {most}"
-    return (
-        f"{job.gpus} GPUs ({kind}) of one type; the largest pool has {max(of.pools[p].gpus for p in pools)}"
-    )
-
-
-def _host(job: Job) -> str:
-    cpus = [f"{job.cpu_milli / 1000:,.10g} CPUs"] if job.cpu_milli else []
-    return " and ".join(cpus + [show_bytes(job.memory_mib << 20)] * bool(job.memory_mib))
-
-
-def _too_small(job: Job, small: Mapping[str, tuple[int, int]]) -> str:
-    share = f"its share of {job.gpu_milli / 10:g} % of a GPU" if job.gpu_milli < WHOLE_GPU else "a GPU"
-    told = (
-        f"{show_bytes(needs)} on {gpu}, of which {share} has {show_bytes(has)}"
-        for gpu, (needs, has) in sorted(small.items())
-    )
-    return f"does not fit in memory: needs {'; '.join(told)}"
-
-
-def _first(draft: Draft, pool: Pool) -> list[int]:
-    found = next(draft.fullest(pool), None)
-    return [] if found is None else [found]
-
-
-def _gpus(n: int) -> str:
-    return "1 GPU" if n == 1 else f"{n} GPUs"

@@ -1,0 +1,117 @@
+"""On a fleet of several GPU types, at every review: settle who should be on which, and start them there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from brimful.fleet.state import JobState, Pool
+from brimful.scheduler import reasons
+from brimful.scheduler.cycle import Cycle
+from brimful.scheduler.placing.assign import assign, is_mixed
+from brimful.scheduler.placing.place import ONE_NODE, place
+from brimful.scheduler.quotas import Books
+
+
+class _Pools(dict[int, list[Pool]]):
+    """Pools by shape, found when first asked for."""
+
+    def __init__(self, cycle: Cycle) -> None:
+        self._cycle = cycle
+
+    def __missing__(self, shape: int) -> list[Pool]:
+        self[shape] = pools = self._cycle.pools(shape)
+        return pools
+
+
+def assign_types(cycle: Cycle) -> None:
+    """Settle everybody's GPU type, and stop those who should change."""
+    fleet, rules = cycle.fleet, cycle.rules
+    if not is_mixed(fleet, rules):
+        return
+    cycle.search.by_class_only = True
+    books = None
+    if rules.quotas:
+        gpus = fleet.capacity.gpus
+        books = Books(rules, held=cycle.held, waited_for=cycle.waited_for, gpus_in_fleet=gpus)
+    cycle.targets = assign(
+        fleet,
+        rules,
+        _Pools(cycle),
+        now_s=cycle.now_s,
+        in_turn=cycle.search.in_turn,
+        books=books,
+        may_start=cycle.may_start,
+    )
+    if cycle.targets is None:
+        return
+    if cycle.finish is not None:
+        cycle.targets |= cycle.finish.targets(fleet)
+    for name, pool in cycle.targets.items():
+        lease = fleet.jobs[name].open_lease
+        if lease is None:
+            continue
+        slot = fleet.capacity.by_name.get(lease.node)
+        here = fleet.nodes[lease.node].pool if slot is None else slot.pool
+        if pool == here or here in cycle.draft.sold:
+            continue  # in a market pool, the market keeps whom it has chosen
+        why = reasons.MAKES_ROOM if pool is None else reasons.moves_to(pool.gpu)
+        if pool is None and books is not None:
+            why = books.gives_back(fleet.jobs[name].job) or why
+        cycle.stop(lease, why)
+
+
+def place_by_type(cycle: Cycle) -> None:
+    """Everybody's type is settled: wide gangs first; who has none waits, or waits for others to leave."""
+    targets = cycle.targets
+    if targets is None:
+        return
+    moving = bool(cycle.stops)
+    chosen = [state for state in cycle.fleet.waiting.values() if targets.get(state.job.job) is not None]
+    for state in sorted(chosen, key=lambda each: (-each.job.gpus, each.serial)):
+        pool = targets[state.job.job]
+        if pool is None or cycle.not_now(state) or state.job.job in cycle.settled:
+            continue
+        if state.avoid_site and pool not in cycle.elsewhere(state, cycle.pools(state.shape)):
+            cycle.avoided_until_s += (state.avoid_until_s,)
+            continue
+        parts = place(state.job, cycle.draft, pool)
+        if parts is not None:
+            cycle.start(state, parts)
+        elif not moving and state.job.within in ONE_NODE:
+            _make_a_node(cycle, state, pool, targets)
+
+
+def _make_a_node(cycle: Cycle, state: JobState, pool: Pool, targets: Mapping[str, Pool | None]) -> None:
+    """The pool has the GPUs and no node has: whoever is on the emptiest node goes to the gaps elsewhere."""
+    fleet, draft = cycle.fleet, cycle.draft
+    best: tuple[int, int, str] | None = None
+    for slot in fleet.capacity.slots.values():
+        if slot.pool != pool or slot.node.good_gpus < state.job.gpus:
+            continue
+        leases = fleet.leases_on.get(slot.node.node, {}).values()
+        free, held = len(draft.free_on(slot.index)), sum(lease.size for lease in leases)
+        if free + held < state.job.gpus or held > draft.free_in(pool) - free:
+            continue
+        if any(targets.get(x.job) != pool or x.lease in cycle.search.spoken_for for x in leases):
+            continue
+        if best is None or held < best[0]:
+            best = (held, slot.index, slot.node.node)
+    if best is not None:
+        draft.hold(best[1])
+        for lease in fleet.leases_on.get(best[2], {}).values():
+            cycle.stop(lease, reasons.makes_a_node(state.job.job))
+
+
+def reclaim(cycle: Cycle) -> None:
+    """Who stays within its queue's quota and found no GPU of its types has back what was borrowed of them."""
+    if cycle.targets is None or not cycle.search.borrowed or cycle.stops:
+        return
+    starting = {start.job for start in cycle.starts}
+    for state in cycle.fleet.waiting.values():
+        job = state.job
+        if job.job in starting or not cycle.owns(job) or cycle.not_now(state) is not None:
+            continue
+        pools = cycle.planned(state, cycle.pools(state.shape))
+        cell = cycle.search.cell_for(state, pools, owns=True)
+        if cell is not None:
+            cycle.make_room(state, cell)

@@ -1,0 +1,25 @@
+"""Find whose turn it is: who has waited so long that it goes before its class."""
+
+from __future__ import annotations
+
+from brimful.fleet.state import JobState
+from brimful.scheduler.cycle import Cycle
+from brimful.scheduler.ordering import by_queue
+from brimful.scheduler.whose_turn import whose_turn
+
+
+def give_turns(cycle: Cycle) -> None:
+    if not cycle.rules.turns or not len(cycle.fleet.waiting):
+        return
+    alike: dict[tuple[str, int], bool] = {}  # pools and quotas are looked at once for all alike
+
+    def could_start(state: JobState) -> bool:
+        kind = by_queue(state)
+        found = alike.get(kind)
+        if found is None:
+            found = bool(cycle.open_pools(state.shape)) and cycle.over_quota(state.job) is None
+            alike[kind] = found
+        return found and cycle.may_start(state)
+
+    line = whose_turn(cycle.fleet, cycle.rules, could_start, now_s=cycle.now_s, sold=cycle.draft.sold)
+    cycle.search.in_turn = {state.job.job: None for state in line}

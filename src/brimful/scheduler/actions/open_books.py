@@ -1,0 +1,22 @@
+"""What lending queues wait for, and what the others would have to give back."""
+
+from __future__ import annotations
+
+from brimful.fleet.state import JobState
+from brimful.scheduler.cycle import Cycle
+from brimful.scheduler.quotas import borrowed, owed
+
+
+def open_books(cycle: Cycle) -> None:
+    fleet, rules = cycle.fleet, cycle.rules
+    if not rules.quotas:
+        return
+
+    def wants_now(state: JobState) -> bool:
+        if not cycle.pools(state.shape):
+            return False
+        return not state.job.deferrable or cycle.not_now(state, quotas=False) is None
+
+    cycle.waited_for = owed(fleet, rules, cycle.held, wants_now)
+    if rules.reclaim:
+        cycle.search.borrowed = borrowed(fleet, rules, cycle.held)

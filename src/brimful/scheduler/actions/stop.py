@@ -1,0 +1,33 @@
+"""End what must end."""
+
+from __future__ import annotations
+
+from brimful.scheduler import reasons
+from brimful.scheduler.cycle import Cycle
+
+
+def stop(cycle: Cycle) -> None:
+    """Stop jobs that were cancelled, have used up their time or budget, or whose tenant has spent its own.
+
+    Looks at those that may have to, not at all.
+    """
+    fleet, now_s = cycle.fleet, cycle.now_s
+    if fleet.may_have_to_stop(now_s):
+        for state in fleet.cancelling.values():
+            lease = state.open_lease
+            if lease is not None and lease.phase != "ending":
+                cycle.stop(lease, reasons.CANCELLED, requeue=False)
+        for lease in fleet.limits_due(now_s):
+            state = fleet.jobs[lease.job]
+            job = state.job
+            if lease.phase == "ending" or state.cancel_requested:
+                continue
+            if job.max_run_s is not None and state.attained_s(now_s) >= job.max_run_s:
+                cycle.stop(lease, reasons.has_run_its(job.max_run_s), requeue=False)
+            elif job.budget_microusd is not None and state.cost_microusd(now_s) >= job.budget_microusd:
+                # At the limit, not past it: the ledger never bills above the hold, so running on would be a
+                # gift.
+                cycle.stop(lease, reasons.budget_used_up(job.budget_microusd), requeue=False)
+    if cycle.money is not None:
+        for tenant, lease in cycle.money.broke():
+            cycle.stop(lease, reasons.tenant_spent(tenant))

@@ -1,0 +1,1 @@
+"""Finish in time for little: spot, firm capacity, or wait."""

@@ -1,1 +1,0 @@
-"""Each decision small and alone in its file."""
