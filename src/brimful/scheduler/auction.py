@@ -18,9 +18,10 @@ from brimful.market.auction import Loss
 from brimful.market.bid import Bid, Book
 from brimful.market.pools import Market, bid_of, floor_of, limit_of, supply_of
 from brimful.market.spot import PoolState, Turn, turn
+from brimful.scheduler import reasons
 from brimful.scheduler.budgets import Money
 from brimful.scheduler.winners import Winners
-from brimful.units import HOUR_S, show_seconds, show_usd
+from brimful.units import HOUR_S
 
 NotNow = Callable[[JobState], str | None]
 
@@ -123,20 +124,19 @@ class Auctions:
         if not losses:
             return None
         pool, loss = min(losses, key=lambda each: each[1].short if each[1].short is not None else 1 << 62)
-        drain = self._known[pool].turn.drain
-        whom = "it" if drain == name else drain
-        kept = f"; what becomes free is kept for {whom}" if drain else ""
-        return f"bids {show_usd(loss.bid.limit)} for {pool.gpu} at {pool.site}: {loss.detail}{kept}"
+        return reasons.lost_bid(loss, pool, drain=self._known[pool].turn.drain)
 
     def _why_winner_waits(self, pool: Pool, fleet: Fleet, *, now_s: int) -> str:
         leaving = [
             each for each in _leases(fleet, pool) if each.phase == "ending" or each.notice_s is not None
         ]
         ends = [each.notice_s for each in leaving if each.notice_s is not None and each.phase != "ending"]
-        when = f" in {show_seconds(max(0, max(ends) - now_s))}" if ends else ""
-        who = ", ".join(sorted(lease.job for lease in leaving)[:5]) or "others"
-        price = show_usd(self._known[pool].turn.billed)
-        return f"has won {pool.gpu} at {pool.site} for {price} per GPU-hour; waits for {who} to leave{when}"
+        return reasons.winner_waits(
+            pool,
+            price=self._known[pool].turn.billed,
+            leaving=sorted(lease.job for lease in leaving),
+            left_s=max(0, max(ends) - now_s) if ends else None,
+        )
 
     def _bidders(
         self, fleet: Fleet, sold: Collection[Pool], not_now: NotNow, *, now_s: int
@@ -152,7 +152,7 @@ class Auctions:
             if not able:
                 continue
             is_whole = job.gpus and job.gpu_milli == WHOLE_GPU
-            reason = not_now(state) if is_whole else "a market pool sells whole GPUs only"
+            reason = not_now(state) if is_whole else reasons.WHOLE_GPUS_ONLY
             if reason is not None:
                 self._kept_back[job.job] = reason
                 continue
@@ -292,13 +292,9 @@ def _leases(fleet: Fleet, pool: Pool) -> Iterator[Lease]:
 
 def _why_noticed(name: str, loss: Loss | None, winners: Winners, done: Turn) -> str:
     if name in winners.moves:
-        return f"moves within the pool: {winners.moves[name]} needs a whole node"
+        return reasons.moves_within_pool(winners.moves[name])
     new = [win.bid.bid for win in done.cleared.wins if not win.bid.running]
-    by = f" by {', '.join(new[:3])}{', …' if len(new) > 3 else ''}" if new else ""
-    stays = ""
-    if loss is not None and loss.shadow_price is not None:
-        stays = f"; it bids {show_usd(loss.bid.limit)} and would stay above {show_usd(loss.shadow_price)}"
-    return f"outbid{by}, at {show_usd(done.cleared.price)} per GPU-hour{stays}"
+    return reasons.outbid(new, price=done.cleared.price, loss=loss)
 
 
 def _blocked_changes(fleet: Fleet, blocked: Mapping[str, bool], *, now_s: int) -> Iterator[Event]:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from brimful.fleet.job import WHOLE_GPU, Job
+from brimful.fleet.node import Pool
+from brimful.market.auction import Loss
 from brimful.units import show_bytes, show_seconds, show_usd
 
 CANCELLED = "cancelled"
 MAKES_ROOM = "makes room for jobs that gain more"
+WHOLE_GPUS_ONLY = "a market pool sells whole GPUs only"
+UNPLANNED = "its deadline cannot be planned for: nobody said how much work it is"
+ENDS_SOON = "ends soon"
 
 
 # --- why a lease ends ------------------------------------------------------------------------------------
@@ -95,6 +100,98 @@ def too_few_to_lend(queue: str, *, held: int, own: int, gpus: int, idle: int) ->
 
 def quiet_hour(*, free: int, gpus: int, left_h: float) -> str:
     return f"waits for a quiet hour: {free} of {gpus} GPUs are free; starts in {left_h:.1f} h at the latest"
+
+
+# --- the market: who loses, who leaves, who waits for others to leave ------------------------------------
+
+
+def lost_bid(loss: Loss, pool: Pool, *, drain: str | None) -> str:
+    """`drain`: the gang that GPUs are kept for."""
+    whom = "it" if drain == loss.bid.bid else drain
+    kept = f"; what becomes free is kept for {whom}" if drain else ""
+    return f"bids {show_usd(loss.bid.limit)} for {pool.gpu} at {pool.site}: {loss.detail}{kept}"
+
+
+def winner_waits(pool: Pool, *, price: int, leaving: Sequence[str], left_s: int | None) -> str:
+    when = "" if left_s is None else f" in {show_seconds(left_s)}"
+    won = f"has won {pool.gpu} at {pool.site} for {show_usd(price)} per GPU-hour"
+    return f"{won}; waits for {', '.join(leaving[:5]) or 'others'} to leave{when}"
+
+
+def moves_within_pool(job: str) -> str:
+    return f"moves within the pool: {job} needs a whole node"
+
+
+def outbid(by: Sequence[str], *, price: int, loss: Loss | None) -> str:
+    who = f" by {', '.join(by[:3])}{', …' if len(by) > 3 else ''}" if by else ""
+    stays = ""
+    if loss is not None and loss.shadow_price is not None:
+        stays = f"; it bids {show_usd(loss.bid.limit)} and would stay above {show_usd(loss.shadow_price)}"
+    return f"outbid{who}, at {show_usd(price)} per GPU-hour{stays}"
+
+
+# --- deadlines: firm capacity, spot or nothing -----------------------------------------------------------
+
+
+def firm_too_late(tier: str, left_s: int) -> str:
+    return f"{tier} would be late: {_to_deadline(left_s)}"
+
+
+def firm_only_late(tier: str, work_s: float, setup_s: float, left_s: int) -> str:
+    return f"{tier} only, and late: {_work(work_s, setup_s)}, {_to_deadline(left_s)}"
+
+
+def firm_only_unsaved(tier: str) -> str:
+    return f"{tier} only: it saves nothing while it runs, so what spot takes away would be lost"
+
+
+def firm_only_now(tier: str, work_s: float, setup_s: float, left_s: int) -> str:
+    return f"{tier} only: {_work(work_s, setup_s)}, {_to_deadline(left_s)}"
+
+
+def firm_only_paid(tier: str, tried_microusd: int, left_microusd: int) -> str:
+    left = show_usd(left_microusd)
+    return f"{tier} only: with a try on spot it could come to {show_usd(tried_microusd)}, and {left} are left"
+
+
+def firm_cheapest(tier: str, slack_s: float) -> str:
+    return f"{tier} is expected to cost least: {show_seconds(slack_s)} to spare"
+
+
+def moves_to_spot(spot_hourly: int, firm_hourly: int, slack_s: float) -> str:
+    spot, firm, slack = show_usd(spot_hourly), show_usd(firm_hourly), show_seconds(slack_s)
+    return f"moves to spot at {spot} an hour instead of {firm}: {slack} to spare"
+
+
+def waits_for_spot(tier: str, slack_s: float, until_s: float, *, there: bool) -> str:
+    what = "for spot that lasts" if there else "for spot to come back"
+    until = show_seconds(until_s)
+    return f"waits {what}: {show_seconds(slack_s)} to spare; takes {tier} in {until} at the latest"
+
+
+def firm_too_dear(tier: str, work_s: float, setup_s: float, *, microusd: int, left_microusd: int) -> str:
+    cost = f"{_work(work_s, setup_s)} cost {show_usd(microusd)} on {tier}"
+    return f"{cost}, and {show_usd(left_microusd)} of its budget are left"
+
+
+def cannot_pay(firm_too_dear: str, spot_microusd: int) -> str:
+    why = f"does not start, since its budget would stop it: {firm_too_dear}"
+    return f"{why}; spot would cost {show_usd(spot_microusd)}"
+
+
+def spot_only(firm_too_dear: str, spot_microusd: int) -> str:
+    return f"spot only ({show_usd(spot_microusd)}), and its deadline is not safe: {firm_too_dear}"
+
+
+def _work(work_s: float, setup_s: float) -> str:
+    more = f" and {show_seconds(setup_s)} to start" if setup_s else ""
+    return f"{show_seconds(work_s)} of work{more}"
+
+
+def _to_deadline(left_s: int) -> str:
+    if left_s < 0:
+        return f"and its deadline was {show_seconds(-left_s)} ago"
+    return f"{show_seconds(left_s)} to its deadline"
 
 
 # --- why a job waits: no place ---------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from typing import Literal, NamedTuple
 from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.memory import too_small
 from brimful.fleet.state import Fleet, JobState, Lease, Pool
+from brimful.scheduler import reasons
 from brimful.scheduler.deadlines.programme import (
     AGES_S,
     Held,
@@ -37,7 +38,7 @@ from brimful.scheduler.draft import Draft
 from brimful.scheduler.placing.place import ONE_NODE, place
 from brimful.scheduler.placing.pools import allowed_pools
 from brimful.scheduler.rules import Rules
-from brimful.units import HOUR_S, show_seconds, show_usd
+from brimful.units import HOUR_S
 
 LEARN_S = 24 * HOUR_S  # what is believed of spot is renewed so often
 # From one look to the next: a two-hundredth of the time there was, within these.
@@ -131,55 +132,54 @@ class _Case:
     def verdict(self) -> Verdict:
         job = self.state.job
         if self.work_s is None:
-            return Verdict("any", (), "its deadline cannot be planned for: nobody said how much work it is")
+            return Verdict("any", (), reasons.UNPLANNED)
         if self.work_s <= 0 and self.lease is not None:  # the estimate has run out: it may end any moment
             firm = self.held == "firm"
-            return Verdict("firm" if firm else "spot", self.firm if firm else tuple(self.up), "ends soon")
+            return Verdict(
+                "firm" if firm else "spot", self.firm if firm else tuple(self.up), reasons.ENDS_SOON
+            )
         setup_s = job.checkpoint_cost_s if self.held != "firm" and self.state.leases else 0
         budget = self._budget()
         firm_cost = self._cost(self.firm_hourly, self._to_do_s() + setup_s)
         if self.held == "spot" and self.left_s < self.worst_s + setup_s:
-            return Verdict("spot", tuple(self.up), f"{self.firm[0].tier} would be late: {self._left()}")
+            return Verdict("spot", tuple(self.up), reasons.firm_too_late(self._tier, self.left_s))
         if firm_cost > budget:
             return self._too_dear(firm_cost, budget, setup_s)
         why = self._why_firm(budget, setup_s)
-        return self._cheapest() if why is None else Verdict("firm", self.firm, f"{self.firm[0].tier} {why}")
+        return self._cheapest() if why is None else Verdict("firm", self.firm, why)
 
     def _why_firm(self, budget: float, setup_s: float) -> str | None:
         """Why nothing but firm capacity will do now; None where there is a choice."""
         job = self.state.job
         assert self.work_s is not None
         if self.left_s < self._to_do_s() + setup_s:
-            return f"only, and late: {self._need(setup_s)}, {self._left()}"
+            return reasons.firm_only_late(self._tier, self._to_do_s(), setup_s, self.left_s)
         if not job.checkpoint_interval_s:
-            return "only: it saves nothing while it runs, so what spot takes away would be lost"
+            return reasons.firm_only_unsaved(self._tier)
         restart_s = job.checkpoint_cost_s
         if self.left_s - self.margin_s < self.worst_s + restart_s:
-            return f"only: {self._need(restart_s)}, {self._left()}"
+            return reasons.firm_only_now(self._tier, self._to_do_s(), restart_s, self.left_s)
         spot, firm = min(self.spot.values()), self.firm_hourly
         tried = self._cost(spot, self.look_s) + self._cost(firm, self.worst_s + restart_s)
         if tried > budget:
-            left = show_usd(int(budget))
-            return f"only: with a try on spot it could come to {show_usd(int(tried))}, and {left} are left"
+            return reasons.firm_only_paid(self._tier, int(tried), int(budget))
         return None
 
     def _cheapest(self) -> Verdict:
         """Time and money suffice either way: what is expected to cost least."""
-        job, tier = self.state.job, self.firm[0].tier
-        choice = self._choose()
+        job, choice = self.state.job, self._choose()
         if self.lease is not None and self.held == "firm" and choice != "on_demand":
             stays = choice == "none" or self.lease.billed_s(self.now_s) < job.min_run_s + self.lease.setup_s
             choice = "on_demand" if stays else choice
-        slack = show_seconds(self.left_s - (self.work_s or 0.0))
+        slack_s = self.left_s - (self.work_s or 0.0)
         if choice == "on_demand":
-            return Verdict("firm", self.firm, f"{tier} is expected to cost least: {slack} to spare")
+            return Verdict("firm", self.firm, reasons.firm_cheapest(self._tier, slack_s))
         if choice == "spot":
-            spot, firm = (show_usd(int(usd)) for usd in (min(self.spot.values()), self.firm_hourly))
-            why = f"moves to spot at {spot} an hour instead of {firm}: {slack} to spare"
+            why = reasons.moves_to_spot(int(min(self.spot.values())), int(self.firm_hourly), slack_s)
             return Verdict("spot", (self._best_zone(),), why)
-        there = "for spot that lasts" if self.up else "for spot to come back"
-        until = show_seconds(max(0, self.left_s - self.margin_s - self.worst_s - job.checkpoint_cost_s))
-        return Verdict("wait", (), f"waits {there}: {slack} to spare; takes {tier} in {until} at the latest")
+        until_s = max(0, self.left_s - self.margin_s - self.worst_s - job.checkpoint_cost_s)
+        why = reasons.waits_for_spot(self._tier, slack_s, until_s, there=bool(self.up))
+        return Verdict("wait", (), why)
 
     def _choose(self) -> Held:
         job, lease = self.state.job, self.lease
@@ -232,32 +232,24 @@ class _Case:
     def _too_dear(self, firm_cost: float, budget: float, setup_s: float) -> Verdict:
         """The hard cap: firm capacity cannot be paid for to the end."""
         assert self.work_s is not None
-        tier = self.firm[0].tier
-        told = (
-            f"{self._need(setup_s)} cost {show_usd(int(firm_cost))} on {tier}, "
-            f"and {show_usd(max(0, int(budget)))} of its budget are left"
+        told = reasons.firm_too_dear(
+            self._tier, self._to_do_s(), setup_s, microusd=int(firm_cost), left_microusd=max(0, int(budget))
         )
         spot_cost = self._cost(min(self.spot.values()), self.work_s + setup_s)
         if spot_cost > budget and self.lease is None:
-            why = f"does not start, since its budget would stop it: {told}; spot would cost"
-            return Verdict("refused", (), f"{why} {show_usd(int(spot_cost))}")
+            return Verdict("refused", (), reasons.cannot_pay(told, int(spot_cost)))
         if self.held == "firm" and (spot_cost > budget or not self.up):
             return Verdict("firm", self.firm, told)
-        why = f"spot only ({show_usd(int(spot_cost))}), and its deadline is not safe: {told}"
+        why = reasons.spot_only(told, int(spot_cost))
         return Verdict("spot", (self._best_zone(),) if self.up else (), why)
 
     def _to_do_s(self) -> float:
         """Work for firm capacity: who leaves spot for it goes back to the last checkpoint."""
         return self.worst_s if self.held == "spot" else self.work_s or 0.0
 
-    def _need(self, setup_s: float) -> str:
-        more = f" and {show_seconds(setup_s)} to start" if setup_s else ""
-        return f"{show_seconds(self._to_do_s())} of work{more}"
-
-    def _left(self) -> str:
-        if self.left_s < 0:
-            return f"and its deadline was {show_seconds(-self.left_s)} ago"
-        return f"{show_seconds(self.left_s)} to its deadline"
+    @property
+    def _tier(self) -> str:
+        return self.firm[0].tier
 
     def _budget(self) -> float:
         budget = self.state.job.budget_microusd
