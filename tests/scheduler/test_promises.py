@@ -15,7 +15,8 @@ from brimful.fleet.node import Node, Pool
 from brimful.fleet.state import OVER, Fleet
 from brimful.market.posted import PostedPrice
 from brimful.scheduler.loop import tick
-from brimful.scheduler.placing.assign import assign, is_mixed
+from brimful.scheduler.placing.assign import assign
+from brimful.scheduler.placing.pools import is_mixed
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import Ports
 from brimful.scheduler.quotas import Books

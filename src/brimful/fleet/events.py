@@ -6,13 +6,12 @@ changed once written: a new meaning is a new version, and the reader keeps under
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from brimful.errors import WorldFailed
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node, Pool
-from brimful.fleet.noun import noun
 from brimful.fleet.prices import PricePoint
 from brimful.language import Plain, say
 
@@ -20,7 +19,7 @@ from brimful.language import Plain, say
 Parts = tuple[tuple[str, tuple[int, ...]], ...]
 
 
-@noun
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeJoined:
     """A node offers `gpus` GPUs, or its description changed."""
 
@@ -48,14 +47,14 @@ class NodeJoined:
         return Node(**{each.name: getattr(self, each.name) for each in fields(Node)})
 
 
-@noun
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLeft:
     version: ClassVar[int] = 1
     at_s: int
     node: str
 
 
-@noun
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDrained:
     """Nothing more starts there and what runs goes on, until NodeResumed; it may leave and join meanwhile."""
 
@@ -65,28 +64,28 @@ class NodeDrained:
     reason: str = ""
 
 
-@noun
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeResumed:
     version: ClassVar[int] = 1
     at_s: int
     node: str
 
 
-@noun
+@dataclass(frozen=True, slots=True)
 class JobSubmitted:
     version: ClassVar[int] = 3
     at_s: int
     job: Job
 
 
-@noun
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequested:
     version: ClassVar[int] = 1
     at_s: int
     job: str
 
 
-@noun
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobHeld:
     """It does not start until it is released. What stops a running one is a LeaseEnding beside this."""
 
@@ -96,14 +95,14 @@ class JobHeld:
     reason: str = ""
 
 
-@noun
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobReleased:
     version: ClassVar[int] = 1
     at_s: int
     job: str
 
 
-@noun
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRequested:
     """From its next lease on it runs at these sites only; none: anywhere. A LeaseEnding may stand beside."""
 
@@ -113,7 +112,7 @@ class MoveRequested:
     sites: tuple[str, ...]
 
 
-@noun
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseGranted:
     """The intent to start: from here on these GPUs are taken, whether or not the process is up yet.
 
@@ -131,7 +130,7 @@ class LeaseGranted:
     in_turn: bool = False  # it goes before its class, because it has waited so long
 
 
-@noun
+@dataclass(frozen=True, slots=True)
 class LeaseStarted:
     """The engine saw it run. Billing begins here."""
 
@@ -140,7 +139,7 @@ class LeaseStarted:
     lease: str
 
 
-@noun
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseEnding:
     """The intent to stop. The GPUs stay taken until LeaseEnded."""
 
@@ -151,7 +150,7 @@ class LeaseEnding:
     requeue: bool  # True: the job waits for another lease; False: this is its end
 
 
-@noun
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseEnded:
     """The engine saw that nothing of it runs any more. Billing ends here and the GPUs are free."""
 
@@ -165,7 +164,7 @@ class LeaseEnded:
     requeue: bool = False  # True: it failed, and its job has tries left
 
 
-@noun
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SiteLost:
     """The site does not answer: what runs there is unknown. It is neither ended nor started elsewhere."""
 
@@ -175,7 +174,7 @@ class SiteLost:
     reason: str
 
 
-@noun
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SiteFound:
     """The site answers again."""
 
@@ -184,7 +183,7 @@ class SiteFound:
     site: str
 
 
-@noun
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPriced:
     """From here on an hour in this market pool is billed at so much, to all who hold GPUs of it alike."""
 
@@ -215,7 +214,7 @@ class PoolPriced:
         )
 
 
-@noun
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeGiven:
     """The lease will be told to end at `until_s`, unless the notice is withdrawn before."""
 
@@ -226,14 +225,14 @@ class NoticeGiven:
     reason: str
 
 
-@noun
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeWithdrawn:
     version: ClassVar[int] = 1
     at_s: int
     lease: str
 
 
-@noun
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BidChanged:
     """Another limit for the same job; None: what its class stands for."""
 
@@ -243,7 +242,7 @@ class BidChanged:
     limit_microusd_per_gpu_hour: int | None
 
 
-@noun
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GangBlocked:
     """A gang that would pay the price is kept out by its size alone, from here on or no longer."""
 
@@ -253,7 +252,7 @@ class GangBlocked:
     blocked: bool
 
 
-@noun
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSet:
     """So much a tenant may still spend from here on, and not a micro-dollar more; None: without limit."""
 
@@ -263,7 +262,7 @@ class BudgetSet:
     microusd: int | None
 
 
-@noun
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CreditGranted:
     """The operator gives a tenant something to spend."""
 

@@ -47,7 +47,6 @@ from brimful.fleet.job import WHOLE_GPU, Job, shape_of
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.memory import too_small
 from brimful.fleet.node import Node, Pool
-from brimful.fleet.noun import maker
 from brimful.fleet.past import Left, Past
 from brimful.fleet.prices import PriceLine
 from brimful.fleet.purse import Purses
@@ -63,8 +62,6 @@ __all__ = ["OVER", "Fleet", "JobState", "Lease", "Left", "Node", "Pool"]
 AVOID_S, AVOID_DOUBLINGS = 120, 4
 
 PRICES_KEPT = 20_000  # of each market pool
-
-_new_lease, _new_job = maker(Lease), maker(JobState)
 
 OVER = frozenset({"finished", "failed", "stopped", "cancelled"})
 
@@ -241,7 +238,7 @@ class Fleet:
         if not self.submitted:
             self.gpu_s_before_jobs = self.gpu_s(event.at_s)
             self.first_submit_s = event.at_s
-        state = _new_job(
+        state = JobState(
             job=job,
             serial=self.submitted,
             shape=self._shape(job),
@@ -377,7 +374,7 @@ class Fleet:
         for name, gpus in parts:
             self.capacity.take(name, gpus, job)
         ran = bool(state.leases) and state.first_start_s is not None
-        lease = _new_lease(
+        lease = Lease(
             lease=event.lease,
             job=event.job,
             site=node.site,

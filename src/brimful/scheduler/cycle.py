@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 from brimful.fleet.events import Event, Parts
 from brimful.fleet.job import Job
-from brimful.fleet.noun import maker
 from brimful.fleet.state import Fleet, JobState, Lease, Pool
 from brimful.scheduler import reasons
 from brimful.scheduler.auction import Auctions
@@ -14,8 +13,7 @@ from brimful.scheduler.budgets import Money
 from brimful.scheduler.deadlines.finish import Finish
 from brimful.scheduler.draft import Draft
 from brimful.scheduler.offpeak import defer
-from brimful.scheduler.placing.assign import is_mixed
-from brimful.scheduler.placing.pools import allowed_pools
+from brimful.scheduler.placing.pools import allowed_pools, is_mixed
 from brimful.scheduler.placing.reserve import Reservation
 from brimful.scheduler.placing.victims import Cell, Search
 from brimful.scheduler.plan import Start, Stop
@@ -27,14 +25,14 @@ __all__ = ["Cycle", "Rules"]
 
 AHEAD_S = 60  # a start must be paid for so long, so that a tenant's last cent does not start many
 
-_new_start = maker(Start)
-
 
 class Cycle:
     """What one decision knows, and its starts and stops so far."""
 
     # What most decisions never touch is the class's, until somebody sets it.
     finish: Finish | None = None  # what jobs with a deadline may use, where there is spot to choose
+    in_turn: Mapping[str, None] = {}  # waiting jobs that go before their class, the first first
+    borrowed: Mapping[str, int] = {}  # GPUs that each queue may be asked to give back
     targets: dict[str, Pool | None] | None = None  # at a review of a mixed fleet: each job's pool
     closed: frozenset[Pool] = frozenset()  # where a blocked job lets nobody pass
     worth: Mapping[str, float] | None = None  # of a GPU of each type, once asked
@@ -58,11 +56,11 @@ class Cycle:
         if unreachable or market is not None:
             draft.closed = unreachable
             draft.sold = () if market is None else frozenset(market.market.in_fleet(fleet))
-        self.search = Search(fleet, draft, rules, now_s)
         self.money = Money(fleet, now_s=now_s) if fleet.purses else None  # of tenants with a hard budget
         # GPUs that each queue has, or will have by this decision.
         self.held = {name: usage.held for name, usage in fleet.usage.items()} if rules.quotas else {}
         self.waited_for: dict[str, int] = {}  # GPUs of its own that each lending queue waits for
+        self.spoken_for: set[str] = set()  # leases that end: nobody stops one twice
         self.starts: list[Start] = []
         self.stops: list[Stop] = []
         self.reservations: list[Reservation] = []
@@ -75,7 +73,7 @@ class Cycle:
     def start(self, state: JobState, parts: Parts) -> None:
         job = state.job
         self.draft.take(parts, job)
-        if self.search.in_turn:
+        if self.in_turn:
             self.settled.add(job.job)
         node, gpus = parts[0]
         price = self.prices[self.fleet.nodes[node].pool]
@@ -84,29 +82,28 @@ class Cycle:
         if self.rules.quotas:
             self._count(job)
         self.starts.append(
-            _new_start(
+            Start(
                 job=job.job,
                 lease=f"{job.job}.{len(state.leases) + 1}",
                 node=node,
                 gpus=gpus,
                 microusd_per_gpu_hour=price,
                 rest=parts[1:],
-                in_turn=job.job in self.search.in_turn,
+                in_turn=job.job in self.in_turn,
             )
         )
 
     def stop(self, lease: Lease, reason: str, *, requeue: bool = True) -> None:
         """Its lease ends, once: what was said of it first stands."""
-        if lease.lease not in self.search.spoken_for:
-            self.search.spoken_for.add(lease.lease)
+        if lease.lease not in self.spoken_for:
+            self.spoken_for.add(lease.lease)
             self.stops.append(Stop(lease=lease.lease, reason=reason, requeue=requeue))
 
     def make_room(self, state: JobState, cell: Cell) -> None:
         """Whole gangs leave one cell; the GPUs are the blocked gang's once they have really stopped."""
         for lease in cell.victims:
             self.stop(lease, reasons.preempted_by(state.job.job))
-        self.search.commit(cell)
-        if self.search.in_turn:
+        if self.in_turn:
             self.settled.add(state.job.job)
         if self.rules.quotas:
             self._count(state.job)
@@ -178,7 +175,21 @@ class Cycle:
 
     def owns(self, job: Job) -> bool:
         """Whether others hold what is this job's queue's own, and it may have it back."""
-        return bool(self.search.borrowed) and is_own(job, self.rules, self.held)
+        return bool(self.borrowed) and is_own(job, self.rules, self.held)
+
+    def search(self) -> Search | None:
+        """For whom to stop so that others fit; None where the rules let nobody be stopped for another."""
+        if self.rules.preempt == "none" and not self.borrowed:
+            return None
+        return Search(
+            self.fleet,
+            self.draft,
+            self.rules,
+            now_s=self.now_s,
+            spoken_for=self.spoken_for,
+            in_turn=self.in_turn,
+            borrowed=self.borrowed,
+        )
 
     # --- when to think again ----------------------------------------------------------------------------
 

@@ -23,7 +23,6 @@ from brimful.fleet.events import (
     SiteFound,
     SiteLost,
 )
-from brimful.fleet.noun import maker
 from brimful.fleet.state import Fleet, JobState, Lease, Node
 from brimful.language import say
 from brimful.scheduler import reasons
@@ -35,18 +34,13 @@ from brimful.scheduler.rules import Rules
 # Another writer can get in between reading and writing only so often before something is badly wrong.
 MAX_CONFLICTS = 100
 
-_granted, _started, _ended = maker(LeaseGranted), maker(LeaseStarted), maker(LeaseEnded)
 
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Tick:
     """What one turn decided, and which sites could not be reached or did not obey."""
 
     plan: Plan
     problems: dict[str, str] = field(default_factory=dict)
-
-
-_tick = maker(Tick)
 
 
 def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
@@ -69,7 +63,7 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
         )
     if fleet.unsettled or fleet.warned:
         _act(fleet, ports, rules, problems, now_s=now_s)
-    return _tick(plan=plan, problems=problems)
+    return Tick(plan, problems)
 
 
 def catch_up(fleet: Fleet, ports: Ports) -> None:
@@ -170,11 +164,11 @@ def _lease_changes(
         return [LeaseEnded(at_s=now_s, lease=lease.lease, exit_code=None, reason=reason, requeue=again)]
     changes: list[Event] = []
     if lease.started_s is None and seen.started_s is not None:
-        changes.append(_started(at_s=seen.started_s, lease=lease.lease))
+        changes.append(LeaseStarted(seen.started_s, lease.lease))
     if seen.state == "ended":
         goes_on = seen.exit_code != 0 and lease.phase != "ending" and _goes_on(lease, state, taken=taken)
         changes.append(
-            _ended(
+            LeaseEnded(
                 at_s=now_s if seen.ended_s is None else seen.ended_s,
                 lease=lease.lease,
                 exit_code=seen.exit_code,
@@ -206,7 +200,7 @@ def intents(plan: Plan, *, now_s: int) -> list[Event]:
         ]
     if plan.starts:
         decided += [
-            _granted(
+            LeaseGranted(
                 at_s=now_s,
                 lease=start.lease,
                 job=start.job,

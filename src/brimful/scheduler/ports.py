@@ -9,7 +9,6 @@ from typing import Literal, Protocol, runtime_checkable
 from brimful.errors import Refused
 from brimful.fleet.events import Event, Parts
 from brimful.fleet.job import Job
-from brimful.fleet.noun import noun
 from brimful.fleet.state import Fleet, Node, Pool
 from brimful.scheduler.auction import Auctions
 
@@ -28,7 +27,7 @@ class Store(Protocol):
         """
 
 
-@noun
+@dataclass(slots=True, kw_only=True)  # not frozen: a rehearsal makes two for every lease
 class Observation:
     """What an engine sees of one lease."""
 

@@ -39,6 +39,10 @@ def whose_turn(
     lengths = fleet.turns.lengths
     if not rules.turns or lengths.long_s is None:
         return ()
+    gpus = sum(index.gpus for pool, index in fleet.capacity.pools.items() if pool not in sold)
+    room = rules.turns * gpus - fleet.turns.gpus(now_s)
+    if room <= 0:
+        return ()
     order = fleet.waiting.order("by turn", _waiting_from, _by_length)
     groups = cast(dict[tuple[int, int], list[_InLine]], order.groups)
     long_at, since_s = lengths.long_at, now_s - lengths.long_s
@@ -49,10 +53,6 @@ def whose_turn(
         for (_, at), entries in groups.items()
         if entries[0][0][1] <= since_s
     ]
-    if not any(lines):
-        return ()
-    gpus = sum(index.gpus for pool, index in fleet.capacity.pools.items() if pool not in sold)
-    room = rules.turns * gpus - fleet.turns.gpus(now_s)
     found: list[JobState] = []
     for _, _, state in merge(*lines):
         if room <= 0:

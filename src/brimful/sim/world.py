@@ -12,7 +12,6 @@ from math import ceil
 from brimful.errors import WorldFailed
 from brimful.fleet.events import Event, JobSubmitted, Parts
 from brimful.fleet.job import Job
-from brimful.fleet.noun import maker
 from brimful.fleet.state import Fleet, Node
 from brimful.language import say
 from brimful.market.ledger import Ledger
@@ -28,7 +27,6 @@ from brimful.sim.kernel import Kernel
 
 SITE = "sim"
 IDLE_LOOK_S = 61  # past any moment at which policies review
-_seen, _submitted = maker(Observation), maker(JobSubmitted)
 NEARLY = 1e-6  # of a second: sums of fractions do not add a second to a run
 
 
@@ -114,7 +112,7 @@ class TimedEngine:
         begins_s = self.now_s + (job.checkpoint_cost_s if kept is not None else 0)
         left = self._work_s[job.job] - (kept or 0.0)
         self._running[lease] = _Run(job, nodes, self.now_s, begins_s, speed)
-        self._news[lease] = _seen(lease=lease, state="running", started_s=self.now_s)
+        self._news[lease] = Observation(lease=lease, state="running", started_s=self.now_s)
         self._kernel.at(begins_s + ceil(left / speed - NEARLY), lease)
 
     def stop(self, lease: str, *, grace_s: int) -> None:  # noqa: ARG002 - it obeys at once
@@ -176,7 +174,7 @@ class TimedEngine:
         run = self._running.pop(lease)
         self._kept[run.job.job] = self._kept.get(run.job.job, 0.0) + saved
         self._news.pop(lease, None)
-        self._news[lease] = _seen(
+        self._news[lease] = Observation(
             lease=lease,
             state="ended",
             started_s=run.started_s,
@@ -292,7 +290,7 @@ class _Rehearsal:
         self.engine.now_s = now_s
         arrivals, at = self._arrivals, self._arrived
         while at < len(arrivals) and arrivals[at].at_s == now_s:
-            self.store.log.append(_submitted(at_s=now_s, job=arrivals[at].job))
+            self.store.log.append(JobSubmitted(now_s, arrivals[at].job))
             at += 1
         self._arrived = at
         for what in self.kernel.due(now_s):

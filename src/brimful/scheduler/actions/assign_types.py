@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from brimful.fleet.state import JobState, Pool
 from brimful.scheduler import reasons
 from brimful.scheduler.cycle import Cycle
-from brimful.scheduler.placing.assign import assign, is_mixed
+from brimful.scheduler.placing.assign import assign
 from brimful.scheduler.placing.place import ONE_NODE, place
+from brimful.scheduler.placing.pools import is_mixed
 from brimful.scheduler.quotas import Books
 
 
@@ -28,7 +29,6 @@ def assign_types(cycle: Cycle) -> None:
     fleet, rules = cycle.fleet, cycle.rules
     if not is_mixed(fleet, rules):
         return
-    cycle.search.by_class_only = True
     books = None
     if rules.quotas:
         gpus = fleet.capacity.gpus
@@ -38,7 +38,7 @@ def assign_types(cycle: Cycle) -> None:
         rules,
         _Pools(cycle),
         now_s=cycle.now_s,
-        in_turn=cycle.search.in_turn,
+        in_turn=cycle.in_turn,
         books=books,
         may_start=cycle.may_start,
     )
@@ -92,7 +92,7 @@ def _make_a_node(cycle: Cycle, state: JobState, pool: Pool, targets: Mapping[str
         free, held = len(draft.free_on(slot.index)), sum(lease.size for lease in leases)
         if free + held < state.job.gpus or held > draft.free_in(pool) - free:
             continue
-        if any(targets.get(x.job) != pool or x.lease in cycle.search.spoken_for for x in leases):
+        if any(targets.get(x.job) != pool or x.lease in cycle.spoken_for for x in leases):
             continue
         if best is None or held < best[0]:
             best = (held, slot.index, slot.node.node)
@@ -104,7 +104,8 @@ def _make_a_node(cycle: Cycle, state: JobState, pool: Pool, targets: Mapping[str
 
 def reclaim(cycle: Cycle) -> None:
     """Who stays within its queue's quota and found no GPU of its types has back what was borrowed of them."""
-    if cycle.targets is None or not cycle.search.borrowed or cycle.stops:
+    search = cycle.search() if cycle.targets is not None and cycle.borrowed and not cycle.stops else None
+    if search is None:
         return
     starting = {start.job for start in cycle.starts}
     for state in cycle.fleet.waiting.values():
@@ -112,6 +113,7 @@ def reclaim(cycle: Cycle) -> None:
         if job.job in starting or not cycle.owns(job) or cycle.not_now(state) is not None:
             continue
         pools = cycle.planned(state, cycle.pools(state.shape))
-        cell = cycle.search.cell_for(state, pools, owns=True)
+        cell = search.cell_for(state, pools, owns=True)
         if cell is not None:
+            search.commit(cell)
             cycle.make_room(state, cell)

@@ -22,4 +22,4 @@ def give_turns(cycle: Cycle) -> None:
         return found and cycle.may_start(state)
 
     line = whose_turn(cycle.fleet, cycle.rules, could_start, now_s=cycle.now_s, sold=cycle.draft.sold)
-    cycle.search.in_turn = {state.job.job: None for state in line}
+    cycle.in_turn = {state.job.job: None for state in line}

@@ -19,4 +19,4 @@ def open_books(cycle: Cycle) -> None:
 
     cycle.waited_for = owed(fleet, rules, cycle.held, wants_now)
     if rules.reclaim:
-        cycle.search.borrowed = borrowed(fleet, rules, cycle.held)
+        cycle.borrowed = borrowed(fleet, rules, cycle.held)

@@ -14,18 +14,20 @@ from brimful.scheduler.cycle import Cycle
 from brimful.scheduler.ordering import waiting_in_order
 from brimful.scheduler.placing.pools import choose, worth_of_types
 from brimful.scheduler.placing.reserve import in_reserved, reserve
+from brimful.scheduler.placing.victims import Search
 
 
 def place_in_order(cycle: Cycle) -> None:
     """One of each shape is tried, until that shape finds no place."""
     if cycle.targets is not None or not len(cycle.fleet.waiting):
         return  # every job's place was settled by type, or none waits
-    first = [cycle.fleet.waiting[name] for name in cycle.search.in_turn]
+    search = cycle.search()
+    first = [cycle.fleet.waiting[name] for name in cycle.in_turn]
     heads = waiting_in_order(cycle.fleet, cycle.rules, first, now_s=cycle.now_s)
     free = cycle.draft.most_free()
     while (state := _next(cycle, heads) if cycle.settled else heads.peek()) is not None:
         job = state.job
-        if free < job.gpus and _is_hopeless(cycle, state, free):
+        if free < job.gpus and _is_hopeless(cycle, search, state, free):
             heads.skip_group()
             continue
         pools = cycle.open_pools(state.shape)
@@ -50,8 +52,8 @@ def place_in_order(cycle: Cycle) -> None:
             heads.next()
             continue
         if not held_back and _can_help(cycle, state, pools):  # who may not start yet stops nobody
-            cell = cycle.search.cell_for(state, pools, owns=cycle.owns(job))
-            if cell is not None:
+            if search is not None and (cell := search.cell_for(state, pools, owns=cycle.owns(job))):
+                search.commit(cell)
                 cycle.make_room(state, cell)
                 free = cycle.draft.most_free()
                 heads.next()
@@ -70,14 +72,14 @@ def _next(cycle: Cycle, heads: Heads) -> JobState | None:
     return state
 
 
-def _is_hopeless(cycle: Cycle, state: JobState, free: int) -> bool:
+def _is_hopeless(cycle: Cycle, search: Search | None, state: JobState, free: int) -> bool:
     """No pool has room, and it may not look for victims now: most of what waits, most of the time."""
-    job, search = state.job, cycle.search
+    job = state.job
     if cycle.rules.backfill == "none" or job.gpu_milli < WHOLE_GPU:
         return False
     if cycle.reservations and job.predicted_work_s is not None:
         return False  # it may be gone before those are who a cell is kept for
-    if search.tries > 0 and search.may_look(state, owns=cycle.owns(job)):
+    if search is not None and search.tries > 0 and search.may_look(state, owns=cycle.owns(job)):
         return False
     return not free or not _may_keep(cycle, job)
 
@@ -110,7 +112,7 @@ def _can_help(cycle: Cycle, state: JobState, pools: list[Pool]) -> bool:
 
 def _pass_by(cycle: Cycle, heads: Heads, state: JobState, *, alone: bool) -> None:
     """It does not start now; nor do those behind it of its shape, unless it is `alone` in this."""
-    if cycle.search.in_turn:
+    if cycle.in_turn:
         cycle.settled.add(state.job.job)  # it may stand in the order once more
     heads.next() if alone else heads.skip_group()
 

@@ -51,10 +51,6 @@ class _Want:
 _Pair = tuple[int, float, int, int, int, _Want]
 
 
-def is_mixed(fleet: Fleet, rules: Rules) -> bool:
-    return rules.move and fleet.capacity.is_mixed
-
-
 def assign(
     fleet: Fleet,
     rules: Rules,

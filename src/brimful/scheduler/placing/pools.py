@@ -30,6 +30,11 @@ def allowed_pools(fleet: Fleet, shape: int, draft: Draft, prices: Mapping[Pool, 
     ]
 
 
+def is_mixed(fleet: Fleet, rules: Rules) -> bool:
+    """Whether jobs are moved between GPU types, of which there are several."""
+    return rules.move and fleet.capacity.is_mixed
+
+
 def choose(
     job: Job,
     draft: Draft,

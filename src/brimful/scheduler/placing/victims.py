@@ -6,19 +6,20 @@ is chosen first (a node, or the nodes of a rack or pool), then everybody in it w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from math import inf
 
 from brimful.fleet.job import PRIORITIES, WHOLE_GPU
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.node import Pool
-from brimful.fleet.noun import noun
 from brimful.fleet.ranked import Entry
 from brimful.fleet.state import Fleet
 from brimful.scheduler.draft import Draft
 from brimful.scheduler.ordering import aged_left_s, latest_start, running_in_order, weight
 from brimful.scheduler.placing.place import ONE_NODE
+from brimful.scheduler.placing.pools import is_mixed
 from brimful.scheduler.quotas import queue_of
 from brimful.scheduler.rules import Rules
 
@@ -32,7 +33,7 @@ NEVER = (-1, 0.0, 0.0, 0.0)  # the facts about a lease that nobody may stop
 REVIEW_S = 10  # how long a review lasts: a live loop may skip a second
 
 
-@noun
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     """Nodes that will hold the gang once these leases have ended."""
 
@@ -59,19 +60,32 @@ def lost_gpu_s(state: JobState, lease: Lease, *, now_s: int) -> float:
 class Search:
     """The victims one decision may still choose; whoever is spoken for is not chosen twice."""
 
-    def __init__(self, fleet: Fleet, draft: Draft, rules: Rules, now_s: int) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        draft: Draft,
+        rules: Rules,
+        *,
+        now_s: int,
+        spoken_for: Collection[str],
+        in_turn: Collection[str],
+        borrowed: Mapping[str, int],
+    ) -> None:
+        """`spoken_for`: leases that end anyway. `in_turn`: waiting jobs that go before their class.
+
+        `borrowed`: GPUs that each queue may be asked to give back.
+        """
         self.fleet, self.draft, self.rules, self.now_s = fleet, draft, rules, now_s
-        self.spoken_for: set[str] = set()
+        self.spoken_for, self.in_turn, self.borrowed = spoken_for, in_turn, dict(borrowed)
         self.held: set[int] = set()
-        self.by_class_only = rules.preempt != "index"
+        # On a mixed fleet reviews say who is better off where (assign.py).
+        self.by_class_only = rules.preempt != "index" or is_mixed(fleet, rules)
         self._review = now_s % rules.rerank_s < REVIEW_S
         self._coming = self._ending() if fleet.unsettled else {}
         self._facts: dict[str, tuple[int, float, float, float]] = {}
         self._groups: list[Group] | None = None  # see `_likely`
-        self.in_turn: dict[str, None] = {}  # waiting jobs that go before their class, the first first
-        self.borrowed: dict[str, int] = {}  # GPUs that each queue may be asked to give back
         self._owns = False  # whether who looks stays within its queue's quota
-        self.tries = rules.tries if rules.preempt != "none" or (rules.quotas and rules.reclaim) else 0
+        self.tries = rules.tries
 
     def _ending(self) -> dict[str, tuple[int, Pool]]:
         """Leases on their way out: how many GPUs, of which pool."""
@@ -200,7 +214,7 @@ class Search:
         return (-highest, cell.lost_gpu_s, sum(lease.size for lease in cell.victims), cell.nodes)
 
     def commit(self, cell: Cell) -> None:
-        self.spoken_for.update(lease.lease for lease in cell.victims)
+        """The cell is somebody's: its nodes are held, and what its victims give back is given."""
         for lease in cell.victims if self.borrowed else ():
             queue = self._queue(lease)
             self.borrowed[queue] = self.borrowed.get(queue, 0) - lease.size
