@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -100,7 +100,8 @@ KEYS = {
     "p50_jct_h",
     "p99_jct_h",
     "makespan_h",
-    "mean_wait_h",
+    "mean_delay_h",
+    "mean_first_wait_h",
     "allocation_rate",
     "useful_share",
     "worst_rho",
@@ -156,6 +157,25 @@ def test_a_sweep_says_how_few_gpus_are_enough(capsys: pytest.CaptureFixture[str]
     assert answer["enough_gpus"] == {"fifo": 16}
     assert main(["simulate", *args]) == YES
     assert "fifo: 16 GPUs are enough" in capsys.readouterr().out
+
+
+def test_a_fleet_is_not_enough_where_a_wide_gang_is_preempted_for_hours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody waits long before its first start, and 200 short jobs hide one gang in the mean over all."""
+    trace = tmp_path / "trace.csv"
+    header = "job,submit_s,run_s,gpus,checkpoint_interval_s,checkpoint_cost_s"
+    short = [f"short-{i},{3600 + 60 * i},1200,1,0,60" for i in range(200)]
+    trace.write_text("\n".join([header, "wide,0,36000,8,0,60", *short]))
+    args = [str(trace), "--fleet", "1x8", "--policy", "brim", "--sweep", "gpus=24,32"]
+    answer = data(args, capsys)
+    small, large = cast(list[dict[str, Any]], answer["runs"])
+    assert small["mean_first_wait_h"] < 0.01 * small["mean_jct_h"], "which would have been enough"
+    assert small["delay_share"] < 0.1 < small["by_size"]["5-8"]["delay_share"]
+    assert large["by_size"]["5-8"]["delay_share"] < 0.1
+    assert answer["enough_gpus"] == {"brim": 32}
+    assert main(["simulate", *args]) == YES
+    assert f"{small['by_size']['5-8']['delay_share']:.1%}" in capsys.readouterr().out
 
 
 def test_a_page_of_charts_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -143,7 +143,9 @@ def test_metrics_of_a_run_by_hand() -> None:
     world.then(ended("b", at_s=60), ended("a", at_s=100))
     figures = measure(world.fleet, now_s=500)
     assert figures.mean_jct_s == 80
-    assert figures.mean_wait_s == 5
+    assert figures.mean_first_wait_s == 5
+    assert figures.mean_delay_s == 5, "no engine told what was kept, and both ended well: all of it was"
+    assert (world.fleet.finished.jobs, world.fleet.finished.delay_s) == (2, 10)
     assert figures.makespan_s == 100
     assert figures.allocation_rate == (100 + 50) / 200
 

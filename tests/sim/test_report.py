@@ -34,7 +34,8 @@ def test_times_are_counted_from_submit_and_in_hours() -> None:
     run = figures([an_arrival("a", 0, 3600), an_arrival("b", 1800, 3600)], "1x1@2")
     assert (run["jobs"], run["finished"]) == (2, 2)
     assert run["mean_jct_h"] == pytest.approx((1 + 1.5) / 2)
-    assert run["mean_wait_h"] == pytest.approx(0.25)
+    assert run["mean_delay_h"] == run["mean_first_wait_h"] == pytest.approx(0.25), "nobody was stopped"
+    assert run["delay_share"] == pytest.approx(0.25 / 1.25)
     assert run["makespan_h"] == pytest.approx(2.0)
     assert run["allocation_rate"] == pytest.approx(1.0)
     assert run["useful_share"] == pytest.approx(1.0)
@@ -52,6 +53,38 @@ def test_a_preempted_job_loses_what_it_had_not_saved_and_its_restart() -> None:
     # 400 s since the checkpoint at 600 s, and 120 s to restart, on both GPUs.
     assert run["lost_gpu_h"] == pytest.approx(2 * (400 + 120) / 3600)
     assert run["useful_share"] < run["allocation_rate"]
+
+
+def test_delay_counts_what_a_preemption_costs_and_the_first_wait_does_not() -> None:
+    low = an_arrival(
+        "low", 0, 3600, 2, priority="background", checkpoint_interval_s=600, checkpoint_cost_s=120
+    )
+    high = an_arrival("high", 1000, 600, 2, priority="urgent")
+    run = figures([low, high], "1x2", PREEMPTIVE)
+    assert run["mean_first_wait_h"] == 0.0, "both start when they come"
+    # `low` waits 600 s, does 400 s of work again and takes 120 s to restart; `high` loses nothing.
+    assert run["by_class"]["background"]["mean_delay_h"] == pytest.approx((600 + 400 + 120) / 3600)
+    assert run["by_class"]["urgent"]["mean_delay_h"] == 0.0
+    assert run["mean_delay_h"] == pytest.approx(run["mean_jct_h"] - (3600 + 600) / 2 / 3600)
+    assert run["p99_delay_h"] == run["by_class"]["background"]["mean_delay_h"]
+
+
+def test_work_is_what_the_job_takes_on_the_gpus_it_got() -> None:
+    """A slower GPU makes a job longer, which JCT says; it is late only for what it waits."""
+    rates = (("new", 2.0), ("old", 0.5))
+    on_old = an_arrival("a", 0, 3600, rates=rates, gpu_types=("old",))
+    after_it = an_arrival("b", 0, 3600, rates=rates, gpu_types=("old",))
+    run = figures([on_old, after_it], "1x1:new+1x1:old")
+    assert run["mean_jct_h"] == pytest.approx((2 + 4) / 2)
+    assert run["mean_delay_h"] == pytest.approx((0 + 2) / 2)
+    spread = an_arrival("wide", 0, 3600, 4, within="any", spread_rate=0.5)
+    assert figures([spread], "2x2")["mean_delay_h"] == 0.0
+
+
+def test_a_job_that_does_not_finish_has_no_delay_and_is_counted() -> None:
+    run = figures([an_arrival("a", 0, 60), an_arrival("too-wide", 0, 60, 4)], "1x2")
+    assert (run["finished"], run["jobs"], run["mean_delay_h"]) == (1, 2, 0.0)
+    assert run["by_size"]["2-4"]["mean_delay_h"] is None
 
 
 def test_deadlines_are_met_or_not() -> None:

@@ -77,6 +77,7 @@ class JobAnswer(TypedDict):
     now_s: Utc
     started_s: Utc | None
     ended_s: Utc | None
+    delay_s: Annotated[int, "finish - submit - work; by now if it is not over"]
     exit_code: int | None
     node: str | None
     site: str | None

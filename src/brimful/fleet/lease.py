@@ -89,6 +89,16 @@ class Lease:
         """Useful work this lease has done by now, as far as its speed can tell."""
         return self.speed * max(0, self.billed_s(now_s) - self.setup_s)
 
+    def worked_s(self, now_s: int) -> float:
+        """Seconds of this lease that went into work that was kept; while it runs, all but the restart.
+
+        Where it ended well and its engine cannot tell what it kept, it kept everything.
+        """
+        after_setup_s = max(0, self.billed_s(now_s) - self.setup_s)
+        if self.ended_s is None or (self.exit_code == 0 and not self.kept_work_s):
+            return after_setup_s
+        return min(after_setup_s, self.kept_work_s / self.speed) if self.speed > 0 else 0.0
+
 
 @dataclass(slots=True, kw_only=True)
 class JobState:
@@ -136,6 +146,15 @@ class JobState:
         """How long a market has kept it out though it would pay the price, since it last held GPUs."""
         going = 0 if self.blocked_since_s is None else max(0, now_s - self.blocked_since_s)
         return self.blocked_s + going
+
+    def delay_s(self, now_s: int) -> float:
+        """Finish - submit - work, by now if it is not over: waiting, restarts, and work that was lost.
+
+        Work is the time that what was kept took on the GPUs it got. Slower GPUs make a job longer, not later.
+        """
+        until_s = now_s if self.ended_s is None else self.ended_s
+        worked_s = sum([lease.worked_s(now_s) for lease in self.leases])
+        return max(0.0, until_s - self.submitted_s - worked_s)
 
     def attained_s(self, now_s: int) -> float:
         """Seconds its whole gang has held GPUs: what least-attained-service compares, per GPU."""

@@ -17,7 +17,9 @@ class Metrics:
     mean_jct_s: float | None  # finish - submit
     p50_jct_s: float | None
     p99_jct_s: float | None
-    mean_wait_s: float | None  # first start - submit
+    mean_delay_s: float | None  # finish - submit - work
+    p99_delay_s: float | None
+    mean_first_wait_s: float | None  # first start - submit: it says nothing of waits after a preemption
     makespan_s: float | None  # last finish - first submit
     allocation_rate: float | None  # leased GPU-seconds / GPU-seconds there were
     gpu_s: int
@@ -31,6 +33,7 @@ def measure(fleet: Fleet, *, now_s: int) -> Metrics:
     """
     states = list(fleet.jobs.values())
     jcts = [s.ended_s - s.submitted_s for s in states if s.phase == "finished" and s.ended_s is not None]
+    delays = [s.delay_s(now_s) for s in states if s.phase == "finished"]
     waits = [s.first_start_s - s.submitted_s for s in states if s.first_start_s is not None]
     first_s = now_s if fleet.first_submit_s is None else fleet.first_submit_s
     ends = [s.ended_s for s in states if s.ended_s is not None]
@@ -43,7 +46,9 @@ def measure(fleet: Fleet, *, now_s: int) -> Metrics:
         mean_jct_s=_mean(jcts),
         p50_jct_s=percentile(jcts, 50),
         p99_jct_s=percentile(jcts, 99),
-        mean_wait_s=_mean(waits),
+        mean_delay_s=_mean(delays),
+        p99_delay_s=percentile(delays, 99),
+        mean_first_wait_s=_mean(waits),
         makespan_s=float(last_s - first_s) if states and all_over else None,
         allocation_rate=fleet.allocation_rate(now_s),
         gpu_s=gpu_s,

@@ -16,6 +16,21 @@ class Left:
 
 
 @dataclass(slots=True)
+class Finished:
+    """What all jobs that finished add up to, in memory or not."""
+
+    jobs: int = 0
+    delay_s: float = 0.0  # finish - submit - work
+    first_wait_s: int = 0  # first start - submit
+
+    def add(self, state: JobState, *, now_s: int) -> None:
+        self.jobs += 1
+        self.delay_s += state.delay_s(now_s)
+        started_s = state.first_start_s
+        self.first_wait_s += 0 if started_s is None else started_s - state.submitted_s
+
+
+@dataclass(slots=True)
 class Past:
     """What the jobs that have left memory add up to."""
 

@@ -47,7 +47,7 @@ from brimful.fleet.job import WHOLE_GPU, Job, shape_of
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.memory import too_small
 from brimful.fleet.node import Node, Pool
-from brimful.fleet.past import Left, Past
+from brimful.fleet.past import Finished, Left, Past
 from brimful.fleet.prices import PriceLine
 from brimful.fleet.purse import Purses
 from brimful.fleet.ranked import Ranked
@@ -81,6 +81,7 @@ class Fleet:
         self.submitted = 0  # jobs ever; the next one's serial
         self.first_submit_s: int | None = None
         self.past = Past()
+        self.finished = Finished()
         self.silent: dict[str, SiteLost] = {}  # sites that do not answer
         self.nodes: dict[str, Node] = {}
         self.nodes_changed = 0  # `seq` of the last event about a node: what is derived from nodes may be kept
@@ -480,6 +481,8 @@ class Fleet:
             state.phase = "stopped"  # whatever it said on its way out: it was not done
         else:
             state.phase = "finished" if event.exit_code == 0 else "failed"
+            if event.exit_code == 0:
+                self.finished.add(state, now_s=at_s)
         if self.purses:
             self.purses.over(state.job)
         self._is_over(state)

@@ -33,7 +33,7 @@ GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
     "brimful_gpus_held": (("site", "gpu"), "GPUs that leases hold"),
     "brimful_nodes_drained": (("site",), "nodes where nothing more starts"),
     "brimful_jobs": (("phase",), "jobs that are not over, by phase"),
-    "brimful_oldest_wait_seconds": ((), "how long the job has waited that has waited longest"),
+    "brimful_oldest_wait_seconds": ((), "the longest wait that goes on: since submit, or since a stop"),
     "brimful_price_usd_per_gpu_hour": (("site", "gpu"), "what a lease that begins now pays"),
     "brimful_accruing_usd_per_hour": ((), "what the open leases cost in an hour, together"),
     "brimful_site_problem": (("site",), "1 while a site cannot be reached or complains"),
@@ -41,6 +41,9 @@ GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
 }
 COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {
     "brimful_events": ((), "events in the log"),
+    "brimful_jobs_finished": ((), "jobs that finished"),
+    "brimful_delay_seconds": ((), "their delay in all: finish - submit - work"),
+    "brimful_first_wait_seconds": ((), "of that, waiting before the first start: not after a preemption"),
     "brimful_gpu_seconds_leased": ((), "GPU-seconds that leases have held"),
     "brimful_gpu_seconds_offered": ((), "GPU-seconds there have been since the first job"),
     "brimful_posted_usd": (("tenant",), "posted to the ledger"),
@@ -106,6 +109,9 @@ class Metrics(Collector):
         yield "brimful_site_problem", {(site,): 1 for site in reader.problems()}
         yield "brimful_ledger_sum_usd", {alone: sum(reader.ledger.balances.values()) / MICROUSD}
         yield "brimful_events", {alone: fleet.seq}
+        yield "brimful_jobs_finished", {alone: fleet.finished.jobs}
+        yield "brimful_delay_seconds", {alone: fleet.finished.delay_s}
+        yield "brimful_first_wait_seconds", {alone: fleet.finished.first_wait_s}
         yield "brimful_gpu_seconds_leased", {alone: fleet.leased_gpu_s(now_s)}
         yield "brimful_gpu_seconds_offered", {alone: max(0, fleet.gpu_s(now_s) - fleet.gpu_s_before_jobs)}
         yield (

@@ -18,9 +18,9 @@ from brimful.units import HOUR_S, MICROUSD
 
 NOTHING = "none"
 LEGEND = (
-    "JCT: from submit to finish. Useful share: work that was kept, of the most this fleet could have done. "
-    "Rho: JCT over that on a private 1/N of the fleet. Least possible: no schedule can reach less, and "
-    "perhaps none as little."
+    "JCT: from submit to finish. Delay: JCT less the time the work took, so waiting, restarts and lost work. "
+    "Useful share: work that was kept, of the most this fleet could have done. Rho: JCT over that on a "
+    "private 1/N of the fleet. Least possible: no schedule can reach less, and perhaps none as little."
 )
 POINTS = 400  # of a curve over time; more cannot be told apart on a screen
 # Colours that people with any colour vision can tell apart (Okabe and Ito).
@@ -39,7 +39,10 @@ WORDS = {
     "p50_jct_h": "p50 JCT, h",
     "p95_jct_h": "p95 JCT, h",
     "p99_jct_h": "p99 JCT, h",
-    "mean_wait_h": "mean wait, h",
+    "mean_delay_h": "mean delay, h",
+    "p99_delay_h": "p99 delay, h",
+    "delay_share": "delay, of JCT",
+    "mean_first_wait_h": "mean wait before the first start, h",
     "makespan_h": "makespan, h",
     "mean_slowdown": "mean slowdown",
     "allocation_rate": "GPU time allocated",
@@ -53,7 +56,7 @@ WORDS = {
     "cost_usd": "cost, USD",
     "cpu_s": "CPU seconds of this rehearsal",
 }
-SHARES = ("allocation_rate", "useful_share", "unfair_share", "deadline_met")
+SHARES = ("delay_share", "allocation_rate", "useful_share", "unfair_share", "deadline_met")
 
 
 def need_plotly() -> None:

@@ -27,7 +27,10 @@ TIMED = (
     "p50_jct_h",
     "p99_jct_h",
     "makespan_h",
-    "mean_wait_h",
+    "mean_delay_h",
+    "p99_delay_h",
+    "delay_share",
+    "mean_first_wait_h",
     "useful_share",
     "worst_rho",
     "preemptions",
@@ -64,7 +67,10 @@ def report(
         "p95_jct_h": _hours(percentile(_jcts(states), 95)),
         "p99_jct_h": _hours(m.p99_jct_s),
         "makespan_h": _hours(m.makespan_s),
-        "mean_wait_h": _hours(m.mean_wait_s),
+        "mean_delay_h": _hours(m.mean_delay_s),
+        "p99_delay_h": _hours(m.p99_delay_s),
+        "delay_share": _ratio(m.mean_delay_s, m.mean_jct_s),
+        "mean_first_wait_h": _hours(m.mean_first_wait_s),
         "mean_slowdown": _mean(_slowdowns(states, alone)),
         "allocation_rate": m.allocation_rate,
         "useful_share": _useful_share(states, arrivals, nodes, outcome.end_s),
@@ -78,8 +84,8 @@ def report(
         "never_ran": dict(outcome.waits),
         "failed": len(failed := [s for s in states if s.phase == "failed"]),
         "failed_first": {s.job.job: s.reason or f"exit code {s.exit_code}" for s in failed[:10]},
-        "by_size": _by_size(states),
-        "by_class": _by_class(states),
+        "by_size": _by_size(states, now_s=outcome.end_s),
+        "by_class": _by_class(states, now_s=outcome.end_s),
         "bound": _bound(outcome, arrivals, nodes, m.mean_jct_s, m.makespan_s),
         "cpu_s": cpu_s,
     }
@@ -106,34 +112,37 @@ def _jcts(states: Iterable[JobState]) -> list[float]:
     ]
 
 
-def _by_size(states: Sequence[JobState]) -> dict[str, dict[str, Any]]:
+def _by_size(states: Sequence[JobState], *, now_s: int) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, low, high in SIZE_CLASSES:
         mine = [state for state in states if low <= state.job.gpus <= high]
         if mine:
-            found[name] = _some(mine)
+            found[name] = _some(mine, now_s=now_s)
     return found
 
 
-def _by_class(states: Sequence[JobState]) -> dict[str, dict[str, Any]]:
+def _by_class(states: Sequence[JobState], *, now_s: int) -> dict[str, dict[str, Any]]:
     """A mean over all hides what a class is for: urgent jobs are faster at the cost of background ones."""
     found = {}
     for name in sorted(PRIORITIES, key=PRIORITIES.__getitem__):
         mine = [state for state in states if state.job.priority == name]
         if mine:
-            found[name] = _some(mine)
+            found[name] = _some(mine, now_s=now_s)
     return found
 
 
-def _some(states: Sequence[JobState]) -> dict[str, Any]:
+def _some(states: Sequence[JobState], *, now_s: int) -> dict[str, Any]:
     jcts = _jcts(states)
+    delay_s = _mean([s.delay_s(now_s) for s in states if s.phase == "finished"])
     waits = [float(s.first_start_s - s.submitted_s) for s in states if s.first_start_s is not None]
     return {
         "jobs": len(states),
         "finished": len(jcts),
         "mean_jct_h": _hours(_mean(jcts)),
         "p99_jct_h": _hours(percentile(jcts, 99)),
-        "mean_wait_h": _hours(_mean(waits)),
+        "mean_delay_h": _hours(delay_s),
+        "delay_share": _ratio(delay_s, _mean(jcts)),
+        "mean_first_wait_h": _hours(_mean(waits)),
     }
 
 
@@ -284,6 +293,10 @@ def _share(values: Iterable[bool]) -> float | None:
 
 def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
+
+
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole
 
 
 def _hours(seconds: float | None) -> float | None:

@@ -36,6 +36,7 @@ def _text(job: dict[str, Any]) -> str:
         "submitted": clock(job["submitted_s"]),
         "waited": waited(job),
         "ran": ran(job) or "not yet",
+        "delayed": f"{show_seconds(job['delay_s'])}: waits, restarts and lost work",
         "cost": show_usd(job["cost_microusd"]) + (f" of {show_usd(budget)}" if budget else ""),
     }
     if job["leases"]:

@@ -46,8 +46,8 @@ MAX_PER_DAY = 100
 MAX_GPUS = 1_000_000
 MAX_REASONS = 5  # of jobs that never ran; --json has all of them
 MAX_WIDTH = 120  # of a table that no terminal shows
-# A fleet is large enough where jobs wait less than this share of the time they take.
-ENOUGH_WAIT = 0.1
+# A fleet is large enough where delay is at most this share of JCT, for gangs of every size.
+ENOUGH_DELAY = 0.1
 
 # Parts of a policy that are words, and how the others are read.
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -171,7 +171,7 @@ def run(args: argparse.Namespace) -> Answer:
     if sizes and args.fill is None:
         enough = _enough(runs)
         data["enough_gpus"] = enough
-        text += f"\n\n{_enough_text(enough)}"
+        text += f"\n\n{_size_table(runs)}\n\n{_enough_text(enough)}"
     return Answer(data, "\n".join([_heading(args.trace, trace, nodes, skips), "", text]))
 
 
@@ -435,7 +435,7 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "GPUs": lambda run: f"{run['gpus']:,}",
     "seed": lambda run: f"{run['seed']}",
     "finished": lambda run: f"{run['finished']:,}/{run['jobs']:,}",
-    "mean wait": lambda run: _time(run["mean_wait_h"]),
+    "mean delay": lambda run: _time(run["mean_delay_h"]),
     "mean JCT": lambda run: _time(run["mean_jct_h"]),
     "of bound": lambda run: _times(run["bound"]["mean_jct_ratio"]),
     "p99 JCT": lambda run: _time(run["p99_jct_h"]),
@@ -478,9 +478,10 @@ def _text(runs: Runs) -> str:
         lines.append("")
     lines += wrapped(
         "",
-        "JCT: from submit to finish. Of bound: times the least mean JCT any schedule could reach. "
-        "Allocated: leased GPU time of all. Useful: work that was kept, of the most the fleet could do. "
-        "Rho: JCT over that on a private 1/N of the fleet.",
+        "JCT: from submit to finish. Delay: JCT less the time the work took, so waiting, restarts and lost "
+        "work. Of bound: times the least mean JCT any schedule could reach. Allocated: leased GPU time of "
+        "all. Useful: work that was kept, of the most the fleet could do. Rho: JCT over that on a private "
+        "1/N of the fleet.",
     )
     return "\n".join(lines)
 
@@ -536,29 +537,43 @@ def _tables(names: Sequence[str], runs: Runs) -> Iterator[str]:
 
 
 def _enough(runs: Runs) -> dict[str, int | None]:
-    """By policy, the fewest GPUs on which all jobs finish and wait little."""
+    """By policy, the fewest GPUs on which all jobs finish and gangs of every size are delayed little."""
     found: dict[str, int | None] = {}
     for run in sorted(runs, key=lambda run: -run["gpus"]):
         found.setdefault(run["policy"], None)
         mine = [r for r in runs if (r["policy"], r["gpus"]) == (run["policy"], run["gpus"])]  # all seeds
-        if all(_waits_little(each) for each in mine):
+        if all(_is_enough(each) for each in mine):
             found[run["policy"]] = run["gpus"]
     return found
 
 
-def _waits_little(run: dict[str, Any]) -> bool:
-    wait, jct = run["mean_wait_h"], run["mean_jct_h"]
-    return bool(run["finished"] == run["jobs"] and jct and wait is not None and wait <= ENOUGH_WAIT * jct)
+def _is_enough(run: dict[str, Any]) -> bool:
+    """A mean over all jobs hides wide gangs: they are few, and preemption may keep them waiting for days."""
+    shares = [run["delay_share"], *[size["delay_share"] for size in run["by_size"].values()]]
+    return run["finished"] == run["jobs"] and all(s is not None and s <= ENOUGH_DELAY for s in shares)
 
 
 def _enough_text(enough: dict[str, int | None]) -> str:
-    said = f"wait less than {ENOUGH_WAIT:.0%} of the time they take"
+    said = f"all jobs finish, and delay is at most {ENOUGH_DELAY:.0%} of JCT for gangs of every size"
     return "\n".join(
-        f"{policy}: {gpus:,} GPUs are enough: all jobs finish and {said}"
+        f"{policy}: {gpus:,} GPUs are enough: {said}"
         if gpus
-        else f"{policy}: none of these fleets is enough for jobs to {said}"
+        else f"{policy}: none of these fleets is enough. Enough means: {said}"
         for policy, gpus in enough.items()
     )
+
+
+def _size_table(runs: Runs) -> str:
+    """Delay as a share of JCT by gang size, which is what decides whether a fleet is enough."""
+    lead, sizes = _lead(_columns(runs)), list(runs[0]["by_size"])
+    rows = [
+        [COLUMNS[name](run) for name in lead]
+        + [_share(run["delay_share"])]
+        + [_share(run["by_size"][size]["delay_share"]) for size in sizes]
+        for run in runs
+    ]
+    header = [*lead, "delay/JCT", *[f"{size} GPU{'' if size == '1' else 's'}" for size in sizes]]
+    return table(header, rows, right=range(1, len(header)))
 
 
 def _time(hours: float | None) -> str:

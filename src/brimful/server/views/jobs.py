@@ -47,6 +47,7 @@ def _job_view(reader: Reader, state: JobState, *, explain: bool) -> JobAnswer:
         "now_s": now_s,
         "started_s": state.first_start_s,
         "ended_s": state.ended_s,
+        "delay_s": round(state.delay_s(now_s)),
         "exit_code": state.exit_code,
         "node": lease.node if lease else None,
         "site": lease.site if lease else None,
