@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from brimful.fleet.events import LeaseStarted
+from brimful.fleet.events import LeaseEnded, LeaseStarted
 from brimful.fleet.job import Job
 from brimful.scheduler.ordering import waiting_in_order
 from brimful.scheduler.plan import Plan
@@ -248,6 +248,29 @@ def test_an_old_card_takes_what_it_does_nearly_as_well() -> None:
     easy = a_job("easy", rates=(("h100", 1.0), ("k80", 0.9)), predicted_work_s=1000.0)
     plan = AFleet(nodes).waiting(easy, picky).plan(rules=POLICIES["brim"])
     assert {start.job: start.node for start in plan.starts} == {"picky": "new", "easy": "old"}
+
+
+def test_gpus_kept_for_a_gang_serve_lower_classes_that_can_be_stopped_for_it() -> None:
+    """Six of eight GPUs stood idle behind a gang of eight, while background jobs waited that it may stop."""
+    world = a_fleet().running(a_job("alone", gpus=2))
+    world.waiting(a_job("gang", gpus=8), a_job("equal"), a_job("low", priority="background"))
+
+    plan = world.plan(rules=BY_CLASS, now_s=10)
+
+    assert [start.job for start in plan.starts] == ["low"], "an equal would keep the gang waiting"
+    assert "kept for gang" in plan.waits["equal"]
+    world.carry_out(plan, now_s=10).then(LeaseStarted(at_s=10, lease="low.1"))
+    world.then(LeaseEnded(at_s=60, lease="alone.1", exit_code=0))
+    assert stopped(world.plan(rules=BY_CLASS, now_s=60)) == ["low"]
+
+
+def test_gpus_kept_for_a_gang_are_kept_from_whoever_cannot_be_stopped_for_it() -> None:
+    world = a_fleet().running(a_job("alone", gpus=2)).waiting(a_job("gang", gpus=8))
+    world.waiting(a_job("low", priority="background", min_run_s=3600))
+
+    assert not world.plan(rules=BY_CLASS, now_s=10).starts, "it was promised an hour"
+    world.waiting(a_job("short", priority="background"))
+    assert not world.plan(rules=replace(BY_CLASS, preempt="none"), now_s=10).starts
 
 
 def test_no_gpu_is_given_twice_beside_a_kept_cell() -> None:

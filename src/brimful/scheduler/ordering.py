@@ -205,7 +205,13 @@ def _name(rules: Rules) -> Hashable:
         rules.width,
         rules.fresh_s,
         rules.deadlines,
+        _differs_by_class(rules),
     )
+
+
+def _differs_by_class(rules: Rules) -> bool:
+    """Whether one class may pass where another may not: on GPUs kept for a gang (backfill.py)."""
+    return rules.backfill == "reserve" and rules.preempt != "none"
 
 
 def _running_name(rules: Rules) -> Hashable:
@@ -228,6 +234,8 @@ def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (),
     group: Group = by_queue if split else by_shape
     if due:
         group = _by_queue_and_due if split else _by_due
+    if _differs_by_class(rules):
+        group = _by_class(group) if split or due else _by_shape_and_class
     order = fleet.waiting.order_for(
         rules, lambda: fleet.waiting.order(_name(rules), ORDERS[rules.order](rules), group)
     )
@@ -272,6 +280,14 @@ def _by_due(state: JobState) -> tuple[str, int, bool]:
 
 def _by_queue_and_due(state: JobState) -> tuple[str, int, bool]:
     return (*by_queue(state), state.job.deadline_s is not None)
+
+
+def _by_shape_and_class(state: JobState) -> tuple[int, str]:
+    return (state.shape, state.job.priority)
+
+
+def _by_class(group: Callable[[JobState], Any]) -> Group:
+    return lambda state: (*group(state), state.job.priority)
 
 
 def _soon(key: Any, now_s: int) -> tuple[float, ...]:  # noqa: ANN401 - of the order's own making

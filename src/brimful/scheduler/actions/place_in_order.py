@@ -77,8 +77,8 @@ def _is_hopeless(cycle: Cycle, search: Search | None, state: JobState, free: int
     job = state.job
     if cycle.rules.backfill == "none" or job.gpu_milli < WHOLE_GPU:
         return False
-    if cycle.reservations and job.predicted_work_s is not None:
-        return False  # it may be gone before those are who a cell is kept for
+    if cycle.reservations and (job.predicted_work_s is not None or _may_yield(cycle, job)):
+        return False  # it may be gone, or stopped, before those come whom a cell is kept for
     if search is not None and search.tries > 0 and search.may_look(state, owns=cycle.owns(job)):
         return False
     return not free or not _may_keep(cycle, job)
@@ -98,11 +98,16 @@ def _find(cycle: Cycle, state: JobState, pools: list[Pool]) -> Parts | None:
         state,
         cycle.fleet,
         cycle.draft,
+        cycle.rules,
         pools=pools,
         reservations=cycle.reservations,
         starts=cycle.starts,
         now_s=cycle.now_s,
     )
+
+
+def _may_yield(cycle: Cycle, job: Job) -> bool:
+    return any(kept.may_stop(job, cycle.rules) for kept in cycle.reservations)
 
 
 def _can_help(cycle: Cycle, state: JobState, pools: list[Pool]) -> bool:

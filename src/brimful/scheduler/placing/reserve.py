@@ -1,24 +1,26 @@
 """What a blocked gang keeps while it waits, so that small jobs do not starve it.
 
 EASY backfilling (Lifka, "The ANL/IBM SP scheduling system", 1995): the first blocked gangs get a cell and a
-time at which it will be theirs. Others pass only if they use other GPUs, or will be gone by then.
+time at which it will be theirs. Others pass only if they use other GPUs, or will be gone by then; where
+gangs may be stopped, also who is of a lower class and will have run its least time by then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
 
 from brimful.fleet.events import Parts
-from brimful.fleet.job import WHOLE_GPU
+from brimful.fleet.job import PRIORITIES, WHOLE_GPU, Job
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.node import Pool
 from brimful.fleet.state import Fleet
 from brimful.scheduler.draft import Draft
 from brimful.scheduler.placing.place import ONE_NODE, close_together, fits_on
 from brimful.scheduler.plan import Start
+from brimful.scheduler.rules import Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,15 @@ class Reservation:
     job: str
     gpus: int
     nodes: tuple[int, ...]
+    rank: int  # the gang's class
+
+    def may_stop(self, job: Job, rules: Rules) -> bool:
+        """Whether the gang could stop this job once it has run its least time: it is of a lower class."""
+        return (
+            rules.preempt != "none"
+            and PRIORITIES[job.priority] > self.rank
+            and job.min_run_s <= rules.min_run_s
+        )
 
 
 def expected_end_s(fleet: Fleet, lease: Lease, *, now_s: int) -> float:
@@ -45,7 +56,7 @@ def expected_end_s(fleet: Fleet, lease: Lease, *, now_s: int) -> float:
 
 def reserve(state: JobState, draft: Draft, pools: list[Pool]) -> Reservation | None:
     """The emptiest cell that can hold the gang: kept from others, it only becomes emptier."""
-    need = state.job.gpus
+    need, rank = state.job.gpus, PRIORITIES[state.job.priority]
     for pool in pools:
         index = draft.capacity.pools[pool]
         if index.gpus < need or (index.largest < need and state.job.within in ONE_NODE):
@@ -56,12 +67,12 @@ def reserve(state: JobState, draft: Draft, pools: list[Pool]) -> Reservation | N
             good = draft.capacity.slots[node].node.good_gpus
             if index.largest >= need:
                 if good >= need:
-                    return Reservation(state.job.job, need, (node,))
+                    return Reservation(state.job.job, need, (node,), rank)
                 continue
             nodes.append(node)
             have += good
             if have >= need:
-                return Reservation(state.job.job, need, tuple(nodes))
+                return Reservation(state.job.job, need, tuple(nodes), rank)
     return None
 
 
@@ -69,15 +80,19 @@ def in_reserved(
     state: JobState,
     fleet: Fleet,
     draft: Draft,
+    rules: Rules,
     *,
     pools: Collection[Pool],
-    reservations: Iterable[Reservation],
+    reservations: Sequence[Reservation],
     starts: Iterable[Start],
     now_s: int,
 ) -> Parts | None:
-    """GPUs kept for a blocked gang may be used by whoever will be gone before it can have them."""
+    """GPUs kept for a blocked gang may be used by whoever will be gone, or may be stopped, by then."""
     left, job = state.remaining_s(now_s), state.job
-    if left is None or job.gpu_milli < WHOLE_GPU:
+    if job.gpu_milli < WHOLE_GPU:
+        return None
+    stoppable = [kept for kept in reservations if kept.may_stop(job, rules)]
+    if left is None and not stoppable:
         return None
     taken = {
         (node, gpu)
@@ -85,13 +100,16 @@ def in_reserved(
         for node, gpus in ((start.node, start.gpus), *start.rest)
         for gpu in gpus
     }
-    for reservation in reservations:
+    for reservation in stoppable if left is None else reservations:
         for index in reservation.nodes:
             slot = fleet.capacity.slots[index]
             free = [gpu for gpu in slot.free if (slot.node.node, gpu) not in taken]
             if slot.pool not in pools or not free or not fits_on(job, draft, slot, free):
                 continue
-            ends_s = now_s + job.checkpoint_cost_s + left / job.rate(slot.node.gpu)
+            ready_s = now_s + job.checkpoint_cost_s
+            ends_s = inf if left is None else ready_s + left / job.rate(slot.node.gpu)
+            if reservation in stoppable:
+                ends_s = min(ends_s, ready_s + rules.min_run_s)
             if ends_s <= from_s(reservation, fleet, now_s=now_s):
                 return ((slot.node.node, close_together(slot, free, job.gpus)),)
     return None
