@@ -16,7 +16,7 @@ from brimful.fit.rates import Rates, distilling_rates, serving_rates
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node
 from brimful.scheduler.plan import Start
-from brimful.scheduler.rules import Rules
+from brimful.scheduler.rules import POLICIES, Rules
 from brimful.server.api.requests import Submission
 from brimful.server.auth import Principal
 from brimful.specs.gpu import find_gpu
@@ -103,6 +103,17 @@ def test_a_job_whose_speeds_nobody_knows_takes_the_less_dear_of_equal_places() -
     dear_first = {"l40s": 2_000_000, "t4": 500_000}
     (start,) = starts_of(dear_first, Job(job="a", gpus=1))
     assert start.node == "t4"
+
+
+@pytest.mark.parametrize("now_s", [0, 300], ids=["at a review", "between reviews"])
+def test_a_review_of_types_knows_prices_too(now_s: int) -> None:
+    nodes = [
+        Node(site="here", node=gpu, gpu=gpu, gpus=1, microusd_per_gpu_hour=price, declared=True)
+        for gpu, price in (("a-dear", 2_000_000), ("b-cheap", 500_000))
+    ]
+    rules = replace(POLICIES["brim"], types="cheap")
+    (start,) = AFleet(nodes).waiting(Job(job="a", gpus=1)).plan(rules=rules, now_s=now_s).starts
+    assert start.node == "b-cheap"
 
 
 def test_who_finds_the_cheapest_taken_does_not_wait_for_it(prices: dict[str, int], tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ class MixedPromises(Promises):
         books = Books(rules, held=held, waited_for={}, gpus_in_fleet=sum(gpus.values()))
         pools_of = {state.shape: fleet.able_at_all(state.shape) for state in fleet.jobs.values()}
         review_s = -(-self.engine.now_s // rules.rerank_s) * rules.rerank_s
-        given = assign(fleet, rules, pools_of, now_s=review_s, books=books)
+        given = assign(fleet, rules, pools_of, now_s=review_s, prices={}, books=books)
         assert given is not None
         then: dict[str, int] = dict(held)
         left = dict(gpus)

@@ -38,6 +38,7 @@ def assign_types(cycle: Cycle) -> None:
         rules,
         _Pools(cycle),
         now_s=cycle.now_s,
+        prices=cycle.prices,
         in_turn=cycle.in_turn,
         books=books,
         may_start=cycle.may_start,

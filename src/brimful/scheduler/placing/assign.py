@@ -57,6 +57,7 @@ def assign(
     pools_of: Mapping[int, Sequence[Pool]],
     *,
     now_s: int,
+    prices: Mapping[Pool, int],
     in_turn: Collection[str] = (),
     books: Books | None = None,
     may_start: Callable[[JobState], bool] | None = None,
@@ -65,6 +66,7 @@ def assign(
 
     Returns nothing between reviews. Jobs that were just started or are about to end stay where they are, and
     who may not start yet is given nothing that others would have to leave. `books`: what each queue may hold.
+    `prices` decide only between pools that are worth the same to a job, and only where types are `cheap`.
     """
     if now_s % rules.rerank_s >= REVIEW_S:
         return None
@@ -87,7 +89,7 @@ def assign(
         room[here] -= lease.size
     wants += [look.want(state) for state in fleet.waiting.values() if may_start is None or may_start(state)]
     wants.sort(key=lambda want: want.state.serial)  # whether a job waits or runs must not change the outcome
-    pairs = _pairs(wants, fleet.capacity.pools)
+    pairs = _pairs(wants, [*fleet.capacity.pools], prices if rules.types == "cheap" else {})
     if books is None:
         _greedy(pairs, room)
     else:
@@ -179,9 +181,9 @@ class _Look:
         ]
 
 
-def _pairs(wants: list[_Want], pools: Mapping[Pool, object]) -> list[_Pair]:
+def _pairs(wants: list[_Want], pools: Sequence[Pool], prices: Mapping[Pool, int]) -> list[_Pair]:
     """Jobs and the pools that would do, by class, those first to whom a GPU there is worth most."""
-    by_name = list(enumerate(sorted(range(len(pools)), key=list(pools).__getitem__)))
+    by_price = sorted(range(len(pools)), key=lambda i: (prices.get(pools[i], 0), pools[i]))
     pairs = [
         # A job's serial and a pool stand in one pair only, so that wants are never compared.
         (
@@ -193,7 +195,7 @@ def _pairs(wants: list[_Want], pools: Mapping[Pool, object]) -> list[_Pair]:
             want,
         )
         for want in wants
-        for tie, pool in by_name
+        for tie, pool in enumerate(by_price)
         if (worth := want.worth[pool]) != -inf
     ]
     pairs.sort()
