@@ -250,6 +250,16 @@ def test_an_old_card_takes_what_it_does_nearly_as_well() -> None:
     assert {start.job: start.node for start in plan.starts} == {"picky": "new", "easy": "old"}
 
 
+def test_an_urgent_gang_does_not_wait_for_a_review_to_stop_a_lower_class() -> None:
+    """Under `brim` reviews are ten minutes apart, and what it may stop has run its least time long before."""
+    brim = POLICIES["brim"]
+    world = a_fleet().running(a_job("low", gpus=8, priority="background"), at_s=5)
+    world.waiting(a_job("gang", gpus=8, priority="urgent"), at_s=60)
+
+    assert not world.plan(rules=brim, now_s=61).stops, "it has run for less than five minutes"
+    assert stopped(world.plan(rules=brim, now_s=5 + brim.min_run_s)) == ["low"]
+
+
 def test_gpus_kept_for_a_gang_serve_lower_classes_that_can_be_stopped_for_it() -> None:
     """Six of eight GPUs stood idle behind a gang of eight, while background jobs waited that it may stop."""
     world = a_fleet().running(a_job("alone", gpus=2))

@@ -229,25 +229,19 @@ def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (),
     start now to be in time.
     Fair share asks each time whose queue has had least, with old use fading; within a queue by class and age.
     """
-    split = rules.order == "fair" or bool(rules.quotas)
-    due = rules.deadlines and rules.order in ("priority", "fair")
-    group: Group = by_queue if split else by_shape
-    if due:
-        group = _by_queue_and_due if split else _by_due
-    if _differs_by_class(rules):
-        group = _by_class(group) if split or due else _by_shape_and_class
     order = fleet.waiting.order_for(
-        rules, lambda: fleet.waiting.order(_name(rules), ORDERS[rules.order](rules), group)
+        rules, lambda: fleet.waiting.order(_name(rules), ORDERS[rules.order](rules), _group(rules))
     )
     if rules.order == "fair":
         used = {name: usage.at(now_s) for name, usage in fleet.usage.items()}
         return order.heads(lambda group, key: (used.get(group[0], 0.0), _soon(key, now_s)))
-    if due and fleet.due:
+    if fleet.due and _goes_by_due(rules):
         return order.heads(lambda _group, key: _soon(key, now_s))
     if rules.order == "index":
         rank = _weigh(rules, now_s=now_s)
         if first:  # they stand in the order by index a second time
             turns: dict[Hashable, list[Entry]] = {}
+            group = _group(rules)
             for state in _must_start(fleet, rules, now_s=now_s) if rules.deadlines and fleet.due else ():
                 key = (PRIORITIES[state.job.priority], -inf, -inf, 1.0)
                 turns.setdefault(("due", group(state)), []).append((key, state.serial, state))
@@ -257,6 +251,21 @@ def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (),
             return Heads({**turns, **order.groups}, rank)
         return order.heads(rank)
     return order.heads()
+
+
+def _group(rules: Rules) -> Group:
+    """Who finds a place where the first of them does, and waits where it does not."""
+    split, due = rules.order == "fair" or bool(rules.quotas), _goes_by_due(rules)
+    group: Group = by_queue if split else by_shape
+    if due:
+        group = _by_queue_and_due if split else _by_due
+    if _differs_by_class(rules):
+        group = _by_class(group) if split or due else _by_shape_and_class
+    return group
+
+
+def _goes_by_due(rules: Rules) -> bool:
+    return rules.deadlines and rules.order in ("priority", "fair")
 
 
 def _weigh(rules: Rules, *, now_s: int) -> Rank:

@@ -84,6 +84,7 @@ class Search:
         self._coming = self._ending() if fleet.unsettled else {}
         self._facts: dict[str, tuple[int, float, float, float]] = {}
         self._groups: list[Group] | None = None  # see `_likely`
+        self._lowest: int | None = None  # see `_lowest_rank`
         self._owns = False  # whether who looks stays within its queue's quota
         self.tries = rules.tries
 
@@ -110,8 +111,8 @@ class Search:
     def cell_for(self, state: JobState, pools: Sequence[Pool], *, owns: bool = False) -> Cell | None:
         """The cheapest cell that would hold the gang, or None. `owns`: it claims what its queue has lent.
 
-        A gang looks when it comes and then at every review, not at every event: a search costs many looks at
-        running jobs, and what it found missing a second ago is missing still.
+        A gang looks when it comes and then at every review, not at every event, unless a lower class runs: a
+        search costs many looks at running jobs, and what it found missing a second ago is missing still.
         """
         if not self.may_look(state, owns=owns):
             return None
@@ -147,7 +148,15 @@ class Search:
             return owns
         if self._review or self.by_class_only or state.job.gpus == 1:
             return True
-        return self.now_s - state.waiting_since_s <= 1
+        if self.now_s - state.waiting_since_s <= 1:
+            return True
+        return self._lowest_rank() > PRIORITIES[state.job.priority]
+
+    def _lowest_rank(self) -> int:
+        """The lowest class that runs."""
+        if self._lowest is None:
+            self._lowest = max([group[0] for group in running_in_order(self.fleet, self.rules)], default=-1)
+        return self._lowest
 
     def _likely(self, bar: Bar) -> list[Group]:
         """Groups whose first may stop at all; where the first may not, none of its group may.
