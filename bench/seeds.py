@@ -7,7 +7,7 @@ from random import Random
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node
 from brimful.fleet.state import Fleet
-from brimful.scheduler.rules import POLICIES
+from brimful.scheduler.policies import POLICIES
 from brimful.sim.faults import Faults
 from brimful.sim.world import Arrival, rehearse
 

@@ -9,6 +9,7 @@ from fastapi.routing import APIRoute
 
 from brimful.client.settings import LIMITS, Settings
 from brimful.meter import exporter
+from brimful.scheduler.policies import DEFAULT, OPTIONS, POLICIES, WORDS, read_policy, values_of
 from brimful.server.api.requests import Submission
 from brimful.server.api.router import make_router
 from brimful.server.app import MAX_BODY_BYTES
@@ -29,11 +30,27 @@ def settings_page() -> str:
             row(
                 f"`--{each.name.replace('_', '-')}`",
                 f"`BRIMFUL_{each.name.upper()}`",
-                f"`{each.default}`" if each.default != "" else "",
+                f"`{each.default}`" if each.default not in ("", None) else "",
                 f"{low_high[0]} to {low_high[1]}" if low_high else "",
                 each.metadata["help"],
             )
         )
+    default = read_policy(DEFAULT).rules
+    lines += [
+        "\n## Policies\n",
+        "`brimful up --policy` and `brimful simulate --policy` take the same names and options: a name, or",
+        "a name with options behind a question mark, as in `brim?preempt=none&move=0`. The default of both",
+        f"is `{DEFAULT}`. `--grace-s` and `--min-run-s` win over the options of the same name.\n",
+        "A server may be started again with another policy: jobs, leases and bills are in the event log,",
+        "and the policy decides only what comes next.\n",
+        "| Policy | Who goes first |\n|---|---|",
+        *[row(f"`{name}`", WORDS[name]) for name in POLICIES],
+        "\n| Option | Values | In the default policy | Meaning |\n|---|---|---|---|",
+    ]
+    for name, option in OPTIONS.items():
+        value = getattr(default, name)
+        shown = int(value) if isinstance(value, bool) else value
+        lines.append(row(f"`{name}`", str(values_of(name)), f"`{shown}`", option.metadata["words"]))
     return "\n".join(lines) + "\n"
 
 

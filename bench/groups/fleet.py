@@ -22,7 +22,7 @@ from brimful.fleet.state import Fleet
 from brimful.scheduler import loop
 from brimful.scheduler.decide import decide
 from brimful.scheduler.plan import Plan
-from brimful.scheduler.rules import POLICIES
+from brimful.scheduler.policies import POLICIES
 from brimful.sim.fleets import parse_fleet
 from brimful.sim.traces.read import read
 from brimful.sim.world import rehearse

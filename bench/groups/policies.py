@@ -1,6 +1,6 @@
-"""How many GPUs are enough by delay.
+"""Every named policy on the same jobs, and how many GPUs are enough by delay.
 
-    make bench ARGS=policies    Philly on five fleets: a few CPU minutes
+    make bench ARGS=policies    three traces, and Philly on five fleets: a few CPU minutes
 
 The data lies beside the checkout (`BRIMFUL_SHARED_DATA`, else ../shared/data).
 """
@@ -11,15 +11,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench.document import markdown
-from bench.groups.traces import CASES, DATA, run
+from bench.groups.traces import CASES, DATA, known, run
 from bench.measure import CALIBRATION, ROOT, Benchmark, body, calibration
-from brimful.scheduler.rules import POLICIES
+from brimful.scheduler.policies import DEFAULT, POLICIES, read_policy
 from brimful.sim.fleets import parse_fleet
 from brimful.sim.traces.read import read
 from brimful.sim.world import Arrival, rehearse
 
 TITLE = "Named policies"
-TABLES = ("enough",)
+TABLES = ("policies", "enough")
+FIRST = 5_000  # jobs of Philly
 FLEETS = (60, 70, 75, 80, 90)  # nodes of eight GPUs
 SIZES = ("1", "2-4", "5-8", "9-64")
 
@@ -37,11 +38,29 @@ def benchmarks() -> Iterator[Benchmark]:
 def tables() -> dict[str, str]:
     if not DATA.is_dir():
         return {}
-    return {"enough": _enough()}
+    return {"policies": _policies(), "enough": _enough()}
 
 
 def _philly() -> list[Arrival]:
     return read([str(DATA / name) for name in CASES[1].files])[0].arrivals
+
+
+def _policies() -> str:
+    """Mean JCT and mean delay of each."""
+    traces = {
+        "small": (read([str(ROOT / "examples" / "small.csv")])[0].arrivals, "2x4"),
+        "Gavel": (read([str(DATA / name) for name in CASES[0].files])[0].arrivals, CASES[0].fleet),
+        "Philly": (_philly()[:FIRST], CASES[1].fleet),
+    }
+    rows = []
+    for policy in (*POLICIES, DEFAULT):
+        cells = []
+        for arrivals, fleet in traces.values():
+            for some in (arrivals, known(arrivals)):
+                told = run(some, fleet, policy, read_policy(policy).rules)
+                cells.append(f"{told['mean_jct_h']:.2f} ({told['mean_delay_h']:.2f})")
+        rows.append([policy, *cells])
+    return markdown(["policy", *[f"{name}, {how}" for name in traces for how in ("hidden", "known")]], rows)
 
 
 def _enough() -> str:

@@ -17,7 +17,8 @@ from typing import Any
 from bench import gavel_rules
 from bench.document import markdown
 from bench.measure import CALIBRATION, ROOT, Benchmark, body, calibration
-from brimful.scheduler.rules import POLICIES, Rules
+from brimful.scheduler.policies import POLICIES
+from brimful.scheduler.rules import Rules
 from brimful.sim.fleets import parse_fleet
 from brimful.sim.report import report
 from brimful.sim.traces.read import read

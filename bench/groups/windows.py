@@ -15,7 +15,7 @@ from typing import Any
 from bench.document import markdown
 from bench.groups.traces import DATA, known, run
 from bench.measure import CALIBRATION, Benchmark, body, calibration
-from brimful.scheduler.rules import POLICIES
+from brimful.scheduler.policies import POLICIES
 from brimful.sim.fleets import parse_fleet
 from brimful.sim.traces.read import read
 from brimful.sim.world import Arrival, rehearse

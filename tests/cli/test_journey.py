@@ -21,6 +21,7 @@ from brimful.cli.fleet import job as job_command
 from brimful.client.client import Client
 from brimful.client.settings import read_settings
 from brimful.errors import Refused
+from brimful.scheduler.policies import DEFAULT, read_policy
 from tests.builders import eventually
 from tests.fake_nvml import LOST, FakeNvml, a_card
 from tests.patience import PATIENCE_S
@@ -115,6 +116,21 @@ def test_submit_run_and_bill(here: Here) -> None:
     assert "lease" in here.run("job", "show", "job-1").stdout
 
 
+def test_which_policy_runs_is_said_everywhere_and_can_be_another_after_a_restart(here: Here) -> None:
+    told = here.up()["policy"]
+    assert told == read_policy(DEFAULT).text
+    assert here.data_of("fleet")["policy"] == here.data_of("doctor")["policy"] == told
+    assert here.run("submit", "--follow", "--", "true").returncode == 0
+    here.down()
+    assert here.data_of("doctor")["policy"] is None, "no server runs"
+
+    here.env["BRIMFUL_POLICY"] = "fair?backfill=greedy"
+    assert here.up("--min-run-s", "7")["policy"] == "fair?backfill=greedy&grace_s=1&min_run_s=7"
+    assert here.phase("job-1") == "finished"
+    assert here.run("submit", "--follow", "--", "true").returncode == 0
+    assert "policy fair?backfill=greedy&grace_s=1&min_run_s=7" in here.run("fleet").stdout
+
+
 def test_a_failing_command_is_a_clear_no(here: Here) -> None:
     here.up()
     done = here.run("submit", "--follow", "--", "python", "-c", "import sys; sys.exit(5)")
@@ -193,6 +209,8 @@ def test_an_unusable_folder_is_one_clear_error(here: Here, tmp_path: Path) -> No
         (["up", "--slots", "-1"], "--slots"),
         (["up", "--usd-per-hour", "free"], "--usd-per-hour is 'free'"),
         (["up", "--database", "nonsense://"], "is not understood"),
+        (["up", "--policy", "best"], "policy 'best' is not known"),
+        (["up", "--policy", "brim?mvoe=0"], "mvoe=0 is not valid"),
         (["submit"], "there is no command to run"),
         (["submit", "--gpus", "x", "--", "true"], "--gpus"),
         (["submit", "--budget", "-3", "--", "true"], "--budget"),

@@ -54,10 +54,10 @@ def test_a_fill_for_people_is_a_table_of_means(capsys: pytest.CaptureFixture[str
         ([*FILL[:2], "--fill", "0"], "--fill 0 is out of range"),
         ([*FILL[:2], "--fill", "nan"], "--fill nan is out of range"),
         ([str(EXAMPLES / "fill_nodes.csv")], "holds no jobs"),
-        ([str(EXAMPLES / "small.csv"), "--policy", "best"], "--policy best is not known here"),
-        ([str(EXAMPLES / "small.csv"), "--policy", "brim?mvoe=0"], "mvoe=0 is not understood"),
-        ([str(EXAMPLES / "small.csv"), "--policy", "brim?preempt=all"], "preempt=all is not understood"),
-        ([str(EXAMPLES / "small.csv"), "--policy", "brim?ageing=nan"], "ageing=nan is not understood"),
+        ([str(EXAMPLES / "small.csv"), "--policy", "best"], "policy 'best' is not known"),
+        ([str(EXAMPLES / "small.csv"), "--policy", "brim?mvoe=0"], "mvoe=0 is not valid"),
+        ([str(EXAMPLES / "small.csv"), "--policy", "brim?preempt=all"], "preempt=all is not valid"),
+        ([str(EXAMPLES / "small.csv"), "--policy", "brim?ageing=nan"], "ageing=nan is not valid"),
         ([str(EXAMPLES / "small.csv"), "--sweep", "gpus"], "--sweep 'gpus' is not understood"),
         ([str(EXAMPLES / "small.csv"), "--sweep", "gpus=8,x"], "--sweep 'gpus=8,x' is not understood"),
         ([str(EXAMPLES / "small.csv"), "--sweep", "h100=8"], "--sweep h100: the fleet has no such GPU"),
@@ -240,7 +240,8 @@ def test_seeds_and_failed_jobs_are_told_apart(capsys: pytest.CaptureFixture[str]
 def test_a_page_of_a_sweep_shows_every_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("plotly")
     page = tmp_path / "page.html"
-    assert main(["simulate", SMALL, "--sweep", "gpus=4,8", "--html", str(page)]) == 0
+    args = ["--policy", "priority", "--sweep", "gpus=4,8"]
+    assert main(["simulate", SMALL, *args, "--html", str(page)]) == 0
     text = page.read_text(encoding="utf-8")
     assert "priority, 4 GPUs" in text
     assert "priority, 8 GPUs" in text
@@ -267,7 +268,7 @@ def test_jobs_that_never_ran_are_gathered_by_reason(
 ) -> None:
     trace = tmp_path / "jobs.csv"
     trace.write_text("job,submit_s,run_s,gpus\n" + "".join(f"wide-{i},0,60,9\n" for i in range(20)))
-    assert main(["simulate", str(trace)]) == YES
+    assert main(["simulate", str(trace), "--policy", "priority"]) == YES
     told = [line for line in capsys.readouterr().out.splitlines() if "never ran" in line]
     assert len(told) == 1
     assert told[0].startswith("priority: 20 jobs, wide-0 the first, never ran: wants 9 GPUs")

@@ -16,7 +16,8 @@ from brimful.fit.rates import Rates, distilling_rates, serving_rates
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node
 from brimful.scheduler.plan import Start
-from brimful.scheduler.rules import POLICIES, Rules
+from brimful.scheduler.policies import POLICIES
+from brimful.scheduler.rules import Rules
 from brimful.server.api.requests import Submission
 from brimful.server.auth import Principal
 from brimful.specs.gpu import find_gpu

@@ -9,7 +9,7 @@ import pytest
 from brimful.fleet.events import BudgetSet, CancelRequested, LeaseEnded, LeaseEnding, LeaseStarted
 from brimful.fleet.job import Job
 from brimful.scheduler.plan import Plan, Start, Stop
-from brimful.scheduler.rules import POLICIES
+from brimful.scheduler.policies import POLICIES
 from tests.builders import USD, AFleet, a_fleet, a_job, a_node, granted
 
 

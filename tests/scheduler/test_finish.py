@@ -13,8 +13,9 @@ from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, JobState, Node
 from brimful.market.posted import PostedPrice
 from brimful.scheduler.loop import tick
+from brimful.scheduler.policies import POLICIES
 from brimful.scheduler.ports import Ports
-from brimful.scheduler.rules import POLICIES, Rules
+from brimful.scheduler.rules import Rules
 from brimful.sim.faults import Faults
 from brimful.sim.kernel import Kernel
 from brimful.sim.world import SITE, Arrival, Due, MemoryStore, TimedEngine, rehearse

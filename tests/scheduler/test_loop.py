@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from brimful.errors import WorldFailed
 from brimful.fleet.events import (
@@ -16,11 +19,15 @@ from brimful.fleet.events import (
     NoticeGiven,
     NoticeWithdrawn,
 )
+from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet
 from brimful.language import verbatim
 from brimful.market.posted import PostedPrice
+from brimful.scheduler import loop
 from brimful.scheduler.cycle import Rules
+from brimful.scheduler.decide import decide
 from brimful.scheduler.loop import Tick, tick
+from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import CannotStart, Observation, Ports
 from brimful.sim.world import MemoryStore
 from tests.builders import ScriptedEngine, a_job, a_node
@@ -303,3 +310,83 @@ def test_a_notice_is_given_and_taken_back_though_nothing_starts_or_stops() -> No
         assert world.store.append([event], after=len(world.store.log))
         world.tick(now_s=event.at_s)
     assert world.engine.calls == [("warn 300", "a.1"), ("warn None", "a.1")]
+
+
+class Decisions:
+    """How often a server that keeps its ports has decided."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *jobs: Job) -> None:
+        self.store, self.engine, self.fleet = MemoryStore(), ScriptedEngine(a_node(gpus=2)), Fleet()
+        self.ports = Ports(store=self.store, engines={"here": self.engine}, clearing=PostedPrice())
+        self.made = 0
+        self.submit(*jobs)
+
+        def counted(*args: Any, **more: Any) -> Plan:
+            self.made += 1
+            return decide(*args, **more)
+
+        monkeypatch.setattr(loop, "decide", counted)
+
+    def submit(self, *jobs: Job, at_s: int = 0) -> None:
+        events = [JobSubmitted(at_s=at_s, job=job) for job in jobs]
+        assert self.store.append(events, after=len(self.store.log))
+
+    def at(self, now_s: int, rules: Rules | None = None) -> int:
+        """How many a look at this moment makes."""
+        before = self.made
+        tick(self.fleet, self.ports, rules or Rules(), now_s=now_s)
+        return self.made - before
+
+
+def test_a_decision_stands_until_something_happens_that_it_did_not_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = Decisions(monkeypatch, a_job("a"))
+    assert world.at(1) == 1
+    world.engine.sees["a.1"] = Observation(lease="a.1", state="running", started_s=2)
+    assert world.at(2) == 0, "it started, as was decided"
+    assert world.fleet.jobs["a"].phase == "running"
+    assert [world.at(now_s) for now_s in (3, 4, 1000)] == [0, 0, 0]
+    world.submit(a_job("b"), at_s=1001)
+    assert [world.at(now_s) for now_s in (1001, 1002)] == [1, 0]
+    world.engine.sees["a.1"] = Observation(lease="a.1", state="ended", started_s=2, ended_s=1003, exit_code=0)
+    assert world.at(1003) == 1
+
+
+def test_a_decision_stands_until_the_moment_that_its_plan_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Decisions(monkeypatch, a_job("a", gpus=2, max_run_s=50), a_job("b", gpus=2))
+    world.at(0)
+    world.engine.sees["a.1"] = Observation(lease="a.1", state="running", started_s=0)
+    world.submit(a_job("c"), at_s=1)
+    assert [world.at(now_s) for now_s in (1, 49, 50)] == [1, 0, 1]
+    assert world.fleet.jobs["a"].phase == "stopping"
+
+
+def test_a_job_that_waits_on_an_idle_fleet_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Decisions(monkeypatch, a_job("too-wide", gpus=3))
+    assert [world.at(now_s) for now_s in (0, 60, 61, 62, 122)] == [1, 0, 1, 0, 1]
+
+
+def test_while_a_site_is_in_trouble_every_look_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Decisions(monkeypatch, a_job("a", gpus=3))
+    world.engine.broken = WorldFailed(verbatim("it does not answer"))
+    assert [world.at(now_s) for now_s in (1, 2, 3)] == [1, 1, 1]
+
+
+def test_a_start_that_fails_is_tried_again_though_nothing_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Decisions(monkeypatch, a_job("a"))
+    world.at(1)
+    assert world.at(2) == 0
+    assert world.engine.calls == [("start", "a.1")] * 2, "asked until the engine has seen it"
+
+
+def test_an_urgent_job_is_looked_at_when_those_it_may_stop_have_run_their_least_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rules = Rules(preempt="priority", min_run_s=60)
+    world = Decisions(monkeypatch, a_job("low", gpus=2, priority="background"))
+    world.at(10, rules)
+    world.engine.sees["low.1"] = Observation(lease="low.1", state="running", started_s=10)
+    world.submit(a_job("urgent", gpus=2, priority="urgent"), at_s=20)
+    assert [world.at(now_s, rules) for now_s in (20, 21, 79, 80)] == [1, 0, 0, 1]
+    assert world.fleet.jobs["low"].phase == "stopping"

@@ -18,9 +18,10 @@ from brimful.scheduler.loop import tick
 from brimful.scheduler.placing.assign import assign
 from brimful.scheduler.placing.pools import is_mixed
 from brimful.scheduler.plan import Plan
+from brimful.scheduler.policies import POLICIES
 from brimful.scheduler.ports import Ports
 from brimful.scheduler.quotas import Books
-from brimful.scheduler.rules import POLICIES, Quota, Rules
+from brimful.scheduler.rules import Quota, Rules
 from brimful.sim.kernel import Kernel
 from brimful.sim.world import SITE, Due, MemoryStore, TimedEngine
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from brimful.fleet.job import Job
 from brimful.scheduler.plan import Plan
-from brimful.scheduler.rules import POLICIES, Quota, Rules
+from brimful.scheduler.policies import POLICIES
+from brimful.scheduler.rules import Quota, Rules
 from brimful.sim.world import Arrival, rehearse
 from tests.builders import AFleet, a_fleet, a_job, a_node
 

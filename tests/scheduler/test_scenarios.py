@@ -11,7 +11,8 @@ from brimful.fleet.events import LeaseEnded, LeaseStarted
 from brimful.fleet.job import Job
 from brimful.scheduler.ordering import waiting_in_order
 from brimful.scheduler.plan import Plan
-from brimful.scheduler.rules import POLICIES, Quota, Rules
+from brimful.scheduler.policies import POLICIES
+from brimful.scheduler.rules import Quota, Rules
 from brimful.sim.world import Arrival, rehearse
 from tests.builders import AFleet, a_fleet, a_job, a_node, granted
 

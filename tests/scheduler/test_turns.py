@@ -11,7 +11,8 @@ from brimful.fleet.events import BudgetSet, CancelRequested, LeaseEnded, LeaseSt
 from brimful.fleet.job import Job
 from brimful.fleet.lengths import ENOUGH
 from brimful.scheduler.plan import Plan
-from brimful.scheduler.rules import POLICIES, Quota, Rules
+from brimful.scheduler.policies import POLICIES
+from brimful.scheduler.rules import Quota, Rules
 from brimful.sim.fleets import parse_fleet
 from brimful.sim.report import report
 from brimful.sim.world import Arrival, rehearse

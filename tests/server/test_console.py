@@ -139,6 +139,7 @@ def test_what_is_not_measured_says_unknown_and_why_once(desk: Desk) -> None:
     desk.service.driver.tick()
     page = words(desk.html())
 
+    assert f"Policy: {desk.service.reader.policy}" in page
     assert "Memory in use unknown Compute in use unknown" in page
     assert page.count("nothing measures these GPUs yet") == 1
     assert "None" not in page

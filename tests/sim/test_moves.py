@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brimful.fleet.events import LeaseEnded, LeaseEnding, LeaseGranted, LeaseStarted
 from brimful.scheduler.placing.assign import _may_move
-from brimful.scheduler.rules import POLICIES
+from brimful.scheduler.policies import POLICIES
 from brimful.sim.fleets import parse_fleet
 from brimful.sim.world import Arrival, rehearse
 from tests.builders import AFleet, a_job, a_node

@@ -11,7 +11,7 @@ import pytest
 
 from brimful.fleet.job import Job
 from brimful.fleet.metrics import measure
-from brimful.scheduler.rules import POLICIES
+from brimful.scheduler.policies import POLICIES
 from brimful.sim.fleets import parse_fleet
 from brimful.sim.world import Arrival, rehearse
 

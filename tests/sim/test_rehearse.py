@@ -82,7 +82,7 @@ def test_a_lease_that_was_stopped_does_not_wake_anybody_when_it_would_have_ended
         Arrival(at_s=600, job=a_job("urgent", gpus=8, priority="urgent"), work_s=2000),
     ]
     looked: list[float] = []
-    rules = Rules(order="priority", preempt="priority", min_run_s=0)
+    rules = Rules(order="priority", preempt="priority", min_run_s=0, rerank_s=10_000)
     outcome = rehearse(arrivals, parse_fleet("1x8"), rules, watch=lambda fleet: looked.append(fleet.seq))
     assert [state.phase for state in outcome.fleet.jobs.values()] == ["finished", "finished"]
     assert len(looked) == 5  # low comes; urgent comes; low has left; urgent is done; low is done

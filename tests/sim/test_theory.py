@@ -14,7 +14,7 @@ import pytest
 
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node
-from brimful.scheduler.rules import POLICIES
+from brimful.scheduler.policies import POLICIES
 from brimful.sim.world import Arrival, Outcome, rehearse
 
 MEAN_S = 10_000  # of a job; whole seconds then round away a ten-thousandth

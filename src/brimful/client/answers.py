@@ -157,6 +157,7 @@ class FleetAnswer(TypedDict):
     gpus: int
     free: int
     allocation_rate: float | None
+    policy: Annotated[str, "who goes first, and where: NAME[?option=value&…]"]
     nodes: list[NodeAnswer]
     problems: dict[str, str]
     trouble: str

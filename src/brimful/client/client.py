@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
 from urllib.request import BaseHandler, ProxyHandler, Request, build_opener
@@ -59,9 +59,9 @@ class Client:
     def __init__(self, settings: Settings | None = None) -> None:
         self._settings = settings or read_settings()
         named = os.environ.get("BRIMFUL_URL", "").rstrip("/")
-        announced, certificate = ("", "") if named else _announced(self._settings)
-        self._is_ours = bool(named or announced)
-        self.url = named or announced or f"http://{self._settings.host}:{self._settings.port}"
+        found = Announced() if named else announced(self._settings)
+        self._is_ours = bool(named or found.url)
+        self.url = named or found.url or f"http://{self._settings.host}:{self._settings.port}"
         if not self.url.startswith(("http://", "https://")):
             raise BadInput(
                 say("client.brimful_url", url=Quoted(self.url[:100])),
@@ -69,10 +69,10 @@ class Client:
             )
         # A proxy from the environment has no business between us and loopback.
         handlers: list[BaseHandler] = [ProxyHandler({})]
-        if certificate:
+        if found.certificate:
             from brimful.client.pinning import PinnedHandler  # ssl takes time to load, and few need it
 
-            handlers.append(PinnedHandler(certificate))
+            handlers.append(PinnedHandler(found.certificate))
         self._opener = build_opener(*handlers)
 
     # -- jobs ------------------------------------------------------------------------------------------
@@ -241,17 +241,23 @@ class Client:
             return ""  # the server will say what is missing
 
 
-def _announced(settings: Settings) -> tuple[str, str]:
-    """Where the server is that holds our data folder, and its certificate's SHA-256 if it has one.
+class Announced(NamedTuple):
+    """What the server that holds our data folder says of itself; empty where none does."""
 
-    Empty where none does, whatever an old file says.
-    """
+    url: str = ""
+    certificate: str = ""  # its SHA-256, if it has one
+    policy: str = ""
+
+
+def announced(settings: Settings) -> Announced:
+    """Of a server that lives, whatever an old file says."""
     try:
         told = json.loads(settings.server_file.read_text(encoding="utf-8"))
-        url, pid, certificate = str(told["url"]), int(told["pid"]), str(told.get("certificate", ""))
+        found = Announced(str(told["url"]), str(told.get("certificate", "")), str(told.get("policy", "")))
+        pid = int(told["pid"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return "", ""
-    return (url, certificate) if _is_held(settings.lock_file) and _is_alive(pid) else ("", "")
+        return Announced()
+    return found if _is_held(settings.lock_file) and _is_alive(pid) else Announced()
 
 
 def _is_held(path: Path) -> bool:

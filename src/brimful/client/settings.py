@@ -15,6 +15,7 @@ from typing import Any
 
 from brimful.errors import BadInput
 from brimful.language import Quoted, say
+from brimful.scheduler.policies import DEFAULT, Policy, read_policy
 from brimful.units import microusd_from_usd
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -47,8 +48,13 @@ class Settings:
     log_mib: int = _set(64, "MiB of its output that is kept of each run of a job, about")
     usd_per_hour: str = _set("0.10", "posted price of one declared GPU for an hour, in dollars")
     tick_s: int = _set(1, "seconds between two looks at the fleet")
-    grace_s: int = _set(10, "seconds a stopped job gets to save and to end by itself")
-    min_run_s: int = _set(60, "seconds a job is left alone before a more urgent one may take its place")
+    policy: str = _set(DEFAULT, "who goes first, and where, as for `brimful simulate`: NAME[?option=value&…]")
+    grace_s: int | None = _set(
+        None, "seconds a stopped job gets to save and to end by itself (default: the policy's, 10)"
+    )
+    min_run_s: int | None = _set(
+        None, "seconds a job is left alone after a start (default: the policy's, 300 in most)"
+    )
     market: str = _set(
         "", "pools where bids decide: all, or sites and GPU types with commas between them (default: none)"
     )
@@ -81,6 +87,12 @@ class Settings:
     @property
     def market_pools(self) -> tuple[str, ...]:
         return tuple(name.strip() for name in self.market.split(",") if name.strip())
+
+    @property
+    def chosen_policy(self) -> Policy:
+        """What is set beside the policy wins over what the policy says."""
+        beside = {"grace_s": self.grace_s, "min_run_s": self.min_run_s}
+        return read_policy(self.policy, {name: value for name, value in beside.items() if value is not None})
 
     @property
     def declared_sites(self) -> list[Site]:
@@ -253,6 +265,8 @@ def _checked(name: str, text: str, source: str) -> str | int:
         return _gpu_name(text, source)
     if name == "sites" and text:
         read_sites(text)
+    if name == "policy":
+        read_policy(text)
     if name in ("data", "engines") and text:
         return str(Path(text).expanduser().absolute())
     return text

@@ -37,6 +37,7 @@ class Cycle:
     closed: frozenset[Pool] = frozenset()  # where a blocked job lets nobody pass
     worth: Mapping[str, float] | None = None  # of a GPU of each type, once asked
     blocked: JobState | None = None  # the first that waits although waiting helps
+    lower_ready_s: int | None = None  # when those of lower classes have run their least time, for that one
     market_events: Sequence[Event] = ()
     market_again_s: int | None = None
     avoided_until_s: tuple[int, ...] = ()  # when jobs may go back to a site that failed
@@ -196,6 +197,8 @@ class Cycle:
     def look_again_s(self) -> int | None:
         fleet, rules = self.fleet, self.rules
         limit = fleet.next_limit_s(self.now_s)
+        if self.lower_ready_s is not None:
+            limit = min(self.lower_ready_s, limit or self.lower_ready_s)
         if self.avoided_until_s or self.market is not None or self.money is not None:
             broke_s = self.money.runs_out_s(self.now_s) if self.money is not None else None
             times = (limit, self.market_again_s, broke_s, *self.avoided_until_s)
@@ -204,8 +207,8 @@ class Cycle:
             limit = min(self.finish.look_again_s, limit or self.finish.look_again_s)
         waiting = len(fleet.waiting) > len(self.starts)
         due = rules.deadlines and fleet.due
-        if (waiting and (rules.preempt == "index" or rules.off_peak or due)) or (
-            fleet.open_leases and is_mixed(fleet, rules)
+        if (waiting and (rules.preempt != "none" or rules.off_peak or due)) or (
+            (fleet.open_leases or self.starts) and is_mixed(fleet, rules)
         ):
             every_s = rules.rerank_s
             review_s = (self.now_s // every_s + 1) * every_s  # on the hour's grid, so that reviews coincide

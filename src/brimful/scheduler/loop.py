@@ -4,6 +4,9 @@
 
 An intent is in the log before anything is done, and every act is idempotent by lease: a crash at any line
 is mended by the next tick, which does again what the log says should have been done.
+
+A decision stands until something happens that it did not order, or the moment comes that its plan names. So a
+server that looks every second decides when a rehearsal does, which looks only then, and decides the same.
 """
 
 from __future__ import annotations
@@ -28,11 +31,12 @@ from brimful.language import say
 from brimful.scheduler import reasons
 from brimful.scheduler.decide import decide
 from brimful.scheduler.plan import Plan
-from brimful.scheduler.ports import CannotStart, Carries, Engine, Observation, Ports, Warns
+from brimful.scheduler.ports import CannotStart, Carries, Decided, Engine, Observation, Ports, Warns
 from brimful.scheduler.rules import Rules
 
 # Another writer can get in between reading and writing only so often before something is badly wrong.
 MAX_CONFLICTS = 100
+IDLE_LOOK_S = 61  # past any moment at which policies review
 
 
 @dataclass(slots=True)
@@ -47,14 +51,21 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
     problems: dict[str, str] = {}
     for _ in range(MAX_CONFLICTS):
         catch_up(fleet, ports)
+        stood = fleet.seq == ports.decided.seq
         news = _observe(fleet, ports, problems, now_s=now_s)
         if news and not _record(fleet, ports, news):
             continue
         ports.unrecorded.clear()
+        if stood and ports.market is None and all(isinstance(event, LeaseStarted) for event in news):
+            ports.decided.seq = fleet.seq  # as was decided
+        if not problems and _stands(fleet, ports.decided, now_s=now_s):
+            plan = Plan(waits=ports.decided.plan.waits, look_again_s=ports.decided.plan.look_again_s)
+            break
         prices = ports.clearing.clear(fleet, now_s=now_s)
         plan = decide(fleet, rules, prices, now_s=now_s, unreachable=problems.keys(), market=ports.market)
         decided = intents(plan, now_s=now_s)
         if not decided or _record(fleet, ports, decided):
+            ports.decided.seq, ports.decided.at_s, ports.decided.plan = fleet.seq, now_s, plan
             break
     else:
         raise WorldFailed(
@@ -64,6 +75,16 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
     if fleet.unsettled or fleet.warned:
         _act(fleet, ports, rules, problems, now_s=now_s)
     return Tick(plan, problems)
+
+
+def _stands(fleet: Fleet, decided: Decided, *, now_s: int) -> bool:
+    """Whether to decide again would decide the same."""
+    if fleet.seq != decided.seq:
+        return False
+    if len(fleet.waiting) and not fleet.open_leases and now_s >= decided.at_s + IDLE_LOOK_S:
+        return False  # nothing moves, and nothing will unless somebody looks outside of a review
+    again_s = decided.plan.look_again_s
+    return again_s is None or now_s < again_s
 
 
 def catch_up(fleet: Fleet, ports: Ports) -> None:

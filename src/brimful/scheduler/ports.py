@@ -11,6 +11,7 @@ from brimful.fleet.events import Event, Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Node, Pool
 from brimful.scheduler.auction import Auctions
+from brimful.scheduler.plan import Plan
 
 
 class Store(Protocol):
@@ -94,6 +95,15 @@ class Clearing(Protocol):
         """The price of each pool now, in micro-dollars per GPU-hour."""
 
 
+@dataclass(slots=True)
+class Decided:
+    """The last decision: after how many events, when, and what it was."""
+
+    seq: int = -1
+    at_s: int = 0
+    plan: Plan = field(default_factory=Plan)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
     store: Store
@@ -109,3 +119,5 @@ class Ports:
     # The list each engine last gave and the state of the log it was found to agree with: an engine that
     # gives it again has no news, and comparing ten thousand nodes at every tick is most of a tick.
     agreed: dict[str, tuple[Sequence[Node], int]] = field(default_factory=dict)
+    # As long as it stands, there is nothing to decide anew (loop.py).
+    decided: Decided = field(default_factory=Decided)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,70 +16,48 @@ class Quota:
     lend: bool = True
 
 
+def _option(words: str, *, default: Any, choices: tuple[str, ...] = (), least: int = 0) -> Any:  # noqa: ANN401
+    """A choice that `--policy NAME?option=value` can change (policies.py)."""
+    return field(default=default, metadata={"words": words, "choices": choices, "least": least})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    order: str = "priority"  # who is next: a name of ordering.py
-    types: str = "tight"  # which GPU type: tight (best fit, speed ignored), rotate, fast, advantage, cheap
-    backfill: str = (
-        "none"  # none: nobody passes a blocked job; reserve: who does not delay it; greedy: anyone
-    )
-    reservations: int = 1  # blocked gangs that keep a cell, under `reserve`
-    preempt: str = "none"  # none, priority (lower classes), index (whoever is much further from its end)
-    move: bool = False  # running jobs change to a GPU type that suits them better
     quotas: tuple[Quota, ...] = ()
-    reclaim: bool = True  # a job within its queue's quota may stop gangs of its class that borrow
-    off_peak: bool = False  # deferrable jobs wait for the quiet hours
-    deadlines: bool = False  # who must start soon to be in time goes first within its class
-    grace_s: int = 10  # between the polite signal and the last one
+    order: str = _option(
+        "who is next: by arrival, by class, by what its queue has had, by bid, or by class and expected work",
+        default="priority",
+        choices=("fifo", "priority", "fair", "bid", "index"),
+    )
+    types: str = _option(
+        "which GPU type: the best fit, each in turn, the fastest, the one it gains most from compared with "
+        "others, or the one where its work costs least",
+        default="tight",
+        choices=("tight", "rotate", "fast", "advantage", "cheap"),
+    )
+    backfill: str = _option(
+        "who may pass a blocked job: nobody, whoever does not delay it, or anybody",
+        default="none",
+        choices=("none", "reserve", "greedy"),
+    )
+    reservations: int = _option("blocked gangs that keep a cell, with `backfill=reserve`", default=1)
+    preempt: str = _option(
+        "whom a job may stop: nobody, lower classes, or also whoever is much further from its end",
+        default="none",
+        choices=("none", "priority", "index"),
+    )
+    move: bool = _option("running jobs move to a GPU type that suits them better", default=False)
+    reclaim: bool = _option("a job within its quota may stop gangs of its class that borrow", default=True)
+    off_peak: bool = _option("deferrable jobs wait for the quiet hours", default=False)
+    deadlines: bool = _option("who must start soon to be in time goes first in its class", default=False)
+    grace_s: int = _option("seconds between the polite signal and the last one", default=10, least=1)
     # How the index compares jobs (ordering.py).
-    known: bool = True  # predictions of a job's work are used; False: only what it has had so far
-    ageing: float = 0.0  # seconds of expected work that a second of waiting makes up for
-    turns: float = 0.0  # of the GPUs, at most this share goes to whose turn it is (fleet/turns.py)
-    width: float = 1.0  # 0: a gang counts as one job; 1: by all its GPUs
-    fresh_s: float = 600.0  # what a job of unknown length is expected to need when it starts
-    margin: float = 2.0  # a victim must be this many times further from its end
-    min_run_s: int = 300  # nobody is preempted sooner after a start
-    tries: int = 4  # blocked jobs that look for victims in one decision
-    rerank_s: int = 600  # while jobs wait, think again at least this often
-
-
-# The named policies of `brimful simulate --policy`.
-POLICIES: dict[str, Rules] = {
-    "fifo": Rules(order="fifo"),
-    "priority": Rules(order="priority", deadlines=True),
-    "backfill": Rules(order="priority", backfill="reserve", deadlines=True),
-    "bid": Rules(order="bid", backfill="reserve"),
-    "fair": Rules(order="fair", backfill="reserve", deadlines=True),
-    # Least attained service, all GPU types in turn, and with each job on the type that suits it.
-    "las": Rules(
-        order="index",
-        known=False,
-        types="rotate",
-        backfill="greedy",
-        preempt="index",
-        move=True,
-        rerank_s=360,
-    ),
-    "las-aware": Rules(
-        order="index",
-        known=False,
-        types="advantage",
-        backfill="greedy",
-        preempt="index",
-        move=True,
-        rerank_s=360,
-    ),
-    "srpt": Rules(order="index", backfill="greedy", preempt="index", ageing=0.0, margin=1.0, min_run_s=0),
-    "brim": Rules(
-        order="index",
-        types="advantage",
-        backfill="reserve",
-        preempt="index",
-        move=True,
-        off_peak=True,
-        deadlines=True,
-        ageing=0.01,
-        turns=0.75,
-        fresh_s=1800.0,
-    ),
-}
+    known: bool = _option("predicted work is used; else only what a job has had so far", default=True)
+    ageing: float = _option("seconds of expected work that a second of waiting makes up for", default=0.0)
+    turns: float = _option("share of GPUs for jobs that have waited longer than nearly all run", default=0.0)
+    width: float = _option("how a gang is weighed: 0 as one job, 1 by all its GPUs", default=1.0)
+    fresh_s: float = _option("seconds a job of unknown length is expected to need at first", default=600.0)
+    margin: float = _option("how many times further from its end a victim must be", default=2.0)
+    min_run_s: int = _option("seconds a job is left alone after a start", default=300)
+    tries: int = _option("blocked jobs that look for victims in one decision", default=4)
+    rerank_s: int = _option("seconds between two comparisons while jobs wait", default=600, least=1)

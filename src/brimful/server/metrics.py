@@ -27,7 +27,7 @@ MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 # name -> (labels, what it is). All begin with brimful_.
 GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
-    "brimful_info": (("version",), "1, with the version as a label"),
+    "brimful_info": (("version", "policy"), "1, with the version and the policy as labels"),
     "brimful_up": ((), "1 while the scheduler comes round, 0 while it is in trouble"),
     "brimful_gpus": (("site", "gpu"), "GPUs of the fleet, drained nodes included"),
     "brimful_gpus_held": (("site", "gpu"), "GPUs that leases hold"),
@@ -94,7 +94,7 @@ class Metrics(Collector):
         waits = [now_s - state.waiting_since_s for state in fleet.waiting.values()]
         hourly = sum(lease.hourly_microusd for lease in fleet.open_leases.values())
         prices: dict[Pool, int] = dict(reader.prices())
-        yield "brimful_info", {(__version__,): 1}
+        yield "brimful_info", {(__version__, reader.policy): 1}
         yield "brimful_up", {alone: 0 if reader.health.trouble() else 1}
         yield "brimful_gpus", dict(there)
         yield "brimful_gpus_held", dict(held)

@@ -18,7 +18,7 @@ from brimful.market.ledger import Ledger
 from brimful.market.pools import Market
 from brimful.market.posted import PostedPrice
 from brimful.scheduler.auction import Auctions
-from brimful.scheduler.loop import tick
+from brimful.scheduler.loop import IDLE_LOOK_S, tick
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import CannotStart, Observation, Ports
 from brimful.scheduler.rules import Rules
@@ -26,7 +26,6 @@ from brimful.sim.faults import Dice, Faults, Mishap, NodeFails, NodeReturns, Sit
 from brimful.sim.kernel import Kernel
 
 SITE = "sim"
-IDLE_LOOK_S = 61  # past any moment at which policies review
 NEARLY = 1e-6  # of a second: sums of fractions do not add a second to a run
 
 

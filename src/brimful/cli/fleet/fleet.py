@@ -42,7 +42,7 @@ def show(args: argparse.Namespace) -> Answer:  # noqa: ARG001
         for node in fleet["nodes"]
         for gpu in node["gpus"]
     ]
-    lines = [f"{fleet['free']} of {fleet['gpus']} GPUs are free", ""]
+    lines = [f"{fleet['free']} of {fleet['gpus']} GPUs are free; policy {fleet['policy']}", ""]
     lines.append(table(["node", "GPU", "type", "held by", "price", "MFU"], rows, right=(1, 4)))
     for site, problem in fleet["problems"].items():
         lines += ["", *wrapped(f"site {site}: ", problem)]

@@ -232,10 +232,12 @@ def _adopt(store: SqlStore, settings: Settings, fold: Fold) -> str:
 
 def doctor(args: argparse.Namespace) -> Answer:
     with open_store(args) as (store, settings):
+        from brimful.client.client import announced
         from brimful.server.doctor import examine
         from brimful.server.run.engines import engines_in
 
         findings = list(examine(store, engines_in(settings.engines_folder)))
+        policy = announced(settings).policy or None
     broken = sum(not finding.kept for finding in findings)
     width = max(len(finding.promise) for finding in findings)
     lines = []
@@ -245,9 +247,11 @@ def doctor(args: argparse.Namespace) -> Answer:
         lines += [f"        {each}" for each in finding.broken[:SHOWN]]
         if len(finding.broken) > SHOWN:
             lines.append(f"        and {len(finding.broken) - SHOWN:,} more")
-    lines += ["", f"{len(findings) - broken} of {len(findings)} promises kept; nothing was changed"]
+    runs = "no server runs on this data" if policy is None else f"the server's policy is {policy}"
+    lines += ["", f"{len(findings) - broken} of {len(findings)} promises kept; nothing was changed; {runs}"]
     data = {
         "healthy": not broken,
+        "policy": policy,
         "findings": [
             {"promise": f.promise, "looked_at": f.looked_at, "kept": f.kept, "broken": f.broken}
             for f in findings

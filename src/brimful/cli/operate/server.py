@@ -14,7 +14,7 @@ from brimful.units import show_seconds
 
 def _add_up(parser: argparse.ArgumentParser) -> None:
     for each in fields(Settings):
-        default = f" (default {each.default})" if each.default != "" else ""
+        default = f" (default {each.default})" if each.default not in ("", None) else ""
         flag = f"--{each.name.replace('_', '-')}"
         parser.add_argument(flag, metavar=each.name.upper(), help=f"{each.metadata['help']}{default}")
 
@@ -44,6 +44,11 @@ def console(args: argparse.Namespace) -> Answer:
 
 
 VERBS = {
-    "up": Verb("brimful up\nbrimful up --port 9000 --slots 4 --usd-per-hour 0.25", _add_up, up),
+    "up": Verb(
+        "brimful up\nbrimful up --port 9000 --slots 4 --usd-per-hour 0.25\n"
+        "brimful up --policy 'brim?preempt=none'",
+        _add_up,
+        up,
+    ),
     "console": Verb("brimful console", _add_console, console),
 }

@@ -11,15 +11,13 @@ from pathlib import Path
 from shutil import get_terminal_size
 from statistics import fmean
 from typing import Any
-from urllib.parse import parse_qsl
 
 from brimful.cli.commands import Answer
 from brimful.cli.render import bar, table, wrapped
 from brimful.errors import BadInput, WorldFailed
 from brimful.fleet.node import Node
 from brimful.language import Number, Quoted, os_words, say
-from brimful.scheduler.ordering import ORDERS
-from brimful.scheduler.rules import POLICIES, Rules
+from brimful.scheduler.policies import DEFAULT, POLICIES, read_policy
 from brimful.sim.faults import Faults
 from brimful.sim.fleets import parse_fleet, scaled, show_fleet
 from brimful.sim.report import fill_report, report
@@ -49,21 +47,6 @@ MAX_WIDTH = 120  # of a table that no terminal shows
 # A fleet is large enough where delay is at most this share of JCT, for gangs of every size.
 ENOUGH_DELAY = 0.1
 
-# Parts of a policy that are words, and how the others are read.
-CHOICES: dict[str, tuple[str, ...]] = {
-    "order": tuple(ORDERS),
-    "types": ("tight", "rotate", "fast", "advantage", "cheap"),
-    "backfill": ("none", "reserve", "greedy"),
-    "preempt": ("none", "priority", "index"),
-}
-PARTS: dict[type, Callable[[str], Any]] = {
-    str: str,
-    int: int,
-    float: float,
-    bool: lambda text: {"1": True, "true": True, "0": False, "false": False}[text],
-}
-MAX_PART = 1e9
-
 Runs = list[dict[str, Any]]
 
 
@@ -85,8 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--policy",
         action="append",
         metavar="POLICY",
-        help=f"who goes first, and where: {', '.join(sorted(POLICIES))} (default priority, as a server has "
-        "it), with parts switched as in 'brim?move=0&preempt=none'; with --fill: "
+        help=f"who goes first, and where: {', '.join(sorted(POLICIES))}, with options as in "
+        f"'brim?move=0&preempt=none' (default {DEFAULT}), the same as for `brimful up`; with --fill: "
         f"{', '.join(FILL_POLICIES)} (default brim). Give it twice to compare",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="what chance does (default 0)")
@@ -250,37 +233,11 @@ def _policies(args: argparse.Namespace, known: Sequence[str], default: str) -> l
     return list(dict.fromkeys(wanted))
 
 
-def _rules(policy: str) -> Rules:
-    """'brim?move=0&preempt=none' -> brim without these parts, so that the worth of each can be measured."""
-    name, _, query = policy.partition("?")
-    if name not in POLICIES:
-        raise BadInput(
-            say("fleet.policy_not_known_here", name=name),
-            hint=say("fleet.hint_one", sorted=", ".join(sorted(POLICIES))),
-        )
-    known = {field.name: getattr(Rules(), field.name) for field in fields(Rules)}
-    changed: dict[str, Any] = {}
-    for part, value in parse_qsl(query, keep_blank_values=True):
-        try:
-            changed[part] = PARTS[type(known[part])](value)
-            allowed = CHOICES.get(part, (changed[part],))
-            if changed[part] not in allowed or (part not in CHOICES and not 0 <= changed[part] <= MAX_PART):
-                raise ValueError(value)
-        except (KeyError, ValueError) as error:
-            raise BadInput(
-                say("fleet.policy_not_understood", policy=policy, part=part, value=value),
-                hint=say(
-                    "fleet.hint_parts", a=", ".join(part for part in known if type(known[part]) in PARTS)
-                ),
-            ) from error
-    return replace(POLICIES[name], **changed)
-
-
 def _rehearse(
     args: argparse.Namespace, trace: Trace, nodes: Sequence[Node], outcomes: list[tuple[str, Outcome]]
 ) -> Runs:
     """A run for each policy and seed; what a page of charts shows is added to `outcomes`."""
-    policies = {policy: _rules(policy) for policy in args.policy or ["priority"]}
+    policies = {text: read_policy(text).rules for text in args.policy or [DEFAULT]}
     arrivals = _spread(trace.arrivals, nodes) if trace.gangs_may_spread else trace.arrivals
     if args.durations == "known":
         arrivals = [replace(a, job=replace(a.job, predicted_work_s=a.work_s)) for a in arrivals]

@@ -84,7 +84,7 @@ class Search:
         self._coming = self._ending() if fleet.unsettled else {}
         self._facts: dict[str, tuple[int, float, float, float]] = {}
         self._groups: list[Group] | None = None  # see `_likely`
-        self._lowest: int | None = None  # see `_lowest_rank`
+        self._lowest: int | None = None  # the lowest class that runs
         self._owns = False  # whether who looks stays within its queue's quota
         self.tries = rules.tries
 
@@ -150,13 +150,15 @@ class Search:
             return True
         if self.now_s - state.waiting_since_s <= 1:
             return True
-        return self._lowest_rank() > PRIORITIES[state.job.priority]
+        return self.may_stop_lower(state)
 
-    def _lowest_rank(self) -> int:
-        """The lowest class that runs."""
+    def may_stop_lower(self, state: JobState) -> bool:
+        """Whether a lower class runs, and may be stopped for it, now or later."""
+        if self.rules.preempt == "none":
+            return False
         if self._lowest is None:
             self._lowest = max([group[0] for group in running_in_order(self.fleet, self.rules)], default=-1)
-        return self._lowest
+        return self._lowest > PRIORITIES[state.job.priority]
 
     def _likely(self, bar: Bar) -> list[Group]:
         """Groups whose first may stop at all; where the first may not, none of its group may.

@@ -31,7 +31,6 @@ from brimful.fleet.state import Fleet, Node
 from brimful.language import Plain, Quoted, os_words, say
 from brimful.market.pools import Market
 from brimful.market.spot import Terms
-from brimful.scheduler.cycle import Rules
 from brimful.server.app import make_app
 from brimful.server.auth import Access
 from brimful.server.run.engines import identity_of, local_engines, nodes_of
@@ -49,7 +48,7 @@ END_OF_CERTIFICATE = "-----END CERTIFICATE-----"
 def serve(settings: Settings, *, as_json: bool = False) -> None:
     """Run until Ctrl-C or SIGTERM. Jobs go on without the server and are found again by the next one."""
     set_up_logging(settings.log_format)
-    certificate = _certificate(settings)
+    certificate, policy = _certificate(settings), settings.chosen_policy
     with _folder_of_our_own(settings), _listening_socket(settings) as listener:
         engines = local_engines(settings)
         store = SqlStore(settings.database_url)
@@ -57,13 +56,8 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         service = Service(
             store,
             engines,
-            Rules(
-                types="cheap",
-                preempt="priority",
-                deadlines=True,
-                min_run_s=settings.min_run_s,
-                grace_s=settings.grace_s,
-            ),
+            policy.rules,
+            policy=policy.text,
             leadership=Leadership(store),
             market=_market(settings, nodes_of(engines)),
             tick_s=settings.tick_s,
@@ -75,7 +69,8 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         service.start()
         url = f"{settings.scheme}://{_bracketed(_reachable(settings.host))}:{listener.getsockname()[1]}"
         console = f"{url}/console/enter?ticket={access.ticket(operator)}"
-        write_json(settings.server_file, {"url": url, "pid": os.getpid(), "certificate": certificate})
+        told = {"url": url, "pid": os.getpid(), "certificate": certificate, "policy": policy.text}
+        write_json(settings.server_file, told)
         sys.stdout.write(
             (
                 _announcement(url, console, settings)
@@ -137,6 +132,7 @@ def banner(console: str, settings: Settings, fleet: Fleet, nodes: Sequence[Node]
 
     console   {console}
     fleet     {machines}
+    policy    {settings.chosen_policy.text}
     data      {settings.folder}
 
   try, in another terminal:
@@ -160,7 +156,13 @@ def _node_text(node: Node) -> str:
 
 
 def _announcement(url: str, console: str, settings: Settings) -> str:
-    data = {"url": url, "console": console, "pid": os.getpid(), "data": settings.data}
+    data = {
+        "url": url,
+        "console": console,
+        "pid": os.getpid(),
+        "data": settings.data,
+        "policy": settings.chosen_policy.text,
+    }
     return json.dumps({"ok": True, "data": data})
 
 

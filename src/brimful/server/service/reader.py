@@ -37,11 +37,13 @@ class Reader:
         engines: Mapping[str, Engine],
         rules: Rules,
         *,
+        policy: str,
         market: Market | None,
         health: Health,
         clock: Callable[[], float],
     ) -> None:
-        """`engines`: by site."""
+        """`engines`: by site. `policy` is what the rules are called."""
+        self.policy = policy
         self.store, self.engines, self.rules, self.market, self.health = store, engines, rules, market, health
         self.samples = Samples(engines)
         self._clock = clock

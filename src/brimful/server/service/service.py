@@ -34,17 +34,22 @@ class Service:
         engines: Sequence[Engine],
         rules: Rules,
         *,
+        policy: str = "unnamed",
         leadership: Leadership | None = None,
         market: Market | None = None,
         tick_s: float = 1.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Without a `leadership` it is alone, and leads; without a `market` all pools have posted prices."""
+        """Without a `leadership` it is alone, and leads; without a `market` all pools have posted prices.
+
+        `policy` is what the rules are called.
+        """
         health, keepers = Health(tick_s=tick_s), environment_keepers(engines)
         self.reader = Reader(
             store,
             {engine.site: engine for engine in engines},
             rules,
+            policy=policy,
             market=market,
             health=health,
             clock=clock,

@@ -26,6 +26,7 @@ def fleet_view(reader: Reader, who: Principal) -> FleetAnswer:
             "gpus": gpus,
             "free": gpus - len(holders) - sum(len(node.holes) for node in fleet.nodes.values()),
             "allocation_rate": fleet.allocation_rate(reader.now_s()),
+            "policy": reader.policy,
             "nodes": [_node_view(reader, node, holders) for node in fleet.nodes.values()],
             "problems": problems,
             "trouble": trouble,

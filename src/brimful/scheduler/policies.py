@@ -1,0 +1,144 @@
+"""The named policies, the same for `brimful up --policy` and `brimful simulate --policy`.
+
+A policy is written NAME or NAME?option=value&option=value: a row of the table with some of its rules changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from brimful.errors import BadInput
+from brimful.language import Quoted, Sentence, say
+from brimful.scheduler.rules import Rules
+
+POLICIES: dict[str, Rules] = {
+    "fifo": Rules(order="fifo"),
+    "priority": Rules(order="priority", deadlines=True),
+    "backfill": Rules(order="priority", backfill="reserve", deadlines=True),
+    "bid": Rules(order="bid", backfill="reserve"),
+    "fair": Rules(order="fair", backfill="reserve", deadlines=True),
+    # Least attained service, all GPU types in turn, and with each job on the type that suits it.
+    "las": Rules(
+        order="index",
+        known=False,
+        types="rotate",
+        backfill="greedy",
+        preempt="index",
+        move=True,
+        rerank_s=360,
+    ),
+    "las-aware": Rules(
+        order="index",
+        known=False,
+        types="advantage",
+        backfill="greedy",
+        preempt="index",
+        move=True,
+        rerank_s=360,
+    ),
+    "srpt": Rules(order="index", backfill="greedy", preempt="index", ageing=0.0, margin=1.0, min_run_s=0),
+    "brim": Rules(
+        order="index",
+        types="advantage",
+        backfill="reserve",
+        preempt="index",
+        move=True,
+        off_peak=True,
+        deadlines=True,
+        ageing=0.01,
+        turns=0.75,
+        fresh_s=1800.0,
+    ),
+}
+# The best all-round one, with money looked at where somebody pays: docs/decisions/0029.
+DEFAULT = "brim?types=cheap"
+
+WORDS = {
+    "fifo": "first come, first served; nobody passes",
+    "priority": "urgent before normal before background, then by arrival; nobody passes",
+    "backfill": "the same, and whoever does not delay a blocked gang passes it",
+    "bid": "the highest bid first, with backfill",
+    "fair": "the queue that has had least first, with backfill",
+    "las": "who has had least first, on every GPU type in turn; preempts",
+    "las-aware": "who has had least first, each on the GPU type that suits it; preempts",
+    "srpt": "the shortest remaining work first; preempts at once",
+    "brim": "the least expected work first within a class, each on the GPU type that suits it, long waits "
+    "made up for, with backfill; preempts",
+}
+OPTIONS = {each.name: each for each in fields(Rules) if each.metadata}
+MOST = 1e9  # of any number
+_READ: dict[type, Callable[[str], Any]] = {
+    str: str,
+    int: int,
+    float: float,
+    bool: lambda text: {"1": True, "true": True, "0": False, "false": False}[text],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Rules, and how they are written: reading `text` gives the same rules."""
+
+    text: str
+    rules: Rules
+
+
+def read_policy(text: str, changed: Mapping[str, int] | None = None) -> Policy:
+    """'brim?move=0&preempt=none' -> brim without these parts. `changed` wins over what is written."""
+    name, _, query = text.partition("?")
+    if name not in POLICIES:
+        raise BadInput(
+            say("scheduler.policy_unknown", name=Quoted(name[:80])),
+            hint=say("scheduler.hint_policies", names=", ".join(sorted(POLICIES))),
+        )
+    options = {key: _value(text, key, value) for key, value in parse_qsl(query, keep_blank_values=True)}
+    rules = replace(POLICIES[name], **(options | dict(changed or {})))
+    return Policy(_written(name, rules), rules)
+
+
+def _value(text: str, option: str, value: str) -> Any:  # noqa: ANN401 - of the option's own type
+    known = OPTIONS.get(option)
+    try:
+        if known is None:
+            raise ValueError(option)
+        found = _READ[type(known.default)](value)
+        choices = known.metadata["choices"]
+        if found not in choices if choices else not known.metadata["least"] <= found <= MOST:
+            raise ValueError(value)
+    except (KeyError, ValueError) as error:
+        hint = say("scheduler.hint_options", names=", ".join(OPTIONS))
+        if known is not None:
+            hint = say("scheduler.hint_option_values", option=option, values=values_of(option))
+        problem = say(
+            "scheduler.policy_option_not_valid", policy=Quoted(text[:80]), option=option, value=value
+        )
+        raise BadInput(problem, hint=hint) from error
+    return found
+
+
+def values_of(option: str) -> Sentence | str:
+    """What may be written after `option=`."""
+    known = OPTIONS[option]
+    if known.metadata["choices"]:
+        return ", ".join(known.metadata["choices"])
+    kinds = {
+        bool: say("scheduler.flag_values"),
+        int: say("scheduler.whole_number"),
+        float: say("scheduler.number"),
+    }
+    kind, least = kinds[type(known.default)], known.metadata["least"]
+    return say("scheduler.from_least", kind=kind, least=least) if least else kind
+
+
+def _written(name: str, rules: Rules) -> str:
+    """The name, and every option that is not as in the table."""
+    values = {option: getattr(rules, option) for option in OPTIONS}
+    query = {
+        option: int(value) if isinstance(value, bool) else value
+        for option, value in values.items()
+        if value != getattr(POLICIES[name], option)
+    }
+    return f"{name}?{urlencode(query)}" if query else name
