@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brimful.cli.invoice import read_log
 
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.backup import restore
 from brimful.adapters.stores.sql import SqlStore
+from brimful.cli.money.accounts import read_log
 from brimful.market.invoice import Invoices, bills
 from brimful.market.pools import Market
 from brimful.market.spot import Terms
