@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.fleet.events import CancelRequested, LeaseEnded, LeaseEnding, LeaseStarted
-from brimful.market.ledger import Ledger, lease_microusd
+from brimful.market.ledger import Ledger
 from tests.builders import USD, AFleet, a_fleet, a_job, granted
 
 
@@ -72,11 +74,23 @@ def test_cancelling_gives_the_hold_back_once() -> None:
     pieces=st.lists(st.integers(0, 10**6), min_size=1, max_size=20),
 )
 def test_rounding_keeps_every_remainder(rate: int, gpus: int, milli: int, pieces: list[int]) -> None:
-    parts = [
-        lease_microusd(microusd_per_gpu_hour=rate, gpus=gpus, gpu_milli=milli, seconds=s) for s in pieces
-    ]
-    exact = rate * gpus * milli * sum(pieces)
-    assert sum(cost for cost, _ in parts) * 3_600_000 + sum(rest for _, rest in parts) == exact
+    """A job that is stopped again and again pays for its seconds, and its seller gets every part of them."""
+    job = a_job("a", gpus=1 if milli < 1000 else gpus, gpu_milli=milli)
+    world = a_fleet(gpus_per_node=64).waiting(job)
+    now_s = 0
+    for i, seconds in enumerate(pieces, start=1):
+        lease = f"a.{i}"
+        given_ = replace(
+            granted("a", gpus=range(job.gpus), at_s=now_s), lease=lease, microusd_per_gpu_hour=rate
+        )
+        world.then(given_, LeaseStarted(at_s=now_s, lease=lease))
+        now_s += seconds
+        world.then(LeaseEnded(at_s=now_s, lease=lease, exit_code=1, requeue=True))
+    ledger = ledger_of(world)
+    exact = rate * job.gpus * milli * now_s
+    earned = ledger.balance("site:here") * 3_600_000 + ledger.rounding
+    assert earned == exact
+    assert exact - len(pieces) * 3_600_000 < ledger.spent_microusd["a"] * 3_600_000 <= exact
 
 
 def test_a_share_of_a_gpu_pays_that_share_and_its_budget_lasts_as_much_longer() -> None:

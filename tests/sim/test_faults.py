@@ -70,7 +70,7 @@ def test_a_lost_node_costs_its_gangs_the_work_since_the_last_checkpoint() -> Non
     assert lost
     for lease in lost:
         assert lease.ended_s is not None
-        done = lease.done_work_s(lease.ended_s)
+        done = lease.speed * max(0, lease.billed_s(lease.ended_s) - lease.setup_s)
         assert lease.kept_work_s == pytest.approx(done - done % 600)
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from brimful.fleet.charge import Charge
 from brimful.fleet.events import Parts
-from brimful.fleet.job import WHOLE_GPU, Job
-from brimful.fleet.prices import PriceLine
-from brimful.units import HOUR_S
+from brimful.fleet.job import Job
 
 
 @dataclass(slots=True, kw_only=True)
-class Lease:
+class Lease(Charge):
     """A gang's hold on GPUs; the only thing that is ever billed."""
 
     lease: str
@@ -20,74 +19,22 @@ class Lease:
     node: str
     gpu: str
     gpus: tuple[int, ...]
-    size: int  # GPUs held, over all nodes
-    gpu_milli: int = WHOLE_GPU  # of each of them, and on the bill
-    microusd_per_gpu_hour: int  # when it was granted; a market pool's price moves on (`line`)
     phase: str  # granted, running, ending, ended
-    granted_s: int
     rest: Parts = ()
     speed: float = 1.0  # useful work per second, placement counted
     setup_s: int = 0  # seconds from start until useful work: what a job that was stopped pays to go on
-    started_s: int | None = None
     turn_until_s: float = 0.0  # it began because it was its job's turn, which lasts until then
-    ended_s: int | None = None
     exit_code: int | None = None
     reason: str = ""
     requeue: bool = False
     kept_work_s: float = 0.0  # useful work that outlived the lease
     notice_s: int | None = None  # when it will be told to end, unless that is withdrawn
     notice: str = ""  # and why
-    line: PriceLine | None = None  # the prices of its market pool; None once it is over, and elsewhere
-    final_owed: int | None = None  # what `owed` came to when a lease with a line ended
 
     @property
     def parts(self) -> Parts:
         """(node, GPUs) for every node of the gang."""
         return ((self.node, self.gpus), *self.rest)
-
-    def billed_s(self, now_s: int) -> int:
-        """Seconds on the bill up to now. A lease that never ran costs nothing."""
-        if self.started_s is None:
-            return 0
-        seconds = (now_s if self.ended_s is None else self.ended_s) - self.started_s
-        return seconds if seconds > 0 else 0
-
-    def gpu_milli_s(self, now_s: int) -> int:
-        """GPU time on the bill, in thousandths of a GPU-second: a share of a GPU counts as that share."""
-        return self.size * self.gpu_milli * self.billed_s(now_s)
-
-    @property
-    def hourly_microusd(self) -> int:
-        """What an hour of it costs at the price it pays now."""
-        return self.price_now() * self.size * self.gpu_milli // WHOLE_GPU
-
-    def owed(self, now_s: int) -> int:
-        """What it has come to by now, exactly: micro-dollars x 3,600,000."""
-        if self.final_owed is not None:
-            return self.final_owed
-        if self.line is None or self.started_s is None:
-            return self.microusd_per_gpu_hour * self.gpu_milli_s(now_s)
-        priced = self.line.between(
-            self.started_s,
-            now_s if self.ended_s is None else self.ended_s,
-            granted_s=self.granted_s,
-            granted=self.microusd_per_gpu_hour,
-        )
-        return priced * self.size * self.gpu_milli
-
-    def cost_microusd(self, now_s: int) -> int:
-        """On the bill up to now: rounded down once, over the whole lease."""
-        return self.owed(now_s) // (HOUR_S * WHOLE_GPU)
-
-    def price_now(self) -> int:
-        """Micro-dollars per GPU-hour that it pays at this moment, or paid last."""
-        if self.line is None or self.line.last.at_s < self.granted_s:  # a pool that was a market once
-            return self.microusd_per_gpu_hour
-        return self.line.last.billed
-
-    def done_work_s(self, now_s: int) -> float:
-        """Useful work this lease has done by now, as far as its speed can tell."""
-        return self.speed * max(0, self.billed_s(now_s) - self.setup_s)
 
     def worked_s(self, now_s: int) -> float:
         """Seconds of this lease that went into work that was kept; while it runs, all but the restart.

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from brimful.fleet.capacity import Capacity
+from brimful.fleet.charge import change_price
 from brimful.fleet.events import (
     BidChanged,
     BudgetSet,
@@ -54,14 +55,11 @@ from brimful.fleet.ranked import Ranked
 from brimful.fleet.spot import SpotRecord
 from brimful.fleet.turns import Turns
 from brimful.fleet.usage import Usage
-from brimful.units import HOUR_S
 
 __all__ = ["OVER", "Fleet", "JobState", "Lease", "Left", "Node", "Pool"]
 
 # A site that failed or evicted a job is not asked again for so long, twice as long each time.
 AVOID_S, AVOID_DOUBLINGS = 120, 4
-
-PRICES_KEPT = 20_000  # of each market pool
 
 OVER = frozenset({"finished", "failed", "stopped", "cancelled"})
 
@@ -300,18 +298,19 @@ class Fleet:
             each.add(state)
 
     def _price(self, event: PoolPriced) -> None:
-        line = self.prices.get(event.pool)
-        if line is None:
-            line = self.prices[event.pool] = PriceLine()
-            for lease in self.leases_at.get(event.site, {}).values():
-                node = self.nodes.get(lease.node)
-                if node is not None and node.pool == event.pool:
-                    lease.line = line
-        line.add(event.point)
-        if len(line.points) > 2 * PRICES_KEPT:
-            oldest_s = min((lease.granted_s for lease in self.open_leases.values()), default=event.at_s)
-            line.forget_before(min(oldest_s, line.points[-PRICES_KEPT].at_s))
-        for lease in self.leases_at.get(event.site, {}).values():
+        at_site = self.leases_at.get(event.site, {}).values()
+        line = change_price(
+            self.prices,
+            event.pool,
+            event.point,
+            here=(
+                lease
+                for lease in at_site
+                if (node := self.nodes.get(lease.node)) is not None and node.pool == event.pool
+            ),
+            everywhere=self.open_leases.values(),
+        )
+        for lease in at_site:
             if lease.line is line:
                 self._find_limit(self.jobs[lease.job], lease)
 
@@ -450,7 +449,8 @@ class Fleet:
             del self.leases_on[name][ended]
             self.capacity.give(name, gpus, job)
         self._use(job, -lease.size, at_s=at_s)
-        lease.phase, lease.ended_s, lease.exit_code = "ended", at_s, event.exit_code
+        lease.phase, lease.exit_code = "ended", event.exit_code
+        lease.close(at_s)
         lease.reason = lease.reason or event.reason
         lease.kept_work_s = event.kept_work_s or 0.0
         state.kept_work_s += lease.kept_work_s
@@ -458,8 +458,6 @@ class Fleet:
         self.turns.ended(state, lease, ran_s=ran_s)
         state.run_s += ran_s
         self._ended_gpu_milli_s += lease.size * lease.gpu_milli * ran_s
-        if lease.line is not None:
-            lease.final_owed, lease.line = lease.owed(event.at_s), None
         if self.purses:
             self.purses.ended(state.job, lease.cost_microusd(event.at_s))
         left_early = lease.notice_s is not None and event.requeue  # it was told that it would have to
@@ -556,25 +554,11 @@ _FOLDS: dict[type[Event], Callable[[Fleet, Any], None]] = {
 def _limit_s(state: JobState, lease: Lease) -> int | None:
     """When this lease brings its job to its budget or its longest run, whichever is first."""
     job = state.job
-    if lease.started_s is None or (job.budget_microusd is None and job.max_run_s is None):
+    if lease.started_s is None:
         return None
-    found: list[int] = []
-    if job.max_run_s is not None:
-        found.append(lease.started_s + max(0, job.max_run_s - state.run_s))
-    hourly = lease.price_now() * lease.size * lease.gpu_milli  # in thousandths
-    if job.budget_microusd is not None:
-        spent = sum(
-            each.cost_microusd(each.ended_s)
-            for each in state.leases
-            if each is not lease and each.ended_s is not None
-        )
-        left = max(0, job.budget_microusd - spent) * HOUR_S * WHOLE_GPU
-        since_s = lease.started_s
-        if lease.line is not None:
-            since_s = max(since_s, lease.line.last.at_s)
-            left = max(0, left - lease.owed(since_s))
-        if hourly:
-            found.append(since_s - (-left // hourly))  # ceil
-        elif not left:
-            found.append(since_s)
-    return min(found, default=None)
+    longest_s = None if job.max_run_s is None else lease.started_s + max(0, job.max_run_s - state.run_s)
+    if job.budget_microusd is None:
+        return longest_s
+    spent = sum(each.cost_microusd(lease.started_s) for each in state.leases[:-1])
+    broke_s = lease.reaches_s(max(0, job.budget_microusd - spent))
+    return min((at_s for at_s in (longest_s, broke_s) if at_s is not None), default=None)

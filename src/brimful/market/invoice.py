@@ -10,19 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from brimful.fleet.events import (
-    Event,
-    JobSubmitted,
-    LeaseEnded,
-    LeaseEnding,
-    LeaseGranted,
-    LeaseStarted,
-    NodeJoined,
-    NoticeGiven,
-    NoticeWithdrawn,
-)
-from brimful.fleet.job import Job
-from brimful.market.ledger import Ledger
+from brimful.fleet.events import Event, LeaseEnded, LeaseEnding, NoticeGiven, NoticeWithdrawn
+from brimful.market.ledger import Ledger, Unposted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +42,6 @@ class Bill:
     idle_microusd: int | None  # of the leases that were measured; None: none was
 
 
-@dataclass(slots=True)
-class _Open:
-    job: Job
-    gpu: str
-    gpus: int
-    started_s: int | None = None
-    is_told: bool = False  # to stop, by us
-
-
 class Invoices:
     """Every posted lease so far. What was posted is the ledger's word; this only says for what."""
 
@@ -70,33 +50,28 @@ class Invoices:
         self.ledger = ledger or Ledger()
         self.lines: list[Line] = []
         self._idle = idle or {}
-        self._jobs: dict[str, Job] = {}
-        self._cards: dict[str, str] = {}
-        self._opened: dict[str, _Open] = {}
+        self._told: set[str] = set()  # leases that were told to stop, by us
 
     def apply(self, event: Event) -> None:
-        known = len(self.ledger.transfers)
-        self.ledger.apply(event)
         match event:
-            case NodeJoined(node=node, gpu=gpu):
-                self._cards[node] = gpu
-            case JobSubmitted(job=job):
-                self._jobs[job.job] = job
-            case LeaseGranted():
-                size = len(event.gpus) + sum(len(gpus) for _, gpus in event.rest)
-                self._opened[event.lease] = _Open(self._jobs[event.job], self._cards[event.node], size)
-            case LeaseStarted(lease=lease, at_s=at_s):
-                self._opened[lease].started_s = at_s
             case LeaseEnding(lease=lease) | NoticeGiven(lease=lease):
-                self._opened[lease].is_told = True
+                self._told.add(lease)
             case NoticeWithdrawn(lease=lease):
-                self._opened[lease].is_told = False
+                self._told.discard(lease)
             case LeaseEnded():
-                posted = sum(t.microusd for t in self.ledger.transfers[known:] if t.kind == "post")
-                idle = self._idle.get(event.lease)
-                self.lines.append(_line(event, self._opened.pop(event.lease), posted, idle))
+                self._post(event)
+                return
             case _:
                 pass
+        self.ledger.apply(event)
+
+    def _post(self, event: LeaseEnded) -> None:
+        charge, known = self.ledger.unposted[event.lease], len(self.ledger.transfers)
+        self.ledger.apply(event)
+        posted = sum(t.microusd for t in self.ledger.transfers[known:] if t.kind == "post")
+        is_told = event.lease in self._told
+        self._told.discard(event.lease)
+        self.lines.append(_line(event, charge, posted, is_told=is_told, idle=self._idle.get(event.lease)))
 
 
 def lines(
@@ -109,19 +84,19 @@ def lines(
     return made.lines
 
 
-def _line(event: LeaseEnded, held: _Open, posted: int, idle: float | None) -> Line:
-    seconds = 0 if held.started_s is None else max(0, event.at_s - held.started_s)
-    has_failed = not held.is_told and event.exit_code not in (0, None)
+def _line(event: LeaseEnded, charge: Unposted, posted: int, *, is_told: bool, idle: float | None) -> Line:
+    job, gpu, seconds = charge.job, charge.pool.gpu, charge.billed_s(event.at_s)
+    has_failed = not is_told and event.exit_code not in (0, None)
     lost = 0
-    if held.is_told and event.kept_work_s is not None and seconds:
-        kept_s = min(seconds, int(event.kept_work_s / (held.job.rate(held.gpu) or 1.0)))
+    if is_told and event.kept_work_s is not None and seconds:
+        kept_s = min(seconds, int(event.kept_work_s / (job.rate(gpu) or 1.0)))
         lost = posted * (seconds - kept_s) // seconds
     return Line(
-        team=held.job.tenant,
-        job=held.job.job,
+        team=job.tenant,
+        job=job.job,
         lease=event.lease,
-        gpu=held.gpu,
-        gpu_s=held.gpus * seconds,
+        gpu=gpu,
+        gpu_s=charge.size * seconds,
         microusd=posted,
         failed_microusd=posted if has_failed else 0,
         lost_microusd=lost,

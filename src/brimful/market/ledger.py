@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from brimful.fleet.charge import PARTS, Charge, change_price
 from brimful.fleet.events import (
     BudgetSet,
     CancelRequested,
@@ -27,10 +28,9 @@ from brimful.fleet.events import (
     NodeJoined,
     PoolPriced,
 )
-from brimful.fleet.job import WHOLE_GPU, Job
+from brimful.fleet.job import Job
 from brimful.fleet.node import Pool
 from brimful.fleet.prices import PriceLine
-from brimful.units import HOUR_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,46 +44,14 @@ class Transfer:
     lease: str = ""
 
 
-# Owed money is counted in 1/3,600,000 micro-dollars: a thousandth of a GPU for a second.
-PARTS = HOUR_S * WHOLE_GPU
-PRICES_KEPT = 20_000
-
-
 @dataclass(slots=True, kw_only=True)
-class _Meter:
+class Unposted(Charge):
     """A lease on its way to the bill."""
 
-    job: str
+    job: Job
     pool: Pool
     sellers: tuple[tuple[str, int], ...]  # whose GPUs it holds: account, GPUs
-    gpus: int
-    microusd_per_gpu_hour: int
-    granted_s: int
-    line: PriceLine | None = None  # of a market pool: the price of its time, not of its start
-    started_s: int | None = None
     requeue: bool = False
-
-    def owed(self, job: Job, end_s: int) -> int:
-        """In parts of a micro-dollar, exactly."""
-        if self.started_s is None:
-            return 0
-        if self.line is None:
-            priced = self.microusd_per_gpu_hour * max(0, end_s - self.started_s)
-        else:
-            price = self.microusd_per_gpu_hour
-            priced = self.line.between(self.started_s, end_s, granted_s=self.granted_s, granted=price)
-        return priced * self.gpus * job.gpu_milli
-
-
-def lease_microusd(
-    *, microusd_per_gpu_hour: int, gpus: int, seconds: int, gpu_milli: int = WHOLE_GPU
-) -> tuple[int, int]:
-    """What a lease costs, and the remainder (in 1/3,600,000 micro-dollars) for the rounding account.
-
-    Rounded once, at posting: rounding every tick would charge more for being preempted often. A share of a
-    GPU pays that share.
-    """
-    return divmod(microusd_per_gpu_hour * gpus * gpu_milli * seconds, PARTS)
 
 
 class Ledger:
@@ -96,14 +64,13 @@ class Ledger:
         self.remainders: dict[str, int] = {}
         self.spent_microusd: dict[str, int] = {}  # by job; a lease that still runs is not in it yet
         self.spent_by_tenant: dict[str, int] = {}
+        self.unposted: dict[str, Unposted] = {}  # by lease
         self._jobs: dict[str, Job] = {}
-        self._meters: dict[str, _Meter] = {}
         self._nodes: dict[str, tuple[Pool, str]] = {}  # node -> its pool, and who earns what it earns
         self._lines: dict[Pool, PriceLine] = {}
         self._budgets: set[str] = set()  # tenants with a hard budget
         self._of_budget: set[str] = set()  # jobs whose hold was taken from their tenant's budget
         self._cancelled: set[str] = set()
-        self._open: set[str] = set()  # jobs that hold a lease
 
     @property
     def rounding(self) -> int:
@@ -123,16 +90,16 @@ class Ledger:
             case LeaseGranted():
                 self._grant(event)
             case LeaseStarted(lease=lease, at_s=at_s):
-                self._meters[lease].started_s = at_s
+                self.unposted[lease].started_s = at_s
             case LeaseEnding(lease=lease, requeue=requeue):
-                self._meters[lease].requeue = requeue
+                self.unposted[lease].requeue = requeue
             case LeaseEnded():
                 self._post(event)
             case PoolPriced():
                 self._price(event)
             case CancelRequested(job=name, at_s=at_s):
                 self._cancelled.add(name)
-                if name not in self._open:
+                if all(charge.job.job != name for charge in self.unposted.values()):
                     self._void(at_s, self._jobs[name])
             case BudgetSet():
                 self._budget(event)
@@ -166,33 +133,26 @@ class Ledger:
         self._move(purse, _hold(job), hold, at_s=at_s, kind="hold", job=job.job)
 
     def _grant(self, event: LeaseGranted) -> None:
-        self._open.add(event.job)
-        pool = self._nodes[event.node][0]
+        pool, job = self._nodes[event.node][0], self._jobs[event.job]
         held: dict[str, int] = {}
         for node, gpus in ((event.node, event.gpus), *event.rest):
             earner = self._nodes[node][1]
             held[earner] = held.get(earner, 0) + len(gpus)
-        self._meters[event.lease] = _Meter(
-            job=event.job,
+        self.unposted[event.lease] = Unposted(
+            job=job,
             pool=pool,
             sellers=tuple(held.items()),
-            gpus=sum(held.values()),
+            size=sum(held.values()),
+            gpu_milli=job.gpu_milli,
             microusd_per_gpu_hour=event.microusd_per_gpu_hour,
             granted_s=event.at_s,
             line=self._lines.get(pool),
         )
 
     def _price(self, event: PoolPriced) -> None:
-        line = self._lines.get(event.pool)
-        if line is None:
-            line = self._lines[event.pool] = PriceLine()
-            for meter in self._meters.values():  # those that began at the posted price
-                if meter.pool == event.pool:
-                    meter.line = line
-        line.add(event.point)
-        if len(line.points) > 2 * PRICES_KEPT:
-            oldest_s = min((meter.granted_s for meter in self._meters.values()), default=event.at_s)
-            line.forget_before(min(oldest_s, line.points[-PRICES_KEPT].at_s))
+        unposted = self.unposted.values()
+        here = (charge for charge in unposted if charge.pool == event.pool)
+        change_price(self._lines, event.pool, event.point, here=here, everywhere=unposted)
 
     def _budget(self, event: BudgetSet) -> None:
         """Set aside what the tenant may spend, or give back what is left of it."""
@@ -213,25 +173,25 @@ class Ledger:
         return f"budget:{tenant}" if tenant in self._budgets else f"tenant:{tenant}"
 
     def _post(self, event: LeaseEnded) -> None:
-        meter = self._meters.pop(event.lease)
-        self._open.discard(meter.job)
-        job = self._jobs[meter.job]
-        owed, remainder = divmod(meter.owed(job, event.at_s), PARTS)
+        charge = self.unposted.pop(event.lease)
+        charge.close(event.at_s)
+        job = charge.job
+        owed, remainder = divmod(charge.owed(event.at_s), PARTS)
         has_limit = job.budget_microusd is not None or job.tenant in self._budgets
         payer = self._purse(job.tenant) if job.budget_microusd is None else _hold(job)
         # A hard budget is never crossed: what a stop's grace period runs over it is the operator's.
         paid = min(owed, self.balance(payer)) if has_limit else owed
         parts = (("post", payer, paid), ("overrun", "operator:overrun", owed - paid))
         for kind, source, microusd in parts:
-            for seller, share in _split(microusd, meter.sellers):
+            for seller, share in _split(microusd, charge.sellers):
                 if share or kind == "post":
                     self._move(
                         source, seller, share, at_s=event.at_s, kind=kind, job=job.job, lease=event.lease
                     )
-        self._round(meter.sellers[0][0], remainder, event)
+        self._round(charge.sellers[0][0], remainder, event)
         self.spent_microusd[job.job] = self.spent_microusd.get(job.job, 0) + paid
         self.spent_by_tenant[job.tenant] = self.spent_by_tenant.get(job.tenant, 0) + paid
-        if not (meter.requeue or event.requeue) or job.job in self._cancelled:
+        if not (charge.requeue or event.requeue) or job.job in self._cancelled:
             self._void(event.at_s, job)
 
     def _round(self, seller: str, remainder: int, event: LeaseEnded) -> None:

@@ -104,20 +104,12 @@ def lease_view(lease: Lease, *, now_s: int) -> LeaseAnswer:
         "started_s": lease.started_s,
         "ended_s": lease.ended_s,
         "billed_s": lease.billed_s(now_s),
-        "microusd_per_gpu_hour": _price(lease),
+        "microusd_per_gpu_hour": lease.price_paid(),
         "cost_microusd": lease.cost_microusd(now_s),
         "notice_s": lease.notice_s,
         "exit_code": lease.exit_code,
         "reason": lease.reason,
     }
-
-
-def _price(lease: Lease) -> int:
-    """What it pays now; of one that is over and whose price moved, what it paid on the average."""
-    gpu_s = lease.size * lease.gpu_milli * lease.billed_s(lease.ended_s or 0)
-    if lease.final_owed is None or not gpu_s:
-        return lease.price_now()
-    return round(lease.final_owed / gpu_s)
 
 
 def jobs_page(
