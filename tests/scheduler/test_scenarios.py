@@ -47,6 +47,15 @@ def test_one_whole_job_is_evicted_and_not_a_worker_of_each_of_ten() -> None:
     assert stopped(plan) == ["wide"]
 
 
+def test_a_job_without_gpus_beside_the_victims_is_left_alone() -> None:
+    """What it would lose per GPU was divided by its GPUs: none, and the loop stopped with an error."""
+    low = a_job("low", gpus=8, priority="background")
+    world = a_fleet(gpus_per_node=8).running(a_job("cpu-only", gpus=0, priority="background"), low)
+    world.waiting(a_job("gang", gpus=8, priority="urgent"))
+
+    assert stopped(world.plan(rules=BY_CLASS, now_s=100)) == ["low"]
+
+
 def test_the_job_with_the_youngest_checkpoint_is_the_one_stopped() -> None:
     """kueue 477: an hour's unsaved work was thrown away while a job next to it had saved a minute ago."""
     old = a_job("saved-an-hour-ago", gpus=8, priority="background", checkpoint_interval_s=7200)

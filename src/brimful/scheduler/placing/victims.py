@@ -351,6 +351,8 @@ class Search:
             if spare < 0:  # too much of it stays, whatever the others are
                 return None
             gpus = _on(lease, name) if lease.rest else lease.size
+            if not gpus:
+                continue  # a job without GPUs stands in nobody's way
             if self._may_stop(lease, bar) and len(self._tenants(lease)) == 1:
                 rank, _, _, lost = self._facts[lease.lease]
                 able.append((-rank, lost / gpus, lease.lease, gpus, lease))
