@@ -26,7 +26,7 @@ DESKTOP_MIB = 990
 CRASH = """\
 step 0: train loss 10.9886, val loss 10.9898
 Traceback (most recent call last):
-  File "/home/anna/nanoGPT/train.py", line 300, in <module>
+  File "/data/nanoGPT/train.py", line 300, in <module>
     logits, loss = model(X, Y)
                    ^^^^^^^^^^^
 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.54 GiB. GPU 0 has a total capacity of \

@@ -66,7 +66,7 @@ def test_a_full_disk_loses_nothing(disk: Path, tmp_path: Path) -> None:
 
         refused = answer(server, "submit", "--", "true")
         assert not refused["ok"]
-        assert refused["error"]["problem"].endswith("environment of job-2: No space left on device")
+        assert refused["error"]["problem"].endswith("environment of job-2: no space left on the disk")
         # One without an environment gets as far as the log.
         with pytest.raises(WorldFailed, match="disk is full") as caught:
             Client(read_settings({"data": str(disk)})).submit(["x" * 90_000] * 10, folder="/")

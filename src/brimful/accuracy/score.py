@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from brimful.accuracy.runs import Row, Run, Skipped, understand
+from brimful.errors import BadInput
 from brimful.fit.count import parameters
 from brimful.fit.fit import estimate
 from brimful.fit.roofline import NODE_GPUS
@@ -62,7 +63,10 @@ def _scored(row: Row, marks: Mapping[str, str] | None) -> Scored:
         return Scored(row=row, source=source, skipped_because=str(reason))
     # No desktop is assumed: device readings leave out what was there before the run ("used minus idle"), and
     # published runs reserved up to 97 % of a GeForce card.
-    answer = estimate(run.model, run.training, run.gpu, 0)
+    try:
+        answer = estimate(run.model, run.training, run.gpu, 0)
+    except BadInput as error:  # fp8 on a card that has none, for one
+        return Scored(row=row, source=source, skipped_because=error.problem)
     strict = "memory" if marks is None else marks.get("strict_test", "")
     measured_rate = _number(row.get("tokens_per_s_per_gpu"))
     timed = measured_rate is not None and (marks is None or marks.get("throughput_test") == "yes")

@@ -119,17 +119,9 @@ class Meter:
         self._drained_s = -math.inf  # the first step is told at once
         rank = int(os.environ.get("RANK", "0") or 0)
         self._shared = [Runtime(), *_server(rank)] if share else []
-        self._sinks = Sinks(
-            [
-                *([Terminal(every_s=terminal_s)] if terminal_s is not None and not rank else []),
-                *([Jsonl(_ranked(Path(jsonl), rank))] if jsonl else []),
-                *self._shared,
-                *([TensorBoard(tensorboard)] if tensorboard is not None and not rank else []),
-                *([Wandb(wandb)] if wandb and not rank else []),
-                *sinks,
-            ],
-            _tell,
-        )
+        first = [] if rank else _first_rank_sinks(terminal_s, tensorboard, wandb)
+        lines = [Jsonl(_ranked(Path(jsonl), rank))] if jsonl else []
+        self._sinks = Sinks([*first, *lines, *self._shared, *sinks], _tell)
 
     # What a loop calls.
 
@@ -452,6 +444,15 @@ def _server(rank: int) -> list[Runtime]:
     """In a job of brimful, the file its engine reads: of several processes the first one's."""
     path = os.environ.get("BRIMFUL_SAMPLES", "")
     return [Server(Path(path))] if path and not rank else []
+
+
+def _first_rank_sinks(terminal_s: float | None, tensorboard: Any, wandb: Any) -> list[Sink]:
+    """Of many processes one writes where people look."""
+    return [
+        *([Terminal(every_s=terminal_s)] if terminal_s is not None else []),
+        *([TensorBoard(tensorboard)] if tensorboard is not None else []),
+        *([Wandb(wandb)] if wandb else []),
+    ]
 
 
 def _ranked(path: Path, rank: int) -> Path:
