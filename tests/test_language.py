@@ -19,6 +19,7 @@ CATALOGS = ROOT / "src" / "brimful" / "language" / "catalogs"
 TRANSLATED = tuple(code for code in LANGUAGES if code != "en")
 CODE_OF_A_SENTENCE = re.compile(r"[a-z]+\.[a-z0-9_]+")
 NAMES = re.compile(r"\{(\w+)\}")
+DEFAULTS = re.compile(r"%\(\w+\)\w")  # as argparse fills them in
 # What people type or read in a program is written as it is there.
 CODE = re.compile(
     r"torch\.cuda\.memory\.\w+\([^)]*\)|`[^`]*`|--[a-z-]+|[+*/-] % [*]+"
@@ -161,7 +162,8 @@ def test_a_translation_has_the_names_of_its_sentence(code: str) -> None:
     for name, text in texts(code).items():
         if not text:
             continue  # told by the test above
-        assert set(NAMES.findall(ENGLISH_TEXTS[name])) == set(NAMES.findall(text)), name
+        for names in (NAMES, DEFAULTS):
+            assert set(names.findall(ENGLISH_TEXTS[name])) == set(names.findall(text)), name
 
 
 @pytest.mark.parametrize("code", TRANSLATED)
@@ -169,10 +171,11 @@ def test_a_translation_is_not_english(code: str) -> None:
     for name, said in texts(code).items():
         if not said:
             continue  # told by the test above
-        only_names = not re.search(r"[a-z]{2}", CODE.sub("", NAMES.sub("", said)), re.IGNORECASE)
+        bare = CODE.sub("", DEFAULTS.sub("", NAMES.sub("", said)))
+        only_names = not re.search(r"[a-z]{2}", bare, re.IGNORECASE)
         same = only_names or TYPED.match(said) or said in SAME[code]
         assert said != ENGLISH_TEXTS[name] or same, name
-        plain = QUOTED.sub("", CODE.sub("", NAMES.sub("", said)))
+        plain = QUOTED.sub("", bare)
         plain = re.sub(
             r"\b(?:flash attention|gradient checkpointing|Out-of-Memory)\b", "", plain, flags=re.IGNORECASE
         )

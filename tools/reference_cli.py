@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from brimful.cli.commands import COMMANDS, DEFAULTS, GROUPS, HEADINGS, OLD, load, verbs_of
+from brimful.cli.commands import COMMANDS, DEFAULTS, GROUPS, HEADINGS, OLD, about, load, verbs_of
 from brimful.cli.options import parser_for
 from tools.markdown import NOTE, row
 
@@ -13,10 +13,10 @@ OLD_NODES = {f"nodes {verb}": f"fleet {verb}" for verb in ("drain", "resume")}  
 
 def cli_page() -> str:
     parts = [NOTE, "# Command line\n", "Every command takes `--json` and `--help`.\n"]
-    for folder, heading in HEADINGS.items():
-        parts.append(f"## {heading}\n")
+    for folder in HEADINGS:
+        parts.append(f"## {about(f'heading_{folder}').rstrip(':')}\n")
         told: set[str] = set()
-        for name, (home, _) in COMMANDS.items():
+        for name, home in COMMANDS.items():
             if home.partition(".")[0] == folder:
                 group = name.partition(" ")[0]
                 if group in GROUPS and group not in told:
@@ -33,9 +33,10 @@ def cli_page() -> str:
 
 
 def group_section(group: str) -> str:
-    lines = [f"### brimful {group}\n", f"{GROUPS[group][0].upper()}{GROUPS[group][1:]}.", ""]
+    does = about(f"group_{group}")
+    lines = [f"### brimful {group}\n", f"{does[0].upper()}{does[1:]}.", ""]
     lines.append("| Verb | Meaning |\n|---|---|")
-    lines += [row(f"`{verb}`", help) for verb, help in verbs_of(group).items()]
+    lines += [row(f"`{verb}`", about(f"{group} {verb}")) for verb in verbs_of(group)]
     if group in DEFAULTS:
         lines.append(f"\n`brimful {group}` alone is `brimful {DEFAULTS[group]}`.")
     return "\n".join([*lines, ""])
@@ -54,6 +55,7 @@ def old_names() -> str:
 def command_section(name: str) -> str:
     command = load(name)
     parser = parser_for(command)
+    parser.describe()
     # Written from the actions, since argparse's own layout differs between Python versions.
     hidden = argparse.SUPPRESS
     actions = [action for action in parser._actions if action.dest != "help" and action.help != hidden]
@@ -62,7 +64,7 @@ def command_section(name: str) -> str:
         words = [*[word for word in words if not word.startswith("[-")], "[options]"]
     usage = parser.usage or " ".join([f"brimful {name}", *words])
     level = "####" if " " in name else "###"
-    lines = [f"{level} brimful {name}\n", f"{command.help[0].upper()}{command.help[1:]}\n"]
+    lines = [f"{level} brimful {name}\n", f"{parser.description}\n"]
     lines += [f"```text\n{usage}\n```\n", "| Argument | Meaning |\n|---|---|"]
     formatter = parser._get_formatter()
     for action in actions:

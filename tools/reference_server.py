@@ -8,6 +8,7 @@ from typing import Any, cast
 from fastapi.routing import APIRoute
 
 from brimful.client.settings import LIMITS, Settings
+from brimful.language import say
 from brimful.meter import exporter
 from brimful.scheduler.policies import DEFAULT, OPTIONS, POLICIES, WORDS, read_policy, values_of
 from brimful.server.api.requests import Submission
@@ -32,7 +33,7 @@ def settings_page() -> str:
                 f"`BRIMFUL_{each.name.upper()}`",
                 f"`{each.default}`" if each.default not in ("", None) else "",
                 f"{low_high[0]} to {low_high[1]}" if low_high else "",
-                each.metadata["help"],
+                str(say(f"help.up_{each.name}")),
             )
         )
     default = read_policy(DEFAULT).rules

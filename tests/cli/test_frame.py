@@ -19,6 +19,7 @@ from brimful.cli.commands import (
     HEADINGS,
     WORLD_FAILED,
     YES,
+    about,
     find,
     load,
     verbs_of,
@@ -78,7 +79,7 @@ def test_every_command_is_found_from_the_overview(capsys: pytest.CaptureFixture[
     assert set(listed) == {name.partition(" ")[0] for name in COMMANDS}
     for group in GROUPS:
         assert ", ".join(verbs_of(group)) in listed[group]
-    assert {home.partition(".")[0] for home, _ in COMMANDS.values()} == set(HEADINGS)
+    assert {home.partition(".")[0] for home in COMMANDS.values()} == set(HEADINGS)
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -88,9 +89,9 @@ def test_a_group_lists_its_verbs(group: str, capsys: pytest.CaptureFixture[str])
         text = capsys.readouterr().out
         assert text.startswith(f"usage: brimful {group} VERB")
         assert max(map(len, text.splitlines())) <= 80
-        for verb, help in verbs_of(group).items():
+        for verb in verbs_of(group):
             assert f"  {verb} " in text
-            assert help in text
+            assert about(f"{group} {verb}") in text
     assert len(verbs_of(group)) > 1
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from brimful.cli.main import main
 from brimful.language import Language
-from brimful.language.spoken import template
+from brimful.language.catalog import template
 from brimful.specs.gpu import all_gpus
 from brimful.specs.presets import all_presets
 

@@ -5,10 +5,13 @@ The list is data, so that `brimful --help` need not import a single command.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brimful.errors import BadInput
+from brimful.language.catalog import LANGUAGES, language_of_locale, template
 
 if TYPE_CHECKING:
     import argparse
@@ -16,68 +19,62 @@ if TYPE_CHECKING:
 YES, NO, BAD_INPUT, WORLD_FAILED = 0, 1, 2, 3
 HELP = {"-h", "--help", "help"}
 
-# Name -> the file below cli/ that has it, and what it does. A name of two words is a verb of a group.
-COMMANDS: dict[str, tuple[str, str]] = {
-    "fit": ("gpu.fit", "will this config fit this GPU, how fast is it, what should change?"),
-    "explain": ("gpu.explain", "what does this error, log line or nvidia-smi table mean?"),
-    "claims": ("gpu.claims", "is the advice I found any good, for this config on this card?"),
-    "sweep": ("gpu.sweep", "memory and speed over a range of batch sizes or lengths"),
-    "trace": ("gpu.trace", "run your script without a GPU: what would it hold, where run out?"),
-    "replay": ("gpu.replay", "recorded GPU memory: who held it, and which setting would save some?"),
-    "run": ("gpu.run", "start a training command and keep it alive when memory runs out"),
-    "why-slow": ("gpu.why_slow", "why does this run not use its GPU, and what would help?"),
-    "gpus": ("gpu.gpus", "list the GPUs brimful knows, or show one"),
-    "runs record": ("gpu.record", "add a measured run to a table for `score` and `calibrate`"),
-    "runs score": ("gpu.score", "predict a table of measured runs and print how far off we are"),
-    "runs calibrate": ("gpu.calibrate", "correct the estimates by runs you measured yourself"),
-    "submit": ("fleet.submit", "hand brimful a command to run when GPUs are free"),
-    "jobs": ("fleet.jobs", "list jobs and why they wait"),
-    "job show": ("fleet.show", "what a job is doing, its leases and its bill"),
-    "job why": ("fleet.job", "why a job waits, why it is where it is, and why at this price"),
-    "job logs": ("fleet.job", "what a job printed"),
-    "job cancel": ("fleet.job", "stop jobs, or take them out of the queue"),
-    "job hold": ("fleet.job", "keep a job from starting, or stop it until it is released"),
-    "job release": ("fleet.job", "let a job that is on hold go on"),
-    "job move": ("fleet.job", "run a job at another site"),
-    "job bid": ("fleet.job", "what a job offers for a GPU-hour; raise or lower it"),
-    "top": ("fleet.top", "the fleet, live in the terminal"),
-    "fleet show": ("fleet.fleet", "every GPU brimful may use, and who holds it"),
-    "fleet nodes": ("fleet.fleet", "list nodes"),
-    "fleet drain": ("fleet.fleet", "start nothing more on a node, before maintenance"),
-    "fleet resume": ("fleet.fleet", "give a drained node work again"),
-    "fleet queues": ("fleet.fleet", "who holds GPUs, who waits, and how much each has had lately"),
-    "fleet events": ("fleet.fleet", "what has happened, as the log has it"),
-    "market price": ("money.price", "what an hour of each pool costs now, and how it came there"),
-    "market where": ("money.where", "the cheapest places for a training job, per useful work"),
-    "market clear": ("money.market", "who wins a book of bids, and at what price"),
-    "market deadline": ("money.market", "what meeting a deadline costs on recorded spot capacity"),
-    "market ledger": ("money.accounts", "every account, rebuilt from a log of events"),
-    "budget": ("money.accounts", "what each tenant may still spend; set a hard limit"),
-    "invoice": ("money.accounts", "what each team, job or GPU type cost, and how much was waste"),
-    "up": ("operate.server", "start brimful here: API, console and scheduler, on loopback"),
-    "demo": ("operate.demo", "a fleet of your own for a few minutes, with real short jobs"),
-    "console": ("operate.server", "a link that opens the console in a browser"),
-    "watch": ("operate.watch", "this machine's GPUs, live: memory, useful work, who is on them"),
-    "simulate": ("operate.simulate", "replay a trace of jobs through the real scheduler, in virtual time"),
-    "admin backup": ("operate.database", "the whole database in one file, while brimful runs"),
-    "admin restore": ("operate.database", "fill an empty database from a backup"),
-    "admin doctor": ("operate.database", "check every promise brimful makes on its own data"),
-    "admin tokens": ("operate.tokens", "who may use this brimful, and what they did"),
-    "admin exporter": ("operate.exporter", "this machine's GPUs and runs, for Prometheus"),
+# Name -> the file below cli/ that has it. A name of two words is a verb of a group. What each does is
+# said by `commands.json` of the language room.
+COMMANDS: dict[str, str] = {
+    "fit": "gpu.fit",
+    "explain": "gpu.explain",
+    "claims": "gpu.claims",
+    "sweep": "gpu.sweep",
+    "trace": "gpu.trace",
+    "replay": "gpu.replay",
+    "run": "gpu.run",
+    "why-slow": "gpu.why_slow",
+    "gpus": "gpu.gpus",
+    "runs record": "gpu.record",
+    "runs score": "gpu.score",
+    "runs calibrate": "gpu.calibrate",
+    "submit": "fleet.submit",
+    "jobs": "fleet.jobs",
+    "job show": "fleet.show",
+    "job why": "fleet.job",
+    "job logs": "fleet.job",
+    "job cancel": "fleet.job",
+    "job hold": "fleet.job",
+    "job release": "fleet.job",
+    "job move": "fleet.job",
+    "job bid": "fleet.job",
+    "top": "fleet.top",
+    "fleet show": "fleet.fleet",
+    "fleet nodes": "fleet.fleet",
+    "fleet drain": "fleet.fleet",
+    "fleet resume": "fleet.fleet",
+    "fleet queues": "fleet.fleet",
+    "fleet events": "fleet.fleet",
+    "market price": "money.price",
+    "market where": "money.where",
+    "market clear": "money.market",
+    "market deadline": "money.market",
+    "market ledger": "money.accounts",
+    "budget": "money.accounts",
+    "invoice": "money.accounts",
+    "up": "operate.server",
+    "demo": "operate.demo",
+    "console": "operate.server",
+    "watch": "operate.watch",
+    "simulate": "operate.simulate",
+    "admin backup": "operate.database",
+    "admin restore": "operate.database",
+    "admin doctor": "operate.database",
+    "admin tokens": "operate.tokens",
+    "admin exporter": "operate.exporter",
 }
 
-GROUPS: dict[str, str] = {
-    "runs": "runs you measured, beside what was predicted",
-    "job": "one job: look at it, stop it, move it, bid for it",
-    "fleet": "nodes and GPUs: what they do, and taking them out of work",
-    "market": "what GPU time costs, here and elsewhere",
-    "admin": "brimful's own data, its users, its metrics",
-}
+GROUPS = ("runs", "job", "fleet", "market", "admin")
 # What a group does without a verb. It only reads.
 DEFAULTS = {"fleet": "fleet show", "market": "market price"}
 
-# By folder; the order is that of COMMANDS.
-HEADINGS = {"gpu": "One GPU", "fleet": "A fleet and its jobs", "money": "Money", "operate": "Operate"}
+HEADINGS = ("gpu", "fleet", "money", "operate")  # by folder; the order is that of COMMANDS
 
 # Names before there were groups: they work until the next release, and no help shows them.
 OLD: dict[str, str] = {
@@ -90,13 +87,20 @@ OLD: dict[str, str] = {
 }
 
 
-def verbs_of(group: str) -> dict[str, str]:
-    """Verb -> what it does."""
-    return {
-        name.removeprefix(f"{group} "): help
-        for name, (_, help) in COMMANDS.items()
-        if name.startswith(f"{group} ")
-    }
+def verbs_of(group: str) -> list[str]:
+    return [name.partition(" ")[2] for name in COMMANDS if name.startswith(f"{group} ")]
+
+
+def about(name: str, language: str = "en") -> str:
+    """What a command does, in one line; or a group (`group_job`), or any other entry of that catalog."""
+    return str(template(f"commands.{name.replace(' ', '_').replace('-', '_')}", language))
+
+
+def asked_language(words: Sequence[str]) -> str:
+    """That of `--lang`, else of the locale: even for a command line that cannot be understood otherwise."""
+    asked = [after for word, after in pairwise(words) if word == "--lang"]
+    asked += [word.removeprefix("--lang=") for word in words if word.startswith("--lang=")]
+    return next((code for code in asked if code in LANGUAGES), language_of_locale(os.environ))
 
 
 def find(words: Sequence[str]) -> tuple[str, list[str]]:
@@ -124,7 +128,7 @@ def _unknown(word: str, *, group: str = "") -> BadInput:
 
     # By the name as it stands, and by a verb whose group was left out.
     names = {name.rpartition(" ")[2]: name for name in COMMANDS if name.startswith(group and f"{group} ")}
-    names |= {} if group else {name: name for name in GROUPS}
+    names |= {} if group else dict(zip(GROUPS, GROUPS, strict=True))
     near = get_close_matches(word, names, n=1)
     is_id = group == "job" and word[-1:].isdigit()
     meant = names[near[0]] if near else f"job show {word[:60]}" if is_id else ""
@@ -140,40 +144,37 @@ def _unknown(word: str, *, group: str = "") -> BadInput:
     return BadInput(problem, hint=hint, code="unknown_command")
 
 
-def overview() -> str:
+def overview(language: str = "en") -> str:
     """Every command in a line, every group in a line with its verbs: one screen, held by a test."""
-    lines = ["brimful fills the GPUs you already pay for.", "usage: brimful COMMAND [options]"]
+    lines = [about("overview_promise", language), about("overview_usage", language)]
     shown: set[str] = set()
-    for name, (home, help) in COMMANDS.items():
-        heading = HEADINGS[home.partition(".")[0]]
+    for name, home in COMMANDS.items():
+        heading = home.partition(".")[0]
         if heading not in shown:
-            lines += ["", f"{heading}:"]
+            lines += ["", about(f"heading_{heading}", language)]
         first = name.partition(" ")[0]
         if first not in GROUPS:
-            lines.append(f"  {first:<8}  {help}")
-        elif first not in shown:
+            lines.append(f"  {first:<8}  {about(name, language)}")
+        elif f"{first} …" not in shown:
             lines.append(f"  {first + ' …':<8}  {', '.join(verbs_of(first))}")
-        shown |= {heading, first}
-    lines += [
-        "",
-        "Every command takes --json and --help (with an example); … stands for a verb.",
-        "Exit codes: 0 yes, 1 no, 2 bad input, 3 environment error (disk, network).",
-        "",
-        "begin with:  brimful fit examples/nanogpt/train_fineweb.py --gpu rtx-4070",
-        "a fleet:     brimful demo",
-    ]
+        shown |= {heading, f"{first} …"}
+    lines += ["", about("overview_options", language), about("overview_exit_codes", language), ""]
+    begin = about("overview_begin", language), about("overview_fleet", language)
+    width = max(map(len, begin))
+    lines.append(f"{begin[0]:<{width}}  brimful fit examples/nanogpt/train_fineweb.py --gpu rtx-4070")
+    lines.append(f"{begin[1]:<{width}}  brimful demo")
     return "\n".join(lines)
 
 
-def group_overview(group: str) -> str:
+def group_overview(group: str, language: str = "en") -> str:
     verbs = verbs_of(group)
     width = max(map(len, verbs))
-    about = GROUPS[group]
-    lines = [f"usage: brimful {group} VERB [options]", "", f"{about[0].upper()}{about[1:]}.", ""]
-    lines += [f"  {verb:<{width}}  {help}" for verb, help in verbs.items()]
-    lines += ["", f"`brimful {group} VERB --help` has the options and an example."]
+    does = about(f"group_{group}", language)
+    lines = [about("group_usage", language).format(group=group), "", f"{does[0].upper()}{does[1:]}.", ""]
+    lines += [f"  {verb:<{width}}  {about(f'{group} {verb}', language)}" for verb in verbs]
+    lines += ["", about("group_options", language).format(group=group)]
     if group in DEFAULTS:
-        lines.append(f"`brimful {group}` alone is `brimful {DEFAULTS[group]}`.")
+        lines.append(about("group_alone", language).format(group=group, default=DEFAULTS[group]))
     return "\n".join(lines)
 
 
@@ -218,7 +219,6 @@ class Verb(NamedTuple):
 
 class Command(NamedTuple):
     name: str
-    help: str
     verb: Verb
     takes_command: bool  # whether words after `--` are the user's own command
 
@@ -227,10 +227,9 @@ def load(name: str) -> Command:
     """Import one command, and only that one: start-up time is a promise."""
     from importlib import import_module
 
-    home, help = COMMANDS[name]
-    module = import_module(f"brimful.cli.{home}")
+    module = import_module(f"brimful.cli.{COMMANDS[name]}")
     if hasattr(module, "VERBS"):
         verb = module.VERBS[name.rpartition(" ")[2]]
     else:
         verb = Verb(module.EXAMPLE, module.add_arguments, module.run)
-    return Command(name, help, verb, getattr(module, "TAKES_COMMAND", False))
+    return Command(name, verb, getattr(module, "TAKES_COMMAND", False))

@@ -8,7 +8,17 @@ from __future__ import annotations
 import sys
 
 from brimful import __version__
-from brimful.cli.commands import GROUPS, HELP, OLD, YES, find, group_overview, load, overview
+from brimful.cli.commands import (
+    GROUPS,
+    HELP,
+    OLD,
+    YES,
+    asked_language,
+    find,
+    group_overview,
+    load,
+    overview,
+)
 from brimful.errors import BadInput, BrimfulError
 
 INTERRUPTED = 130  # what a shell expects of a program stopped by Ctrl-C
@@ -35,7 +45,7 @@ def _dispatch(args: list[str], *, as_json: bool) -> int:
     if args[:1] == ["help"]:
         args = [*args[1:], "--help"]
     if not args or args[0] in HELP:
-        _out(overview())
+        _out(overview(asked_language(args)))
         return YES
     if args[0] in ("-V", "--version"):
         _out(f"brimful {__version__}")
@@ -44,7 +54,7 @@ def _dispatch(args: list[str], *, as_json: bool) -> int:
     if name in GROUPS:
         if rest and HELP.isdisjoint(rest):
             raise _bad("cli.group_needs_a_verb", "cli.hint_see_command_help", name=name)
-        _out(group_overview(name))
+        _out(group_overview(name, asked_language(args)))
         return YES
     if args[0] in OLD and sys.stderr.isatty():
         sys.stderr.write(f"note: `brimful {args[0]}` is now `brimful {name}`; the old name goes away soon\n")

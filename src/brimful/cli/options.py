@@ -7,21 +7,48 @@ import sys
 from functools import cache
 from typing import NoReturn
 
-from brimful.cli.commands import Command
-from brimful.cli.spoken import tongue
+from brimful.cli.commands import Command, about
+from brimful.cli.spoken import tongue, words
 from brimful.errors import BadInput, Refused
 from brimful.language import LANGUAGES, Quoted, Usd, say, verbatim
-from brimful.language.spoken import catalog
+from brimful.language.catalog import catalog
 from brimful.units import microusd_from_usd
-
-LOG_HELP = "a log of events, as `brimful fleet events -f --json` writes it"
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose complaints are our errors, so that `--json` covers them too."""
+    """argparse whose complaints are our errors, so that `--json` covers them too, and whose help is looked up
+    when it is shown: `help.COMMAND_OPTION` of the catalogs, else `help.OPTION`, which several commands share.
+    """
+
+    def __init__(self, command: Command) -> None:
+        super().__init__(
+            prog=f"brimful {command.name}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self.command = command
 
     def error(self, message: str) -> NoReturn:
         raise BadInput(verbatim(message), hint=say("cli.hint_see_help", program=self.prog))
+
+    def format_help(self) -> str:
+        self.describe()
+        return super().format_help()
+
+    def describe(self) -> None:
+        """Fill in the words, in the language of this command line."""
+        does = about(self.command.name, tongue().code)
+        self.description = does[0].upper() + does[1:]
+        example = "\n".join(f"  {line}" for line in self.command.verb.example.strip().splitlines())
+        self.epilog = f"{words('help.example')}\n{example}"
+        own = self.command.name.replace(" ", "_").replace("-", "_")
+        for group in self._action_groups[2:]:
+            if group.title is not None:
+                group.title = words(f"help.title_{group.title}")
+        for action in self._actions:
+            if action.help is None:
+                name = f"{own}_{action.dest}"
+                action.help = words(f"help.{name if name in catalog('help') else action.dest}")
 
 
 @cache
@@ -41,19 +68,10 @@ argparse.ngettext = lambda one, many, n: _gettext(one if n == 1 else many)  # ty
 
 
 def parser_for(command: Command) -> Parser:
-    example = "\n".join(f"  {line}" for line in command.verb.example.strip().splitlines())
-    parser = Parser(
-        prog=f"brimful {command.name}",
-        description=command.help[0].upper() + command.help[1:],
-        epilog=f"example:\n{example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Parser(command)
     command.verb.add_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON envelope instead of text")
-    parser.add_argument(
-        "--lang", choices=LANGUAGES, help="language of the answer; else that of your locale, else English"
-    )
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--lang", choices=LANGUAGES)
     return parser
 
 
@@ -62,21 +80,21 @@ def add_nothing(parser: argparse.ArgumentParser) -> None:
 
 
 def add_job(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB", help="its id, as `brimful jobs` shows it")
+    parser.add_argument("job", metavar="JOB")
 
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="say what would happen, and change nothing")
+    parser.add_argument("--dry-run", action="store_true")
 
 
 def add_consent(parser: argparse.ArgumentParser) -> None:
     """For what spends money: `agree` asks unless --yes was given."""
-    parser.add_argument("--yes", action="store_true", help="do not ask before it may cost more")
+    parser.add_argument("--yes", action="store_true")
     add_dry_run(parser)
 
 
 def add_log(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--log", metavar="FILE", help=f"instead of a server: {LOG_HELP}")
+    parser.add_argument("--log", metavar="FILE")
 
 
 def agree(sentence: str, *, yes: bool) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-from itertools import pairwise
 from shutil import get_terminal_size
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from brimful.language import LANGUAGES, Language, language, language_of_locale, say
+from brimful.cli.commands import asked_language
+from brimful.language import Language, language, say
 
 if TYPE_CHECKING:
     import argparse
@@ -29,15 +28,12 @@ def spoken(args: argparse.Namespace) -> Language:
 
 
 def tongue() -> Language:
-    return _chosen[0] if _chosen else language(language_of_locale(os.environ))
+    return _chosen[0] if _chosen else language(asked_language(()))
 
 
 def choose(words: list[str]) -> Language:
-    """Speak the language a command line asks for, even one that cannot be understood otherwise."""
-    asked = [after for word, after in pairwise(words) if word == "--lang"]
-    asked += [word.removeprefix("--lang=") for word in words if word.startswith("--lang=")]
-    code = next((code for code in asked if code in LANGUAGES), language_of_locale(os.environ))
-    _chosen[:] = [language(code)]
+    """Speak the language a command line asks for."""
+    _chosen[:] = [language(asked_language(words))]
     return _chosen[0]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -21,46 +21,35 @@ from brimful.units import microusd_from_usd
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-def _set(default: Any, help_text: str) -> Any:  # noqa: ANN401 - any default
-    return field(default=default, metadata={"help": help_text})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Each can be set by an environment variable BRIMFUL_<NAME> or, for `brimful up`, by its flag."""
+    """Each can be set by an environment variable BRIMFUL_<NAME> or, for `brimful up`, by its flag.
 
-    data: str = _set("", "folder for the database, logs and token (default: ~/.local/state/brimful)")
-    host: str = _set("127.0.0.1", "address to listen on; any but loopback needs --tls-cert and --tls-key")
-    port: int = _set(8642, "port of the API and the console; 0 takes any that is free")
-    names: str = _set("", "names this server is reached by besides its address, with commas between them")
-    tls_cert: str = _set("", "file with the certificate chain, to serve https")
-    tls_key: str = _set("", "file with the certificate's key; yours alone to read")
-    log_format: str = _set("text", "text for people or json for programs, one object a line")
-    database: str = _set("", "database URL (default: a SQLite file in the data folder)")
-    slots: int = _set(0, "declare so many GPUs; 0 takes those the driver lists, else two slots without one")
-    gpu: str = _set("", "what a declared GPU is, however you write it (default: slot)")
-    sites: str = _set(
-        "", "several sites on this machine instead of one: east=2xh100@2.50,west=4xrtx-4070@0.30"
-    )
-    engines: str = _set(
-        "", "folder of the running jobs, one for all servers of a database (default: in data)"
-    )
-    log_mib: int = _set(64, "MiB of its output that is kept of each run of a job, about")
-    usd_per_hour: str = _set("0.10", "posted price of one declared GPU for an hour, in dollars")
-    tick_s: int = _set(1, "seconds between two looks at the fleet")
-    policy: str = _set(DEFAULT, "who goes first, and where, as for `brimful simulate`: NAME[?option=value&…]")
-    grace_s: int | None = _set(
-        None, "seconds a stopped job gets to save and to end by itself (default: the policy's, 10)"
-    )
-    min_run_s: int | None = _set(
-        None, "seconds a job is left alone after a start (default: the policy's, 300 in most)"
-    )
-    market: str = _set(
-        "", "pools where bids decide: all, or sites and GPU types with commas between them (default: none)"
-    )
-    notice_s: int = _set(300, "seconds a job that is outbid in a market pool has to leave")
-    market_period_s: int = _set(120, "seconds between two rises of a market pool's price")
-    market_wait_s: int = _set(14400, "seconds within which a gang starts that only its size keeps out")
+    What each is for: `help.up_<name>` of the catalogs.
+    """
+
+    data: str = ""
+    host: str = "127.0.0.1"
+    port: int = 8642
+    names: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    log_format: str = "text"
+    database: str = ""
+    slots: int = 0
+    gpu: str = ""
+    sites: str = ""
+    engines: str = ""
+    log_mib: int = 64
+    usd_per_hour: str = "0.10"
+    tick_s: int = 1
+    policy: str = DEFAULT
+    grace_s: int | None = None  # the policy's own
+    min_run_s: int | None = None
+    market: str = ""
+    notice_s: int = 300
+    market_period_s: int = 120
+    market_wait_s: int = 14400
 
     @property
     def hosts(self) -> frozenset[str]:

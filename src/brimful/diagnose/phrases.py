@@ -11,7 +11,7 @@ import re
 from functools import cache
 
 from brimful.language import Number, Sentence, Several, Size, say
-from brimful.language.spoken import catalog, template
+from brimful.language.catalog import catalog, template
 from brimful.units import GIB, KIB, MIB
 
 # Where the peak is, and what a fix does: notes are joined by semicolons, and told part by part.

@@ -1,23 +1,33 @@
 """Words: codes and numbers become sentences here, in one place, at the very end."""
 
-from brimful.language.sentence import Factor as Factor
-from brimful.language.sentence import Number as Number
-from brimful.language.sentence import Percent as Percent
-from brimful.language.sentence import Plain as Plain
-from brimful.language.sentence import Quoted as Quoted
-from brimful.language.sentence import Seconds as Seconds
-from brimful.language.sentence import Sentence as Sentence
-from brimful.language.sentence import Several as Several
-from brimful.language.sentence import Size as Size
-from brimful.language.sentence import Usd as Usd
-from brimful.language.sentence import Value as Value
-from brimful.language.sentence import count as count
-from brimful.language.sentence import either as either
-from brimful.language.sentence import os_words as os_words
-from brimful.language.sentence import plain_value as plain_value
-from brimful.language.sentence import say as say
-from brimful.language.sentence import verbatim as verbatim
-from brimful.language.spoken import LANGUAGES as LANGUAGES
-from brimful.language.spoken import Language as Language
-from brimful.language.spoken import language as language
-from brimful.language.spoken import language_of_locale as language_of_locale
+from brimful.language.catalog import LANGUAGES as LANGUAGES
+from brimful.language.catalog import language_of_locale as language_of_locale
+
+TYPE_CHECKING = False  # the rest is loaded when first asked for: `brimful --help` does without
+if TYPE_CHECKING:
+    from brimful.language.sentence import Factor as Factor
+    from brimful.language.sentence import Number as Number
+    from brimful.language.sentence import Percent as Percent
+    from brimful.language.sentence import Plain as Plain
+    from brimful.language.sentence import Quoted as Quoted
+    from brimful.language.sentence import Seconds as Seconds
+    from brimful.language.sentence import Sentence as Sentence
+    from brimful.language.sentence import Several as Several
+    from brimful.language.sentence import Size as Size
+    from brimful.language.sentence import Usd as Usd
+    from brimful.language.sentence import Value as Value
+    from brimful.language.sentence import count as count
+    from brimful.language.sentence import either as either
+    from brimful.language.sentence import os_words as os_words
+    from brimful.language.sentence import plain_value as plain_value
+    from brimful.language.sentence import say as say
+    from brimful.language.sentence import verbatim as verbatim
+    from brimful.language.spoken import Language as Language
+    from brimful.language.spoken import language as language
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    home = "spoken" if name in ("Language", "language") else "sentence"
+    return getattr(import_module(f"{__name__}.{home}"), name)

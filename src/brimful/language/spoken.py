@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+from brimful.language.catalog import Template, template
 from brimful.language.sentence import Value
 from brimful.units import GIB, KIB, MIB, show_seconds, show_usd
 
-LANGUAGES = ("en", "fr", "es", "de")
-CATALOGS = Path(__file__).parent / "catalogs"
 _SPACE = "\u00a0"  # keeps a number and its unit on one line; English output has always had a plain one
 _NARROW = "\u202f"  # what French sets before ; ? and !
-
-Template = str | Mapping[str, str]  # one text, or one for each plural form
-
-
-@cache
-def catalog(room: str) -> Mapping[str, Mapping[str, Template]]:
-    """The sentences of one room: code -> language -> text. A room's file is read when it first speaks."""
-    held: dict[str, dict[str, Template]] = json.loads((CATALOGS / f"{room}.json").read_text(encoding="utf-8"))
-    return held
-
-
-def template(code: str, language: str) -> Template:
-    room, _, name = code.partition(".")
-    texts = catalog(room)[name]
-    return texts.get(language) or texts["en"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,12 +100,3 @@ def language(code: str) -> Language:
         byte_units=("Gio", "Mio", "Kio", "o") if code == "fr" else ("GiB", "MiB", "KiB", "B"),
         template=lambda sentence: template(sentence, code),
     )
-
-
-def language_of_locale(environment: Mapping[str, str]) -> str:
-    """The language a shell asks for (POSIX: LC_ALL, then LC_MESSAGES, then LANG); English for any other."""
-    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
-        if value := environment.get(name):
-            code = value[:2].lower()
-            return code if code in LANGUAGES and not value[2:3].isalnum() else "en"
-    return "en"

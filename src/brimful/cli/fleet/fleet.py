@@ -99,13 +99,13 @@ def _nodes_text(nodes: list[dict[str, Any]]) -> str:
 
 
 def _add_node(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("node", metavar="NODE", help="as `brimful fleet nodes` shows it")
+    parser.add_argument("node", metavar="NODE")
     add_dry_run(parser)
 
 
 def _add_drain(parser: argparse.ArgumentParser) -> None:
     _add_node(parser)
-    parser.add_argument("--reason", default="", help="shown to other users")
+    parser.add_argument("--reason", default="")
 
 
 def drain(args: argparse.Namespace) -> Answer:
@@ -159,10 +159,8 @@ def queues(args: argparse.Namespace) -> Answer:  # noqa: ARG001
 
 
 def _add_events(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--last", type=whole, default=50, metavar="N", help="how many (default 50)")
-    parser.add_argument(
-        "--follow", "-f", action="store_true", help="keep showing them; with --json one object a line"
-    )
+    parser.add_argument("--last", type=whole, default=50, metavar="N")
+    parser.add_argument("--follow", "-f", action="store_true")
 
 
 def events(args: argparse.Namespace) -> Answer:

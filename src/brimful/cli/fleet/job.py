@@ -63,7 +63,7 @@ def _pools(pools: list[dict[str, Any]]) -> str:
 
 def _add_logs(parser: argparse.ArgumentParser) -> None:
     add_job(parser)
-    parser.add_argument("--follow", "-f", action="store_true", help="keep showing it until the job ends")
+    parser.add_argument("--follow", "-f", action="store_true")
 
 
 def logs(args: argparse.Namespace) -> Answer:
@@ -151,7 +151,7 @@ def _piece(
 
 
 def _add_cancel(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("jobs", metavar="JOB", nargs="+", help="ids, as `brimful jobs` shows them")
+    parser.add_argument("jobs", metavar="JOB", nargs="+")
     add_dry_run(parser)
 
 
@@ -188,7 +188,7 @@ def _cancel(client: Client, name: str, *, dry_run: bool) -> Answer:
 
 def _add_hold(parser: argparse.ArgumentParser) -> None:
     add_job(parser)
-    parser.add_argument("--reason", default="", help="shown to other users")
+    parser.add_argument("--reason", default="")
     add_dry_run(parser)
 
 
@@ -213,9 +213,7 @@ def release(args: argparse.Namespace) -> Answer:
 
 def _add_move(parser: argparse.ArgumentParser) -> None:
     add_job(parser)
-    parser.add_argument(
-        "--to", required=True, metavar="SITE", help="a site of `brimful fleet`; any: wherever there is room"
-    )
+    parser.add_argument("--to", required=True, metavar="SITE")
     add_dry_run(parser)
 
 
@@ -239,10 +237,8 @@ def move(args: argparse.Namespace) -> Answer:
 def _add_bid(parser: argparse.ArgumentParser) -> None:
     add_job(parser)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--limit", metavar="USD", help="the most it pays for a GPU-hour, in dollars")
-    which.add_argument(
-        "--class", dest="preset", action="store_true", help="back to what its class stands for (4, 2, 1.25)"
-    )
+    which.add_argument("--limit", metavar="USD")
+    which.add_argument("--class", dest="preset", action="store_true")
     add_consent(parser)
 
 

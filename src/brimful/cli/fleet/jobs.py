@@ -29,13 +29,9 @@ PHASES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--limit", type=whole, default=50, metavar="N", help="how many, newest first (default 50)"
-    )
-    parser.add_argument(
-        "--phase", action="append", default=[], choices=PHASES, help="only these (may be given again)"
-    )
-    parser.add_argument("--tenant", help="only this tenant's")
+    parser.add_argument("--limit", type=whole, default=50, metavar="N")
+    parser.add_argument("--phase", action="append", default=[], choices=PHASES)
+    parser.add_argument("--tenant")
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -17,7 +17,7 @@ EXAMPLE = "brimful job show job-1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB", help="its id, as `brimful jobs` shows it")
+    parser.add_argument("job", metavar="JOB")
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -37,40 +37,21 @@ CARRIED = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG", "LC_ALL", "TZ")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "brimful submit [options] [FILE | -- COMMAND [ARG ...]]"
-    parser.add_argument(
-        "file",
-        nargs="?",
-        metavar="FILE",
-        help="brimful.yaml, a SkyPilot task, or a script with #SBATCH lines",
-    )
-    parser.add_argument("--gpus", type=whole, metavar="N", help="how many, all on one node (default 1)")
-    parser.add_argument(
-        "--gpu", action="append", default=[], metavar="TYPE", help="allowed GPU type (default: any)"
-    )
-    parser.add_argument("--site", action="append", default=[], help="allowed site (default: any)")
-    parser.add_argument("--name", help="what to call it in lists")
-    parser.add_argument("--priority", choices=list(PRIORITIES), help="who goes first (default normal)")
-    parser.add_argument("--tenant", help="whose account pays (default: your token's)")
-    parser.add_argument("--budget", metavar="USD", help="stop it before it costs more than this")
-    parser.add_argument("--limit", metavar="USD", help="the most it pays for a GPU-hour (default: its class)")
-    parser.add_argument(
-        "--fit", metavar="CONFIG", help="its training config: refuse GPU types it does not fit"
-    )
-    parser.add_argument(
-        "--headless", action="store_true", help="with --fit: no desktop is on the fleet's GeForce cards"
-    )
-    parser.add_argument(
-        "--env", action="append", default=[], metavar="NAME=VALUE", help="for the job's environment"
-    )
-    parser.add_argument(
-        "--without-unsupported",
-        action="store_true",
-        help="submit a file although brimful cannot do all it says; what is left out is named",
-    )
-    parser.add_argument("--key", default="", help="submitting again with the same key makes no second job")
-    parser.add_argument(
-        "--follow", "-f", action="store_true", help="show its log until it ends; exit 1 if it failed"
-    )
+    parser.add_argument("file", nargs="?", metavar="FILE")
+    parser.add_argument("--gpus", type=whole, metavar="N")
+    parser.add_argument("--gpu", action="append", default=[], metavar="TYPE")
+    parser.add_argument("--site", action="append", default=[])
+    parser.add_argument("--name")
+    parser.add_argument("--priority", choices=list(PRIORITIES))
+    parser.add_argument("--tenant")
+    parser.add_argument("--budget", metavar="USD")
+    parser.add_argument("--limit", metavar="USD")
+    parser.add_argument("--fit", metavar="CONFIG")
+    parser.add_argument("--headless", action="store_true")
+    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--without-unsupported", action="store_true")
+    parser.add_argument("--key", default="")
+    parser.add_argument("--follow", "-f", action="store_true")
     add_dry_run(parser)
 
 

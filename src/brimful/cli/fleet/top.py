@@ -23,10 +23,8 @@ GOING = ["running", "starting", "stopping", "waiting", "held"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--every", type=whole, default=2, metavar="S", help="seconds between looks (default 2)"
-    )
-    parser.add_argument("--once", action="store_true", help="one look, and done")
+    parser.add_argument("--every", type=whole, default=2, metavar="S")
+    parser.add_argument("--once", action="store_true")
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -29,19 +29,10 @@ MAX_NAMED = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs",
-        metavar="RUNS.csv",
-        nargs="?",
-        help="runs of your own, one a row, as `brimful runs score` reads them",
-    )
-    parser.add_argument(
-        "--write", action="store_true", help="keep the correction: `brimful fit` applies it from then on"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show it and write nothing (as without --write)"
-    )
-    parser.add_argument("--forget", action="store_true", help="remove the correction that is kept")
+    parser.add_argument("runs", metavar="RUNS.csv", nargs="?")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--forget", action="store_true")
 
 
 def run(args: argparse.Namespace) -> Answer:

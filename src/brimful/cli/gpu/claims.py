@@ -26,14 +26,10 @@ _COLOURS = {"true": "green", "partly": "yellow", "false": "red", "cannot tell": 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "config", help="nanoGPT .py, Hugging Face config.json or a YAML recipe; never executed"
-    )
-    parser.add_argument("--gpu", metavar="NAME", required=True, help="the card, however you write it")
-    parser.add_argument(
-        "--text", metavar="FILE", help="a pasted answer, judged line by line; - is standard input"
-    )
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrule the config")
+    parser.add_argument("config")
+    parser.add_argument("--gpu", metavar="NAME", required=True)
+    parser.add_argument("--text", metavar="FILE")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     add_others(parser)
 
 

@@ -27,12 +27,10 @@ _KEPT_BYTES = _CHUNK_BYTES = 16_000_000  # a run dies at the end of its log
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", nargs="?", default="-", help="the text; - or nothing: standard input")
-    parser.add_argument(
-        "--config", metavar="FILE", help="the config of that run: names the tensor, gives fixes"
-    )
-    parser.add_argument("--gpu", metavar="NAME", help="the card: an MFU is a share of its peak")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrule the config")
+    parser.add_argument("file", nargs="?", default="-")
+    parser.add_argument("--config", metavar="FILE")
+    parser.add_argument("--gpu", metavar="NAME")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     add_others(parser)
 
 

@@ -29,21 +29,21 @@ brimful fit --model gpt2-xl --gpu 4090 --compare compile=True,batch_size=8 check
 brimful fit examples/nanogpt/train_fineweb.py --gpu all
 brimful fit --model llama-3.1-8b --gpu 4090 --inference --weight-bits 4"""
 
-# Flag -> (word of `--set`, placeholder, help). A flag is a `--set` that --help can show.
-_FLAGS: dict[str, tuple[str, str, str]] = {
-    "--batch-size": ("batch_size", "N", "sequences of one micro-step on one GPU"),
-    "--seq-len": ("seq_len", "N", "tokens of a sequence"),
-    "--accumulation": ("gradient_accumulation_steps", "N", "micro-steps of an optimizer step"),
-    "--precision": ("precision", "WORD", "amp-bf16, amp-fp16, bf16, fp16, fp8, tf32 or fp32"),
-    "--optimizer": ("optimizer", "WORD", "adamw, adam8bit, sgd, momentum, lion, muon or adafactor"),
-    "--attention": ("attention", "WORD", "flash, efficient or math"),
-    "--checkpointing": ("checkpointing", "WORD", "none, selective or full"),
-    "--loss-chunks": ("loss_chunks", "N", "make logits and loss in so many slices"),
-    "--framework": ("framework", "NAME", "whose code trains it: litgpt, transformers, torchtune, torchtitan"),
-    "--torch": ("torch", "RELEASE", "of PyTorch, as it prints it: 2.6, 1.12.1+cu113 (today's)"),
-    "--rank": ("rank", "N", "of the LoRA adapter"),
-    "--gpus": ("gpus", "N", "GPUs that train together"),
-    "--sharding": ("sharding", "WORD", "none, ddp, zero1, zero2 or zero3 (fsdp)"),
+# Flag -> (word of `--set`, placeholder). A flag is a `--set` that --help can show.
+_FLAGS: dict[str, tuple[str, str]] = {
+    "--batch-size": ("batch_size", "N"),
+    "--seq-len": ("seq_len", "N"),
+    "--accumulation": ("gradient_accumulation_steps", "N"),
+    "--precision": ("precision", "WORD"),
+    "--optimizer": ("optimizer", "WORD"),
+    "--attention": ("attention", "WORD"),
+    "--checkpointing": ("checkpointing", "WORD"),
+    "--loss-chunks": ("loss_chunks", "N"),
+    "--framework": ("framework", "NAME"),
+    "--torch": ("torch", "RELEASE"),
+    "--rank": ("rank", "N"),
+    "--gpus": ("gpus", "N"),
+    "--sharding": ("sharding", "WORD"),
 }
 
 
@@ -52,54 +52,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     from brimful.cli.gpu.others import add_others
 
-    parser.add_argument(
-        "config", nargs="?", help="nanoGPT .py, config.json, YAML recipe or torchtitan .toml; never executed"
-    )
-    parser.add_argument(
-        "--gpu", metavar="NAME", help="the card, however you write it; `all` ranks every card by cost"
-    )
+    parser.add_argument("config", nargs="?")
+    parser.add_argument("--gpu", metavar="NAME")
     add_others(parser)
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="overrule one line of the config; may be repeated",
-    )
-    model = parser.add_argument_group("a model by name instead of a config")
-    model.add_argument("--model", metavar="NAME", help="llama-3.1-8b, gpt2-xl, Qwen/Qwen3-4B, …")
-    model.add_argument("--models", action="store_true", help="list the models known by name")
-    model.add_argument("--args", metavar="FILE", help="Hugging Face TrainingArguments, JSON or YAML")
-    training = parser.add_argument_group("how it is trained; each overrules the config")
-    for flag, (_, placeholder, text) in _FLAGS.items():
-        training.add_argument(flag, metavar=placeholder, help=text)
-    training.add_argument("--compile", action=BooleanOptionalAction, help="torch.compile")
-    training.add_argument("--fused-loss", action="store_true", help="one kernel from hidden state to loss")
-    training.add_argument("--lora", action="store_true", help="train an adapter on frozen 16-bit weights")
-    training.add_argument("--qlora", action="store_true", help="train an adapter on frozen 4-bit weights")
-    parser.add_argument(
-        "--uncalibrated", action="store_true", help="leave out what `brimful runs calibrate --write` kept"
-    )
-    advice = parser.add_argument_group("what to change")
-    advice.add_argument(
-        "--compare", nargs="+", metavar="WHAT", help="beside it: other configs, or key=value,key=value"
-    )
-    advice.add_argument(
-        "--ladder", action="store_true", help="settings that surely fit, then one more at a time"
-    )
-    advice.add_argument("--patch", action="store_true", help="print the config with the fix made")
-    advice.add_argument(
-        "--write", action="store_true", help="make the fix in the file; a backup stays beside it"
-    )
-    advice.add_argument("--dry-run", action="store_true", help="with --write: show it and write nothing")
-    advice.add_argument("--fix", type=int, metavar="N", help="which fix to print or write (the first)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    model = parser.add_argument_group("by_name")
+    model.add_argument("--model", metavar="NAME")
+    model.add_argument("--models", action="store_true")
+    model.add_argument("--args", metavar="FILE")
+    training = parser.add_argument_group("training")
+    for flag, (_, placeholder) in _FLAGS.items():
+        training.add_argument(flag, metavar=placeholder)
+    training.add_argument("--compile", action=BooleanOptionalAction)
+    training.add_argument("--fused-loss", action="store_true")
+    training.add_argument("--lora", action="store_true")
+    training.add_argument("--qlora", action="store_true")
+    parser.add_argument("--uncalibrated", action="store_true")
+    advice = parser.add_argument_group("changes")
+    advice.add_argument("--compare", nargs="+", metavar="WHAT")
+    advice.add_argument("--ladder", action="store_true")
+    advice.add_argument("--patch", action="store_true")
+    advice.add_argument("--write", action="store_true")
+    advice.add_argument("--dry-run", action="store_true")
+    advice.add_argument("--fix", type=int, metavar="N")
     from brimful.cli.gpu.fit_cards import add_arguments as add_cards
 
     add_cards(parser)
-    measured = parser.add_argument_group("a number you measured, held against what is possible")
-    measured.add_argument("--measured-mfu", type=float, metavar="X", help="0 to 1, as your log prints it")
-    measured.add_argument("--measured-peak-gib", type=float, metavar="X", help="peak memory in GiB")
-    measured.add_argument("--measured-tokens-per-s", type=float, metavar="X", help="of the whole run")
+    measured = parser.add_argument_group("measured")
+    measured.add_argument("--measured-mfu", type=float, metavar="X")
+    measured.add_argument("--measured-peak-gib", type=float, metavar="X")
+    measured.add_argument("--measured-tokens-per-s", type=float, metavar="X")
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -186,7 +168,7 @@ def _words(args: argparse.Namespace) -> list[str]:
     """The flags as `--set` words, before those: a `--set` has the last word."""
     words = [
         f"{word}={value}"
-        for flag, (word, _, _) in _FLAGS.items()
+        for flag, (word, _) in _FLAGS.items()
         if (value := getattr(args, flag[2:].replace("-", "_"))) is not None
     ]
     if args.compile is not None:

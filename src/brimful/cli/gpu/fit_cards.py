@@ -29,17 +29,13 @@ _MOST_TOKENS = 10_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--prices", metavar="FILE", help="with --gpu all: your own, `name = dollars an hour`")
-    serving = parser.add_argument_group("serving instead of training")
-    serving.add_argument(
-        "--inference", action="store_true", help="weights, KV cache, prefill and decode rates"
-    )
-    serving.add_argument("--prompt-tokens", type=int, default=1024, metavar="N", help="of each prompt (1024)")
-    serving.add_argument("--output-tokens", type=int, default=256, metavar="N", help="of each answer (256)")
-    serving.add_argument(
-        "--weight-bits", type=int, choices=(16, 8, 4), default=16, help="of each weight (16)"
-    )
-    serving.add_argument("--cache-bits", type=int, choices=(16, 8), default=16, help="of the KV cache (16)")
+    parser.add_argument("--prices", metavar="FILE")
+    serving = parser.add_argument_group("serving")
+    serving.add_argument("--inference", action="store_true")
+    serving.add_argument("--prompt-tokens", type=int, default=1024, metavar="N")
+    serving.add_argument("--output-tokens", type=int, default=256, metavar="N")
+    serving.add_argument("--weight-bits", type=int, choices=(16, 8, 4), default=16)
+    serving.add_argument("--cache-bits", type=int, choices=(16, 8), default=16)
 
 
 def wanted(args: argparse.Namespace) -> bool:

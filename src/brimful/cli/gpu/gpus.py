@@ -25,9 +25,7 @@ _BASIS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "name", nargs="?", help="one card, however you write it: 4070, rtx4070, 'NVIDIA H100 PCIe'"
-    )
+    parser.add_argument("name", nargs="?")
 
 
 def run(args: argparse.Namespace) -> Answer:

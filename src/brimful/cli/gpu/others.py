@@ -14,16 +14,9 @@ if TYPE_CHECKING:
 _MAX_OTHER_MIB = 1_000_000
 
 
-def add_others(parser: argparse.ArgumentParser, default: str = "a desktop's share on GeForce cards") -> None:
-    parser.add_argument(
-        "--other-mib",
-        type=int,
-        metavar="N",
-        help=f"MiB of the card that a desktop and other programs hold (default: {default})",
-    )
-    parser.add_argument(
-        "--headless", action="store_true", help="no desktop: nothing but this job is on the card"
-    )
+def add_others(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--other-mib", type=int, metavar="N")
+    parser.add_argument("--headless", action="store_true")
 
 
 def other_bytes(args: argparse.Namespace) -> int | None:

@@ -24,18 +24,14 @@ brimful runs score my_runs.csv && brimful runs calibrate my_runs.csv"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("samples", type=Path, help="the file a Meter wrote (jsonl=…)")
-    parser.add_argument(
-        "--to", type=Path, default=Path("my_runs.csv"), metavar="FILE", help="the table (my_runs.csv)"
-    )
-    parser.add_argument("--config", metavar="FILE", help="what was run (default: as its command line says)")
-    parser.add_argument("--model", metavar="NAME", help="its model by name instead")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrule the config")
-    parser.add_argument("--gpu", metavar="NAME", help="the card (default: the one it ran on)")
-    parser.add_argument(
-        "--source", metavar="NAME", help="whose runs these are, for grouping (default: the host)"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="show the rows and write nothing")
+    parser.add_argument("samples", type=Path)
+    parser.add_argument("--to", type=Path, default=Path("my_runs.csv"), metavar="FILE")
+    parser.add_argument("--config", metavar="FILE")
+    parser.add_argument("--model", metavar="NAME")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--gpu", metavar="NAME")
+    parser.add_argument("--source", metavar="NAME")
+    parser.add_argument("--dry-run", action="store_true")
 
 
 def run(args: argparse.Namespace) -> Answer:

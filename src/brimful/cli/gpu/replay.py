@@ -21,24 +21,12 @@ brimful replay snapshot.pickle --png timeline.png"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "snapshot", help="what torch.cuda.memory._dump_snapshot wrote, or the same as JSON; gzipped or not"
-    )
-    parser.add_argument(
-        "--conf",
-        action="append",
-        default=[],
-        metavar="KEY:VALUE,…",
-        help="settings to compare with, as in PYTORCH_CUDA_ALLOC_CONF; repeatable (else: the usual ones)",
-    )
-    parser.add_argument(
-        "--capacity", metavar="SIZE", help="try it on a GPU with so much for PyTorch, such as 12GiB"
-    )
-    parser.add_argument(
-        "--device", type=int, metavar="N", help="which GPU of the snapshot (else: the busiest)"
-    )
-    parser.add_argument("--html", metavar="FILE", help="write the timeline as one self-contained page")
-    parser.add_argument("--png", metavar="FILE", help="write the timeline as a picture")
+    parser.add_argument("snapshot")
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY:VALUE,…")
+    parser.add_argument("--capacity", metavar="SIZE")
+    parser.add_argument("--device", type=int, metavar="N")
+    parser.add_argument("--html", metavar="FILE")
+    parser.add_argument("--png", metavar="FILE")
 
 
 def run(args: argparse.Namespace) -> Answer:

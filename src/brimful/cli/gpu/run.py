@@ -32,56 +32,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from brimful.cli.gpu.others import add_others
     from brimful.guard.guard import TRIES
 
-    parser.add_argument("--gpu", metavar="NAME", help="the card (default: the one the driver reports)")
-    add_others(parser, default="as the driver says")
-    parser.add_argument("--fix", action="store_true", help="start with settings that fit, where these do not")
-    parser.add_argument(
-        "--climb",
-        action="store_true",
-        help="after a checkpoint, turn one thing back and see whether it holds",
-    )
-    parser.add_argument(
-        "--tries",
-        type=whole,
-        default=TRIES,
-        metavar="N",
-        help=f"starts at most, the first included ({TRIES})",
-    )
-    parser.add_argument(
-        "--set-key",
-        action="append",
-        default=[],
-        metavar="WORD=KEY",
-        help="what the script calls batch_size, accumulation, …: --bs, --bs= or train.bs",
-    )
-    about = parser.add_argument_group("what is trained, where the command does not tell")
-    about.add_argument("--config", metavar="FILE", help="its config, as for `brimful fit`")
-    about.add_argument("--model", metavar="NAME", help="its model by name")
-    about.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="overrule one line of it"
-    )
-    again = parser.add_argument_group("starting again")
-    again.add_argument(
-        "--checkpoint", type=Path, metavar="PATH", help="file or folder where the script keeps checkpoints"
-    )
-    again.add_argument(
-        "--resume-with",
-        action="append",
-        default=[],
-        metavar="WORD",
-        help="word that makes the script go on; {checkpoint} stands for the newest (--resume={checkpoint})",
-    )
-    again.add_argument(
-        "--logs", type=Path, default=Path("brimful-runs"), metavar="FOLDER", help="where logs are kept"
-    )
+    parser.add_argument("--gpu", metavar="NAME")
+    add_others(parser)
+    parser.add_argument("--fix", action="store_true")
+    parser.add_argument("--climb", action="store_true")
+    parser.add_argument("--tries", type=whole, default=TRIES, metavar="N")
+    parser.add_argument("--set-key", action="append", default=[], metavar="WORD=KEY")
+    about = parser.add_argument_group("trained")
+    about.add_argument("--config", metavar="FILE")
+    about.add_argument("--model", metavar="NAME")
+    about.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    again = parser.add_argument_group("again")
+    again.add_argument("--checkpoint", type=Path, metavar="PATH")
+    again.add_argument("--resume-with", action="append", default=[], metavar="WORD")
+    again.add_argument("--logs", type=Path, default=Path("brimful-runs"), metavar="FOLDER")
     idle = parser.add_mutually_exclusive_group()
-    idle.add_argument(
-        "--idle", type=duration, metavar="TIME", help="say so when no step was finished for so long: 30m, 2h"
-    )
-    idle.add_argument(
-        "--stop-idle", type=duration, metavar="TIME", help="stop it then, if it holds memory of a card"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be started, and start nothing")
+    idle.add_argument("--idle", type=duration, metavar="TIME")
+    idle.add_argument("--stop-idle", type=duration, metavar="TIME")
+    parser.add_argument("--dry-run", action="store_true")
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -33,13 +33,9 @@ MAX_REASONS = 12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs", metavar="RUNS.csv", help="one measured run a row; the columns are in the docs"
-    )
-    parser.add_argument(
-        "--quality", metavar="CSV", help="which rows test what: id, strict_test, throughput_test"
-    )
-    parser.add_argument("--rows", metavar="OUT.csv", help="write every row's prediction here")
+    parser.add_argument("runs", metavar="RUNS.csv")
+    parser.add_argument("--quality", metavar="CSV")
+    parser.add_argument("--rows", metavar="OUT.csv")
 
 
 def run(args: argparse.Namespace) -> Answer:

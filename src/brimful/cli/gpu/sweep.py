@@ -25,19 +25,13 @@ _FILLS = {"states": "█", "activations": "▓", "logits": "▒", "cache": "░"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "config", help="nanoGPT .py, Hugging Face config.json or a YAML recipe; never executed"
-    )
-    parser.add_argument("--gpu", metavar="NAME", required=True, help="the card, however you write it")
-    parser.add_argument("--batch-size", metavar="RANGE", help="1:64, 1:64:8 or 1,2,4,8 (1:64)")
-    parser.add_argument(
-        "--seq-len",
-        metavar="RANGE",
-        help="a range to sweep instead; beside --batch-size: the largest batch at each",
-    )
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrule the config")
+    parser.add_argument("config")
+    parser.add_argument("--gpu", metavar="NAME", required=True)
+    parser.add_argument("--batch-size", metavar="RANGE")
+    parser.add_argument("--seq-len", metavar="RANGE")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     add_others(parser)
-    parser.add_argument("--plot", metavar="FILE", help="write a picture (.png, .svg) or a page (.html)")
+    parser.add_argument("--plot", metavar="FILE")
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -23,35 +23,15 @@ LIMIT_S = 300
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "script", type=Path, help="your own training script; it is run, in a process of its own"
-    )
-    parser.add_argument(
-        "--gpu", required=True, help="the card to trace for, by any name `brimful gpus` knows"
-    )
-    parser.add_argument(
-        "--steps", type=whole, default=2, help="optimizer steps to run (default 2: first and steady)"
-    )
-    parser.add_argument(
-        "--conf",
-        metavar="SETTINGS",
-        help="allocator settings, as in PYTORCH_CUDA_ALLOC_CONF (default: the environment's)",
-    )
-    parser.add_argument(
-        "--gpus", metavar="N", type=whole, default=1, help="ranks of a DDP run to pretend (default 1)"
-    )
-    parser.add_argument(
-        "--limit",
-        metavar="SECONDS",
-        type=whole,
-        default=LIMIT_S,
-        help=f"seconds it may take (default {LIMIT_S})",
-    )
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write the timeline as one page")
-    parser.add_argument("--png", metavar="FILE", type=Path, help="write the timeline as a picture")
-    parser.add_argument(
-        "--rough", action="store_true", help="without the shim, on CPU-typed tensors: off by more"
-    )
+    parser.add_argument("script", type=Path)
+    parser.add_argument("--gpu", required=True)
+    parser.add_argument("--steps", type=whole, default=2)
+    parser.add_argument("--conf", metavar="SETTINGS")
+    parser.add_argument("--gpus", metavar="N", type=whole, default=1)
+    parser.add_argument("--limit", metavar="SECONDS", type=whole, default=LIMIT_S)
+    parser.add_argument("--html", metavar="FILE", type=Path)
+    parser.add_argument("--png", metavar="FILE", type=Path)
+    parser.add_argument("--rough", action="store_true")
 
 
 def run(options: argparse.Namespace) -> Answer:

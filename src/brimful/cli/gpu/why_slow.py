@@ -24,22 +24,12 @@ brimful why-slow run.jsonl --config examples/nanogpt/train_fineweb.py --gpu rtx-
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "samples",
-        nargs="+",
-        type=Path,
-        help="files a Meter wrote (jsonl=…): the run in question first, then other ranks",
-    )
-    parser.add_argument(
-        "--look",
-        type=whole,
-        metavar="SECONDS",
-        help="while it runs: look at its card so long, once a second, for throttling and idle kernels",
-    )
-    parser.add_argument("--config", metavar="FILE", help="the run's config: Fit says how fast it should be")
-    parser.add_argument("--model", metavar="NAME", help="its model by name instead")
-    parser.add_argument("--gpu", metavar="NAME", help="the card, for --config or --model")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrule the config")
+    parser.add_argument("samples", nargs="+", type=Path)
+    parser.add_argument("--look", type=whole, metavar="SECONDS")
+    parser.add_argument("--config", metavar="FILE")
+    parser.add_argument("--model", metavar="NAME")
+    parser.add_argument("--gpu", metavar="NAME")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
 
 
 def run(args: argparse.Namespace) -> Answer:

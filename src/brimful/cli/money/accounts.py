@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.cli.commands import Answer, Verb
 from brimful.cli.operate.database import add_database_arguments, open_store
-from brimful.cli.options import LOG_HELP, add_consent, add_log, agree, usd
+from brimful.cli.options import add_consent, add_log, agree, usd
 from brimful.cli.render import bar, table
 from brimful.client.client import Client
 from brimful.errors import BadInput, BrimfulError, NotFound
@@ -40,12 +40,12 @@ COLUMNS = (
 
 
 def _add_budget(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("tenant", metavar="TENANT", nargs="?", help="only this one")
+    parser.add_argument("tenant", metavar="TENANT", nargs="?")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--set", dest="amount", metavar="USD", help="what it may still spend, hard")
-    which.add_argument("--unlimited", action="store_true", help="take the budget away")
-    which.add_argument("--credit", metavar="USD", help="give it this much from the operator's account")
-    parser.add_argument("--reason", default="", help="of a credit, for the books")
+    which.add_argument("--set", dest="amount", metavar="USD")
+    which.add_argument("--unlimited", action="store_true")
+    which.add_argument("--credit", metavar="USD")
+    parser.add_argument("--reason", default="")
     add_consent(parser)
 
 
@@ -106,11 +106,9 @@ def _budgets_text(budgets: list[BudgetAnswer]) -> str:
 
 
 def _add_invoice(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--by", choices=("team", "job", "gpu"), default="team", help="one line each (default team)"
-    )
+    parser.add_argument("--by", choices=("team", "job", "gpu"), default="team")
     add_log(parser)
-    parser.add_argument("--csv", action="store_true", help="comma-separated, in micro-dollars")
+    parser.add_argument("--csv", action="store_true")
     add_database_arguments(parser)
 
 
@@ -168,7 +166,7 @@ def _of_log(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _add_ledger(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help=LOG_HELP)
+    parser.add_argument("file", metavar="FILE")
 
 
 def ledger(args: argparse.Namespace) -> Answer:

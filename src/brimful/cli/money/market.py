@@ -22,28 +22,24 @@ SHOWN = 12  # losers a person looks at
 
 
 def _add_clear(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="the book of bids (JSON)")
+    parser.add_argument("file", metavar="FILE")
 
 
 def _add_deadline(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="the record of spot capacity (JSON lines, also gzip)")
-    parser.add_argument("--zone", action="append", metavar="Z", help="only this zone; several: may move")
-    parser.add_argument("--accelerator", metavar="NAME", help="where a zone has several records")
-    parser.add_argument("--count", metavar="N", help="GPUs of an instance, where there are several")
-    numbers = (
-        ("task-hours", 48.0, "useful work to be done"),
-        ("deadline-hours", 70.0, "from start to deadline"),
-        ("restart-hours", 0.2, "billed without progress at every start"),
-        ("on-demand", 3.06, "USD per hour, always to be had"),
-        ("spot", 0.9731, "USD per hour"),
-    )
-    for name, default, what in numbers:
-        parser.add_argument(
-            f"--{name}", type=float, default=default, metavar="X", help=f"{what} (default {default})"
-        )
-    parser.add_argument(
-        "--starts", type=whole, default=300, metavar="N", help="starts, evenly spaced (default 300)"
-    )
+    parser.add_argument("file", metavar="FILE")
+    parser.add_argument("--zone", action="append", metavar="Z")
+    parser.add_argument("--accelerator", metavar="NAME")
+    parser.add_argument("--count", metavar="N")
+    numbers = {
+        "task-hours": 48.0,
+        "deadline-hours": 70.0,
+        "restart-hours": 0.2,
+        "on-demand": 3.06,
+        "spot": 0.9731,
+    }
+    for name, default in numbers.items():
+        parser.add_argument(f"--{name}", type=float, default=default, metavar="X")
+    parser.add_argument("--starts", type=whole, default=300, metavar="N")
 
 
 def deadline(args: argparse.Namespace) -> Answer:

@@ -30,9 +30,9 @@ EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pool", metavar="NAME", nargs="?", help="only pools of this GPU type, site or tier")
-    parser.add_argument("--history", action="store_true", help="a chart of price and use over time")
-    parser.add_argument("--hours", type=float, default=24.0, metavar="H", help="how far back (default 24)")
+    parser.add_argument("pool", metavar="NAME", nargs="?")
+    parser.add_argument("--history", action="store_true")
+    parser.add_argument("--hours", type=float, default=24.0, metavar="H")
     add_log(parser)
 
 

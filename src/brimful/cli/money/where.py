@@ -25,64 +25,23 @@ brimful market where --model gpt2 --teacher gpt2-xl --offers examples/offers.csv
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", nargs="?", metavar="JOB", help="a training config, as for `brimful fit`")
-    parser.add_argument("--model", help="a known model instead of a config: gpt2, llama-3.1-8b …")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting")
-    parser.add_argument("--inference", action="store_true", help="it writes text instead of being trained")
-    for name, default, what in (("prompt", 1024, "read"), ("output", 256, "written")):
-        parser.add_argument(
-            f"--{name}-tokens",
-            type=whole,
-            default=default,
-            metavar="N",
-            help=f"--inference: tokens {what} a sequence (default {default})",
-        )
-    parser.add_argument(
-        "--weight-bits",
-        type=int,
-        choices=(16, 8, 4),
-        default=16,
-        help="--inference: of a weight (default 16)",
-    )
-    parser.add_argument("--teacher", metavar="MODEL", help="it learns from this known model's logits")
-    parser.add_argument(
-        "--offers",
-        required=True,
-        metavar="PATH",
-        help="a CSV or TOML of offers, or a SkyPilot catalog folder",
-    )
-    parser.add_argument(
-        "--tokens",
-        type=float,
-        default=1e9,
-        metavar="N",
-        help="useful work left, trained on or written (default 1e9)",
-    )
-    parser.add_argument(
-        "--from", dest="at", default="", metavar="PROVIDER/REGION", help="where its data lies"
-    )
-    parser.add_argument(
-        "--data-gb", type=float, default=0.0, metavar="GB", help="data and checkpoint to bring"
-    )
-    parser.add_argument(
-        "--restart-minutes", type=float, default=12.0, metavar="M", help="of a start (default 12)"
-    )
-    parser.add_argument(
-        "--interruptions",
-        type=float,
-        default=0.1,
-        metavar="X",
-        help="of spot, per hour (default 0.1: assumed)",
-    )
-    parser.add_argument(
-        "--value-of-time",
-        type=float,
-        default=0.0,
-        metavar="USD",
-        help="what an hour sooner is worth (default 0)",
-    )
-    parser.add_argument("--no-spot", action="store_true", help="only offers that are not taken away")
-    parser.add_argument("--top", type=whole, default=10, metavar="N", help="places to show (default 10)")
+    parser.add_argument("job", nargs="?", metavar="JOB")
+    parser.add_argument("--model")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--inference", action="store_true")
+    parser.add_argument("--prompt-tokens", type=whole, default=1024, metavar="N")
+    parser.add_argument("--output-tokens", type=whole, default=256, metavar="N")
+    parser.add_argument("--weight-bits", type=int, choices=(16, 8, 4), default=16)
+    parser.add_argument("--teacher", metavar="MODEL")
+    parser.add_argument("--offers", required=True, metavar="PATH")
+    parser.add_argument("--tokens", type=float, default=1e9, metavar="N")
+    parser.add_argument("--from", dest="at", default="", metavar="PROVIDER/REGION")
+    parser.add_argument("--data-gb", type=float, default=0.0, metavar="GB")
+    parser.add_argument("--restart-minutes", type=float, default=12.0, metavar="M")
+    parser.add_argument("--interruptions", type=float, default=0.1, metavar="X")
+    parser.add_argument("--value-of-time", type=float, default=0.0, metavar="USD")
+    parser.add_argument("--no-spot", action="store_true")
+    parser.add_argument("--top", type=whole, default=10, metavar="N")
 
 
 def run(args: argparse.Namespace) -> Answer:

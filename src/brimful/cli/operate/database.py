@@ -38,9 +38,9 @@ def server_parts() -> Iterator[None]:
 
 
 def add_database_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", metavar="FOLDER", help="the server's data folder")
-    parser.add_argument("--database", metavar="URL", help="the server's database, if not in its data folder")
-    parser.add_argument("--engines", metavar="FOLDER", help="folder of the running jobs, if it has its own")
+    parser.add_argument("--data", metavar="FOLDER")
+    parser.add_argument("--database", metavar="URL")
+    parser.add_argument("--engines", metavar="FOLDER")
 
 
 @contextmanager
@@ -67,8 +67,8 @@ def open_store(args: argparse.Namespace, *, make: bool = False) -> Iterator[tupl
 
 
 def _add_backup(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", help="where to write it; readable by you alone")
-    parser.add_argument("--force", action="store_true", help="replace the file if it is there")
+    parser.add_argument("file")
+    parser.add_argument("--force", action="store_true")
     add_database_arguments(parser)
 
 
@@ -99,10 +99,8 @@ def _tables(made: Backup) -> str:
 
 
 def _add_restore(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", help="what `brimful admin backup` wrote")
-    parser.add_argument(
-        "--revoke-tokens", action="store_true", help="trust no token of it: some may have been revoked since"
-    )
+    parser.add_argument("file")
+    parser.add_argument("--revoke-tokens", action="store_true")
     add_dry_run(parser)
     add_database_arguments(parser)
 

@@ -58,10 +58,8 @@ STORY: tuple[tuple[int, str, str, int, str, int, int | None, bool], ...] = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--minutes", type=whole, default=3, metavar="N", help="how long at most (default 3)")
-    parser.add_argument(
-        "--here", action="store_true", help="on the brimful that runs already, whose ledger it then is"
-    )
+    parser.add_argument("--minutes", type=whole, default=3, metavar="N")
+    parser.add_argument("--here", action="store_true")
 
 
 def run(args: argparse.Namespace) -> Answer:

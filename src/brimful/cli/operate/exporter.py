@@ -20,12 +20,10 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="loopback address to listen on (default 127.0.0.1)"
-    )
-    parser.add_argument("--port", type=whole, default=PORT, help=f"port to listen on (default {PORT})")
-    parser.add_argument("--dashboard", action="store_true", help="print a Grafana dashboard for it, and done")
-    parser.add_argument("--once", action="store_true", help="print what a scrape would read, and done")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=whole, default=PORT)
+    parser.add_argument("--dashboard", action="store_true")
+    parser.add_argument("--once", action="store_true")
 
 
 def run(args: argparse.Namespace) -> Answer:

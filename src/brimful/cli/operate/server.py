@@ -7,16 +7,20 @@ from dataclasses import fields
 
 from brimful.cli.commands import Answer, Verb
 from brimful.cli.operate.database import server_parts
+from brimful.cli.spoken import tongue
 from brimful.client.client import Client
 from brimful.client.settings import Settings, read_settings
+from brimful.language import Plain, say
 from brimful.units import show_seconds
 
 
 def _add_up(parser: argparse.ArgumentParser) -> None:
     for each in fields(Settings):
-        default = f" (default {each.default})" if each.default not in ("", None) else ""
+        does = say(f"help.up_{each.name}")
+        if each.default not in ("", None):
+            does = say("help.with_default", does=does, default=Plain(each.default))
         flag = f"--{each.name.replace('_', '-')}"
-        parser.add_argument(flag, metavar=each.name.upper(), help=f"{each.metadata['help']}{default}")
+        parser.add_argument(flag, metavar=each.name.upper(), help=tongue().text(does))
 
 
 def up(args: argparse.Namespace) -> Answer:
@@ -28,7 +32,7 @@ def up(args: argparse.Namespace) -> Answer:
 
 
 def _add_console(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--open", action="store_true", help="open it in your browser")
+    parser.add_argument("--open", action="store_true")
 
 
 def console(args: argparse.Namespace) -> Answer:

@@ -14,6 +14,7 @@ from typing import Any
 
 from brimful.cli.commands import Answer
 from brimful.cli.render import bar, table, wrapped
+from brimful.cli.spoken import words
 from brimful.errors import BadInput, WorldFailed
 from brimful.fleet.node import Node
 from brimful.language import Number, Quoted, os_words, say
@@ -51,62 +52,31 @@ Runs = list[dict[str, Any]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "trace",
-        metavar="TRACE",
-        nargs="+",
-        help="a trace: brimful's own CSV or a public format, plain or gzip (a node list may stand beside "
-        "it), or synthetic:philly?jobs=N&gpus=N",
-    )
-    parser.add_argument(
-        "--fleet",
-        metavar="FLEET",
-        help="NxG[:TYPE][@USD], several joined by +, or a .toml file: 2x8:h100-sxm-80gb@2.50 is two nodes of "
-        "eight GPUs at 2.50 USD per GPU-hour (default: the trace's own nodes, else 2x4)",
-    )
+    parser.add_argument("trace", metavar="TRACE", nargs="+")
+    parser.add_argument("--fleet", metavar="FLEET")
     parser.add_argument(
         "--policy",
         action="append",
         metavar="POLICY",
-        help=f"who goes first, and where: {', '.join(sorted(POLICIES))}, with options as in "
-        f"'brim?move=0&preempt=none' (default {DEFAULT}), the same as for `brimful up`; with --fill: "
-        f"{', '.join(FILL_POLICIES)} (default brim). Give it twice to compare",
+        help=words(
+            "help.simulate_policy",
+            policies=", ".join(sorted(POLICIES)),
+            default=DEFAULT,
+            fill=", ".join(FILL_POLICIES),
+        ),
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="what chance does (default 0)")
-    parser.add_argument(
-        "--seeds",
-        type=int,
-        default=1,
-        metavar="K",
-        help="with --fill or --faults, run K seeds from --seed on",
-    )
-    parser.add_argument(
-        "--durations",
-        choices=("hidden", "known"),
-        default="hidden",
-        help="whether the scheduler is told how much work each job is (default hidden)",
-    )
-    parser.add_argument(
-        "--fill",
-        type=float,
-        metavar="X",
-        help="only fill: tasks come in random order and stay, until they ask for X times the fleet's GPUs",
-    )
-    parser.add_argument(
-        "--sweep",
-        metavar="gpus=N,N,…",
-        help="run on fleets of about so many GPUs, the mix of nodes kept: how few would have been enough? "
-        "With a GPU type instead, as in a100=0,8,16, only that type's nodes change in number",
-    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--seeds", type=int, default=1, metavar="K")
+    parser.add_argument("--durations", choices=("hidden", "known"), default="hidden")
+    parser.add_argument("--fill", type=float, metavar="X")
+    parser.add_argument("--sweep", metavar="gpus=N,N,…")
     parser.add_argument(
         "--faults",
         metavar="NAME=X,…",
-        help=f"what goes wrong, drawn from the seed: {', '.join(f.name for f in fields(Faults))}",
+        help=words("help.simulate_faults", faults=", ".join(f.name for f in fields(Faults))),
     )
-    parser.add_argument("--html", metavar="FILE", help="write charts and figures as one self-contained page")
-    parser.add_argument(
-        "--lenient", action="store_true", help="leave out rows that cannot be used, and say how many"
-    )
+    parser.add_argument("--html", metavar="FILE")
+    parser.add_argument("--lenient", action="store_true")
 
 
 def run(args: argparse.Namespace) -> Answer:

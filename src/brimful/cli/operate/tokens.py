@@ -25,26 +25,11 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "verb",
-        nargs="?",
-        choices=("list", "add", "revoke", "audit"),
-        default="list",
-        help="what to do (default: list); audit: what was done with them",
-    )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="add: whose it is; revoke: the token's id")
-    parser.add_argument(
-        "--tenant", default="default", help="whose jobs it sees; '*' for all (default: default)"
-    )
-    parser.add_argument(
-        "--role",
-        choices=("viewer", "submitter", "admin", "operator"),
-        default="submitter",
-        help="what it may do (default: submitter)",
-    )
-    parser.add_argument(
-        "--for", dest="lasts", default="90d", metavar="TIME", help="30m, 12h, 90d or ever (default 90d)"
-    )
+    parser.add_argument("verb", nargs="?", choices=("list", "add", "revoke", "audit"), default="list")
+    parser.add_argument("name", nargs="?", metavar="NAME")
+    parser.add_argument("--tenant", default="default")
+    parser.add_argument("--role", choices=("viewer", "submitter", "admin", "operator"), default="submitter")
+    parser.add_argument("--for", dest="lasts", default="90d", metavar="TIME")
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -50,13 +50,9 @@ class History:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--every", type=whole, default=1, metavar="S", help="seconds between looks (default 1)"
-    )
-    parser.add_argument("--once", action="store_true", help="one look, and done")
-    parser.add_argument(
-        "--jsonl", type=Path, metavar="FILE", help="also add each look at each card to a file of samples"
-    )
+    parser.add_argument("--every", type=whole, default=1, metavar="S")
+    parser.add_argument("--once", action="store_true")
+    parser.add_argument("--jsonl", type=Path, metavar="FILE")
 
 
 def run(args: argparse.Namespace) -> Answer:
