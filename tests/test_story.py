@@ -101,7 +101,7 @@ def test_the_message_is_explained_and_the_config_is_fixed_with_the_same_effectiv
     assert (code, predicted["verdict"]) == (1, "likely_does_not_fit")
     assert predicted["other_programs"]["basis"] == "assumed", "nobody had to know --other-mib"
     largest = max(predicted["memory"]["items"], key=lambda item: item["bytes"])
-    assert largest["name"] == "logits and loss"
+    assert largest["code"] == "logits_loss"
     fix = predicted["fixes"][0]
     assert (fix["verdict"], fix["keeps_effective_batch"], fix["keeps_numerics"]) == ("fits", True, True)
 

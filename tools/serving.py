@@ -61,7 +61,7 @@ def compared() -> Iterator[Compared]:
             answer = infer(model, serving, gpu)
             step, prefill = decode_seconds(model, serving, gpu), prefill_seconds(model, serving, gpu)
             held = sum(
-                item.bytes for item in answer.items if item.name not in ("CUDA context", "other programs")
+                item.bytes for item in answer.items if item.code not in ("cuda_context", "other_programs")
             )
             predicted, span = {
                 "decode": (1 / step, (1 / answer.decode_step_s.high, 1 / answer.decode_step_s.low)),

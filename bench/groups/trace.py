@@ -212,12 +212,12 @@ def _accelerate() -> tuple[str, str]:
 # ---- the closed form
 
 
-# Columns of the comparison -> the closed form's items and the trace's categories that belong there.
+# Columns of the comparison -> the items of the closed form and of the trace that belong there.
 PARTS = {
-    "Weights": ("weights", "weight casts", "parameters", "casts of weights"),
-    "Optimizer": ("optimizer state", "optimizer", "gradients"),
-    "Logits and loss": ("logits and loss",),
-    "Activations": ("activations", "temporaries", "kernel buffers", "data and set-up", "buffers"),
+    "Weights": ("weights", "weight_casts"),
+    "Optimizer": ("optimizer_state", "gradients"),
+    "Logits and loss": ("logits_loss",),
+    "Activations": ("activations", "temporaries", "kernel_buffers", "data", "buffers"),
     "Workspaces": ("workspaces",),
     "Rounding": ("rounding",),  # the closed form has it in its allocator cache, beyond allocated bytes
 }
@@ -271,8 +271,8 @@ def _closed_case(name: str) -> tuple[Any, Any]:
 def _by_part(items: Any) -> dict[str, int]:
     found = dict.fromkeys(PARTS, 0)
     for item in items:
-        name = item.name.partition(":")[0]
-        part = next((part for part, names in PARTS.items() if name in names), None)
+        code = "activations" if item.code.startswith("activations_") else item.code
+        part = next((part for part, codes in PARTS.items() if code in codes), None)
         if part is not None:
             found[part] += item.bytes
     return found

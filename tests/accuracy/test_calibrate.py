@@ -25,6 +25,7 @@ from brimful.fit.correction import (
     write_correction,
 )
 from brimful.fit.fit import estimate, fit
+from brimful.language import say
 from brimful.specs.gpu import find_gpu
 from brimful.units import GIB, MIB
 from tests.fit.builders import a_model, a_training
@@ -123,7 +124,7 @@ def test_what_one_card_taught_is_not_applied_to_another() -> None:
     assert calibrated(PLAIN, correction) != PLAIN
     answer = fit(a_model(), a_training(), "rtx-4090", correction=correction)
     assert answer.memory == other.memory
-    assert any(said.startswith("not corrected: your own runs were on rtx-4070") for said in answer.warnings)
+    assert say("fit.not_corrected", cards="rtx-4070", gpu="rtx-4090") in answer.warnings
 
 
 def test_a_counter_nobody_measured_moves_with_the_one_inside_it() -> None:

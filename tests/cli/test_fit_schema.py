@@ -7,11 +7,12 @@ import json
 import re
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from brimful.cli.main import main
+from brimful.specs.parts import PARTS, Moment
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = str(ROOT / "examples" / "nanogpt" / "train_fineweb.py")
@@ -104,6 +105,13 @@ def test_the_items_sum_to_the_device_counter_in_every_run(capsys: pytest.Capture
         memory = data(capsys, words)["memory"]
         total = sum(item["bytes"] for item in memory["items"])
         assert total == pytest.approx(memory["device_bytes"]["likely"], abs=len(memory["items"]))
+
+
+def test_the_schema_lists_the_codes_of_parts_and_moments() -> None:
+    memory = SCHEMA["$defs"]["memory"]["properties"]
+
+    assert memory["items"]["items"]["properties"]["code"]["enum"] == list(PARTS)
+    assert memory["peak_at_code"]["enum"] == list(get_args(Moment))
 
 
 def test_the_page_names_every_field() -> None:

@@ -332,8 +332,15 @@ def test_a_trace_is_in_the_catalogs(traced: dict[str, Any]) -> None:
         byte_units=("GiB", "MiB", "KiB", "B"), template=Marked(),
     )  # fmt: skip
     failed = {"step": 1, "phase": "setup", "op": "mm", "line": "", "wanted_bytes": 2**31, "free_bytes": 2**30}
-    notes = ["after its steps the script ended with KeyError"]
-    rough = {**traced, "fits": False, "mode": "rough", "steps": 1, "out_of_memory": failed, "notes": notes}
+    notes = [{"code": "tracing.note_script_ended", "name": "KeyError"}]
+    rough = {
+        **traced,
+        "fits": False,
+        "mode": "rough",
+        "steps": 1,
+        "out_of_memory": failed,
+        "note_codes": notes,
+    }
     for data in (traced, rough):
         text = show({**data, "rules_fired": {}}, find_gpu("rtx-4070"), "train_gpt2.py", tongue)
         own = [holder["op"] for holder in data["top_holders"]] + list(data["modules"])

@@ -9,6 +9,7 @@ from brimful.configs.reading import own_lines
 from brimful.configs.words import CHOICES, choose
 from brimful.errors import BadInput
 from brimful.fit.fit import fit
+from brimful.language import Quoted, say
 
 
 def test_a_name_and_a_few_words_are_a_training() -> None:
@@ -119,8 +120,8 @@ def test_a_choice_nobody_taught_us_is_named_and_counts_as_unsure() -> None:
 
     assert reading.unsure == 2
     assert reading.warnings == (
-        "optimizer 'sophia' is not known: taken as adamw",
-        "attention 'telepathic' is not known: taken as efficient",
+        say("configs.word_not_known", key="optimizer", word=Quoted("sophia"), taken="adamw"),
+        say("configs.word_not_known", key="attention", word=Quoted("telepathic"), taken="efficient"),
     )
 
 
@@ -202,7 +203,7 @@ def test_an_older_pytorch_is_neither_counted_nor_advised_what_it_lacks() -> None
     training = reading.training
     assert (training.attention, training.optimizer_kernel, training.torch.release) == ("math", "loop", "1.10")
     assert not {"attention", "optimizer", "torch"} & {each.name for each in reading.assumed}
-    assert "PyTorch 1.10 has no fused attention: counted so" in reading.warnings
+    assert say("configs.no_fused_attention", release="1.10") in reading.warnings
     answer = fit(reading.model, training, "t4")
     changes = [fix.change for fix in (*answer.fixes, *answer.faster)]
     assert not any({"compile", "attention", "optimizer"} & change.keys() for change in changes)

@@ -10,6 +10,7 @@ from brimful.configs.read import read
 from brimful.configs.reading import Reading
 from brimful.errors import BadInput, NotFound
 from brimful.fit.count import parameters
+from brimful.language import say
 from brimful.specs.model import Experts, Images
 from brimful.specs.presets import all_presets
 
@@ -189,11 +190,17 @@ def test_a_word_nobody_taught_us_gets_a_named_fallback_and_counts_as_unsure(tmp_
     config = write(tmp_path, "config.json", {**LLAMA, "model_type": "novel", "rms_norm_eps": 1e-5})
     reading = read(config, arguments=write(tmp_path, "args.json", {"optim": "sophia", "sparkle": 3}))
 
-    said = " ".join(reading.warnings)
     assert reading.unsure == 2
-    assert "model_type 'novel' is not known: taken for a llama" in said
-    assert "optim 'sophia' is not known: taken as adamw" in said
-    assert "sparkle" in said
+    assert [said.as_dict() for said in reading.warnings] == [
+        {
+            "code": "configs.taken_for",
+            "type": {"code": "configs.model_type_not_known", "kind": "novel"},
+            "family": "llama",
+        },
+        {"code": "configs.word_not_known", "key": "optim", "word": "sophia", "taken": "adamw"},
+        {"code": "configs.weights_taken_fp32", "dtype": "bfloat16"},
+        {"code": "configs.not_known_without_effect", "names": "sparkle"},
+    ]
 
 
 def test_set_and_flags_overrule_both_files_in_either_language(tmp_path: Path) -> None:
@@ -220,7 +227,7 @@ def test_weights_are_taken_as_fp32_unless_the_arguments_say_otherwise(tmp_path: 
     told = read(config, arguments=write(tmp_path, "args.json", {"bf16": True, "torch_dtype": "bfloat16"}))
 
     assert silent.training.weights_dtype == "float32"
-    assert "transformers 5 loads this checkpoint in bfloat16" in silent.warnings[0]
+    assert silent.warnings[0] == say("configs.weights_taken_fp32", dtype="bfloat16")
     assert told.training.weights_dtype == "bfloat16"
     assert told.warnings == ()
 
@@ -258,7 +265,7 @@ def test_sharding_on_one_gpu_is_said_to_have_no_effect(tmp_path: Path) -> None:
     reading = read(None, model="gpt2", arguments=write(tmp_path, "a.json", {"fsdp": "full_shard auto_wrap"}))
 
     assert reading.training.sharding == "none"
-    assert "no effect on one GPU" in reading.warnings[0]
+    assert reading.warnings[0] == say("configs.sharding_without_effect", sharding="zero3")
 
 
 @pytest.mark.parametrize(("stage", "sharding"), [(1, "zero1"), (2, "zero2"), (3, "zero3"), ([], "zero2")])
@@ -279,14 +286,14 @@ def test_a_deepspeed_config_that_is_not_there_is_guessed_and_said_so(tmp_path: P
 
     assert reading.training.sharding == "zero2"
     assert reading.unsure == 1
-    assert "taken as ZeRO 2" in reading.warnings[0]
+    assert reading.warnings[0].code == "configs.no_zero_stage_in"
 
 
 def test_only_the_text_part_of_a_model_for_images_is_counted_and_said_so(tmp_path: Path) -> None:
     reading = read(write(tmp_path, "config.json", {"model_type": "gemma3", "text_config": dict(LLAMA)}))
 
     assert reading.unsure == 1
-    assert "text_config" in reading.warnings[0]
+    assert reading.warnings[0].code == "configs.only_text_config"
 
 
 @pytest.mark.parametrize(
@@ -360,7 +367,7 @@ def test_a_clip_config_is_read_for_its_images_alone_and_said_so(tmp_path: Path) 
     reading = read(write(tmp_path, "config.json", found))
 
     assert parameters(reading.model) == 87_456_000
-    assert "only vision_config is counted" in reading.warnings[0]
+    assert reading.warnings[0].code == "configs.only_vision_config"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from brimful.errors import BadInput
 from brimful.fit.count import parameters
 from brimful.fit.fit import fit_reading
 from brimful.fit.states import weights_bytes
+from brimful.language import Sentence, say
 from brimful.specs.gpu import find_gpu
 from brimful.specs.training import Training
 from brimful.units import GIB
@@ -245,7 +246,8 @@ def test_what_cannot_be_read_is_refused(name: str, text: str, tmp_path: Path) ->
 def test_a_word_nobody_knows_gets_its_fallback_and_is_told(tmp_path: Path) -> None:
     text = LITGPT.replace("bf16-true", "int3-maybe")
 
-    assert any("precision" in said for said in read(a_file(tmp_path, "x.yaml", text)).warnings)
+    [said] = read(a_file(tmp_path, "x.yaml", text)).warnings
+    assert (said.code, said.values["key"]) == ("configs.word_not_known", "precision")
 
 
 def test_axolotl(tmp_path: Path) -> None:
@@ -371,9 +373,7 @@ def test_a_litgpt_recipe_needs_what_its_train_block_says(
     # The depth of YAML was once flattened: 64 was taken, and 85.8 GiB.
     assert round(memory.allocated_bytes.likely / GIB, 1) == 13.2
     assert reading.training.batch_size == 4
-    assert reading.warnings == tuple(
-        f"{path} is ignored: LitGPT reads train.micro_batch_size" for path in warned
-    )
+    assert reading.warnings == tuple(elsewhere(path, "LitGPT", "train.micro_batch_size") for path in warned)
     assert reading.unsure == 0
 
 
@@ -395,27 +395,33 @@ def test_a_recipe_is_trained_alike_with_such_words_further_down(
     alone, with_more = (read(a_file(tmp_path, "x.yaml", each)) for each in (text, text + more))
 
     assert with_more.training == alone.training
-    assert sum("is ignored" in said for said in with_more.warnings) == warned
+    assert sum(said.code.startswith("configs.ignored_") for said in with_more.warnings) == warned
+
+
+def elsewhere(path: str, who: str, where: str) -> Sentence:
+    return say("configs.ignored_elsewhere", path=path, who=who, where=where)
 
 
 def test_torchtitan_and_json_are_read_by_their_depth_too(tmp_path: Path) -> None:
     more = "[training.stage_two]\nlocal_batch_size = 64\n[old]\ntensor_parallel_degree = 4\n"
     found = read(a_file(tmp_path, "x.toml", TORCHTITAN + more))
     assert found.training == read(a_file(tmp_path, "y.toml", TORCHTITAN)).training
+    degree, size = "parallelism.tensor_parallel_degree", "training.local_batch_size"
     assert found.warnings == (
-        "old.tensor_parallel_degree is ignored: torchtitan reads parallelism.tensor_parallel_degree",
-        "training.stage_two.local_batch_size is ignored: torchtitan reads training.local_batch_size",
+        elsewhere("old.tensor_parallel_degree", "torchtitan", degree),
+        elsewhere("training.stage_two.local_batch_size", "torchtitan", size),
     )
 
-    def of(given: object) -> tuple[Training, tuple[str, ...]]:
+    def of(given: object) -> tuple[Training, tuple[Sentence, ...]]:
         reading = read(None, model="gpt2", arguments=a_file(tmp_path, "a.json", json.dumps(given)))
-        return reading.training, tuple(said for said in reading.warnings if "is ignored" in said)
+        ignored = (said for said in reading.warnings if said.code.startswith("configs.ignored_"))
+        return reading.training, tuple(ignored)
 
     assert of({"bf16": True, "later": {"optim": "sgd", "bf16": False}}) == (
         of({"bf16": True})[0],
         (
-            "later.optim is ignored: it is not at the top level",
-            "later.bf16 is ignored: it is not at the top level",
+            say("configs.ignored_not_top_level", path="later.optim"),
+            say("configs.ignored_not_top_level", path="later.bf16"),
         ),
     )
     deep = {"train_micro_batch_size_per_gpu": 2, "later": {"train_micro_batch_size_per_gpu": 64}}
@@ -425,15 +431,15 @@ def test_torchtitan_and_json_are_read_by_their_depth_too(tmp_path: Path) -> None
 
 
 def test_what_the_framework_reads_and_we_do_not_is_told(tmp_path: Path) -> None:
-    def ignored(name: str, text: str) -> tuple[str, ...]:
+    def ignored(name: str, text: str) -> tuple[Sentence, ...]:
         return read(a_file(tmp_path, name, text)).warnings
 
     assert ignored("a.yaml", TINYLLAMA + "model_config:\n  n_layer: 2\n") == (
-        "model_config is ignored, though LitGPT reads it",
+        say("configs.ignored_though_read", path="model_config", who="LitGPT"),
     )
     assert ignored("b.yaml", TINYLLAMA + "model_config:\n") == ()
     assert ignored("c.yaml", TORCHTUNE + "fsdp_cpu_offload: True\ntensor_parallel_dim: 1\n") == (
-        "fsdp_cpu_offload is ignored, though torchtune reads it",
+        say("configs.ignored_though_read", path="fsdp_cpu_offload", who="torchtune"),
     )
 
 

@@ -11,6 +11,7 @@ from brimful.diagnose.sanity import check_mfu, check_peak, check_rate, nominal_b
 from brimful.fit.advice.advise import largest_that, savers, smaller_batches
 from brimful.fit.advice.ladder import ladder
 from brimful.fit.fit import estimate, fit, fit_reading, widening
+from brimful.language import say
 from brimful.specs.estimate import Estimate
 from brimful.specs.gpu import Gpu, all_gpus, find_gpu
 from brimful.specs.presets import find_preset
@@ -101,8 +102,8 @@ def test_what_no_change_fits_is_told_how_many_cards_would_hold_it() -> None:
     answer = fit("llama-3.1-70b", training, "rtx-4090", 0)
 
     assert not any(fix.fits for fix in answer.fixes)
-    [said] = [warning for warning in answer.warnings if "no set of changes fits one" in warning]
-    many = int(said.partition("; ")[2].split()[0])
+    [said] = [warning for warning in answer.warnings if warning.code == "fit.nothing_fits_one_enough"]
+    many = said.as_dict()["enough"]
     # The states alone are 16 bytes a parameter, which so many cards must hold together.
     assert many * 24 > 16 * 70.6 > many * 24 / 4
 
@@ -189,7 +190,7 @@ def test_a_guessed_word_of_a_config_reaches_the_interval() -> None:
     guessed = fit_reading(read(None, model="gpt2", overrides=["optimizer=sophia"]), CARD)
 
     assert guessed.memory.device_bytes.high > known.memory.device_bytes.high
-    assert "sophia" in guessed.warnings[0]
+    assert guessed.warnings[0].as_dict()["word"] == "sophia"
 
 
 @pytest.mark.parametrize(
@@ -278,7 +279,8 @@ def test_sharding_that_casts_what_autocast_left_alone_is_told_as_other_numbers(
 
     assert [move.fields["sharding"] for move in moves] == ["zero2", "zero3"]
     assert {move.keeps_numerics for move in moves} == {kept}
-    assert all(("whole layers then run in bfloat16" in move.note) != kept for move in moves)
+    whole = say("fit.note_whole_layers_in", dtype="bfloat16")
+    assert all((whole in move.note) != kept for move in moves)
 
 
 def test_a_fix_that_keeps_the_numbers_changes_no_number_format() -> None:

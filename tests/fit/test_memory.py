@@ -8,20 +8,23 @@ from brimful.fit.activations import layer_bytes
 from brimful.fit.count import parameters
 from brimful.fit.memory import peak_memory
 from brimful.specs.desktop import Others
-from brimful.specs.estimate import Memory
+from brimful.specs.estimate import Memory, Peak
 from brimful.specs.gpu import find_gpu
 from brimful.specs.model import Model
+from brimful.specs.parts import Moment, Part
 from brimful.specs.training import Training
 from brimful.units import GIB, MIB
 from tests.fit.builders import a_model, a_training
+
+STATES: tuple[Part, ...] = ("weights", "gradients", "optimizer_state")
 
 
 def memory_of(model: Model, training: Training, gpu: str = "rtx-4070", other_bytes: int = 0) -> Memory:
     return peak_memory(model, training, find_gpu(gpu), Others(bytes=other_bytes, basis="given"))
 
 
-def item_bytes(memory: Memory, name: str) -> int:
-    return sum(item.bytes for item in memory.items if item.name == name)
+def item_bytes(memory: Memory, name: Part) -> int:
+    return sum(item.bytes for item in memory.items if item.code == name)
 
 
 models = st.builds(
@@ -97,7 +100,7 @@ def test_one_layer_keeps_36_bytes_for_each_number_of_its_hidden_state() -> None:
 
 def test_weights_gradients_and_adam_take_16_bytes_a_parameter() -> None:
     memory = memory_of(a_model(), a_training())
-    states = sum(item_bytes(memory, name) for name in ("weights", "gradients", "optimizer state"))
+    states = sum(item_bytes(memory, name) for name in STATES)
 
     assert states == 16 * parameters(a_model())
 
@@ -113,15 +116,15 @@ def test_compiling_saves_the_fp32_copies_of_the_logits() -> None:
     compiled, eager = (memory_of(a_model(), a_training(compiled=c)) for c in (True, False))
     logits = 12 * 1024 * 50304
 
-    assert item_bytes(compiled, "logits and loss") == 6 * logits
-    assert item_bytes(eager, "logits and loss") == 12 * logits
-    assert item_bytes(eager, "activations: MLP") == item_bytes(compiled, "activations: MLP")
+    assert item_bytes(compiled, "logits_loss") == 6 * logits
+    assert item_bytes(eager, "logits_loss") == 12 * logits
+    assert item_bytes(eager, "activations_mlp") == item_bytes(compiled, "activations_mlp")
 
 
 def test_a_smaller_batch_saves_its_share_of_activations_and_logits_only() -> None:
     sixteen, twelve = (memory_of(a_model(width=576), a_training(batch_size=b)) for b in (16, 12))
 
-    assert item_bytes(twelve, "logits and loss") == 0.75 * item_bytes(sixteen, "logits and loss")
+    assert item_bytes(twelve, "logits_loss") == 0.75 * item_bytes(sixteen, "logits_loss")
     assert item_bytes(twelve, "weights") == item_bytes(sixteen, "weights")
     assert twelve.device_bytes.likely > 0.75 * sixteen.device_bytes.likely
 
@@ -135,27 +138,27 @@ def test_the_first_step_has_no_optimizer_state_yet() -> None:
 @pytest.mark.parametrize(
     ("model", "training", "moment"),
     [
-        (a_model(), a_training(), "start of the backward pass"),
-        (a_model(vocab=64), a_training(), "backward pass of the last layer"),
+        (a_model(), a_training(), "backward_start"),
+        (a_model(vocab=64), a_training(), "last_layer_backward"),
         (
             a_model(layers=1, tied=False),
             a_training(batch_size=1, sequence_tokens=256),
-            "gradient of the output",
+            "output_gradient",
         ),
         (
             a_model(vocab=64),
             a_training(batch_size=1, sequence_tokens=16, accumulation=1),
-            "end of the backward",
+            "backward_end",
         ),
         (
             a_model(vocab=64),
             a_training(batch_size=1, sequence_tokens=16, optimizer_kernel="foreach"),
-            "optimizer step",
+            "optimizer_step",
         ),
     ],
 )
-def test_the_peak_moves_with_the_shape_of_the_run(model: Model, training: Training, moment: str) -> None:
-    assert memory_of(model, training).peak_at.startswith(moment)
+def test_the_peak_moves_with_the_shape_of_the_run(model: Model, training: Training, moment: Moment) -> None:
+    assert memory_of(model, training).peak_at == Peak(moment)
 
 
 def test_other_programs_are_on_the_card_but_not_in_pytorchs_counters() -> None:

@@ -80,7 +80,7 @@ def ours(kv_heads: int, **facts: Any) -> int:
         batch_size=BATCH, sequence_tokens=TOKENS, dtype="float32", casts="none", compiled=False,
         tuning="adapter", framework=replace(PLAIN, **facts),
     )  # fmt: skip
-    return layer_bytes(model, training)["attention"]
+    return layer_bytes(model, training)["activations_attention"]
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -13,6 +13,7 @@ from brimful.configs.read import read
 from brimful.errors import BadInput, NotFound
 from brimful.fit.inference import Serving
 from brimful.fit.rates import Rates, distilling_rates, serving_rates, spread, training_rates
+from brimful.language import Sentence, say
 from brimful.market.where import EGRESS, Need, Place, egress_microusd, is_worth_moving, rank, weigh
 from brimful.specs.offer import Offer
 from brimful.specs.presets import find_preset
@@ -88,7 +89,7 @@ HALF = ["dtype='float16'", "batch_size=8", "gradient_accumulation_steps=8"]
 OLD = {"k80", "p100-pcie-16gb", "v100-sxm-16gb", "v100-sxm-32gb", "t4"}
 
 
-def best_place(offers: list[Offer], job: Rates) -> tuple[Place, dict[str, str]]:
+def best_place(offers: list[Offer], job: Rates) -> tuple[Place, dict[str, Sentence]]:
     rates, why_not = rates_of(job, {(offer.gpu, offer.gpus) for offer in offers})
     return rank(offers, Need(work=1e9), rates)[0], why_not
 
@@ -135,7 +136,7 @@ def test_old_cards_lose_where_the_job_does_not_fit_or_a_new_one_is_cheaper(real_
     best, why_not = best_place([o for o in real_offers if o.provider == "aws"], llama)
     assert best.offer.gpu not in OLD
     best, why_not = best_place([o for o in real_offers if o.provider == "azure"], llama)
-    assert why_not["k80"].startswith("short by")
+    assert why_not["k80"].code == "fit.short_by"
     # Spot H100s cost little there: per token they are cheaper than any old card.
     best, _ = best_place(
         [o for o in real_offers if o.provider == "gcp"], serving_rates(find_preset("gpt2").model, Serving())
@@ -153,7 +154,7 @@ def test_several_gpus_share_the_batch_and_keep_it() -> None:
         training_rates(read(NANOGPT).model, training), {("t4", 1), ("t4", 4), ("t4", 7), ("h100", 7)}
     )
     assert 2 < rates["t4", 4] / rates["t4", 1] <= 4
-    assert why_not == {"h100": "a step of 64 sequences cannot be split over 7 GPUs"}
+    assert why_not == {"h100": say("fit.step_cannot_split", n=64, gpus=7)}
 
 
 def test_offers_come_from_csv_toml_or_a_skypilot_catalog(tmp_path: Path) -> None:

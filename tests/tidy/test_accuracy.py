@@ -10,6 +10,7 @@ import pytest
 from brimful.accuracy.refit import LIMITS, START
 from brimful.fit import memory, roofline
 from brimful.fit.roofline import RATES
+from brimful.specs.parts import moment as moment_says
 from tests.accuracy.test_refit import runs_of
 from tests.fit.builders import a_model, a_training
 from tools.accuracy import CROSS, OLD, PAGE, accuracy_page, block, dated, edges_table, put, stamped
@@ -76,4 +77,4 @@ def test_the_page_on_memory_says_the_shares_and_moments_of_the_code() -> None:
     count = {5: "Five", 6: "Six", 7: "Seven", 8: "Eight"}[len(moments)]
     assert f"{count} moments can be the peak" in page
     for moment in moments:
-        assert moment.name in page
+        assert str(moment_says(moment.code)) in page

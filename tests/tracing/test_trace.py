@@ -29,10 +29,10 @@ def test_parameters_gradients_and_optimizer_state_are_told_apart() -> None:
     with torch.device("meta"):
         weights = sum(p.numel() for p in Gpt().parameters())
 
-    items = {item.name: item.bytes for item in peak.items}
-    assert items["parameters"] == 4 * weights
+    items = {item.code: item.bytes for item in peak.items}
+    assert items["weights"] == 4 * weights
     # two moments in fp32, and a step count of 4 B for each tensor
-    assert items["optimizer"] == pytest.approx(8 * weights, rel=0.001)
+    assert items["optimizer_state"] == pytest.approx(8 * weights, rel=0.001)
 
 
 def test_the_first_step_has_no_optimizer_state_yet() -> None:
@@ -53,10 +53,10 @@ def test_logits_of_a_large_vocabulary_are_named_with_the_line_that_makes_them() 
     peak = brimful.trace(a_training(lambda: Gpt(vocab=50304), batch=8), gpu="rtx-4070")
 
     largest = max(peak.items, key=lambda item: item.bytes)
-    assert largest.name == "logits and loss"
+    assert largest.code == "logits_loss"
     assert peak.peak_at["phase"] == "backward"
     assert "programs.py" in peak.peak_at["line"]
-    assert peak.top_holders[0].category == "logits and loss"
+    assert peak.top_holders[0].category == "logits_loss"
     assert peak.fixes[0]["name"] == "loss"
 
 

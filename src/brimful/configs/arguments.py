@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from brimful.configs.reading import Dialect
-from brimful.configs.words import choose
+from brimful.configs.words import choose, word_not_known
 from brimful.errors import BadInput
-from brimful.language import Number, say
+from brimful.language import Number, Quoted, Sentence, say
 from brimful.specs.training import Training
 
 # Their word -> the one TrainingArguments uses.
@@ -125,7 +125,7 @@ ARGUMENTS = Dialect(
         "frozen_bits", "sharding", "shards",
     }),
     lines=_lines,
-    code="the training script",
+    code=say("configs.training_script"),
     unsaid={"checkpointing": ("selective",), "sharding": ("zero1",), "attention": ("efficient",)},
 )  # fmt: skip
 
@@ -196,21 +196,21 @@ def sort_arguments(found: Mapping[str, Any]) -> tuple[Found, list[str]]:
     return use, strange
 
 
-def training_of(given: Found, *, name: str, context: int) -> tuple[Training, list[str], int]:
+def training_of(given: Found, *, name: object, context: int) -> tuple[Training, list[Sentence], int]:
     """The training these arguments describe, what was taken otherwise than said, and how often."""
     for key, value in given.items():
         _check(key, value, name=name)
     use = {**DEFAULTS, **given}
-    warnings: list[str] = []
+    warnings: list[Sentence] = []
     optimizer = choose("optimizer", use["optim"])
     attention = choose("attention", "flash" if use.get("flash_attention") else use["attn_implementation"])
     sharding, shard_notes = _sharding(use)
     fallbacks = [(kind, said, choice) for kind, said, choice in (
         ("optim", use["optim"], optimizer), ("attn_implementation", use["attn_implementation"], attention),
     ) if not choice.known]  # fmt: skip
-    warnings += [f"{kind} {str(said)[:40]!r} is not known: taken as {c.word}" for kind, said, c in fallbacks]
+    warnings += [word_not_known(kind, said, choice) for kind, said, choice in fallbacks]
     warnings += shard_notes
-    precision, note = _precision(use)
+    precision = _precision(use)
     training = Training(
         batch_size=use["per_device_train_batch_size"],
         sequence_tokens=min(use["max_length"], context),
@@ -221,11 +221,11 @@ def training_of(given: Found, *, name: str, context: int) -> tuple[Training, lis
         **{**precision, **optimizer.fields, **attention.fields, **sharding, **_tuning(use)},
     )
     if use["max_length"] > context and "max_length" in given:
-        warnings.append(f"max_length {use['max_length']:,} is cut to the model's {context:,}")
-    return training, [*warnings, *note], len(fallbacks) + len(shard_notes)
+        warnings.append(say("configs.max_length_cut", asked=use["max_length"], most=context))
+    return training, warnings, len(fallbacks) + len(shard_notes)
 
 
-def _precision(use: Found) -> tuple[dict[str, Any], list[str]]:
+def _precision(use: Found) -> dict[str, Any]:
     """bf16 and fp16 switch autocast on; torch_dtype loads the weights themselves in 16 bits."""
     loaded = str(use.get("torch_dtype", "")).removeprefix("torch.")
     tf32 = bool(use["tf32"])
@@ -233,34 +233,35 @@ def _precision(use: Found) -> tuple[dict[str, Any], list[str]]:
         raise BadInput(say("configs.bf16_fp16_both"), hint=say("configs.hint_trainer_refuses_too_keep_one"))
     mixed = "bfloat16" if use["bf16"] else "float16" if use["fp16"] else None
     if loaded in ("bfloat16", "float16"):
-        return {"dtype": loaded, "casts": "none", "tf32": tf32}, []
+        return {"dtype": loaded, "casts": "none", "tf32": tf32}
     if mixed is None:
-        return {"dtype": "float32", "tf32": tf32}, []
-    return {"dtype": mixed, "casts": "autocast", "tf32": tf32}, []
+        return {"dtype": "float32", "tf32": tf32}
+    return {"dtype": mixed, "casts": "autocast", "tf32": tf32}
 
 
-def _sharding(use: Found) -> tuple[dict[str, Any], list[str]]:
+def _sharding(use: Found) -> tuple[dict[str, Any], list[Sentence]]:
     if use.get("deepspeed"):
         return _deepspeed(use["deepspeed"])
     words = str(use.get("fsdp") or "").split()
     if not words:
         return {}, []
     choice = choose("sharding", words[0])
-    said = [] if choice.known else [f"fsdp {words[0][:40]!r} is not known: taken as {choice.word}"]
+    said = [] if choice.known else [word_not_known("fsdp", words[0], choice)]
     return {**choice.fields, "offload_states": "offload" in words}, said
 
 
-def _deepspeed(found: object) -> tuple[dict[str, Any], list[str]]:
+def _deepspeed(found: object) -> tuple[dict[str, Any], list[Sentence]]:
     """ZeRO's stage and offloading, from a DeepSpeed config; a file that was not found is taken as stage 2."""
     zero = found.get("zero_optimization") if isinstance(found, dict) else None
     if not isinstance(zero, dict):
-        named = f" {str(found)[:60]!r}" if isinstance(found, str) else ""
-        return {"sharding": "zero2"}, [f"deepspeed{named} says no ZeRO stage here: taken as ZeRO 2"]
+        if isinstance(found, str):
+            return {"sharding": "zero2"}, [say("configs.no_zero_stage_in", file=Quoted(found[:60]))]
+        return {"sharding": "zero2"}, [say("configs.no_zero_stage")]
     known = {0: "ddp", 1: "zero1", 2: "zero2", 3: "zero3"}
     stage = zero["stage"] if isinstance(zero.get("stage"), int) else -1
     moved = zero.get("offload_optimizer")
     offload = isinstance(moved, dict) and moved.get("device") in ("cpu", "nvme")
-    said = [] if stage in known else ["deepspeed's ZeRO stage is not known: taken as ZeRO 2"]
+    said = [] if stage in known else [say("configs.zero_stage_not_known")]
     return {"sharding": known.get(stage, "zero2"), "offload_states": offload}, said
 
 
@@ -280,7 +281,7 @@ def _tuning(use: Found) -> dict[str, Any]:
     return {**found, "adapter_dtype": "float32"}
 
 
-def _check(key: str, value: object, *, name: str) -> None:
+def _check(key: str, value: object, *, name: object) -> None:
     """Right type and within bounds, or one sentence that says where and what is allowed."""
     if key in _WHOLE:
         good = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _WHOLE[key]

@@ -16,7 +16,7 @@ from brimful.configs.settings import (
     unknown_key,
 )
 from brimful.errors import BadInput
-from brimful.language import Number, say
+from brimful.language import Number, Sentence, say
 from brimful.specs.estimate import Assumption
 from brimful.specs.framework import PLAIN
 from brimful.specs.presets import find_preset
@@ -36,10 +36,15 @@ def read_flags(name: str, said: Mapping[str, Value]) -> Reading:
     adapted = any(words.get(word) is True for word in ("lora", "qlora"))
     tokens = min(_SEQ_LEN, preset.context_tokens)
     code = framework_of(said) or PLAIN
-    accumulation, whose = _ACCUMULATION, "nobody said"
+    unsaid, default = (
+        say("configs.why_nobody_said"),
+        say("configs.why_framework_default", framework="PyTorch"),
+    )
+    accumulation, whose = _ACCUMULATION, unsaid
     if adapted and code.global_batch:
         sizes = [value for word in ("batch_size", "gpus") if isinstance(value := words.get(word), int)]
-        accumulation, whose = max(1, code.global_batch // max(1, prod(sizes))), f"{code.title}'s default"
+        accumulation = max(1, code.global_batch // max(1, prod(sizes)))
+        whose = say("configs.why_framework_default", framework=code.title)
     training = Training(
         batch_size=_BATCH,
         sequence_tokens=tokens,
@@ -49,26 +54,27 @@ def read_flags(name: str, said: Mapping[str, Value]) -> Reading:
         casts="none" if adapted else "autocast",
         optimizer_kernel="fused",
     )
-    assumed: list[tuple[str, Any, str]] = [
-        ("batch_size", _BATCH, "nobody said"),
-        ("seq_len", tokens, f"nobody said; {preset.title} goes up to {preset.context_tokens:,}"),
+    longest = say("configs.why_model_goes_up_to", model=preset.title, n=preset.context_tokens)
+    assumed: list[tuple[str, Any, Sentence]] = [
+        ("batch_size", _BATCH, unsaid),
+        ("seq_len", tokens, longest),
         ("gradient_accumulation_steps", accumulation, whose),
-        ("compile", False, "PyTorch's default"),
-        ("attention", "flash", "what PyTorch 2 picks on cards that can"),
-        ("checkpointing", "none", "PyTorch's default"),
-        ("optimizer", "adamw-fused", "the usual one"),
-        ("torch", "current", "nobody said; before 2.0 PyTorch used memory otherwise"),
+        ("compile", False, default),
+        ("attention", "flash", say("configs.why_pytorch_picks_flash")),
+        ("checkpointing", "none", default),
+        ("optimizer", "adamw-fused", say("configs.why_usual")),
+        ("torch", "current", say("configs.why_torch_unsaid")),
     ]
     if adapted:
-        assumed.append(("precision", "bf16", "frozen weights are loaded in 16 bits"))
+        assumed.append(("precision", "bf16", say("configs.why_frozen_16_bits")))
         targets, rank = lora_defaults(code, preset.model.name)
-        of = "what recipes take" if code is PLAIN else f"what {code.title}'s recipe takes"
+        of = say("configs.why_recipes")
+        if code is not PLAIN:
+            of = say("configs.why_framework_recipe", framework=code.title)
         assumed.append(("rank", rank, of))
         assumed.append(("targets", targets, of))
     else:
-        assumed.append(
-            ("precision", "amp-bf16", "fp32 weights under autocast, what Trainer's bf16=True does")
-        )
+        assumed.append(("precision", "amp-bf16", say("configs.why_autocast")))
     reading = Reading(
         model=preset.model,
         training=training,

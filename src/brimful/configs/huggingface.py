@@ -12,7 +12,7 @@ from typing import Any
 
 from brimful.configs.parts import is_vision, read_experts, read_images, shown, whole
 from brimful.errors import BadInput
-from brimful.language import say
+from brimful.language import Quoted, Sentence, say
 from brimful.specs.model import Model
 from brimful.specs.presets import FAMILIES, PYTHON_GELU, QUICK_GELU, family_model
 
@@ -57,7 +57,7 @@ class Shape:
 
     model: Model
     context: int
-    warnings: tuple[str, ...]
+    warnings: tuple[Sentence, ...]
     unsure: int
     stored: str = ""  # the format of the checkpoint's weights, where the config says
 
@@ -69,17 +69,17 @@ def is_model_config(found: Mapping[str, Any]) -> bool:
 
 def read_shape(found: Mapping[str, Any], *, name: str) -> Shape:
     """The model a config.json describes; an unknown type is read as its nearest family, and said so."""
-    warnings: list[str] = []
+    warnings: list[Sentence] = []
     unsure = 0
     outer = found
     inner, seen = found.get("text_config"), found.get("vision_config")
     if found.get("model_type") == "clip" and isinstance(seen, dict):
         found, outer = {"model_type": "clip_vision_model", **_CLIP_DEFAULTS, **seen}, {}
-        warnings.append("only vision_config is counted: the part for text comes on top")
+        warnings.append(say("configs.only_vision_config"))
         unsure += 1
     elif isinstance(inner, dict) and not any(word in found for word in _SIZES["width"][0]):
         found = inner
-        warnings.append("only text_config is counted: the parts for images or sound come on top")
+        warnings.append(say("configs.only_text_config"))
         unsure += 1
     kind = str(found.get("model_type") or outer.get("model_type") or "")[:60]
     family = _LIKE.get(kind, kind)
@@ -94,8 +94,10 @@ def read_shape(found: Mapping[str, Any], *, name: str) -> Shape:
             if kind.endswith("bert")
             else "gpt2"
         )
-        said = f"model_type {kind!r} is not known" if kind else "no model_type"
-        warnings.append(f"{said}: taken for a {family}, which has the same parts as far as the sizes tell")
+        known = (
+            say("configs.model_type_not_known", kind=Quoted(kind)) if kind else say("configs.no_model_type")
+        )
+        warnings.append(say("configs.taken_for", type=known, family=family))
         unsure += 1
     sizes = _sizes(found, name=name, needed=(*_NEEDED, "vocab")[: 3 if vision else 4])
     context = sizes.pop("context", 2048)

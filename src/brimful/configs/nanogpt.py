@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from brimful.configs.literals import Unreadable, Value, evaluate, parse_file
-from brimful.configs.reading import Dialect, Reading
+from brimful.configs.reading import Dialect, Reading, some_of
 from brimful.configs.settings import apply_settings, own_word, parse_sets, unknown_key
 from brimful.errors import BadInput
-from brimful.language import Number, Plain, Quoted, Several, say
+from brimful.language import Number, Plain, Quoted, Sentence, Several, either, say
 from brimful.specs.estimate import Assumption
 from brimful.specs.model import Model
 from brimful.specs.training import DTYPES, Dtype, Training
@@ -86,7 +86,7 @@ NANOGPT = Dialect(
     name="nanoGPT",
     says=frozenset({"batch_size", "sequence_tokens", "accumulation", "dtype", "compiled"}),
     lines=_lines,
-    code="model.py or train.py",
+    code=either(("model.py", "train.py")),
 )
 
 
@@ -223,15 +223,13 @@ def _override(texts: Sequence[str], found: _Found) -> dict[str, Value]:
     return own
 
 
-def _warnings(found: _Found) -> tuple[str, ...]:
+def _warnings(found: _Found) -> tuple[Sentence, ...]:
     strange = [key for key in found.lines if key not in DEFAULTS and key not in _WITHOUT_EFFECT]
-    shown = strange[:_MAX_UNKNOWN]
     said = []
     if strange:
-        more = f" and {len(strange) - _MAX_UNKNOWN} more" if len(strange) > _MAX_UNKNOWN else ""
-        said.append(f"not known to nanoGPT's train.py, without effect here: {', '.join(shown)}{more}")
+        said.append(say("configs.not_known_to_nanogpt", names=some_of(strange, _MAX_UNKNOWN)))
     if found.imports:
-        said.append(f"imports are not followed: {', '.join(found.imports[:_MAX_UNKNOWN])}")
+        said.append(say("configs.imports_not_followed", names=", ".join(found.imports[:_MAX_UNKNOWN])))
     return tuple(said)
 
 
@@ -240,11 +238,11 @@ CHARACTERS = {"shakespeare_char": 65}
 
 
 def _reading(
-    values: dict[str, Value], where: dict[str, str], *, name: str, warnings: tuple[str, ...]
+    values: dict[str, Value], where: dict[str, str], *, name: str, warnings: tuple[Sentence, ...]
 ) -> Reading:
     given = {key: values[key] for key in DEFAULTS if key in values}
     assumed = [
-        Assumption(name=key, value=default, why="nanoGPT's train.py default")
+        Assumption(name=key, value=default, why=say("configs.why_nanogpt_default"))
         for key, default in DEFAULTS.items()
         if key not in given and key != "init_from"
     ]
@@ -256,19 +254,16 @@ def _reading(
     if use["init_from"].startswith("gpt2"):
         _from_pretrained(use, where)
         assumed = [a for a in assumed if a.name not in ("n_layer", "n_head", "n_embd", "vocab_size", "bias")]
-        warnings = (
-            *warnings,
-            f"init_from {use['init_from']!r} sets layers, heads, width, vocabulary and bias",
-        )
+        warnings = (*warnings, say("configs.init_from_sets", name=Quoted(use["init_from"])))
     if use["n_embd"] % use["n_head"]:
         raise BadInput(
             say("configs.n_embd_not_multiple_n", use=use["n_embd"], use_2=use["n_head"]),
             hint=say("configs.hint_nanogpt_asserts_change_one_two"),
         )
     assumed += [
-        Assumption(name="attention", value="flash", why="PyTorch 2 picks it for nanoGPT's attention call"),
-        Assumption(name="optimizer", value="fused AdamW", why="nanoGPT's configure_optimizers on CUDA"),
-        Assumption(name="gpus", value=1, why="nanoGPT divides the accumulation by their number"),
+        Assumption(name="attention", value="flash", why=say("configs.why_nanogpt_flash")),
+        Assumption(name="optimizer", value="fused AdamW", why=say("configs.why_nanogpt_optimizer")),
+        Assumption(name="gpus", value=1, why=say("configs.why_nanogpt_divides")),
     ]
     return Reading(
         model=_model(use, name=name),
@@ -281,8 +276,8 @@ def _reading(
 
 
 def _vocabulary_of(
-    dataset: Value | None, use: dict[str, Any], assumed: list[Assumption], warnings: tuple[str, ...]
-) -> tuple[list[Assumption], tuple[str, ...]]:
+    dataset: Value | None, use: dict[str, Any], assumed: list[Assumption], warnings: tuple[Sentence, ...]
+) -> tuple[list[Assumption], tuple[Sentence, ...]]:
     """nanoGPT takes a character dataset's vocabulary from its meta.pkl, which is not here and not opened.
 
     Left at 50304 it would be most of the memory of a model that has 65 letters.
@@ -291,9 +286,10 @@ def _vocabulary_of(
         return assumed, warnings
     letters = CHARACTERS.get(dataset, 128)
     use["vocab_size"] = letters
-    known = "as its prepare.py makes it" if dataset in CHARACTERS else "a guess for a character dataset"
+    exact = dataset in CHARACTERS
+    known = say("configs.why_prepare_py") if exact else say("configs.why_guess_letters")
     others = [each for each in assumed if each.name != "vocab_size"]
-    said = f"vocab_size {letters} is {known}; nanoGPT reads it from meta.pkl: check with --set vocab_size=N"
+    said = say("configs.vocab_size_from_meta", n=letters, known=known)
     return [*others, Assumption(name="vocab_size", value=letters, why=known)], (*warnings, said)
 
 

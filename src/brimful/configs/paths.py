@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brimful.errors import BadInput
-from brimful.language import say
+from brimful.language import Sentence, say
 
 _MAX_LEVELS = 8  # below, nothing is looked for
 _MAX_TOLD = 5
@@ -64,14 +64,14 @@ class Settings:
         """Settings that matter and are not read: worth a warning where they are switched on."""
         self.unread += [name for name in names if str(self.at(name)) not in ("None", "False", "1")]
 
-    def ignored(self, who: str) -> list[str]:
+    def ignored(self, who: str) -> list[Sentence]:
         """Warnings about settings that have the name of one that counts where nothing reads it, or count."""
-        said = [f"{path} is ignored, though {who} reads it" for path in self.unread]
+        said = [say("configs.ignored_though_read", path=path, who=who) for path in self.unread]
         reads = {path.rpartition(".")[2]: path for path in reversed(self.asked)}
         for path in paths(self.found):
             where = reads.get(path.rpartition(".")[2])
             if where is not None and path not in self.asked:
-                said.append(f"{path[:80]} is ignored: {who} reads {where}")
+                said.append(say("configs.ignored_elsewhere", path=path[:80], who=who, where=where))
         return said[:_MAX_TOLD]
 
 

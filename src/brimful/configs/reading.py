@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from brimful.configs.words import name_of
+from brimful.language import Sentence, say
 from brimful.specs.estimate import Assumption
 from brimful.specs.model import Model
 from brimful.specs.training import Training
@@ -39,7 +40,7 @@ class Dialect:
     name: str
     says: frozenset[str]  # fields of Training a line of this config can set
     lines: Callable[[Training], Mapping[str, Any]]
-    code: str  # what has to be edited where no line says it: "model.py"
+    code: object  # what has to be edited where no line says it: a file, or the training script
     unsaid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # values of a field no line can say
 
     def spell(self, before: Training, after: Training) -> tuple[Change, bool]:
@@ -77,11 +78,17 @@ def own_lines(training: Training) -> dict[str, Any]:
     return {key: value for key, value in said.items() if key not in without}
 
 
+def some_of(names: Sequence[str], most: int) -> object:
+    """'a, b and 3 more'."""
+    shown = ", ".join(names[:most])
+    return say("configs.and_more", names=shown, n=len(names) - most) if len(names) > most else shown
+
+
 FLAGS = Dialect(
     name="flags",
     says=frozenset(f.name for f in fields(Training)),
     lines=own_lines,
-    code="the training script",
+    code=say("configs.training_script"),
 )
 
 
@@ -90,7 +97,7 @@ class Reading:
     model: Model
     training: Training
     assumed: tuple[Assumption, ...]  # left out of the file, filled with the trainer's defaults
-    warnings: tuple[str, ...]  # seen in the file and not used
+    warnings: tuple[Sentence, ...]  # seen in the file and not used
     unsure: int = 0  # words that got a fallback: each widens the interval
     dialect: Dialect = FLAGS
     file: Path | None = None  # whose lines say how it is trained

@@ -12,9 +12,9 @@ from typing import Any
 
 from brimful.configs.literals import Unreadable, Value, evaluate
 from brimful.configs.reading import Reading
-from brimful.configs.words import CHOICES, choose
+from brimful.configs.words import CHOICES, choose, word_not_known
 from brimful.errors import BadInput
-from brimful.language import Number, Quoted, either, say
+from brimful.language import Number, Quoted, Sentence, either, say
 from brimful.specs.estimate import Assumption
 from brimful.specs.framework import Framework, find_framework
 from brimful.specs.model import Images, Model
@@ -148,7 +148,7 @@ def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
     """The reading with our own words in place. A choice we do not know gets its fallback and is listed."""
     model: dict[str, Any] = {}
     training: dict[str, Any] = {}
-    warnings: list[str] = []
+    warnings: list[Sentence] = []
     unsure = 0
     code = framework_of(said) or reading.training.framework
     training["framework"] = code
@@ -166,7 +166,7 @@ def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
             training |= choice.fields
             if not choice.known:
                 unsure += 1
-                warnings.append(f"{word} {str(value)[:40]!r} is not known: taken as {choice.word}")
+                warnings.append(word_not_known(word, value, choice))
         elif word in _TRAINING_WHOLE:
             training[_TRAINING_WHOLE[word][0]] = _whole(key, value, _TRAINING_WHOLE[word])
         elif word in _TRAINING_SWITCH:
@@ -215,29 +215,26 @@ def lora_defaults(code: Framework, model_name: str) -> tuple[int, int]:
     return targets or 7, rank or 16
 
 
-def _older(torch: Torch, before: Training, training: dict[str, Any]) -> dict[str | None, str]:
+def _older(torch: Torch, before: Training, training: dict[str, Any]) -> dict[str | None, Sentence]:
     """What a release lacks is not counted unless a word of the user's asks for it: word -> what is told."""
+    release = torch.release
+    slow = say("configs.steps_by_parameter", release=release)
+    plain = say("configs.no_fused_attention", release=release)
+    eager = say("configs.no_torch_compile", release=release)
     instead = [
-        (
-            torch.foreach,
-            "optimizer",
-            "optimizer_kernel",
-            ("fused", "foreach"),
-            "loop",
-            "steps parameter by parameter",
-        ),
-        (torch.sdpa, "attention", "attention", ("flash", "efficient"), "math", "has no fused attention"),
-        (torch.compiles, "compile", "compiled", (True,), False, "has no torch.compile"),
+        (torch.foreach, "optimizer", "optimizer_kernel", ("fused", "foreach"), "loop", slow),
+        (torch.sdpa, "attention", "attention", ("flash", "efficient"), "math", plain),
+        (torch.compiles, "compile", "compiled", (True,), False, eager),
     ]
-    told: dict[str | None, str] = {}
-    for has, word, field, newer, value, why in instead:
+    told: dict[str | None, Sentence] = {}
+    for has, word, field, newer, value, said in instead:
         if not has and field not in training and getattr(before, field) in newer:
             training[field] = value
-            told[word] = f"PyTorch {torch.release} {why}: counted so"
+            told[word] = said
     return told
 
 
-def _always(code: Framework, before: Training, training: dict[str, Any]) -> list[str]:
+def _always(code: Framework, before: Training, training: dict[str, Any]) -> list[Sentence]:
     """What the framework does whatever the settings say; each is told."""
 
     def now(field: str) -> Any:  # noqa: ANN401 - a field of Training
@@ -249,7 +246,7 @@ def _always(code: Framework, before: Training, training: dict[str, Any]) -> list
     sharded = adapted and now("sharding") == "zero3"
     if sharded and code.checkpoints_sharded and now("checkpointing") != "full":
         training["checkpointing"] = "full"
-        return [f"{code.title} always checkpoints the layers of a sharded adapter run: counted so"]
+        return [say("configs.always_checkpoints", framework=code.title)]
     return []
 
 

@@ -19,10 +19,10 @@ from brimful.configs.arguments import (
 from brimful.configs.huggingface import Shape, is_model_config, read_shape
 from brimful.configs.paths import paths
 from brimful.configs.plain import read_plain
-from brimful.configs.reading import Reading
+from brimful.configs.reading import Reading, some_of
 from brimful.configs.settings import apply_settings, own_word, parse_sets, unknown_key
 from brimful.errors import BadInput, NotFound
-from brimful.language import say
+from brimful.language import Sentence, say
 from brimful.specs.estimate import Assumption
 from brimful.specs.presets import find_preset
 
@@ -102,24 +102,22 @@ def _read_arguments(
             given[theirs] = value
         else:
             raise unknown_key(key, KNOWN)
-    name = file.name if file else "training arguments"
+    name = file.name if file else say("configs.training_arguments")
     training, warnings, unsure = training_of(given, name=name, context=shape.context)
     said = [
-        Assumption(name=key, value=value, why="TrainingArguments' default")
+        Assumption(
+            name=key, value=value, why=say("configs.why_framework_default", framework="TrainingArguments")
+        )
         for key, value in DEFAULTS.items()
         if key not in given
     ]
     if "torch_dtype" not in given and "precision" not in ours:
-        said.append(Assumption(name="torch_dtype", value="float32", why="TRL's, and transformers' up to 4"))
+        said.append(Assumption(name="torch_dtype", value="float32", why=say("configs.why_trl_fp32")))
         if shape.stored in ("bfloat16", "float16"):
-            warnings.append(
-                f"weights are taken as fp32; transformers 5 loads this checkpoint in {shape.stored} "
-                f"unless told otherwise: --set torch_dtype={shape.stored}"
-            )
-    said.append(Assumption(name="gpus", value=1, why="torchrun says, not the file: --gpus"))
+            warnings.append(say("configs.weights_taken_fp32", dtype=shape.stored))
+    said.append(Assumption(name="gpus", value=1, why=say("configs.why_torchrun_says")))
     if strange:
-        more = f" and {len(strange) - _MAX_LISTED} more" if len(strange) > _MAX_LISTED else ""
-        warnings.append(f"not known here, without effect: {', '.join(strange[:_MAX_LISTED])}{more}")
+        warnings.append(say("configs.not_known_without_effect", names=some_of(strange, _MAX_LISTED)))
     warnings += _below(found)
     reading = Reading(
         model=shape.model,
@@ -139,10 +137,10 @@ def _read_arguments(
     return apply_settings(reading, {"gpus": reading.training.gpus, "sharding": reading.training.sharding})
 
 
-def _below(found: Mapping[str, Any]) -> list[str]:
+def _below(found: Mapping[str, Any]) -> list[Sentence]:
     """Warnings about settings that count at the top level and are below it; DeepSpeed's block is read."""
     warnings = [
-        f"{path[:80]} is ignored: it is not at the top level"
+        say("configs.ignored_not_top_level", path=path[:80])
         for path in paths(found)
         if "." in path and own_name(path.rpartition(".")[2]) and not path.startswith("deepspeed.")
     ]
@@ -160,6 +158,6 @@ def _alone(reading: Reading) -> Reading:
     """On one GPU there is nothing to spread over, whatever the arguments say."""
     if reading.training.sharding == "none":
         return reading
-    said = f"sharding {reading.training.sharding} has no effect on one GPU: say --gpus"
+    said = say("configs.sharding_without_effect", sharding=reading.training.sharding)
     training = replace(reading.training, sharding="none", shards=1)
     return replace(reading, training=training, warnings=(*reading.warnings, said))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from brimful.language import Quoted, Sentence, say
+
 Fields = dict[str, Any]  # of Training
 
 _AMP: Fields = {"casts": "autocast"}
@@ -122,6 +124,11 @@ def choose(asked: str, word: object) -> Choice:
     known = name is not None
     name = name or _FALLBACK[asked]
     return Choice(name, CHOICES[asked][name], known)
+
+
+def word_not_known(key: str, said: object, choice: Choice) -> Sentence:
+    """What is told where the fallback was taken."""
+    return say("configs.word_not_known", key=key, word=Quoted(str(said)[:40]), taken=choice.word)
 
 
 def name_of(asked: str, training_fields: Fields) -> str:

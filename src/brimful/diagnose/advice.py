@@ -35,7 +35,7 @@ def advised(about: About) -> tuple[Explanation, ...]:
             "largest_part",
             say(
                 "diagnose.largest_part_all",
-                name=part(largest.name),
+                name=largest.name,
                 size=Size(largest.bytes),
                 frac=Percent(largest.bytes / device.likely),
             ),
@@ -81,43 +81,6 @@ def assumed_notes(others: Others, *, of_many: bool = False) -> tuple[Sentence, .
         n=others.readings,
     )
     return (say("diagnose.note_geforce_cards", text=said) if of_many else say("diagnose.note", text=said),)
-
-
-_PARTS = {
-    "weights": say("diagnose.weights"),
-    "gradients": say("diagnose.gradients"),
-    "optimizer state": say("diagnose.optimizer_state"),
-    "master weights": say("diagnose.master_weights"),
-    "weight casts": say("diagnose.weight_casts"),
-    "workspaces": say("diagnose.workspaces"),
-    "activations: norms": say("diagnose.activations_norms"),
-    "activations: attention": say("diagnose.activations_attention"),
-    "activations: MLP": say("diagnose.activations_mlp"),
-    "activations: experts": say("diagnose.activations_experts"),
-    "activations: ends": say("diagnose.activations_ends"),
-    "logits and loss": say("diagnose.logits_loss"),
-    "allocator cache": say("diagnose.allocator_cache"),
-    "CUDA context": say("diagnose.cuda_context"),
-    "other programs": say("diagnose.other_programs"),
-    "temporaries": say("diagnose.temporaries"),
-    "adapter": say("diagnose.adapter"),
-    "DDP buckets": say("diagnose.ddp_buckets"),
-    "gathered weights": say("diagnose.gathered_weights"),
-    "weights, whole": say("diagnose.weights_whole"),
-    "activations: kept": say("diagnose.activations_kept"),
-    "activations: last step": say("diagnose.activations_last_step"),
-    "activations: layer inputs": say("diagnose.activations_layer_inputs"),
-    "activations: dropout masks": say("diagnose.activations_dropout_masks"),
-    "activations: adapter": say("diagnose.activations_adapter"),
-    "your calibration": say("diagnose.calibration"),
-    "KV cache": say("diagnose.kv_cache"),
-    "activations": say("diagnose.activations"),
-}
-
-
-def part(name: str) -> Sentence | str:
-    """The name of a part of the memory; one nobody has translated yet stays as it is."""
-    return _PARTS.get(name, name)
 
 
 def fix_says(fix: Fix) -> Sentence:

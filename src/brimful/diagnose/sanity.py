@@ -20,7 +20,7 @@ from brimful.units import GIB
 
 _A100_FLOPS_PER_S = 312e12  # nanoGPT and many copies of it divide by this whatever the card is
 # Parts of the memory that no training loop can do without.
-_STATES = ("weights", "gradients", "optimizer state", "master weights")
+_STATES = ("weights", "gradients", "optimizer_state")
 _BEST_MFU = 0.75  # few published training runs come near it; what is above is unusual, not impossible
 _HIDDEN_FRAC = 0.03  # of the memory nvidia-smi shows, kept from frameworks; where no name says the size
 
@@ -104,10 +104,8 @@ def check_rate(value: float, answer: Estimate, model: Model, training: Training,
 
 def check_peak(value_bytes: int, answer: Estimate, gpu: Gpu) -> Check:
     """A measured peak: above what the states alone take, below what is on the card."""
-    from brimful.diagnose.advice import part
-
-    states = {item.name: item.bytes for item in answer.memory.items if item.name in _STATES}
-    floor = sum(states.values())
+    states = [item for item in answer.memory.items if item.code in _STATES]
+    floor = sum(item.bytes for item in states)
     shown = Size(value_bytes)
 
     def check(why: Sentence, *, possible: bool) -> Check:
@@ -118,9 +116,7 @@ def check_peak(value_bytes: int, answer: Estimate, gpu: Gpu) -> Check:
         why = say("diagnose.more_than", size=shown, whole=Size(nominal), gpu=gpu.title)
         return check(why, possible=False)
     if value_bytes < floor:
-        parts = Several(
-            tuple(Several((part(name), Size(size)), between=" ") for name, size in states.items())
-        )
+        parts = Several(tuple(Several((item.name, Size(item.bytes)), between=" ") for item in states))
         why = say(
             "diagnose.less_than_states_alone_take",
             size=shown,

@@ -42,8 +42,10 @@ Leaves out: sliding windows, a capacity beyond which tokens are dropped.
 from __future__ import annotations
 
 from brimful.fit.count import expert_layers
+from brimful.language import Plain, Sentence, say
 from brimful.specs.estimate import Item
 from brimful.specs.model import Model
+from brimful.specs.parts import Part
 from brimful.specs.training import Training
 
 FP32_BYTES = 4
@@ -62,7 +64,7 @@ def residual_bytes(training: Training) -> int:
     return FP32_BYTES if training.casts == "autocast" else number_bytes(training)
 
 
-def layer_bytes(model: Model, training: Training, *, mixed: bool | None = None) -> dict[str, int]:
+def layer_bytes(model: Model, training: Training, *, mixed: bool | None = None) -> dict[Part, int]:
     """What one layer keeps on one GPU, by kind; the table in this file's docstring.
 
     `mixed` says whether its MLP is a mixture of experts; None where any of the model's is.
@@ -73,11 +75,12 @@ def layer_bytes(model: Model, training: Training, *, mixed: bool | None = None) 
     if model.parallel and model.norms == 1:
         wide = 0  # attention reads the same norm output
     return {
-        "norms": n * _norms(model, training) // along,
-        "attention": n * read + n * _attention(model, training) // across,
-        "experts" if experts else "MLP": n * wide + n * _mlp(model, training, mixed=experts) // across,
-        "dropout masks": n * _masks(model, training) // along,
-        "adapter": n * _adapter(model, training) // across,
+        "activations_norms": n * _norms(model, training) // along,
+        "activations_attention": n * read + n * _attention(model, training) // across,
+        "activations_experts" if experts else "activations_mlp": n * wide
+        + n * _mlp(model, training, mixed=experts) // across,
+        "activations_dropout_masks": n * _masks(model, training) // along,
+        "activations_adapter": n * _adapter(model, training) // across,
     }
 
 
@@ -309,37 +312,37 @@ def kept_items(model: Model, training: Training, in_flight: float = 1.0) -> list
     if training.tuning == "adapter" and training.targets < 7:
         layers = max(1, layers - training.framework.adapter_first_layer)
     held = layers * in_flight
-    why = "final norm, token ids" if model.images is None else "final norm, pixels"
-    ends = Item("activations: ends", ends_bytes(model, training), why)
+    why = say("fit.why_ends_tokens") if model.images is None else say("fit.why_ends_pixels")
+    ends = Item("activations_ends", ends_bytes(model, training), why)
     if training.checkpointing == "full":
         inputs = residual_bytes(training) * training.micro_tokens * model.width // sequence_split(training)
         kept = 0 if training.offload_activations else round(held * inputs)
-        return [Item("activations: layer inputs", kept, "checkpointing keeps each layer's input only"), ends]
+        return [Item("activations_layer_inputs", kept, say("fit.why_layer_inputs")), ends]
     if training.checkpointing == "selective":
         kept = round(held * _selective(model, training))
-        return [Item("activations: kept", kept, "layer inputs, attention, every other multiply"), ends]
+        return [Item("activations_kept", kept, say("fit.why_selective")), ends]
     mixed = held * expert_layers(model) / model.layers
-    sums: dict[str, int] = {}
+    sums: dict[Part, int] = {}
     for count, experts in ((held - mixed, False), (mixed, True)):
         for kind, each in layer_bytes(model, training, mixed=experts).items():
             sums[kind] = sums.get(kind, 0) + round(count * each)
     whys = _whys(model, training)
-    return [*(Item(f"activations: {kind}", sums[kind], whys[kind]) for kind in whys if sums.get(kind)), ends]
+    return [*(Item(kind, sums[kind], whys[kind]) for kind in whys if sums.get(kind)), ends]
 
 
-def _whys(model: Model, training: Training) -> dict[str, str]:
+def _whys(model: Model, training: Training) -> dict[Part, Sentence]:
     """What each kind of activation is, in the order of the layer."""
-    return {
-        "norms": "the norms' inputs" + (" in fp32" if training.casts == "autocast" else ""),
-        "attention": "norm output, q k v and result"
-        + (", and the score matrix" if written_out(model, training) else ""),
-        "MLP": f"its input, and {model.mlp_width} wide in between",
-        "experts": f"{model.experts.chosen} of {model.experts.count} experts for each token, router"
-        if model.experts
-        else "",
-        "dropout masks": "one byte for each number dropped or kept",
-        "adapter": "inputs of the adapted layers",
+    wide, scores = training.casts == "autocast", written_out(model, training)
+    whys: dict[Part, Sentence] = {
+        "activations_norms": say("fit.why_norms_fp32") if wide else say("fit.why_norms"),
+        "activations_attention": say("fit.why_attention_scores") if scores else say("fit.why_attention"),
+        "activations_mlp": say("fit.why_mlp", width=Plain(model.mlp_width)),
     }
+    if (experts := model.experts) is not None:
+        whys["activations_experts"] = say("fit.why_experts", n=experts.chosen, all=experts.count)
+    whys["activations_dropout_masks"] = say("fit.why_dropout_masks")
+    whys["activations_adapter"] = say("fit.why_adapted_inputs")
+    return whys
 
 
 def _selective(model: Model, training: Training) -> int:

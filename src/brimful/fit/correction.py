@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import BadInput, WorldFailed
-from brimful.language import os_words, say
+from brimful.language import Plain, Quoted, Sentence, os_words, say, verbatim
 from brimful.specs.estimate import Estimate, Interval, Item, Memory, Speed
 
 SPEED = "tokens_per_s"
@@ -66,14 +66,13 @@ class Correction:
         """Whether it was fitted on this card. What one card taught says nothing about another."""
         return gpu in self.gpus
 
-    def note(self, gpu: str) -> str:
+    def note(self, gpu: str) -> Sentence:
         """One sentence for whoever reads the estimate of this card."""
+        cards = ", ".join(self.gpus) or say("fit.no_card")
         if not self.covers(gpu):
-            cards = ", ".join(self.gpus) or "no card"
-            return f"not corrected: your own runs were on {cards}, not on {gpu} (`brimful runs calibrate`)"
+            return say("fit.not_corrected", cards=cards, gpu=gpu)
         parts = ", ".join(f"{name} x{factor.factor:.3g}" for name, factor in self.factors.items())
-        cards = ", ".join(self.gpus)
-        return f"corrected by {self.runs} runs of your own on {cards}: {parts} (`brimful runs calibrate`)"
+        return say("fit.corrected", n=self.runs, cards=cards, parts=parts)
 
 
 # -- applying ----------------------------------------------------------------------------------------------
@@ -96,7 +95,7 @@ def _memory(memory: Memory, factors: Mapping[str, float], correction: Correction
 
     Other programs on the card are what the user said they are, and are not corrected.
     """
-    other = sum(item.bytes for item in memory.items if item.name == "other programs")
+    other = sum(item.bytes for item in memory.items if item.code == "other_programs")
     allocated = _scaled(memory.allocated_bytes, factors.get("allocated", 1.0))
     moved = allocated.likely - memory.allocated_bytes.likely
     reserved = (
@@ -115,8 +114,8 @@ def _memory(memory: Memory, factors: Mapping[str, float], correction: Correction
         device, first = _moved(device, moved), _moved(first, moved)
     device = _whole(_at_least(device, _moved(reserved, other)))
     change = round(device.likely - memory.device_bytes.likely)
-    why = f"as {correction.runs} runs of your own say (`brimful runs calibrate`)"
-    items = (*memory.items, Item("your calibration", change, why)) if change else memory.items
+    why = say("fit.why_calibration", n=correction.runs)
+    items = (*memory.items, Item("calibration", change, why)) if change else memory.items
     return replace(
         memory,
         allocated_bytes=allocated,
@@ -194,16 +193,17 @@ def load_correction(path: Path) -> Correction | None:
         import json
 
         if path.stat().st_size > MAX_BYTES:
-            raise _unreadable(path, f"it has {path.stat().st_size:,} bytes")
+            raise _unreadable(path, say("fit.calibration_bytes", n=path.stat().st_size))
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["version"] != VERSION:
-            raise _unreadable(path, f"it has version {data['version']!r}, not {VERSION}")
+            why = say("fit.calibration_version", found=Quoted(data["version"]), known=Plain(VERSION))
+            raise _unreadable(path, why)
         factors = {name: _factor(values) for name, values in data["factors"].items() if name in SUBJECTS}
         return Correction(factors=factors, gpus=tuple(map(str, data["gpus"])))
     except OSError as error:
-        raise _unreadable(path, error.strerror or "unreadable") from error
+        raise _unreadable(path, os_words(error)) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _unreadable(path, f"{type(error).__name__}: {str(error)[:80]}") from error
+        raise _unreadable(path, verbatim(f"{type(error).__name__}: {str(error)[:80]}")) from error
 
 
 def _factor(values: Mapping[str, Any]) -> Factor:
@@ -214,7 +214,7 @@ def _factor(values: Mapping[str, Any]) -> Factor:
     return Factor(**numbers, runs=int(values["runs"]))
 
 
-def _unreadable(path: Path, why: str) -> BadInput:
+def _unreadable(path: Path, why: Sentence) -> BadInput:
     return BadInput(
         say("fit.not_calibration", path=path, why=why),
         hint=say("fit.hint_remove_write_again_brimful_runs"),

@@ -56,11 +56,11 @@ def distill(teacher: Model, student: Model, training: Training, gpu: Gpu) -> Dis
         )
     alone = estimate(student, training, gpu, 0)  # a rented card drives no screen
     added = (
-        Item("teacher's weights", weight_bytes(teacher, 16), "16 bits, no gradients, no optimizer"),
+        Item("teacher_weights", weight_bytes(teacher, 16), say("fit.why_teacher_weights")),
         Item(
-            "teacher's logits",
+            "teacher_logits",
             LOGIT_BYTES * training.micro_tokens * teacher.vocab,
-            f"{training.micro_tokens:,} tokens of a micro-batch",
+            say("fit.why_teacher_logits", n=training.micro_tokens),
         ),
     )
     more = sum(item.bytes for item in added)

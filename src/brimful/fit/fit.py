@@ -13,7 +13,7 @@ from brimful.fit.correction import Correction, calibrated
 from brimful.fit.count import active_parameters, parameters
 from brimful.fit.memory import peak_memory
 from brimful.fit.roofline import peak_format, predict_speed
-from brimful.language import say
+from brimful.language import Sentence, say
 from brimful.specs.desktop import others_on
 from brimful.specs.estimate import Assumption, Estimate, Interval, Memory, Speed
 from brimful.specs.framework import Framework, find_framework
@@ -33,7 +33,7 @@ def fit(
     other_bytes: int | None = None,
     *,
     assumed: Sequence[Assumption] = (),
-    warnings: Sequence[str] = (),
+    warnings: Sequence[Sentence] = (),
     unsure: int = 0,
     dialect: Dialect = FLAGS,
     correction: Correction | None = None,
@@ -69,10 +69,7 @@ def fit(
         said.append(correction.note(card.name))
     if not answer.fits and not any(fix.fits for fix in found):
         many = enough_gpus(training, again, card, dialect)
-        enough = f"; {many:,} of them sharing weights and states (zero3) would hold it" if many else ""
-        said.append(
-            f"no set of changes fits {'one' if training.gpus == 1 else training.gpus} {card.title}{enough}"
-        )
+        said.append(_nothing_fits(training, card, many))
     return replace(
         answer,
         assumed=tuple(assumed),
@@ -174,26 +171,34 @@ def _wider(interval: Interval, widen: float, most: float | None = None) -> Inter
 _NO_TRITON = ("Kepler", "Maxwell", "Pascal")
 
 
-def _warnings(model: Model, training: Training, gpu: Gpu) -> list[str]:
+def _nothing_fits(training: Training, gpu: Gpu, enough: int | None) -> Sentence:
+    if training.gpus == 1:
+        if enough is None:
+            return say("fit.nothing_fits_one", gpu=gpu.title)
+        return say("fit.nothing_fits_one_enough", gpu=gpu.title, enough=enough)
+    if enough is None:
+        return say("fit.nothing_fits_several", n=training.gpus, gpu=gpu.title)
+    return say("fit.nothing_fits_several_enough", n=training.gpus, gpu=gpu.title, enough=enough)
+
+
+def _warnings(model: Model, training: Training, gpu: Gpu) -> list[Sentence]:
     said = []
     if training.compiled and gpu.architecture in _NO_TRITON:
-        said.append(
-            f"torch.compile does not run on {gpu.title}: Triton needs Volta or newer; set compile=False"
-        )
+        said.append(say("fit.no_triton", gpu=gpu.title))
     if training.dtype == "bfloat16" and not gpu.bf16:
         peak = peak_format(training, gpu)
         faster_fp16 = gpu.dense_flops_per_s.get("fp16", 0) > gpu.dense_flops_per_s[peak]
-        tip = "; dtype='float16' is faster" if faster_fp16 else ""
-        said.append(f"{gpu.title} has no bf16 hardware: speed is taken at its {peak} peak{tip}")
+        if faster_fp16:
+            said.append(say("fit.no_bf16_float16_faster", gpu=gpu.title, dtype=peak))
+        else:
+            said.append(say("fit.no_bf16", gpu=gpu.title, dtype=peak))
     if model.classes is None and model.vocab % 64:
         padded = -(-model.vocab // 64) * 64
-        said.append(
-            f"a vocabulary of {model.vocab:,} is no multiple of 64; {padded:,} fills tensor cores better"
-        )
+        said.append(say("fit.vocabulary_not_multiple", n=model.vocab, padded=padded))
     if model.experts is not None:
-        said.append(
-            "speed with experts is derived and held against no published run; the load is taken as even"
-        )
-    if gpu.memory_basis != "seen":
-        said.append(f"the memory {gpu.title} shows to a framework is {gpu.memory_basis}, not read off one")
+        said.append(say("fit.experts_speed_derived"))
+    if gpu.memory_basis == "recalled":
+        said.append(say("fit.memory_recalled", gpu=gpu.title))
+    elif gpu.memory_basis == "estimated":
+        said.append(say("fit.memory_estimated", gpu=gpu.title))
     return said

@@ -26,6 +26,7 @@ from brimful.fit.count import (
 )
 from brimful.fit.overhead import context_bytes, others_item, workspace_bytes
 from brimful.fit.roofline import achievable_flops_per_s
+from brimful.language import Number, Plain, say
 from brimful.specs.desktop import Others, others_on
 from brimful.specs.estimate import Interval, Item, Verdict, verdict_of
 from brimful.specs.gpu import Gpu
@@ -116,7 +117,7 @@ def infer(model: Model, serving: Serving, gpu: Gpu, other_bytes: int | None = No
     items = _items(model, serving, gpu, others)
     likely = sum(item.bytes for item in items)
     context = context_bytes(gpu)
-    loose = 0.15 * sum(item.bytes for item in items if item.name in ("KV cache", "activations"))
+    loose = 0.15 * sum(item.bytes for item in items if item.code in ("kv_cache", "activations"))
     prefill, step = prefill_seconds(model, serving, gpu), decode_seconds(model, serving, gpu)
     whole = prefill + serving.output_tokens * step
     written = serving.batch_size * serving.output_tokens
@@ -203,14 +204,14 @@ def _items(model: Model, serving: Serving, gpu: Gpu, others: Others) -> list[Ite
         inside = max(inside, experts.chosen * each_expert + experts.shared_width)
     layer = 2 * together * (3 * model.width + model.query_width + 2 * model.kv_width + inside)
     logits = 4 * serving.batch_size * model.vocab
+    held = say("fit.why_parameters_serving", billions=Number(parameters(model) / 1e9, 2), n=bits)
+    kept = say("fit.why_kv_cache", sequences=Plain(serving.batch_size), tokens=Plain(tokens), size=each)
     return [
-        Item(
-            "weights", weight_bytes(model, bits), f"{parameters(model) / 1e9:.2f} B parameters in {bits} bits"
-        ),
-        Item("KV cache", cache, f"{serving.batch_size} x {tokens} tokens of {each:,} bytes"),
-        Item("activations", layer + logits, f"one layer of {together:,} tokens, and logits"),
-        Item("workspaces", workspace_bytes(gpu), "cuBLAS scratch"),
-        Item("CUDA context", round(context_bytes(gpu).likely), "driver and kernels"),
+        Item("weights", weight_bytes(model, bits), held),
+        Item("kv_cache", cache, kept),
+        Item("activations", layer + logits, say("fit.why_serving_activations", n=together)),
+        Item("workspaces", workspace_bytes(gpu), say("fit.why_workspaces")),
+        Item("cuda_context", round(context_bytes(gpu).likely), say("fit.why_cuda_context")),
         others_item(others),
     ]
 

@@ -2,12 +2,12 @@
 
 Six moments can be the peak; which one depends on vocabulary, batch and depth:
 
-    end of the forward pass          every activation kept, and the loss being made
-    start of the backward pass       every activation kept, and the gradient of the logits
-    gradient of the output matrix    every activation kept, and a V·d gradient in the making
-    backward pass of the last layer  every activation kept, and one layer's gradients
-    end of the backward pass         all gradients, and a tied table's two halves being added
-    optimizer step                   no activations, all gradients
+    forward_end          every activation kept, and the loss being made
+    backward_start       every activation kept, and the gradient of the logits
+    output_gradient      every activation kept, and a V·d gradient in the making
+    last_layer_backward  every activation kept, and one layer's gradients
+    backward_end         all gradients, and a tied table's two halves being added
+    optimizer_step       no activations, all gradients
 """
 
 from __future__ import annotations
@@ -49,10 +49,12 @@ from brimful.fit.states import (
     waiting_bytes,
     weights_bytes,
 )
+from brimful.language import Sentence, say
 from brimful.specs.desktop import NO_OTHERS, Others
-from brimful.specs.estimate import Interval, Item, Memory
+from brimful.specs.estimate import Interval, Item, Memory, Peak
 from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
+from brimful.specs.parts import Moment
 from brimful.specs.training import Training
 
 # How far off the derived sizes may be, as shares of what comes and goes within a step; states are exact.
@@ -60,18 +62,16 @@ from brimful.specs.training import Training
 # within in 6 of 7 cases (trained in full) and 32 of 38 (frozen).
 _TRAINED_FRAC, _FROZEN_FRAC = (0.05, 0.12), (0.20, 0.25)
 
-OPTIMIZER_STEP = "optimizer step"
-
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
     """One moment of a step: what changes from moment to moment, in bytes."""
 
-    name: str
+    code: Moment
     gradients: int
     logits: int
     temporary: int
-    why: str  # of the temporaries
+    why: Sentence  # of the temporaries
     casts: int = 0
     left: int = 0  # behind by the last micro-step
     alive: bool = True  # whether activations, casts and gathered weights are held
@@ -124,7 +124,7 @@ def _stage_memory(stage: Stage, training: Training, gpu: Gpu, others: Others) ->
     steady_bytes = held.bytes_at(steady, has_state=True)
     # In the first step the optimizer has no state until its own step creates it.
     first_bytes, first = max(
-        ((held.bytes_at(each, has_state=each.name == OPTIMIZER_STEP), each) for each in moments),
+        ((held.bytes_at(each, has_state=each.code == "optimizer_step"), each) for each in moments),
         key=lambda pair: pair[0],
     )
     # The allocator's cache is left over from every moment of the step, not from the peak alone.
@@ -138,11 +138,11 @@ def _stage_memory(stage: Stage, training: Training, gpu: Gpu, others: Others) ->
     items = _items(model, training, gpu, kept, steady)
     items += [
         Item(
-            "allocator cache",
+            "allocator_cache",
             round(reserved.likely - allocated.likely),
-            "freed blocks PyTorch keeps, rounding",
+            say("fit.why_allocator_cache"),
         ),
-        Item("CUDA context", round(context.likely), "driver and kernels, outside PyTorch"),
+        Item("cuda_context", round(context.likely), say("fit.why_cuda_context")),
         others_item(others),
     ]
     return Memory(
@@ -151,36 +151,34 @@ def _stage_memory(stage: Stage, training: Training, gpu: Gpu, others: Others) ->
         device_bytes=_device(reserved, context, others.bytes),
         first_step_bytes=_device(first_reserved, context, others.bytes),
         items=tuple(item for item in items if item.bytes),
-        peak_at=f"{steady.name}, every step{stage.where}",
+        peak_at=Peak(steady.code, stage.number, training.pipeline if stage.number else 0),
     )
 
 
 def _items(model: Model, training: Training, gpu: Gpu, kept: list[Item], moment: _Moment) -> list[Item]:
     """What is alive at one moment of the steady step, by name."""
     items = fixed_items(model, training, gradients=moment.gradients)
-    items.append(Item("DDP buckets", bucket_bytes(model, training), "a second copy of the gradients"))
+    items.append(Item("ddp_buckets", bucket_bytes(model, training), say("fit.why_ddp_buckets")))
     if moment.alive:
         items += [
-            Item("weight casts", moment.casts, f"autocast's {training.dtype} copies"),
-            Item("gathered weights", gathered_bytes(model, training), _gathered_why(training)),
+            Item("weight_casts", moment.casts, say("fit.why_weight_casts", dtype=training.dtype)),
+            Item("gathered_weights", gathered_bytes(model, training), _gathered_why(training)),
         ]
-    items.append(Item("workspaces", workspace_bytes(gpu), "cuBLAS scratch"))
+    items.append(Item("workspaces", workspace_bytes(gpu), say("fit.why_workspaces")))
     if moment.alive:
         items += kept
-        items.append(
-            Item("activations: last step", moment.left, "4-bit layers' inputs, freed with the step's graph")
-        )
+        items.append(Item("activations_last_step", moment.left, say("fit.why_quantized_inputs")))
     items += [
-        Item("logits and loss", moment.logits, _logits_why(model, training, moment.name)),
+        Item("logits_loss", moment.logits, _logits_why(model, training, moment.code)),
         Item("temporaries", moment.temporary, moment.why),
     ]
     return items
 
 
-def _gathered_why(training: Training) -> str:
+def _gathered_why(training: Training) -> Sentence:
     if training.pipeline > 1:
-        return "all of the stage, for every micro-batch"
-    return "two layers and the tables, whole"
+        return say("fit.why_gathered_stage")
+    return say("fit.why_gathered_layers")
 
 
 def _moments(model: Model, training: Training) -> list[_Moment]:
@@ -196,52 +194,51 @@ def _moments(model: Model, training: Training) -> list[_Moment]:
     going_back = cast_bytes(model, training, forward=False)
     head = _head_gradient_bytes(model, training)
     wide = dequantized_bytes(model, training)
-    again = " and its activations made again" if training.checkpointing != "none" else ""
     layer = layer_backward_bytes(model, training) + reduce_bytes(model, training)
     first_layer = sum(layer_bytes(model, training).values()) + layer_gradient_bytes(model, training)
+    again = training.checkpointing != "none"
+    layer_why = say("fit.why_layer_gradients_again") if again else say("fit.why_layer_gradients")
     return [
         _Moment(
-            "end of the forward pass",
+            "forward_end",
             waiting,
             logits["forward"],
             wide,
-            "the 4-bit output matrix in 16 bits",
+            say("fit.why_output_dequantized"),
             casts=forward,
             left=quantized_inputs_bytes(model, training),
         ),
-        _Moment("start of the backward pass", waiting, logits["backward"], 0, "", casts=going_back),
+        _Moment("backward_start", waiting, logits["backward"], 0, layer_why, casts=going_back),
         _Moment(
-            "gradient of the output matrix",
+            "output_gradient",
             waiting,
             logits["output"],
             head + wide,
-            "gradient of the vocabulary table before it is added"
-            if head
-            else "4-bit output matrix in 16 bits",
+            say("fit.why_output_gradient") if head else say("fit.why_output_dequantized"),
             casts=going_back,
         ),
         _Moment(
-            "backward pass of the last layer",
+            "last_layer_backward",
             max(waiting, min(every, head)),
             logits["after"],
             layer,
-            f"one layer's gradients{again}",
+            layer_why,
             casts=going_back,
         ),
         _Moment(
-            "end of the backward pass",
+            "backward_end",
             max(every, waiting),
             logits["after"],
             _tied_bytes(model, training) + first_layer,
-            "first layer, and the tied table's gradients",
+            say("fit.why_first_layer"),
             alive=False,
         ),
         _Moment(
-            OPTIMIZER_STEP,
+            "optimizer_step",
             every,
             logits["after"],
             _step_bytes(model, training),
-            "copies the optimizer makes on the way",
+            say("fit.why_optimizer_copies"),
             alive=False,
         ),
     ]
@@ -276,16 +273,20 @@ def _step_bytes(model: Model, training: Training) -> int:
     return gradient_bytes(model, training) if copies else 0
 
 
-def _logits_why(model: Model, training: Training, moment: str) -> str:
-    rows = f"({training.batch_size}, {training.sequence_tokens}, {model.vocab})"
+def _logits_why(model: Model, training: Training, moment: Moment) -> Sentence:
+    shape = f"({training.batch_size}, {training.sequence_tokens}, {model.vocab})"
     if training.loss_chunks > 1:
-        return f"1/{training.loss_chunks} of {rows} at a time"
-    if moment == "start of the backward pass":
+        return say("fit.why_logits_chunk", n=training.loss_chunks, shape=shape)
+    if moment == "backward_start":
         fused = training.compiled and training.loss_compiled and training.casts != "none"
-        return f"{rows}: " + ("logits, gradient, zeros" if fused else "logits and fp32 copies")
-    if moment == "end of the forward pass":
-        return f"{rows}: old and new" + ("" if training.compiled else ", and the loss's copies")
-    return f"{rows}: still held by the loop"
+        if fused:
+            return say("fit.why_logits_fused", shape=shape)
+        return say("fit.why_logits_copies", shape=shape)
+    if moment == "forward_end":
+        if training.compiled:
+            return say("fit.why_logits_old_new", shape=shape)
+        return say("fit.why_logits_old_new_copies", shape=shape)
+    return say("fit.why_logits_held", shape=shape)
 
 
 def _allocated(total: int, moving: int, shares: tuple[float, float]) -> Interval:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from brimful.language import say
 from brimful.specs.desktop import Others
 from brimful.specs.estimate import Interval, Item
 from brimful.specs.gpu import Gpu
@@ -64,13 +65,8 @@ def context_bytes(gpu: Gpu, *, gpus: int = 1, lazy: bool = True) -> Interval:
     return Interval(0.85 * likely, likely, 2 * likely + nccl)
 
 
-_OTHERS_WHY = {
-    "given": "desktop and other processes, as you said",
-    "assumed": "desktop and other processes, assumed",
-    "none": "",
-}
-
-
 def others_item(others: Others) -> Item:
     """What other programs hold of the card, as a part of what it holds in all."""
-    return Item("other programs", others.bytes, _OTHERS_WHY[others.basis])
+    assumed = others.basis == "assumed"
+    why = say("fit.why_others_assumed") if assumed else say("fit.why_others_given")
+    return Item("other_programs", others.bytes, why)

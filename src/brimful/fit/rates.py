@@ -12,10 +12,10 @@ from brimful.errors import BrimfulError
 from brimful.fit.distill import distill
 from brimful.fit.fit import estimate
 from brimful.fit.inference import Serving, infer
+from brimful.language import Sentence, Size, say, verbatim
 from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
 from brimful.specs.training import Training
-from brimful.units import counted, show_bytes
 
 MOST_SERVED = 256  # sequences at a time
 _NOBODY_BYTES = 0  # of other programs: a rented card drives no screen
@@ -24,7 +24,7 @@ _NOBODY_BYTES = 0  # of other programs: a rented card drives no screen
 @dataclass(frozen=True, slots=True)
 class Rate:
     tokens_per_s: float  # 0: cannot run there
-    why_not: str = ""
+    why_not: Sentence | None = None
 
 
 Rates = Callable[[Gpu, int], Rate]  # on so many of this card, in one instance
@@ -87,15 +87,14 @@ def spread(training: Training, gpus: int) -> Training | None:
 
 def _cannot_split(training: Training, gpus: int) -> Rate:
     if training.gpus != 1:
-        return Rate(0.0, f"wants {training.gpus} GPUs, an instance has {gpus}")
-    step = counted(training.effective_batch, "sequence")
-    return Rate(0.0, f"a step of {step} cannot be split over {gpus} GPUs")
+        return Rate(0.0, say("fit.wants_gpus", n=training.gpus, gpus=gpus))
+    return Rate(0.0, say("fit.step_cannot_split", n=training.effective_batch, gpus=gpus))
 
 
 def _judged(bytes_: float, gpu: Gpu, fits: bool, tokens_per_s: float) -> Rate:
     if fits:
         return Rate(tokens_per_s)
-    return Rate(0.0, f"short by {show_bytes(round(bytes_) - gpu.memory_bytes)}")
+    return Rate(0.0, say("fit.short_by", size=Size(round(bytes_) - gpu.memory_bytes)))
 
 
 def _refusals(rate: Rates) -> Rates:
@@ -103,6 +102,7 @@ def _refusals(rate: Rates) -> Rates:
         try:
             return rate(gpu, gpus)
         except BrimfulError as error:  # a number format this card does not have, for one
-            return Rate(0.0, error.problem)
+            said = error.said
+            return Rate(0.0, said if isinstance(said, Sentence) else verbatim(error.problem))
 
     return asked

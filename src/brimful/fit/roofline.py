@@ -29,7 +29,7 @@ from brimful.fit.count import (
 )
 from brimful.fit.stages import bubble_steps
 from brimful.fit.states import dtype_bytes, trained_parameters
-from brimful.specs.estimate import Interval, Speed
+from brimful.specs.estimate import Bound, Interval, Speed
 from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
 from brimful.specs.training import Training
@@ -113,7 +113,7 @@ class _Parts:
         return self.work_s + self.link_s - hidden
 
     @property
-    def bound_by(self) -> str:
+    def bound_by(self) -> Bound:
         if self.link_s > self.work_s:
             return "link"
         if self.launch_s > self.compute_s + self.bandwidth_s:

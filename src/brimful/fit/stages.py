@@ -23,14 +23,14 @@ class Stage:
 
     model: Model
     in_flight: float  # micro-batches whose activations it holds, a fraction where it has several pieces
-    where: str  # for people: ", on pipeline stage 1 of 8"
+    number: int = 0  # from 1 on; 0: there is no pipeline
 
 
 def pipeline_stages(model: Model, training: Training) -> list[Stage]:
     """The stages that can need most: the first has tables and most in flight, the last the logits."""
     many = training.pipeline
     if many == 1:
-        return [Stage(model, 1.0, "")]
+        return [Stage(model, 1.0)]
     ranks = sorted({0, min(1, many - 1), many - 1})
     return [_stage(model, training, rank) for rank in ranks]
 
@@ -44,7 +44,7 @@ def _stage(model: Model, training: Training, rank: int) -> Stage:
     if experts is not None:
         experts = replace(experts, dense_layers=experts.dense_layers * layers // model.layers)
     part = replace(model, layers=layers, experts=experts, first=rank == 0, last=rank == last)
-    return Stage(part, in_flight(training, rank), f", on pipeline stage {rank + 1} of {many}")
+    return Stage(part, in_flight(training, rank), rank + 1)
 
 
 def in_flight(training: Training, rank: int) -> float:

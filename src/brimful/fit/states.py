@@ -19,6 +19,7 @@ from brimful.fit.count import (
     parameters,
     stored_matmul_parameters,
 )
+from brimful.language import Number, Sentence, say
 from brimful.specs.estimate import Item
 from brimful.specs.model import Model
 from brimful.specs.training import OPTIMIZERS, Dtype, Training
@@ -254,13 +255,21 @@ def dequantized_bytes(model: Model, training: Training) -> int:
 
 def fixed_items(model: Model, training: Training, *, gradients: int) -> list[Item]:
     """Weights, `gradients` bytes of gradients, and the optimizer's state."""
-    count = parameters(model)
-    form = f"{training.frozen_bits}-bit" if training.frozen_bits else training.weights_dtype
-    spread = f" over {training.shards} GPUs" if training.sharding == "zero3" else ""
-    state = f"{training.optimizer}'s numbers for each trained parameter"
+    state = say("fit.why_optimizer_state", name=training.optimizer)
     return [
-        Item("weights", weights_bytes(model, training), f"{count / 1e6:,.1f} M parameters in {form}{spread}"),
-        Item("adapter", adapter_bytes(model, training), f"{training.tuning}, the only part that is trained"),
-        Item("gradients", gradients, "one for each trained parameter"),
-        Item("optimizer state", optimizer_bytes(model, training), state),
+        Item("weights", weights_bytes(model, training), _weights_why(model, training)),
+        Item("adapter", adapter_bytes(model, training), say("fit.why_adapter", name=training.tuning)),
+        Item("gradients", gradients, say("fit.why_gradients")),
+        Item("optimizer_state", optimizer_bytes(model, training), state),
     ]
+
+
+def _weights_why(model: Model, training: Training) -> Sentence:
+    millions, bits, dtype = Number(parameters(model) / 1e6, 1), training.frozen_bits, training.weights_dtype
+    if training.sharding != "zero3":
+        if bits:
+            return say("fit.why_parameters_bits", millions=millions, n=bits)
+        return say("fit.why_parameters", millions=millions, dtype=dtype)
+    if bits:
+        return say("fit.why_parameters_bits_spread", millions=millions, n=bits, gpus=training.shards)
+    return say("fit.why_parameters_spread", millions=millions, dtype=dtype, n=training.shards)

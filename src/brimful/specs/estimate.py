@@ -11,7 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from brimful.language import Sentence, Several, say
 from brimful.specs.desktop import NO_OTHERS, Others
+from brimful.specs.parts import Moment, Part, moment, part
 from brimful.specs.training import Training
 
 # How much of the interval of device bytes the card has room for:
@@ -20,6 +22,7 @@ from brimful.specs.training import Training
 # likely_does_not_fit  the low end, but not the likely value
 # does_not_fit         none of it
 Verdict = Literal["fits", "at_risk", "likely_does_not_fit", "does_not_fit"]
+Bound = Literal["compute", "bandwidth", "launch", "link"]  # what holds the speed back
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +52,39 @@ def verdict_of(device_bytes: Interval, usable_bytes: int) -> Verdict:
 class Item:
     """One part of the memory at the peak, and why it is there."""
 
-    name: str
+    code: Part
     bytes: int
-    why: str
+    why: Sentence
+
+    @property
+    def name(self) -> Sentence:
+        return part(self.code)
 
     def as_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "bytes": self.bytes, "why": self.why}
+        return {
+            "code": self.code,
+            "name": str(self.name),
+            "bytes": self.bytes,
+            "why": str(self.why),
+            "reason": self.why.as_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The moment of a step that needs most, and on which stage of a pipeline; stages count from 1."""
+
+    moment: Moment
+    stage: int = 0  # 0: there is no pipeline
+    stages: int = 0
+
+    def says(self) -> Several:
+        where = (say("specs.pipeline_stage", n=self.stage, all=self.stages),) if self.stage else ()
+        return Several((moment(self.moment), say("specs.every_step"), *where))
+
+    def as_dict(self) -> dict[str, Any]:
+        stage = {"stage": self.stage, "of": self.stages} if self.stage else None
+        return {"peak_at": str(self.says()), "peak_at_code": self.moment, "peak_at_stage": stage}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +96,7 @@ class Memory:
     device_bytes: Interval
     first_step_bytes: Interval  # device bytes of the first optimizer step, which has no AdamW state yet
     items: tuple[Item, ...]
-    peak_at: str
+    peak_at: Peak
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -75,7 +105,7 @@ class Memory:
             "device_bytes": self.device_bytes.as_dict(),
             "first_step": {"device_bytes": self.first_step_bytes.as_dict()},
             "items": [item.as_dict() for item in self.items],
-            "peak_at": self.peak_at,
+            **self.peak_at.as_dict(),
         }
 
 
@@ -89,7 +119,7 @@ class Speed:
     hfu: Interval
     peak_flops_per_s: float
     peak_format: str
-    bound_by: str
+    bound_by: Bound
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -109,10 +139,11 @@ class Assumption:
 
     name: str
     value: Any
-    why: str
+    why: Sentence
 
     def as_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "value": self.value, "why": self.why}
+        why = {"why": str(self.why), "reason": self.why.as_dict()}
+        return {"name": self.name, "value": self.value, **why}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +161,10 @@ class Fix:
     keeps_effective_batch: bool
     keeps_numerics: bool  # the same sums in the same number formats, up to rounding
     config_only: bool  # lines of the config are enough; else code has to be edited too
-    note: str  # what it does and its side effects
+    note: tuple[Sentence, ...]  # what it does and its side effects
+
+    def says(self) -> Several:
+        return Several(self.note, between="; ")
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -144,7 +178,8 @@ class Fix:
             "keeps_effective_batch": self.keeps_effective_batch,
             "keeps_numerics": self.keeps_numerics,
             "config_only": self.config_only,
-            "note": self.note,
+            "note": str(self.says()),
+            "note_codes": [one.as_dict() for one in self.note],
         }
 
 
@@ -159,7 +194,7 @@ class Estimate:
     speed: Speed
     others: Others = NO_OTHERS  # in the device bytes
     assumed: tuple[Assumption, ...] = ()
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Sentence, ...] = ()
     fixes: tuple[Fix, ...] = ()  # where it does not fit or is at risk: what makes it fit
     faster: tuple[Fix, ...] = ()  # where it fits and needs no fix: what raises MFU and still fits
     largest_batch: int | None = None  # of one micro-step; None where not even one sequence fits
@@ -203,7 +238,8 @@ class Estimate:
             "memory": self.memory.as_dict(),
             "speed": self.speed.as_dict() | self._images(),
             "assumed": [assumption.as_dict() for assumption in self.assumed],
-            "warnings": list(self.warnings),
+            "warnings": [str(warning) for warning in self.warnings],
+            "warning_codes": [warning.as_dict() for warning in self.warnings],
             "fixes": [fix.as_dict() for fix in self.fixes],
             "faster": [fix.as_dict() for fix in self.faster],
             "largest_batch": self.largest_batch,

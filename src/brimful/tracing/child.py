@@ -92,7 +92,7 @@ def traced(request: dict[str, Any]) -> dict[str, Any]:
             if len(recorder.tape.step_ends) < request["steps"]:
                 raise _readable(error, script) from error
             # Handlers of the script's own, such as a last save, ran on the way out and failed.
-            recorder.tape.notes[f"after its steps the script ended with {type(error).__name__}"] = None
+            recorder.tape.note(say("tracing.note_script_ended", name=type(error).__name__))
     if not recorder.tape.events:
         raise BadInput(
             say("tracing.made_nothing_gpu_ops", name=script.name, ops=Number(recorder.tape.ops)),

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from brimful.tracing.items import COMPILED
+from brimful.language import say
 from brimful.tracing.recorder import Recorder
 
 RULE = "torch.compile: saved set by min-cut, temporaries unfused"
-NOTE = "compiled parts: what is kept is exact, temporaries lie between all fused and none fused"
-PLAIN_NOTE = "a compiled function or module could not be cut by AOTAutograd and was traced op by op"
+NOTE = say("tracing.note_compiled")
+PLAIN_NOTE = say("tracing.note_not_compiled")
 
 
 def compile_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
@@ -28,7 +28,7 @@ def compile_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
         if model is None:
             return compile_anything
         if not isinstance(model, nn.Module):
-            recorder.tape.notes[PLAIN_NOTE] = None
+            recorder.tape.note(PLAIN_NOTE)
             return model
         model.forward = Compiled(model, recorder)
         return model
@@ -62,11 +62,11 @@ class Compiled:
         if chosen is not None:
             try:
                 self.recorder.tape.rules[RULE] += 1
-                self.recorder.tape.notes[NOTE] = None
+                self.recorder.tape.note(NOTE)
                 return chosen(held, args, kwargs)
             except (RuntimeError, TypeError, ValueError, AssertionError, NotImplementedError):
                 self._made[key] = None
-        self.recorder.tape.notes[PLAIN_NOTE] = None
+        self.recorder.tape.note(PLAIN_NOTE)
         return self.forward(*args, **kwargs)
 
     def _make(self) -> Callable[..., Any]:
@@ -109,7 +109,7 @@ class Compiled:
                 recorder.paused = paused
                 for block in recorder.tape.blocks[before:]:
                     if block.died is not None and not block.role:
-                        block.role = COMPILED
+                        block.role = "compiled_temporaries"
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run

@@ -3,61 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Literal
 
-from brimful.tracing import items
+from brimful.language import Sentence, Several, say
+from brimful.specs.parts import Part
 from brimful.tracing.tape import Tape
+
+# What a change acts on.
+Fix = Literal[
+    "loss", "activations", "attention", "optimizer", "optimizer_step", "gradients", "fragmentation"
+]  # fmt: skip
 
 _WORTH = 0.08  # of the peak: less is not worth a line
 _SCATTERED = 0.10  # of reserved memory that is not handed out at the peak
 
 
 def fixes_for(
-    tape: Tape, parts: dict[str, int], live: Collection[int], *, peak: int, allocated: int, reserved: int
+    tape: Tape, parts: dict[Part, int], live: Collection[int], *, peak: int, allocated: int, reserved: int
 ) -> tuple[dict[str, Any], ...]:
     """Changes worth trying, the largest stake first: what a change acts on, which is no promise."""
-    found = [
+    found: list[tuple[int, Fix, tuple[Sentence, ...]]] = [
+        (parts.get("logits_loss", 0), "loss", (say("tracing.change_loss_chunks"),)),
+        (parts.get("activations", 0), "activations", (say("tracing.change_checkpoint"),)),
+        (_score_bytes(tape, live), "attention", (say("tracing.change_sdpa"),)),
         (
-            parts.get(items.LOSS, 0),
-            "loss",
-            "take the loss in chunks of the batch, or use a fused linear cross-entropy",
-        ),
-        (
-            parts.get(items.ACTIVATIONS, 0),
-            "activations",
-            "checkpoint the layers, or halve the batch and accumulate gradients twice as often",
-        ),
-        (_score_bytes(tape, live), "attention", "call scaled_dot_product_attention: no score matrix is kept"),
-        (
-            parts.get(items.OPTIMIZER_STATE, 0),
+            parts.get("optimizer_state", 0),
             "optimizer",
-            "an 8-bit optimizer keeps a quarter of it; sharding spreads it over GPUs",
+            (say("tracing.change_8_bit_optimizer"), say("tracing.change_sharding")),
         ),
-        (
-            parts.get(items.STEP_TEMPORARIES, 0),
-            "optimizer step",
-            "fused=True updates without temporaries",
-        ),
-        (
-            _old_gradient_bytes(tape, live, peak),
-            "gradients",
-            "zero_grad(set_to_none=True) before the forward pass",
-        ),
+        (parts.get("optimizer_temporaries", 0), "optimizer_step", (say("tracing.change_fused"),)),
+        (_old_gradient_bytes(tape, live, peak), "gradients", (say("tracing.change_zero_grad"),)),
     ]
     out = [
-        {"name": name, "at_stake_bytes": size, "change": change}
-        for size, name, change in sorted(found, key=lambda row: -row[0])
+        _fix(code, size, change)
+        for size, code, change in sorted(found, key=lambda row: -row[0])
         if allocated and size > _WORTH * allocated
     ]
     if reserved and (reserved - allocated) > _SCATTERED * reserved:
-        out.append(
-            {
-                "name": "fragmentation",
-                "at_stake_bytes": reserved - allocated,
-                "change": "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-            }
-        )
+        change = say("tracing.change_setting", setting="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+        out.append(_fix("fragmentation", reserved - allocated, (change,)))
     return tuple(out)
+
+
+def fix_name(code: Fix) -> Sentence:
+    return Sentence(f"tracing.fix_{code}", {})
+
+
+def _fix(code: Fix, size: int, change: tuple[Sentence, ...]) -> dict[str, Any]:
+    return {
+        "code": code,
+        "name": code.replace("_", " "),
+        "at_stake_bytes": size,
+        "change": str(Several(change, between="; ")),
+        "change_codes": [one.as_dict() for one in change],
+    }
 
 
 def _score_bytes(tape: Tape, live: Collection[int]) -> int:
@@ -65,7 +64,7 @@ def _score_bytes(tape: Tape, live: Collection[int]) -> int:
     total = 0
     for number in live:
         shape = tape.blocks[number].shape
-        if len(shape) >= 3 and shape[-1] == shape[-2] >= 128 and tape.blocks[number].role == "":
+        if len(shape) >= 3 and shape[-1] == shape[-2] >= 128 and tape.blocks[number].role is None:
             total += tape.blocks[number].bytes
     return total
 
@@ -76,5 +75,5 @@ def _old_gradient_bytes(tape: Tape, live: Collection[int], peak: int) -> int:
     return sum(
         block.bytes
         for block in (tape.blocks[number] for number in live)
-        if block.role == items.GRADIENTS and block.step < step
+        if block.role == "gradients" and block.step < step
     )

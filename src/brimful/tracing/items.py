@@ -8,30 +8,28 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from brimful.language import Sentence
+from brimful.specs.parts import Part, part
 from brimful.tracing.tape import BACKWARD, FORWARD, OPTIMIZER, SETUP, Block, Tape
 
-PARAMETERS, GRADIENTS, OPTIMIZER_STATE, BUFFERS = "parameters", "gradients", "optimizer", "buffers"
-LOSS, ACTIVATIONS, CASTS = "logits and loss", "activations", "casts of weights"
-TEMPORARIES, STEP_TEMPORARIES, DATA = "temporaries", "optimizer temporaries", "data and set-up"
-WORKSPACES, KERNEL_BUFFERS = "workspaces", "kernel buffers"
-COMPILED, BUCKETS = "compiled temporaries", "gradient buckets"
-
-WHY = {
-    PARAMETERS: "weights of the model",
-    GRADIENTS: "one for each trained parameter, from the backward pass until they are set to None",
-    OPTIMIZER_STATE: "what the optimizer keeps between steps",
-    BUFFERS: "tensors of the model that are not trained",
-    LOSS: "the outputs the loss is taken of, its own tensors, and their gradient",
-    ACTIVATIONS: "kept from the forward pass for the backward pass",
-    CASTS: "weights in the number format autocast computes in",
-    TEMPORARIES: "freed within the pass that makes them",
-    STEP_TEMPORARIES: "freed within the optimizer's step",
-    DATA: "batches and whatever the script made before the first forward pass",
-    WORKSPACES: "cuBLAS, one for each thread that multiplies matrices",
-    COMPILED: "inside compiled graphs, as if nothing were fused: an upper bound",
-    BUCKETS: "DDP's copy of the gradients, in which ranks add them up",
-    KERNEL_BUFFERS: "taken by CUDA kernels for themselves",
+OUTSIDE = "(outside a module)"  # a key of the JSON, among names of modules
+# Keys of the JSON that are older than the codes, where they are not simply the English name.
+_KEYS: dict[Part, str] = {
+    "weights": "parameters",
+    "optimizer_state": "optimizer",
+    "weight_casts": "casts of weights",
+    "ddp_buckets": "gradient buckets",
 }
+
+
+def key(code: Part) -> str:
+    """What a part is called in the JSON, beside its code."""
+    return _KEYS.get(code) or str(part(code))
+
+
+def why(code: Part) -> Sentence:
+    return Sentence(f"tracing.why_{code}", {})
+
 
 # Ops that belong to a loss whatever module calls them.
 _LOSS_OP = re.compile(
@@ -45,7 +43,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 class Holder:
     """Blocks alive at the peak that one op on one line made."""
 
-    category: str
+    category: Part
     op: str
     module: str
     line: str
@@ -53,10 +51,11 @@ class Holder:
     bytes: int
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return {**fields, "category": key(self.category), "code": self.category}
 
 
-def categories(tape: Tape) -> list[str]:
+def categories(tape: Tape) -> list[Part]:
     """The category of every block."""
     loss = _loss_blocks(tape)
     return [_category(tape, number, block, loss) for number, block in enumerate(tape.blocks)]
@@ -67,8 +66,8 @@ def live_at(tape: Tape, event: int) -> list[int]:
     return [n for n, b in enumerate(tape.blocks) if b.born <= event and (b.died is None or b.died > event)]
 
 
-def by_category(tape: Tape, live: Iterable[int], category: list[str]) -> dict[str, int]:
-    found: defaultdict[str, int] = defaultdict(int)
+def by_category(tape: Tape, live: Iterable[int], category: list[Part]) -> dict[Part, int]:
+    found: defaultdict[Part, int] = defaultdict(int)
     for number in live:
         found[category[number]] += tape.blocks[number].bytes
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))
@@ -79,18 +78,18 @@ def by_module(tape: Tape, live: Iterable[int], *, most: int = 12) -> dict[str, i
     found: defaultdict[str, int] = defaultdict(int)
     for number in live:
         block = tape.blocks[number]
-        found[_NUMBER.sub("*", block.place.module) or "(outside a module)"] += block.bytes
+        found[_NUMBER.sub("*", block.place.module) or OUTSIDE] += block.bytes
     return dict(sorted(found.items(), key=lambda pair: -pair[1])[:most])
 
 
-def holders(tape: Tape, live: Iterable[int], category: list[str], *, most: int = 10) -> list[Holder]:
-    found: dict[tuple[str, str, str, str], tuple[int, int]] = {}
+def holders(tape: Tape, live: Iterable[int], category: list[Part], *, most: int = 10) -> list[Holder]:
+    found: dict[tuple[Part, str, str, str], tuple[int, int]] = {}
     for number in live:
         block = tape.blocks[number]
         place = block.place
-        key = (category[number], place.op, _NUMBER.sub("*", place.module), place.line)
-        count, size = found.get(key, (0, 0))
-        found[key] = (count + 1, size + block.bytes)
+        made = (category[number], place.op, _NUMBER.sub("*", place.module), place.line)
+        count, size = found.get(made, (0, 0))
+        found[made] = (count + 1, size + block.bytes)
     largest = sorted(found.items(), key=lambda pair: -pair[1][1])[:most]
     return [
         Holder(category=c, op=op, module=module, line=line, count=count, bytes=size)
@@ -98,21 +97,21 @@ def holders(tape: Tape, live: Iterable[int], category: list[str], *, most: int =
     ]
 
 
-def _category(tape: Tape, number: int, block: Block, loss: Collection[int]) -> str:
+def _category(tape: Tape, number: int, block: Block, loss: Collection[int]) -> Part:
     if block.role or number in loss:
-        return block.role or LOSS
+        return block.role or "logits_loss"
     phase = block.place.phase
     if phase in (OPTIMIZER, BACKWARD):
-        return STEP_TEMPORARIES if phase == OPTIMIZER else TEMPORARIES
+        return "optimizer_temporaries" if phase == OPTIMIZER else "temporaries"
     if phase == SETUP or not (block.place.module or block.sources):
-        return DATA
+        return "data"
     if block.place.op == "_to_copy" and block.sources and _is_parameter(tape, block.sources):
-        return CASTS
-    return ACTIVATIONS if _waits_for_backward(tape, block) else TEMPORARIES
+        return "weight_casts"
+    return "activations" if _waits_for_backward(tape, block) else "temporaries"
 
 
 def _is_parameter(tape: Tape, sources: tuple[int, ...]) -> bool:
-    return all(tape.blocks[source].role == PARAMETERS for source in sources)
+    return all(tape.blocks[source].role == "weights" for source in sources)
 
 
 def _waits_for_backward(tape: Tape, block: Block) -> bool:

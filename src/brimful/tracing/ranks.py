@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from brimful.tracing.items import BUCKETS
+from brimful.language import say
 from brimful.tracing.tape import Tape
 
-NOTE = "NCCL's own buffers are not in the trace: up to about 1.5 GiB on each GPU, by topology"
+NOTE = say("tracing.note_nccl")
 
 
 def _reduced_at_once(_, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  DDP reads annotations
@@ -41,7 +41,7 @@ def rank_changes(tape: Tape) -> list[tuple[Any, str, Any]]:
         rank = rank if rank >= 0 else int(os.environ.get("RANK", "0"))
         tape.rules[f"process group: {world} ranks, faked"] += 1
         if world > 1:
-            tape.notes[NOTE] = None
+            tape.note(NOTE)
         begin(backend="fake", store=FakeStore(), rank=rank, world_size=world)
 
     from torch.nn.parallel import distributed
@@ -53,7 +53,7 @@ def rank_changes(tape: Tape) -> list[tuple[Any, str, Any]]:
         before = len(tape.blocks)
         make(model, *args, **kwargs)
         for block in tape.blocks[before:]:
-            block.role = block.role or BUCKETS
+            block.role = block.role or "ddp_buckets"
         set_hook(model, None, _reduced_at_once)
 
     return [

@@ -17,10 +17,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from brimful.language import say
 from brimful.tracing.buffers import GEMMS, buffers_of
 from brimful.tracing.card import Card
 from brimful.tracing.costs import Costs
-from brimful.tracing.items import KERNEL_BUFFERS, WORKSPACES
 from brimful.tracing.places import Places
 from brimful.tracing.rules import InPlace
 from brimful.tracing.tape import Place, Tape
@@ -30,9 +30,7 @@ _PRIM_DEVICE = torch.ops.prim.device.default
 _SCALAR = torch.ops.aten._local_scalar_dense.default
 # Ops about memory that a fake tensor does not have.
 _ANSWERED = frozenset({"aten::pin_memory", "aten::_pin_memory", "aten::is_pinned", "aten::record_stream"})
-CONVOLUTION_NOTE = (
-    "cuDNN's workspaces for convolutions are not in the trace: it chooses kernels by trying them on the card"
-)
+CONVOLUTION_NOTE = say("tracing.note_convolutions")
 
 
 class Recorder(TorchDispatchMode):
@@ -163,19 +161,19 @@ class Recorder(TorchDispatchMode):
     def _take_buffers(self, name: str, args: Any, results: Sequence[Any], place: Place) -> None:
         """What the kernel takes for itself: given back when it returns, but for the workspace of cuBLAS."""
         if "convolution" in name:
-            self.tape.notes[CONVOLUTION_NOTE] = None
+            self.tape.note(CONVOLUTION_NOTE)
         taken: list[int] = []
         brief: list[int] = []
         for buffer in buffers_of(self.card, name, args, results):
             self.tape.rules[buffer.rule] += 1
-            number = self.tape.alloc(buffer.bytes, place, role=KERNEL_BUFFERS)
+            number = self.tape.alloc(buffer.bytes, place, role="kernel_buffers")
             while brief:
                 self.tape.let_go(brief.pop())
             (brief if buffer.brief else taken).append(number)
         if name in GEMMS and (thread := threading.get_ident()) not in self._cublas_threads:
             self._cublas_threads.add(thread)
             self.tape.rules["BLAS workspace"] += 1
-            self.tape.alloc(self.card.blas_workspace_bytes, place, role=WORKSPACES)
+            self.tape.alloc(self.card.blas_workspace_bytes, place, role="workspaces")
         for number in reversed(taken):
             self.tape.let_go(number)
 

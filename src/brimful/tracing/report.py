@@ -9,20 +9,20 @@ from typing import Any
 
 from brimful.allocator import FREE, MALLOC, Allocator, Outcome, Request, Settings, run
 from brimful.fit.overhead import context_bytes
+from brimful.language import Sentence
 from brimful.specs.estimate import Interval, Item
 from brimful.specs.gpu import Gpu
+from brimful.specs.parts import Part
 from brimful.tracing.fixes import fixes_for
 from brimful.tracing.items import (
-    COMPILED,
-    KERNEL_BUFFERS,
-    WHY,
-    WORKSPACES,
     Holder,
     by_category,
     by_module,
     categories,
     holders,
+    key,
     live_at,
+    why,
 )
 from brimful.tracing.speed import Cost, Pace, pace
 from brimful.tracing.tape import Tape
@@ -35,6 +35,7 @@ TRIED_SETTINGS = (
     "garbage_collection_threshold:0.8",
     "expandable_segments:True,garbage_collection_threshold:0.8",
 )
+_NO_TENSORS: tuple[Part, ...] = ("workspaces", "kernel_buffers")
 _POINTS = 240  # of the timeline
 
 
@@ -82,7 +83,7 @@ class Trace:
     values_at: dict[str, int]
     events: int
     ops: int
-    notes: tuple[str, ...]
+    notes: tuple[Sentence, ...]
     tape: Tape = field(repr=False)  # every event, to replay it under other settings
 
     @property
@@ -106,7 +107,7 @@ class Trace:
             "least": self.least.as_dict(),
             "first_step": self.first_step.as_dict(),
             "steady_step": self.steady_step.as_dict(),
-            "items": [item.as_dict() for item in self.items],
+            "items": [{**item.as_dict(), "name": key(item.code)} for item in self.items],
             "modules": self.modules,
             "top_holders": [holder.as_dict() for holder in self.top_holders],
             "peak_at": self.peak_at,
@@ -120,7 +121,8 @@ class Trace:
             "values_at": self.values_at,
             "events": self.events,
             "ops": self.ops,
-            "notes": list(self.notes),
+            "notes": [str(note) for note in self.notes],
+            "note_codes": [note.as_dict() for note in self.notes],
         }
 
 
@@ -171,7 +173,9 @@ def report(
         settings=settings,
         rough=rough,
         steps=len(tape.step_ends),
-        tensor_bytes=sum(size for name, size in parts.items() if name not in (WORKSPACES, KERNEL_BUFFERS)),
+        tensor_bytes=sum(
+            size for name, size in parts.items() if name not in ("workspaces", "kernel_buffers")
+        ),
         requested_bytes=whole.requested_bytes,
         allocated_bytes=whole.allocated_bytes,
         reserved_bytes=whole.reserved_bytes,
@@ -196,7 +200,7 @@ def report(
         values_at=dict(tape.values.most_common(10)),
         events=len(tape.events),
         ops=tape.ops,
-        notes=tuple(tape.notes),
+        notes=tuple(tape.notes.values()),
         tape=tape,
     )
 
@@ -223,12 +227,12 @@ def _walk(requests: Sequence[Request], settings: Settings) -> _Walk:
 _LIBRARY = re.compile(r"^(?:addmm|mm|bmm|baddbmm|_scaled_mm|sort|.*convolution.*|.*attention.*|.*cudnn.*)$")
 
 
-def _least(tape: Tape, category: list[str], settings: Settings, whole: Counters) -> Counters:
+def _least(tape: Tape, category: list[Part], settings: Settings, whole: Counters) -> Counters:
     """The peaks if compiled code kept none of its temporaries but what library kernels return."""
     fused = {
         n
         for n, name in enumerate(category)
-        if name == COMPILED and not _LIBRARY.search(tape.blocks[n].place.op)
+        if name == "compiled_temporaries" and not _LIBRARY.search(tape.blocks[n].place.op)
     }
     if not fused:
         return whole
@@ -240,18 +244,13 @@ def _least(tape: Tape, category: list[str], settings: Settings, whole: Counters)
     )
 
 
-def _items(parts: dict[str, int], whole: Counters, *, peak_requested: int, device: int) -> tuple[Item, ...]:
-    items = [Item(name, size, WHY[name]) for name, size in parts.items()]
+def _items(parts: dict[Part, int], whole: Counters, *, peak_requested: int, device: int) -> tuple[Item, ...]:
+    items = [Item(code, size, why(code)) for code, size in parts.items()]
     rounding = whole.allocated_bytes - peak_requested
     cache = whole.reserved_bytes - whole.allocated_bytes
     context = device - whole.reserved_bytes
-    items.append(
-        Item("rounding", rounding, "the allocator hands out multiples of 512 B, and larger rests unsplit")
-    )
-    items.append(Item("allocator cache", cache, "reserved from the driver and not handed out at the peak"))
-    items.append(
-        Item("CUDA context", context, "outside PyTorch: driver and kernels; estimated by card, not traced")
-    )
+    outside: dict[Part, int] = {"rounding": rounding, "allocator_cache": cache, "cuda_context": context}
+    items += [Item(code, size, why(code)) for code, size in outside.items()]
     return tuple(items)
 
 
@@ -294,7 +293,7 @@ def _savers(requests: Sequence[Request], gpu: Gpu, other: int, settings: str) ->
     return tuple(found)
 
 
-def _timeline(tape: Tape, walk: _Walk, category: list[str]) -> dict[str, Any]:
+def _timeline(tape: Tape, walk: _Walk, category: list[Part]) -> dict[str, Any]:
     """Bytes by category over the events, in a few hundred points that keep every local peak."""
     count = len(tape.events)
     names = list(dict.fromkeys(category))
@@ -304,7 +303,7 @@ def _timeline(tape: Tape, walk: _Walk, category: list[str]) -> dict[str, Any]:
         for start in range(0, count, width)
     ]
     now = dict.fromkeys(names, 0)
-    series: dict[str, list[int]] = {name: [] for name in names}
+    series: dict[Part, list[int]] = {name: [] for name in names}
     upcoming = iter(chosen)
     wanted = next(upcoming, None)
     for index, (action, number) in enumerate(tape.events):
@@ -320,6 +319,6 @@ def _timeline(tape: Tape, walk: _Walk, category: list[str]) -> dict[str, Any]:
         "event": chosen,
         "allocated_bytes": [walk.allocated[i] for i in chosen],
         "reserved_bytes": [walk.reserved[i] for i in chosen],
-        "by_category": series,
+        "by_category": {key(name): values for name, values in series.items()},
         "step_ends": list(tape.step_ends),
     }

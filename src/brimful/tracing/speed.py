@@ -22,7 +22,7 @@ from brimful.fit.roofline import (
     SLOWER,
     achievable_flops_per_s,
 )
-from brimful.specs.estimate import Interval
+from brimful.specs.estimate import Bound, Interval
 from brimful.specs.gpu import Gpu
 
 _FORMATS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp32"}
@@ -50,7 +50,7 @@ class Pace:
     kernels: int
     peak_flops_per_s: float
     peak_format: str
-    bound_by: str
+    bound_by: Bound
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -80,7 +80,7 @@ def pace(costs: Mapping[tuple[str, str], Cost], gpu: Gpu, *, tf32: bool) -> Pace
     kernels = sum(cost.calls for cost in costs.values())
     launch_s = kernels * RATES.launch_s
     likely = max(compute_s + move_s, launch_s)
-    bound_by = "compute" if compute_s >= move_s else "bandwidth"
+    bound_by: Bound = "compute" if compute_s >= move_s else "bandwidth"
     flops = sum(cost.flops - cost.recomputed_flops for cost in costs.values())
     heaviest = max(costs.items(), key=lambda pair: pair[1].flops)[0][1]
     number = _format(gpu, heaviest, tf32=tf32)

@@ -9,14 +9,12 @@ from typing import Any
 
 import torch
 
-from brimful.tracing.items import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
+from brimful.language import say
+from brimful.specs.parts import Part
 from brimful.tracing.recorder import Recorder
 from brimful.tracing.tape import OPTIMIZER
 
-RECURRENT_NOTE = (
-    "recurrent layers are traced cell by cell; on a GPU cuDNN runs them whole and keeps one reserve buffer "
-    "of its own size for the backward pass"
-)
+RECURRENT_NOTE = say("tracing.note_recurrent")
 
 
 class EnoughSteps(BaseException):
@@ -57,14 +55,14 @@ class Steps:
         self.recorder.places.phase = OPTIMIZER
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                self._mark(parameter, PARAMETERS)
-                self._mark(parameter.grad, GRADIENTS)
+                self._mark(parameter, "weights")
+                self._mark(parameter.grad, "gradients")
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         self.recorder.places.phase = None
         for state in optimizer.state.values():
             for value in state.values() if isinstance(state, dict) else ():
-                self._mark(value, OPTIMIZER_STATE)
+                self._mark(value, "optimizer_state")
         self._leader = optimizer if self._leader is None else self._leader
         if optimizer is self._leader:
             self.recorder.tape.step_ends.append(len(self.recorder.tape.events))
@@ -77,12 +75,12 @@ class Steps:
                 raise EnoughSteps
             self._answer_transformers()
             for parameter in module.parameters():
-                self._mark(parameter, PARAMETERS)
+                self._mark(parameter, "weights")
             for buffer in module.buffers():
-                self._mark(buffer, BUFFERS)
+                self._mark(buffer, "buffers")
         if isinstance(module, torch.nn.RNNBase):
             self.recorder.tape.rules["recurrent layer: cell by cell"] += 1
-            self.recorder.tape.notes[RECURRENT_NOTE] = None
+            self.recorder.tape.note(RECURRENT_NOTE)
         places.enter(module, args)
 
     def _answer_transformers(self) -> None:
@@ -96,7 +94,7 @@ class Steps:
             imports.is_fake_tensor = lambda _: False
             self.recorder.tape.rules["transformers: masks are looked into"] += 1
 
-    def _mark(self, tensor: Any, role: str) -> None:
+    def _mark(self, tensor: Any, role: Part) -> None:
         if isinstance(tensor, torch.Tensor) and (number := self.recorder.block_of(tensor)) is not None:
             block = self.recorder.tape.blocks[number]
             block.role = block.role or role

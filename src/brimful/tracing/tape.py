@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from brimful.allocator import EMPTY_CACHE, FREE, MALLOC, Allocator, Request
+from brimful.language import Sentence
+from brimful.specs.parts import Part
 
 SETUP, FORWARD, BACKWARD, OPTIMIZER = "setup", "forward", "backward", "optimizer"
 
@@ -31,7 +33,7 @@ class Block:
     sources: tuple[int, ...] = ()  # blocks the op read
     shape: tuple[int, ...] = ()
     dtype: str = ""
-    role: str = ""  # a category, where something says so: parameters, gradients, workspaces, …
+    role: Part | None = None  # where something says so: weights, gradients, workspaces, …
     died: int | None = None
     holders: int = 1  # storages that share it: an op written in place gives one block two names
     address: int = 0
@@ -47,12 +49,17 @@ class Tape:
     backward_starts: list[int] = field(default_factory=list)
     rules: Counter[str] = field(default_factory=Counter)  # rule -> times it fired
     values: Counter[str] = field(default_factory=Counter)  # line that asked for a value -> times
-    notes: dict[str, None] = field(default_factory=dict)  # what a reader has to know, once each
+    notes: dict[str, Sentence] = field(default_factory=dict)  # by code: what a reader has to know, once each
     ops: int = 0
     # Answers torch.cuda.memory_allocated and its like while the script runs.
     allocator: Allocator = field(default_factory=Allocator)
 
-    def alloc(self, size: int, place: Place, *, role: str = "", sources: tuple[int, ...] = ()) -> int:
+    def note(self, said: Sentence) -> None:
+        self.notes.setdefault(said.code, said)
+
+    def alloc(
+        self, size: int, place: Place, *, role: Part | None = None, sources: tuple[int, ...] = ()
+    ) -> int:
         number = len(self.blocks)
         block = Block(size, place, len(self.step_ends), len(self.events), sources, role=role)
         block.address = self.allocator.malloc(size)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.cli.commands import NO, YES, Answer
 from brimful.errors import BadInput, Refused
-from brimful.language import Plain, Several, say
+from brimful.language import Plain, say
 from brimful.units import GIB
 
 if TYPE_CHECKING:
@@ -236,9 +236,7 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
     }
     text = compare_text(rows, gpu, tongue)
     if args.correction is not None:
-        from brimful.diagnose.phrases import told
-
-        text += "\n\n" + tongue.text(told(args.correction.note(gpu.name)))
+        text += "\n\n" + tongue.text(args.correction.note(gpu.name))
     return Answer(data, text)
 
 
@@ -336,7 +334,7 @@ def _not_lines(plain: Reading, wanted: Reading, change: dict[str, tuple[Any, Any
     said = [f"{key} {now} -> {then}" for key, (now, then) in change.items() if key not in known]
     return Refused(
         say("gpu.cannot_said_line", a=", ".join(said) or "some of it", file=plain.file),
-        hint=say("gpu.hint_make_change_patch_write_only", code=Plain(plain.dialect.code)),
+        hint=say("gpu.hint_make_change_patch_write_only", code=plain.dialect.code),
     )
 
 
@@ -376,12 +374,6 @@ def _differ(one: Model | Training, other: Model | Training) -> list[str]:
     return [f.name for f in fields(one) if getattr(one, f.name) != getattr(other, f.name)]
 
 
-def _note(fix: Fix) -> Several:
-    from brimful.diagnose.phrases import phrase
-
-    return phrase(fix.note)
-
-
 def _chosen(answer: Estimate, number: int | None) -> Fix | None:
     """The fix asked for, or the first that lines alone can make; None where it fits as it is.
 
@@ -395,7 +387,7 @@ def _chosen(answer: Estimate, number: int | None) -> Fix | None:
                 hint=say("gpu.hint_run_without_fix", fixes=len(fixes)),
             )
         if not fixes[number - 1].config_only:
-            raise Refused(say("gpu.fix_not_line_config", number=Plain(number)), hint=_note(fixes[number - 1]))
+            raise Refused(say("gpu.fix_not_line_config", number=Plain(number)), hint=fixes[number - 1].says())
         return fixes[number - 1]
     if answer.fits:
         return next((fix for fix in answer.fixes if fix.verdict == "fits" and fix.config_only), None)
@@ -403,6 +395,6 @@ def _chosen(answer: Estimate, number: int | None) -> Fix | None:
     if chosen is None:
         best = say("gpu.hint_see_without_patch")
         if fixes and fixes[0].fits:
-            best = say("gpu.hint_cheapest_fix", note=_note(fixes[0]))
+            best = say("gpu.hint_cheapest_fix", note=fixes[0].says())
         raise Refused(say("gpu.no_change_config_alone_makes"), hint=best)
     return chosen

@@ -275,10 +275,8 @@ def _serve_head(answer: InferenceEstimate, reading: Reading, gpu: Gpu, tongue: L
 
 
 def _serve_items(answer: InferenceEstimate, tongue: Language) -> str:
-    from brimful.diagnose.advice import part
-
     total = answer.device_bytes.likely
-    names = [tongue.text(part(item.name)) for item in answer.items]
+    names = [tongue.text(item.name) for item in answer.items]
     width = max(map(len, names))
     lines = [paint(tongue.text(say("gpu.memory")), "bold")]
     for name, item in zip(names, answer.items, strict=True):

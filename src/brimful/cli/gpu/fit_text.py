@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from brimful.diagnose.sanity import Check
     from brimful.fit.advice.ladder import Rung
     from brimful.language import Language, Sentence
-    from brimful.specs.estimate import Estimate, Fix, Interval
+    from brimful.specs.estimate import Bound, Estimate, Fix, Interval
     from brimful.specs.gpu import Gpu
     from brimful.specs.presets import Preset
 
@@ -183,7 +183,6 @@ def models_text(presets: Sequence[Preset], tongue: Language) -> str:
 
 def _verdict(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> str:
     from brimful.diagnose.advice import verdict_words
-    from brimful.diagnose.phrases import phrase
 
     device, gap = answer.memory.device_bytes, Size(abs(answer.short_bytes))
     style = {"fits": "green", "does_not_fit": "red"}.get(answer.verdict, "yellow")
@@ -208,7 +207,7 @@ def _verdict(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> 
         )
     )
     between = tongue.text(say("gpu.between", low=Size(device.low), high=Size(device.high)))
-    peak = say("gpu.peak", where=phrase(answer.memory.peak_at, between=", "))
+    peak = say("gpu.peak", where=answer.memory.peak_at.says())
     one_line = f"  {needs}   {between}"
     return "\n".join(
         [
@@ -220,12 +219,9 @@ def _verdict(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> 
 
 
 def _items(answer: Estimate, tongue: Language) -> str:
-    from brimful.diagnose.advice import part
-    from brimful.diagnose.phrases import known
-
     total = answer.memory.device_bytes.likely
     largest = max(item.bytes for item in answer.memory.items)
-    names = [tongue.text(part(item.name)) for item in answer.memory.items]
+    names = [tongue.text(item.name) for item in answer.memory.items]
     named = max(map(len, names))
     columns = width()
     blocks = _WIDE_BAR if columns == _WIDEST else _NARROW_BAR
@@ -233,7 +229,7 @@ def _items(answer: Estimate, tongue: Language) -> str:
     for name, item in zip(names, answer.memory.items, strict=True):
         share = f"{tongue.text(Size(item.bytes)):>9} {tongue.text(Percent(item.bytes / total)):>5}"
         head = f"  {name:<{named}}  {share}  {bar(item.bytes / largest, blocks)}  "
-        first, *rest = wrap(tongue.text(known(item.why) or item.why), max(16, columns - len(head)))
+        first, *rest = wrap(tongue.text(item.why), max(16, columns - len(head)))
         lines += [head + first, *(" " * len(head) + more for more in rest)]
     whole = tongue.text(say("gpu.total"))
     lines.append(f"  {whole:<{named}}  {tongue.text(Size(total)):>9}")
@@ -301,7 +297,7 @@ def _speed(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> st
     return "\n".join(lines)
 
 
-def bound_says(bound_by: str) -> Sentence:
+def bound_says(bound_by: Bound) -> Sentence:
     """What holds the speed back."""
     return {
         "compute": say("gpu.bound_compute"),
@@ -349,7 +345,6 @@ def _headed(title: Sentence, more: Sentence, joint: str, tongue: Language) -> li
 def _fix(number: int, fix: Fix, tongue: Language, *, saves: bool) -> list[str]:
     """One change, what comes of it, and why: a fix saves, what is faster may take more."""
     from brimful.diagnose.advice import verdict_words
-    from brimful.diagnose.phrases import phrase
 
     verdict = verdict_words(fix.verdict) if fix.fits else say("gpu.still_not_fit")
     time = Factor(fix.step_time_factor)
@@ -371,7 +366,7 @@ def _fix(number: int, fix: Fix, tongue: Language, *, saves: bool) -> list[str]:
     return [
         f"  {number}. {_spelled(fix)}",
         _filled(told, tongue, "     "),
-        _filled(phrase(fix.note), tongue, "     "),
+        _filled(fix.says(), tongue, "     "),
     ]
 
 
@@ -387,9 +382,8 @@ def _spelled(fix: Fix) -> str:
 
 def _small_print(answer: Estimate, reading: Reading, tongue: Language) -> str:
     from brimful.diagnose.advice import assumed_notes
-    from brimful.diagnose.phrases import warned
 
-    notes = [tongue.text(warned(warning)) for warning in answer.warnings]
+    notes = [tongue.text(warning) for warning in answer.warnings]
     if reading.unsure:
         guessed = say("gpu.intervals_wider_words_had_guessed", n=reading.unsure)
         notes.append(tongue.text(guessed))
@@ -402,9 +396,7 @@ def _small_print(answer: Estimate, reading: Reading, tongue: Language) -> str:
 
 
 def _warned(reading: Reading, tongue: Language) -> list[str]:
-    from brimful.diagnose.phrases import warned
-
-    return [tongue.text(warned(warning)) for warning in reading.warnings]
+    return [tongue.text(warning) for warning in reading.warnings]
 
 
 def _note(text: str, tongue: Language) -> str:

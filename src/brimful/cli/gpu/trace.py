@@ -62,11 +62,13 @@ def run(options: argparse.Namespace) -> Answer:
 def _draw(data: dict[str, Any], options: argparse.Namespace, tongue: Language) -> None:
     """The timeline as pictures, where asked for."""
     from brimful.allocator.timeline import LAYERS, OTHERS, Timeline, write_html, write_png
-    from brimful.cli.gpu.trace_text import trace_name
     from brimful.language import say
+    from brimful.specs.parts import PARTS, part
+    from brimful.tracing.items import key
 
     if not (options.html or options.png):
         return
+    names = {key(code): part(code) for code in PARTS}
     line, failure = data["timeline"], data["out_of_memory"]
     layers = sorted(line["by_category"].items(), key=lambda pair: -max(pair[1]))
     if len(layers) > LAYERS:
@@ -84,8 +86,7 @@ def _draw(data: dict[str, Any], options: argparse.Namespace, tongue: Language) -
         tongue=tongue,
         x=tuple(line["event"]),
         layers=tuple(
-            (name if name == OTHERS else tongue.text(trace_name(name)), tuple(values))
-            for name, values in layers
+            (name if name == OTHERS else tongue.text(names[name]), tuple(values)) for name, values in layers
         ),
         reserved=tuple(zip(line["event"], line["reserved_bytes"], strict=True)),
         capacity_bytes=data["usable_bytes"],

@@ -8,41 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.cli.render import bar, paint, table
 from brimful.cli.spoken import kept, released
-from brimful.language import Number, Percent, Seconds, Several, Size, say
+from brimful.language import Number, Percent, Seconds, Sentence, Several, Size, say
+from brimful.specs.parts import part
 
 if TYPE_CHECKING:
-    from brimful.language import Language, Sentence
+    from brimful.language import Language
     from brimful.specs.gpu import Gpu
 
 _WIDTH = 80
 _BLOCKS = " ▁▂▃▄▅▆▇█"
-_OUTSIDE = ("rounding", "allocator cache", "CUDA context", "workspaces", "kernel buffers")  # no tensors
-# Names of parts, changes and phases, as the trace writes them.
-_NAMES = {
-    "parameters": say("gpu.parameters_2"),
-    "gradients": say("gpu.gradients"),
-    "optimizer": say("gpu.optimizer_state"),
-    "buffers": say("gpu.buffers"),
-    "logits and loss": say("gpu.logits_loss"),
-    "activations": say("gpu.activations"),
-    "casts of weights": say("gpu.weight_casts"),
-    "temporaries": say("gpu.temporaries"),
-    "optimizer temporaries": say("gpu.optimizer_temporaries"),
-    "data and set-up": say("gpu.data_set_up"),
-    "workspaces": say("gpu.workspaces"),
-    "kernel buffers": say("gpu.kernel_buffers"),
-    "compiled temporaries": say("gpu.compiled_temporaries"),
-    "gradient buckets": say("gpu.gradient_buckets"),
-    "rounding": say("gpu.rounding"),
-    "allocator cache": say("gpu.allocator_cache"),
-    "CUDA context": say("gpu.cuda_context"),
-    "everything else": say("gpu.everything_else"),
-    "loss": say("gpu.loss"),
-    "attention": say("gpu.attention"),
-    "optimizer step": say("gpu.optimizer_step"),
-    "fragmentation": say("gpu.fragmentation"),
-    "(outside a module)": say("gpu.outside_module"),
-}
+_OUTSIDE = ("rounding", "allocator_cache", "cuda_context", "workspaces", "kernel_buffers")  # no tensors
 _PHASES = {
     "setup": say("gpu.set_up"),
     "forward": say("gpu.forward"),
@@ -51,9 +26,9 @@ _PHASES = {
 }
 
 
-def trace_name(name: str) -> Sentence | str:
-    """A part of the memory or a change, as a sentence; one nobody has translated yet stays as it is."""
-    return _NAMES.get(name, name)
+def said_again(data: dict[str, Any]) -> Sentence:
+    """A sentence as the traced process wrote it down: its code and its plain values."""
+    return Sentence(data["code"], {name: value for name, value in data.items() if name != "code"})
 
 
 def show(data: dict[str, Any], gpu: Gpu, script: str, tongue: Language) -> str:
@@ -102,13 +77,13 @@ def _verdict(data: dict[str, Any], gpu: Gpu, script: str, tongue: Language) -> s
 
 def _headline(data: dict[str, Any]) -> Sentence:
     """The largest part of the tensors at the peak."""
-    tensors = [item for item in data["items"] if item["name"] not in _OUTSIDE]
+    tensors = [item for item in data["items"] if item["code"] not in _OUTSIDE]
     total = sum(item["bytes"] for item in tensors)
     if not total:
         return say("gpu.nothing_held_peak")
     largest = max(tensors, key=lambda item: item["bytes"])
     share = largest["bytes"] / total
-    told = {"name": trace_name(largest["name"]), "size": Size(largest["bytes"]), "frac": Percent(share)}
+    told = {"name": part(largest["code"]), "size": Size(largest["bytes"]), "frac": Percent(share)}
     if share > 0.5:
         return say("gpu.more_than_half_tensors_peak", **told)
     return say("gpu.largest_part_tensors_peak", **told)
@@ -134,7 +109,7 @@ def _items(data: dict[str, Any], tongue: Language) -> str:
     whole = max(1, data["device_bytes"])
     rows = [
         (
-            tongue.text(trace_name(item["name"])),
+            tongue.text(part(item["code"])),
             tongue.text(Size(item["bytes"])),
             tongue.text(Percent(item["bytes"] / whole)),
             bar(item["bytes"] / whole, 28),
@@ -170,10 +145,16 @@ def _timeline(data: dict[str, Any], tongue: Language) -> str:
 
 def _modules(data: dict[str, Any], tongue: Language) -> str:
     listed = list(data["modules"].items())[:8]
-    rows = [(tongue.text(Size(size)), tongue.text(trace_name(name))) for name, size in listed]
+    rows = [(tongue.text(Size(size)), _module(name, tongue)) for name, size in listed]
     if len(rows) < 2:
         return ""
     return paint(tongue.text(say("gpu.module_peak")), "bold") + "\n" + _listed(rows)
+
+
+def _module(name: str, tongue: Language) -> str:
+    from brimful.tracing.items import OUTSIDE
+
+    return tongue.text(say("gpu.outside_module")) if name == OUTSIDE else name
 
 
 def _holders(data: dict[str, Any], tongue: Language) -> str:
@@ -189,7 +170,7 @@ def _listed(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def _changes(data: dict[str, Any], tongue: Language) -> str:
-    from brimful.diagnose.phrases import warned
+    from brimful.tracing.fixes import fix_name
 
     lines = []
     for found in data["saving_settings"]:
@@ -198,9 +179,9 @@ def _changes(data: dict[str, Any], tongue: Language) -> str:
     for fix in data["fixes"]:
         told = say(
             "gpu.name_size_change",
-            name=trace_name(fix["name"]),
+            name=fix_name(fix["code"]),
             size=Size(fix["at_stake_bytes"]),
-            change=warned(fix["change"]),
+            change=Several(tuple(map(said_again, fix["change_codes"])), between="; "),
         )
         lines.append(_filled(told, tongue, "  ", "      "))
     title = paint(tongue.text(say("gpu.would_help")), "bold")
@@ -235,8 +216,6 @@ def _speed(data: dict[str, Any], tongue: Language) -> str:
 
 
 def _small_print(data: dict[str, Any], tongue: Language) -> str:
-    from brimful.diagnose.phrases import warned
-
     said: list[object] = []
     rules = ", ".join(f"{name} {times}" for name, times in data["rules_fired"].items())
     if rules:
@@ -252,7 +231,7 @@ def _small_print(data: dict[str, Any], tongue: Language) -> str:
         )
     if data["steps"] < 2:
         said.append(say("gpu.optimizer_steps_seen_steady_state", n=data["steps"]))
-    said += [say("gpu.note", text=warned(note)) for note in data["notes"]]
+    said += [say("gpu.note", text=said_again(note)) for note in data["note_codes"]]
     context = data["context_bytes"]
     said.append(
         say(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import table
 from brimful.errors import BadInput, Refused
-from brimful.language import say
+from brimful.language import Sentence, Several, say
 from brimful.units import HOUR_S, MICROUSD, show_seconds, show_usd
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def run(args: argparse.Namespace) -> Answer:
     )
     places = rank(offers, need, rates)
     if not places:
-        closest = "".join(f"; {card}: {why}" for card, why in list(unfit.items())[:3])
+        nearest = (Several((card, why), between=": ") for card, why in list(unfit.items())[:3])
+        closest = Several(("", *nearest), between="; ")
         raise Refused(
             say("money.fits_none_types_gpu_offer", unfit=len(unfit), closest=closest),
             hint=say("money.hint_see_brimful_fit_change"),
@@ -80,7 +81,8 @@ def run(args: argparse.Namespace) -> Answer:
         "places": [_as_dict(place) for place in places[: args.top]],
         "offers": len(offers),
         "does_not_fit": list(unfit),
-        "why_not": unfit,
+        "why_not": {card: str(why) for card, why in unfit.items()},
+        "why_not_codes": {card: why.as_dict() for card, why in unfit.items()},
         "unknown_gpus": unknown,
     }
     return Answer(data, _text(places, args.top, unfit, len(offers)))
@@ -112,17 +114,17 @@ def _job(args: argparse.Namespace, reading: Reading) -> Rates:
 
 def rates_of(
     job: Rates, instances: Iterable[tuple[str, int]]
-) -> tuple[dict[tuple[str, int], float], dict[str, str]]:
+) -> tuple[dict[tuple[str, int], float], dict[str, Sentence]]:
     """Tokens per second of each kind of instance where the job fits, and why not where no count does."""
     from brimful.specs.gpu import find_gpu
 
     rates: dict[tuple[str, int], float] = {}
-    why_not: dict[str, str] = {}
+    why_not: dict[str, Sentence] = {}
     for name, gpus in sorted(instances):
         answer = job(find_gpu(name), gpus)
         if answer.tokens_per_s > 0:
             rates[name, gpus] = answer.tokens_per_s
-        else:
+        elif answer.why_not is not None:
             why_not.setdefault(name, answer.why_not)
     fitting = {name for name, _ in rates}
     return rates, {name: why for name, why in why_not.items() if name not in fitting}
@@ -149,7 +151,7 @@ def _as_dict(place: Place) -> dict[str, Any]:
     }
 
 
-def _text(places: list[Place], top: int, unfit: dict[str, str], offers: int) -> str:
+def _text(places: list[Place], top: int, unfit: dict[str, Sentence], offers: int) -> str:
     rows = [
         (
             (f"{p.offer.gpus} x " if p.offer.gpus > 1 else "") + p.offer.gpu,

@@ -298,7 +298,7 @@ def expandable_segments(case: Case, claimed_frac: float | None = None) -> Judgem
     """It can give back what fragmentation holds: at most the allocator's cache, and no tensor."""
     del claimed_frac
     now = case.now()
-    cache_bytes = sum(item.bytes for item in now.memory.items if item.name == "allocator cache")
+    cache_bytes = sum(item.bytes for item in now.memory.items if item.code == "allocator_cache")
     needs = round(now.memory.device_bytes.likely)
     why = [
         say(

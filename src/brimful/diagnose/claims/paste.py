@@ -14,7 +14,6 @@ from typing import Any
 from brimful.configs.reading import Reading
 from brimful.diagnose.claims.judge import CLAIMS, Case, Judgement, Verdict, effect, saves
 from brimful.diagnose.claims.words import claims_in, folded, settings_in
-from brimful.diagnose.phrases import warned
 from brimful.errors import BadInput
 from brimful.language import Language, Number, Percent, Sentence, Size, say
 from brimful.specs.desktop import desktop_readings
@@ -170,7 +169,7 @@ def _never(together: dict[str, str], case: Case, reread: Reread) -> Judgement:
     try:
         advised = reread(words)
     except BadInput as error:
-        why = (say("diagnose.these_settings_cannot_read", problem=warned(error.problem)),)
+        why = (say("diagnose.these_settings_cannot_read", problem=error.said),)
         return Judgement(claim="never_fails", said=said, verdict="cannot tell", why=why)
     answer = Case(advised, case.gpu, case.other_bytes).now()
     factor = advised.training.step_tokens / case.training.step_tokens

@@ -12,6 +12,7 @@ from itertools import combinations
 from typing import Any
 
 from brimful.configs.reading import FLAGS, Dialect
+from brimful.language import Sentence, say
 from brimful.specs.estimate import Estimate, Fix, Verdict
 from brimful.specs.gpu import Gpu
 from brimful.specs.training import Training
@@ -23,6 +24,7 @@ _SURE: Enough = frozenset({"fits"})
 _LIKELY: Enough = frozenset({"fits", "at_risk"})
 
 _CHUNKS = 8
+_RANK, _FROZEN_BITS = 16, 4  # of an adapter, and of the weights under it
 _MAX_BATCH = 1 << 20  # beyond any micro-batch a GPU can hold
 _MAX_DIVISOR = 4096  # a batch no single GPU holds, so larger ones need not be tried
 _MAX_TOGETHER = 3  # changes asked of a user at once
@@ -35,7 +37,7 @@ class Move:
     """One change of Training, what it does and what it costs besides time."""
 
     fields: dict[str, Any]
-    note: str
+    note: tuple[Sentence, ...]
     keeps_numerics: bool = True
     last_resort: bool = False
 
@@ -118,7 +120,7 @@ class _Search:
             return None  # nothing smaller, or a smaller set is enough
         size = largest_that(sizes, lambda size: predict(_batch(changed, size)).verdict in enough)
         batch = _batch(training, size)
-        note = f"still {training.effective_batch:,} sequences a step"
+        note = (say("fit.note_same_step", n=training.effective_batch),)
         fields = {"batch_size": batch.batch_size, "accumulation": batch.accumulation}
         return _fix(training, self.before, predict, self.dialect, (Move(fields, note), *others))
 
@@ -174,7 +176,7 @@ def largest_batch(training: Training, predict: Predict) -> int | None:
 
 
 # Stands for "the largest smaller batch that fits", which depends on what else is changed.
-SMALLER = Move({}, "fewer sequences at a time, more micro-steps")
+SMALLER = Move({}, (say("fit.note_fewer_sequences"),))
 
 
 def savers(training: Training, gpu: Gpu, dialect: Dialect) -> list[Move]:
@@ -182,16 +184,17 @@ def savers(training: Training, gpu: Gpu, dialect: Dialect) -> list[Move]:
     t = training
     moves = []
     if not t.compiled and t.torch.compiles:
-        moves.append(Move({"compiled": True}, "fuses the loss and drops its fp32 copies; minutes to warm up"))
+        note: tuple[Sentence, ...] = (say("fit.note_fuses_loss"), say("fit.note_warm_up"))
+        moves.append(Move({"compiled": True}, note))
     if t.attention == "math" and t.torch.sdpa:
-        moves.append(Move({"attention": "flash"}, "the score matrix is never stored"))
+        moves.append(Move({"attention": "flash"}, (say("fit.note_no_scores"),)))
     moves += [*_loss_savers(t, dialect), *_recompute(t), *_shards(t)]
     if t.optimizer in ("adam", "adamw") and not t.in_backward:
-        note = "AdamW's state in 8 bits; needs bitsandbytes or torchao"
+        note = (say("fit.note_state_8_bits"), say("fit.note_needs_bitsandbytes"))
         moves.append(Move({"optimizer": "adam8bit"}, note, keeps_numerics=False))
     moves += _narrower(t, gpu)
     if t.accumulation == 1 and not t.in_backward and t.tuning == "full" and t.sharding == "none":
-        note = "each gradient is used and dropped at once; no clipping by the whole norm"
+        note = (say("fit.note_gradient_dropped"), say("fit.note_no_clipping"))
         moves.append(Move({"in_backward": True}, note, keeps_numerics=False))
     return [*moves, *_last_resorts(t)]
 
@@ -200,33 +203,33 @@ def _loss_savers(t: Training, dialect: Dialect) -> list[Move]:
     if t.fused_loss or t.loss_chunks > 1:
         return []
     if "fused_loss" in dialect.says and "loss_chunks" not in dialect.says:
-        return [Move({"fused_loss": True}, "the logits are never all in memory; needs liger-kernel")]
-    note = f"logits and loss in {_CHUNKS} slices: its fp32 copies are of one slice only"
-    return [Move({"loss_chunks": _CHUNKS}, note)]
+        note = (say("fit.note_logits_never_whole"), say("fit.note_needs_liger"))
+        return [Move({"fused_loss": True}, note)]
+    return [Move({"loss_chunks": _CHUNKS}, (say("fit.note_loss_slices", n=_CHUNKS),))]
 
 
 def _recompute(t: Training) -> list[Move]:
-    selective = Move({"checkpointing": "selective"}, "cheap parts of each layer are run again going back")
-    full = Move({"checkpointing": "full"}, "each layer is run again in the backward pass")
+    selective = Move({"checkpointing": "selective"}, (say("fit.note_cheap_parts_again"),))
+    full = Move({"checkpointing": "full"}, (say("fit.note_layers_again"),))
     return {"none": [selective, full], "selective": [full], "full": []}[t.checkpointing]
 
 
 def _shards(t: Training) -> list[Move]:
     order = ("none", "ddp", "zero1", "zero2", "zero3")
     notes = {
-        "zero2": "optimizer state and gradients spread over the GPUs",
-        "zero3": "weights too are spread over the GPUs, and gathered layer by layer",
+        "zero2": say("fit.note_states_spread"),
+        "zero3": say("fit.note_weights_spread"),
     }
     if t.gpus == 1:
         return []
     rest = order[order.index(t.sharding) + 1 :]
     spread: dict[str, Any] = {"shards": max(1, t.gpus // (t.tensor * t.pipeline))}
-    cast = ""
+    cast: tuple[Sentence, ...] = ()
     if t.half and t.casts == "autocast":
         spread["casts"] = "gather"
-        cast = f"; whole layers then run in {t.dtype}, not only their multiplies"
+        cast = (say("fit.note_whole_layers_in", dtype=t.dtype),)
     return [
-        Move({"sharding": kind, **spread}, note + cast, keeps_numerics=not cast)
+        Move({"sharding": kind, **spread}, (note, *cast), keeps_numerics=not cast)
         for kind, note in notes.items()
         if kind in rest
     ]
@@ -235,29 +238,28 @@ def _shards(t: Training) -> list[Move]:
 def _narrower(t: Training, gpu: Gpu) -> list[Move]:
     half = "bfloat16" if gpu.bf16 else "float16"
     if not t.half:
-        note = f"multiplies in {half}, fp32 weights; half the activations"
+        note = (say("fit.note_multiplies_in", dtype=half), say("fit.note_half_activations"))
         return [Move({"dtype": half, "casts": "autocast"}, note, keeps_numerics=False)]
     if t.casts == "autocast" and gpu.bf16 and t.tuning == "full":
-        note = "weights, gradients and AdamW in bf16 too: may train worse"
-        return [Move({"dtype": "bfloat16", "casts": "none"}, note, keeps_numerics=False)]
+        fields = {"dtype": "bfloat16", "casts": "none"}
+        return [Move(fields, (say("fit.note_all_bf16"),), keeps_numerics=False)]
     return []
 
 
 def _last_resorts(t: Training) -> list[Move]:
     moves = []
     if t.tuning == "full":
-        lora = {"tuning": "lora", "dtype": "bfloat16", "casts": "none", "rank": 16, "targets": 7}
-        note = "trains an adapter of rank 16, not the model"
+        lora = {"tuning": "lora", "dtype": "bfloat16", "casts": "none", "rank": _RANK, "targets": 7}
+        note = (say("fit.note_adapter", n=_RANK),)
         moves.append(Move(lora, note, keeps_numerics=False, last_resort=True))
-        note = "an adapter over weights held in 4 bits"
-        quantized = {**lora, "frozen_bits": 4}
+        note = (say("fit.note_adapter_quantized", n=_FROZEN_BITS),)
+        quantized = {**lora, "frozen_bits": _FROZEN_BITS}
         moves.append(Move(quantized, note, keeps_numerics=False, last_resort=True))
     elif not t.frozen_bits:
-        note = "the frozen weights in 4 bits"
-        moves.append(Move({"frozen_bits": 4}, note, keeps_numerics=False, last_resort=True))
+        note = (say("fit.note_frozen_bits", n=_FROZEN_BITS),)
+        moves.append(Move({"frozen_bits": _FROZEN_BITS}, note, keeps_numerics=False, last_resort=True))
     if not t.offload_states:
-        note = "weights and optimizer state rest in host memory: slow"
-        moves.append(Move({"offload_states": True}, note, last_resort=True))
+        moves.append(Move({"offload_states": True}, (say("fit.note_offload"),), last_resort=True))
     return moves
 
 
@@ -266,29 +268,29 @@ def quickeners(training: Training, gpu: Gpu) -> list[Move]:
     t = training
     moves = []
     if not t.compiled and t.torch.compiles:
-        moves.append(Move({"compiled": True}, "fuses the small kernels; minutes to warm up"))
+        note: tuple[Sentence, ...] = (say("fit.note_fuses_kernels"), say("fit.note_warm_up"))
+        moves.append(Move({"compiled": True}, note))
     if t.attention != "flash" and t.torch.sdpa:
-        moves.append(Move({"attention": "flash"}, "scores stay on the chip"))
+        moves.append(Move({"attention": "flash"}, (say("fit.note_scores_on_chip"),)))
     if not t.half:
         half = "bfloat16" if gpu.bf16 else "float16"
-        note = f"tensor cores multiply {half} several times as fast as fp32"
+        note = (say("fit.note_tensor_cores", dtype=half),)
         moves.append(Move({"dtype": half, "casts": "autocast"}, note, keeps_numerics=False))
         if not t.tf32 and "tf32" in gpu.dense_flops_per_s:
-            note = "fp32 with 10 bits of mantissa in the multiplies"
-            moves.append(Move({"tf32": True}, note, keeps_numerics=False))
+            moves.append(Move({"tf32": True}, (say("fit.note_tf32", n=10),), keeps_numerics=False))
     if t.dtype == "bfloat16" and not gpu.bf16:
-        note = "this card has no bf16 hardware; fp16 needs a GradScaler"
+        note = (say("fit.note_no_bf16"), say("fit.note_gradscaler"))
         moves.append(Move({"dtype": "float16"}, note, keeps_numerics=False))
     if t.checkpointing != "none":
-        moves.append(Move({"checkpointing": "none"}, "nothing is run twice"))
+        moves.append(Move({"checkpointing": "none"}, (say("fit.note_nothing_twice"),)))
     if t.checkpointing == "full":
-        moves.append(Move({"checkpointing": "selective"}, "only the cheap parts are run twice"))
+        moves.append(Move({"checkpointing": "selective"}, (say("fit.note_cheap_parts_twice"),)))
     if t.loss_chunks > 1:
-        moves.append(Move({"loss_chunks": 1}, "the logits are made once"))
+        moves.append(Move({"loss_chunks": 1}, (say("fit.note_logits_once"),)))
     if t.optimizer_kernel != "fused" and t.torch.foreach and t.optimizer in ("adam", "adamw"):
-        moves.append(Move({"optimizer_kernel": "fused"}, "one kernel for the whole optimizer step"))
+        moves.append(Move({"optimizer_kernel": "fused"}, (say("fit.note_fused_optimizer"),)))
     if t.sharding == "zero3":
-        moves.append(Move({"sharding": "zero2"}, "weights stay whole: nothing to gather"))
+        moves.append(Move({"sharding": "zero2"}, (say("fit.note_weights_whole"),)))
     return moves
 
 
@@ -298,7 +300,7 @@ def _larger_batches(training: Training) -> Iterator[Move]:
     for size in range(training.batch_size + 1, min(whole, 64 * training.batch_size, _MAX_DIVISOR) + 1):
         if whole % size == 0:
             fields = {"batch_size": size, "accumulation": whole // size}
-            yield Move(fields, "larger multiplies, fewer launches")
+            yield Move(fields, (say("fit.note_larger_batch"),))
 
 
 def _one_batch(found: list[Fix]) -> list[Fix]:
@@ -358,9 +360,11 @@ def _fix(
         return None
     estimate = predict(after)
     change, lines_alone = dialect.spell(training, after)
-    note = "; ".join(move.note for move in moves)
+    note = [one for move in moves for one in move.note]
     if estimate.speed.peak_format != before.speed.peak_format:
-        note += f"; MFU is then of the {estimate.speed.peak_format} peak"
+        note.append(say("fit.note_mfu_of", dtype=estimate.speed.peak_format))
+    if not lines_alone:
+        note.append(say("fit.note_code_change", where=dialect.code))
     return Fix(
         change=change,
         training=after,
@@ -373,7 +377,7 @@ def _fix(
         keeps_effective_batch=after.effective_batch == training.effective_batch,
         keeps_numerics=all(move.keeps_numerics for move in moves),
         config_only=lines_alone,
-        note=note if lines_alone else f"{note}; a change in {dialect.code}",
+        note=tuple(note),
     )
 
 

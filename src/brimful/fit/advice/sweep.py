@@ -26,11 +26,11 @@ _NEAR = 0.95  # of the best rate: formulas are not finer than a twentieth
 
 # What stays whatever the batch is, first; then what grows with it.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "states": ("weight", "gradients", "optimizer", "master", "adapter", "DDP", "gathered"),
+    "states": ("weight", "gradients", "optimizer_state", "adapter", "ddp_buckets", "gathered_weights"),
     "activations": ("activations", "temporaries"),
     "logits": ("logits",),
-    "cache": ("allocator cache", "workspaces"),
-    "outside": ("CUDA context", "other programs"),
+    "cache": ("allocator_cache", "workspaces"),
+    "outside": ("cuda_context", "other_programs"),
 }
 
 
@@ -56,7 +56,7 @@ class Point:
         sums = dict.fromkeys([*GROUPS, "rest"], 0)
         for item in self.estimate.memory.items:
             name = next(
-                (group for group, names in GROUPS.items() if any(item.name.startswith(n) for n in names)),
+                (group for group, names in GROUPS.items() if any(item.code.startswith(n) for n in names)),
                 "rest",
             )
             sums[name] += item.bytes
