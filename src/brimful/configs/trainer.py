@@ -105,9 +105,7 @@ def _read_arguments(
     name = file.name if file else say("configs.training_arguments")
     training, warnings, unsure = training_of(given, name=name, context=shape.context)
     said = [
-        Assumption(
-            name=key, value=value, why=say("configs.why_framework_default", framework="TrainingArguments")
-        )
+        Assumption(name=key, value=value, why=say("configs.why_arguments_default"))
         for key, value in DEFAULTS.items()
         if key not in given
     ]
