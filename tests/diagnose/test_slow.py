@@ -20,8 +20,10 @@ from typing import Any
 import pytest
 
 from brimful.cli.main import main
-from brimful.diagnose.slow import Diagnosis, diagnose, why_line
-from brimful.meter.nvml import read_gpus
+from brimful.diagnose.findings import CAUSES, Diagnosis, cause_words, reason
+from brimful.diagnose.slow import diagnose, why_line
+from brimful.language import Sentence, Several
+from brimful.meter.nvml import _THROTTLES, read_gpus
 from brimful.meter.samples import GpuSample, RunSample, Sample, StepSample, as_line, read_samples
 from tests.conftest import ROOT
 from tests.fake_nvml import FakeNvml, a_card
@@ -30,6 +32,11 @@ from tests.meter.clocks import Clock
 WIDTH, BATCH, LAYERS, STEPS = 64, 256, 4, 12
 PEAK = 1e9  # FLOPs a second of the made-up device: multiplies reach four fifths of it
 LAUNCH_S = 0.0005  # that a layer takes at the least, however small
+
+
+def codes(said: Several | tuple[Sentence, ...]) -> list[str]:
+    parts = said.parts if isinstance(said, Several) else said
+    return [each.code for each in parts if isinstance(each, Sentence)]
 
 
 class Work:
@@ -112,27 +119,28 @@ def evaluate(model: Any) -> None:
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("planted", "more", "words"),
+    ("planted", "more", "way"),
     [
-        ("data-starved", {"load_s": 0.06}, "num_workers"),
-        ("evaluation-heavy", {"evaluates": True}, "once in"),
-        ("small matmuls", {"batch": 1}, "more sequences in a micro-step"),
-        ("wrong peak", {"peak_flops_per_s": 1e8}, "declare the peak"),
+        ("data-starved", {"load_s": 0.06}, "slow.load_faster"),
+        ("evaluation-heavy", {"evaluates": True}, "slow.pause_less"),
+        ("small matmuls", {"batch": 1}, "slow.larger_micro_step"),
+        ("wrong peak", {"peak_flops_per_s": 1e8}, "slow.declare_peak"),
         ("healthy", {}, ""),
     ],
     ids=["slow loader", "evaluation every step", "tiny batch", "wrong peak", "healthy run"],
 )
-def test_planted_in_a_real_loop(planted: str, more: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_planted_in_a_real_loop(planted: str, more: dict[str, Any], way: str, tmp_path: Path) -> None:
     found = diagnose([trained(tmp_path / "run.jsonl", **more)])
 
     assert found.cause == planted, found
     if found.findings:
         first = found.findings[0]
-        assert words in first.change
-        assert any(character.isdigit() for character in first.says + "".join(first.evidence))
+        assert way in codes(first.change)
+        assert any(character.isdigit() for character in str(first.says))
     else:
         assert found.mfu is not None
-        assert f"MFU {found.mfu:.0%}" in found.says
+        assert found.says.code == "slow.good_mfu"
+        assert found.says.as_dict()["mfu"] == found.mfu
 
 
 RANK = """
@@ -187,8 +195,9 @@ def test_a_rank_that_others_wait_for_is_named(tmp_path: Path, monkeypatch: pytes
     found = diagnose(files)
 
     assert found.cause == "communication", found
-    assert "rank 1 comes last" in " ".join(found.findings[0].evidence)
-    assert "why rank 1 is slow" in found.findings[0].change
+    last = found.findings[0].evidence[-1].as_dict()
+    assert (last["code"], last["rank"]) == ("slow.rank_comes_last", 1)
+    assert codes(found.findings[0].change) == ["slow.find_why_rank_is_slow", "slow.overlap"]
 
 
 @pytest.mark.torch
@@ -202,8 +211,10 @@ def test_a_throttled_clock_beside_a_real_loop(tmp_path: Path, fake_nvml: FakeNvm
     found = diagnose([samples, [gpu for step in steps for gpu in read_gpus(step.at_s)]])
 
     assert found.cause == "throttling", found
-    assert "39% of its clock: too hot" in found.findings[0].says
-    assert "91 °C" in " ".join(found.findings[0].evidence)
+    says = found.findings[0].says.as_dict()
+    assert says["clock"] == pytest.approx(1200 / 3105)
+    assert says["reason"] == {"code": "slow.held_by_too_hot"}
+    assert {"code": "slow.hottest", "celsius": 91} in [each.as_dict() for each in found.findings[0].evidence]
 
 
 class TwoClocks:
@@ -287,7 +298,8 @@ def test_planted_on_a_device_of_two_clocks_where_no_gpu_is(planted: str, loop: d
     if planted == "synchronisation":
         # 12 ms of kernels and 8 ms of the program's own: one after the other where it waits.
         assert found.step_s == pytest.approx(0.020, rel=0.01)
-        assert "a step would take 12 ms" in found.findings[0].change
+        best = found.findings[0].as_dict()["codes"]["change"][-1]
+        assert best == {"code": "slow.would_take", "step": pytest.approx(0.012, rel=0.01)}
 
 
 @pytest.mark.parametrize(
@@ -305,7 +317,7 @@ def test_planted_on_two_clocks_and_nobody_looked_at_the_card(planted: str, loop:
     found = diagnose([[sample for sample in on_two_clocks(**loop) if not isinstance(sample, GpuSample)]])
 
     assert found.cause == planted, found
-    assert any("looks at its card" in what for what in found.missing)
+    assert "slow.needs_looks" in codes(found.missing)
 
 
 def test_too_few_steps_tell_nothing() -> None:
@@ -314,7 +326,7 @@ def test_too_few_steps_tell_nothing() -> None:
     found = diagnose([samples])
 
     assert found.cause == "cannot tell"
-    assert "5 steps after warming up; there are" in found.missing[0]
+    assert codes(found.missing) == ["slow.few_steps"]
     assert why_line(samples) is None
 
 
@@ -330,8 +342,7 @@ def test_without_a_peak_or_a_prediction_it_cannot_be_told() -> None:
     found = diagnose([a_run()])
 
     assert found.cause == "cannot tell"
-    assert any("peak" in what for what in found.missing)
-    assert any("prediction" in what for what in found.missing)
+    assert codes(found.missing) == ["slow.needs_peak", "slow.needs_estimate"]
 
 
 def test_a_prediction_says_whether_it_is_as_fast_as_it_should_be() -> None:
@@ -350,7 +361,9 @@ def test_an_a100s_peak_on_another_card_is_seen_by_the_card() -> None:
     found = diagnose([samples])
 
     assert found.cause == "wrong peak"
-    assert "58.3, of which it is 64.2%" in found.findings[0].says
+    says = found.findings[0].says.as_dict()
+    assert says["own"] == pytest.approx(58.3)
+    assert says["right"] == pytest.approx(0.642, abs=0.001)
 
 
 def test_the_change_that_helps_is_fits() -> None:
@@ -365,7 +378,8 @@ def test_the_change_that_helps_is_fits() -> None:
     found = diagnose([loop], estimate=estimate)
 
     best = min(way["step_time_factor"] for way in estimate["faster"])
-    assert f"takes {best:.2f} times the step time" in found.findings[0].change
+    by_fit = found.findings[0].as_dict()["codes"]["change"][-1]
+    assert (by_fit["code"], by_fit["times"]) == ("slow.by_fit", best)
 
 
 def test_the_command_shows_cause_evidence_and_change(
@@ -383,7 +397,13 @@ def test_the_command_shows_cause_evidence_and_change(
     data = json.loads(capsys.readouterr().out)["data"]
     assert data["cause"] == "synchronisation"
     assert 0 < data["findings"][0]["lost_frac"] < 1
-    assert os.linesep not in (why_line(loop) or "")
+    assert data["reason"]["code"] == data["findings"][0]["codes"]["says"]["code"] == "slow.waits_for_gpu"
+    assert "slow.needs_estimate" in [each["code"] for each in data["missing_codes"]]
+    line = why_line(loop)
+    assert line is not None
+    assert line.code == "slow.line"
+    assert main(["why-slow", str(path), "--lang", "de"]) == 0
+    assert capsys.readouterr().out.startswith("SYNCHRONISIERUNG\n")
 
 
 def test_the_command_looks_at_the_card_while_the_run_goes_on(
@@ -397,10 +417,17 @@ def test_the_command_looks_at_the_card_while_the_run_goes_on(
 
     assert main(["why-slow", str(path), "--look", "1"]) == 0
 
-    assert "39% of its clock: power cap" in capsys.readouterr().out
+    assert "39 % of its clock: power cap" in capsys.readouterr().out
 
 
 def test_the_strongest_cause_comes_first_and_the_others_follow(tmp_path: Path) -> None:
     found: Diagnosis = diagnose([a_run(data_s=0.5, comm_s=0.2)])
 
     assert [each.cause for each in found.findings] == ["data-starved", "communication"]
+
+
+def test_every_cause_and_every_reason_of_the_driver_has_words() -> None:
+    assert [str(cause_words(cause)) for cause in CAUSES] == list(CAUSES)
+    assert str(cause_words("evaluation-heavy")) == "evaluation-heavy"
+    assert [str(reason(word)) for word in _THROTTLES.values()] == list(_THROTTLES.values())
+    assert "language.verbatim" not in {reason(word).code for word in _THROTTLES.values()}

@@ -13,12 +13,22 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
+from brimful.diagnose.findings import (
+    CANNOT_TELL,
+    HEALTHY,
+    Diagnosis,
+    Finding,
+    brief,
+    cause_words,
+    do,
+    figures,
+    reason,
+)
 from brimful.errors import NotFound
+from brimful.language import Number, Percent, Plain, Seconds, Sentence, Several, say
 from brimful.meter.samples import EndSample, GpuSample, RunSample, Sample, StepSample
 from brimful.specs.gpu import find_gpu
-from brimful.units import show_seconds
 
-HEALTHY, CANNOT_TELL = "healthy", "cannot tell"
 LEAST_STEPS = 5  # after warming up: fewer say nothing about the next one
 _RECENT = 500  # steps that are looked at: what it does now, not what it did yesterday
 _WORTH = 0.10  # of the time: what is less is not why it is slow
@@ -28,54 +38,6 @@ _AS_PREDICTED = 1.3  # times the predicted step: nine in ten published runs lie 
 _BRIEF_S = 0.005  # of arithmetic in a micro-step: less, and what surrounds it weighs more
 _LOW_CLOCK = 0.85
 _PEAK_OFF = 0.10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One cause: what it costs, how that is known, what to change."""
-
-    cause: str
-    says: str
-    evidence: tuple[str, ...]
-    change: str
-    lost_frac: float  # of the time, that the change could give back
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "cause": self.cause,
-            "says": self.says,
-            "evidence": list(self.evidence),
-            "change": self.change,
-            "lost_frac": round(self.lost_frac, 4),
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
-    """The cause that costs most, the others behind it, and what was not there to look at."""
-
-    findings: tuple[Finding, ...]
-    missing: tuple[str, ...]
-    steps: int
-    step_s: float | None
-    mfu: float | None
-    verdict: str = ""  # where nothing was found: healthy or cannot tell
-    says: str = ""
-
-    @property
-    def cause(self) -> str:
-        return self.findings[0].cause if self.findings else self.verdict
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "cause": self.cause,
-            "says": self.findings[0].says if self.findings else self.says,
-            "steps": self.steps,
-            "step_s": self.step_s,
-            "mfu": self.mfu,
-            "findings": [each.as_dict() for each in self.findings],
-            "missing": list(self.missing),
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,12 +99,10 @@ def diagnose(files: Sequence[Sequence[Sample]], *, estimate: dict[str, Any] | No
     processes = [found for found in map(_process, files) if found is not None]
     gpus = [sample for file in files for sample in file if isinstance(sample, GpuSample)]
     if not processes:
-        what = "no run in these samples: a Meter writes one, and its steps, with jsonl=PATH"
-        return _thin(0, None, what)
+        return _thin(0, say("slow.no_run"))
     run, steps = processes[0]
     if len(steps) < LEAST_STEPS:
-        what = f"{LEAST_STEPS} steps after warming up; there are {len(steps)}"
-        return _thin(len(steps), None, what)
+        return _thin(len(steps), say("slow.few_steps", least=LEAST_STEPS, steps=len(steps)))
     seen = _Seen(
         run=run,
         steps=steps,
@@ -152,7 +112,7 @@ def diagnose(files: Sequence[Sequence[Sample]], *, estimate: dict[str, Any] | No
     )
     found = sorted((f for rule in _RULES for f in rule(seen)), key=lambda f: -f.lost_frac)
     missing = tuple(_missing(seen))
-    verdict, says = ("", "") if found else _nothing_found(seen)
+    verdict, judged = ("", None) if found else _nothing_found(seen)
     return Diagnosis(
         findings=tuple(found),
         missing=missing,
@@ -160,22 +120,22 @@ def diagnose(files: Sequence[Sequence[Sample]], *, estimate: dict[str, Any] | No
         step_s=seen.step_s,
         mfu=seen.mfu,
         verdict=verdict,
-        says=says,
+        judged=judged,
     )
 
 
-def why_line(samples: Sequence[Sample]) -> str | None:
+def why_line(samples: Sequence[Sample]) -> Sentence | None:
     """The cause in a few words, for a line of `brimful watch`; None where it cannot be told."""
     found = diagnose([samples])
     if found.findings:
-        return f"{found.findings[0].cause}: {found.findings[0].says}"
-    return HEALTHY if found.verdict == HEALTHY else None
+        return say("slow.line", cause=cause_words(found.cause), says=found.says)
+    return cause_words(HEALTHY) if found.verdict == HEALTHY else None
 
 
-def _thin(steps: int, mfu: float | None, missing: str) -> Diagnosis:
+def _thin(steps: int, missing: Sentence) -> Diagnosis:
     return Diagnosis(
-        findings=(), missing=(missing,), steps=steps, step_s=None, mfu=mfu, verdict=CANNOT_TELL,
-        says="too little was measured",
+        findings=(), missing=(missing,), steps=steps, step_s=None, mfu=None, verdict=CANNOT_TELL,
+        judged=say("slow.too_little"),
     )  # fmt: skip
 
 
@@ -225,12 +185,20 @@ def _pauses(seen: _Seen) -> Iterator[Finding]:
         wanted = round((1 / _PAUSE_FRAC - 1) * each_s / seen.step_s)
         yield Finding(
             cause=f"{kind}-heavy",
-            says=f"{share:.0%} of the time goes to {kind}: {show_seconds(each_s)} every {every:.3g} steps",
-            evidence=(
-                f"{times} pauses for {kind} in {len(seen.steps)} steps, {show_seconds(total_s)} together",
-                f"training itself took {show_seconds(train_s)}",
+            says=say(
+                "slow.pauses", frac=Percent(share), kind=kind, each=Seconds(each_s), every=figures(every)
             ),
-            change=f"once in {wanted:,} steps it would take {_PAUSE_FRAC:.0%} of the time",
+            evidence=(
+                say(
+                    "slow.pauses_counted",
+                    times=times,
+                    kind=kind,
+                    steps=len(seen.steps),
+                    total=Seconds(total_s),
+                ),
+                say("slow.training_itself", took=Seconds(train_s)),
+            ),
+            change=do(say("slow.pause_less", steps=wanted, frac=Percent(_PAUSE_FRAC))),
             lost_frac=share - _PAUSE_FRAC,
         )
 
@@ -240,20 +208,15 @@ def _data(seen: _Seen) -> Iterator[Finding]:
     share = wait_s / seen.step_s
     if share < _WORTH:
         return
-    whose = "the GPU waits" if seen.on_device else "the loop waits"
+    parts = {name: Seconds(seen.part_s(name)) for name in ("data", "forward", "backward", "optimizer")}
+    waits = {"frac": Percent(share), "wait": Seconds(wait_s), "step": Seconds(seen.step_s)}
     yield Finding(
         cause="data-starved",
-        says=f"{whose} {share:.0%} of each step for its batch: {show_seconds(wait_s)} of "
-        f"{show_seconds(seen.step_s)}",
-        evidence=(
-            (
-                f"data {show_seconds(wait_s)}, forward {show_seconds(seen.part_s('forward'))}, backward "
-                f"{show_seconds(seen.part_s('backward'))}, optimizer "
-                f"{show_seconds(seen.part_s('optimizer'))} a step"
-            ),
-        ),
-        change="more DataLoader workers (num_workers), prefetching, data on a local disk, tokenised before; "
-        f"a step would take {show_seconds(seen.step_s - wait_s)}",
+        says=say("slow.gpu_waits_for_data", **waits)
+        if seen.on_device
+        else say("slow.loop_waits_for_data", **waits),
+        evidence=(say("slow.parts", **parts),),
+        change=do(say("slow.load_faster"), say("slow.would_take", step=Seconds(seen.step_s - wait_s))),
         lost_frac=share,
     )
 
@@ -262,27 +225,18 @@ def _communication(seen: _Seen) -> Iterator[Finding]:
     share = _share(seen.steps, "comm_s")
     if share < _WORTH:
         return
-    evidence = [
-        f"{show_seconds(share * seen.step_s)} of each {show_seconds(seen.step_s)} step in collectives"
-    ]
-    change = (
-        "overlap it with the backward pass (DDP's buckets), accumulate more before it, or a faster link; "
-        f"without it a step would take {show_seconds((1 - share) * seen.step_s)}"
-    )
+    evidence = [say("slow.in_collectives", spent=Seconds(share * seen.step_s), step=Seconds(seen.step_s))]
+    change = [say("slow.overlap", step=Seconds((1 - share) * seen.step_s))]
     slowest = min(seen.ranks, key=lambda pair: pair[1], default=None)
     if slowest is not None and len(seen.ranks) > 1 and slowest[1] < share / 2:
-        shares = ", ".join(f"rank {rank} {part:.0%}" for rank, part in seen.ranks)
-        evidence.append(
-            f"time in collectives: {shares}: rank {slowest[0]} comes last and the others wait for it"
-        )
-        change = (
-            f"find out why rank {slowest[0]} is slow (its own samples, throttling, its disk), then {change}"
-        )
+        shares = [say("slow.rank_share", rank=Plain(rank), frac=Percent(part)) for rank, part in seen.ranks]
+        evidence.append(say("slow.rank_comes_last", shares=Several(tuple(shares)), rank=Plain(slowest[0])))
+        change.insert(0, say("slow.find_why_rank_is_slow", rank=Plain(slowest[0])))
     yield Finding(
         cause="communication",
-        says=f"{share:.0%} of the time is spent waiting for other ranks",
+        says=say("slow.waits_for_ranks", frac=Percent(share)),
         evidence=tuple(evidence),
-        change=change,
+        change=do(*change),
         lost_frac=share,
     )
 
@@ -300,18 +254,22 @@ def _synchronisation(seen: _Seen) -> Iterator[Finding]:
     lost = 1 - best_s / seen.step_s
     if lost < _WORTH:
         return
-    ran = "how long kernels ran is not known" if busy is None else f"kernels ran {busy:.0%} of the time"
-    least = "at least " if busy is None else ""
+    host = {"host": Seconds(host_s), "step": Seconds(seen.step_s)}
     yield Finding(
         cause="synchronisation",
-        says=f"the program waits for the GPU {waits:.3g} times a step (.item(), .cpu()), and then the GPU "
-        "for the program",
+        says=say("slow.waits_for_gpu", waits=figures(waits)),
         evidence=(
-            f"{ran}; the program alone needs {show_seconds(host_s)} of each {show_seconds(seen.step_s)} step",
-            f"{show_seconds(_share(seen.steps, 'sync_s') * seen.step_s)} a step inside those waits",
+            say("slow.kernels_unknown", **host)
+            if busy is None
+            else say("slow.kernels_ran", busy=Percent(busy), **host),
+            say("slow.inside_waits", spent=Seconds(_share(seen.steps, "sync_s") * seen.step_s)),
         ),
-        change="print and log every few steps, keep losses on the device; a step would take "
-        f"{least}{show_seconds(best_s)}",
+        change=do(
+            say("slow.log_less"),
+            say("slow.would_take_at_least", step=Seconds(best_s))
+            if busy is None
+            else say("slow.would_take", step=Seconds(best_s)),
+        ),
         lost_frac=lost,
     )
 
@@ -324,26 +282,26 @@ def _launches(seen: _Seen) -> Iterator[Finding]:
     host_s, busy = seen.host_s, seen.busy_frac
     if not seen.on_device or host_s is None or host_s < 0.85 * seen.step_s:
         return
-    evidence = [f"the program is at work for {show_seconds(host_s)} of each {show_seconds(seen.step_s)} step"]
+    evidence = [say("slow.program_at_work", host=Seconds(host_s), step=Seconds(seen.step_s))]
+    change = [say("slow.launch_less")]
     if busy is None:
         if seen.waits < 1 or seen.fast or _share(seen.steps, "sync_s") > 0.05:
             return
         lost = _WORTH if seen.mfu is None else max(_WORTH, 1 - seen.mfu / _GOOD_MFU)
-        says, best = "the GPU is done before the program asks: kernels cannot be launched faster", ""
-        evidence.append(f"waits for the GPU: {seen.waits:.3g} a step, and they take no time")
+        says = say("slow.gpu_done_before")
+        evidence.append(say("slow.waits_take_no_time", waits=figures(seen.waits)))
     else:
         lost = 1 - busy
         if lost < _WORTH:
             return
-        says = f"kernels run only {busy:.0%} of the time: the program cannot launch them faster"
-        best = f"; at best a step takes {show_seconds(busy * seen.step_s)}"
-    evidence.append(f"forward passes in a step: {seen.micro_steps:.3g}")
+        says = say("slow.kernels_run_only", busy=Percent(busy))
+        change.append(say("slow.at_best", step=Seconds(busy * seen.step_s)))
+    evidence.append(say("slow.forward_passes", n=figures(seen.micro_steps)))
     yield Finding(
         cause="launch-bound small kernels",
         says=says,
         evidence=tuple(evidence),
-        change="torch.compile (mode='reduce-overhead' for CUDA graphs), a fused optimizer, or a larger "
-        f"micro-batch{best}{_by_fit(seen)}",
+        change=do(*change, *_by_fit(seen)),
         lost_frac=lost,
     )
 
@@ -358,23 +316,29 @@ def _small(seen: _Seen) -> Iterator[Finding]:
     if ideal_s >= _BRIEF_S or computing_s < 0.5 * seen.step_s:
         return
     tokens = [step.tokens for step in seen.steps if step.tokens]
-    held = f"{fmean(tokens) / seen.micro_steps:,.0f} tokens" if tokens else "one batch"
     lost = max(0.0, (computing_s - flops / peak / _GOOD_MFU) / seen.step_s)
     if lost < _WORTH or (seen.busy_frac is not None and seen.busy_frac < 0.8):
         return  # kernels that do not even run are another cause
+    took = {"ideal": brief(ideal_s), "took": brief(computing_s / seen.micro_steps)}
     yield Finding(
         cause="small matmuls",
-        says=f"a micro-step of {held} holds {_brief(ideal_s)} of arithmetic at the peak and takes "
-        f"{_brief(computing_s / seen.micro_steps)}",
+        says=say("slow.small_tokens", tokens=round(fmean(tokens) / seen.micro_steps), **took)
+        if tokens
+        else say("slow.small_batch", **took),
         evidence=(
-            f"MFU {mfu:.1%} of {peak / 1e12:,.3g} TFLOPS ({seen.run.peak_source})",
-            (
-                f"micro-steps in a step: {seen.micro_steps:.3g}; forward, backward and optimizer take "
-                f"{computing_s / seen.step_s:.0%} of it"
+            say(
+                "slow.mfu_of_peak",
+                mfu=Percent(mfu, 1),
+                tflops=figures(peak / 1e12),
+                source=seen.run.peak_source,
+            ),
+            say(
+                "slow.micro_steps",
+                n=figures(seen.micro_steps),
+                frac=Percent(computing_s / seen.step_s),
             ),
         ),
-        change="more sequences in a micro-step, and less accumulation for the same effective batch"
-        + _by_fit(seen),
+        change=do(say("slow.larger_micro_step"), *_by_fit(seen)),
         lost_frac=lost,
     )
 
@@ -385,11 +349,15 @@ def _memory_bound(seen: _Seen) -> Iterator[Finding]:
     if update >= 0.25:
         yield Finding(
             cause="memory-bound ops",
-            says=f"{update:.0%} of each step is the optimizer: it moves every weight and multiplies nothing",
+            says=say("slow.optimizer_moves", frac=Percent(update)),
             evidence=(
-                f"optimizer {show_seconds(seen.part_s('optimizer'))} of {show_seconds(seen.step_s)} a step",
+                say(
+                    "slow.optimizer_takes",
+                    took=Seconds(seen.part_s("optimizer")),
+                    step=Seconds(seen.step_s),
+                ),
             ),
-            change="AdamW(fused=True); more tokens for each optimizer step, by accumulation",
+            change=do(say("slow.fused_optimizer")),
             lost_frac=update - _WORTH,
         )
     moving = [g.memory_busy_frac for g in seen.gpus if g.memory_busy_frac is not None]
@@ -397,16 +365,16 @@ def _memory_bound(seen: _Seen) -> Iterator[Finding]:
     mfu = seen.mfu
     if mfu is None or mfu >= _GOOD_MFU or not (predicted or (moving and fmean(moving) >= 0.7)):
         return
-    evidence = [f"MFU {mfu:.1%}"]
+    evidence = [say("slow.mfu", mfu=Percent(mfu, 1))]
     if moving:
-        evidence.append(f"memory was read or written {fmean(moving):.0%} of the time")
+        evidence.append(say("slow.memory_busy", frac=Percent(fmean(moving))))
     if predicted:
-        evidence.append("Fit predicts that this config is bound by bandwidth")
+        evidence.append(say("slow.fit_says_bandwidth"))
     yield Finding(
         cause="memory-bound ops",
-        says="the GPU moves numbers more than it multiplies",
+        says=say("slow.moves_more"),
         evidence=tuple(evidence),
-        change=f"torch.compile (fuses norms, activations and the loss), flash attention{_by_fit(seen)}",
+        change=do(say("slow.fuse"), *_by_fit(seen)),
         lost_frac=max(_WORTH, _GOOD_MFU - mfu),
     )
 
@@ -416,26 +384,33 @@ def _throttling(seen: _Seen) -> Iterator[Finding]:
     clocks = [g.sm_clock_hz / g.sm_clock_max_hz for g in seen.gpus if g.sm_clock_hz and g.sm_clock_max_hz]
     if not held or 2 * len(held) < len(seen.gpus) or not clocks or median(clocks) >= _LOW_CLOCK:
         return
-    reasons = Counter(reason for g in held for reason in g.throttle)
+    reasons = Counter(why for g in held for why in g.throttle)
     hot = [g.temperature_c for g in held if g.temperature_c is not None]
     watts = [
         (g.power_w, g.power_limit_w) for g in held if g.power_w is not None and g.power_limit_w is not None
     ]
     clock = median(clocks)
+    shown = tuple(reason(why) for why, _ in reasons.most_common())
     evidence = [
-        f"clock at {clock:.0%} of its maximum in {len(held)} of {len(seen.gpus)} looks: "
-        + ", ".join(reason for reason, _ in reasons.most_common())
+        say(
+            "slow.clock_held",
+            clock=Percent(clock),
+            held=len(held),
+            looks=len(seen.gpus),
+            reasons=Several(shown),
+        )
     ]
     if hot:
-        evidence.append(f"{max(hot)} °C at most")
+        evidence.append(say("slow.hottest", celsius=max(hot)))
     if watts:
-        evidence.append(f"{fmean(p for p, _ in watts):.0f} W of {watts[-1][1]:.0f} W allowed")
+        evidence.append(
+            say("slow.power", power=Number(fmean(p for p, _ in watts)), limit=Number(watts[-1][1]))
+        )
     yield Finding(
         cause="throttling",
-        says=f"the card runs at {clock:.0%} of its clock: {reasons.most_common(1)[0][0]}",
+        says=say("slow.throttled", clock=Percent(clock), reason=shown[0]),
         evidence=tuple(evidence),
-        change="cool it where it is hot (fans, dust, spacing); raise the power limit where that holds it "
-        f"(nvidia-smi -pl); at full clock a step takes up to {1 - clock:.0%} less",
+        change=do(say("slow.cool"), say("slow.at_full_clock", frac=Percent(1 - clock))),
         lost_frac=1 - clock,
     )
 
@@ -450,25 +425,38 @@ def _wrong_peak(seen: _Seen) -> Iterator[Finding]:
         right = mfu * peak / own
         yield Finding(
             cause="wrong peak",
-            says=f"the MFU of {mfu:.1%} is a share of {peak / 1e12:,.4g} TFLOPS; this card has "
-            f"{own / 1e12:,.4g}, of which it is {right:.1%}",
-            evidence=(f"{seen.run.gpu}: {own / 1e12:,.4g} TFLOPS dense {seen.run.peak_format or 'bf16'}",),
-            change="leave the peak to the Meter: it takes the card's own",
+            says=say(
+                "slow.other_cards_peak",
+                mfu=Percent(mfu, 1),
+                said=figures(peak / 1e12, 4),
+                own=figures(own / 1e12, 4),
+                right=Percent(right, 1),
+            ),
+            evidence=(
+                say(
+                    "slow.dense_peak",
+                    gpu=seen.run.gpu,
+                    own=figures(own / 1e12, 4),
+                    number=seen.run.peak_format or "bf16",
+                ),
+            ),
+            change=do(say("slow.leave_peak_to_meter")),
             lost_frac=1.0,
         )
     elif mfu > 1:
         yield Finding(
             cause="wrong peak",
-            says=f"an MFU of {mfu:.0%} is impossible: the peak of {peak / 1e12:,.4g} TFLOPS is too low, or "
-            "FLOPs are counted twice",
+            says=say("slow.impossible_mfu", mfu=Percent(mfu), peak=figures(peak / 1e12, 4)),
             evidence=(
-                (
-                    f"{(seen.run.flops_per_step or 0) / 1e9:,.4g} GFLOP ({seen.run.flops_source}) in "
-                    f"{show_seconds(seen.step_s)} a step"
+                say(
+                    "slow.flops_of_a_step",
+                    gflop=figures((seen.run.flops_per_step or 0) / 1e9, 4),
+                    source=seen.run.flops_source,
+                    step=Seconds(seen.step_s),
                 ),
-                f"peak: {seen.run.peak_source}",
+                say("slow.peak_source", source=seen.run.peak_source),
             ),
-            change="declare the peak of this device and number format, dense and not sparse",
+            change=do(say("slow.declare_peak")),
             lost_frac=1.0,
         )
 
@@ -490,9 +478,9 @@ def _retries(seen: _Seen) -> Iterator[Finding]:
         return
     yield Finding(
         cause="memory nearly full",
-        says=f"{sum(known)} times in {len(known)} steps no memory was left and PyTorch emptied its cache",
-        evidence=(f"{fmean(known):.2g} cudaMalloc retries a step",),
-        change="PYTORCH_ALLOC_CONF=expandable_segments:True, or a smaller micro-batch with more accumulation",
+        says=say("slow.cache_emptied", times=sum(known), steps=len(known)),
+        evidence=(say("slow.retries", n=figures(fmean(known), 2)),),
+        change=do(say("slow.less_memory")),
         lost_frac=_WORTH,
     )
 
@@ -503,57 +491,46 @@ _RULES: tuple[Callable[[_Seen], Iterator[Finding]], ...] = (
 )  # fmt: skip
 
 
-def _brief(seconds: float) -> str:
-    return show_seconds(seconds) if seconds >= 0.001 else f"{1e6 * seconds:.0f} µs"
-
-
-def _by_fit(seen: _Seen) -> str:
+def _by_fit(seen: _Seen) -> list[Sentence]:
     """The change Fit finds best for this config, and by how much."""
     ways = (seen.estimate or {}).get("faster") or []
     best = min(
         (way for way in ways if way.get("fits")), key=lambda way: way["step_time_factor"], default=None
     )
     if best is None:
-        return ""
+        return []
     change = ", ".join(f"{key} {now} -> {then}" for key, (now, then) in best["change"].items())
-    return f"; Fit: {change} takes {best['step_time_factor']:.2f} times the step time"
+    return [say("slow.by_fit", change=change, times=Number(best["step_time_factor"], 2))]
 
 
-def _nothing_found(seen: _Seen) -> tuple[str, str]:
+def _nothing_found(seen: _Seen) -> tuple[str, Sentence]:
     mfu = seen.mfu
     predicted = (seen.estimate or {}).get("speed", {}).get("step_s", {}).get("likely")
-    parts = ", ".join(
-        f"{phase} {seen.part_s(phase) / seen.step_s:.0%}"
-        for phase in ("data", "forward", "backward", "optimizer", "other")
-    )
+    phases = ("data", "forward", "backward", "optimizer", "other")
+    parts = say("slow.shares", **{phase: Percent(seen.part_s(phase) / seen.step_s) for phase in phases})
     if predicted and seen.step_s <= _AS_PREDICTED * predicted:
-        return HEALTHY, (
-            f"a step takes {show_seconds(seen.step_s)}, {seen.step_s / predicted:.2f} times what Fit "
-            f"predicts ({parts})"
-        )
+        times = Number(seen.step_s / predicted, 2)
+        return HEALTHY, say("slow.as_predicted", step=Seconds(seen.step_s), times=times, parts=parts)
     if mfu is not None and mfu >= _GOOD_MFU:
-        peak = (seen.run.peak_flops_per_s or 0) / 1e12
-        return HEALTHY, f"MFU {mfu:.0%} of {peak:,.4g} TFLOPS, and no part of the step stands out ({parts})"
+        peak = figures((seen.run.peak_flops_per_s or 0) / 1e12, 4)
+        return HEALTHY, say("slow.good_mfu", mfu=Percent(mfu), peak=peak, parts=parts)
     if mfu is None:
-        return (
-            CANNOT_TELL,
-            f"no part of the step stands out ({parts}), and how fast it should be is not known",
-        )
-    return CANNOT_TELL, f"MFU is {mfu:.1%}, and nothing that was measured explains it ({parts})"
+        return CANNOT_TELL, say("slow.nothing_stands_out", parts=parts)
+    return CANNOT_TELL, say("slow.unexplained", mfu=Percent(mfu, 1), parts=parts)
 
 
-def _missing(seen: _Seen) -> Iterator[str]:
+def _missing(seen: _Seen) -> Iterator[Sentence]:
     """What would tell more."""
     if seen.run.peak_flops_per_s is None:
-        yield "the device's peak: Meter(peak_flops_per_s=…), or gpu= with a name of the catalog"
+        yield say("slow.needs_peak")
     elif seen.run.flops_per_step is None and seen.mfu is None:
-        yield "the work of a step: Meter(flops_per_step=…)"
+        yield say("slow.needs_flops")
     if seen.run.device.startswith("cuda") and not seen.gpus:
-        yield "looks at its card: throttling and idle kernels show there (--look 10 while it runs)"
+        yield say("slow.needs_looks")
     if seen.estimate is None:
-        yield "a prediction to hold it against: --config FILE --gpu NAME, or Meter(estimate=brimful.fit(…))"
+        yield say("slow.needs_estimate")
     if seen.run.world > len(seen.ranks):
-        yield f"samples of the other ranks: {len(seen.ranks)} of {seen.run.world} are here"
+        yield say("slow.needs_ranks", ranks=len(seen.ranks), world=seen.run.world)
 
 
 def ended(samples: Sequence[Sample]) -> EndSample | None:

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.cli.commands import NO, YES, Answer, whole
 from brimful.cli.render import paint, wrapped
+from brimful.cli.spoken import spoken
 from brimful.errors import BadInput
-from brimful.language import say
+from brimful.language import Percent, Seconds, say
 
 if TYPE_CHECKING:
     import argparse
 
-    from brimful.diagnose.slow import Diagnosis
+    from brimful.diagnose.findings import Diagnosis
+    from brimful.language import Language
     from brimful.meter.samples import Sample
 
 EXAMPLE = """\
@@ -33,13 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.diagnose.slow import CANNOT_TELL, diagnose
+    from brimful.diagnose.findings import CANNOT_TELL
+    from brimful.diagnose.slow import diagnose
     from brimful.meter.samples import read_samples
 
     looks = _look(args.look) if args.look else []
     files = [list(read_samples(path)) for path in args.samples] + [looks]
     found = diagnose(files, estimate=_estimate(args))
-    return Answer(found.as_dict(), _text(found), NO if found.cause == CANNOT_TELL else YES)
+    return Answer(found.as_dict(), _text(found, spoken(args)), NO if found.cause == CANNOT_TELL else YES)
 
 
 def _look(seconds: int) -> list[Sample]:
@@ -72,23 +75,28 @@ def _estimate(args: argparse.Namespace) -> dict[str, Any] | None:
     return fit_reading(reading, find_gpu(args.gpu), None, load_correction(calibration_path())).as_dict()
 
 
-def _text(found: Diagnosis) -> str:
+def _text(found: Diagnosis, tongue: Language) -> str:
+    from brimful.diagnose.findings import HEALTHY, cause_words
+
     lines = []
     if not found.findings:
-        style = "green" if found.verdict == "healthy" else "yellow"
-        lines += wrapped(paint(found.verdict.upper(), style) + "  ", found.says)
+        style = "green" if found.verdict == HEALTHY else "yellow"
+        verdict = tongue.text(cause_words(found.verdict)).upper()
+        lines += wrapped(paint(verdict, style) + "  ", tongue.text(found.says))
     for number, finding in enumerate(found.findings):
-        head = paint(finding.cause.upper(), "bold") if number == 0 else f"also: {finding.cause}"
-        lines += [head, *wrapped("  ", finding.says)]
+        cause = cause_words(finding.cause)
+        head = tongue.text(say("slow.also", cause=cause)) if number else tongue.text(cause).upper()
+        lines += [head if number else paint(head, "bold"), *wrapped("  ", tongue.text(finding.says))]
         for evidence in finding.evidence:
-            lines += wrapped("  - ", evidence)
-        lines += [*wrapped("  to do: ", finding.change), ""]
-    mfu = f", MFU {found.mfu:.1%}" if found.mfu is not None else ""
+            lines += wrapped("  - ", tongue.text(evidence))
+        lines += [*wrapped(f"  {tongue.text(say('slow.to_do'))} ", tongue.text(finding.change)), ""]
     if found.step_s is not None:
-        from brimful.units import show_seconds
-
-        lines.append(paint(f"looked at {found.steps:,} steps of {show_seconds(found.step_s)}{mfu}", "dim"))
+        looked = {"steps": found.steps, "step": Seconds(found.step_s)}
+        said = say("slow.looked_at", **looked)
+        if found.mfu is not None:
+            said = say("slow.looked_at_mfu", mfu=Percent(found.mfu, 1), **looked)
+        lines.append(paint(tongue.text(said), "dim"))
     if found.missing:
-        lines.append(paint("to tell more:", "dim"))
-        lines += [line for what in found.missing for line in wrapped("  - ", what)]
+        lines.append(paint(tongue.text(say("slow.to_tell_more")), "dim"))
+        lines += [line for what in found.missing for line in wrapped("  - ", tongue.text(what))]
     return "\n".join(lines).rstrip()

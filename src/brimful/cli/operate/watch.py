@@ -11,6 +11,7 @@ from pathlib import Path
 
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import ALTERNATE, CLEAR_BELOW, HIDE, HOME, NORMAL, SHOW, bar, paint, spark
+from brimful.cli.spoken import tongue
 from brimful.diagnose.slow import why_line
 from brimful.errors import WorldFailed
 from brimful.language import os_words, say
@@ -46,7 +47,8 @@ class History:
         if each.pid not in self.runs:
             return None
         run, steps = self.runs[each.pid]
-        return why_line([run, *steps, gpu]) if len(steps) >= ENOUGH else None
+        said = why_line([run, *steps, gpu]) if len(steps) >= ENOUGH else None
+        return None if said is None else tongue().text(said)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
