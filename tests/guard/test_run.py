@@ -317,7 +317,7 @@ def test_a_command_that_cannot_be_started_is_told(tmp_path: Path) -> None:
     code, _, err = ran(tmp_path, "--", "./nobody")
 
     assert code == 2
-    assert "cannot start './nobody': No such file" in err
+    assert "cannot start './nobody': no such file" in err
 
 
 def test_free_memory_is_as_the_driver_says_with_other_programs_in_it(
