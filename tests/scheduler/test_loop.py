@@ -362,6 +362,14 @@ def test_a_decision_stands_until_the_moment_that_its_plan_names(monkeypatch: pyt
     assert world.fleet.jobs["a"].phase == "stopping"
 
 
+def test_a_limit_that_counts_from_a_start_on_is_looked_at_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Decisions(monkeypatch, a_job("a", max_run_s=50))
+    assert world.at(0) == 1
+    world.engine.sees["a.1"] = Observation(lease="a.1", state="running", started_s=3)
+    assert [world.at(now_s) for now_s in (3, 4, 52, 53)] == [1, 0, 0, 1]
+    assert world.fleet.jobs["a"].phase == "stopping"
+
+
 def test_a_job_that_waits_on_an_idle_fleet_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     world = Decisions(monkeypatch, a_job("too-wide", gpus=3))
     assert [world.at(now_s) for now_s in (0, 60, 61, 62, 122)] == [1, 0, 1, 0, 1]

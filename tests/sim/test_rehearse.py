@@ -88,6 +88,12 @@ def test_a_lease_that_was_stopped_does_not_wake_anybody_when_it_would_have_ended
     assert len(looked) == 5  # low comes; urgent comes; low has left; urgent is done; low is done
 
 
+def test_a_job_is_stopped_at_its_longest_run_though_nothing_else_happens() -> None:
+    arrivals = [Arrival(at_s=5, job=a_job("long", max_run_s=50), work_s=1000)]
+    state = rehearse(arrivals, parse_fleet("1x1"), Rules()).fleet.jobs["long"]
+    assert (state.phase, state.ended_s) == ("stopped", 55)
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(1, 4)), min_size=1, max_size=30),
     st.sampled_from(["fifo", "priority"]),

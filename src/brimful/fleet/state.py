@@ -144,6 +144,10 @@ class Fleet:
         """Whether any job was cancelled or has reached a limit: mostly none has."""
         return bool(self.cancelling) or (bool(self._limits) and self._limits[0][0] <= now_s)
 
+    def has_limit(self, lease: str) -> bool:
+        """Whether it runs and will reach its job's budget or longest run."""
+        return lease in self._limit_of
+
     def limits_due(self, now_s: int) -> Iterator[Lease]:
         """Leases whose job has used up its budget or its longest run by now."""
         for due_s, name in self._limits:

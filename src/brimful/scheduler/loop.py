@@ -56,8 +56,8 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
         if news and not _record(fleet, ports, news):
             continue
         ports.unrecorded.clear()
-        if stood and ports.market is None and all(isinstance(event, LeaseStarted) for event in news):
-            ports.decided.seq = fleet.seq  # as was decided
+        if stood and _was_ordered(fleet, ports, news):
+            ports.decided.seq = fleet.seq
         if not problems and _stands(fleet, ports.decided, now_s=now_s):
             plan = Plan(waits=ports.decided.plan.waits, look_again_s=ports.decided.plan.look_again_s)
             break
@@ -75,6 +75,13 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
     if fleet.unsettled or fleet.warned:
         _act(fleet, ports, rules, problems, now_s=now_s)
     return Tick(plan, problems)
+
+
+def _was_ordered(fleet: Fleet, ports: Ports, news: Sequence[Event]) -> bool:
+    """Whether there is nothing but starts in it, and none from which on a limit counts."""
+    if ports.market is not None or fleet.purses or (fleet.due and fleet.spot):
+        return not news
+    return all(isinstance(event, LeaseStarted) and not fleet.has_limit(event.lease) for event in news)
 
 
 def _stands(fleet: Fleet, decided: Decided, *, now_s: int) -> bool:

@@ -113,6 +113,8 @@ class TimedEngine:
         self._running[lease] = _Run(job, nodes, self.now_s, begins_s, speed)
         self._news[lease] = Observation(lease=lease, state="running", started_s=self.now_s)
         self._kernel.at(begins_s + ceil(left / speed - NEARLY), lease)
+        if job.max_run_s is not None or job.budget_microusd is not None:
+            self._kernel.at(self.now_s, None)  # so that somebody looks: from here on a limit counts
 
     def stop(self, lease: str, *, grace_s: int) -> None:  # noqa: ARG002 - it obeys at once
         if lease in self._running:
