@@ -15,7 +15,19 @@ from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.stores.sql import SqlStore
 from brimful.cli.main import main
 from brimful.cli.money.accounts import all_events
-from brimful.fleet.events import Event, LeaseEnding, NoticeGiven, PoolPriced, to_record
+from brimful.fleet.events import (
+    Event,
+    JobSubmitted,
+    LeaseEnded,
+    LeaseEnding,
+    LeaseGranted,
+    LeaseStarted,
+    NodeJoined,
+    NoticeGiven,
+    PoolPriced,
+    to_record,
+)
+from brimful.fleet.job import Job
 from brimful.fleet.state import Node
 from brimful.market.invoice import bills, lines
 from brimful.market.ledger import Ledger
@@ -159,6 +171,34 @@ def _adds_up(shop: Shop, log: list[Event]) -> None:
 
 def _price_at(prices: list[PoolPriced], second: int) -> int:
     return [each for each in prices if each.at_s <= second][-1].microusd_per_gpu_hour
+
+
+def test_a_price_that_moves_twice_in_a_second_is_one_price_at_each_moment(tmp_path: Path) -> None:
+    """An urgent job may begin, end and let the price fall within a second, and the next begins at that."""
+    store = SqlStore(f"sqlite:///{tmp_path / 'log.db'}")
+    node = Node(site="here", node="n", gpu="slot", gpus=1, microusd_per_gpu_hour=FLOOR, declared=True)
+    events: list[Event] = [NodeJoined.of(node, at_s=0)]
+    for name, price in (("a", 2 * FLOOR), ("b", FLOOR)):
+        priced = PoolPriced(
+            at_s=5,
+            **node.pool._asdict(),
+            microusd_per_gpu_hour=price,
+            cleared_microusd_per_gpu_hour=price,
+            held=1,
+            wanted=1,
+            gpus=1,
+        )
+        lease = LeaseGranted(
+            at_s=5, lease=f"{name}.1", job=name, node="n", gpus=(0,), microusd_per_gpu_hour=price
+        )
+        events += [JobSubmitted(at_s=5, job=Job(job=name, gpus=1)), priced, lease]
+        events += [
+            LeaseStarted(at_s=5, lease=lease.lease),
+            LeaseEnded(at_s=5, lease=lease.lease, exit_code=0),
+        ]
+    assert store.append(events, after=0)
+    assert not [finding.broken for finding in examine(store) if not finding.kept]
+    store.close()
 
 
 def test_a_price_that_falls_back_takes_the_notice_back(tmp_path: Path) -> None:

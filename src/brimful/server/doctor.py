@@ -148,6 +148,7 @@ class _LogCheck:
     def _price(self, event: Event) -> None:
         if isinstance(event, PoolPriced):
             self._market_price(event)
+            self._priced.pop(event.pool, None)  # it may move twice in a second, and so may what grants pay
         if not isinstance(event, LeaseGranted):
             return
         if event.at_s != self._priced_at:
