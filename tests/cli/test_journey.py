@@ -118,11 +118,11 @@ def test_submit_run_and_bill(here: Here) -> None:
 
 def test_which_policy_runs_is_said_everywhere_and_can_be_another_after_a_restart(here: Here) -> None:
     told = here.up()["policy"]
-    assert told == read_policy(DEFAULT).text
-    assert here.data_of("fleet")["policy"] == here.data_of("doctor")["policy"] == told
+    assert told == read_policy(DEFAULT, {"grace_s": 1}).text
+    assert here.data_of("fleet")["policy"] == here.data_of("admin", "doctor")["policy"] == told
     assert here.run("submit", "--follow", "--", "true").returncode == 0
     here.down()
-    assert here.data_of("doctor")["policy"] is None, "no server runs"
+    assert here.data_of("admin", "doctor")["policy"] is None, "no server runs"
 
     here.env["BRIMFUL_POLICY"] = "fair?backfill=greedy"
     assert here.up("--min-run-s", "7")["policy"] == "fair?backfill=greedy&grace_s=1&min_run_s=7"
