@@ -306,7 +306,7 @@ def test_a_token_is_made_used_listed_and_revoked(house: House) -> None:
 
 def test_the_database_and_the_log_hold_no_secret_of_a_token(house: House, tmp_path: Path) -> None:
     house.access.close()
-    secret = house.operator["authorization"].rpartition("_")[2]
+    secret = house.operator["authorization"].split("_", 2)[2]  # which may hold an underscore itself
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or secret.encode() not in path.read_bytes()
 
