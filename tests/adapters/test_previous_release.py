@@ -40,11 +40,11 @@ SENTENCES = {"why", "waiting", "here", "price", "verdict", "reason", "notes"}
 
 
 def same(found: Any, wanted: Any, where: str = "") -> None:
-    """By key, sentences aside: of those only whether there is one."""
+    """By key; of a sentence only whether there is one."""
     if isinstance(wanted, dict):
         for key, value in wanted.items():
-            if key in SENTENCES and not isinstance(value, dict):
-                assert bool(found[key]) == bool(value), f"{where}.{key}"
+            if key in SENTENCES and isinstance(value, bool):
+                assert bool(found[key]) == value, f"{where}.{key}"
             else:
                 same(found[key], value, f"{where}.{key}")
     elif isinstance(wanted, list):
