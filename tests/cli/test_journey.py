@@ -386,7 +386,7 @@ def test_a_log_that_grows_as_fast_as_it_is_read_is_shown_up_to_where_it_was() ->
     class Endless:
         size = 10
 
-        def get(self, path: str, *, offset: int, limit: int, **_lease: str) -> dict[str, Any]:
+        def log(self, _job: str, *, offset: int = 0, limit: int, **_lease: str) -> dict[str, Any]:
             self.size += 10
             text = "x" * min(7, limit, self.size - offset)
             return {
@@ -408,7 +408,7 @@ def test_following_goes_on_with_the_next_lease_of_a_requeued_job() -> None:
     class Server:
         asked: ClassVar[list[tuple[object, int]]] = []
 
-        def get(self, _path: str, *, offset: int, **query: object) -> dict[str, Any]:
+        def log(self, _job: str, *, offset: int, **query: object) -> dict[str, Any]:
             self.asked.append((query.get("lease"), offset))
             lease, size, text, over = answers[len(self.asked) - 1]
             return {"lease": lease, "text": text, "next_offset": 4, "size": size, "over": over}

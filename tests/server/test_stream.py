@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -13,9 +14,12 @@ from typing import Any
 import pytest
 
 import brimful
+import brimful.client.answers
+from brimful.cli.main import main
 from brimful.client.client import Client
 from brimful.client.settings import read_settings
 from brimful.errors import NotFound, Refused
+from brimful.server.api.answers import shape_of
 from tests.builders import eventually
 from tests.patience import PATIENCE_S
 
@@ -153,6 +157,51 @@ def test_metrics_are_what_the_reference_says(client: Client) -> None:
     assert "brimful_ledger_sum_usd 0.0" in text
     assert 'route="/v1/jobs/{name}"' in text
     assert "job-1" not in text
+
+
+def test_what_the_client_answers_has_the_shape_it_is_declared_to_have(client: Client) -> None:
+    job = submit(client, "echo", "hello")
+    eventually(lambda: client.job(job)["phase"] == "finished")
+    made = client.add_token("ann", tenant="red", role="viewer", ttl_s=60)
+    answers: dict[str, Any] = {
+        "job": client.job(job),
+        "why": client.why(job),
+        "log": client.log(job),
+        "fleet": client.fleet(),
+        "prices": client.prices(),
+        "spend": client.spend(),
+        "invoice": client.invoice(),
+        "events": client.events(),
+        "tokens": client.tokens(),
+        "add_token": made,
+        "revoke_token": client.revoke_token(made["token"]["token"]),
+        "audit": client.audit(),
+        "ticket": client.ticket(),
+        "set_budget": client.set_budget("red", 1_000_000),
+    }
+    for name, answer in answers.items():
+        declared = getattr(brimful.client.answers, inspect.signature(getattr(Client, name)).return_annotation)
+        shape_of(declared).model_validate(answer, strict=True)
+    assert (answers["log"]["text"], answers["log"]["over"]) == ("hello\n", True)
+
+
+def test_tokens_are_made_listed_and_revoked_by_the_command(
+    client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BRIMFUL_DATA", client._settings.data)
+
+    def said(*words: str) -> str:
+        assert main(["admin", "tokens", *words]) == 0
+        return capsys.readouterr().out
+
+    made = said("add", "bob", "--tenant", "red", "--role", "viewer", "--for", "12h")
+    assert f"export BRIMFUL_URL={client.url}\nexport BRIMFUL_TOKEN=brim_" in made
+    assert "# for bob: viewer of red until" in made
+    [bob] = [each["token"] for each in client.tokens()["tokens"] if each["name"] == "bob"]
+    assert bob in said()
+    assert said("revoke", bob) == f"bob's token {bob} is revoked\n"
+    assert f"{bob}  bob" in said()
+    eventually(lambda: "token.revoke" in said("audit"))
 
 
 def test_the_client_is_at_hand() -> None:

@@ -25,6 +25,7 @@ from brimful.language.printable import printable
 
 if TYPE_CHECKING:  # the shapes take time to make, and only a type checker looks at them
     from brimful.client.answers import (
+        AuditAnswer,
         BudgetAnswer,
         DrainAnswer,
         EventAnswer,
@@ -32,8 +33,14 @@ if TYPE_CHECKING:  # the shapes take time to make, and only a type checker looks
         FleetAnswer,
         InvoiceAnswer,
         JobAnswer,
+        LogAnswer,
+        NewTokenAnswer,
         PricesAnswer,
         QueueAnswer,
+        SpendAnswer,
+        TicketAnswer,
+        TokenAnswer,
+        TokensAnswer,
         WhyAnswer,
     )
 
@@ -102,26 +109,31 @@ class Client:
         return found
 
     def job(self, job: str) -> JobAnswer:
-        return cast("JobAnswer", self.get(job_path(job)))
+        return cast("JobAnswer", self.get(_path("jobs", job)))
 
     def why(self, job: str) -> WhyAnswer:
-        return cast("WhyAnswer", self.get(job_path(job, "/why")))
+        return cast("WhyAnswer", self.get(_path("jobs", job, "/why")))
 
     def cancel(self, job: str) -> JobAnswer:
-        return cast("JobAnswer", self.post(job_path(job, "/cancel")))
+        return cast("JobAnswer", self.post(_path("jobs", job, "/cancel")))
 
     def hold(self, job: str, reason: str = "") -> JobAnswer:
-        return cast("JobAnswer", self.post(job_path(job, "/hold"), {"reason": reason}))
+        return cast("JobAnswer", self.post(_path("jobs", job, "/hold"), {"reason": reason}))
 
     def release(self, job: str) -> JobAnswer:
-        return cast("JobAnswer", self.post(job_path(job, "/release")))
+        return cast("JobAnswer", self.post(_path("jobs", job, "/release")))
 
     def move(self, job: str, site: str) -> JobAnswer:
-        return cast("JobAnswer", self.post(job_path(job, "/move"), {"site": site}))
+        return cast("JobAnswer", self.post(_path("jobs", job, "/move"), {"site": site}))
+
+    def log(self, job: str, *, lease: str | None = None, offset: int = 0, limit: int = 1 << 16) -> LogAnswer:
+        """A piece of the log of a lease, by default the newest; where that has no more, of the next one."""
+        query = {"offset": offset, "limit": limit} | ({} if lease is None else {"lease": lease})
+        return cast("LogAnswer", self.get(_path("jobs", job, "/log"), **query))
 
     def log_stream(self, job: str, *, offset: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
         """("log", {lease, text, next_offset}) as it grows, and ("over", {phase}) at the end."""
-        return self.stream(job_path(job, "/log/stream"), offset=offset)
+        return self.stream(_path("jobs", job, "/log/stream"), offset=offset)
 
     # -- the fleet -------------------------------------------------------------------------------------
 
@@ -138,7 +150,10 @@ class Client:
 
     def bid(self, job: str, limit_microusd_per_gpu_hour: int | None) -> JobAnswer:
         body: dict[str, object] = {"limit_microusd_per_gpu_hour": limit_microusd_per_gpu_hour}
-        return cast("JobAnswer", self.post(job_path(job, "/bid"), body))
+        return cast("JobAnswer", self.post(_path("jobs", job, "/bid"), body))
+
+    def spend(self) -> SpendAnswer:
+        return cast("SpendAnswer", self.get("/v1/spend"))
 
     def budgets(self) -> list[BudgetAnswer]:
         return cast("list[BudgetAnswer]", self.get("/v1/budgets")["budgets"])
@@ -165,6 +180,26 @@ class Client:
     def event_stream(self, *, after: int = 0) -> Iterator[tuple[str, EventAnswer]]:
         """(kind, event) from that place of the log on, for as long as the server lives."""
         return cast("Iterator[tuple[str, EventAnswer]]", self.stream("/v1/events/stream", after=after))
+
+    # -- access ----------------------------------------------------------------------------------------
+
+    def tokens(self) -> TokensAnswer:
+        return cast("TokensAnswer", self.get("/v1/tokens"))
+
+    def add_token(self, name: str, *, tenant: str, role: str, ttl_s: int | None) -> NewTokenAnswer:
+        body: dict[str, object] = {"name": name, "tenant": tenant, "role": role, "ttl_s": ttl_s}
+        return cast("NewTokenAnswer", self.post("/v1/tokens", body))
+
+    def revoke_token(self, token: str) -> TokenAnswer:
+        return cast("TokenAnswer", self.post(_path("tokens", token, "/revoke")))
+
+    def audit(self) -> AuditAnswer:
+        """What was done lately, newest first."""
+        return cast("AuditAnswer", self.get("/v1/audit"))
+
+    def ticket(self) -> TicketAnswer:
+        """A path that opens the console in a browser, once."""
+        return cast("TicketAnswer", self.post("/v1/tickets"))
 
     # -- HTTP ------------------------------------------------------------------------------------------
 
@@ -279,10 +314,6 @@ def _is_alive(pid: int) -> bool:
     except (OSError, OverflowError):
         return False
     return pid > 0
-
-
-def job_path(name: str, rest: str = "") -> str:
-    return _path("jobs", name, rest)
 
 
 def _path(kind: str, name: str, rest: str = "") -> str:

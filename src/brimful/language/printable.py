@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from brimful.units import show_bytes, show_seconds
+
+T = TypeVar("T")
 
 MARK = "\N{REPLACEMENT CHARACTER}"
 
@@ -37,15 +39,16 @@ def command_line(command: Sequence[str]) -> str:
     return printable(f"{name}{work[0] if work else 'nothing'}{rest}")
 
 
-def all_printable(data: Any) -> Any:  # noqa: ANN401 - JSON
-    """The same for every text in an answer of the API."""
+def all_printable(data: T) -> T:
+    """The same for every text in an answer of the API, whose shape stays."""
+    shown: Any = data
     if isinstance(data, str):
-        return printable(data)
-    if isinstance(data, list):
-        return [all_printable(each) for each in data]
-    if isinstance(data, dict):
-        return {key: all_printable(value) for key, value in data.items()}
-    return data
+        shown = printable(data)
+    elif isinstance(data, list):
+        shown = [all_printable(each) for each in data]
+    elif isinstance(data, dict):
+        shown = {key: all_printable(value) for key, value in data.items()}
+    return cast("T", shown)
 
 
 def measured_words(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

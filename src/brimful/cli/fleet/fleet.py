@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer, Verb, whole
 from brimful.cli.fleet.show import clock, day
@@ -17,7 +17,7 @@ from brimful.language.printable import all_printable, printable
 from brimful.units import HOUR_S, counted, show_seconds, show_usd
 
 if TYPE_CHECKING:
-    from brimful.client.answers import EventAnswer
+    from brimful.client.answers import EventAnswer, GpuAnswer, NodeAnswer
 
 LEGEND = (
     "wants: GPUs its waiting jobs ask for; longest: how long one of them has waited;",
@@ -51,7 +51,7 @@ def show(args: argparse.Namespace) -> Answer:  # noqa: ARG001
     return Answer(data, "\n".join(lines))
 
 
-def _state(node: dict[str, Any], gpu: dict[str, Any]) -> str:
+def _state(node: NodeAnswer, gpu: GpuAnswer) -> str:
     if gpu["held"]:
         return "held"
     if gpu["bad"]:
@@ -79,7 +79,7 @@ def nodes(args: argparse.Namespace) -> Answer:
     return drain(args) if args.verb == "drain" else resume(args)
 
 
-def _nodes_text(nodes: list[dict[str, Any]]) -> str:
+def _nodes_text(nodes: list[NodeAnswer]) -> str:
     if not nodes:
         return "no node has joined yet"
     rows = [

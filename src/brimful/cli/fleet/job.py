@@ -6,18 +6,18 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from brimful.cli.commands import NO, Answer, Verb, called
 from brimful.cli.options import add_consent, add_dry_run, add_job, agree, usd
 from brimful.cli.render import noted_table, paint, wrapped
-from brimful.client.client import Client, job_path
+from brimful.client.client import Client
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.language.printable import all_printable, printable
 from brimful.units import counted, show_usd
 
 if TYPE_CHECKING:
-    from brimful.client.answers import JobAnswer
+    from brimful.client.answers import JobAnswer, LogAnswer, PoolAnswer, WhyAnswer
 
 PIECE_BYTES = 1 << 20
 POLL_S = 0.5
@@ -28,7 +28,7 @@ def why(args: argparse.Namespace) -> Answer:
     return Answer(data, _why_text(all_printable(data)))
 
 
-def _why_text(why: dict[str, Any]) -> str:
+def _why_text(why: WhyAnswer) -> str:
     lines = [paint(f"{why['job']} is {why['phase']}", "bold"), ""]
     waiting = why["waiting"]
     if waiting and why["ahead"] is not None:
@@ -45,7 +45,7 @@ def _why_text(why: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _pools(pools: list[dict[str, Any]]) -> str:
+def _pools(pools: list[PoolAnswer]) -> str:
     rows = [
         [
             pool["site"],
@@ -82,7 +82,7 @@ def logs(args: argparse.Namespace) -> Answer:
     return Answer(data, shown)
 
 
-def follow(client: Client, job: str, *, quiet: bool = False) -> dict[str, Any]:
+def follow(client: Client, job: str, *, quiet: bool = False) -> JobAnswer:
     """Print the log as it grows until the job is over; return the job as it ended.
 
     Why it waits goes to stderr: the log alone is what a pipe should see.
@@ -98,26 +98,27 @@ def follow(client: Client, job: str, *, quiet: bool = False) -> dict[str, Any]:
     except KeyboardInterrupt:
         sys.stderr.write(f"\n{job} goes on; `{called()} job cancel {job}` stops it\n")
         raise
-    final: dict[str, Any] = client.get(job_path(job))
-    return final
+    return client.job(job)
 
 
 def _tell(client: Client, job: str) -> str:
     """Say once what it is doing while there is nothing to read."""
-    now = client.get(job_path(job))
+    now = client.job(job)
     if now["phase"] == "waiting" and not now["why"]:
         return ""
     if now["phase"] in ("waiting", "starting", "running"):
         why = f": {printable(now['why'])}" if now["why"] else ""
         sys.stderr.write(f"{job} {now['phase']}{why}\n")
-    return str(now["phase"])
+    return now["phase"]
 
 
-def _until_over(client: Client, job: str) -> Iterator[dict[str, Any]]:
+def _until_over(client: Client, job: str) -> Iterator[LogAnswer]:
     """Pieces of the log as it grows, from the newest lease on, until no more will come."""
-    lease, offset = None, 0
+    # The offset belongs to the lease, and a requeued job has another after it.
+    lease: str | None = None
+    offset = 0
     while True:
-        piece = _piece(client, job, lease, offset)
+        piece = client.log(job, lease=lease, offset=offset, limit=PIECE_BYTES)
         yield piece
         is_new = (piece["lease"], piece["next_offset"]) != (lease, offset)
         lease, offset = piece["lease"], piece["next_offset"]
@@ -127,27 +128,19 @@ def _until_over(client: Client, job: str) -> Iterator[dict[str, Any]]:
             time.sleep(POLL_S)
 
 
-def _until_now(client: Client, job: str) -> Iterator[dict[str, Any]]:
+def _until_now(client: Client, job: str) -> Iterator[LogAnswer]:
     """Pieces of the newest lease's log up to the size it has now: a job that prints fast has no end."""
-    piece = _piece(client, job, None, 0)
+    piece = client.log(job, limit=PIECE_BYTES)
     lease, size = piece["lease"], piece["size"]
     while True:
         yield piece
         offset = piece["next_offset"]
         if offset >= size or not piece["text"]:
             return
-        piece = _piece(client, job, lease, offset, limit=min(PIECE_BYTES, max(size - offset, 4)))
+        limit = min(PIECE_BYTES, max(size - offset, 4))
+        piece = client.log(job, lease=lease, offset=offset, limit=limit)
         if piece["lease"] != lease:
             return
-
-
-def _piece(
-    client: Client, job: str, lease: str | None, offset: int, *, limit: int = PIECE_BYTES
-) -> dict[str, Any]:
-    """The next piece; the offset belongs to the lease, and a requeued job has another after it."""
-    query = {"offset": offset, "limit": limit} | ({} if lease is None else {"lease": lease})
-    piece: dict[str, Any] = client.get(job_path(job, "/log"), **query)
-    return piece
 
 
 def _add_cancel(parser: argparse.ArgumentParser) -> None:
@@ -174,8 +167,7 @@ def _one_of_several(client: Client, name: str, *, dry_run: bool) -> Answer:
     except WorldFailed:
         raise
     except BrimfulError as error:
-        data: dict[str, Any] = {"job": name, "error": error.as_dict()}
-        return Answer(data, f"{name}: {error.problem}", NO)
+        return Answer({"job": name, "error": error.as_dict()}, f"{name}: {error.problem}", NO)
 
 
 def _cancel(client: Client, name: str, *, dry_run: bool) -> Answer:

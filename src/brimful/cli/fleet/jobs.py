@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import cut, noted_table
 from brimful.client.client import Client
 from brimful.language.printable import all_printable, command_line
 from brimful.units import show_seconds, show_usd
+
+if TYPE_CHECKING:
+    from brimful.client.answers import JobAnswer
 
 EXAMPLE = """brimful jobs --limit 20
 brimful jobs --phase waiting --phase held"""
@@ -57,19 +60,19 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(data, noted_table(header, rows, [job["why"] for job in shown], right=(2, 3, 4, 5)))
 
 
-def label(job: dict[str, Any]) -> str:
+def label(job: JobAnswer) -> str:
     urgency = "" if job["priority"] == "normal" else f"{job['priority']}: "
     return urgency + cut(job["name"] or command_line(job["command"]), 36)
 
 
-def waited(job: dict[str, Any]) -> str:
+def waited(job: JobAnswer) -> str:
     """All the time it was here and did not run: before its first start, and after each stop."""
     until_s = job["now_s"] if job["ended_s"] is None else job["ended_s"]
     ran_s = sum(lease["billed_s"] for lease in job["leases"])
     return show_seconds(max(0, until_s - job["submitted_s"] - ran_s))
 
 
-def ran(job: dict[str, Any]) -> str:
+def ran(job: JobAnswer) -> str:
     """The time its leases are billed for; empty where it never ran."""
     seconds = sum(lease["billed_s"] for lease in job["leases"])
     return show_seconds(seconds) if job["started_s"] is not None else ""

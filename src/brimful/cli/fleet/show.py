@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer
 from brimful.cli.fleet.jobs import ran, waited
 from brimful.cli.render import noted_table, paint, wrapped
-from brimful.client.client import Client, job_path
+from brimful.client.client import Client
 from brimful.language.printable import all_printable, command_line, measured_words
 from brimful.units import counted, show_seconds, show_usd, spans
+
+if TYPE_CHECKING:
+    from brimful.client.answers import JobAnswer, LeaseAnswer
 
 EXAMPLE = "brimful job show job-1"
 
@@ -21,11 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    job = Client().get(job_path(args.job))
+    job = Client().job(args.job)
     return Answer(job, _text(all_printable(job)))
 
 
-def _text(job: dict[str, Any]) -> str:
+def _text(job: JobAnswer) -> str:
     budget = job["budget_microusd"]
     gpus = f"{counted(job['gpus'], 'GPU')}, {' or '.join(job['gpu_types']) or 'any type'}"
     facts = {
@@ -52,7 +55,7 @@ def _text(job: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _measured(job: dict[str, Any]) -> str:
+def _measured(job: JobAnswer) -> str:
     """'3 s ago: step 120, 412 ms · 39,800 tokens/s · MFU 41.2% of 117 TFLOPS bf16 · …'"""
     found = job["measured"]
     if found is None:
@@ -65,7 +68,7 @@ def _measured(job: dict[str, Any]) -> str:
     return f"{age}: {' · '.join(parts)}" + (f"; {found['idle']}" if found["idle"] else "")
 
 
-def _leases(leases: list[dict[str, Any]]) -> str:
+def _leases(leases: list[LeaseAnswer]) -> str:
     today = f"{datetime.now(UTC).astimezone():%Y-%m-%d} "
     rows = [
         [

@@ -6,7 +6,7 @@ import argparse
 import shutil
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from brimful.cli.commands import Answer, whole
 from brimful.cli.fleet.jobs import label, ran, waited
@@ -15,6 +15,9 @@ from brimful.client.client import Client
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.language.printable import all_printable
 from brimful.units import counted, show_usd
+
+if TYPE_CHECKING:
+    from brimful.client.answers import JobAnswer, MeasuredAnswer, NodeAnswer
 
 EXAMPLE = """brimful top
 brimful top --once"""
@@ -56,7 +59,7 @@ def run(args: argparse.Namespace) -> Answer:
 def _look(client: Client) -> dict[str, Any]:
     return {
         "fleet": client.fleet(),
-        "spend": client.get("/v1/spend"),
+        "spend": client.spend(),
         "jobs": client.jobs(limit=200, phase=GOING),
     }
 
@@ -84,7 +87,7 @@ def screen(data: dict[str, Any], columns: int, lines: int) -> str:
     return "\n".join(out)
 
 
-def _nodes(nodes: list[dict[str, Any]], columns: int, *, most: int) -> list[str]:
+def _nodes(nodes: list[NodeAnswer], columns: int, *, most: int) -> list[str]:
     wide = max((len(node["node"]) for node in nodes), default=0)
     out = []
     for node in nodes[:most]:
@@ -97,7 +100,7 @@ def _nodes(nodes: list[dict[str, Any]], columns: int, *, most: int) -> list[str]
     return out + ([f"{len(nodes) - most} more nodes"] if len(nodes) > most else [])
 
 
-def _jobs(jobs: list[dict[str, Any]], columns: int, *, most: int) -> list[str]:
+def _jobs(jobs: list[JobAnswer], columns: int, *, most: int) -> list[str]:
     if not jobs:
         return ["no job is running or waiting", "", "  brimful submit -- python examples/train_tiny.py"]
     order = {phase: i for i, phase in enumerate(GOING)}
@@ -126,7 +129,7 @@ def _jobs(jobs: list[dict[str, Any]], columns: int, *, most: int) -> list[str]:
     return [paint(title, "dim"), *lines, *more]
 
 
-def _mfu(found: dict[str, Any] | None) -> str:
+def _mfu(found: MeasuredAnswer | None) -> str:
     """As the job itself measures it, while it does."""
     if found is None:
         return ""

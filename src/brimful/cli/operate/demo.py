@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _play(client: Client, args: argparse.Namespace, *, top: str) -> Answer:
-    link = client.url + client.post("/v1/tickets")["path"]
+    link = client.url + client.ticket()["path"]
     _say(args, f"\n  watch it in a browser   {link}")
     _say(args, f"  or in a second terminal {top}\n")
     jobs: list[str] = []

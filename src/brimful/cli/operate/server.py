@@ -37,7 +37,7 @@ def _add_console(parser: argparse.ArgumentParser) -> None:
 
 def console(args: argparse.Namespace) -> Answer:
     client = Client()
-    ticket = client.post("/v1/tickets")
+    ticket = client.ticket()
     url = f"{client.url}{ticket['path']}"
     if args.open:
         import webbrowser

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from brimful.cli.commands import Answer
@@ -15,6 +15,9 @@ from brimful.client.settings import LOOPBACK
 from brimful.errors import BadInput
 from brimful.language import Quoted, say, verbatim
 from brimful.language.printable import all_printable, printable
+
+if TYPE_CHECKING:
+    from brimful.client.answers import DeedAnswer, NewTokenAnswer, TokenAnswer
 
 EXAMPLE = """brimful admin tokens
 brimful admin tokens add alice --tenant vision --role submitter --for 90d
@@ -35,36 +38,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     client = Client()
     if args.verb == "list":
-        data = client.get("/v1/tokens")
-        return Answer(data, _list(all_printable(data["tokens"])))
+        found = client.tokens()
+        return Answer(found, _list(all_printable(found["tokens"])))
     if args.verb == "audit":
-        data = client.get("/v1/audit")
-        return Answer(data, _audit(all_printable(data["deeds"])))
+        done = client.audit()
+        return Answer(done, _audit(all_printable(done["deeds"])))
     if args.name is None:
         raise BadInput(
             say("operate.brimful_admin_tokens_needs_name", verb=args.verb),
             hint=verbatim(EXAMPLE.splitlines()[1]),
         )
     if args.verb == "revoke":
-        data = client.post(f"/v1/tokens/{_id(args.name)}/revoke")
-        return Answer(data, f"{printable(data['name'])}'s token {data['token']} is revoked")
-    body = {"name": args.name, "tenant": args.tenant, "role": args.role, "ttl_s": _seconds(args.lasts)}
-    data = {**client.post("/v1/tokens", body), "url": client.url}
-    return Answer(data, _to_hand_over(data))
+        token = client.revoke_token(_id(args.name))
+        return Answer(token, f"{printable(token['name'])}'s token {token['token']} is revoked")
+    made = client.add_token(args.name, tenant=args.tenant, role=args.role, ttl_s=_seconds(args.lasts))
+    return Answer({**made, "url": client.url}, _to_hand_over(made, client.url))
 
 
-def _to_hand_over(data: dict[str, Any]) -> str:
+def _to_hand_over(made: NewTokenAnswer, url: str) -> str:
     """Two lines for its owner's shell, and what there is to know of them."""
-    token = all_printable(data["token"])
+    token = all_printable(made["token"])
     until = "for ever" if token["expires_s"] is None else f"until {clock(token['expires_s'])}"
     lines = [
-        f"export BRIMFUL_URL={data['url']}",
-        f"export BRIMFUL_TOKEN={data['secret']}",
+        f"export BRIMFUL_URL={url}",
+        f"export BRIMFUL_TOKEN={made['secret']}",
         "",
         f"# for {token['name']}: {token['role']} of {token['tenant']} {until}",
         "# shown this once: hand both lines over now",
     ]
-    address = urlsplit(data["url"])
+    address = urlsplit(url)
     if address.hostname in LOOPBACK:
         lines.append(f"# from another machine first: ssh -L {address.port}:127.0.0.1:{address.port} HOST")
     return "\n".join(lines)
@@ -92,8 +94,8 @@ def _seconds(text: str) -> int | None:
     return int(number) * UNITS[unit]
 
 
-def _list(tokens: list[dict[str, Any]]) -> str:
-    def state(token: dict[str, Any]) -> str:
+def _list(tokens: list[TokenAnswer]) -> str:
+    def state(token: TokenAnswer) -> str:
         if token["revoked_s"] is not None:
             return f"revoked {day(token['revoked_s'])}"
         return "for ever" if token["expires_s"] is None else f"until {day(token['expires_s'])}"
@@ -102,6 +104,6 @@ def _list(tokens: list[dict[str, Any]]) -> str:
     return table(["token", "name", "tenant", "role", "made", "good"], rows)
 
 
-def _audit(deeds: list[dict[str, Any]]) -> str:
+def _audit(deeds: list[DeedAnswer]) -> str:
     rows = [[clock(d["at_s"]), d["name"], d["tenant"], d["verb"], d["target"], d["outcome"]] for d in deeds]
     return table(["when", "who", "tenant", "what", "of", "outcome"], rows) if rows else "nothing was done yet"
