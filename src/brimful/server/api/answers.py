@@ -39,6 +39,7 @@ class Problem(Shape):
     code: str
     problem: str
     hint: str
+    reason: Annotated[dict[str, Any], Field(description="code and numbers of `problem`, for programs")]
 
 
 class Failed(Shape):
