@@ -24,25 +24,7 @@ from brimful.language import Plain, Quoted, say, verbatim
 from brimful.language.printable import printable
 
 if TYPE_CHECKING:  # the shapes take time to make, and only a type checker looks at them
-    from brimful.client.answers import (
-        AuditAnswer,
-        BudgetAnswer,
-        DrainAnswer,
-        EventAnswer,
-        EventsAnswer,
-        FleetAnswer,
-        InvoiceAnswer,
-        JobAnswer,
-        LogAnswer,
-        NewTokenAnswer,
-        PricesAnswer,
-        QueueAnswer,
-        SpendAnswer,
-        TicketAnswer,
-        TokenAnswer,
-        TokensAnswer,
-        WhyAnswer,
-    )
+    from brimful.client import answers
 
 TIMEOUT_S = 30
 BY_STATUS: dict[int, type[BrimfulError]] = {
@@ -84,20 +66,20 @@ class Client:
 
     # -- jobs ------------------------------------------------------------------------------------------
 
-    def submit(self, command: Sequence[str], *, folder: str, key: str = "", **more: Any) -> JobAnswer:  # noqa: ANN401
+    def submit(self, command: Sequence[str], *, folder: str, key: str = "", **more: Any) -> answers.JobAnswer:  # noqa: ANN401
         """Hand over a command; `more` are the other fields of `POST /v1/jobs`.
 
         With a `key` it may be sent again when nobody knows whether it arrived: it makes no second job.
         """
         headers = {"idempotency-key": key} if key else {}
         body = {"command": list(command), "folder": folder, **more}
-        return cast("JobAnswer", self.post("/v1/jobs", body, headers))
+        return cast("answers.JobAnswer", self.post("/v1/jobs", body, headers))
 
     def jobs(
         self, *, limit: int = 200, phase: Sequence[str] = (), tenant: str | None = None
-    ) -> list[JobAnswer]:
+    ) -> list[answers.JobAnswer]:
         """The newest jobs, as many as asked for."""
-        found: list[JobAnswer] = []
+        found: list[answers.JobAnswer] = []
         query: dict[str, object] = {"phase": list(phase)} if phase else {}
         query |= {"tenant": tenant} if tenant else {}
         while len(found) < limit:
@@ -108,28 +90,30 @@ class Client:
             query["cursor"] = page["next_cursor"]
         return found
 
-    def job(self, job: str) -> JobAnswer:
-        return cast("JobAnswer", self.get(_path("jobs", job)))
+    def job(self, job: str) -> answers.JobAnswer:
+        return cast("answers.JobAnswer", self.get(_path("jobs", job)))
 
-    def why(self, job: str) -> WhyAnswer:
-        return cast("WhyAnswer", self.get(_path("jobs", job, "/why")))
+    def why(self, job: str) -> answers.WhyAnswer:
+        return cast("answers.WhyAnswer", self.get(_path("jobs", job, "/why")))
 
-    def cancel(self, job: str) -> JobAnswer:
-        return cast("JobAnswer", self.post(_path("jobs", job, "/cancel")))
+    def cancel(self, job: str) -> answers.JobAnswer:
+        return cast("answers.JobAnswer", self.post(_path("jobs", job, "/cancel")))
 
-    def hold(self, job: str, reason: str = "") -> JobAnswer:
-        return cast("JobAnswer", self.post(_path("jobs", job, "/hold"), {"reason": reason}))
+    def hold(self, job: str, reason: str = "") -> answers.JobAnswer:
+        return cast("answers.JobAnswer", self.post(_path("jobs", job, "/hold"), {"reason": reason}))
 
-    def release(self, job: str) -> JobAnswer:
-        return cast("JobAnswer", self.post(_path("jobs", job, "/release")))
+    def release(self, job: str) -> answers.JobAnswer:
+        return cast("answers.JobAnswer", self.post(_path("jobs", job, "/release")))
 
-    def move(self, job: str, site: str) -> JobAnswer:
-        return cast("JobAnswer", self.post(_path("jobs", job, "/move"), {"site": site}))
+    def move(self, job: str, site: str) -> answers.JobAnswer:
+        return cast("answers.JobAnswer", self.post(_path("jobs", job, "/move"), {"site": site}))
 
-    def log(self, job: str, *, lease: str | None = None, offset: int = 0, limit: int = 1 << 16) -> LogAnswer:
+    def log(
+        self, job: str, *, lease: str | None = None, offset: int = 0, limit: int = 1 << 16
+    ) -> answers.LogAnswer:
         """A piece of the log of a lease, by default the newest; where that has no more, of the next one."""
         query = {"offset": offset, "limit": limit} | ({} if lease is None else {"lease": lease})
-        return cast("LogAnswer", self.get(_path("jobs", job, "/log"), **query))
+        return cast("answers.LogAnswer", self.get(_path("jobs", job, "/log"), **query))
 
     def log_stream(self, job: str, *, offset: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
         """("log", {lease, text, next_offset}) as it grows, and ("over", {phase}) at the end."""
@@ -137,69 +121,71 @@ class Client:
 
     # -- the fleet -------------------------------------------------------------------------------------
 
-    def fleet(self) -> FleetAnswer:
-        return cast("FleetAnswer", self.get("/v1/fleet"))
+    def fleet(self) -> answers.FleetAnswer:
+        return cast("answers.FleetAnswer", self.get("/v1/fleet"))
 
-    def queues(self) -> list[QueueAnswer]:
-        return cast("list[QueueAnswer]", self.get("/v1/queues")["queues"])
+    def queues(self) -> list[answers.QueueAnswer]:
+        return cast("list[answers.QueueAnswer]", self.get("/v1/queues")["queues"])
 
-    def prices(self, *, since_s: int | None = None) -> PricesAnswer:
+    def prices(self, *, since_s: int | None = None) -> answers.PricesAnswer:
         """Every pool's price; with `since_s` market pools have their history from then on."""
         query = {} if since_s is None else {"since_s": since_s}
-        return cast("PricesAnswer", self.get("/v1/prices", **query))
+        return cast("answers.PricesAnswer", self.get("/v1/prices", **query))
 
-    def bid(self, job: str, limit_microusd_per_gpu_hour: int | None) -> JobAnswer:
+    def bid(self, job: str, limit_microusd_per_gpu_hour: int | None) -> answers.JobAnswer:
         body: dict[str, object] = {"limit_microusd_per_gpu_hour": limit_microusd_per_gpu_hour}
-        return cast("JobAnswer", self.post(_path("jobs", job, "/bid"), body))
+        return cast("answers.JobAnswer", self.post(_path("jobs", job, "/bid"), body))
 
-    def spend(self) -> SpendAnswer:
-        return cast("SpendAnswer", self.get("/v1/spend"))
+    def spend(self) -> answers.SpendAnswer:
+        return cast("answers.SpendAnswer", self.get("/v1/spend"))
 
-    def budgets(self) -> list[BudgetAnswer]:
-        return cast("list[BudgetAnswer]", self.get("/v1/budgets")["budgets"])
+    def budgets(self) -> list[answers.BudgetAnswer]:
+        return cast("list[answers.BudgetAnswer]", self.get("/v1/budgets")["budgets"])
 
-    def set_budget(self, tenant: str, microusd: int | None) -> BudgetAnswer:
-        return cast("BudgetAnswer", self.post(_path("budgets", tenant), {"microusd": microusd}))
+    def set_budget(self, tenant: str, microusd: int | None) -> answers.BudgetAnswer:
+        return cast("answers.BudgetAnswer", self.post(_path("budgets", tenant), {"microusd": microusd}))
 
-    def credit(self, tenant: str, microusd: int, reason: str = "") -> BudgetAnswer:
+    def credit(self, tenant: str, microusd: int, reason: str = "") -> answers.BudgetAnswer:
         body: dict[str, object] = {"microusd": microusd, "reason": reason}
-        return cast("BudgetAnswer", self.post(_path("budgets", tenant, "/credit"), body))
+        return cast("answers.BudgetAnswer", self.post(_path("budgets", tenant, "/credit"), body))
 
-    def invoice(self, *, by: str = "team") -> InvoiceAnswer:
-        return cast("InvoiceAnswer", self.get("/v1/invoice", by=by))
+    def invoice(self, *, by: str = "team") -> answers.InvoiceAnswer:
+        return cast("answers.InvoiceAnswer", self.get("/v1/invoice", by=by))
 
-    def drain(self, node: str, reason: str = "") -> DrainAnswer:
-        return cast("DrainAnswer", self.post(_path("nodes", node, "/drain"), {"reason": reason}))
+    def drain(self, node: str, reason: str = "") -> answers.DrainAnswer:
+        return cast("answers.DrainAnswer", self.post(_path("nodes", node, "/drain"), {"reason": reason}))
 
-    def resume(self, node: str) -> DrainAnswer:
-        return cast("DrainAnswer", self.post(_path("nodes", node, "/resume")))
+    def resume(self, node: str) -> answers.DrainAnswer:
+        return cast("answers.DrainAnswer", self.post(_path("nodes", node, "/resume")))
 
-    def events(self, *, after: int = 0, limit: int = 200) -> EventsAnswer:
-        return cast("EventsAnswer", self.get("/v1/events", after=after, limit=limit))
+    def events(self, *, after: int = 0, limit: int = 200) -> answers.EventsAnswer:
+        return cast("answers.EventsAnswer", self.get("/v1/events", after=after, limit=limit))
 
-    def event_stream(self, *, after: int = 0) -> Iterator[tuple[str, EventAnswer]]:
+    def event_stream(self, *, after: int = 0) -> Iterator[tuple[str, answers.EventAnswer]]:
         """(kind, event) from that place of the log on, for as long as the server lives."""
-        return cast("Iterator[tuple[str, EventAnswer]]", self.stream("/v1/events/stream", after=after))
+        return cast(
+            "Iterator[tuple[str, answers.EventAnswer]]", self.stream("/v1/events/stream", after=after)
+        )
 
     # -- access ----------------------------------------------------------------------------------------
 
-    def tokens(self) -> TokensAnswer:
-        return cast("TokensAnswer", self.get("/v1/tokens"))
+    def tokens(self) -> answers.TokensAnswer:
+        return cast("answers.TokensAnswer", self.get("/v1/tokens"))
 
-    def add_token(self, name: str, *, tenant: str, role: str, ttl_s: int | None) -> NewTokenAnswer:
+    def add_token(self, name: str, *, tenant: str, role: str, ttl_s: int | None) -> answers.NewTokenAnswer:
         body: dict[str, object] = {"name": name, "tenant": tenant, "role": role, "ttl_s": ttl_s}
-        return cast("NewTokenAnswer", self.post("/v1/tokens", body))
+        return cast("answers.NewTokenAnswer", self.post("/v1/tokens", body))
 
-    def revoke_token(self, token: str) -> TokenAnswer:
-        return cast("TokenAnswer", self.post(_path("tokens", token, "/revoke")))
+    def revoke_token(self, token: str) -> answers.TokenAnswer:
+        return cast("answers.TokenAnswer", self.post(_path("tokens", token, "/revoke")))
 
-    def audit(self) -> AuditAnswer:
+    def audit(self) -> answers.AuditAnswer:
         """What was done lately, newest first."""
-        return cast("AuditAnswer", self.get("/v1/audit"))
+        return cast("answers.AuditAnswer", self.get("/v1/audit"))
 
-    def ticket(self) -> TicketAnswer:
+    def ticket(self) -> answers.TicketAnswer:
         """A path that opens the console in a browser, once."""
-        return cast("TicketAnswer", self.post("/v1/tickets"))
+        return cast("answers.TicketAnswer", self.post("/v1/tickets"))
 
     # -- HTTP ------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def back_up(store: SqlStore, target: Path) -> Backup:
     try:
         with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             made = _write(store, archive)
-            archive.writestr(MANIFEST, json.dumps(_described(made), indent=1))
+            archive.writestr(MANIFEST, json.dumps(asdict(made), indent=1))
         with open(temporary, "rb") as written:  # noqa: PTH123 - to flush it
             os.fsync(written.fileno())
         Path(temporary).replace(target)
@@ -204,12 +204,3 @@ def _to_json(value: object) -> object:
 
 def _from_json(value: object) -> object:
     return base64.b64decode(value["base64"]) if isinstance(value, dict) and "base64" in value else value
-
-
-def _described(made: Backup) -> dict[str, Any]:
-    return {
-        "schema": made.schema,
-        "brimful": made.brimful,
-        "rows": made.rows,
-        "sha256": made.sha256,
-    }

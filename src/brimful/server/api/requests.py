@@ -23,19 +23,27 @@ Seconds = Annotated[int, Field(ge=0, le=10 * YEAR_S)]
 Reason = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")]
 
 
-class Prediction(BaseModel):
-    """What was predicted for one GPU type at submit (`brimful fit`)."""
+# Fields of a submission that are a job's own.
+AS_THEY_ARE = (
+    *("gpus", "name", "queue", "priority", "within", "budget_microusd", "limit_microusd_per_gpu_hour"),
+    *("deadline_s", "deferrable", "max_run_s", "retries", "memory_mib", "folder"),
+    *("checkpoint_interval_s", "checkpoint_cost_s"),
+)
 
+
+class Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+class Prediction(Request):
+    """What was predicted for one GPU type at submit (`brimful fit`)."""
 
     peak_bytes: Annotated[int, Field(ge=0, le=1 << 50)]
     step_s: Annotated[float, Field(gt=0, le=1e9)]
 
 
-class Submission(BaseModel):
+class Submission(Request):
     """What a client sends to have a command run."""
-
-    model_config = ConfigDict(extra="forbid")
 
     command: Annotated[list[Text], Field(min_length=1, max_length=1000)]
     folder: Annotated[str, Field(max_length=4096, pattern=r"^/[^\x00]*$")]
@@ -72,34 +80,20 @@ class Submission(BaseModel):
                     say("server.no_name_environment_variable", name=Quoted(name[:80])),
                     hint=say("server.hint_env_name_value"),
                 )
-        rates = self._rates()
+        predicted = sorted(self.predicted.items())
         return Job(
             job="",  # numbered by the service
-            gpus=self.gpus,
-            name=self.name,
+            **{name: getattr(self, name) for name in AS_THEY_ARE},
             tenant=self.tenant or (who.only_tenant or "default"),
-            queue=self.queue,
-            priority=self.priority,
             gpu_types=tuple(self.gpu_types),
             sites=tuple(self.sites),
-            within=self.within,
-            budget_microusd=self.budget_microusd,
-            limit_microusd_per_gpu_hour=self.limit_microusd_per_gpu_hour,
-            deadline_s=self.deadline_s,
-            deferrable=self.deferrable,
-            max_run_s=self.max_run_s,
-            retries=self.retries,
             cpu_milli=round(self.cpus * 1000),
-            memory_mib=self.memory_mib,
-            checkpoint_interval_s=self.checkpoint_interval_s,
-            checkpoint_cost_s=self.checkpoint_cost_s,
             command=tuple(self.command),
-            folder=self.folder,
             env=tuple(sorted(self.env.items())),
-            rates=rates,
+            rates=self._rates(),
             predicted_work_s=self._work_s(),
-            peak_bytes=tuple((gpu, each.peak_bytes) for gpu, each in sorted(self.predicted.items())),
-            step_s=tuple((gpu, each.step_s) for gpu, each in sorted(self.predicted.items())),
+            peak_bytes=tuple((gpu, each.peak_bytes) for gpu, each in predicted),
+            step_s=tuple((gpu, each.step_s) for gpu, each in predicted),
             submitter=who.token,
             key=key,
         )
@@ -121,45 +115,33 @@ class Submission(BaseModel):
         return self.steps * self._slowest_s()
 
 
-class BidRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class BidRequest(Request):
     limit_microusd_per_gpu_hour: Annotated[
         Limit | None, Field(description="null: what the job's class stands for")
     ]
 
 
-class BudgetRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class BudgetRequest(Request):
     microusd: Annotated[
         Annotated[int, Field(ge=0, le=MAX_BUDGET_MICROUSD, strict=True)] | None,
         Field(description="what it may still spend; null: without limit"),
     ]
 
 
-class CreditRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class CreditRequest(Request):
     microusd: Annotated[int, Field(ge=1, le=MAX_BUDGET_MICROUSD, strict=True)]
     reason: Reason = ""
 
 
-class Hold(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class Hold(Request):
     reason: Reason = ""
 
 
-class Move(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class Move(Request):
     site: Annotated[Word, Field(description="empty: it may run anywhere again")] = ""
 
 
-class NewToken(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class NewToken(Request):
     name: Annotated[Word, Field(min_length=1)]
     tenant: Annotated[str, Field(max_length=60, pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]*)$")]
     role: Literal["viewer", "submitter", "admin", "operator"] = "submitter"
