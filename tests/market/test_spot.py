@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from brimful.market.bid import Bid, Book, Step
-from brimful.market.spot import PoolState, Terms, Turn, billed_price, turn
+from brimful.market.spot import PoolState, Round, Terms, billed_price, next_round
 from tests.market.books import USD, a_bid, a_book
 
 TICK_S = 120
@@ -21,7 +21,7 @@ FLOOR = USD  # an hour of an H100 cost at least a dollar on the best known marke
 class Day:
     """What happened in a simulated pool."""
 
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[Round] = field(default_factory=list)
     waits: dict[str, int] = field(default_factory=dict)  # bid -> seconds until its first start
     sizes: dict[str, int] = field(default_factory=dict)
     used: list[int] = field(default_factory=list)
@@ -75,7 +75,7 @@ def a_day(
             bids=tuple(bids.values()),
             bonus_percent=bonus,
         )
-        done = turn(state, book, now_s=n * TICK_S, terms=terms)
+        done = next_round(state, book, now_s=n * TICK_S, terms=terms)
         _check(done, book)
         state = done.state
         day.turns.append(done)
@@ -91,7 +91,7 @@ def a_day(
     return day
 
 
-def _check(done: Turn, book: Book) -> None:
+def _check(done: Round, book: Book) -> None:
     limits = {bid.bid: bid.limit for bid in book.bids}
     sizes = {bid.bid: bid for bid in book.bids}
     held = done.state.held
@@ -190,30 +190,30 @@ def test_a_gang_of_half_the_pool_starts_in_time_and_the_small_ones_wait_at_most_
 
 def test_a_victim_has_its_notice_and_returns_with_its_old_age() -> None:
     low, high = a_bid("low", 8, usd=1, arrival=1), a_bid("high", 8, usd=3, arrival=2)
-    one = turn(PoolState(), a_book(low), now_s=0)
+    one = next_round(PoolState(), a_book(low), now_s=0)
     assert one.starts == {"low": 8}
-    two = turn(one.state, a_book(low, high), now_s=120)
+    two = next_round(one.state, a_book(low, high), now_s=120)
     assert (two.notices, two.starts, two.state.notices) == (("low",), {}, {"low": 420})
-    three = turn(two.state, a_book(low, high), now_s=300)
+    three = next_round(two.state, a_book(low, high), now_s=300)
     assert three.preempted == ()
-    four = turn(three.state, a_book(low, high), now_s=420)
+    four = next_round(three.state, a_book(low, high), now_s=420)
     assert (four.preempted, four.starts) == (("low",), {"high": 8})
-    five = turn(four.state, a_book(low), now_s=540)  # the other has ended; `low` never left the book
+    five = next_round(four.state, a_book(low), now_s=540)  # the other has ended; `low` never left the book
     assert five.starts == {"low": 8}
 
 
 def test_a_notice_is_taken_back_when_the_price_falls() -> None:
     low, high = a_bid("low", 8, usd=1, arrival=1), a_bid("high", 8, usd=3, arrival=2)
-    state = turn(PoolState(), a_book(low), now_s=0).state
-    state = turn(state, a_book(low, high), now_s=120).state
-    back = turn(state, a_book(low), now_s=240)
+    state = next_round(PoolState(), a_book(low), now_s=0).state
+    state = next_round(state, a_book(low, high), now_s=120).state
+    back = next_round(state, a_book(low), now_s=240)
     assert (back.restored, back.state.notices, back.state.held) == (("low",), {}, {"low": 8})
 
 
 def test_nobody_pays_above_their_limit_while_on_notice() -> None:
     low, high = a_bid("low", 4, usd=1), a_bid("high", 8, usd=3, arrival=1)
-    state = turn(PoolState(), a_book(low), now_s=0).state
-    done = turn(state, a_book(low, high, a_bid("other", 8, usd=2.5, arrival=2)), now_s=120)
+    state = next_round(PoolState(), a_book(low), now_s=0).state
+    done = next_round(state, a_book(low, high, a_bid("other", 8, usd=2.5, arrival=2)), now_s=120)
     assert done.cleared.price == 2_500_000
     assert done.billed <= USD
 
@@ -225,12 +225,12 @@ def test_what_is_kept_for_a_gang_goes_to_who_is_gone_in_time() -> None:
         a_bid("a", 4, usd=3),
         a_bid("b", 4, usd=1.5),
     )  # together worth more than the gang, and `b` offers less
-    state = turn(PoolState(), a_book(a, b, gang), now_s=0, terms=terms).state
+    state = next_round(PoolState(), a_book(a, b, gang), now_s=0, terms=terms).state
     for now_s in range(120, 1800, 120):
-        state = turn(state, a_book(a, b, gang), now_s=now_s, terms=terms).state
+        state = next_round(state, a_book(a, b, gang), now_s=now_s, terms=terms).state
     assert state.drain == "gang"
     long, short = a_bid("long", 2, usd=3, arrival=3), a_bid("short", 2, usd=3, arrival=4, expected_s=600)
-    done = turn(state, a_book(a, gang, long, short), now_s=1800, terms=terms)
+    done = next_round(state, a_book(a, gang, long, short), now_s=1800, terms=terms)
     assert done.starts == {"short": 2}
 
 

@@ -202,12 +202,12 @@ class Capacity:
             self._spend(slot, job, len(gpus), sign=1)
 
     def _spend(self, slot: Slot, job: Job, gpus: int, *, sign: int) -> None:
-        whole = max(1, job.gpus)
-        part = gpus if job.gpus else 1
+        workers = max(1, job.gpus)
+        here = gpus if job.gpus else 1
         if slot.cpu_milli is not None:
-            slot.cpu_milli += sign * job.cpu_milli * part // whole
+            slot.cpu_milli += sign * job.cpu_milli * here // workers
         if slot.memory_mib is not None:
-            slot.memory_mib += sign * job.memory_mib * part // whole
+            slot.memory_mib += sign * job.memory_mib * here // workers
 
     def _take_share(self, slot: Slot, pool: PoolIndex, gpu: int, milli: int) -> None:
         left = slot.shared.get(gpu)

@@ -27,8 +27,8 @@ def too_small(job: Job, gpu: str) -> tuple[int, int] | None:
     needs = next((size for name, size in job.peak_bytes if name == gpu), None)
     if needs is None:
         return None
-    whole = usable_bytes(gpu)
-    if whole is None:
+    usable = usable_bytes(gpu)
+    if usable is None:
         return None
-    has = whole * job.gpu_milli // WHOLE_GPU
+    has = usable * job.gpu_milli // WHOLE_GPU
     return (needs, has) if needs > has else None

@@ -50,8 +50,8 @@ class PriceLine:
         first = bisect_left(self._at_s, granted_s)
         if first == len(self._at_s) or self._at_s[first] >= end_s:
             return granted * (end_s - start_s)
-        turn_s = max(start_s, self._at_s[first])
-        return granted * (turn_s - start_s) + self._until(end_s) - self._until(turn_s)
+        change_s = max(start_s, self._at_s[first])
+        return granted * (change_s - start_s) + self._until(end_s) - self._until(change_s)
 
     def forget_before(self, at_s: int) -> None:
         """Drop what nobody can be billed by any more; the sums go on as they were."""

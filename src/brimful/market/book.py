@@ -33,7 +33,7 @@ def parse_book(text: str) -> Book:
     """The book in a JSON text."""
     try:
         # Decimal keeps the digits as they were written. What is no number is refused where its entry is read.
-        body: object = json.loads(text, parse_float=_decimal, parse_int=_whole, parse_constant=Decimal)
+        body: object = json.loads(text, parse_float=_decimal, parse_int=_integer, parse_constant=Decimal)
     except (ValueError, RecursionError) as error:
         raise BadInput(
             say("market.book_not_json", error=error), hint=say("market.hint_see_brimful_market_help")
@@ -46,7 +46,7 @@ def parse_book(text: str) -> Book:
 def read_book(body: Mapping[str, Any]) -> Book:
     floor = _money(body.get("floor", 0), "the book's floor", zero=True)
     bonus = body.get("bonus_percent", 25)
-    if not _is_whole(bonus) or not 0 <= bonus <= 100:
+    if not _is_integer(bonus) or not 0 <= bonus <= 100:
         _bad("the book's bonus_percent", f"is {_shown(bonus)}", "a whole number from 0 to 100")
     supply = _supply(body.get("supply"), floor)
     last = _money(body.get("last_price", 0), "the book's last_price", zero=True)
@@ -55,7 +55,7 @@ def read_book(body: Mapping[str, Any]) -> Book:
 
 
 def _supply(given: object, floor: int) -> tuple[Step, ...]:
-    if _is_whole(given):
+    if _is_integer(given):
         given = [{"quantity": given}]
     if not isinstance(given, list) or not given:
         _bad("the book's supply", f"is {_shown(given)}", "a number of GPUs, or a list of steps")
@@ -126,7 +126,7 @@ def _bid(entry: Mapping[str, Any], i: int, *, reference: int) -> Bid:
             "a minimum of at most the quantity",
         )
     arrival = entry.get("arrival", i)
-    if not _is_whole(arrival) or abs(arrival) > 2**62:
+    if not _is_integer(arrival) or abs(arrival) > 2**62:
         _bad(where, f"has arrival {_shown(arrival)}", "a whole number")
     hours = entry.get("hours")
     return Bid(
@@ -165,7 +165,7 @@ def _get(entry: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401 - JSON
     return next((entry[name] for name in _NAMES[key] if name in entry), None)
 
 
-def _is_whole(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -217,7 +217,7 @@ def _decimal(digits: str) -> Decimal | str:
         return digits
 
 
-def _whole(digits: str) -> int | str:
+def _integer(digits: str) -> int | str:
     return int(digits) if len(digits) < _MOST_DIGITS else digits
 
 

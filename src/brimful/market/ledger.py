@@ -196,9 +196,9 @@ class Ledger:
 
     def _round(self, seller: str, remainder: int, event: LeaseEnded) -> None:
         """Bills are rounded down; the seller gets its due all the same, as soon as it is a micro-dollar."""
-        whole, self.remainders[seller] = divmod(self.remainders.get(seller, 0) + remainder, PARTS)
-        if whole:
-            self._move("rounding", seller, whole, at_s=event.at_s, kind="rounding", lease=event.lease)
+        due, self.remainders[seller] = divmod(self.remainders.get(seller, 0) + remainder, PARTS)
+        if due:
+            self._move("rounding", seller, due, at_s=event.at_s, kind="rounding", lease=event.lease)
 
     def _void(self, at_s: int, job: Job) -> None:
         rest = self.balance(_hold(job))

@@ -1,7 +1,7 @@
 """A pool from tick to tick: notice before preemption, return with the old age, one billed price, drains.
 Pure.
 
-    turn(state, book) -> what changed, and the next state
+    next_round(state, book) -> what changed, and the next state
 
 Clearing (auction.py) says who should hold GPUs. A running bid that should not is given notice and keeps its
 GPUs until the notice ends; if it should again by then, the notice is taken back. A winner starts when its
@@ -45,8 +45,8 @@ class PoolState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """What one tick of a pool decided."""
+class Round:
+    """What one look at a pool decided."""
 
     state: PoolState
     cleared: Cleared
@@ -75,7 +75,7 @@ def billed_price(
     return max(price, floor) if lowest_limit is None else max(price, min(floor, lowest_limit))
 
 
-def turn(
+def next_round(
     state: PoolState,
     book: Book,
     *,
@@ -85,8 +85,8 @@ def turn(
     moving: Callable[[], Collection[str]] = tuple,
     leaving: Collection[int] = (),
     known: Cleared | None = None,
-) -> Turn:
-    """One tick. `book.bids` are all open bids; who is running is known from the state.
+) -> Round:
+    """One look. `book.bids` are all open bids; who is running is known from the state.
 
     `moving`, asked after clearing, names winners that must leave the GPUs they are on for others to be
     placed: they are given notice too, and start again elsewhere in the pool. `leaving` are the limits of
@@ -126,7 +126,7 @@ def turn(
     )
     is_moving = bool(blocked_s) or billed < cleared.price
     periods = [(now_s // terms.period_s + 1) * terms.period_s] if is_moving else []
-    return Turn(
+    return Round(
         state=PoolState(
             at_s=now_s, billed=billed, held=held, notices=notices, blocked_s=blocked_s, drain=drain
         ),

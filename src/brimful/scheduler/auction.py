@@ -17,7 +17,7 @@ from brimful.fleet.state import Fleet, JobState, Lease, Pool
 from brimful.market.auction import Loss
 from brimful.market.bid import Bid, Book
 from brimful.market.pools import Market, bid_of, floor_of, limit_of, supply_of
-from brimful.market.spot import PoolState, Turn, turn
+from brimful.market.spot import PoolState, Round, next_round
 from brimful.scheduler import reasons
 from brimful.scheduler.budgets import Money
 from brimful.scheduler.winners import Winners
@@ -61,7 +61,7 @@ class _Known:
     """A pool as it was cleared last: an unchanged book is not solved again."""
 
     key: tuple[object, ...]
-    turn: Turn
+    round: Round
     winners: Winners
     # Whether anything followed from it. The log may have moved on before that was written; where it was
     # written the key is another, or it is worked out once more in vain.
@@ -70,7 +70,7 @@ class _Known:
 
     def loss(self, name: str) -> Loss | None:
         if self.by_name is None:
-            self.by_name = {each.bid.bid: each for each in self.turn.cleared.losses}
+            self.by_name = {each.bid.bid: each for each in self.round.cleared.losses}
         return self.by_name.get(name)
 
 
@@ -124,7 +124,7 @@ class Auctions:
         if not losses:
             return None
         pool, loss = min(losses, key=lambda each: each[1].short if each[1].short is not None else 1 << 62)
-        return reasons.lost_bid(loss, pool, drain=self._known[pool].turn.drain)
+        return reasons.lost_bid(loss, pool, drain=self._known[pool].round.drain)
 
     def _why_winner_waits(self, pool: Pool, fleet: Fleet, *, now_s: int) -> str:
         leaving = [
@@ -133,7 +133,7 @@ class Auctions:
         ends = [each.notice_s for each in leaving if each.notice_s is not None and each.phase != "ending"]
         return reasons.winner_waits(
             pool,
-            price=self._known[pool].turn.billed,
+            price=self._known[pool].round.billed,
             leaving=sorted(lease.job for lease in leaving),
             left_s=max(0, max(ends) - now_s) if ends else None,
         )
@@ -151,8 +151,8 @@ class Auctions:
             able = by_shape[state.shape]
             if not able:
                 continue
-            is_whole = job.gpus and job.gpu_milli == WHOLE_GPU
-            reason = not_now(state) if is_whole else reasons.WHOLE_GPUS_ONLY
+            whole_gpus = job.gpus and job.gpu_milli == WHOLE_GPU
+            reason = not_now(state) if whole_gpus else reasons.WHOLE_GPUS_ONLY
             if reason is not None:
                 self._kept_back[job.job] = reason
                 continue
@@ -215,17 +215,17 @@ class Auctions:
             else:
                 self._kept_back[bid.bid] = reason
 
-    def _clear(self, fleet: Fleet, before: _Open, found: Auctioned, *, now_s: int) -> Turn:
+    def _clear(self, fleet: Fleet, before: _Open, found: Auctioned, *, now_s: int) -> Round:
         pool, key = before.pool, before.key(fleet)
         known = self._known.get(pool)
         if known is not None and known.key != key:
             known = None
-        if known is not None and not known.acts and _nothing_due(known.turn, before.state.billed, now_s):
-            done = known.turn
+        if known is not None and not known.acts and _nothing_due(known.round, before.state.billed, now_s):
+            done = known.round
         else:
-            again = None if known is None or known.turn.was_due else known
+            again = None if known is None or known.round.was_due else known
             winners = Winners(fleet, pool, before.leases, before.book) if again is None else again.winners
-            done = turn(
+            done = next_round(
                 before.state,
                 before.book,
                 now_s=now_s,
@@ -233,7 +233,7 @@ class Auctions:
                 placeable=winners,
                 moving=lambda: winners.moves,
                 leaving=before.leaving,
-                known=None if again is None else again.turn.cleared,
+                known=None if again is None else again.round.cleared,
             )
             acts = _carry_out(fleet, before, done, winners, found, now_s=now_s)
             self._known[pool] = _Known(key, done, winners, acts=acts)
@@ -245,7 +245,7 @@ class Auctions:
 
 
 def _carry_out(
-    fleet: Fleet, before: _Open, done: Turn, winners: Winners, found: Auctioned, *, now_s: int
+    fleet: Fleet, before: _Open, done: Round, winners: Winners, found: Auctioned, *, now_s: int
 ) -> bool:
     """What follows from a clearing, as events, starts and stops; whether anything does."""
     so_far = len(found.events) + len(found.starts) + len(found.stops)
@@ -277,7 +277,7 @@ def _carry_out(
     return len(found.events) + len(found.starts) + len(found.stops) > so_far
 
 
-def _nothing_due(known: Turn, billed: int | None, now_s: int) -> bool:
+def _nothing_due(known: Round, billed: int | None, now_s: int) -> bool:
     return known.billed == billed and (known.look_again_s is None or now_s < known.look_again_s)
 
 
@@ -290,7 +290,7 @@ def _leases(fleet: Fleet, pool: Pool) -> Iterator[Lease]:
             yield lease
 
 
-def _why_noticed(name: str, loss: Loss | None, winners: Winners, done: Turn) -> str:
+def _why_noticed(name: str, loss: Loss | None, winners: Winners, done: Round) -> str:
     if name in winners.moves:
         return reasons.moves_within_pool(winners.moves[name])
     new = [win.bid.bid for win in done.cleared.wins if not win.bid.running]

@@ -58,10 +58,10 @@ class Draft:
         if slot.cpu_milli is None and slot.memory_mib is None:
             return True
         cpu, memory = self._spent.get(slot.index, (0, 0))
-        whole, part = max(1, job.gpus), gpus if job.gpus else 1
-        if slot.cpu_milli is not None and job.cpu_milli * part > (slot.cpu_milli - cpu) * whole:
+        workers, here = max(1, job.gpus), gpus if job.gpus else 1
+        if slot.cpu_milli is not None and job.cpu_milli * here > (slot.cpu_milli - cpu) * workers:
             return False
-        return slot.memory_mib is None or job.memory_mib * part <= (slot.memory_mib - memory) * whole
+        return slot.memory_mib is None or job.memory_mib * here <= (slot.memory_mib - memory) * workers
 
     def smallest(self, pool: Pool, least: int, fits: Fits | None = None) -> int | None:
         """The node with the fewest free GPUs that has at least `least`: large holes stay for large gangs."""
@@ -122,10 +122,10 @@ class Draft:
                 self._set_free(slot, free[len(gpus) :] if first else [i for i in free if i not in gpus])
             if slot.cpu_milli is not None or slot.memory_mib is not None:
                 cpu, memory = self._spent.get(slot.index, (0, 0))
-                whole, part = max(1, job.gpus), len(gpus) if job.gpus else 1
+                workers, here = max(1, job.gpus), len(gpus) if job.gpus else 1
                 self._spent[slot.index] = (
-                    cpu + job.cpu_milli * part // whole,
-                    memory + job.memory_mib * part // whole,
+                    cpu + job.cpu_milli * here // workers,
+                    memory + job.memory_mib * here // workers,
                 )
 
     def give(self, parts: Parts, job: Job) -> None:
@@ -137,10 +137,10 @@ class Draft:
             good = (i for i in gpus if i < slot.node.gpus and i not in slot.node.holes)
             self._set_free(slot, sorted({*self.free_on(slot.index), *good}))
             cpu, memory = self._spent.get(slot.index, (0, 0))
-            whole, part = max(1, job.gpus), len(gpus) if job.gpus else 1
+            workers, here = max(1, job.gpus), len(gpus) if job.gpus else 1
             self._spent[slot.index] = (
-                cpu - job.cpu_milli * part // whole,
-                memory - job.memory_mib * part // whole,
+                cpu - job.cpu_milli * here // workers,
+                memory - job.memory_mib * here // workers,
             )
 
     def keep(self, parts: Parts) -> None:

@@ -1,4 +1,4 @@
-"""`tick`: one turn of the control loop, live and simulated alike.
+"""`tick`: one pass of the control loop, live and simulated alike.
 
     load ─▶ observe ─▶ fold ─▶ clear ─▶ decide ─▶ record the intent ─▶ act
 
@@ -41,7 +41,7 @@ IDLE_LOOK_S = 61  # past any moment at which policies review
 
 @dataclass(slots=True)
 class Tick:
-    """What one turn decided, and which sites could not be reached or did not obey."""
+    """What one pass decided, and which sites could not be reached or did not obey."""
 
     plan: Plan
     problems: dict[str, str] = field(default_factory=dict)

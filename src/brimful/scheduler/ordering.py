@@ -225,8 +225,8 @@ def _running_key(rules: Rules) -> Key:
 def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (), *, now_s: int) -> Heads:
     """Waiting jobs, the next one first.
 
-    Under `index` those whose turn it is (`first`, see turn.py) come before their class, but for who must
-    start now to be in time.
+    Under `index` those whose turn it is (`first`, see whose_turn.py) come before their class, but for who
+    must start now to be in time.
     Fair share asks each time whose queue has had least, with old use fading; within a queue by class and age.
     """
     order = fleet.waiting.order_for(
@@ -240,15 +240,15 @@ def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (),
     if rules.order == "index":
         rank = _weigh(rules, now_s=now_s)
         if first:  # they stand in the order by index a second time
-            turns: dict[Hashable, list[Entry]] = {}
+            ahead: dict[Hashable, list[Entry]] = {}
             group = _group(rules)
             for state in _must_start(fleet, rules, now_s=now_s) if rules.deadlines and fleet.due else ():
                 key = (PRIORITIES[state.job.priority], -inf, -inf, 1.0)
-                turns.setdefault(("due", group(state)), []).append((key, state.serial, state))
+                ahead.setdefault(("due", group(state)), []).append((key, state.serial, state))
             for state in first:
                 key = (PRIORITIES[state.job.priority], -inf, state.submitted_s, 1.0)
-                turns.setdefault(("turn", group(state)), []).append((key, state.serial, state))
-            return Heads({**turns, **order.groups}, rank)
+                ahead.setdefault(("turn", group(state)), []).append((key, state.serial, state))
+            return Heads({**ahead, **order.groups}, rank)
         return order.heads(rank)
     return order.heads()
 

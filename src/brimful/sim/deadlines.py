@@ -13,7 +13,7 @@ from typing import Any
 
 from brimful.scheduler.deadlines.programme import (
     Held,
-    Plan,
+    Programme,
     Seen,
     Spells,
     Task,
@@ -100,11 +100,11 @@ class World:
     def brim(self, task: Task) -> Rule:
         # Starts come in order, so few days are in use at a time.
         @lru_cache(maxsize=ceil(task.deadline_s / LEARN_S) + 2)
-        def plan(day: int) -> Plan:
+        def programme(day: int) -> Programme:
             tick_s = self.capacity.tick_s
-            return Plan(task, self._beliefs[day], tick_s=tick_s, hops_per_hour=self._hops(day))
+            return Programme(task, self._beliefs[day], tick_s=tick_s, hops_per_hour=self._hops(day))
 
-        return lambda seen, i: plan(i // self._every).decide(seen)
+        return lambda seen, i: programme(i // self._every).decide(seen)
 
     def _hops(self, day: int) -> float:
         """How much more often a zone loses spot than all zones together do."""

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from brimful.errors import BadInput
-from brimful.fleet.job import Job
+from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.memory import too_small
 from brimful.fleet.node import Node
 from brimful.language import Number, say
-from brimful.scheduler.placing.kernels import PLACERS, WHOLE, Columns, Floats, Ints, Kinds
+from brimful.scheduler.placing.kernels import PLACERS, Columns, Floats, Ints, Kinds
 
 AT_PERCENT = (50, 80, 100, 130)
 # Nobody counted them, so they never run out.
@@ -197,7 +197,7 @@ def columns_of(nodes: Sequence[Node], gpu_types: Sequence[str]) -> Columns:
     widest = max((node.gpus for node in nodes), default=0)
     free = np.zeros((len(nodes), widest), dtype=np.int64)
     for i, node in enumerate(nodes):
-        free[i, : node.gpus] = WHOLE
+        free[i, : node.gpus] = WHOLE_GPU
         free[i, list(node.holes)] = 0
     if not free.sum():
         raise BadInput(say("sim.fleet_no_gpus"), hint=say("sim.hint_fill_needs_nodes_gpus"))

@@ -27,7 +27,7 @@ from brimful.scheduler import reasons
 from brimful.scheduler.deadlines.programme import (
     AGES_S,
     Held,
-    Plan,
+    Programme,
     Seen,
     Spells,
     Task,
@@ -97,7 +97,7 @@ def finish(fleet: Fleet, draft: Draft, rules: Rules, prices: Mapping[Pool, int],
         case = _case(state, fleet, draft, rules, prices, now_s=now_s)
         if case is None:
             continue
-        case.programme = i < PROGRAMMES and find_spec("numpy") is not None
+        case.may_solve = i < PROGRAMMES and find_spec("numpy") is not None
         verdict = case.verdict()
         done.verdicts[state.job.job] = verdict
         if lease is not None and verdict.kind in ("spot", "firm") and verdict.kind != case.held:
@@ -127,7 +127,7 @@ class _Case:
     worst_s: float  # work still to be done should its GPUs be lost now
     left_s: int
     margin_s: int
-    programme: bool = True  # False: keep pace only
+    may_solve: bool = True  # False: keep pace only
 
     def verdict(self) -> Verdict:
         job = self.state.job
@@ -210,11 +210,11 @@ class _Case:
             return "spot"  # as fast, and cheaper, as long as it lasts; the nets were asked before
         if task.work_s + 2 * task.restart_s + 2 * self.look_s >= task.deadline_s:
             return "on_demand"  # there was never time to spare
-        if not self.programme:
+        if not self.may_solve:
             return uniform_progress(task, seen, tick_s=self.look_s)
         until_s = self.now_s // LEARN_S * LEARN_S
         known = tuple(tuple(at_s for at_s in zone if at_s <= until_s) for zone in zones)
-        return _plan(task, known, until_s, self.look_s).decide(seen)
+        return _programme(task, known, until_s, self.look_s).decide(seen)
 
     def _best_zone(self) -> Pool:
         """Where an hour of work costs least, the starts counted that its spell will make necessary."""
@@ -353,14 +353,14 @@ def _together(zones: Sequence[Sequence[int]]) -> list[int]:
 
 
 @lru_cache(maxsize=2 * PROGRAMMES)
-def _plan(task: Task, zones: tuple[tuple[int, ...], ...], until_s: int, look_s: int) -> Plan:
+def _programme(task: Task, zones: tuple[tuple[int, ...], ...], until_s: int, look_s: int) -> Programme:
     """Solved once a day for each job; what was seen after `until_s` does not count yet."""
     together = _spells(tuple(_together(zones)), until_s)
     hops = 0.0
     if len(zones) > 1:
         alone = min(_losses_per_hour(_spells(zone, until_s)) for zone in zones)
         hops = max(0.0, alone - _losses_per_hour(together))
-    return Plan(task, together, tick_s=look_s, hops_per_hour=hops, steps=STEPS, wait_gain=WAIT_GAIN)
+    return Programme(task, together, tick_s=look_s, hops_per_hour=hops, steps=STEPS, wait_gain=WAIT_GAIN)
 
 
 def _losses_per_hour(spells: Spells) -> float:

@@ -164,7 +164,7 @@ class _Table:
         return cost
 
 
-class Plan:
+class Programme:
     """The programme for one task and one belief about spells: solved once, then looked up.
 
     `tick_s`: from one look at the market to the next. `hops_per_hour`: how often a held instance is lost

@@ -169,14 +169,14 @@ class _Look:
         every_s, gpus = self._rules.rerank_s, state.job.gpus
         had_s, lease = state.run_s_on or {}, state.open_lease
         here, here_s = (lease.gpu, lease.billed_s(self._now_s)) if lease is not None else ("", 0)
-        turns = state.attained_s(self._now_s) / every_s + 1
+        rounds = state.attained_s(self._now_s) / every_s + 1
         return [
             -inf
             if rate is None
             else index.gpus
             * gpus
             / ((had_s.get(pool.gpu, 0) + (here_s if pool.gpu == here else 0)) / every_s + 1)
-            / turns
+            / rounds
             for rate, (pool, index) in zip(rates, self._fleet.capacity.pools.items(), strict=True)
         ]
 

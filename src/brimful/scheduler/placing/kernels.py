@@ -24,11 +24,12 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from brimful.fleet.job import WHOLE_GPU
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-WHOLE = 1000  # gpu_milli of one GPU
 # The largest node of the authors' fleet: what their best fit and dot product divide by.
 MAX_CPU_MILLI = 128_000
 MAX_GPU_MILLI = 8_000
@@ -80,7 +81,7 @@ class Columns:
         assert self.memory_mib[node] >= 0, "memory is never given away twice"
         self.gpu_milli[node, devices] -= milli
         if len(devices):
-            self.tenants[node, 0 if milli < WHOLE else len(devices)] += 1
+            self.tenants[node, 0 if milli < WHOLE_GPU else len(devices)] += 1
         self.changes.append(node)
 
 
@@ -114,7 +115,7 @@ def tightest(free: Ints, kinds: Kinds, kind: int) -> Ints:
     """Whole GPUs from the left; a share where the least is left over."""
     milli = kinds.gpu_milli[kind]
     fits = np.flatnonzero(free >= milli)
-    if 0 < milli < WHOLE:
+    if 0 < milli < WHOLE_GPU:
         fits = fits[np.argsort(free[fits], kind="stable")]
     return fits[: kinds.gpus[kind]]
 
@@ -139,7 +140,7 @@ def clustering(columns: Columns, kinds: Kinds, kind: int, nodes: Ints) -> Floats
     """Tasks of one size together: only such, such among others, an empty node, none such; then fullest."""
     if not kinds.gpus[kind]:
         return np.zeros(len(nodes))
-    size = 0 if kinds.gpu_milli[kind] < WHOLE else int(kinds.gpus[kind])
+    size = 0 if kinds.gpu_milli[kind] < WHOLE_GPU else int(kinds.gpus[kind])
     here = columns.tenants[nodes] > 0
     sizes = here.sum(axis=1)
     quarter = np.where(here[:, size], np.where(sizes == 1, 75, 50), np.where(sizes == 0, 25, 0))
@@ -154,14 +155,14 @@ def packing(columns: Columns, kinds: Kinds, kind: int, nodes: Ints) -> Floats:
     if not gpus:
         return np.zeros(len(nodes))
     free = np.sort(columns.gpu_milli[nodes], axis=1)
-    whole = (free == WHOLE).sum(axis=1)
+    unshared = (free == WHOLE_GPU).sum(axis=1)
     fits = free >= milli
     used = fits & (fits.cumsum(axis=1) <= gpus)  # the fullest ones that fit
-    fresh = (used & (free == WHOLE)).sum(axis=1)
-    shared = 100 - (np.where(used, free * 100 // WHOLE, 0).sum(axis=1)) // 10
+    fresh = (used & (free == WHOLE_GPU)).sum(axis=1)
+    shared = 100 - (np.where(used, free * 100 // WHOLE_GPU, 0).sum(axis=1)) // 10
     used_node = np.where(fresh > 0, np.maximum(50 - fresh, 33), np.maximum(shared, 50))
-    idle = whole == columns.gpus[nodes]
-    score: Floats = np.where(idle, np.maximum(33 - whole, whole), used_node).astype(np.float64)
+    idle = unshared == columns.gpus[nodes]
+    score: Floats = np.where(idle, np.maximum(33 - unshared, unshared), used_node).astype(np.float64)
     return score
 
 
@@ -178,7 +179,7 @@ class Random:
 
     def devices(self, kind: int, node: int) -> Ints:
         free = self.columns.gpu_milli[node]
-        if 0 < self.kinds.gpu_milli[kind] < WHOLE:
+        if 0 < self.kinds.gpu_milli[kind] < WHOLE_GPU:
             return self.rng.choice(np.flatnonzero(free >= self.kinds.gpu_milli[kind]), size=1)
         return tightest(free, self.kinds, kind)
 
@@ -257,7 +258,7 @@ def _most_frequent(kinds: Kinds, share: float) -> Ints:
 
 def authors_rounding(relief_milli: Floats) -> Floats:
     """⌊100 · sigmoid(relief in GPUs)⌋: one step is about 0.04 GPU."""
-    return np.floor(100.0 / (1.0 + np.exp(-relief_milli / WHOLE)))
+    return np.floor(100.0 / (1.0 + np.exp(-relief_milli / WHOLE_GPU)))
 
 
 def exact(relief_milli: Floats) -> Floats:
@@ -302,7 +303,7 @@ class Gradient:
 
     def devices(self, kind: int, node: int) -> Ints:
         free, milli = self._columns.gpu_milli[node], int(self._kinds.gpu_milli[kind])
-        if not 0 < milli < WHOLE:
+        if not 0 < milli < WHOLE_GPU:
             return tightest(free, self._kinds, kind)
         devices = np.flatnonzero(free >= milli)
         relief = self._relief(kind, np.full(len(devices), node), devices)
@@ -311,12 +312,12 @@ class Gradient:
     def _best(self, kind: int, nodes: Ints) -> Floats:
         """The rounded score of each node, at its best GPU."""
         milli = int(self._kinds.gpu_milli[kind])
-        if not 0 < milli < WHOLE:
+        if not 0 < milli < WHOLE_GPU:
             return self._rounding(self._relief(kind, nodes, None))
         free = self._columns.gpu_milli[nodes]
         row, device = np.nonzero(free >= milli)
         # GPUs of a node with the same rest are the same: one of them is enough.
-        _, first = np.unique(row * (WHOLE + 1) + free[row, device], return_index=True)
+        _, first = np.unique(row * (WHOLE_GPU + 1) + free[row, device], return_index=True)
         row, device = row[first], device[first]
         relief = self._relief(kind, nodes[row], device)
         starts = np.flatnonzero(np.diff(row, prepend=-1))

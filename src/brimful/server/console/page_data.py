@@ -109,7 +109,7 @@ def timeline(view: Mapping[str, Any], *, now_s: int) -> list[dict[str, Any]]:
         parts.append((view["phase"], at, last_s, words))
     elif not view["leases"]:
         parts.append(("waited", at, last_s, view["why"] or why))
-    whole = max(1, last_s - view["submitted_s"])
+    span_s = max(1, last_s - view["submitted_s"])
     return [
         {
             "kind": kind,
@@ -117,8 +117,8 @@ def timeline(view: Mapping[str, Any], *, now_s: int) -> list[dict[str, Any]]:
             "seconds": max(0, to_s - from_s),
             "words": words,
             "hue": hue(view["job"]),
-            "x": round(100 * (from_s - view["submitted_s"]) / whole, 2),
-            "width": max(0.4, round(100 * (to_s - from_s) / whole, 2)),
+            "x": round(100 * (from_s - view["submitted_s"]) / span_s, 2),
+            "width": max(0.4, round(100 * (to_s - from_s) / span_s, 2)),
         }
         for kind, from_s, to_s, words in parts
     ]

@@ -20,7 +20,7 @@ from math import inf
 from brimful.errors import BadInput
 from brimful.fleet.job import Job
 from brimful.language import Number, Quoted, say
-from brimful.sim.traces.reading import MAX_GPUS, MAX_S, Row, Skips, Source, Trace, in_order, number, whole
+from brimful.sim.traces.reading import MAX_GPUS, MAX_S, Row, Skips, Source, Trace, in_order, integer, number
 from brimful.sim.world import Arrival
 from brimful.units import counted
 
@@ -116,7 +116,7 @@ def _jobs(
 
 
 def _job(row: Row, where: str, name: str, throughputs: Throughputs) -> Arrival:
-    gpus = whole(row, "scale_factor", where, low=1, high=MAX_GPUS)
+    gpus = integer(row, "scale_factor", where, low=1, high=MAX_GPUS)
     kind = ((row["job_type"] or "").strip(), gpus)
     speeds = {gpu: speed[kind] for gpu, speed in throughputs.items() if speed.get(kind, 0.0) > 0}
     together = {gpu: speed for gpu, speed in speeds.items() if not gpu.endswith(SPREAD)}
@@ -126,7 +126,7 @@ def _job(row: Row, where: str, name: str, throughputs: Throughputs) -> Arrival:
             hint=say("sim.hint_give_matching_json_file"),
         )
     reference = REFERENCE if REFERENCE in together else max(together, key=lambda gpu: together[gpu])
-    work_s = whole(row, "total_steps", where, low=0, high=MAX_STEPS) / together[reference]
+    work_s = integer(row, "total_steps", where, low=0, high=MAX_STEPS) / together[reference]
     if work_s > MAX_S:
         raise BadInput(
             say("sim.s_work", where=where, work_s=Number(work_s)),

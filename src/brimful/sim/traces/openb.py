@@ -16,7 +16,7 @@ from brimful.errors import BadInput
 from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.node import Node
 from brimful.language import Quoted, say
-from brimful.sim.traces.reading import MAX_S, RESTART_S, Row, Skips, entry, in_order, number, table, whole
+from brimful.sim.traces.reading import MAX_S, RESTART_S, Row, Skips, entry, in_order, integer, number, table
 from brimful.sim.world import SITE, Arrival
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
@@ -65,7 +65,7 @@ def _node(row: Row, where: str) -> Node:
     name = entry(row, "sn")
     if not name:
         raise BadInput(say("sim.sn_empty", where=where), hint=say("sim.hint_every_row_needs_id_own"))
-    gpus = whole(row, "gpu", where, low=0, high=MAX_NODE_GPUS)
+    gpus = integer(row, "gpu", where, low=0, high=MAX_NODE_GPUS)
     return Node(
         site=SITE,
         node=name,
@@ -73,8 +73,8 @@ def _node(row: Row, where: str) -> Node:
         gpus=gpus,
         microusd_per_gpu_hour=0,
         declared=True,
-        cpu_milli=whole(row, "cpu_milli", where, low=0, high=MAX_MILLI),
-        memory_mib=whole(row, "memory_mib", where, low=0, high=MAX_MILLI),
+        cpu_milli=integer(row, "cpu_milli", where, low=0, high=MAX_MILLI),
+        memory_mib=integer(row, "memory_mib", where, low=0, high=MAX_MILLI),
     )
 
 
@@ -90,8 +90,8 @@ def _pod(row: Row, where: str) -> Arrival:
     name = entry(row, "name")
     if not name:
         raise BadInput(say("sim.name_empty", where=where), hint=say("sim.hint_every_row_needs_id_own"))
-    gpus = whole(row, "num_gpu", where, low=0, high=MAX_NODE_GPUS)
-    milli = whole(row, "gpu_milli", where, low=1 if gpus else 0, high=WHOLE_GPU)
+    gpus = integer(row, "num_gpu", where, low=0, high=MAX_NODE_GPUS)
+    milli = integer(row, "gpu_milli", where, low=1 if gpus else 0, high=WHOLE_GPU)
     if gpus > 1 and milli < WHOLE_GPU:
         raise BadInput(
             say("sim.gpus_milli_each", where=where, gpus=gpus, milli=milli),
@@ -102,8 +102,8 @@ def _pod(row: Row, where: str) -> Arrival:
         gpus=gpus,
         gpu_milli=milli if gpus else WHOLE_GPU,
         gpu_types=tuple(dict.fromkeys(gpu for gpu in entry(row, "gpu_spec").split("|") if gpu)),
-        cpu_milli=whole(row, "cpu_milli", where, low=0, high=MAX_MILLI),
-        memory_mib=whole(row, "memory_mib", where, low=0, high=MAX_MILLI),
+        cpu_milli=integer(row, "cpu_milli", where, low=0, high=MAX_MILLI),
+        memory_mib=integer(row, "memory_mib", where, low=0, high=MAX_MILLI),
         priority={"LS": "urgent", "BE": "background"}.get(entry(row, "qos"), "normal"),
         checkpoint_interval_s=0,
         checkpoint_cost_s=RESTART_S,

@@ -24,9 +24,9 @@ from brimful.sim.traces.reading import (
     Source,
     entry,
     in_order,
+    integer,
     number,
     table,
-    whole,
 )
 from brimful.sim.world import Arrival
 from brimful.units import MIB
@@ -93,13 +93,13 @@ def _arrival(row: Row, where: str) -> Arrival:
             hint=say("sim.hint_one_2", within=", ".join(WITHIN)),
         )
     more = {
-        column: whole(row, column, where, low=low, high=high)
+        column: integer(row, column, where, low=low, high=high)
         for column, (low, high) in WHOLE_NUMBERS.items()
         if entry(row, column)
     }
     gpus, at_s = (
-        whole(row, "gpus", where, low=1, high=MAX_GPUS),
-        whole(row, "submit_s", where, low=0, high=MAX_S),
+        integer(row, "gpus", where, low=1, high=MAX_GPUS),
+        integer(row, "submit_s", where, low=0, high=MAX_S),
     )
     if gpus > 1 and more.get("gpu_milli", WHOLE_GPU) < WHOLE_GPU:
         raise BadInput(
@@ -126,14 +126,14 @@ def _arrival(row: Row, where: str) -> Arrival:
     return Arrival(
         at_s=at_s,
         job=job,
-        work_s=whole(row, "run_s", where, low=0, high=MAX_S),
+        work_s=integer(row, "run_s", where, low=0, high=MAX_S),
     )
 
 
 def _peak_bytes(row: Row, where: str, gpu_types: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
     """'20480|24000' beside two GPU types, or one number for all of them."""
     cells = _by_type(row, "peak_mib", where, gpu_types)
-    sizes = [whole({"peak_mib": cell}, "peak_mib", where, low=0, high=MAX_MIB) * MIB for cell in cells]
+    sizes = [integer({"peak_mib": cell}, "peak_mib", where, low=0, high=MAX_MIB) * MIB for cell in cells]
     return tuple(zip(gpu_types, sizes, strict=True)) if sizes else ()
 
 

@@ -30,10 +30,10 @@ from brimful.sim.traces.reading import (
     entry,
     from_zero,
     in_order,
+    integer,
     number,
     second,
     table,
-    whole,
 )
 from brimful.sim.world import Arrival
 
@@ -86,7 +86,7 @@ def _row(row: Row, where: str, *, job: str) -> Arrival:
         at_s=_second(entry(row, "timestamp"), "timestamp", where),
         job=Job(
             job=job,
-            gpus=whole(row, "num_gpus", where, low=1, high=MAX_GPUS),
+            gpus=integer(row, "num_gpus", where, low=1, high=MAX_GPUS),
             within="any",
             tenant=entry(row, "cluster") or "default",
             checkpoint_interval_s=0,

@@ -232,7 +232,7 @@ def entry(row: Row, column: str) -> str:
     return (row.get(column) or "").strip()
 
 
-def whole(row: Row, column: str, where: str, *, low: int, high: int) -> int:
+def integer(row: Row, column: str, where: str, *, low: int, high: int) -> int:
     text = entry(row, column)
     # As plain digits: int() would take 1_000 and the digits of every script. 8.0 is how tables spell 8.
     value = int(found[1]) if (found := WHOLE.fullmatch(text)) else None

@@ -27,9 +27,9 @@ from brimful.sim.traces.reading import (
     entry,
     from_zero,
     in_order,
+    integer,
     second,
     table,
-    whole,
 )
 from brimful.sim.world import Arrival
 from brimful.units import counted
@@ -109,7 +109,7 @@ def _tres(text: str, where: str) -> tuple[tuple[str, ...], int, int, int, bool]:
     for part in text.split(","):
         name, _, value = part.partition("=")
         if name.startswith("gres/gpu") or name == "cpu":
-            count = whole({name: value}, name, where, low=0, high=MAX_GPUS)
+            count = integer({name: value}, name, where, low=0, high=MAX_GPUS)
             if name == "cpu":
                 cpus = count
             elif name == "gres/gpu":
@@ -124,7 +124,7 @@ def _tres(text: str, where: str) -> tuple[tuple[str, ...], int, int, int, bool]:
 
 def _elapsed(row: Row, where: str) -> int:
     if entry(row, "ElapsedRaw"):
-        return whole(row, "ElapsedRaw", where, low=0, high=MAX_S)
+        return integer(row, "ElapsedRaw", where, low=0, high=MAX_S)
     found = ELAPSED.fullmatch(entry(row, "Elapsed"))
     if found is None:
         raise BadInput(

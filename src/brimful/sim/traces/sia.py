@@ -25,9 +25,9 @@ from brimful.sim.traces.reading import (
     Trace,
     entry,
     in_order,
+    integer,
     number,
     table,
-    whole,
 )
 from brimful.sim.world import Arrival
 from brimful.units import HOUR_S
@@ -97,7 +97,7 @@ def _row(row: Row, where: str) -> Arrival:
             say("sim.application_not_known", where=where, application=Quoted(application)),
             hint=say("sim.hint_one_3", gpu_hours=", ".join(GPU_HOURS)),
         )
-    gpus = whole(row, "num_replicas", where, low=1, high=MAX_GPUS)
+    gpus = integer(row, "num_replicas", where, low=1, high=MAX_GPUS)
     return Arrival(
         at_s=int(number(row, "time", where, low=0, high=MAX_S)),
         job=Job(

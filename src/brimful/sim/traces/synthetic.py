@@ -17,7 +17,7 @@ from brimful.errors import BadInput
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node
 from brimful.language import say
-from brimful.sim.traces.reading import MAX_GPUS, RESTART_S, Row, Trace, number, whole
+from brimful.sim.traces.reading import MAX_GPUS, RESTART_S, Row, Trace, integer, number
 from brimful.sim.world import SITE, Arrival
 from brimful.units import HOUR_S
 
@@ -44,11 +44,11 @@ def generate(shape: str, options: dict[str, str]) -> Trace:
         raise BadInput(say("sim.synthetic_not_known", shape=shape), hint=say("sim.hint_synthetic_philly"))
     row: Row = {**DEFAULTS, **options}
     where = f"{PREFIX}{shape}"
-    jobs = whole(row, "jobs", where, low=1, high=MAX_JOBS)
-    gpus = whole(row, "gpus", where, low=1, high=MAX_GPUS)
-    tenants = whole(row, "tenants", where, low=1, high=MAX_GPUS)
+    jobs = integer(row, "jobs", where, low=1, high=MAX_JOBS)
+    gpus = integer(row, "gpus", where, low=1, high=MAX_GPUS)
+    tenants = integer(row, "tenants", where, low=1, high=MAX_GPUS)
     load = number(row, "load", where, low=0.001, high=1000)
-    rng = Random(whole(row, "seed", where, low=0, high=2**31))  # noqa: S311 - not for secrets
+    rng = Random(integer(row, "seed", where, low=0, high=2**31))  # noqa: S311 - not for secrets
     sizes = [size for size in SIZES if size <= gpus]
     shares = list(accumulate(SIZES[size] for size in sizes))
     drawn = []
