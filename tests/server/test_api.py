@@ -139,7 +139,7 @@ def test_a_bad_submission_is_refused_in_one_shape_and_changes_nothing(
     body = {"command": ["true"], "folder": "/", **change}
     answer = server.http.post("/v1/jobs", json=body)
     assert answer.status_code in (400, 422)
-    assert set(answer.json()["error"]) == {"code", "problem", "hint"}
+    assert set(answer.json()["error"]) == {"code", "problem", "hint", "reason"}
     assert answer.json()["error"]["problem"]
     assert server.store.since(0) == []
 
