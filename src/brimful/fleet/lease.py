@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from brimful.fleet.charge import Charge
 from brimful.fleet.events import Parts
@@ -47,17 +47,17 @@ class Lease(Charge):
         return min(after_setup_s, self.kept_work_s / self.speed) if self.speed > 0 else 0.0
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class JobState:
     """A job and how far it has come."""
 
     job: Job
     serial: int  # its place in the log among jobs: breaks every tie
     shape: int  # jobs of one shape fit in the same places
-    phase: str
     submitted_s: int
-    leases: list[Lease]
     waiting_since_s: int = 0
+    phase: str = "waiting"
+    leases: list[Lease] = field(default_factory=list)
     kept_work_s: float = 0.0  # useful work in its last checkpoint
     run_s: int = 0  # seconds on the bills of the leases that have ended
     run_s_on: dict[str, int] | None = None  # the same by GPU type, of a job that was put back

@@ -241,15 +241,7 @@ class Fleet:
         if not self.submitted:
             self.gpu_s_before_jobs = self.gpu_s(event.at_s)
             self.first_submit_s = event.at_s
-        state = JobState(
-            job=job,
-            serial=self.submitted,
-            shape=self._shape(job),
-            phase="waiting",
-            submitted_s=event.at_s,
-            leases=[],
-            waiting_since_s=event.at_s,
-        )
+        state = JobState(job, self.submitted, self._shape(job), event.at_s, event.at_s)
         self.submitted += 1
         self.jobs[job.job] = state
         if job.key:

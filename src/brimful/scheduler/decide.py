@@ -47,10 +47,4 @@ def decide(
     cycle = Cycle(fleet, rules, prices, now_s, unreachable, market)
     for act in ACTIONS:
         act(cycle)
-    return Plan(
-        starts=cycle.starts,
-        stops=cycle.stops,
-        waits=Waits(cycle),
-        market=[*cycle.market_events],
-        look_again_s=cycle.look_again_s(),
-    )
+    return Plan(cycle.starts, cycle.stops, Waits(cycle), [*cycle.market_events], cycle.look_again_s())

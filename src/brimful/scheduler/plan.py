@@ -30,7 +30,7 @@ class Stop:
     requeue: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Plan:
     starts: list[Start] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)

@@ -28,7 +28,7 @@ class Store(Protocol):
         """
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: a rehearsal makes two for every lease
+@dataclass(slots=True)  # not frozen: a rehearsal makes two for every lease
 class Observation:
     """What an engine sees of one lease."""
 

@@ -39,19 +39,21 @@ def whose_turn(
     lengths = fleet.turns.lengths
     if not rules.turns or lengths.long_s is None:
         return ()
+    order = fleet.waiting.order("by turn", _waiting_from, _by_length)
+    groups = cast(dict[tuple[int, int], list[_InLine]], order.groups)
+    long_at, since_s = lengths.long_at, now_s - lengths.long_s
+    late = [(at, entries) for (_, at), entries in groups.items() if entries[0][0][1] <= since_s]
+    if not late:
+        return ()
     gpus = sum(index.gpus for pool, index in fleet.capacity.pools.items() if pool not in sold)
     room = rules.turns * gpus - fleet.turns.gpus(now_s)
     if room <= 0:
         return ()
-    order = fleet.waiting.order("by turn", _waiting_from, _by_length)
-    groups = cast(dict[tuple[int, int], list[_InLine]], order.groups)
-    long_at, since_s = lengths.long_at, now_s - lengths.long_s
     lines = [
         entries[
             : bisect_right(entries, since_s if at < long_at else _made_up_s(at, rules, now_s), key=_from_s)
         ]
-        for (_, at), entries in groups.items()
-        if entries[0][0][1] <= since_s
+        for at, entries in late
     ]
     found: list[JobState] = []
     for _, _, state in merge(*lines):

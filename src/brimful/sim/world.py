@@ -111,7 +111,7 @@ class TimedEngine:
         begins_s = self.now_s + (job.checkpoint_cost_s if kept is not None else 0)
         left = self._work_s[job.job] - (kept or 0.0)
         self._running[lease] = _Run(job, nodes, self.now_s, begins_s, speed)
-        self._news[lease] = Observation(lease=lease, state="running", started_s=self.now_s)
+        self._news[lease] = Observation(lease, "running", self.now_s)
         self._kernel.at(begins_s + ceil(left / speed - NEARLY), lease)
         if job.max_run_s is not None or job.budget_microusd is not None:
             self._kernel.at(self.now_s, None)  # so that somebody looks: from here on a limit counts
