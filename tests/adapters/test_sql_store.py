@@ -148,6 +148,17 @@ def test_many_first_starts_at_once_make_one_log(url: str) -> None:
     assert told == ["ok"] * 8
 
 
+def test_a_new_file_that_another_is_making_is_waited_for(tmp_path: Path) -> None:
+    """SQLite refuses a change to WAL at once while another holds the file, whatever the time-out for locks."""
+    other = sqlite3.connect(tmp_path / "log.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    let_go = threading.Timer(0.3, other.execute, ["COMMIT"])
+    let_go.start()
+    SqlStore(f"sqlite:///{tmp_path / 'log.db'}").close()
+    let_go.join()
+    other.close()
+
+
 @pytest.mark.postgres
 def test_a_connection_that_was_cut_is_made_again(postgres_url: str) -> None:
     store = SqlStore(postgres_url)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sqlite3
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +31,7 @@ from brimful.language import Quoted, say
 
 CHUNK = 10_000  # events read at once: a long log is folded piece by piece
 SNAPSHOTS_KEPT = 2
+BUSY_MS = 5000  # how long to wait for a lock that another holds
 LEADER = "loop"  # the one thing there is to lead
 
 
@@ -270,10 +273,24 @@ def _make_private(url: sa.URL) -> None:
 def _set_up_sqlite(connection: Any, _record: Any) -> None:  # noqa: ANN401 - the driver's own type
     connection.isolation_level = None  # the driver would begin by itself, and too late
     cursor = connection.cursor()
-    cursor.execute("PRAGMA busy_timeout=5000")
-    cursor.execute("PRAGMA journal_mode=WAL")  # readers do not wait for the writer
+    cursor.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+    _use_wal(cursor)
     cursor.execute("PRAGMA synchronous=FULL")  # what was acknowledged survives a power cut
     cursor.close()
+
+
+def _use_wal(cursor: Any) -> None:  # noqa: ANN401 - the driver's own type
+    """Readers do not wait for the writer. Where several make a new file at once, one changes its mode and
+    SQLite tells the others "locked" at once instead of waiting: they try again, as long as for any lock."""
+    until_s = time.monotonic() + BUSY_MS / 1000
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.01)
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
