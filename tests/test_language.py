@@ -111,7 +111,7 @@ def used_codes() -> tuple[set[str], set[str]]:
 
 def test_the_source_and_the_catalogs_hold_the_same_codes() -> None:
     full, begun = used_codes()
-    held = {code.partition(":")[0] for code in ENGLISH_TEXTS}
+    held = {code.partition(":")[0].removesuffix(".hint") for code in ENGLISH_TEXTS}
     assert not said_codes() - held, "say() names a code that no catalog has"
     # What argparse says is looked up by its text.
     unsaid = {code for code in held - full if not code.startswith("argparse.")}
@@ -139,6 +139,7 @@ def test_a_call_of_say_gives_what_its_sentence_names() -> None:
                     if any(keyword.arg is None for keyword in given):
                         continue  # **values: what they hold is only known when it runs
                     text = ENGLISH_TEXTS.get(code) or ENGLISH_TEXTS[f"{code}:other"]
+                    text += ENGLISH_TEXTS.get(f"{code}.hint", "")
                     wanted = NAMES.findall(re.sub(r"\{\{|\}\}", "", text))
                     assert {keyword.arg for keyword in given} == set(wanted), f"{path.name}: {code}"
 

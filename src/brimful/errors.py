@@ -6,9 +6,10 @@
     ├── Refused        understood, and the answer is no                      exit 1
     └── WorldFailed    disk, network, port, database, process                exit 3
 
-`code` is what programs match and never changes once released. What happened (`said`) and what to do
-(`way_out`) are sentences: a code of a catalog with the numbers of the case, which become words only where
-people read. `problem` and `hint` are the same in English. What a programmer broke is an assert.
+`code` is what programs match and never changes once released. What happened (`said`) is a sentence: a code
+of a catalog with the numbers of the case, which become words only where people read. What to do (`way_out`)
+stands beside it in the catalog, unless the one who raises knows better. `problem` and `hint` are the same in
+English. What a programmer broke is an assert.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ class Said(Protocol):
 
     def as_dict(self) -> dict[str, Any]: ...
 
+    def hint(self) -> Said | None: ...
+
 
 class BrimfulError(Exception):
     """A failure with a stable code, a sentence with numbers, and a way out."""
@@ -31,7 +34,7 @@ class BrimfulError(Exception):
     def __init__(self, said: Said, *, hint: Said | None = None, code: str | None = None) -> None:
         super().__init__(said)
         self.said = said
-        self.way_out = hint
+        self.way_out = hint or said.hint()
         if code is not None:
             self.code = code
 

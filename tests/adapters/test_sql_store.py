@@ -149,7 +149,7 @@ def test_many_first_starts_at_once_make_one_log(url: str) -> None:
 
 
 def test_a_new_file_that_another_is_making_is_waited_for(tmp_path: Path) -> None:
-    """SQLite refuses a change to WAL at once while another holds the file, whatever the time-out for locks."""
+    """SQLite refuses a change to WAL at once while another holds the file, whatever its time-out."""
     other = sqlite3.connect(tmp_path / "log.db", isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
     let_go = threading.Timer(0.3, other.execute, ["COMMIT"])

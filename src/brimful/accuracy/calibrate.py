@@ -91,7 +91,4 @@ def enough(calibration: Calibration) -> None:
     if calibration.factors:
         return
     found = ", ".join(f"{runs} of {name}" for name, runs in calibration.too_few.items()) or "none"
-    raise Refused(
-        say("accuracy.too_few_measured_runs_correct", found=found, least_runs=LEAST_RUNS),
-        hint=say("accuracy.hint_add_rows_peak_mem_gib"),
-    )
+    raise Refused(say("accuracy.too_few_measured_runs_correct", found=found, least_runs=LEAST_RUNS))

@@ -93,11 +93,7 @@ def _run(samples: Sequence[Sample]) -> tuple[RunSample, list[StepSample], EndSam
         elif isinstance(sample, EndSample):
             end = sample
     if run is None or len(steps) < 5:
-        raise Refused(
-            say("accuracy.steps_after_warming_up_no", steps=len(steps)),
-            hint=say("accuracy.hint_let_run_longer_meter_writes"),
-            code="too_few_steps",
-        )
+        raise Refused(say("accuracy.steps_after_warming_up_no", steps=len(steps)), code="too_few_steps")
     return run, steps, end
 
 
@@ -108,15 +104,10 @@ def _agree(run: RunSample, steps: Sequence[StepSample], training: Training) -> N
     if counted and counted != {each}:
         shown = " or ".join(f"{n:,}" for n in sorted(counted)[:3])
         raise Refused(
-            say("accuracy.config_tokens_step_each_gpu", each=Number(each), shown=shown),
-            hint=say("accuracy.hint_name_config_run_overrides_command"),
-            code="another_config",
+            say("accuracy.config_tokens_step_each_gpu", each=Number(each), shown=shown), code="another_config"
         )
     if run.world != training.gpus:
-        raise Refused(
-            say("accuracy.config_gpus_ran", gpus=training.gpus, world=run.world),
-            hint=say("accuracy.hint_set_gpus", world=run.world),
-        )
+        raise Refused(say("accuracy.config_gpus_ran", gpus=training.gpus, world=run.world))
 
 
 def _peaks(steps: Sequence[StepSample], end: EndSample | None) -> Iterator[tuple[str, int | None]]:
@@ -277,33 +268,22 @@ def append_rows(path: Path, rows: Sequence[dict[str, str]]) -> list[str]:
         with _turn(path.parent):
             before = path.read_bytes() if path.exists() else b""
             if len(before) > _MOST_BYTES:
-                raise BadInput(
-                    say("accuracy.bytes", path=path, before=Number(len(before))),
-                    hint=say("accuracy.hint_begin_another_table"),
-                )
+                raise BadInput(say("accuracy.bytes", path=path, before=Number(len(before))))
             after, new = _added(before.decode("utf-8-sig"), rows, name=str(path))
             if new:
                 _replace(path, after)
             return new
     except UnicodeDecodeError as error:
-        raise BadInput(
-            say("accuracy.not_csv_utf_8", path=path), hint=say("accuracy.hint_name_another_file")
-        ) from error
+        raise BadInput(say("accuracy.not_csv_utf_8", path=path)) from error
     except OSError as error:
-        raise WorldFailed(
-            say("accuracy.cannot_write", path=path, error=os_words(error)),
-            hint=say("accuracy.hint_check_permissions"),
-        ) from error
+        raise WorldFailed(say("accuracy.cannot_write", path=path, error=os_words(error))) from error
 
 
 def _added(before: str, rows: Sequence[dict[str, str]], *, name: str) -> tuple[str, list[str]]:
     table = csv.DictReader(io.StringIO(before, newline=""))
     header = list(table.fieldnames or COLUMNS)
     if missing := [column for column in (*NEEDED, "n_layer", "d_model") if column not in header]:
-        raise BadInput(
-            say("accuracy.no_column", name=name, missing=", ".join(missing)),
-            hint=say("accuracy.hint_name_table_runs_new_file"),
-        )
+        raise BadInput(say("accuracy.no_column", name=name, missing=", ".join(missing)))
     known = {row.get("id") for row in table}
     new = [row for row in rows if row["id"] not in known]
     text = io.StringIO(newline="")

@@ -85,15 +85,11 @@ def read_rows(path: Path, needed: Sequence[str] = NEEDED) -> Iterator[Row]:
         missing = [name for name in needed if name not in (rows.fieldnames or [])]
         if missing:
             raise BadInput(
-                say("accuracy.no_column_2", path=path, missing=", ".join(missing)),
-                hint=say("accuracy.hint_needed", needed=", ".join(needed)),
+                say("accuracy.no_column_2", path=path, missing=", ".join(missing), needed=", ".join(needed))
             )
         yield from rows
     except (UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(
-            say("accuracy.not_csv_utf_8_2", path=path, error=error),
-            hint=say("accuracy.hint_export_plain_csv"),
-        ) from error
+        raise BadInput(say("accuracy.not_csv_utf_8_2", path=path, error=error)) from error
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -102,28 +98,18 @@ def _read_bytes(path: Path) -> bytes:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
             kind = "a folder" if stat.S_ISDIR(found.st_mode) else "not a regular file"
-            raise BadInput(
-                say("accuracy.is", path=path, kind=kind), hint=say("accuracy.hint_give_path_csv_runs")
-            )
+            raise BadInput(say("accuracy.is", path=path, kind=kind))
         raw = b""
         if found.st_size <= MAX_BYTES:
             with path.open("rb") as file:
                 raw = file.read(MAX_BYTES + 1)  # it may have grown, or not tell its size
         if (size := max(found.st_size, len(raw))) > MAX_BYTES:
-            raise BadInput(
-                say("accuracy.bytes_2", path=path, size=Number(size)),
-                hint=say("accuracy.hint_most_read", max_bytes=Number(MAX_BYTES)),
-            )
+            raise BadInput(say("accuracy.bytes_2", path=path, size=Number(size), max_bytes=Number(MAX_BYTES)))
         return raw
     except FileNotFoundError as error:
-        raise NotFound(
-            say("accuracy.no_file", path=path), hint=say("accuracy.hint_give_path_csv_runs")
-        ) from error
+        raise NotFound(say("accuracy.no_file", path=path)) from error
     except (OSError, ValueError) as error:
-        raise BadInput(
-            say("accuracy.cannot_read", path=Quoted(str(path)), error=error),
-            hint=say("accuracy.hint_give_path_csv"),
-        ) from error
+        raise BadInput(say("accuracy.cannot_read", path=Quoted(str(path)), error=error)) from error
 
 
 def understand(row: Row) -> Run:

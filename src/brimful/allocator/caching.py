@@ -68,8 +68,7 @@ class OutOfMemory(Refused):
                 allowed=allowed,
                 allocated=Size(self.allocated_bytes),
                 cached=Size(cached),
-            ),
-            hint=say("allocator.hint_out_of_memory"),
+            )
         )
 
 

@@ -71,10 +71,7 @@ def load_plain(data: bytes, *, name: str) -> object:
         found: object = _Plain(io.BytesIO(data)).load()
         return found
     except IndexError as error:
-        raise BadInput(
-            say("allocator.ends_middle_cut_off", name=Quoted(name)),
-            hint=say("allocator.hint_record_copy_again"),
-        ) from error
+        raise BadInput(say("allocator.ends_middle_cut_off", name=Quoted(name))) from error
     except (pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadInput(
             say("allocator.cannot_read_pickle", name=Quoted(name), error=error), hint=_HINT

@@ -102,8 +102,7 @@ def replay(
     if chosen not in snapshot.devices:
         known = ", ".join(str(number) for number in snapshot.devices)
         raise NotFound(
-            say("allocator.nothing_device", name=Quoted(snapshot.name), chosen=chosen),
-            hint=say("allocator.hint_it_has", known=known),
+            say("allocator.nothing_device", name=Quoted(snapshot.name), chosen=chosen, known=known)
         )
     return replay_device(snapshot, chosen, tried=tried, capacity_bytes=capacity_bytes)
 
@@ -111,10 +110,7 @@ def replay(
 def busiest(snapshot: Snapshot) -> int:
     """The device with most events; of those without any, the one that holds most."""
     if not snapshot.devices:
-        raise NotFound(
-            say("allocator.holds_no_memory_no_events", name=Quoted(snapshot.name)),
-            hint=say("allocator.hint_record_run_uses_gpu"),
-        )
+        raise NotFound(say("allocator.holds_no_memory_no_events", name=Quoted(snapshot.name)))
     held: Counter[int] = Counter()
     for segment in snapshot.segments:
         held[segment.device] += segment.nbytes

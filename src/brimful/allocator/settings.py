@@ -67,10 +67,7 @@ class Settings:
                 )
             settings = replace(settings, **_READERS[key](key, value))
         if (settings.max_split_bytes or settings.large_segment_bytes) < settings.large_segment_bytes:
-            raise BadInput(
-                say("allocator.max_split_size_mb_below", a=settings.large_segment_bytes // MIB),
-                hint=say("allocator.hint_raise_max_split_size_mb"),
-            )
+            raise BadInput(say("allocator.max_split_size_mb_below", a=settings.large_segment_bytes // MIB))
         return replace(settings, notes=tuple(notes))
 
     def __str__(self) -> str:
@@ -108,10 +105,7 @@ def _pairs(conf: str) -> list[tuple[str, str]]:
     while text:
         match = re.match(r"([^,:\[\]]+):(\[[^\[\]]*\]|[^,:\[\]]+)(?:,|$)", text)
         if match is None:
-            raise BadInput(
-                say("allocator.cannot_read_allocator_settings_from", text=Quoted(text[:60])),
-                hint=say("allocator.hint_write_key_value_pairs_commas"),
-            )
+            raise BadInput(say("allocator.cannot_read_allocator_settings_from", text=Quoted(text[:60])))
         pairs.append((match[1], match[2]))
         text = text[match.end() :]
     return pairs
@@ -171,13 +165,9 @@ def _backend(key: str, value: str) -> dict[str, Any]:
     if value in ("cudaMallocAsync", "hipMallocAsync"):
         raise Refused(
             say("allocator.hands_every_request_drivers_own", key=key, value=value),
-            hint=say("allocator.hint_leave_backend_out_see_pytorchs"),
             code="backend_not_simulated",
         )
-    raise BadInput(
-        say("allocator.unknown_allocator_backend", value=Quoted(value[:40])),
-        hint=say("allocator.hint_pytorch_knows_native_cudamallocasync"),
-    )
+    raise BadInput(say("allocator.unknown_allocator_backend", value=Quoted(value[:40])))
 
 
 def _divisions(key: str, value: str) -> dict[str, Any]:
@@ -193,10 +183,7 @@ def _divisions(key: str, value: str) -> dict[str, Any]:
     for number, entry in enumerate(value[1:-1].split(",")):
         size, colon, steps = entry.partition(":")
         if not colon:
-            raise BadInput(
-                say("allocator.entry_must_read_size_divisions", key=key, entry=Quoted(entry[:40])),
-                hint=say("allocator.hint_example_roundup_power2_divisions_256"),
-            )
+            raise BadInput(say("allocator.entry_must_read_size_divisions", key=key, entry=Quoted(entry[:40])))
         parts = _division(key, steps, at_least=0)
         if size == ">":
             divisions[last:] = [parts] * (DIVISION_INTERVALS - last)

@@ -104,10 +104,7 @@ def read_snapshot(path: str | Path) -> Snapshot:
 def _read(path: Path, name: str) -> bytes:
     try:
         if path.is_dir():
-            raise BadInput(
-                say("allocator.folder", name=Quoted(name)),
-                hint=say("allocator.hint_name_snapshot_file_itself"),
-            )
+            raise BadInput(say("allocator.folder", name=Quoted(name)))
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
             raise BadInput(
@@ -116,17 +113,13 @@ def _read(path: Path, name: str) -> bytes:
                     name=Quoted(name),
                     size=Size(size),
                     max_file_bytes=Size(MAX_FILE_BYTES),
-                ),
-                hint=say("allocator.hint_record_smaller_max_entries_without"),
+                )
             )
         return path.read_bytes()
     except FileNotFoundError:
         raise NotFound(say("allocator.no_file", name=Quoted(name)), hint=_HINT) from None
     except (OSError, ValueError) as error:
-        raise BadInput(
-            say("allocator.cannot_read", name=Quoted(name), error=error),
-            hint=say("allocator.hint_check_path_permissions"),
-        ) from error
+        raise BadInput(say("allocator.cannot_read", name=Quoted(name), error=error)) from error
 
 
 def _unpacked(data: bytes, name: str) -> bytes:
@@ -137,10 +130,7 @@ def _unpacked(data: bytes, name: str) -> bytes:
         with gzip.open(io.BytesIO(data)) as packed:
             data = packed.read(most + 1)
     except (EOFError, zlib.error, OSError) as error:
-        raise BadInput(
-            say("allocator.ends_middle_damaged", name=Quoted(name), error=error),
-            hint=say("allocator.hint_copy_again"),
-        ) from error
+        raise BadInput(say("allocator.ends_middle_damaged", name=Quoted(name), error=error)) from error
     if len(data) > most:
         raise BadInput(say("allocator.unpacks_more_than", name=Quoted(name), most=Size(most)), hint=_HINT)
     return data
@@ -150,10 +140,7 @@ def _json(data: bytes, name: str) -> object:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise BadInput(
-            say("allocator.no_readable_json", name=Quoted(name), str=str(error)[:200]),
-            hint=say("allocator.hint_copy_again"),
-        ) from error
+        raise BadInput(say("allocator.no_readable_json", name=Quoted(name), str=str(error)[:200])) from error
 
 
 def _list(value: object, what: str, name: str) -> list[Any]:
@@ -295,10 +282,7 @@ def _segment(raw: object, i: int, naming: _Labels, name: str) -> Segment:
         blocks.append(info)
         at = info.address + info.nbytes
     if blocks and (blocks[0].address != address or at != address + nbytes):
-        raise BadInput(
-            say("allocator.blocks_not_fill", name=Quoted(name), what=what),
-            hint=say("allocator.hint_file_damaged_edited"),
-        )
+        raise BadInput(say("allocator.blocks_not_fill", name=Quoted(name), what=what))
     kind = raw.get("segment_type")
     return Segment(
         device=_number(raw.get("device", 0), f"the device of {what}", name),
@@ -326,10 +310,7 @@ def _block(raw: object, at: int, naming: _Labels, what: str, name: str) -> Block
     else:
         raise BadInput(say("allocator.is", name=Quoted(name), what=what, raw=Quoted(raw)), hint=_HINT)
     if address != at:
-        raise BadInput(
-            say("allocator.not_one_before_ends", name=Quoted(name), what=what),
-            hint=say("allocator.hint_file_damaged"),
-        )
+        raise BadInput(say("allocator.not_one_before_ends", name=Quoted(name), what=what))
     return BlockInfo(at, _bytes(size, what, name), _bytes(requested, what, name), str(state)[:40], label)
 
 

@@ -124,9 +124,7 @@ def html(drawn: Timeline) -> str:
         from plotly.graph_objects import Figure, Scatter
         from plotly.offline import get_plotlyjs
     except ImportError as error:
-        raise BadInput(
-            say("allocator.html_needs_plotly"), hint=say("allocator.hint_pip_install_brimful_report")
-        ) from error
+        raise BadInput(say("allocator.html_needs_plotly")) from error
     figure: Figure = Figure()
     for (label, values), colour in zip(drawn.layers, _colours(drawn), strict=True):
         figure.add_trace(
@@ -187,9 +185,7 @@ def png(drawn: Timeline) -> bytes:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise BadInput(
-            say("allocator.png_needs_matplotlib"), hint=say("allocator.hint_pip_install_brimful_plot")
-        ) from error
+        raise BadInput(say("allocator.png_needs_matplotlib")) from error
     figure = Figure(figsize=(12, 6), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     axes: Any = figure.add_subplot()
@@ -267,6 +263,5 @@ def _write(path: Path, data: bytes) -> None:
             raise
     except OSError as error:
         raise WorldFailed(
-            say("allocator.cannot_write", path=Quoted(str(path)), error=os_words(error)),
-            hint=say("allocator.hint_name_file_may_write"),
+            say("allocator.cannot_write", path=Quoted(str(path)), error=os_words(error))
         ) from error

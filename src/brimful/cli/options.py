@@ -102,9 +102,7 @@ def agree(sentence: str, *, yes: bool) -> None:
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise Refused(
-            say("cli.not_done", sentence=sentence), hint=say("cli.hint_add_yes_agree"), code="needs_consent"
-        )
+        raise Refused(say("cli.not_done", sentence=sentence), code="needs_consent")
     sys.stdout.write(f"{sentence}. Go on? [y/N] ")
     sys.stdout.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -115,12 +113,7 @@ def usd(text: str, what: str, *, zero: bool = False) -> int:
     """Micro-dollars a person wrote; never a guess."""
     microusd = microusd_from_usd(text)
     if microusd is None or (microusd == 0 and not zero):
-        raise BadInput(
-            say("cli.not_sum_money", what=what, text=Quoted(text[:40])),
-            hint=say("cli.hint_dollars_such_2_40_most"),
-        )
+        raise BadInput(say("cli.not_sum_money", what=what, text=Quoted(text[:40])))
     if microusd > 10**15:
-        raise BadInput(
-            say("cli.too_much", what=what, microusd=Usd(microusd)), hint=say("cli.hint_most_billion_dollars")
-        )
+        raise BadInput(say("cli.too_much", what=what, microusd=Usd(microusd)))
     return microusd

@@ -46,7 +46,7 @@ def error_text(error: BrimfulError, tongue: Language) -> str:
     """The problem and the hint."""
     lines = [tongue.text(say("cli.error", problem=error.said))]
     if error.way_out is not None:
-        lines += ["", tongue.text(say("cli.hint", hint=error.way_out))]
+        lines += ["", tongue.text(say("cli.way_out", hint=error.way_out))]
     return "\n".join(lines)
 
 

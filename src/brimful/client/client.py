@@ -52,10 +52,7 @@ class Client:
         self._is_ours = bool(named or found.url)
         self.url = named or found.url or f"http://{self._settings.host}:{self._settings.port}"
         if not self.url.startswith(("http://", "https://")):
-            raise BadInput(
-                say("client.brimful_url", url=Quoted(self.url[:100])),
-                hint=say("client.hint_write_http_127_0_0"),
-            )
+            raise BadInput(say("client.brimful_url", url=Quoted(self.url[:100])))
         # A proxy from the environment has no business between us and loopback.
         handlers: list[BaseHandler] = [ProxyHandler({})]
         if found.certificate:
@@ -232,27 +229,18 @@ class Client:
             if "CERTIFICATE_VERIFY_FAILED" in str(reason):
                 raise WorldFailed(
                     say("client.certificate_not_trusted_here", url=self.url, reason=reason),
-                    hint=say("client.hint_ssl_cert_file_file_names"),
                     code="untrusted_certificate",
                 ) from error
             raise WorldFailed(
-                say("client.no_brimful_answers", url=self.url, reason=reason),
-                hint=say("client.hint_start_one_make_run_brimful"),
-                code="no_server",
+                say("client.no_brimful_answers", url=self.url, reason=reason), code="no_server"
             ) from error
         except (ValueError, KeyError, TypeError) as error:
-            raise WorldFailed(
-                say("client.answers_not_brimful", url=self.url),
-                hint=say("client.hint_set_brimful_url"),
-                code="no_server",
-            ) from error
+            raise WorldFailed(say("client.answers_not_brimful", url=self.url), code="no_server") from error
 
     def _token(self) -> dict[str, str]:
         token = os.environ.get("BRIMFUL_TOKEN") or (self._kept_token() if self._is_ours else "")
         if not token.isascii() or not token.isprintable():
-            raise BadInput(
-                say("client.token_holds_characters_no_token"), hint=say("client.hint_check_brimful_token")
-            )
+            raise BadInput(say("client.token_holds_characters_no_token"))
         return {"authorization": f"Bearer {token}"} if token else {}
 
     def _kept_token(self) -> str:

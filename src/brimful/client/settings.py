@@ -131,14 +131,9 @@ def read_sites(text: str) -> list[Site]:
         match = SITE.fullmatch(part.strip())
         price = None if match is None else microusd_from_usd(match["usd"])
         if match is None or price is None or not 1 <= int(match["gpus"]) <= 1024:
-            raise BadInput(
-                say("client.site_not_understood", a=Quoted(part.strip()[:80])),
-                hint=say("client.hint_name_countxgpu_dollars_per_hour"),
-            )
+            raise BadInput(say("client.site_not_understood", a=Quoted(part.strip()[:80])))
         if match["site"] in {each.site for each in found}:
-            raise BadInput(
-                say("client.site_twice", match=match["site"]), hint=say("client.hint_give_each_name_own")
-            )
+            raise BadInput(say("client.site_twice", match=match["site"]))
         gpu = _gpu_name(match["gpu"], "--sites")
         found.append(
             Site(
@@ -197,10 +192,7 @@ def read_settings(given: Mapping[str, object] | None = None, env: Mapping[str, s
 
 def _check_together(settings: Settings) -> None:
     if bool(settings.tls_cert) != bool(settings.tls_key):
-        raise BadInput(
-            say("client.certificate_key_go_together_one"),
-            hint=say("client.hint_tls_cert_file_tls_key"),
-        )
+        raise BadInput(say("client.certificate_key_go_together_one"))
     least_s = settings.notice_s + 2 * settings.market_period_s
     if settings.market and settings.market_wait_s < least_s:
         raise BadInput(
@@ -208,14 +200,12 @@ def _check_together(settings: Settings) -> None:
                 "client.market_wait_s_too_short",
                 market_wait_s=settings.market_wait_s,
                 notice_s=settings.notice_s,
-            ),
-            hint=say("client.hint_least_notice_two_periods", least_s=least_s),
+                least_s=least_s,
+            )
         )
     if settings.host not in LOOPBACK and not settings.tls_cert:
         raise BadInput(
-            say("client.host_not_loopback_without_tls", host=Quoted(settings.host[:100])),
-            hint=say("client.hint_give_tls_cert_tls_key"),
-            code="not_loopback",
+            say("client.host_not_loopback_without_tls", host=Quoted(settings.host[:100])), code="not_loopback"
         )
 
 
@@ -246,10 +236,7 @@ def _checked(name: str, text: str, source: str) -> str | int:
             say("client.is", source=source, text=Quoted(text[:40])), hint=say("client.hint_text_json")
         )
     if name in ("tls_cert", "tls_key") and text and not Path(text).is_file():
-        raise BadInput(
-            say("client.no_such_file", source=source, text=Quoted(text[:200])),
-            hint=say("client.hint_file_pem_form"),
-        )
+        raise BadInput(say("client.no_such_file", source=source, text=Quoted(text[:200])))
     if name == "gpu":
         return _gpu_name(text, source)
     if name == "sites" and text:

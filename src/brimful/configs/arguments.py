@@ -230,7 +230,7 @@ def _precision(use: Found) -> dict[str, Any]:
     loaded = str(use.get("torch_dtype", "")).removeprefix("torch.")
     tf32 = bool(use["tf32"])
     if use["bf16"] and use["fp16"]:
-        raise BadInput(say("configs.bf16_fp16_both"), hint=say("configs.hint_trainer_refuses_too_keep_one"))
+        raise BadInput(say("configs.bf16_fp16_both"))
     mixed = "bfloat16" if use["bf16"] else "float16" if use["fp16"] else None
     if loaded in ("bfloat16", "float16"):
         return {"dtype": loaded, "casts": "none", "tf32": tf32}
@@ -294,7 +294,4 @@ def _check(key: str, value: object, *, name: object) -> None:
         return
     if not good:
         shown = repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."
-        raise BadInput(
-            say("configs.out_range", name=name, key=key, shown=shown),
-            hint=say("configs.hint_is", key=key, allowed=allowed),
-        )
+        raise BadInput(say("configs.out_range", name=name, key=key, shown=shown, allowed=allowed))

@@ -16,10 +16,7 @@ def read_config(path: Path, *, what: Sentence) -> bytes:
     try:
         found = path.stat()
     except FileNotFoundError:
-        raise NotFound(
-            say("configs.no_file", path=Quoted(str(path))),
-            hint=say("configs.hint_check_path_config", what=what),
-        ) from None
+        raise NotFound(say("configs.no_file", path=Quoted(str(path)), what=what)) from None
     except (OSError, ValueError) as error:
         raise BadInput(
             say("configs.cannot_read", path=Quoted(str(path)), error=error),
@@ -27,10 +24,7 @@ def read_config(path: Path, *, what: Sentence) -> bytes:
         ) from error
     if not stat.S_ISREG(found.st_mode):
         kind = say("configs.folder") if stat.S_ISDIR(found.st_mode) else say("configs.not_regular_file")
-        raise BadInput(
-            say("configs.is", path=Quoted(str(path)), kind=kind),
-            hint=say("configs.hint_name_config_file_itself"),
-        )
+        raise BadInput(say("configs.is", path=Quoted(str(path)), kind=kind))
     if found.st_size > MAX_FILE_BYTES:
         raise BadInput(
             say(
@@ -38,8 +32,7 @@ def read_config(path: Path, *, what: Sentence) -> bytes:
                 path=Quoted(str(path)),
                 st_size=Number(found.st_size),
                 max_file_bytes=Number(MAX_FILE_BYTES),
-            ),
-            hint=say("configs.hint_data_checkpoint_rather_than_config"),
+            )
         )
     try:
         return path.read_bytes()
@@ -53,15 +46,9 @@ def read_config(path: Path, *, what: Sentence) -> bytes:
 def decode(raw: bytes, *, name: str) -> str:
     """UTF-8 text; a binary file or another encoding is refused by name."""
     if b"\x00" in raw:
-        raise BadInput(
-            say("configs.binary_file_not_config", name=Quoted(name)),
-            hint=say("configs.hint_name_config_file"),
-        )
+        raise BadInput(say("configs.binary_file_not_config", name=Quoted(name)))
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise BadInput(
-            say("configs.line_not_utf_8_text", name=Quoted(name), line=Plain(line)),
-            hint=say("configs.hint_save_file_utf_8"),
-        ) from None
+        raise BadInput(say("configs.line_not_utf_8_text", name=Quoted(name), line=Plain(line))) from None

@@ -91,7 +91,7 @@ def read_flags(name: str, said: Mapping[str, Value]) -> Reading:
                 name=preset.model.name,
                 context_tokens=Number(preset.context_tokens),
                 sequence_tokens=Number(reading.training.sequence_tokens),
-            ),
-            hint=say("configs.hint_position_table_ends_seq_len", context_tokens=preset.context_tokens),
+                context_tokens_2=preset.context_tokens,
+            )
         )
     return reading

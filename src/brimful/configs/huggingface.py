@@ -121,9 +121,7 @@ def _sizes(found: Mapping[str, Any], *, name: str, needed: Sequence[str]) -> dic
     missing = [size for size in needed if size not in sizes]
     if missing:
         words_of = ", ".join(_SIZES[size][0][0] for size in missing)
-        raise BadInput(
-            say("configs.not_say", name=name, words_of=words_of), hint=say("configs.hint_models_config_json")
-        )
+        raise BadInput(say("configs.not_say", name=name, words_of=words_of))
     for field, words in _FRACS.items():
         word = next((word for word in words if found.get(word) is not None), None)
         if word is not None:
@@ -174,12 +172,6 @@ def _falcon(found: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str, Any
 def _check(sizes: Mapping[str, Any], *, name: str) -> None:
     heads, width, kv_heads = sizes["heads"], sizes["width"], sizes.get("kv_heads", sizes["heads"])
     if not sizes.get("head_size") and width % heads:
-        raise BadInput(
-            say("configs.width_not_multiple_heads", name=name, width=width, heads=heads),
-            hint=say("configs.hint_add_head_dim_correct_one"),
-        )
+        raise BadInput(say("configs.width_not_multiple_heads", name=name, width=width, heads=heads))
     if not 0 < kv_heads <= heads or heads % kv_heads:
-        raise BadInput(
-            say("configs.heads_cannot_share_key_value", name=name, heads=heads, kv_heads=kv_heads),
-            hint=say("configs.hint_first_multiple_second"),
-        )
+        raise BadInput(say("configs.heads_cannot_share_key_value", name=name, heads=heads, kv_heads=kv_heads))

@@ -53,19 +53,12 @@ def parse_text(raw: bytes, *, name: str) -> ast.Module:
             return ast.parse(text)
     except SyntaxError as error:
         raise BadInput(
-            say("configs.line_not_python", name=Quoted(name), a=error.lineno or 1, msg=error.msg),
-            hint=say("configs.hint_fix_line"),
+            say("configs.line_not_python", name=Quoted(name), a=error.lineno or 1, msg=error.msg)
         ) from None
     except (RecursionError, MemoryError):
-        raise BadInput(
-            say("configs.nested_too_deeply_config", name=Quoted(name)),
-            hint=say("configs.hint_config_list_assignments"),
-        ) from None
+        raise BadInput(say("configs.nested_too_deeply_config", name=Quoted(name))) from None
     except ValueError as error:
-        raise BadInput(
-            say("configs.not_python", name=Quoted(name), error=error),
-            hint=say("configs.hint_config_list_assignments"),
-        ) from None
+        raise BadInput(say("configs.not_python", name=Quoted(name), error=error)) from None
 
 
 def evaluate(node: ast.expr, names: Mapping[str, Value], depth: int = 0) -> Value:

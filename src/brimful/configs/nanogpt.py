@@ -108,8 +108,7 @@ def read_nanogpt(path: Path, overrides: Sequence[str] = ()) -> Reading:
                     where=where[key],
                     key=key,
                     unread=found.unread[key],
-                ),
-                hint=say("configs.hint_write_plain_value_pass_set", key=key),
+                )
             )
     reading = _reading(found.values, where, name=path.stem, warnings=_warnings(found))
     return _divided(apply_settings(replace(reading, file=path), own))
@@ -139,8 +138,7 @@ def _divided(reading: Reading) -> Reading:
                 "configs.gradient_accumulation_steps_not_multiple",
                 accumulation=training.accumulation,
                 gpus=training.gpus,
-            ),
-            hint=say("configs.hint_nanogpt_asserts_divides_accumulation"),
+            )
         )
     return replace(reading, training=replace(training, accumulation=training.accumulation // training.gpus))
 
@@ -171,8 +169,7 @@ def _read_statement(statement: ast.stmt, found: _Found, *, file: str) -> None:
                     file=file,
                     lineno=Plain(statement.lineno),
                     kind=kind,
-                ),
-                hint=say("configs.hint_config_list_name_value_lines"),
+                )
             )
 
 
@@ -201,8 +198,7 @@ def _refuse_danger(value: ast.expr, *, file: str, line: int) -> None:
     bad = next((name for name in names if name.startswith("__") or name in _DANGEROUS), None)
     if bad is not None:
         raise BadInput(
-            say("configs.line_no_place_config_nothing", file=file, line=Plain(line), bad=Quoted(bad)),
-            hint=say("configs.hint_config_list_name_value_lines"),
+            say("configs.line_no_place_config_nothing", file=file, line=Plain(line), bad=Quoted(bad))
         )
 
 
@@ -256,10 +252,7 @@ def _reading(
         assumed = [a for a in assumed if a.name not in ("n_layer", "n_head", "n_embd", "vocab_size", "bias")]
         warnings = (*warnings, say("configs.init_from_sets", name=Quoted(use["init_from"])))
     if use["n_embd"] % use["n_head"]:
-        raise BadInput(
-            say("configs.n_embd_not_multiple_n", use=use["n_embd"], use_2=use["n_head"]),
-            hint=say("configs.hint_nanogpt_asserts_change_one_two"),
-        )
+        raise BadInput(say("configs.n_embd_not_multiple_n", use=use["n_embd"], use_2=use["n_head"]))
     assumed += [
         Assumption(name="attention", value="flash", why=say("configs.why_nanogpt_flash")),
         Assumption(name="optimizer", value="fused AdamW", why=say("configs.why_nanogpt_optimizer")),
@@ -326,8 +319,8 @@ def _from_pretrained(use: dict[str, Any], where: Mapping[str, str]) -> None:
                 "configs.no_checkpoint_known",
                 a=where.get("init_from", "--set init_from"),
                 use=Quoted(use["init_from"][:60]),
-            ),
-            hint=say("configs.hint_one", pretrained=", ".join(_PRETRAINED)),
+                pretrained=", ".join(_PRETRAINED),
+            )
         )
     use["n_layer"], use["n_head"], use["n_embd"] = _PRETRAINED[use["init_from"]]
     use["vocab_size"], use["bias"] = 50257, True
@@ -353,7 +346,4 @@ def _check(key: str, value: object, where: str) -> None:
         good, allowed = isinstance(value, str), say("configs.name_such_scratch_gpt2")
     if not good:
         shown = repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."
-        raise BadInput(
-            say("configs.out_range_3", where=where, key=key, shown=shown),
-            hint=say("configs.hint_is", key=key, allowed=allowed),
-        )
+        raise BadInput(say("configs.out_range_3", where=where, key=key, shown=shown, allowed=allowed))

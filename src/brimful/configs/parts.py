@@ -50,16 +50,10 @@ def read_experts(found: Found, sizes: Mapping[str, Any], *, name: str) -> Expert
     if count is None or count < 2:
         return None
     if number("kv_lora_rank"):
-        raise BadInput(
-            say("configs.latent_attention_kv_lora_rank", name=name),
-            hint=say("configs.hint_mixtures_ordinary_attention_mixtral"),
-        )
+        raise BadInput(say("configs.latent_attention_kv_lora_rank", name=name))
     chosen = number(*_CHOSEN, low=1, high=count)
     if chosen is None:
-        raise BadInput(
-            say("configs.experts_not_say_how_many", name=name, count=count),
-            hint=say("configs.hint_add_num_experts_per_tok"),
-        )
+        raise BadInput(say("configs.experts_not_say_how_many", name=name, count=count))
     width = number("moe_intermediate_size", low=1) or sizes["mlp_width"]
     shared = number("shared_expert_intermediate_size")
     if shared is None:
@@ -104,15 +98,9 @@ def read_images(found: Found, *, name: str) -> dict[str, Any]:
 
     size, patch = number("image_size", 224), number("patch_size", 16)
     if patch > size:
-        raise BadInput(
-            say("configs.patch_pixels_larger_than_image", name=name, patch=patch, size=size),
-            hint=say("configs.hint_correct_patch_size_image_size"),
-        )
+        raise BadInput(say("configs.patch_pixels_larger_than_image", name=name, patch=patch, size=size))
     if found.get("use_swiglu_ffn") is True:
-        raise BadInput(
-            say("configs.gated_mlp_giant_dinov2_not", name=name),
-            hint=say("configs.hint_small_base_large_brimful_trace"),
-        )
+        raise BadInput(say("configs.gated_mlp_giant_dinov2_not", name=name))
     images = Images(
         size=size,
         patch=patch,

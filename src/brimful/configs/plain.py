@@ -31,10 +31,7 @@ def parse_json(text: str, *, name: str) -> dict[str, Any]:
     """A JSON object without duplicate keys, NaN, or numbers beyond 64 bits."""
 
     def refuse(what: Sentence) -> NoReturn:
-        raise BadInput(
-            say("configs.name_what", name=Quoted(name), what=what),
-            hint=say("configs.hint_config_one_json_object_plain"),
-        )
+        raise BadInput(say("configs.name_what", name=Quoted(name), what=what))
 
     def whole(digits: str) -> int:
         return (
@@ -69,8 +66,7 @@ def parse_json(text: str, *, name: str) -> dict[str, Any]:
         )
     except json.JSONDecodeError as error:
         raise BadInput(
-            say("configs.line_not_json", name=Quoted(name), lineno=Plain(error.lineno), msg=error.msg),
-            hint=say("configs.hint_fix_line"),
+            say("configs.line_not_json", name=Quoted(name), lineno=Plain(error.lineno), msg=error.msg)
         ) from None
     except RecursionError:
         refuse(say("configs.nested_too_deeply_config_2"))

@@ -106,10 +106,7 @@ def parse_sets(texts: Iterable[str], names: Mapping[str, Value] | None = None) -
         key, equals, raw = text.partition("=")
         key = key.strip().lstrip("-").replace("-", "_")
         if not equals or not key:
-            raise BadInput(
-                say("configs.set_takes_key_value_not", text=Quoted(text[:60])),
-                hint=say("configs.hint_example_set_batch_size_8"),
-            )
+            raise BadInput(say("configs.set_takes_key_value_not", text=Quoted(text[:60])))
         # 1.10 is a release, not the number 1.1
         said[key] = raw.strip() if key == _TORCH else _spoken(raw.strip(), {**(names or {}), **said})
     return said
@@ -297,18 +294,12 @@ def _possible(before: Training, changes: Mapping[str, Any]) -> None:
         parts = ", ".join(part for part in named if not part.endswith("=1"))
         wanted = say("configs.multiple", split=split) if gpus % split else say("configs.least", held=held)
         raise BadInput(
-            say("configs.split_takes_gpus_not", parts=parts, wanted=wanted, gpus=gpus),
-            hint=say("configs.hint_set_gpus_split_less", enough=enough),
+            say("configs.split_takes_gpus_not", parts=parts, wanted=wanted, gpus=gpus, enough=enough)
         )
     if now("fp8_inputs") and not now("fp8"):
-        raise BadInput(
-            say("configs.fp8_inputs_about_layers_multiply"), hint=say("configs.hint_set_fp8_true_too")
-        )
+        raise BadInput(say("configs.fp8_inputs_about_layers_multiply"))
     if now("in_backward") and now("accumulation") > 1:
-        raise BadInput(
-            say("configs.backward_updates_weight_soon_gradient", now=now("accumulation")),
-            hint=say("configs.hint_set_gradient_accumulation_steps_1"),
-        )
+        raise BadInput(say("configs.backward_updates_weight_soon_gradient", now=now("accumulation")))
 
 
 def _possible_parts(model: Model, before: Training, changes: Mapping[str, Any]) -> None:
@@ -318,23 +309,14 @@ def _possible_parts(model: Model, before: Training, changes: Mapping[str, Any]) 
     }
     pieces = made["pipeline"] * changes.get("virtual_stages", before.virtual_stages)
     if model.heads % made["tensor"]:
-        raise BadInput(
-            say("configs.heads_cannot_split_over_gpus", heads=model.heads, made=made["tensor"]),
-            hint=say("configs.hint_tensor_divides_heads"),
-        )
+        raise BadInput(say("configs.heads_cannot_split_over_gpus", heads=model.heads, made=made["tensor"]))
     if pieces > model.layers:
-        raise BadInput(
-            say("configs.layers_cannot_cut_into_pieces", layers=model.layers, pieces=pieces),
-            hint=say("configs.hint_set_pipeline_less"),
-        )
+        raise BadInput(say("configs.layers_cannot_cut_into_pieces", layers=model.layers, pieces=pieces))
     degree = made["expert"]
     if degree == 1:
         return
     if model.experts is None:
-        raise BadInput(
-            say("configs.no_experts_spread_over_gpus", name=model.name, degree=degree),
-            hint=say("configs.hint_set_expert_1"),
-        )
+        raise BadInput(say("configs.no_experts_spread_over_gpus", name=model.name, degree=degree))
     replicas = made["gpus"] // (made["tensor"] * made["pipeline"])
     if model.experts.count % degree or replicas % degree:
         raise BadInput(
@@ -343,22 +325,16 @@ def _possible_parts(model: Model, before: Training, changes: Mapping[str, Any]) 
                 count=model.experts.count,
                 degree=degree,
                 replicas=replicas,
-            ),
-            hint=say("configs.hint_expert_divides_both"),
+            )
         )
 
 
 def _images(before: Model, size: int) -> Images:
     """The same patches of a larger or smaller image; its position table is stretched, not made anew."""
     if before.images is None:
-        raise BadInput(
-            say("configs.reads_no_images", name=before.name), hint=say("configs.hint_seq_len_says_how_long")
-        )
+        raise BadInput(say("configs.reads_no_images", name=before.name))
     if size < before.images.patch:
-        raise BadInput(
-            say("configs.image_pixels_smaller_than_patch", size=size, patch=before.images.patch),
-            hint=say("configs.hint_image_size_side_image_pixels"),
-        )
+        raise BadInput(say("configs.image_pixels_smaller_than_patch", size=size, patch=before.images.patch))
     return replace(before.images, size=size)
 
 
@@ -375,8 +351,7 @@ def _image_length(model: Model, training: dict[str, Any]) -> None:
                 size=model.images.size,
                 patch=model.images.patch,
                 tokens=tokens,
-            ),
-            hint=say("configs.hint_set_image_size_instead"),
+            )
         )
     training["sequence_tokens"] = tokens
 
@@ -387,15 +362,9 @@ def _model(before: Model, changes: Mapping[str, Any]) -> Model:
     kv_heads = changes.get("kv_heads", heads if before.kv_heads == before.heads else before.kv_heads)
     width, head_size = changes.get("width", before.width), changes.get("head_size", before.head_size)
     if not head_size and width % heads:
-        raise BadInput(
-            say("configs.width_not_multiple_heads_2", width=width, heads=heads),
-            hint=say("configs.hint_change_one_two"),
-        )
+        raise BadInput(say("configs.width_not_multiple_heads_2", width=width, heads=heads))
     if heads % kv_heads:
-        raise BadInput(
-            say("configs.heads_not_multiple_kv_heads", heads=heads, kv_heads=kv_heads),
-            hint=say("configs.hint_change_one_two"),
-        )
+        raise BadInput(say("configs.heads_not_multiple_kv_heads", heads=heads, kv_heads=kv_heads))
     return replace(before, **{**changes, "kv_heads": kv_heads}) if changes else before
 
 
@@ -414,10 +383,7 @@ def _switch(key: str, value: object) -> bool:
         return value
     if isinstance(value, str) and value.lower() in ("yes", "no"):
         return value.lower() == "yes"
-    raise BadInput(
-        say("configs.neither_nor_off", key=key, shown=_shown(value)),
-        hint=say("configs.hint_true_false", key=key),
-    )
+    raise BadInput(say("configs.neither_nor_off", key=key, shown=_shown(value)))
 
 
 def _frac(key: str, value: object) -> float:

@@ -57,10 +57,7 @@ def _read_config(config: Path, arguments: str | None, overrides: Sequence[str]) 
         return _read_either(shape, Path(arguments), overrides)
     name = next((found[word] for word in MODEL_WORDS if isinstance(found.get(word), str)), None)
     if name is None:
-        raise BadInput(
-            say("configs.names_no_model_no_sizes", name=config.name),
-            hint=say("configs.hint_give_models_config_json_model", name=config.name),
-        )
+        raise BadInput(say("configs.names_no_model_no_sizes", name=config.name))
     return _read_arguments(_preset_shape(name), found, config, overrides)
 
 

@@ -79,9 +79,7 @@ def read_page(text: str, *, name: str) -> Page:
         import yaml
     except ModuleNotFoundError as error:
         raise WorldFailed(
-            say("configs.reading_needs_pyyaml_not_installed", name=Quoted(name)),
-            hint=say("configs.hint_pip_install_brimful_yaml"),
-            code="not_installed",
+            say("configs.reading_needs_pyyaml_not_installed", name=Quoted(name)), code="not_installed"
         ) from error
     if (size := len(text.encode("utf-8", "surrogatepass"))) > MAX_BYTES:
         raise BadInput(
@@ -100,10 +98,7 @@ def read_page(text: str, *, name: str) -> Page:
         return _Reader(iter(loader.get_event, None), text, name).page()
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise BadInput(
-            say("configs.line_control_character", name=Quoted(name), line=Plain(line)),
-            hint=say("configs.hint_fix_line"),
-        ) from None
+        raise BadInput(say("configs.line_control_character", name=Quoted(name), line=Plain(line))) from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         hint = say("configs.fix_line_text_special_characters")
@@ -116,8 +111,7 @@ def read_page(text: str, *, name: str) -> Page:
     except (ValueError, OverflowError):  # PyYAML's chr() of "\UFFFFFFFF"
         line = loader.line + 1 if loader else 1
         raise BadInput(
-            say("configs.line_invalid_character_escape", name=Quoted(name), line=Plain(line)),
-            hint=say("configs.hint_fix_line"),
+            say("configs.line_invalid_character_escape", name=Quoted(name), line=Plain(line))
         ) from None
 
 

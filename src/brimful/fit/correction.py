@@ -179,10 +179,7 @@ def write_correction(path: Path, correction: Correction) -> None:
         beside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
         beside.replace(path)
     except OSError as error:
-        raise WorldFailed(
-            say("fit.cannot_write_3", path=path, error=os_words(error)),
-            hint=say("fit.hint_name_another_folder_xdg_config"),
-        ) from error
+        raise WorldFailed(say("fit.cannot_write_3", path=path, error=os_words(error))) from error
 
 
 def load_correction(path: Path) -> Correction | None:
@@ -215,7 +212,4 @@ def _factor(values: Mapping[str, Any]) -> Factor:
 
 
 def _unreadable(path: Path, why: Sentence) -> BadInput:
-    return BadInput(
-        say("fit.not_calibration", path=path, why=why),
-        hint=say("fit.hint_remove_write_again_brimful_runs"),
-    )
+    return BadInput(say("fit.not_calibration", path=path, why=why))

@@ -51,8 +51,7 @@ def distill(teacher: Model, student: Model, training: Training, gpu: Gpu) -> Dis
                 vocab=Number(teacher.vocab),
                 name_2=student.name,
                 vocab_2=Number(student.vocab),
-            ),
-            hint=say("fit.hint_distil_between_models_one_tokenizer"),
+            )
         )
     alone = estimate(student, training, gpu, 0)  # a rented card drives no screen
     added = (

@@ -84,8 +84,7 @@ def _check_formats(training: Training, gpu: Gpu) -> None:
     """Refuse fp8 on a card whose multiplies know none: it would run, and only lose."""
     if training.fp8 and "fp8" not in gpu.dense_flops_per_s:
         raise BadInput(
-            say("fit.generation_cannot_multiply_fp8", title=gpu.title, architecture=gpu.architecture),
-            hint=say("fit.hint_fp8_needs_ada_hopper_blackwell"),
+            say("fit.generation_cannot_multiply_fp8", title=gpu.title, architecture=gpu.architecture)
         )
 
 

@@ -346,7 +346,6 @@ def from_record(kind: str, version: int, body: dict[str, Any]) -> Event:
     if kind not in KINDS or version > KINDS[kind].version:
         raise WorldFailed(
             say("fleet.event_log_holds_version_brimful", kind=kind, version=Plain(version)),
-            hint=say("fleet.hint_database_written_newer_brimful_install"),
             code="log_too_new",
         )
     filled = dict(body)  # what an older version did not write has its default

@@ -86,9 +86,7 @@ def room_by_driver(cards: Sequence[GpuSample], *, visible: str | None, gpus: int
         told = "; ".join(card.problem for card in cards if card.problem)
         seen = f" among those CUDA_VISIBLE_DEVICES={visible} names" if visible is not None else ""
         raise NotFound(
-            say("guard.no_card_answers", seen=seen, a=f" ({told})" if told else ""),
-            hint=say("guard.hint_say_card_gpu"),
-            code="no_card",
+            say("guard.no_card_answers", seen=seen, a=f" ({told})" if told else ""), code="no_card"
         )
     fullest = max(answering[:gpus], key=lambda card: card.memory_used_bytes or 0)
     return Room(
@@ -118,10 +116,7 @@ def read_settings(command: Command, *, config: str | None, model: str | None, se
 
         return read_words(named, {**own, **command.says}, more)
     if config is None and model is None:
-        raise BadInput(
-            say("guard.command_names_no_model_can"),
-            hint=say("guard.hint_name_config_config_model_model"),
-        )
+        raise BadInput(say("guard.command_names_no_model_can"))
     return read(config, model=None if config else model, overrides=more)
 
 

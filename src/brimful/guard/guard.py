@@ -165,11 +165,7 @@ class Guard:
             self._say(f"starting with {_said(plan)}: {plan.why}{_slower(plan)}")
             self._take(plan)
         elif self._wishes.fix:
-            raise Refused(
-                say("guard.nothing_script_can_told_makes", why=plan.why),
-                hint=say("guard.hint_brimful_fit_lists_changes_code"),
-                code="will_not_fit",
-            )
+            raise Refused(say("guard.nothing_script_can_told_makes", why=plan.why), code="will_not_fit")
 
     def _try(self, number: int, folder: Path) -> Ended:
         state = self._state
@@ -317,14 +313,8 @@ def new_folder(parent: Path, command: Command) -> Path:
                 continue
             return folder
     except OSError as error:
-        raise WorldFailed(
-            say("guard.cannot_keep_logs", parent=parent, error=os_words(error)),
-            hint=say("guard.hint_name_another_folder_logs"),
-        ) from error
-    raise WorldFailed(
-        say("guard.holds_runs", parent=parent, most_folders=Number(_MOST_FOLDERS)),
-        hint=say("guard.hint_name_another_folder_logs"),
-    )
+        raise WorldFailed(say("guard.cannot_keep_logs", parent=parent, error=os_words(error))) from error
+    raise WorldFailed(say("guard.holds_runs", parent=parent, most_folders=Number(_MOST_FOLDERS)))
 
 
 def out_of_memory_of(ended: Ended) -> OutOfMemory | None:

@@ -127,7 +127,6 @@ class Child:
                 os.close(source)
             raise BadInput(
                 say("guard.cannot_start", words=Quoted(self._words[0][:100]), error=os_words(error)),
-                hint=say("guard.hint_after_stands_command_would_type"),
                 code="cannot_start",
             ) from error
         finally:

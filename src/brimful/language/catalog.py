@@ -21,6 +21,11 @@ def catalog(room: str) -> Mapping[str, Mapping[str, Template]]:
     return held
 
 
+def is_held(code: str) -> bool:
+    room, _, name = code.partition(".")
+    return name in catalog(room)
+
+
 def template(code: str, language: str) -> Template:
     room, _, name = code.partition(".")
     texts = catalog(room)[name]

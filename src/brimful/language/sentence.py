@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from brimful.language.catalog import is_held
+
 if TYPE_CHECKING:
     from brimful.language.spoken import Language
 
@@ -136,6 +138,11 @@ class Sentence(Value):
 
     as_dict = plain
 
+    def hint(self) -> Sentence | None:
+        """What to do about it, where the catalog has `room.name.hint`: with the same values."""
+        code = f"{self.code}.hint"
+        return Sentence(code, self.values) if is_held(code) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Several(Value):
@@ -152,6 +159,9 @@ class Several(Value):
 
     def as_dict(self) -> dict[str, Any]:
         return {"code": "several", "parts": self.plain()}
+
+    def hint(self) -> None:
+        """Each part has its own."""
 
 
 def say(code: str, /, **values: object) -> Sentence:

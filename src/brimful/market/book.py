@@ -35,11 +35,9 @@ def parse_book(text: str) -> Book:
         # Decimal keeps the digits as they were written. What is no number is refused where its entry is read.
         body: object = json.loads(text, parse_float=_decimal, parse_int=_integer, parse_constant=Decimal)
     except (ValueError, RecursionError) as error:
-        raise BadInput(
-            say("market.book_not_json", error=error), hint=say("market.hint_see_brimful_market_help")
-        ) from error
+        raise BadInput(say("market.book_not_json", error=error)) from error
     if not isinstance(body, dict):
-        raise BadInput(say("market.book_not_json_object"), hint=say("market.hint_pool_floor_supply_bids"))
+        raise BadInput(say("market.book_not_json_object"))
     return read_book(body)
 
 
@@ -227,8 +225,4 @@ def _shown(value: object) -> str:
 
 
 def _bad(what: str, problem: str, wanted: str) -> NoReturn:
-    raise BadInput(
-        say("market.what_problem", what=what, problem=problem),
-        hint=say("market.hint_wanted", wanted=wanted),
-        code="bad_book",
-    )
+    raise BadInput(say("market.what_problem", what=what, problem=problem, wanted=wanted), code="bad_book")

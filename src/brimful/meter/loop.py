@@ -94,9 +94,7 @@ class Meter:
         """
         for name, value in (("tokens_per_step", tokens_per_step), ("gpus", gpus)):
             if value is not None and value < 1:
-                raise BadInput(
-                    say("meter.out_range", name=name, value=value), hint=say("meter.hint_n_1_more", name=name)
-                )
+                raise BadInput(say("meter.out_range", name=name, value=value))
         self._model, self._tokens, self._length = model, tokens_per_step, sequence_tokens
         self._declared_flops, self._gpus, self._warmup = flops_per_step, gpus, warmup
         self._peak = declared_peak(peak_flops_per_s) if peak_flops_per_s is not None else None

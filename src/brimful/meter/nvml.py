@@ -115,11 +115,7 @@ class Cards:
             self._open()
             count = self._asked(self._nvml.nvmlDeviceGetCount)
         if not count:
-            raise WorldFailed(
-                say("meter.nvidia_driver_runs_sees_no"),
-                hint=say("meter.hint_lspci_grep_i_nvidia_shows"),
-                code="no_gpu",
-            )
+            raise WorldFailed(say("meter.nvidia_driver_runs_sees_no"), code="no_gpu")
         return [sample for index in range(count) for sample in self._card(index, now_s)]
 
     def driver(self) -> str:
@@ -199,8 +195,7 @@ def _package() -> Any:
         ) from error
     if not hasattr(pynvml, "NVMLLibraryMismatchError"):
         raise WorldFailed(
-            say("meter.module_pynvml_installed_not_nvidias"),
-            hint=say("meter.hint_pip_uninstall_pynvml_nvidia_ml", package_hint=PACKAGE_HINT),
+            say("meter.module_pynvml_installed_not_nvidias", package_hint=PACKAGE_HINT),
             code="no_nvml_package",
         )
     return pynvml

@@ -23,10 +23,7 @@ class Peak:
 
 def declared_peak(flops_per_s: float) -> Peak:
     if not 1e6 <= flops_per_s <= 1e19:
-        raise BadInput(
-            say("meter.peak_flops_per_s_out", flops_per_s=f"{flops_per_s:g}"),
-            hint=say("meter.hint_give_flops_per_second_165e12"),
-        )
+        raise BadInput(say("meter.peak_flops_per_s_out", flops_per_s=f"{flops_per_s:g}"))
     return Peak(flops_per_s=float(flops_per_s), format=None, source="declared")
 
 

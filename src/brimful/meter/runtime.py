@@ -65,9 +65,7 @@ def runtime_folder(*, make: bool) -> Path | None:
         # /tmp is everybody's: whoever made a folder of this name there first must not become our reader.
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise WorldFailed(
-                say("meter.not_folder_yours_alone_samples", each=each),
-                hint=say("meter.hint_remove_chmod_700_if_made", each=each),
-                code="unsafe_runtime_folder",
+                say("meter.not_folder_yours_alone_samples", each=each), code="unsafe_runtime_folder"
             )
     return folder
 

@@ -244,15 +244,12 @@ def read_samples(path: Path) -> Iterator[Sample]:
                     name=path.name,
                     st_size=Number(path.stat().st_size),
                     most_bytes=Number(_MOST_BYTES),
-                ),
-                hint=say("meter.hint_keep_part_run_matters_tail"),
+                )
             )
         with path.open("rb") as file:
             yield from _read(file.readlines(), name=path.name)
     except FileNotFoundError:
-        raise NotFound(
-            say("meter.no_file", path=path), hint=say("meter.hint_meter_writes_one_jsonl_path")
-        ) from None
+        raise NotFound(say("meter.no_file", path=path)) from None
     except OSError as error:
         raise BadInput(say("meter.cannot_read", path=path, error=os_words(error))) from error
 
@@ -268,9 +265,7 @@ def _read(lines: list[bytes], *, name: str) -> Iterator[Sample]:
             if number == len(lines) and not line.endswith(b"\n"):
                 return
             raise BadInput(
-                say("meter.line_no_sample", number=Plain(number), name=name, error=error),
-                hint=say("meter.hint_give_file_brimfuls_meter_wrote"),
-                code="bad_samples",
+                say("meter.line_no_sample", number=Plain(number), name=name, error=error), code="bad_samples"
             ) from error
         if sample is not None:
             yield sample

@@ -163,10 +163,7 @@ class TensorBoard:
             try:
                 from torch.utils.tensorboard import SummaryWriter
             except ModuleNotFoundError as error:
-                raise BadInput(
-                    say("meter.tensorboard_needs_package_tensorboard"),
-                    hint=say("meter.hint_pip_install_tensorboard"),
-                ) from error
+                raise BadInput(say("meter.tensorboard_needs_package_tensorboard")) from error
             self._writer = SummaryWriter(log_dir=str(folder_or_writer))
 
     def start(self, run: RunSample) -> None:
@@ -190,9 +187,7 @@ class Wandb:
             except ModuleNotFoundError as error:
                 raise BadInput(say("meter.wandb_true_needs_package_wandb")) from error
             if wandb.run is None:
-                raise BadInput(
-                    say("meter.wandb_true_no_run_begun"), hint=say("meter.hint_call_wandb_init_before_meter")
-                )
+                raise BadInput(say("meter.wandb_true_no_run_begun"))
             run = wandb.run
         self._run = run
 

@@ -68,10 +68,7 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
             ports.decided.seq, ports.decided.at_s, ports.decided.plan = fleet.seq, now_s, plan
             break
     else:
-        raise WorldFailed(
-            say("scheduler.log_moved_times_during_one", max_conflicts=MAX_CONFLICTS),
-            hint=say("scheduler.hint_somebody_else_writes_same_store"),
-        )
+        raise WorldFailed(say("scheduler.log_moved_times_during_one", max_conflicts=MAX_CONFLICTS))
     if fleet.unsettled or fleet.warned:
         _act(fleet, ports, rules, problems, now_s=now_s)
     return Tick(plan, problems)

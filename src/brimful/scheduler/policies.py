@@ -91,8 +91,7 @@ def read_policy(text: str, changed: Mapping[str, int] | None = None) -> Policy:
     name, _, query = text.partition("?")
     if name not in POLICIES:
         raise BadInput(
-            say("scheduler.policy_unknown", name=Quoted(name[:80])),
-            hint=say("scheduler.hint_policies", names=", ".join(sorted(POLICIES))),
+            say("scheduler.policy_unknown", name=Quoted(name[:80]), names=", ".join(sorted(POLICIES)))
         )
     options = {key: _value(text, key, value) for key, value in parse_qsl(query, keep_blank_values=True)}
     rules = replace(POLICIES[name], **(options | dict(changed or {})))

@@ -139,10 +139,7 @@ class Access:
     ) -> tuple[str, Token]:
         """A new token: its text, which nobody can read again, and what is kept of it."""
         if role == "operator" and tenant != EVERYBODY:
-            raise BadInput(
-                say("server.operator_one_all_tenants"),
-                hint=say("server.hint_tenant_role_admin", everybody=Quoted(EVERYBODY)),
-            )
+            raise BadInput(say("server.operator_one_all_tenants", everybody=Quoted(EVERYBODY)))
         secret, now_s = secrets.token_urlsafe(32), int(self._clock())
         token = Token(
             token=secrets.token_hex(8),
@@ -172,16 +169,16 @@ class Access:
                     tenant_2=tenant,
                     role_2=role,
                 ),
-                hint=say("server.hint_ask_operator"),
                 code="forbidden",
             )
         own = self._store.token(who.token)
         left_s = None if own is None or own.expires_s is None else own.expires_s - int(self._clock())
         if left_s is not None and (ttl_s is None or ttl_s > left_s):
             raise Refused(
-                say("server.token_good_more_one_asked", left_s=Seconds(left_s)),
-                hint=say(
-                    "server.hint_ask_operator_2", a=f"{left_s // 3600}h" if left_s >= 3600 else f"{left_s}s"
+                say(
+                    "server.token_good_more_one_asked",
+                    left_s=Seconds(left_s),
+                    a=f"{left_s // 3600}h" if left_s >= 3600 else f"{left_s}s",
                 ),
                 code="forbidden",
             )
@@ -190,10 +187,7 @@ class Access:
     def revoke(self, who: Principal, name: str) -> Token:
         token = self._store.token(name)
         if token is None or token.kind != "token" or not who.sees(token.tenant) or not who.may(token.role):
-            raise NotFound(
-                say("server.no_token", name=Quoted(name[:40])),
-                hint=say("server.hint_brimful_admin_tokens_lists_them"),
-            )
+            raise NotFound(say("server.no_token", name=Quoted(name[:40])))
         self._store.revoke(name, at_s=int(self._clock()))
         self._known.clear()  # its sessions too
         found = self._store.token(name)

@@ -61,7 +61,7 @@ SHARES = ("delay_share", "allocation_rate", "useful_share", "unfair_share", "dea
 
 def need_plotly() -> None:
     if find_spec("plotly") is None:
-        raise BadInput(say("sim.html_needs_plotly"), hint=say("sim.hint_pip_install_brimful_report"))
+        raise BadInput(say("sim.html_needs_plotly"))
 
 
 def page(title: str, outcomes: Sequence[tuple[str, Outcome]], runs: Sequence[dict[str, Any]]) -> str:

@@ -124,12 +124,16 @@ def order(workload: Workload, capacity_milli: int, *, until: float, rng: np.rand
     asked = workload.kinds.asked_milli[workload.kind]
     target = until * capacity_milli
     if asked.sum() <= 0:
-        raise BadInput(say("sim.no_task_trace_asks_gpu"), hint=say("sim.hint_fill_needs_tasks_gpus"))
+        raise BadInput(say("sim.no_task_trace_asks_gpu"))
     expected = target / float(asked.mean())
     if expected > MAX_TASKS:
         raise BadInput(
-            say("sim.takes_about_tasks_trace_ask", expected=Number(expected), until=f"{until:g}"),
-            hint=say("sim.hint_most_take_smaller_fleet_smaller", max_tasks=Number(MAX_TASKS)),
+            say(
+                "sim.takes_about_tasks_trace_ask",
+                expected=Number(expected),
+                until=f"{until:g}",
+                max_tasks=Number(MAX_TASKS),
+            )
         )
     shuffled = rng.permutation(len(asked))
     came = asked[shuffled].cumsum()
@@ -200,7 +204,7 @@ def columns_of(nodes: Sequence[Node], gpu_types: Sequence[str]) -> Columns:
         free[i, : node.gpus] = WHOLE_GPU
         free[i, list(node.holes)] = 0
     if not free.sum():
-        raise BadInput(say("sim.fleet_no_gpus"), hint=say("sim.hint_fill_needs_nodes_gpus"))
+        raise BadInput(say("sim.fleet_no_gpus"))
     index = {gpu: i for i, gpu in enumerate(gpu_types)}
     return Columns(
         cpu_milli=np.array([PLENTY if n.cpu_milli is None else n.cpu_milli for n in nodes], dtype=np.int64),

@@ -54,12 +54,14 @@ def parse_fleet(text: str) -> list[Node]:
         count, gpus = int(found[1]), int(found[2])
         if not (1 <= count <= MAX_NODES - len(nodes) and 1 <= gpus <= MAX_GPUS_PER_NODE):
             raise BadInput(
-                say("sim.fleet_asks_nodes_gpus", text=Quoted(text), count=Number(count), gpus=Number(gpus)),
-                hint=say(
-                    "sim.hint_from_1_nodes_from_1",
+                say(
+                    "sim.fleet_asks_nodes_gpus",
+                    text=Quoted(text),
+                    count=Number(count),
+                    gpus=Number(gpus),
                     max_nodes=Number(MAX_NODES),
                     max_gpus_per_node=Number(MAX_GPUS_PER_NODE),
-                ),
+                )
             )
         nodes += [
             Node(
@@ -87,12 +89,10 @@ def read_fleet(path: Path) -> list[Node]:
     try:
         tables = tomllib.loads(raw.decode("utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadInput(
-            say("sim.not_toml_file", path=path, error=error), hint=say("sim.hint_see_docs_how_replay_trace")
-        ) from error
+        raise BadInput(say("sim.not_toml_file", path=path, error=error)) from error
     kinds = tables.get("nodes")
     if not isinstance(kinds, list) or not kinds or len(raw) > MAX_FILE_BYTES:
-        raise BadInput(say("sim.no_nodes_table", path=path), hint=say("sim.hint_one_nodes_count_gpus_each"))
+        raise BadInput(say("sim.no_nodes_table", path=path))
     nodes: list[Node] = []
     for i, kind in enumerate(kinds, start=1):
         nodes += _nodes(kind, where=f"{path} [[nodes]] {i}", first=len(nodes))
@@ -102,31 +102,27 @@ def read_fleet(path: Path) -> list[Node]:
 def _nodes(kind: dict[str, Any], *, where: str, first: int) -> list[Node]:
     for key, value in kind.items():
         if key not in KEYS:
-            raise BadInput(
-                say("sim.not_known", where=where, key=key), hint=say("sim.hint_known", keys=", ".join(KEYS))
-            )
+            raise BadInput(say("sim.not_known", where=where, key=key, keys=", ".join(KEYS)))
         if not isinstance(value, KEYS[key]) or isinstance(value, bool):
             raise BadInput(
-                say("sim.is", where=where, key=key, value=Quoted(value)),
-                hint=say("sim.hint_meant", name=KEYS[key][0].__name__),
+                say("sim.is", where=where, key=key, value=Quoted(value), name=KEYS[key][0].__name__)
             )
     count, gpus = kind.get("count", 1), kind.get("gpus", 0)
     price = microusd_from_usd(str(kind.get("usd_per_gpu_hour", 0)))
     tier = kind.get("tier", "owned")
     if not (1 <= count <= MAX_NODES - first and 1 <= gpus <= MAX_GPUS_PER_NODE):
         raise BadInput(
-            say("sim.nodes_gpus", where=where, count=Number(count), gpus=Number(gpus)),
-            hint=say(
-                "sim.hint_from_1_nodes_from_1",
+            say(
+                "sim.nodes_gpus",
+                where=where,
+                count=Number(count),
+                gpus=Number(gpus),
                 max_nodes=Number(MAX_NODES),
                 max_gpus_per_node=Number(MAX_GPUS_PER_NODE),
-            ),
+            )
         )
     if price is None or tier not in TIERS or any(kind.get(key, 0) < 0 for key in ("cpu_milli", "memory_mib")):
-        raise BadInput(
-            say("sim.price_tier_size_out_range", where=where),
-            hint=say("sim.hint_tier_one", tiers=", ".join(TIERS)),
-        )
+        raise BadInput(say("sim.price_tier_size_out_range", where=where, tiers=", ".join(TIERS)))
     site, rack_nodes = kind.get("site", SITE), kind.get("rack_nodes", 0)
     return [
         Node(
@@ -163,10 +159,7 @@ def scaled(nodes: Sequence[Node], gpus: int) -> list[Node]:
         kinds[kind] = kinds.get(kind, 0) + 1
     factor = gpus / sum(node.gpus for node in nodes)
     if len(nodes) * factor > MAX_NODES:
-        raise BadInput(
-            say("sim.gpus_more_than_nodes", gpus=Number(gpus), max_nodes=Number(MAX_NODES)),
-            hint=say("sim.hint_sweep_over_fewer_gpus"),
-        )
+        raise BadInput(say("sim.gpus_more_than_nodes", gpus=Number(gpus), max_nodes=Number(MAX_NODES)))
     wanted = {kind: count * factor for kind, count in kinds.items()}
     counts = {kind: int(want) for kind, want in wanted.items()}
     # What is missing goes to the kinds that lost most by rounding down.

@@ -72,9 +72,12 @@ def _without_its_size(text: str, unknown: NotFound) -> Gpu:
         raise unknown from None
     if not 0.9 <= card.memory_bytes / GIB / int(size[1]) <= 1.02:
         raise NotFound(
-            say("specs.no_gb_known", title=card.title, size=size[1]),
-            hint=say(
-                "specs.hint_gib_brimful_gpus_lists_them", name=card.name, a=Number(card.memory_bytes / GIB, 1)
+            say(
+                "specs.no_gb_known",
+                title=card.title,
+                size=size[1],
+                name=card.name,
+                a=Number(card.memory_bytes / GIB, 1),
             ),
             code="unknown_gpu",
         )

@@ -82,10 +82,7 @@ def traced(request: dict[str, Any]) -> dict[str, Any]:
             pass
         except SystemExit as stop:
             if stop.code not in (None, 0):
-                raise BadInput(
-                    say("tracing.ended", name=script.name, code=Quoted(stop.code)),
-                    hint=say("tracing.hint_see_output_below"),
-                ) from stop
+                raise BadInput(say("tracing.ended", name=script.name, code=Quoted(stop.code))) from stop
         except BrimfulError:
             raise
         except BaseException as error:
@@ -96,7 +93,6 @@ def traced(request: dict[str, Any]) -> dict[str, Any]:
     if not recorder.tape.events:
         raise BadInput(
             say("tracing.made_nothing_gpu_ops", name=script.name, ops=Number(recorder.tape.ops)),
-            hint=say("tracing.hint_train_device_cuda_look_device"),
             code="nothing_on_gpu",
         )
     settings = request["settings"] if request["settings"] is not None else allocator_settings()
@@ -108,11 +104,7 @@ def traced(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_fork() -> NoReturn:
-    raise Refused(
-        say("tracing.script_forks_second_process_cannot"),
-        hint=say("tracing.hint_trace_single_process_form_no"),
-        code="script_forks",
-    )
+    raise Refused(say("tracing.script_forks_second_process_cannot"), code="script_forks")
 
 
 def _readable(error: BaseException, script: Path) -> BrimfulError:
@@ -133,16 +125,10 @@ def _readable(error: BaseException, script: Path) -> BrimfulError:
         error
     ):
         return Refused(
-            say("tracing.kernel_whose_result_cannot_known", problem=problem),
-            hint=say("tracing.hint_give_ops_fake_kernel_register"),
-            code="unknown_kernel",
+            say("tracing.kernel_whose_result_cannot_known", problem=problem), code="unknown_kernel"
         )
     if kind in ("DataDependentOutputException", "DynamicOutputShapeException"):
-        return Refused(
-            say("tracing.shape_depends_values_none", problem=problem),
-            hint=say("tracing.hint_give_line_fixed_shape_trace"),
-            code="shape_from_values",
-        )
+        return Refused(say("tracing.shape_depends_values_none", problem=problem), code="shape_from_values")
     hint = say("tracing.hint_unknown_case")
     if kind in ("ModuleNotFoundError", "ImportError"):
         hint = say("tracing.hint_install_what_it_needs")

@@ -39,9 +39,7 @@ def trace_script(
 ) -> dict[str, Any]:
     """The `Trace` of a script, as its dictionary."""
     if not script.is_file():
-        raise NotFound(
-            say("tracing.no_script", script=script), hint=say("tracing.hint_brimful_trace_train_py_gpu")
-        )
+        raise NotFound(say("tracing.no_script", script=script))
     with tempfile.TemporaryDirectory(prefix="brimful-trace-") as name:
         folder = Path(name)
         request = {

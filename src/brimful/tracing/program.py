@@ -41,10 +41,7 @@ def trace(
     `settings` is PYTORCH_CUDA_ALLOC_CONF, by default that of the environment.
     """
     if not callable(step_fn):
-        raise BadInput(
-            say("tracing.trace_takes_function_not", name=type(step_fn).__name__),
-            hint=say("tracing.hint_brimful_trace_build"),
-        )
+        raise BadInput(say("tracing.trace_takes_function_not", name=type(step_fn).__name__))
     card = find_gpu(gpu)
     need_torch()
     import torch
@@ -61,11 +58,7 @@ def trace(
         except EnoughSteps:
             once = None
     if not recorder.tape.events:
-        raise BadInput(
-            say("tracing.nothing_made_gpu"),
-            hint=say("tracing.hint_make_model_batch_inside_traced"),
-            code="nothing_on_gpu",
-        )
+        raise BadInput(say("tracing.nothing_made_gpu"), code="nothing_on_gpu")
     return report(
         recorder.tape,
         recorder.costs.steps,
@@ -84,8 +77,4 @@ def need_torch() -> None:
     from importlib.util import find_spec
 
     if find_spec("torch") is None:
-        raise BadInput(
-            say("tracing.tracing_runs_code_pytorch_not"),
-            hint=say("tracing.hint_pip_install_torch_cpu_build"),
-            code="no_torch",
-        )
+        raise BadInput(say("tracing.tracing_runs_code_pytorch_not"), code="no_torch")

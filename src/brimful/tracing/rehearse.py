@@ -74,10 +74,7 @@ def _options(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
 def _size(option: str, text: str) -> int:
     size = bytes_from_text(text)
     if size is None:
-        raise BadInput(
-            say("tracing.no_size", option=option, text=Quoted(text[:40])),
-            hint=say("tracing.hint_write_4gib_800mib"),
-        )
+        raise BadInput(say("tracing.no_size", option=option, text=Quoted(text[:40])))
     return size
 
 
@@ -199,11 +196,7 @@ def _saving(plain: Any) -> Any:
             return
         path = Path(file)
         if path.exists() and not _rehearsed(path):
-            raise Refused(
-                say("tracing.holds_real_numbers_rehearsal_none", path=path),
-                hint=say("tracing.hint_rehearse_into_folder_own"),
-                code="real_checkpoint",
-            )
+            raise Refused(say("tracing.holds_real_numbers_rehearsal_none", path=path), code="real_checkpoint")
         body = io.BytesIO()
         _Shapes(body).dump(value)
         part = path.with_name(path.name + ".part")

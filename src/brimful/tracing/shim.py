@@ -66,9 +66,7 @@ def _build(source: bytes, library: Path) -> None:
     )
     if compiler is None:
         raise WorldFailed(
-            say("tracing.tracing_needs_c_compiler_once", compilers=", ".join(COMPILERS)),
-            hint=say("tracing.hint_install_one_debian_apt_get"),
-            code="no_compiler",
+            say("tracing.tracing_needs_c_compiler_once", compilers=", ".join(COMPILERS)), code="no_compiler"
         )
     home = Path(torch.__file__).parent
     library.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +105,6 @@ def _cannot_build(compiler: str, why: str) -> WorldFailed:
             version=Plain(torch.__version__),
             why=why[:300],
         ),
-        hint=say("tracing.hint_newer_compiler_c_20_g"),
         code="no_shim",
     )
 
@@ -116,11 +113,7 @@ def _refuse_a_gpu_in_use() -> None:
     import torch
 
     if torch.cuda.is_available():
-        raise WorldFailed(
-            say("tracing.process_real_gpu_use_tracing"),
-            hint=say("tracing.hint_start_cuda_visible_devices_empty"),
-            code="gpu_in_use",
-        )
+        raise WorldFailed(say("tracing.process_real_gpu_use_tracing"), code="gpu_in_use")
 
 
 # Forward, backward and an optimizer: what an unsuited build would abort in.
@@ -169,7 +162,6 @@ def _probe(library: Path) -> None:
             say(
                 "tracing.torch_not_accept_fake_cuda", version=Plain(torch.__version__), failure=failure[:300]
             ),
-            hint=say("tracing.hint_trace_environment_cpu_build_pytorch"),
             code="cuda_build_refused",
         )
     works.touch()

@@ -65,10 +65,7 @@ def read_offers(path: Path) -> tuple[list[Offer], dict[str, int]]:
                     )
                 )
     if not offers:
-        raise BadInput(
-            say("adapters.holds_no_offer_known_gpu", path=path),
-            hint=say("adapters.hint_columns_gpu_model_gpu_count"),
-        )
+        raise BadInput(say("adapters.holds_no_offer_known_gpu", path=path))
     return offers, unknown
 
 
@@ -76,10 +73,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
     if path.is_dir():
         files = sorted(path.glob("*/vms.csv"))
         if not files:
-            raise NotFound(
-                say("adapters.holds_no_cloud_vms_csv", path=path),
-                hint=say("adapters.hint_name_skypilot_catalog_folder_file"),
-            )
+            raise NotFound(say("adapters.holds_no_cloud_vms_csv", path=path))
         for file in files:
             for where, row in _csv(file):
                 plain = {_SKYPILOT.get(key, key): value for key, value in row.items()}
@@ -97,9 +91,7 @@ def _csv(path: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
             for n, row in enumerate(csv.DictReader(file), 2):
                 yield f"{path.name} line {n}", {k: v or "" for k, v in row.items() if isinstance(k, str)}
     except FileNotFoundError as error:
-        raise NotFound(
-            say("adapters.no_file", path=path), hint=say("adapters.hint_name_csv_toml_skypilot_catalog")
-        ) from error
+        raise NotFound(say("adapters.no_file", path=path)) from error
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(
             say("adapters.cannot_read", name=path.name, error=error),
@@ -137,8 +129,5 @@ def _number(text: str, what: str) -> Decimal:
     except InvalidOperation:
         number = Decimal("NaN")
     if not number.is_finite() or number < 0:
-        raise BadInput(
-            say("adapters.the_is", what=what, text=Quoted(text[:40])),
-            hint=say("adapters.hint_number_nothing_not_offered"),
-        )
+        raise BadInput(say("adapters.the_is", what=what, text=Quoted(text[:40])))
     return number

@@ -126,9 +126,7 @@ class AccessStore:
         except sa.exc.SQLAlchemyError as error:
             cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
             raise WorldFailed(
-                say("adapters.tokens_cannot_read_written", cause=cause),
-                hint=say("adapters.hint_check_database_writable_not_full"),
-                code="database_failed",
+                say("adapters.tokens_cannot_read_written", cause=cause), code="database_failed"
             ) from error
 
 

@@ -75,10 +75,7 @@ def read_manifest(source: Path) -> Backup:
     except FileNotFoundError as error:
         raise BadInput(say("adapters.no", source=source), code="not_found") from error
     except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadInput(
-            say("adapters.no_backup_brimful_damaged", source=source, error=error),
-            hint=say("adapters.hint_brimful_admin_backup_file_makes"),
-        ) from error
+        raise BadInput(say("adapters.no_backup_brimful_damaged", source=source, error=error)) from error
 
 
 def restore(source: Path, store: SqlStore) -> Backup:
@@ -91,8 +88,8 @@ def restore(source: Path, store: SqlStore) -> Backup:
                 source=source,
                 schema=made.schema,
                 schema_version=SCHEMA_VERSION,
+                brimful=made.brimful,
             ),
-            hint=say("adapters.hint_made_brimful_use_version_later", brimful=made.brimful),
             code="schema_too_new",
         )
     with store.reading() as connection:
@@ -129,9 +126,7 @@ def _check_empty(connection: sa.Connection, *, where: str) -> None:
     )
     if rows:
         raise Refused(
-            say("adapters.database_not_empty_rows", where=where, rows=Number(rows)),
-            hint=say("adapters.hint_restore_into_new_one_data"),
-            code="not_empty",
+            say("adapters.database_not_empty_rows", where=where, rows=Number(rows)), code="not_empty"
         )
 
 
@@ -173,9 +168,7 @@ def _verify(source: Path, made: Backup) -> None:
                 found = str(error)
             if found != wanted:
                 raise BadInput(
-                    say("adapters.damaged_not_hash_written", source=source, name=name),
-                    hint=say("adapters.hint_use_another_backup_nothing_changed"),
-                    code="backup_damaged",
+                    say("adapters.damaged_not_hash_written", source=source, name=name), code="backup_damaged"
                 )
 
 

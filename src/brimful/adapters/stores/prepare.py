@@ -25,7 +25,6 @@ def prepare(connection: sa.Connection, *, where: str, target: int = SCHEMA_VERSI
                 found=found,
                 schema_version=SCHEMA_VERSION,
             ),
-            hint=say("adapters.hint_written_newer_brimful_use_version"),
             code="schema_too_new",
         )
     if found < target:

@@ -50,14 +50,10 @@ class SqlStore:
             # A connection that the database has closed meanwhile is noticed before it is used.
             self.engine = sa.create_engine(url, pool_pre_ping=True)
         except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ValueError) as error:
-            raise BadInput(
-                say("adapters.database_url_not_understood", where=Quoted(self.where)),
-                hint=say("adapters.hint_sqlite_path_file_db_postgresql"),
-            ) from error
+            raise BadInput(say("adapters.database_url_not_understood", where=Quoted(self.where))) from error
         except ModuleNotFoundError as error:
             raise BadInput(
-                say("adapters.driver_not_installed", where=Quoted(self.where), name=error.name),
-                hint=say("adapters.hint_pip_install_brimful_postgres"),
+                say("adapters.driver_not_installed", where=Quoted(self.where), name=error.name)
             ) from error
         if self.engine.dialect.name == "sqlite":
             _make_private(self.engine.url)
@@ -188,8 +184,8 @@ class SqlStore:
                     where=self.where,
                     first_folder=first_folder,
                     folder=folder,
+                    first=first,
                 ),
-                hint=say("adapters.hint_use_folder_brimful_up_data", first=first, folder=folder),
                 code="foreign_log",
             )
 
@@ -221,10 +217,7 @@ class SqlStore:
         wanted = sa.select(_leader.c.token).where(_leader.c.name == LEADER).with_for_update()
         found = connection.execute(wanted).scalar()
         if found != token:
-            raise LostLead(
-                say("adapters.another_server_leads_now_token", found=found, token=token),
-                hint=say("adapters.hint_one_goes_answering_takes_over"),
-            )
+            raise LostLead(say("adapters.another_server_leads_now_token", found=found, token=token))
 
     def _event(self, row: sa.Row[Any]) -> Event:
         try:
@@ -233,11 +226,7 @@ class SqlStore:
             raise self._damaged(f"event {row.seq} ({row.kind}) cannot be read") from error
 
     def _damaged(self, how: str) -> WorldFailed:
-        return WorldFailed(
-            say("adapters.event_log_damaged", where=self.where, how=how),
-            hint=say("adapters.hint_stop_brimful_restore_database_from"),
-            code="log_damaged",
-        )
+        return WorldFailed(say("adapters.event_log_damaged", where=self.where, how=how), code="log_damaged")
 
     @contextmanager
     def _failing_clearly(self) -> Iterator[None]:
@@ -246,9 +235,7 @@ class SqlStore:
         except sa.exc.SQLAlchemyError as error:
             cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
             raise WorldFailed(
-                say("adapters.database_not_answer", where=self.where, cause=cause),
-                hint=say("adapters.hint_check_writable_not_full"),
-                code="database_failed",
+                say("adapters.database_not_answer", where=self.where, cause=cause), code="database_failed"
             ) from error
 
 
@@ -256,11 +243,7 @@ def _make_private(url: sa.URL) -> None:
     """The log holds commands and names of jobs: its file and those beside it are the owner's."""
     name = url.database or ""
     if not name or ":memory:" in name or url.query.get("mode") == "memory":
-        raise BadInput(
-            say("adapters.database_memory_would_forget_every"),
-            hint=say("adapters.hint_name_file_sqlite_path_file"),
-            code="database_in_memory",
-        )
+        raise BadInput(say("adapters.database_memory_would_forget_every"), code="database_in_memory")
     if name.startswith("file:"):
         return  # SQLite's own way to write a path; whoever uses it has looked after the file
     path = Path(name)

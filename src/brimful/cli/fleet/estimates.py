@@ -62,12 +62,7 @@ def _refusal(config: str, tight: list[tuple[int, str]], notes: list[str]) -> Bri
     if not tight:
         return Refused(
             say("gpu.nothing_can_predicted", config=config, a="; ".join(notes) or "the fleet has no GPUs"),
-            hint=say("gpu.hint_brimful_fit_gpu_rtx_4070", config=config),
             code="will_not_fit",
         )
     said = "; ".join(words for _, words in sorted(tight))
-    return Refused(
-        say("gpu.fits_no_gpu_may_run", config=config, said=said),
-        hint=say("gpu.hint_brimful_fit_gpu_shows_all", config=config),
-        code="will_not_fit",
-    )
+    return Refused(say("gpu.fits_no_gpu_may_run", config=config, said=said), code="will_not_fit")

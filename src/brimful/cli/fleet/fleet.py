@@ -73,9 +73,7 @@ def nodes(args: argparse.Namespace) -> Answer:
         found = Client().fleet()["nodes"]
         return Answer(found, _nodes_text(all_printable(found)))
     if args.node is None:
-        raise BadInput(
-            say("fleet.node", verb=args.verb), hint=say("fleet.hint_brimful_fleet_nodes_lists_them")
-        )
+        raise BadInput(say("fleet.node", verb=args.verb))
     return drain(args) if args.verb == "drain" else resume(args)
 
 
@@ -128,10 +126,7 @@ def resume(args: argparse.Namespace) -> Answer:
 def _would(client: Client, name: str, verb: str) -> Answer:
     node = next((each for each in client.fleet()["nodes"] if each["node"] == name), None)
     if node is None:
-        raise BadInput(
-            say("fleet.no_node", name=Quoted(name[:100])),
-            hint=say("fleet.hint_brimful_fleet_nodes_lists_them"),
-        )
+        raise BadInput(say("fleet.no_node", name=Quoted(name[:100])))
     held = sum(gpu["held"] for gpu in node["gpus"])
     return Answer(node, f"{printable(name)}, {held} GPUs held, would {verb} (nothing was changed)")
 

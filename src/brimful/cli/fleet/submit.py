@@ -97,32 +97,27 @@ def _asked(args: argparse.Namespace) -> tuple[dict[str, Any], list[str], str, in
     notes: list[str] = []
     config, steps = args.fit or "", None
     if args.file is not None and args.command:
-        raise BadInput(say("fleet.both_file_command_given"), hint=say("fleet.hint_drop_one_file_names_own"))
+        raise BadInput(say("fleet.both_file_command_given"))
     if args.file is not None:
         from brimful.server.jobfiles.jobfile import read_job_file
 
         file = read_job_file(Path(args.file))
         if file.unsupported and not args.without_unsupported:
             named = "; ".join(f"{name} ({why})" for name, why in file.unsupported.items())
-            raise BadInput(
-                say("fleet.says_brimful_cannot", file=args.file, named=named),
-                hint=say("fleet.hint_take_out_submit_without_without"),
-                code="unsupported",
-            )
+            raise BadInput(say("fleet.says_brimful_cannot", file=args.file, named=named), code="unsupported")
         body |= file.body
         notes += [*file.notes, *(f"{name} is left out: {why}" for name, why in file.unsupported.items())]
         config, steps = config or file.fit, file.steps
         missing = [name for name in file.env_from if name not in os.environ]
         if missing:
             raise BadInput(
-                say("fleet.env_from_names_not_set", missing=Quoted(missing[0])),
-                hint=say("fleet.hint_export", missing=missing[0]),
+                say("fleet.env_from_names_not_set", missing=Quoted(missing[0]), missing_2=missing[0])
             )
         body["env"] = {**body.get("env", {}), **{name: os.environ[name] for name in file.env_from}}
     elif args.command:
         body |= {"command": args.command, "folder": _folder()}
     else:
-        raise BadInput(say("fleet.no_command_run"), hint=say("fleet.hint_put_after_brimful_submit_python"))
+        raise BadInput(say("fleet.no_command_run"))
     body |= _flags(args)
     carried = {key: os.environ[key] for key in CARRIED if key in os.environ}
     body["env"] = carried | body["env"] | _pairs(args.env)
@@ -164,9 +159,7 @@ def _folder() -> str:
     try:
         return str(Path.cwd())
     except OSError as error:
-        raise BadInput(
-            say("fleet.folder_not_any_more"), hint=say("fleet.hint_cd_into_one_submit_again")
-        ) from error
+        raise BadInput(say("fleet.folder_not_any_more")) from error
 
 
 def _pairs(given: list[str]) -> dict[str, str]:
@@ -174,10 +167,7 @@ def _pairs(given: list[str]) -> dict[str, str]:
     for pair in given:
         key, equals, value = pair.partition("=")
         if not (equals and key.isidentifier()):
-            raise BadInput(
-                say("fleet.env_not_name_value", pair=Quoted(pair[:60])),
-                hint=say("fleet.hint_env_wandb_mode_offline"),
-            )
+            raise BadInput(say("fleet.env_not_name_value", pair=Quoted(pair[:60])))
         pairs[key] = value
     return pairs
 

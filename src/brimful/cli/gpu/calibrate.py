@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> Answer:
     if args.forget:
         return _forget(path, dry_run=args.dry_run, asked=args.runs or args.write)
     if args.runs is None:
-        raise BadInput(say("gpu.no_table_runs_named"), hint=say("gpu.hint_see_brimful_runs_calibrate_help"))
+        raise BadInput(say("gpu.no_table_runs_named"))
     scored = score(read_rows(Path(args.runs)))
     found = calibrate(scored)
     enough(found)
@@ -70,16 +70,13 @@ def _forget(path: Path, *, dry_run: bool, asked: object) -> Answer:
     from brimful.errors import WorldFailed
 
     if asked:
-        raise BadInput(say("gpu.forget_goes_alone"), hint=say("gpu.hint_run_first_then_calibrate_again"))
+        raise BadInput(say("gpu.forget_goes_alone"))
     there = path.is_file()
     if there and not dry_run:
         try:
             path.unlink()
         except OSError as error:
-            raise WorldFailed(
-                say("gpu.cannot_remove_2", path=path, error=os_words(error)),
-                hint=say("gpu.hint_remove_hand"),
-            ) from error
+            raise WorldFailed(say("gpu.cannot_remove_2", path=path, error=os_words(error))) from error
     said = f"{'would remove' if dry_run else 'removed'} {path}" if there else "no correction is kept"
     return Answer({"file": str(path), "removed": there and not dry_run}, said)
 

@@ -58,18 +58,13 @@ def read_text(file: str) -> str:
     """The end of what is to be explained. Bytes that are no UTF-8 are shown as such and hurt nothing."""
     if file == "-":
         if sys.stdin is None or sys.stdin.isatty():
-            raise BadInput(
-                say("gpu.no_text_explain"),
-                hint=say("gpu.hint_name_file_pipe_one_nvidia"),
-            )
+            raise BadInput(say("gpu.no_text_explain"))
         return _end_of(sys.stdin.buffer).decode("utf-8", errors="replace")
     try:
         with open(file, "rb") as source:  # noqa: PTH123 (a device or pipe is as good as a file)
             return _end_of(source).decode("utf-8", errors="replace")
     except OSError as error:
-        raise WorldFailed(
-            say("gpu.cannot_read_2", file=file, error=os_words(error)), hint=say("gpu.hint_name_file_text")
-        ) from error
+        raise WorldFailed(say("gpu.cannot_read_2", file=file, error=os_words(error))) from error
 
 
 def _end_of(source: BinaryIO) -> bytes:
@@ -90,7 +85,7 @@ def _about(args: argparse.Namespace) -> About:
 
         reading = read(args.config, overrides=args.set)
     elif args.set:
-        raise BadInput(say("gpu.set_goes_config"), hint=say("gpu.hint_name_config_whose_line_overrules"))
+        raise BadInput(say("gpu.set_goes_config"))
     if args.gpu is not None:
         from brimful.specs.gpu import find_gpu
 

@@ -157,11 +157,9 @@ def _check(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and not 0 < value < 1e12:
             flag = "--" + name.replace("_", "-")
-            raise BadInput(
-                say("gpu.no_measurement", flag=flag, value=value), hint=say("gpu.hint_give_number_above_0")
-            )
+            raise BadInput(say("gpu.no_measurement", flag=flag, value=value))
     if args.dry_run and not args.write:
-        raise BadInput(say("gpu.dry_run_goes_write"), hint=say("gpu.hint_fit_alone_writes_nothing"))
+        raise BadInput(say("gpu.dry_run_goes_write"))
 
 
 def _words(args: argparse.Namespace) -> list[str]:
@@ -294,10 +292,7 @@ def _patch(args: argparse.Namespace, reading: Reading, answer: Estimate) -> Answ
 
     plain = _read(args, _launched(reading))
     if plain.file is None:
-        raise BadInput(
-            say("gpu.no_file_whose_lines_could"),
-            hint=say("gpu.hint_give_nanogpt_py_trainingarguments_args"),
-        )
+        raise BadInput(say("gpu.no_file_whose_lines_could"))
     fix = _chosen(answer, args.fix)
     wanted = replace(reading, training=fix.training) if fix else reading
     change, lines_alone = plain.dialect.spell(plain.training, wanted.training)
@@ -333,8 +328,12 @@ def _not_lines(plain: Reading, wanted: Reading, change: dict[str, tuple[Any, Any
     known = plain.dialect.lines(wanted.training)
     said = [f"{key} {now} -> {then}" for key, (now, then) in change.items() if key not in known]
     return Refused(
-        say("gpu.cannot_said_line", a=", ".join(said) or "some of it", file=plain.file),
-        hint=say("gpu.hint_make_change_patch_write_only", code=plain.dialect.code),
+        say(
+            "gpu.cannot_said_line",
+            a=", ".join(said) or "some of it",
+            file=plain.file,
+            code=plain.dialect.code,
+        )
     )
 
 
@@ -355,17 +354,11 @@ def _hold(args: argparse.Namespace, plain: Reading, patched: str, wanted: Readin
         which = "args" if args.args else "config"
         again = _read(Namespace(**{**vars(args), which: str(copy)}), _launched(wanted))
     if names := _differ(replace(again.model, name=wanted.model.name), wanted.model):
-        raise Refused(
-            say("gpu.another_model_asked_only_lines", names=", ".join(names)),
-            hint=say("gpu.hint_write_models_sizes_into_hand", file=plain.file),
-        )
+        raise Refused(say("gpu.another_model_asked_only_lines", names=", ".join(names), file=plain.file))
     # Where multiplies are in 16 bits there is none left that tf32 could be for.
     tf32 = again.training.tf32 if wanted.training.half else wanted.training.tf32
     if names := _differ(again.training, replace(wanted.training, tf32=tf32)):
-        raise Refused(
-            say("gpu.says_way_cannot_changed_line", file=plain.file, names=", ".join(names)),
-            hint=say("gpu.hint_change_hand_brimful_fit_without"),
-        )
+        raise Refused(say("gpu.says_way_cannot_changed_line", file=plain.file, names=", ".join(names)))
 
 
 def _differ(one: Model | Training, other: Model | Training) -> list[str]:
@@ -382,10 +375,7 @@ def _chosen(answer: Estimate, number: int | None) -> Fix | None:
     fixes = answer.fixes or answer.faster
     if number is not None:
         if not 1 <= number <= len(fixes):
-            raise BadInput(
-                say("gpu.no_fix", number=Plain(number)),
-                hint=say("gpu.hint_run_without_fix", fixes=len(fixes)),
-            )
+            raise BadInput(say("gpu.no_fix", number=Plain(number), fixes=len(fixes)))
         if not fixes[number - 1].config_only:
             raise Refused(say("gpu.fix_not_line_config", number=Plain(number)), hint=fixes[number - 1].says())
         return fixes[number - 1]

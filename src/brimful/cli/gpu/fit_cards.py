@@ -42,10 +42,10 @@ def wanted(args: argparse.Namespace) -> bool:
     """Whether this is for us, and not a training on one card."""
     every = args.gpu is not None and args.gpu.strip().lower() == "all"
     if not every and args.prices is not None and not args.inference:
-        raise BadInput(say("gpu.prices_goes_gpu_all_inference"), hint=say("gpu.hint_fit_gpu_all_ranks_cards"))
+        raise BadInput(say("gpu.prices_goes_gpu_all_inference"))
     others = ("compare", "ladder", "patch", "write", "dry_run", "fix")
     if (every or args.inference) and any(getattr(args, name) for name in others):
-        raise BadInput(say("gpu.gpu_all_inference_answer_question"), hint=say("gpu.hint_drop_other_option"))
+        raise BadInput(say("gpu.gpu_all_inference_answer_question"))
     return every or bool(args.inference)
 
 
@@ -71,19 +71,11 @@ def _serving(args: argparse.Namespace, reading: Reading) -> Serving:
     for name in ("prompt_tokens", "output_tokens"):
         if not 1 <= getattr(args, name) <= _MOST_TOKENS:
             flag = "--" + name.replace("_", "-")
-            raise BadInput(
-                say("gpu.out_range", flag=flag, getattr=getattr(args, name)),
-                hint=say("gpu.hint_give_whole_number_above_zero"),
-            )
+            raise BadInput(say("gpu.out_range", flag=flag, getattr=getattr(args, name)))
     if reading.model.images is not None:
-        raise BadInput(
-            say("gpu.reads_images_writes_no_text", name=reading.model.name),
-            hint=say("gpu.hint_inference_decoders_without_fit_tells"),
-        )
+        raise BadInput(say("gpu.reads_images_writes_no_text", name=reading.model.name))
     if reading.model.encoder or reading.model.classes is not None:
-        raise BadInput(
-            say("gpu.writes_no_text", name=reading.model.name), hint=say("gpu.hint_inference_decoders")
-        )
+        raise BadInput(say("gpu.writes_no_text", name=reading.model.name))
     batch = reading.training.batch_size if args.batch_size is not None else 1
     return Serving(
         batch_size=batch,

@@ -24,8 +24,5 @@ def other_bytes(args: argparse.Namespace) -> int | None:
     if args.other_mib is None:
         return 0 if args.headless else None
     if not 0 <= args.other_mib <= _MAX_OTHER_MIB:
-        raise BadInput(
-            say("operate.other_mib_out_range", other_mib=args.other_mib),
-            hint=say("operate.hint_give_mib_nvidia_smi_shows"),
-        )
+        raise BadInput(say("operate.other_mib_out_range", other_mib=args.other_mib))
     return int(args.other_mib) * MIB

@@ -42,12 +42,10 @@ def run(args: argparse.Namespace) -> Answer:
     samples: list[Sample] = list(read_samples(args.samples))
     first = next((sample for sample in reversed(samples) if isinstance(sample, RunSample)), None)
     if first is None:
-        raise BadInput(
-            say("gpu.holds_no_run", samples=args.samples), hint=say("gpu.hint_meter_writes_one_jsonl_path")
-        )
+        raise BadInput(say("gpu.holds_no_run", samples=args.samples))
     card = args.gpu or first.gpu
     if card is None:
-        raise BadInput(say("gpu.ran_no_card_catalog", device=first.device), hint=say("gpu.hint_say_card_gpu"))
+        raise BadInput(say("gpu.ran_no_card_catalog", device=first.device))
     source = re.sub(r"[^\w.]", "_", args.source or first.host or "own")
     found = rows_of(samples, _reading(args, first), find_gpu(card), source=source)
     new = [] if args.dry_run else append_rows(args.to, found.rows)

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> Answer:
         _check_target(Path(args.rows), {args.runs, args.quality})
     scored = score(read_rows(Path(args.runs)), quality)
     if not scored:
-        raise BadInput(say("gpu.no_rows", runs=args.runs), hint=say("gpu.hint_add_row_each_run_measured"))
+        raise BadInput(say("gpu.no_rows", runs=args.runs))
     if args.rows:
         _write_rows(Path(args.rows), scored)
     found = report(scored)
@@ -59,11 +59,9 @@ def run(args: argparse.Namespace) -> Answer:
 def _check_target(path: Path, inputs: set[str | None]) -> None:
     """Never write over what was read, nor over anything that is not a plain file."""
     if path.exists() and not path.is_file():
-        raise BadInput(
-            say("gpu.rows_not_plain_file", path=path), hint=say("gpu.hint_name_new_file_such_predictions")
-        )
+        raise BadInput(say("gpu.rows_not_plain_file", path=path))
     if any(given and path.resolve() == Path(given).resolve() for given in inputs):
-        raise BadInput(say("gpu.rows_table_read", path=path), hint=say("gpu.hint_name_new_file_predictions"))
+        raise BadInput(say("gpu.rows_table_read", path=path))
 
 
 def _write_rows(path: Path, scored: list[Scored]) -> None:
@@ -92,10 +90,7 @@ def _write_rows(path: Path, scored: list[Scored]) -> None:
         beside.write_text(out.getvalue(), encoding="utf-8")
         beside.replace(path)
     except OSError as error:
-        raise WorldFailed(
-            say("gpu.cannot_write", path=path, error=os_words(error)),
-            hint=say("gpu.hint_choose_another_rows_path"),
-        ) from error
+        raise WorldFailed(say("gpu.cannot_write", path=path, error=os_words(error))) from error
 
 
 def _text(found: Report, runs: str, rows: str | None) -> str:

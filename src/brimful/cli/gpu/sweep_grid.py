@@ -29,7 +29,7 @@ def grid(args: argparse.Namespace, batches: Sequence[int], lengths: Sequence[int
     from brimful.specs.gpu import find_gpu
 
     if args.plot is not None:
-        raise BadInput(say("gpu.picture_shows_one_range"), hint=say("gpu.hint_give_one_length_beside_range"))
+        raise BadInput(say("gpu.picture_shows_one_range"))
     if len(batches) * len(lengths) > _MOST_POINTS:
         raise BadInput(
             say(
@@ -37,8 +37,7 @@ def grid(args: argparse.Namespace, batches: Sequence[int], lengths: Sequence[int
                 batches=Number(len(batches)),
                 lengths=Number(len(lengths)),
                 most_points=Number(_MOST_POINTS),
-            ),
-            hint=say("gpu.hint_take_step_1_64_8"),
+            )
         )
     gpu, tongue = find_gpu(args.gpu), spoken(args)
     found = []

@@ -33,10 +33,7 @@ def write_plot(file: str, done: Sweep, title: str, tongue: Language) -> None:
     path = Path(file)
     kind = path.suffix.lower()
     if kind not in _KINDS:
-        raise BadInput(
-            say("gpu.neither_picture_nor_page", file=file[:80]),
-            hint=say("gpu.hint_end_name", kinds=", ".join(_KINDS)),
-        )
+        raise BadInput(say("gpu.neither_picture_nor_page", file=file[:80], kinds=", ".join(_KINDS)))
     drawn = picture(done, title, tongue, "png" if kind == ".png" else "svg")
     if kind == ".html":
         drawn = _page(drawn.decode("utf-8"), done, title, tongue).encode("utf-8")
@@ -46,10 +43,7 @@ def write_plot(file: str, done: Sweep, title: str, tongue: Language) -> None:
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)
-        raise WorldFailed(
-            say("gpu.cannot_write_2", file=file, error=os_words(error)),
-            hint=say("gpu.hint_name_folder_may_write"),
-        ) from error
+        raise WorldFailed(say("gpu.cannot_write_2", file=file, error=os_words(error))) from error
 
 
 def picture(done: Sweep, title: str, tongue: Language, kind: str) -> bytes:
@@ -57,9 +51,7 @@ def picture(done: Sweep, title: str, tongue: Language, kind: str) -> bytes:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise BadInput(
-            say("gpu.plot_needs_matplotlib"), hint=say("gpu.hint_pip_install_brimful_plot")
-        ) from error
+        raise BadInput(say("gpu.plot_needs_matplotlib")) from error
     # The same sweep, the same bytes: no date, and names inside an SVG that do not change.
     mpl.rcParams["svg.hashsalt"] = "brimful"
     figure = Figure(figsize=(9.6, 6.4), layout="constrained")

@@ -62,7 +62,7 @@ def _look(seconds: int) -> list[Sample]:
 def _estimate(args: argparse.Namespace) -> dict[str, Any] | None:
     if args.config is None and args.model is None:
         if args.set or args.gpu:
-            raise BadInput(say("gpu.gpu_set_go_config_model"), hint=say("gpu.hint_name_config_run"))
+            raise BadInput(say("gpu.gpu_set_go_config_model"))
         return None
     if args.gpu is None:
         raise BadInput(say("gpu.no_card_named"), hint=say("gpu.hint_say_gpu_brimful_gpus_lists"))

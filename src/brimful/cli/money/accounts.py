@@ -52,18 +52,13 @@ def _add_budget(parser: argparse.ArgumentParser) -> None:
 def budget(args: argparse.Namespace) -> Answer:
     changes = args.amount is not None or args.unlimited or args.credit is not None
     if changes and not args.tenant:
-        raise BadInput(
-            say("money.whose_budget_not_said"), hint=say("money.hint_brimful_budget_tenant_set_500")
-        )
+        raise BadInput(say("money.whose_budget_not_said"))
     if not changes:
         budgets = Client().budgets()
         if args.tenant:
             budgets = [each for each in budgets if each["tenant"] == args.tenant]
             if not budgets:
-                raise NotFound(
-                    say("money.no_budget_spent_nothing", tenant=Quoted(args.tenant[:60])),
-                    hint=say("money.hint_brimful_budget"),
-                )
+                raise NotFound(say("money.no_budget_spent_nothing", tenant=Quoted(args.tenant[:60])))
         return Answer({"budgets": budgets}, _budgets_text(budgets))
     return _change_budget(args)
 
@@ -207,11 +202,9 @@ def read_log(path: Path, *, whole: bool = True) -> Iterator[Event]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise NotFound(say("money.no_file", path=path), hint=say("money.hint_name_log")) from error
+        raise NotFound(say("money.no_file", path=path)) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(
-            say("money.cannot_read", path=path, error=error), hint=say("money.hint_json_lines_utf_8")
-        ) from error
+        raise BadInput(say("money.cannot_read", path=path, error=error)) from error
     last = 0
     for where, found in _records(text):
         try:

@@ -51,10 +51,7 @@ def deadline(args: argparse.Namespace) -> Answer:
         value = getattr(args, name)
         least = 0.0 if name == "restart_hours" else 1e-6
         if not least <= value <= 100_000:
-            raise BadInput(
-                say("money.is", replace=name.replace("_", "-"), value=f"{value:g}"),
-                hint=say("money.hint_number_above_zero"),
-            )
+            raise BadInput(say("money.is", replace=name.replace("_", "-"), value=f"{value:g}"))
     if args.deadline_hours < args.task_hours + args.restart_hours:
         short = args.task_hours + args.restart_hours - args.deadline_hours
         raise BadInput(
@@ -64,18 +61,14 @@ def deadline(args: argparse.Namespace) -> Answer:
                 restart_hours=f"{args.restart_hours:g}",
                 deadline_hours=f"{args.deadline_hours:g}",
                 short=f"{short:g}",
-            ),
-            hint=say("money.hint_later_deadline_hours"),
+            )
         )
     capacity, used = read_capacity(
         Path(args.file), zones=args.zone or (), accelerator=args.accelerator, count=args.count
     )
     hours = capacity.ticks * capacity.tick_s / 3600
     if hours < args.deadline_hours:
-        raise BadInput(
-            say("money.record_covers_h_less_than", hours=Number(hours, 1)),
-            hint=say("money.hint_longer_record"),
-        )
+        raise BadInput(say("money.record_covers_h_less_than", hours=Number(hours, 1)))
     task = Task(
         work_s=args.task_hours * 3600,
         deadline_s=args.deadline_hours * 3600,
@@ -200,20 +193,20 @@ def _text(name: str) -> str:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise BadInput(
-                say("money.bytes", name=name, st_size=Number(path.stat().st_size)),
-                hint=say("money.hint_most", most_bytes=Number(MOST_BYTES)),
+                say(
+                    "money.bytes",
+                    name=name,
+                    st_size=Number(path.stat().st_size),
+                    most_bytes=Number(MOST_BYTES),
+                )
             )
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise BadInput(
-            say("money.no_file_2", name=name), hint=say("money.hint_name_file"), code="not_found"
-        ) from error
+        raise BadInput(say("money.no_file_2", name=name), code="not_found") from error
     except UnicodeDecodeError as error:
-        raise BadInput(say("money.not_text", name=name), hint=say("money.hint_json_file_utf_8")) from error
+        raise BadInput(say("money.not_text", name=name)) from error
     except OSError as error:
-        raise WorldFailed(
-            say("money.cannot_read_3", name=name, error=os_words(error)), hint=say("money.hint_check_path")
-        ) from error
+        raise WorldFailed(say("money.cannot_read_3", name=name, error=os_words(error))) from error
 
 
 VERBS = {

@@ -38,18 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     if not 0 < args.hours <= 24 * 366:  # NaN is neither
-        raise BadInput(
-            say("money.hours", hours=args.hours), hint=say("money.hint_number_above_zero_year_most")
-        )
+        raise BadInput(say("money.hours", hours=args.hours))
     back_s = int(args.hours * HOUR_S) or 1
     data = _of_log(Path(args.log), back_s) if args.log else _of_server(back_s, history=args.history)
     pools = [each for each in data["pools"] if not args.pool or _is_called(each, args.pool.lower())]
     if not pools and args.pool:
         known = sorted({name for each in data["pools"] for name in _names(each)})
-        raise NotFound(
-            say("money.no_pool_called", pool=Quoted(args.pool[:60])),
-            hint=say("money.hint_there_are", a=", ".join(known) or "none"),
-        )
+        raise NotFound(say("money.no_pool_called", pool=Quoted(args.pool[:60]), a=", ".join(known) or "none"))
     if not pools:
         return Answer({**data, "pools": pools}, "no pool has a price yet")
     shown = all_printable(pools)

@@ -52,8 +52,7 @@ def run(args: argparse.Namespace) -> Answer:
     for name in ("tokens", "data_gb", "restart_minutes", "interruptions", "value_of_time"):
         if not 0 <= getattr(args, name) <= 1e18 or (name == "tokens" and not args.tokens):
             raise BadInput(
-                say("money.is_2", replace=name.replace("_", "-"), getattr=f"{getattr(args, name):g}"),
-                hint=say("money.hint_number_not_negative"),
+                say("money.is_2", replace=name.replace("_", "-"), getattr=f"{getattr(args, name):g}")
             )
     reading = read(args.job, model=args.model, overrides=args.set)
     offers, unknown = read_offers(Path(args.offers))
@@ -73,10 +72,7 @@ def run(args: argparse.Namespace) -> Answer:
     if not places:
         nearest = (Several((card, why), between=": ") for card, why in list(unfit.items())[:3])
         closest = Several(("", *nearest), between="; ")
-        raise Refused(
-            say("money.fits_none_types_gpu_offer", unfit=len(unfit), closest=closest),
-            hint=say("money.hint_see_brimful_fit_change"),
-        )
+        raise Refused(say("money.fits_none_types_gpu_offer", unfit=len(unfit), closest=closest))
     data = {
         "places": [_as_dict(place) for place in places[: args.top]],
         "offers": len(offers),
@@ -95,15 +91,13 @@ def _job(args: argparse.Namespace, reading: Reading) -> Rates:
 
     model = reading.model
     if args.inference and args.teacher:
-        raise BadInput(say("money.inference_teacher_two_jobs"), hint=say("money.hint_ask_one_them"))
+        raise BadInput(say("money.inference_teacher_two_jobs"))
     if args.teacher:
         return distilling_rates(find_preset(args.teacher).model, model, reading.training)
     if not args.inference:
         return training_rates(model, reading.training)
     if model.encoder or model.classes is not None:
-        raise BadInput(
-            say("money.writes_no_text", name=model.name), hint=say("money.hint_inference_decoders")
-        )
+        raise BadInput(say("money.writes_no_text", name=model.name))
     return serving_rates(
         model,
         Serving(

@@ -31,9 +31,7 @@ def server_parts() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise WorldFailed(
-            say("operate.servers_parts_not_installed_missing", name=error.name),
-            hint=say("operate.hint_pip_install_brimful_server_make"),
-            code="not_installed",
+            say("operate.servers_parts_not_installed_missing", name=error.name), code="not_installed"
         ) from error
 
 
@@ -50,11 +48,7 @@ def open_store(args: argparse.Namespace, *, make: bool = False) -> Iterator[tupl
     settings = read_settings(given)
     file = settings.folder / "brimful.db"
     if not make and not settings.database and not file.exists():
-        raise WorldFailed(
-            say("operate.no_database", folder=settings.folder),
-            hint=say("operate.hint_name_folder_server_data_database"),
-            code="no_database",
-        )
+        raise WorldFailed(say("operate.no_database", folder=settings.folder), code="no_database")
     with server_parts():
         from brimful.adapters.stores.sql import SqlStore
     if make:
@@ -75,9 +69,7 @@ def _add_backup(parser: argparse.ArgumentParser) -> None:
 def backup(args: argparse.Namespace) -> Answer:
     target = Path(args.file).expanduser().absolute()
     if target.exists() and not args.force:
-        raise Refused(
-            say("operate.already", target=target), hint=say("operate.hint_choose_another_name_force")
-        )
+        raise Refused(say("operate.already", target=target))
     with open_store(args) as (store, settings):
         from brimful.adapters.stores.backup import back_up
 
@@ -167,9 +159,7 @@ def _end_what_is_lost(store: SqlStore, settings: Settings, fold: Fold, *, last_s
             LeaseEnded(at_s=last_s, lease=lease.lease, exit_code=None, reason=reason, requeue=again)
         )
     if events and not store.append(events, after=fold.fleet.seq):
-        raise WorldFailed(
-            say("operate.somebody_written_meanwhile"), hint=say("operate.hint_stop_server_restore_again")
-        )
+        raise WorldFailed(say("operate.somebody_written_meanwhile"))
     for event in events:
         fold.apply(event)
     return [lease.lease for lease in lost]

@@ -150,9 +150,7 @@ def _server(folder: Path) -> Iterator[Client]:
     line = process.stdout.readline()
     try:
         if not line:
-            raise WorldFailed(
-                say("operate.demos_server_did_not_start"), hint=say("operate.hint_brimful_up_says_why")
-            )
+            raise WorldFailed(say("operate.demos_server_did_not_start"))
         answer = json.loads(line)
         if not answer["ok"]:
             raise WorldFailed(verbatim(answer["error"]["problem"]), hint=verbatim(answer["error"]["hint"]))

@@ -35,10 +35,7 @@ def run(args: argparse.Namespace) -> Answer:
 
         from brimful.meter.exporter import as_text, registry
     except ModuleNotFoundError as error:
-        raise WorldFailed(
-            say("gpu.exporter_needs_package_not_installed", name=error.name),
-            hint=say("gpu.hint_pip_install_brimful_meter"),
-        ) from error
+        raise WorldFailed(say("gpu.exporter_needs_package_not_installed", name=error.name)) from error
     from brimful.meter.machine import Looker
 
     looker = Looker()
@@ -47,18 +44,15 @@ def run(args: argparse.Namespace) -> Answer:
         return Answer({"text": text}, text.rstrip())
     if args.host not in LOOPBACK:
         raise BadInput(
-            say("gpu.host_not_loopback_users_jobs", host=Quoted(args.host[:60])),
-            hint=say("gpu.hint_scrape_through_ssh_proxy_tls"),
-            code="not_loopback",
+            say("gpu.host_not_loopback_users_jobs", host=Quoted(args.host[:60])), code="not_loopback"
         )
     if args.port > 65535:
-        raise BadInput(say("gpu.port_out_range", port=Plain(args.port)), hint=say("gpu.hint_port_1_65535"))
+        raise BadInput(say("gpu.port_out_range", port=Plain(args.port)))
     try:
         server, thread = start_http_server(args.port, addr=args.host, registry=registry(looker))
     except OSError as error:
         raise WorldFailed(
-            say("gpu.cannot_listen_port", host=args.host, port=Plain(args.port), error=os_words(error)),
-            hint=say("gpu.hint_another_exporter_may_run_already"),
+            say("gpu.cannot_listen_port", host=args.host, port=Plain(args.port), error=os_words(error))
         ) from error
     sys.stderr.write(f"brimful admin exporter: http://{args.host}:{args.port}/metrics (Ctrl-C ends)\n")
     try:

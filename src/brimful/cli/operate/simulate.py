@@ -82,8 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     if not (0 <= args.seed < 2**31 and 1 <= args.seeds <= MAX_SEEDS):
         raise BadInput(
-            say("fleet.seed_seeds_out_range", seed=args.seed, seeds=args.seeds),
-            hint=say("fleet.hint_seed_from_0_from_1", max_seeds=Number(MAX_SEEDS)),
+            say("fleet.seed_seeds_out_range", seed=args.seed, seeds=args.seeds, max_seeds=Number(MAX_SEEDS))
         )
     what, sizes = _sweep(args.sweep)
     if args.html and args.fill is None:
@@ -97,10 +96,7 @@ def run(args: argparse.Namespace) -> Answer:
         otherwise={node.gpu for node in usual},
     )
     if not trace.arrivals:
-        raise BadInput(
-            say("fleet.holds_no_jobs", trace=" ".join(args.trace)),
-            hint=say("fleet.hint_give_job_list_beside_node"),
-        )
+        raise BadInput(say("fleet.holds_no_jobs", trace=" ".join(args.trace)))
     nodes = fleet or trace.nodes or usual
     fleets = [_swept(nodes, what, gpus) for gpus in sizes] or [nodes]
     outcomes: list[tuple[str, Outcome]] = []
@@ -136,13 +132,9 @@ def _sweep(text: str | None) -> tuple[str, list[int]]:
     sizes = [int(part) for part in values.split(",") if part.strip().isdigit() and len(part) < 9]
     least = 1 if name == "gpus" else 0
     if not name or len(sizes) != values.count(",") + 1 or not all(least <= n <= MAX_GPUS for n in sizes):
-        raise BadInput(
-            say("fleet.sweep_not_understood", text=Quoted(text)), hint=say("fleet.hint_write_gpus_64_128_256")
-        )
+        raise BadInput(say("fleet.sweep_not_understood", text=Quoted(text)))
     if len(sizes) > MAX_SWEEP:
-        raise BadInput(
-            say("fleet.sweep_asks_fleets", sizes=len(sizes)), hint=say("fleet.hint_most", max_sweep=MAX_SWEEP)
-        )
+        raise BadInput(say("fleet.sweep_asks_fleets", sizes=len(sizes), max_sweep=MAX_SWEEP))
     return name, sizes
 
 
@@ -154,14 +146,9 @@ def _swept(nodes: Sequence[Node], what: str, gpus: int) -> list[Node]:
     others = [node for node in nodes if node.gpu != what]
     if not mine:
         types = dict.fromkeys(node.gpu for node in nodes)
-        raise BadInput(
-            say("fleet.sweep_fleet_no_such_gpu", what=what),
-            hint=say("fleet.hint_gpus", types=", ".join(types)),
-        )
+        raise BadInput(say("fleet.sweep_fleet_no_such_gpu", what=what, types=", ".join(types)))
     if not others and not gpus:
-        raise BadInput(
-            say("fleet.sweep_0_leaves_no_gpu", what=what), hint=say("fleet.hint_sweep_from_1_add_another")
-        )
+        raise BadInput(say("fleet.sweep_0_leaves_no_gpu", what=what))
     more = scaled(mine, gpus) if gpus else []
     return others + [replace(node, node=f"swept-{i}") for i, node in enumerate(more)]
 
@@ -178,16 +165,14 @@ def _faults(text: str | None) -> Faults | None:
             given[name] = known[name](value)
         except (KeyError, ValueError) as error:
             raise BadInput(
-                say("fleet.faults_not_understood", a=Quoted(part.strip())),
-                hint=say("fleet.hint_name_x_name", known=", ".join(known)),
+                say("fleet.faults_not_understood", a=Quoted(part.strip()), known=", ".join(known))
             ) from error
         # Seconds, times a day, or a share.
         low = 0.01 if name == "slow_rate" else 0
         high = MAX_FAULT_S if name.endswith("_s") else MAX_PER_DAY if name.endswith("_per_day") else 1
         if not low <= given[name] <= high:
             raise BadInput(
-                say("fleet.faults_out_range", a=Quoted(part.strip())),
-                hint=say("fleet.hint_from", low=f"{low:g}", high=Number(high)),
+                say("fleet.faults_out_range", a=Quoted(part.strip()), low=f"{low:g}", high=Number(high))
             )
     return Faults(**given)
 
@@ -196,10 +181,7 @@ def _policies(args: argparse.Namespace, known: Sequence[str], default: str) -> l
     wanted = args.policy or [default]
     for policy in wanted:
         if policy not in known:
-            raise BadInput(
-                say("fleet.policy_not_known_here_2", policy=policy),
-                hint=say("fleet.hint_one_2", known=", ".join(known)),
-            )
+            raise BadInput(say("fleet.policy_not_known_here_2", policy=policy, known=", ".join(known)))
     return list(dict.fromkeys(wanted))
 
 
@@ -237,10 +219,7 @@ def _can_write(path: Path) -> None:
 
     need_plotly()
     if not path.parent.is_dir():
-        raise WorldFailed(
-            say("fleet.cannot_write_no_folder", path=path, parent=path.parent),
-            hint=say("fleet.hint_make_first"),
-        )
+        raise WorldFailed(say("fleet.cannot_write_no_folder", path=path, parent=path.parent))
 
 
 def _write_page(path: Path, title: str, outcomes: Sequence[tuple[str, Outcome]], runs: Runs) -> None:
@@ -258,19 +237,14 @@ def _write_page(path: Path, title: str, outcomes: Sequence[tuple[str, Outcome]],
 
 def _fill(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> Runs:
     if args.html:
-        raise BadInput(say("fleet.html_not_go_fill"), hint=say("fleet.hint_fill_no_times_chart_use"))
+        raise BadInput(say("fleet.html_not_go_fill"))
     if not 0 < args.fill <= MAX_FILL:
-        raise BadInput(
-            say("fleet.fill_out_range", fill=f"{args.fill:g}"),
-            hint=say("fleet.hint_from_above_0_1_3", max_fill=f"{MAX_FILL:g}"),
-        )
+        raise BadInput(say("fleet.fill_out_range", fill=f"{args.fill:g}", max_fill=f"{MAX_FILL:g}"))
     policies = _policies(args, FILL_POLICIES, "brim")
     try:
         from brimful.sim.fill import fill, gpu_types_of, workload_of
     except ImportError as error:
-        raise BadInput(
-            say("fleet.fill_needs_numpy"), hint=say("fleet.hint_pip_install_brimful_sim")
-        ) from error
+        raise BadInput(say("fleet.fill_needs_numpy")) from error
     workload = workload_of([arrival.job for arrival in trace.arrivals], gpu_types_of(nodes))
     _note_unfit(trace, workload.unfit)
     runs = []

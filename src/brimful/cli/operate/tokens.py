@@ -76,10 +76,7 @@ def _id(text: str) -> str:
     """The id, also where somebody gives the whole token, which then goes no further."""
     match = re.match(r"(?:brim_)?([0-9a-f]{16})(?:_|$)", text)
     if match is None:
-        raise BadInput(
-            say("operate.not_id_token", text=Quoted(text[:10])),
-            hint=say("operate.hint_n_16_hexadecimal_digits_brimful_admin"),
-        )
+        raise BadInput(say("operate.not_id_token", text=Quoted(text[:10])))
     return match[1]
 
 
@@ -88,9 +85,7 @@ def _seconds(text: str) -> int | None:
         return None
     number, unit = text[:-1], text[-1:]
     if not (number.isascii() and number.isdigit() and len(number) < 6 and unit in UNITS and int(number)):
-        raise BadInput(
-            say("operate.no_time", text=Quoted(text[:40])), hint=say("operate.hint_n_30m_12h_90d_ever")
-        )
+        raise BadInput(say("operate.no_time", text=Quoted(text[:40])))
     return int(number) * UNITS[unit]
 
 

@@ -69,10 +69,7 @@ def judge_paste(text: str, case: Case, reread: Reread) -> tuple[Line, ...]:
     """Line by line. What a line changes is judged with what the lines before it set."""
     lines = text.splitlines()
     if len(lines) > MAX_LINES:
-        raise BadInput(
-            say("diagnose.text_lines", lines=Number(len(lines))),
-            hint=say("diagnose.hint_give_most_lines_around_advice", max_lines=Number(MAX_LINES)),
-        )
+        raise BadInput(say("diagnose.text_lines", lines=Number(len(lines)), max_lines=Number(MAX_LINES)))
     said = [_settings(line) for line in lines]
     together = {key: value for one in said for key, value in one.items()}
     judged = []

@@ -57,10 +57,7 @@ def write_patched(path: Path, text: str) -> Path:
             leftover.unlink(missing_ok=True)
         if not isinstance(error, OSError):
             raise
-        raise WorldFailed(
-            say("fit.cannot_write", path=Quoted(str(path)), error=error),
-            hint=say("fit.hint_check_permissions"),
-        ) from error
+        raise WorldFailed(say("fit.cannot_write", path=Quoted(str(path)), error=error)) from error
     return backup
 
 
@@ -73,10 +70,7 @@ def _new_backup(target: Path) -> tuple[int, Path]:
             return os.open(backup, flags, 0o600), backup
         except FileExistsError:
             continue
-    raise Refused(
-        say("fit.backups_beside_none_overwritten", name=target.name, most_backups=_MOST_BACKUPS),
-        hint=say("fit.hint_remove_those_bak_no_longer", name=target.name),
-    )
+    raise Refused(say("fit.backups_beside_none_overwritten", name=target.name, most_backups=_MOST_BACKUPS))
 
 
 def _patch_python(text: str, key: str, value: object) -> str:

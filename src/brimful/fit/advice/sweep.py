@@ -98,24 +98,26 @@ def parse_range(text: str, swept: Swept) -> list[int]:
         or not all(1 <= number <= high for number in numbers)
         or len(parts) > _MOST_POINTS
     ):
-        raise BadInput(
-            say("fit.no_range", text=Quoted(text[:40]), swept=swept),
-            hint=say("fit.hint_write_1_64_1_64", high=Number(high)),
-        )
+        raise BadInput(say("fit.no_range", text=Quoted(text[:40]), swept=swept, high=Number(high)))
     if ":" not in text:
         return sorted(set(numbers))
     if len(numbers) > 3 or numbers[0] > numbers[1]:
-        raise BadInput(
-            say("fit.no_range_2", text=Quoted(text[:40])), hint=say("fit.hint_write_first_last_first_last")
-        )
+        raise BadInput(say("fit.no_range_2", text=Quoted(text[:40])))
     first, last = numbers[:2]
     step = numbers[2] if len(numbers) == 3 else 1
     values = range(first, last + 1, step)
     if len(values) > _MOST_POINTS:
         least = -(-(last - first + 1) // _MOST_POINTS)
         raise BadInput(
-            say("fit.values_enough_picture", text=text, values=Number(len(values)), most_points=_MOST_POINTS),
-            hint=say("fit.hint_take_step", first=first, last=last, least=least),
+            say(
+                "fit.values_enough_picture",
+                text=text,
+                values=Number(len(values)),
+                most_points=_MOST_POINTS,
+                first=first,
+                last=last,
+                least=least,
+            )
         )
     return list(values)
 
@@ -130,8 +132,7 @@ def sweep(
                 "fit.reads_images_tokens_each_length",
                 name=reading.model.name,
                 tokens=reading.model.images.tokens,
-            ),
-            hint=say("fit.hint_sweep_batch_size_set_image"),
+            )
         )
     wide = widening(reading.unsure)
 

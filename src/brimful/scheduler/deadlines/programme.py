@@ -331,9 +331,5 @@ def _numpy() -> Any:  # noqa: ANN401 - a module
     try:
         import numpy
     except ModuleNotFoundError as error:
-        raise WorldFailed(
-            say("scheduler.planning_deadline_needs_numpy"),
-            hint=say("scheduler.hint_pip_install_brimful_sim"),
-            code="not_installed",
-        ) from error
+        raise WorldFailed(say("scheduler.planning_deadline_needs_numpy"), code="not_installed") from error
     return numpy

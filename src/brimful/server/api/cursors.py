@@ -31,6 +31,4 @@ def read_cursor(text: str | None) -> int | None:
             return int(place)
     except (ValueError, binascii.Error):
         pass
-    raise BadInput(
-        say("server.no_cursor", text=Quoted(text[:40])), hint=say("server.hint_take_next_cursor_earlier_page")
-    )
+    raise BadInput(say("server.no_cursor", text=Quoted(text[:40])))

@@ -59,10 +59,7 @@ def add_error_handlers(app: FastAPI) -> None:
         where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
         return failed(
             422,
-            BadInput(
-                say("server.where_first", where=where[:200], first=first["msg"][:500]),
-                hint=say("server.hint_see_v1_openapi_json_shapes"),
-            ),
+            BadInput(say("server.where_first", where=where[:200], first=first["msg"][:500])),
         )
 
     @app.exception_handler(HTTPException)
@@ -76,9 +73,7 @@ def add_error_handlers(app: FastAPI) -> None:
         # What it was goes into the server's log; a stranger learns nothing from the answer.
         return failed(
             500,
-            WorldFailed(
-                say("server.internal_error"), hint=say("server.hint_see_servers_log"), code="internal_error"
-            ),
+            WorldFailed(say("server.internal_error"), code="internal_error"),
         )
 
 

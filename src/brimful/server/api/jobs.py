@@ -53,9 +53,7 @@ def job_for(reader: Reader, who: Principal, name: str) -> JobState:
     """The job, if this one may see it. What another tenant has is not there, in the very same words."""
     state = reader.job(name)
     if not who.sees(state.job.tenant):
-        raise NotFound(
-            say("server.no_job", name=Quoted(name[:100])), hint=say("server.hint_brimful_jobs_lists_them")
-        )
+        raise NotFound(say("server.no_job", name=Quoted(name[:100])))
     return state
 
 
@@ -90,7 +88,7 @@ def add_job_routes(router: APIRouter, reader: Reader, submissions: Submissions, 
     ) -> Response:
         before = read_cursor(cursor)
         if tenant is not None and not who.sees(tenant):
-            raise NotFound(say("server.no_tenant", tenant=Quoted(tenant)), hint=say("server.hint_leave_out"))
+            raise NotFound(say("server.no_tenant", tenant=Quoted(tenant)))
         wanted = tenant or who.only_tenant
         page = await run_in_threadpool(
             jobs_page, reader, before=before, limit=limit, phases=phase, tenant=wanted

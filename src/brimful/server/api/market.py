@@ -72,7 +72,7 @@ def add_market_routes(router: APIRouter, reader: Reader, submissions: Submission
 def _budget_of(reader: Reader, who: Principal, tenant: str) -> BudgetAnswer:
     found = next((each for each in budgets_view(reader, who) if each["tenant"] == tenant), None)
     if found is None and not who.sees(tenant):
-        raise NotFound(say("server.no_tenant", tenant=Quoted(tenant)), hint=say("server.hint_leave_out"))
+        raise NotFound(say("server.no_tenant", tenant=Quoted(tenant)))
     return found or {
         "tenant": tenant,
         "left_microusd": None,

@@ -71,15 +71,10 @@ class Submission(Request):
 
     def as_job(self, who: Principal, key: str) -> Job:
         if not self.command[0].strip():
-            raise BadInput(
-                say("server.command_empty"), hint=say("server.hint_brimful_submit_python_train_py")
-            )
+            raise BadInput(say("server.command_empty"))
         for name in self.env:
             if not name.isidentifier() or not name.isascii() or len(name) > 200:
-                raise BadInput(
-                    say("server.no_name_environment_variable", name=Quoted(name[:80])),
-                    hint=say("server.hint_env_name_value"),
-                )
+                raise BadInput(say("server.no_name_environment_variable", name=Quoted(name[:80])))
         predicted = sorted(self.predicted.items())
         return Job(
             job="",  # numbered by the service

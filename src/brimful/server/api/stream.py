@@ -57,7 +57,6 @@ class Streams:
                     max_streams=MAX_STREAMS,
                     max_of_one=MAX_OF_ONE,
                 ),
-                hint=say("server.hint_close_some_ask_without_stream"),
                 code="too_many",
             )
         return StreamingResponse(

@@ -42,10 +42,7 @@ def read_job_file(path: Path) -> JobFile:
     if is_sbatch(text):
         return read_sbatch(text, path)
     if path.suffix not in (".yaml", ".yml", ".json"):
-        raise BadInput(
-            say("server.no_job_file_neither_yaml", path=path),
-            hint=say("server.hint_run_brimful_submit_sh", path=path),
-        )
+        raise BadInput(say("server.no_job_file_neither_yaml", path=path))
     data = parse_plain(text, name=str(path), suffix=path.suffix)
     return read_skypilot(data, path) if is_skypilot(data) else read_own(data, path)
 
@@ -59,13 +56,12 @@ def _text(path: Path) -> str:
                 raw = file.read(MAX_BYTES + 1)  # a pipe does not tell its size
             size = max(size, len(raw))
     except FileNotFoundError as error:
-        raise NotFound(say("server.no_file", path=path), hint=say("server.hint_job_file_command")) from error
+        raise NotFound(say("server.no_file", path=path)) from error
     except OSError as error:
         raise WorldFailed(say("server.cannot_read_2", path=path, error=os_words(error))) from error
     if size > MAX_BYTES:
         raise BadInput(
             say("server.bytes_job_file_most", path=path, size=Number(size), max_bytes=Number(MAX_BYTES)),
-            hint=say("server.hint_put_data_long_scripts_into"),
             code="too_large",
         )
     return decode(raw, name=str(path)).replace("\r\n", "\n")
@@ -88,8 +84,5 @@ def mebibytes(value: object, what: str) -> int:
     """'16GiB', '512M'; a bare number is gibibytes, as in SkyPilot."""
     match = SIZE.fullmatch(str(value).strip().rstrip("+"))
     if match is None or isinstance(value, bool):
-        raise BadInput(
-            say("server.no_size", what=what, str=Quoted(str(value)[:40])),
-            hint=say("server.hint_n_512mib_16gib"),
-        )
+        raise BadInput(say("server.no_size", what=what, str=Quoted(str(value)[:40])))
     return round(float(match[1]) * MIB[(match[2] or "g")[0].lower()])

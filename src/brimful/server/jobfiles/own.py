@@ -92,9 +92,7 @@ def read_own(data: dict[str, Any], path: Path) -> JobFile:
             say("server.says_no_job_file", path=path, a=", ".join(map(repr, unknown))[:200]), hint=hint
         )
     if "command" not in data:
-        raise BadInput(
-            say("server.names_no_command", path=path), hint=say("server.hint_command_python_train_py")
-        )
+        raise BadInput(say("server.names_no_command", path=path))
     for name, value in data.items():
         _check(value, FIELDS[name].schema, f"{path}: {name}")
     body: dict[str, Any] = {"folder": str((path.parent / str(data.get("folder", "."))).resolve())}
@@ -125,10 +123,7 @@ def _command(value: Any, _what: str) -> list[str]:  # noqa: ANN401
 def _usd(value: Any, what: str) -> int:  # noqa: ANN401
     found = microusd_from_usd(str(value))
     if not found:
-        raise BadInput(
-            say("server.is", what=what, str=Quoted(str(value)[:40])),
-            hint=say("server.hint_sum_dollars_above_zero_such"),
-        )
+        raise BadInput(say("server.is", what=what, str=Quoted(str(value)[:40])))
     return found
 
 
@@ -213,7 +208,4 @@ def _is(value: Any, schema: dict[str, Any]) -> bool:  # noqa: ANN401
 
 
 def _wrong(value: Any, what: str) -> BadInput:  # noqa: ANN401
-    return BadInput(
-        say("server.cannot", what=what, str=Quoted(str(value)[:60])),
-        hint=say("server.hint_see_docs_reference_job_file"),
-    )
+    return BadInput(say("server.cannot", what=what, str=Quoted(str(value)[:60])))

@@ -66,10 +66,7 @@ def read_sbatch(text: str, path: Path) -> JobFile:
     # The text itself, as Slurm keeps it: what is changed in the file after this does not matter.
     found.body["command"] = [*interpreter, "-c", text, path.name]
     if not interpreter[0].endswith("sh"):
-        raise BadInput(
-            say("server.not_shell", path=path, interpreter=Quoted(interpreter[0])),
-            hint=say("server.hint_bin_bash"),
-        )
+        raise BadInput(say("server.not_shell", path=path, interpreter=Quoted(interpreter[0])))
     if re.search(r"^\s*srun\s", text, re.MULTILINE):
         found.notes.append("the script calls srun, which is there only where Slurm is")
     return found
@@ -87,10 +84,7 @@ def _directives(text: str, path: Path) -> dict[str, str]:
         try:
             words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
         except ValueError as error:
-            raise BadInput(
-                say("server.line", path=path, number=Plain(number), error=error),
-                hint=say("server.hint_quote_open"),
-            ) from error
+            raise BadInput(say("server.line", path=path, number=Plain(number), error=error)) from error
         while words:
             word = words.pop(0)
             if word.startswith("--"):
@@ -100,8 +94,7 @@ def _directives(text: str, path: Path) -> dict[str, str]:
                 equals = value
             else:
                 raise BadInput(
-                    say("server.line_no_directive", path=path, number=Plain(number), word=Quoted(word)),
-                    hint=say("server.hint_sbatch_gpus_1"),
+                    say("server.line_no_directive", path=path, number=Plain(number), word=Quoted(word))
                 )
             if not equals and name not in FLAGS and words:
                 value = words.pop(0)
@@ -130,9 +123,7 @@ def _count(found: JobFile, directives: dict[str, str], path: Path) -> None:
         gpus = max(gpus, _integer(count, f"{path}: --{name}", least=0) * times)
         types = [catalog_name(kind)] if kind else types
     if not gpus:
-        raise BadInput(
-            say("server.asks_no_gpu", path=path), hint=say("server.hint_sbatch_gpus_1_brimful_runs")
-        )
+        raise BadInput(say("server.asks_no_gpu", path=path))
     found.body |= {"gpus": gpus, "gpu_types": types, "within": "node" if nodes == 1 else "site"}
     if "cpus-per-task" in directives:
         found.body["cpus"] = float(_integer(directives["cpus-per-task"], f"{path}: --cpus-per-task") * tasks)

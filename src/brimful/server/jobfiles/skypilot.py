@@ -48,18 +48,12 @@ def is_skypilot(data: dict[str, Any]) -> bool:
 def read_skypilot(data: dict[str, Any], path: Path) -> JobFile:
     resources = data.get("resources") or {}
     if not isinstance(resources, dict):
-        raise BadInput(
-            say("server.resources_no_mapping", path=path),
-            hint=say("server.hint_resources_accelerators_a100_1"),
-        )
+        raise BadInput(say("server.resources_no_mapping", path=path))
     if not isinstance(data.get("run"), str) or not data["run"].strip():
-        raise BadInput(say("server.no_run", path=path), hint=say("server.hint_run_python_train_py"))
+        raise BadInput(say("server.no_run", path=path))
     nodes = data.get("num_nodes", 1)
     if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1:
-        raise BadInput(
-            say("server.num_nodes", path=path, str=Quoted(str(nodes)[:40])),
-            hint=say("server.hint_whole_number_above_zero"),
-        )
+        raise BadInput(say("server.num_nodes", path=path, str=Quoted(str(nodes)[:40])))
     types, each = _accelerators(resources.get("accelerators"), path)
     setup = data.get("setup")
     script = f"set -e\n{setup}\n{data['run']}" if isinstance(setup, str) and setup.strip() else data["run"]
@@ -106,20 +100,14 @@ def _accelerators(given: object, path: Path) -> tuple[list[str], int]:
         pairs = [(name, count or 1) for name, _, count in (str(word).partition(":") for word in words)]
     counts = {_count(count, path) for _, count in pairs}
     if len(counts) != 1:
-        raise BadInput(
-            say("server.accelerators_asks_different_numbers_gpus", path=path),
-            hint=say("server.hint_one_number_all"),
-        )
+        raise BadInput(say("server.accelerators_asks_different_numbers_gpus", path=path))
     return [catalog_name(str(name)) for name, _ in pairs], counts.pop()
 
 
 def _count(given: object, path: Path) -> int:
     text = str(given)
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1024):
-        raise BadInput(
-            say("server.accelerators_asks_gpus", path=path, text=Quoted(text[:40])),
-            hint=say("server.hint_whole_number_above_zero"),
-        )
+        raise BadInput(say("server.accelerators_asks_gpus", path=path, text=Quoted(text[:40])))
     return int(text)
 
 
@@ -137,11 +125,8 @@ def _pairs(given: object, path: Path) -> dict[str, str]:
     if given is None:
         return {}
     if not isinstance(given, dict):
-        raise BadInput(say("server.envs_no_mapping", path=path), hint=say("server.hint_envs_name_value"))
+        raise BadInput(say("server.envs_no_mapping", path=path))
     empty = [str(name) for name, value in given.items() if value is None]
     if empty:
-        raise BadInput(
-            say("server.envs_leaves_open", path=path, empty=Quoted(empty[0])),
-            hint=say("server.hint_env_value_write", empty=empty[0]),
-        )
+        raise BadInput(say("server.envs_leaves_open", path=path, empty=Quoted(empty[0]), empty_2=empty[0]))
     return {str(name): str(value) for name, value in given.items()}

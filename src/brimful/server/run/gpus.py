@@ -76,9 +76,7 @@ def _ask_driver() -> list[GpuSample]:
         answer = answers.get(timeout=TIMEOUT_S)
     except queue.Empty:
         raise WorldFailed(
-            say("server.nvidia_driver_not_answered_s", timeout_s=TIMEOUT_S),
-            hint=say("server.hint_dmesg_grep_i_xid_says"),
-            code="nvml_failed",
+            say("server.nvidia_driver_not_answered_s", timeout_s=TIMEOUT_S), code="nvml_failed"
         ) from None
     if isinstance(answer, BrimfulError):
         raise answer

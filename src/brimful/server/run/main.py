@@ -111,8 +111,11 @@ def _market(settings: Settings, nodes: Sequence[Node]) -> Market | None:
     strange = [name for name in settings.market_pools if name not in known]
     if strange:
         raise BadInput(
-            say("server.market_names_nothing_here_called", strange=Quoted(strange[0][:80])),
-            hint=say("server.hint_any", known=", ".join(known)),
+            say(
+                "server.market_names_nothing_here_called",
+                strange=Quoted(strange[0][:80]),
+                known=", ".join(known),
+            )
         )
     terms = Terms(
         notice_s=settings.notice_s,
@@ -187,7 +190,6 @@ def _folder_of_our_own(settings: Settings) -> Iterator[None]:
     except OSError as error:
         raise WorldFailed(
             say("server.cannot_use_data_folder_2", folder=settings.folder, error=os_words(error)),
-            hint=say("server.hint_choose_one_may_write_brimful"),
             code="folder_unusable",
         ) from error
     with lock:
@@ -196,7 +198,6 @@ def _folder_of_our_own(settings: Settings) -> Iterator[None]:
                 say(
                     "server.another_brimful_using", whereabouts=_whereabouts(settings), folder=settings.folder
                 ),
-                hint=say("server.hint_use_one_stop_choose_another"),
                 code="already_running",
             )
         yield
@@ -237,8 +238,8 @@ def _listening_socket(settings: Settings) -> Iterator[socket.socket]:
                     host=settings.host,
                     port=Plain(settings.port),
                     error=os_words(error),
+                    a=settings.port % 65535 + 1,
                 ),
-                hint=say("server.hint_free_port_choose_another_brimful", a=settings.port % 65535 + 1),
                 code="port_taken",
             ) from error
         yield listener
@@ -266,7 +267,6 @@ def _certificate(settings: Settings) -> str:
                 tls_key=settings.tls_key,
                 error=error,
             ),
-            hint=say("server.hint_both_pem_form_servers_own"),
             code="bad_certificate",
         ) from error
     return hashlib.sha256(der).hexdigest()

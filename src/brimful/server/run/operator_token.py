@@ -43,7 +43,5 @@ def operator_token(access: Access, path: Path) -> Principal:
 
 def _unusable(path: Path, error: OSError) -> WorldFailed:
     return WorldFailed(
-        say("server.cannot_use_token_file", path=path, error=os_words(error)),
-        hint=say("server.hint_remove_next_start_makes_new"),
-        code="token_unusable",
+        say("server.cannot_use_token_file", path=path, error=os_words(error)), code="token_unusable"
     )

@@ -150,9 +150,7 @@ class Driver:
     def _may_act(self) -> None:
         """With the token of this tick: who was deposed and leads again has missed what was between."""
         if self._leadership is not None and self._leadership.token != self._token:
-            raise LostLead(
-                say("server.server_did_not_lead_while"), hint=say("server.hint_next_turn_begins_anew")
-            )
+            raise LostLead(say("server.server_did_not_lead_while"))
 
     def _seek(self) -> None:
         """Beside the loop, so that an engine that takes long does not cost the lead."""

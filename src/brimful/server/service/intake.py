@@ -155,7 +155,6 @@ def _different_request(asked: Job, known: Job) -> Refused | None:
         return None
     return Refused(
         say("server.key_used_request_another", key=Quoted(asked.key), job=known.job, other=", ".join(other)),
-        hint=say("server.hint_send_same_request_again_take"),
         code="key_reused",
     )
 
@@ -169,7 +168,6 @@ def _cannot_hold(job: Job, money: Money) -> Refused | None:
     if budget > left:
         return Refused(
             say("server.budget_left_jobs_own", tenant=job.tenant, left=Usd(left), budget=Usd(budget)),
-            hint=say("server.hint_smaller_budget_ask_operator_more"),
             code="no_money",
         )
     money.left[job.tenant] -= budget

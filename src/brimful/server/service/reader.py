@@ -105,9 +105,7 @@ class Reader:
                 return self.fleet.leaving[name].state
         past = self.store.past_job(name)
         if past is None:
-            raise NotFound(
-                say("server.no_job", name=Quoted(name[:100])), hint=say("server.hint_brimful_jobs_lists_them")
-            )
+            raise NotFound(say("server.no_job", name=Quoted(name[:100])))
         return past.state
 
     def past_jobs(

@@ -100,10 +100,7 @@ class Submissions:
             state = self._active(name, "move")
             here = {node.site for node in self._reader.fleet.nodes.values()}
             if site and site not in here:
-                raise NotFound(
-                    say("server.no_site", site=Quoted(site[:100])),
-                    hint=say("server.hint_there_are", sorted=", ".join(sorted(here))),
-                )
+                raise NotFound(say("server.no_site", site=Quoted(site[:100]), sorted=", ".join(sorted(here))))
             wanted = (site,) if site else ()
             if state.job.sites == wanted:
                 return ()
@@ -129,7 +126,6 @@ class Submissions:
                 price = show_usd(lease.price_now())
                 raise Refused(
                     say("server.runs_per_gpu_hour_above", name=name, price=price, now=Usd(now)),
-                    hint=say("server.hint_brimful_job_hold_brimful_job", name=name),
                     code="below_price",
                 )
             at_s = self._reader.now_s()
@@ -157,10 +153,7 @@ class Submissions:
 
     def _is_drained(self, node: str) -> bool:
         if node not in self._reader.fleet.nodes:
-            raise NotFound(
-                say("server.no_node_2", node=Quoted(node[:100])),
-                hint=say("server.hint_brimful_fleet_lists_them"),
-            )
+            raise NotFound(say("server.no_node_2", node=Quoted(node[:100])))
         return node in self._reader.fleet.drained
 
     # -- budgets ---------------------------------------------------------------------------------------
@@ -178,7 +171,6 @@ class Submissions:
                         accrued=Usd(accrued),
                         a=Usd(accrued - microusd),
                     ),
-                    hint=say("server.hint_least_stop_jobs_first", accrued=Usd(accrued)),
                     code="below_accrued",
                 )
             return [BudgetSet(at_s=self._reader.now_s(), tenant=tenant, microusd=microusd)]
@@ -227,9 +219,7 @@ class Submissions:
                 return events
             self._reader.refresh()
         raise WorldFailed(
-            say("server.log_written_others_times_row", max_conflicts=MAX_CONFLICTS),
-            hint=say("server.hint_try_again"),
-            code="log_busy",
+            say("server.log_written_others_times_row", max_conflicts=MAX_CONFLICTS), code="log_busy"
         )
 
 

@@ -24,10 +24,7 @@ def log_piece(reader: Reader, name: str, lease: str | None, *, offset: int, limi
         leases, phase = list(state.leases), state.phase
     names = [each.lease for each in leases]
     if lease is not None and lease not in names:
-        raise NotFound(
-            say("server.no_lease", name=name, lease=Quoted(lease)),
-            hint=say("server.hint_brimful_job_show_lists_them", name=name),
-        )
+        raise NotFound(say("server.no_lease", name=name, lease=Quoted(lease)))
     if not leases:
         over = phase in OVER
         return {"lease": None, "text": "", "next_offset": 0, "size": 0, "over": over, "phase": phase}

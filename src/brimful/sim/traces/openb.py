@@ -40,16 +40,13 @@ def read_nodes(lines: Iterable[str], *, name: str, skips: Skips) -> list[Node]:
         try:
             node = _node(row, where)
             if node.node in nodes:
-                raise BadInput(
-                    say("sim.node_before", where=where, node=Quoted(node.node)),
-                    hint=say("sim.hint_ids_unique"),
-                )
+                raise BadInput(say("sim.node_before", where=where, node=Quoted(node.node)))
         except BadInput as error:
             skips.note(error)
             continue
         nodes[node.node] = node
     if not nodes:
-        raise BadInput(say("sim.no_nodes", name=name), hint=say("sim.hint_add_least_one_row_below"))
+        raise BadInput(say("sim.no_nodes", name=name))
     return list(nodes.values())
 
 
@@ -64,7 +61,7 @@ def _columns(head: str) -> set[str]:
 def _node(row: Row, where: str) -> Node:
     name = entry(row, "sn")
     if not name:
-        raise BadInput(say("sim.sn_empty", where=where), hint=say("sim.hint_every_row_needs_id_own"))
+        raise BadInput(say("sim.sn_empty", where=where))
     gpus = integer(row, "gpu", where, low=0, high=MAX_NODE_GPUS)
     return Node(
         site=SITE,
@@ -89,14 +86,11 @@ def _pods(lines: Iterable[str], name: str, skips: Skips) -> Iterator[tuple[str, 
 def _pod(row: Row, where: str) -> Arrival:
     name = entry(row, "name")
     if not name:
-        raise BadInput(say("sim.name_empty", where=where), hint=say("sim.hint_every_row_needs_id_own"))
+        raise BadInput(say("sim.name_empty", where=where))
     gpus = integer(row, "num_gpu", where, low=0, high=MAX_NODE_GPUS)
     milli = integer(row, "gpu_milli", where, low=1 if gpus else 0, high=WHOLE_GPU)
     if gpus > 1 and milli < WHOLE_GPU:
-        raise BadInput(
-            say("sim.gpus_milli_each", where=where, gpus=gpus, milli=milli),
-            hint=say("sim.hint_only_one_gpu_can_shared"),
-        )
+        raise BadInput(say("sim.gpus_milli_each", where=where, gpus=gpus, milli=milli))
     job = Job(
         job=name,
         gpus=gpus,
@@ -116,8 +110,5 @@ def _pod(row: Row, where: str) -> Arrival:
     ended = number(row, "deletion_time", where, low=0, high=MAX_S) if entry(row, "deletion_time") else begun
     run_s = 0.0 if begun is None or ended is None else ended - begun
     if run_s < 0:
-        raise BadInput(
-            say("sim.deletion_time_s_before_scheduled", where=where, a=f"{-run_s:g}"),
-            hint=say("sim.hint_times_seconds"),
-        )
+        raise BadInput(say("sim.deletion_time_s_before_scheduled", where=where, a=f"{-run_s:g}"))
     return Arrival(at_s=int(created), job=job, work_s=run_s)

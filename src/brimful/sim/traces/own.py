@@ -77,20 +77,21 @@ def _arrival(row: Row, where: str) -> Arrival:
     name = entry(row, "job")
     if not name or not name.isprintable():
         problem = "is empty" if not name else f"is {name[:40]!r}"
-        raise BadInput(
-            say("sim.job", where=where, problem=problem), hint=say("sim.hint_every_row_needs_id_own_2")
-        )
+        raise BadInput(say("sim.job", where=where, problem=problem))
     priority = entry(row, "priority") or "normal"
     if priority not in PRIORITIES:
         raise BadInput(
-            say("sim.priority_not_known", where=where, priority=Quoted(priority)),
-            hint=say("sim.hint_one", priorities=", ".join(PRIORITIES)),
+            say(
+                "sim.priority_not_known",
+                where=where,
+                priority=Quoted(priority),
+                priorities=", ".join(PRIORITIES),
+            )
         )
     within = entry(row, "within") or "node"
     if within not in WITHIN:
         raise BadInput(
-            say("sim.within_not_known", where=where, within=Quoted(within)),
-            hint=say("sim.hint_one_2", within=", ".join(WITHIN)),
+            say("sim.within_not_known", where=where, within=Quoted(within), within_2=", ".join(WITHIN))
         )
     more = {
         column: integer(row, column, where, low=low, high=high)
@@ -102,15 +103,9 @@ def _arrival(row: Row, where: str) -> Arrival:
         integer(row, "submit_s", where, low=0, high=MAX_S),
     )
     if gpus > 1 and more.get("gpu_milli", WHOLE_GPU) < WHOLE_GPU:
-        raise BadInput(
-            say("sim.gpus_milli_each_2", where=where, gpus=gpus, more=more["gpu_milli"]),
-            hint=say("sim.hint_only_one_gpu_can_shared"),
-        )
+        raise BadInput(say("sim.gpus_milli_each_2", where=where, gpus=gpus, more=more["gpu_milli"]))
     if more.get("deadline_s", at_s) < at_s:
-        raise BadInput(
-            say("sim.deadline_s_before_submit_s", where=where, more=more["deadline_s"], at_s=at_s),
-            hint=say("sim.hint_deadline_counts_from_start_trace"),
-        )
+        raise BadInput(say("sim.deadline_s_before_submit_s", where=where, more=more["deadline_s"], at_s=at_s))
     job = Job(
         job=name,
         gpus=gpus,
@@ -155,7 +150,6 @@ def _by_type(row: Row, column: str, where: str, gpu_types: tuple[str, ...]) -> l
                 column=column,
                 cells=len(cells),
                 gpu_types=len(gpu_types),
-            ),
-            hint=say("sim.hint_name_types_gpu_give_one"),
+            )
         )
     return cells * len(gpu_types) if len(cells) == 1 else cells

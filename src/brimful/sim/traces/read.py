@@ -150,10 +150,7 @@ def _recognised(text: str) -> tuple[Format, Source, dict[str, str]]:
 def _nearest(head: str, name: str) -> Format:
     """Of a file that is of no known form the reader that says best what is missing."""
     if head.lstrip()[:1] in ("[", "{"):
-        raise BadInput(
-            say("sim.json_neither_phillys_cluster_job", name=name),
-            hint=say("sim.hint_give_one_these_published_table"),
-        )
+        raise BadInput(say("sim.json_neither_phillys_cluster_job", name=name))
     if head.split()[:1] == ["JobID"]:
         raise BadInput(say("sim.saccts_output_columns", name=name), hint=sacct.ASK)
     columns = set(_columns(head))
@@ -184,10 +181,7 @@ def _joined(parts: Sequence[Trace]) -> Trace:
     arrivals = [arrival for part in parts for arrival in part.arrivals]
     ids = {arrival.job.job for arrival in arrivals}
     if len(ids) < len(arrivals):
-        raise BadInput(
-            say("sim.jobs_stand_more_than_one", a=Number(len(arrivals) - len(ids))),
-            hint=say("sim.hint_give_each_trace_once"),
-        )
+        raise BadInput(say("sim.jobs_stand_more_than_one", a=Number(len(arrivals) - len(ids))))
     return Trace(
         format=" + ".join(dict.fromkeys(part.format for part in parts)),
         arrivals=sorted(arrivals, key=lambda arrival: arrival.at_s),

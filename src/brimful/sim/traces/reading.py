@@ -114,8 +114,7 @@ class Source:
                     yield line.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     raise BadInput(
-                        say("sim.not_text_file_row", name=self.name, number=Plain(number)),
-                        hint=say("sim.hint_trace_text_utf_8"),
+                        say("sim.not_text_file_row", name=self.name, number=Plain(number))
                     ) from error
 
     def text(self) -> str:
@@ -131,14 +130,12 @@ class Source:
                 say("sim.no_file", path=self.path), hint=say("sim.hint_give_path_trace")
             ) from error
         except IsADirectoryError as error:
-            raise BadInput(say("sim.folder", path=self.path), hint=say("sim.hint_give_path_trace")) from error
+            raise BadInput(say("sim.folder", path=self.path)) from error
         except OSError as error:
             raise WorldFailed(say("sim.cannot_read", path=self.path, error=os_words(error))) from error
 
     def _broken(self, error: Exception) -> BadInput:
-        return BadInput(
-            say("sim.cannot_unpacked", name=self.name, error=error), hint=say("sim.hint_fetch_again")
-        )
+        return BadInput(say("sim.cannot_unpacked", name=self.name, error=error))
 
 
 def table(
@@ -186,16 +183,10 @@ def table(
 
 def _check_columns(columns: Sequence[str], needed: Sequence[str], *, name: str, delimiter: str) -> None:
     if not any(columns):
-        raise BadInput(
-            say("sim.empty", name=name),
-            hint=say("sim.hint_first_row_names_columns", needed=", ".join(needed)),
-        )
+        raise BadInput(say("sim.empty", name=name, needed=", ".join(needed)))
     twice = [column for column in dict.fromkeys(columns) if column and columns.count(column) > 1]
     if twice:
-        raise BadInput(
-            say("sim.row_1_names_twice", name=name, twice=", ".join(twice)),
-            hint=say("sim.hint_them_counts_keep_one"),
-        )
+        raise BadInput(say("sim.row_1_names_twice", name=name, twice=", ".join(twice)))
     missing = [column for column in needed if column not in columns]
     if not missing:
         return
@@ -218,14 +209,10 @@ def _not_csv(where: str, error: csv.Error) -> BadInput:
     """The csv module's words, where ours say better what to do."""
     text = str(error)
     if "unexpected end of data" in text:
-        return BadInput(
-            say("sim.quote_opened_never_closed", where=where), hint=say("sim.hint_close_write_twice")
-        )
+        return BadInput(say("sim.quote_opened_never_closed", where=where))
     if "new-line character" in text:
-        return BadInput(
-            say("sim.lone_carriage_return", where=where), hint=say("sim.hint_end_rows_line_feed_lf")
-        )
-    return BadInput(say("sim.where_text", where=where, text=text), hint=say("sim.hint_trace_plain_csv"))
+        return BadInput(say("sim.lone_carriage_return", where=where))
+    return BadInput(say("sim.where_text", where=where, text=text))
 
 
 def entry(row: Row, column: str) -> str:
@@ -287,8 +274,8 @@ def from_zero(found: Iterable[tuple[str, Arrival]], skips: Skips) -> Iterator[tu
                         where=where,
                         a=Number(at_s // 86400),
                         split=" ".join(first.split()[-2:]),
-                    ),
-                    hint=say("sim.hint_one_two_times_wrong_trace", a=Number(MAX_S // 86400)),
+                        a_2=Number(MAX_S // 86400),
+                    )
                 )
             )
             continue
@@ -305,12 +292,7 @@ def in_order(found: Iterable[tuple[str, Arrival]], *, name: str, skips: Skips, s
     unsorted = False
     for where, arrival in found:
         if arrival.job.job in seen:
-            skips.note(
-                BadInput(
-                    say("sim.job_before", where=where, job=Quoted(arrival.job.job)),
-                    hint=say("sim.hint_ids_unique_rename_remove_leave"),
-                )
-            )
+            skips.note(BadInput(say("sim.job_before", where=where, job=Quoted(arrival.job.job))))
             continue
         if not sort and arrivals and arrival.at_s < arrivals[-1].at_s:
             if not skips.lenient:
@@ -320,8 +302,7 @@ def in_order(found: Iterable[tuple[str, Arrival]], *, name: str, skips: Skips, s
                         where=where,
                         at_s=arrival.at_s,
                         at_s_2=arrivals[-1].at_s,
-                    ),
-                    hint=say("sim.hint_sort_rows_submit_time_let"),
+                    )
                 )
             unsorted = True
             skips.reordered += 1
@@ -334,8 +315,8 @@ def in_order(found: Iterable[tuple[str, Arrival]], *, name: str, skips: Skips, s
                         where=where,
                         wants=" or ".join(wants),
                         sorted=", ".join(sorted(skips.gpu_types)),
-                    ),
-                    hint=say("sim.hint_give_fleet_types_trace_names", wants=wants[0]),
+                        wants_2=wants[0],
+                    )
                 )
             )
             continue
@@ -343,11 +324,10 @@ def in_order(found: Iterable[tuple[str, Arrival]], *, name: str, skips: Skips, s
         arrivals.append(arrival)
     if not arrivals and skips.count:
         raise BadInput(
-            say("sim.no_row_can_used_left", name=name, count=Number(skips.count), first=skips.first[0]),
-            hint=say("sim.hint_mend_file_without_lenient_first"),
+            say("sim.no_row_can_used_left", name=name, count=Number(skips.count), first=skips.first[0])
         )
     if not arrivals:
-        raise BadInput(say("sim.no_jobs", name=name), hint=say("sim.hint_add_least_one_row_below"))
+        raise BadInput(say("sim.no_jobs", name=name))
     return sorted(arrivals, key=lambda arrival: arrival.at_s) if sort or unsorted else arrivals
 
 

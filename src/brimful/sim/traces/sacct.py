@@ -50,10 +50,7 @@ def read(source: Source, *, any_type: bool, skips: Skips) -> Trace:
     found = list(from_zero(_rows(source.lines(), source.name, left_out, skips, any_type=any_type), skips))
     notes = [f"left out: {_counted(count, what)}" for what, count in left_out.items() if count]
     if notes and not found and not skips.count:
-        raise BadInput(
-            say("sim.no_job_held_gpu", name=source.name, notes="; ".join(notes)),
-            hint=say("sim.hint_gpus_stand_alloctres_reqtres_gres"),
-        )
+        raise BadInput(say("sim.no_job_held_gpu", name=source.name, notes="; ".join(notes)))
     arrivals = in_order(found, name=source.name, skips=skips, sort=True)
     return Trace(format="sacct", arrivals=arrivals, notes=notes, gangs_may_spread=True)
 
@@ -127,10 +124,7 @@ def _elapsed(row: Row, where: str) -> int:
         return integer(row, "ElapsedRaw", where, low=0, high=MAX_S)
     found = ELAPSED.fullmatch(entry(row, "Elapsed"))
     if found is None:
-        raise BadInput(
-            say("sim.elapsed", where=where, entry=Quoted(entry(row, "Elapsed")[:40])),
-            hint=say("sim.hint_add_elapsedraw_saccts_o"),
-        )
+        raise BadInput(say("sim.elapsed", where=where, entry=Quoted(entry(row, "Elapsed")[:40])))
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 

@@ -71,8 +71,9 @@ def _rows(
                     where=where,
                     first=Quoted(first),
                     mine=Quoted(mine),
-                ),
-                hint=say("sim.hint_choose_one_workload", name=name, first=first),
+                    name=name,
+                    first_2=first,
+                )
             )
         there[mine] = None
         if workload is not None and mine != workload:
@@ -83,19 +84,27 @@ def _rows(
             skips.note(error)
     if workload is not None and there and workload not in there:
         raise BadInput(
-            say("sim.no_workload", name=name, workload=Quoted(workload)),
-            hint=say("sim.hint_it_has", a=", ".join(filter(None, there)) or "one"),
+            say(
+                "sim.no_workload",
+                name=name,
+                workload=Quoted(workload),
+                a=", ".join(filter(None, there)) or "one",
+            )
         )
 
 
 def _row(row: Row, where: str) -> Arrival:
     name, application = entry(row, "name"), entry(row, "application")
     if not name:
-        raise BadInput(say("sim.name_empty", where=where), hint=say("sim.hint_every_row_needs_id_own"))
+        raise BadInput(say("sim.name_empty", where=where))
     if application not in GPU_HOURS:
         raise BadInput(
-            say("sim.application_not_known", where=where, application=Quoted(application)),
-            hint=say("sim.hint_one_3", gpu_hours=", ".join(GPU_HOURS)),
+            say(
+                "sim.application_not_known",
+                where=where,
+                application=Quoted(application),
+                gpu_hours=", ".join(GPU_HOURS),
+            )
         )
     gpus = integer(row, "num_replicas", where, low=1, high=MAX_GPUS)
     return Arrival(
