@@ -171,7 +171,7 @@ def test_a_ladder_for_a_run_that_surely_fits_ends_at_that_run() -> None:
 
 def test_words_that_were_guessed_widen_every_interval() -> None:
     sure = estimate(FORUM_MODEL, FORUM_TRAINING, CARD)
-    unsure = estimate(FORUM_MODEL, FORUM_TRAINING, CARD, widen=widening(2))
+    unsure = estimate(FORUM_MODEL, FORUM_TRAINING, CARD, unsure=2)
 
     for a, b in (
         (sure.memory.device_bytes, unsure.memory.device_bytes),

@@ -182,8 +182,9 @@ def write_correction(path: Path, correction: Correction) -> None:
         raise WorldFailed(say("fit.cannot_write_3", path=path, error=os_words(error))) from error
 
 
-def load_correction(path: Path) -> Correction | None:
-    """What was kept, or None where nothing was."""
+def load_correction(path: Path | None = None) -> Correction | None:
+    """What `brimful runs calibrate --write` kept, or None where nothing was."""
+    path = path or calibration_path()
     try:
         if not path.is_file():
             return None

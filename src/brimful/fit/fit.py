@@ -8,7 +8,7 @@ from functools import cache
 
 from brimful.configs.reading import FLAGS, Dialect, Reading
 from brimful.errors import BadInput
-from brimful.fit.advice.advise import enough_gpus, faster, fixes, largest_batch
+from brimful.fit.advice.advise import Predict, enough_gpus, faster, fixes, largest_batch
 from brimful.fit.correction import Correction, calibrated
 from brimful.fit.count import active_parameters, parameters
 from brimful.fit.memory import peak_memory
@@ -24,6 +24,55 @@ from brimful.specs.training import Training
 
 # What a word that got a fallback may be worth, of memory and of time; several add up, to a limit.
 _UNSURE_FRAC, _MOST_UNSURE_FRAC = 0.10, 0.40
+
+
+def estimate(
+    model: Model,
+    training: Training,
+    gpu: Gpu,
+    other_bytes: int | None = None,
+    *,
+    unsure: int = 0,
+    correction: Correction | None = None,
+) -> Estimate:
+    """The one door to an estimate: memory and speed, without advice. A search asks it thousands of times.
+
+    `other_bytes` is what other programs hold of the card; None: a desktop's share on a GeForce, else nothing.
+    `unsure` is how many words of the input got a fallback: each widens every interval at both ends.
+    `correction` comes from runs of the user's own.
+    """
+    _check_formats(training, gpu)
+    if model.tied and not training.framework.ties:
+        model = replace(model, tied=False)
+    others = others_on(gpu, other_bytes)
+    memory = peak_memory(model, training, gpu, others)
+    speed = predict_speed(model, training, gpu)
+    widen = widening(unsure)
+    found = Estimate(
+        gpu=gpu.name,
+        parameters=parameters(model),
+        usable_bytes=gpu.memory_bytes,
+        memory=_wider_memory(memory, widen) if widen else memory,
+        speed=_wider_speed(speed, widen) if widen else speed,
+        others=others,
+        active_parameters=active_parameters(model) if model.experts is not None else None,
+        sequence_tokens=training.sequence_tokens if model.images is not None else 0,
+    )
+    return calibrated(found, correction)
+
+
+def predictor(
+    reading: Reading, gpu: Gpu, other_bytes: int | None = None, correction: Correction | None = None
+) -> Predict:
+    """`estimate` as a function of the training, for a model that a reader found; each is estimated once."""
+
+    @cache
+    def predict(training: Training) -> Estimate:
+        return estimate(
+            reading.model, training, gpu, other_bytes, unsure=reading.unsure, correction=correction
+        )
+
+    return predict
 
 
 def fit(
@@ -42,41 +91,48 @@ def fit(
 ) -> Estimate:
     """The whole answer: memory, speed, what was taken for granted, and what to change.
 
-    `model` and `gpu` may be names, written as people write them.
-    `other_bytes` is what other programs hold of the card; None: a desktop's share on a GeForce, else nothing.
-    `assumed`, `warnings`, `unsure` and `dialect` come from a reader: what it took for granted, and how its
-    kind of config spells a change. `correction` comes from runs of the user's own; fixes and the largest
-    batch are judged by it too. `framework`, by name, says whose code trains it, and `torch`, as PyTorch
-    prints its release, on what; without them `training` has its own, today's plain PyTorch unless told.
+    `model` and `gpu` may be names, written as people write them; `other_bytes`, `unsure` and `correction` are
+    those of `estimate`. `assumed`, `warnings` and `dialect` come from a reader: what it took for granted, and
+    how its kind of config spells a change. `framework`, by name, says whose code trains it, and `torch`, as
+    PyTorch prints its release, on what; without them `training` has its own, today's plain PyTorch by default.
     """
     if framework is not None:
         code = find_framework(framework) if isinstance(framework, str) else framework
         training = replace(training, framework=code)
     if torch is not None:
         training = replace(training, torch=find_torch(torch) if isinstance(torch, str) else torch)
-    shape = _named(model) if isinstance(model, str) else model
-    card = find_gpu(gpu) if isinstance(gpu, str) else gpu
-    widen = widening(unsure)
+    reading = Reading(
+        model=_named(model) if isinstance(model, str) else model,
+        training=training,
+        assumed=tuple(assumed),
+        warnings=tuple(warnings),
+        unsure=unsure,
+        dialect=dialect,
+    )
+    return fit_reading(reading, find_gpu(gpu) if isinstance(gpu, str) else gpu, other_bytes, correction)
 
-    @cache
-    def again(changed: Training) -> Estimate:
-        return calibrated(estimate(shape, changed, card, other_bytes, widen=widen), correction)
 
-    answer = again(training)
-    found = () if answer.verdict == "fits" else fixes(training, again, card, dialect)
-    said = [*warnings, *_warnings(shape, training, card)]
+def fit_reading(
+    reading: Reading, gpu: Gpu, other_bytes: int | None = None, correction: Correction | None = None
+) -> Estimate:
+    """`fit` for what a reader made of a config. The correction judges fixes and the largest batch too."""
+    training, dialect = reading.training, reading.dialect
+    predict = predictor(reading, gpu, other_bytes, correction)
+    answer = predict(training)
+    found = () if answer.verdict == "fits" else fixes(training, predict, gpu, dialect)
+    said = [*reading.warnings, *_warnings(reading.model, training, gpu)]
     if correction is not None and correction.factors:
-        said.append(correction.note(card.name))
+        said.append(correction.note(gpu.name))
     if not answer.fits and not any(fix.fits for fix in found):
-        many = enough_gpus(training, again, card, dialect)
-        said.append(_nothing_fits(training, card, many))
+        many = enough_gpus(training, predict, gpu, dialect)
+        said.append(_nothing_fits(training, gpu, many))
     return replace(
         answer,
-        assumed=tuple(assumed),
+        assumed=reading.assumed,
         warnings=tuple(said),
         fixes=found,
-        faster=faster(training, again, card, dialect) if answer.fits and not found else (),
-        largest_batch=largest_batch(training, again),
+        faster=faster(training, predict, gpu, dialect) if answer.fits and not found else (),
+        largest_batch=largest_batch(training, predict),
     )
 
 
@@ -86,48 +142,6 @@ def _check_formats(training: Training, gpu: Gpu) -> None:
         raise BadInput(
             say("fit.generation_cannot_multiply_fp8", title=gpu.title, architecture=gpu.architecture)
         )
-
-
-def fit_reading(
-    reading: Reading, gpu: Gpu, other_bytes: int | None = None, correction: Correction | None = None
-) -> Estimate:
-    """`fit` for what a reader made of a config."""
-    return fit(
-        reading.model,
-        reading.training,
-        gpu,
-        other_bytes,
-        assumed=reading.assumed,
-        warnings=reading.warnings,
-        unsure=reading.unsure,
-        dialect=reading.dialect,
-        correction=correction,
-    )
-
-
-def estimate(
-    model: Model, training: Training, gpu: Gpu, other_bytes: int | None = None, *, widen: float = 0.0
-) -> Estimate:
-    """Memory and speed alone, without advice: what a search or a scheduler asks thousands of times.
-
-    `widen` is the part by which each interval grows at both ends, where the input was partly guessed.
-    """
-    _check_formats(training, gpu)
-    if model.tied and not training.framework.ties:
-        model = replace(model, tied=False)
-    others = others_on(gpu, other_bytes)
-    memory = peak_memory(model, training, gpu, others)
-    speed = predict_speed(model, training, gpu)
-    return Estimate(
-        gpu=gpu.name,
-        parameters=parameters(model),
-        usable_bytes=gpu.memory_bytes,
-        memory=_wider_memory(memory, widen) if widen else memory,
-        speed=_wider_speed(speed, widen) if widen else speed,
-        others=others,
-        active_parameters=active_parameters(model) if model.experts is not None else None,
-        sequence_tokens=training.sequence_tokens if model.images is not None else 0,
-    )
 
 
 def _named(model: str) -> Model:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
 
 from brimful.configs.arguments import MODEL_WORDS
 from brimful.configs.nanogpt import read_globals
 from brimful.configs.reading import Reading
 from brimful.errors import BadInput, BrimfulError, NotFound
 from brimful.fit.advice.advise import Predict
-from brimful.fit.correction import Correction, calibrated
-from brimful.fit.fit import estimate, widening
+from brimful.fit.correction import Correction
+from brimful.fit.fit import predictor
 from brimful.guard.command import NANOGPT_STYLE, Command, spoken
 from brimful.language import say
 from brimful.meter.peak import find_card
@@ -121,13 +120,11 @@ def read_settings(command: Command, *, config: str | None, model: str | None, se
 
 
 def forecast(reading: Reading, room: Room, correction: Correction | None) -> Forecast:
-    from dataclasses import replace
+    # What others hold is taken off the room: an out-of-memory message tells of this process alone.
+    whole = predictor(reading, room.gpu, 0, correction)
 
-    @cache
     def predict(training: Training) -> Estimate:
-        # What others hold is taken off the room: an out-of-memory message tells of this process alone.
-        found = estimate(reading.model, training, room.gpu, 0, widen=widening(reading.unsure))
-        return replace(calibrated(found, correction), usable_bytes=room.usable_bytes)
+        return replace(whole(training), usable_bytes=room.usable_bytes)
 
     return Forecast(reading=reading, room=room, predict=predict)
 

@@ -17,12 +17,12 @@ class Estimates(NamedTuple):
 def estimates_for(config: str, types: list[str], *, gpus: int, other_bytes: int | None = None) -> Estimates:
     """An estimate for each type that the catalog knows and that holds the job; refused where none does."""
     from brimful.configs.read import read
-    from brimful.fit.correction import calibration_path, load_correction
+    from brimful.fit.correction import load_correction
     from brimful.fit.fit import fit_reading
     from brimful.specs.gpu import find_gpu
 
     reading = read(config, overrides=[f"gpus={gpus}"] if gpus > 1 else [])
-    correction = load_correction(calibration_path())
+    correction = load_correction()
     predicted: dict[str, dict[str, Any]] = {}
     notes: list[str] = []
     tight: list[tuple[int, str]] = []

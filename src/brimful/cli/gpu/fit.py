@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from brimful.configs.reading import Reading
     from brimful.diagnose.sanity import Check
     from brimful.fit.advice.ladder import Rung
-    from brimful.fit.correction import Correction
     from brimful.language import Language
     from brimful.specs.estimate import Estimate, Fix
     from brimful.specs.gpu import Gpu
@@ -86,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     from brimful.cli.gpu import fit_cards
+    from brimful.fit.correction import load_correction
     from brimful.specs.gpu import find_gpu
 
     if args.models:
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> Answer:
         args.compare = [what for what in args.compare if what != args.config]
     gpu = find_gpu(args.gpu)
     reading = _read(args, _words(args))
-    args.correction = _correction(args)
+    args.correction = None if args.uncalibrated else load_correction()
     if args.compare is not None:
         return _compare(args, reading, gpu)
     answer = _fit(args, reading, gpu)
@@ -125,28 +125,12 @@ def _answer(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: G
     return Answer(data, "\n\n".join(parts), YES if answer.fits else NO)
 
 
-def _correction(args: argparse.Namespace) -> Correction | None:
-    """What `brimful runs calibrate --write` kept, if anything."""
-    from brimful.fit.correction import calibration_path, load_correction
-
-    return None if args.uncalibrated else load_correction(calibration_path())
-
-
-def _estimate(args: argparse.Namespace, reading: Reading, training: Training, gpu: Gpu) -> Estimate:
-    from brimful.cli.gpu.others import other_bytes
-    from brimful.fit.correction import calibrated
-    from brimful.fit.fit import estimate, widening
-
-    found = estimate(reading.model, training, gpu, other_bytes(args), widen=widening(reading.unsure))
-    return calibrated(found, args.correction)
-
-
 def _ladder(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> tuple[Rung, ...]:
+    from brimful.cli.gpu.others import other_bytes
     from brimful.fit.advice.ladder import ladder
+    from brimful.fit.fit import predictor
 
-    def predict(training: Training) -> Estimate:
-        return _estimate(args, reading, training, gpu)
-
+    predict = predictor(reading, gpu, other_bytes(args), args.correction)
     return ladder(reading.training, predict, gpu, reading.dialect)
 
 

@@ -113,7 +113,7 @@ def _idle(args: argparse.Namespace, say: Callable[[str], None]) -> IdleWatch | N
 
 def _forecast(args: argparse.Namespace, command: Command, say: Callable[[str], None]) -> Forecast | None:
     """What can be predicted; nothing is no reason not to start."""
-    from brimful.fit.correction import calibration_path, load_correction
+    from brimful.fit.correction import load_correction
     from brimful.guard.forecast import forecast, try_settings
 
     reading, why = try_settings(command, config=args.config, model=args.model, sets=args.set)
@@ -121,7 +121,7 @@ def _forecast(args: argparse.Namespace, command: Command, say: Callable[[str], N
     if reading is None or room is None:
         say(f"nothing is predicted: {why or no_room}")
         return None
-    return forecast(reading, room, load_correction(calibration_path()))
+    return forecast(reading, room, load_correction())
 
 
 def _room(args: argparse.Namespace, command: Command) -> tuple[Room | None, str]:

@@ -67,12 +67,12 @@ def _estimate(args: argparse.Namespace) -> dict[str, Any] | None:
     if args.gpu is None:
         raise BadInput(say("gpu.no_card_named"), hint=say("gpu.hint_say_gpu_brimful_gpus_lists"))
     from brimful.configs.read import read
-    from brimful.fit.correction import calibration_path, load_correction
+    from brimful.fit.correction import load_correction
     from brimful.fit.fit import fit_reading
     from brimful.specs.gpu import find_gpu
 
     reading = read(args.config, model=args.model, overrides=args.set)
-    return fit_reading(reading, find_gpu(args.gpu), None, load_correction(calibration_path())).as_dict()
+    return fit_reading(reading, find_gpu(args.gpu), None, load_correction()).as_dict()
 
 
 def _text(found: Diagnosis, tongue: Language) -> str:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Literal
 
 from brimful.configs.reading import Reading
-from brimful.fit.fit import estimate, widening
+from brimful.fit.fit import estimate
 from brimful.language import Factor, Language, Percent, Sentence, Size, say
 from brimful.specs.estimate import Estimate
 from brimful.specs.gpu import Gpu
@@ -44,15 +44,15 @@ class Case:
         return self.of(replace(self.training, **changes), model)
 
     def of(self, training: Training, model: Model | None = None) -> Estimate:
-        wide = widening(self.reading.unsure)
-        return _estimate(model or self.reading.model, training, self.gpu.name, self.other_bytes, wide)
+        unsure = self.reading.unsure
+        return _estimate(model or self.reading.model, training, self.gpu.name, self.other_bytes, unsure)
 
 
 @cache
-def _estimate(model: Model, training: Training, gpu: str, other_bytes: int | None, widen: float) -> Estimate:
+def _estimate(model: Model, training: Training, gpu: str, other_bytes: int | None, unsure: int) -> Estimate:
     from brimful.specs.gpu import find_gpu
 
-    return estimate(model, training, find_gpu(gpu), other_bytes, widen=widen)
+    return estimate(model, training, find_gpu(gpu), other_bytes, unsure=unsure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

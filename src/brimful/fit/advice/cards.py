@@ -11,7 +11,7 @@ from typing import Any
 
 from brimful.configs.reading import Reading
 from brimful.fit.advice.advise import largest_that, smaller_batches
-from brimful.fit.fit import estimate, widening
+from brimful.fit.fit import predictor
 from brimful.fit.inference import InferenceEstimate, Serving, infer, usd_per_million
 from brimful.language import Language, Sentence, Several, Size, say
 from brimful.specs.estimate import Estimate
@@ -86,11 +86,7 @@ def rank(reading: Reading, prices: Prices, other_bytes: int | None = None) -> tu
 
 
 def _one(reading: Reading, gpu: Gpu, prices: Prices, other_bytes: int | None) -> Ranked:
-    wide = widening(reading.unsure)
-
-    def predict(training: Training) -> Estimate:
-        return estimate(reading.model, training, gpu, other_bytes, widen=wide)
-
+    predict = predictor(reading, gpu, other_bytes)
     training, changed = _runnable(reading.training, gpu)
     answer = predict(training)
     if not answer.fits and (sizes := smaller_batches(training)):

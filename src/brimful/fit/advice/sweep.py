@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from brimful.configs.reading import Reading
 from brimful.errors import BadInput
-from brimful.fit.fit import estimate, widening
+from brimful.fit.fit import predictor
 from brimful.language import Number, Percent, Quoted, Sentence, Size, say
 from brimful.specs.estimate import Estimate
 from brimful.specs.gpu import Gpu
@@ -134,12 +134,11 @@ def sweep(
                 tokens=reading.model.images.tokens,
             )
         )
-    wide = widening(reading.unsure)
+    predict = predictor(reading, gpu, other_bytes)
 
     def at(value: int) -> Estimate:
         changed: dict[str, Any] = {_FIELDS[swept]: value}
-        training = replace(reading.training, **changed)
-        return estimate(reading.model, training, gpu, other_bytes, widen=wide)
+        return predict(replace(reading.training, **changed))
 
     points = tuple(Point(value, at(value)) for value in values)
     fitting = [point.value for point in points if point.estimate.fits]
