@@ -10,7 +10,7 @@ import re
 import time
 
 from brimful.cli.operate.watch import History, remember, screen
-from brimful.meter.machine import Card, Holder, Machine
+from brimful.meter.machine import Holder, Machine, SeenGpu
 from brimful.meter.runtime import Live
 from brimful.meter.samples import GpuSample, ProcessSample, RunSample, StepSample
 from brimful.units import GIB, MIB
@@ -53,5 +53,8 @@ def _machine(mfu: float, busy: float) -> Machine:
     )  # fmt: skip
     holder = Holder(process=metered, job="train-7", live=live, idle=None, works_here=True)
     other = Holder(process=plain, job=None, live=None, idle=None, works_here=False)
-    cards = (Card(sample=first, holders=(holder,), mfu=mfu), Card(sample=second, holders=(other,), mfu=None))
+    cards = (
+        SeenGpu(sample=first, holders=(holder,), mfu=mfu),
+        SeenGpu(sample=second, holders=(other,), mfu=None),
+    )
     return Machine(at_s=AT_S, driver="580.65.06", cards=cards, elsewhere=())

@@ -171,11 +171,11 @@ def _mem_tracker() -> tuple[str, str]:
     from torch.distributed._tools.mem_tracker import MemTracker
 
     from brimful.specs.gpu import find_gpu
-    from brimful.tracing.card import card_of
+    from brimful.tracing.cuda_device import cuda_device
     from brimful.tracing.session import recording
 
     tracker = MemTracker()
-    with recording(card_of(find_gpu(GPU)), steps=99) as recorder:
+    with recording(cuda_device(find_gpu(GPU)), steps=99) as recorder:
         recorder.paused = 1
         with tracker:
             step = a_gpt2("gpt2")()
@@ -303,11 +303,11 @@ def _recordings() -> str:
 
 def _marked(program: Any, **how: Any) -> tuple[Any, list[int]]:
     from brimful.specs.gpu import find_gpu
-    from brimful.tracing.card import card_of
+    from brimful.tracing.cuda_device import cuda_device
     from brimful.tracing.session import recording
 
     marks: list[int] = []
-    with recording(card_of(find_gpu("rtx-4090")), steps=99) as recorder:
+    with recording(cuda_device(find_gpu("rtx-4090")), steps=99) as recorder:
         program(warm_up=5, mark=lambda: marks.append(len(recorder.tape.events)), **how)()
     return recorder.tape, marks
 

@@ -47,12 +47,12 @@ def predicted_failure(words: list[str], folder: Path) -> tuple[int, int, int]:
 
     By the trace of the same script: nothing here knows what the guarded run will do.
     """
-    from brimful.tracing.card import card_of
+    from brimful.tracing.cuda_device import cuda_device
     from brimful.tracing.session import recording
     from brimful.tracing.steps import EnoughSteps
 
     gpu = find_gpu("rtx-4070")
-    with pytest.MonkeyPatch.context() as patch, recording(card_of(gpu), steps=2) as recorder:
+    with pytest.MonkeyPatch.context() as patch, recording(cuda_device(gpu), steps=2) as recorder:
         patch.setattr(sys, "argv", [str(SCRIPT), *words])
         patch.chdir(folder)
         with suppress(EnoughSteps):

@@ -62,11 +62,11 @@ INFERENCE = {"wedsonlin__medium_128_inference": (128, False)}
 def last_step(program: Any, **how: Any) -> list[tuple[str, int]]:
     """Events between the two marks of a program, which begin and end what was recorded."""
     from brimful.specs.gpu import find_gpu
-    from brimful.tracing.card import card_of
+    from brimful.tracing.cuda_device import cuda_device
     from brimful.tracing.session import recording
 
     marks: list[int] = []
-    with recording(card_of(find_gpu("rtx-4090")), steps=99) as recorder:
+    with recording(cuda_device(find_gpu("rtx-4090")), steps=99) as recorder:
         program(mark=lambda: marks.append(len(recorder.tape.events)), **how)()
     tape = recorder.tape
     return [(action, tape.blocks[number].bytes) for action, number in tape.events[marks[0] : marks[1]]]

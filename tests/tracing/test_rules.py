@@ -15,7 +15,7 @@ import brimful
 from brimful.specs.gpu import find_gpu
 from brimful.tracing.attention import choose_kernel
 from brimful.tracing.buffers import Layout, split_reduction
-from brimful.tracing.card import Card, blas_workspace_bytes, card_of
+from brimful.tracing.cuda_device import CudaDevice, blas_workspace_bytes, cuda_device
 from brimful.tracing.report import Trace
 from tests.tracing.programs import Gpt, a_training
 
@@ -32,8 +32,8 @@ def sizes(trace: Trace, *ops: str) -> list[int]:
     return [block.bytes for block in trace.tape.blocks if block.place.op in ops]
 
 
-def card(name: str) -> Card:
-    return card_of(find_gpu(name))
+def card(name: str) -> CudaDevice:
+    return cuda_device(find_gpu(name))
 
 
 # ---- attention

@@ -17,8 +17,8 @@ from brimful.diagnose.rates import log_says
 from brimful.diagnose.tables import (
     DTYPE_BYTES,
     Buffer,
-    Card,
     MemorySummary,
+    SmiGpu,
     SmiTable,
     find_buffers,
     find_smi,
@@ -496,7 +496,7 @@ def _trains(program: str) -> bool:
     return any(word in program.lower() for word in ("python", "train", "torchrun", "vllm", "[not found]"))
 
 
-def _card(card: Card) -> Iterator[Says]:
+def _card(card: SmiGpu) -> Iterator[Says]:
     yield (
         "card",
         say(

@@ -15,7 +15,7 @@ DTYPE_BYTES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class SmiGpu:
     """One card of an nvidia-smi table."""
 
     index: int
@@ -32,7 +32,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmiTable:
-    cards: tuple[Card, ...]
+    cards: tuple[SmiGpu, ...]
     processes: tuple[tuple[int, str, int], ...]  # GPU, program, bytes
 
     def as_dict(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ _PROCESS = re.compile(
 
 def find_smi(lines: list[str]) -> SmiTable | None:
     """A card is two lines: its name, then what it uses. One without the other is not told of."""
-    cards: list[Card] = []
+    cards: list[SmiGpu] = []
     processes = []
     named: tuple[int, str] | None = None
     for line in lines:
@@ -108,7 +108,7 @@ def find_smi(lines: list[str]) -> SmiTable | None:
             if named is not None:
                 watts = _WATTS.search(line)
                 cards.append(
-                    Card(
+                    SmiGpu(
                         index=named[0],
                         name=named[1],
                         used_bytes=int(use[1]) * MIB,

@@ -94,7 +94,7 @@ def fit(
     `model` and `gpu` may be names, written as people write them; `other_bytes`, `unsure` and `correction` are
     those of `estimate`. `assumed`, `warnings` and `dialect` come from a reader: what it took for granted, and
     how its kind of config spells a change. `framework`, by name, says whose code trains it, and `torch`, as
-    PyTorch prints its release, on what; without them `training` has its own, today's plain PyTorch by default.
+    PyTorch prints its release, on what; without them `training` has its own, plain PyTorch of today.
     """
     if framework is not None:
         code = find_framework(framework) if isinstance(framework, str) else framework

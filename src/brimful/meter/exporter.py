@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from brimful.meter.machine import Card, Looker, Machine
+from brimful.meter.machine import Looker, Machine, SeenGpu
 from brimful.meter.runtime import Live
 from brimful.meter.samples import PHASES
 
@@ -60,7 +60,7 @@ COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {
     "brimful_gpu_ecc_errors": (_CARD, "uncorrected memory errors since the driver came up"),
 }
 
-_OF_A_CARD: dict[str, Callable[[Card], float | None]] = {
+_OF_A_CARD: dict[str, Callable[[SeenGpu], float | None]] = {
     "brimful_gpu_up": lambda card: 0 if card.sample.problem else 1,
     "brimful_gpu_memory_total_bytes": lambda card: card.sample.memory_total_bytes,
     "brimful_gpu_memory_used_bytes": lambda card: card.sample.memory_used_bytes,

@@ -10,7 +10,7 @@ from typing import Any
 
 from brimful.errors import BrimfulError
 from brimful.meter.idle import idle_words
-from brimful.meter.nvml import Cards
+from brimful.meter.nvml import NvidiaDriver
 from brimful.meter.runtime import Live, live
 from brimful.meter.samples import GpuSample, ProcessSample, as_dict
 
@@ -27,7 +27,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class SeenGpu:
     sample: GpuSample
     holders: tuple[Holder, ...]
     mfu: float | None  # of all that work here, together; None where nobody says
@@ -49,7 +49,7 @@ class Card:
 class Machine:
     at_s: float
     driver: str
-    cards: tuple[Card, ...]
+    cards: tuple[SeenGpu, ...]
     elsewhere: tuple[Live, ...]  # processes that report and hold no card the driver shows
     problem: BrimfulError | None = None  # why no card is seen
 
@@ -67,7 +67,7 @@ class Looker:
     """Looks as often as asked; a driver that is not there yet is looked for again each time."""
 
     def __init__(self) -> None:
-        self._cards: Cards | None = None
+        self._driver: NvidiaDriver | None = None
         self._lock = Lock()  # a server asks from several threads
 
     def look(self, now_s: float) -> Machine:
@@ -77,9 +77,9 @@ class Looker:
     def _look(self, now_s: float) -> Machine:
         said = {each.pid: each for each in live()}
         try:
-            self._cards = self._cards or Cards()
-            samples, problem = self._cards.look(now_s), None
-            driver = self._cards.driver()
+            self._driver = self._driver or NvidiaDriver()
+            samples, problem = self._driver.look(now_s), None
+            driver = self._driver.driver()
         except BrimfulError as error:
             self.close()
             samples, problem, driver = [], error, ""
@@ -89,19 +89,19 @@ class Looker:
         return Machine(at_s=now_s, driver=driver, cards=cards, elsewhere=elsewhere, problem=problem)
 
     def close(self) -> None:
-        if self._cards is not None:
-            self._cards.close()
-            self._cards = None
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
 
 
-def _joined(sample: GpuSample, said: Mapping[int, Live]) -> Card:
+def _joined(sample: GpuSample, said: Mapping[int, Live]) -> SeenGpu:
     holders = tuple(_holder(process, sample, said.get(process.pid)) for process in sample.processes)
     known = [
         each.live.step.mfu
         for each in holders
         if each.works_here and each.live and each.live.step and each.live.step.mfu is not None
     ]
-    return Card(sample=sample, holders=holders, mfu=sum(known) if known else None)
+    return SeenGpu(sample=sample, holders=holders, mfu=sum(known) if known else None)
 
 
 def _holder(process: ProcessSample, sample: GpuSample, said: Live | None) -> Holder:
@@ -126,7 +126,7 @@ def job_of(pid: int) -> str | None:
     return found.partition(b"=")[2][:80].decode(errors="replace") or None
 
 
-def _card(card: Card) -> dict[str, Any]:
+def _card(card: SeenGpu) -> dict[str, Any]:
     frac, kind = card.compute
     found = as_dict(card.sample)
     found["compute"] = {"frac": frac, "kind": kind}

@@ -88,14 +88,14 @@ def meaning(code: int) -> tuple[Sentence, Sentence | None]:
     )
 
 
-class Cards:
+class NvidiaDriver:
     """The machine's NVIDIA cards. Open once and look as often as you like; a lost driver is found again."""
 
     def __init__(self) -> None:
         self._nvml = _package()
         self._open()
 
-    def __enter__(self) -> Cards:
+    def __enter__(self) -> NvidiaDriver:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -180,7 +180,7 @@ class Cards:
 
 def read_gpus(now_s: float) -> list[GpuSample]:
     """One look at every card of this machine."""
-    with Cards() as cards:
+    with NvidiaDriver() as cards:
         return cards.look(now_s)
 
 

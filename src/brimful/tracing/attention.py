@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from brimful.tracing.card import Card
+from brimful.tracing.cuda_device import CudaDevice
 
 FLASH, EFFICIENT, MATH = "flash", "efficient", "math"
 _HALF = (torch.float16, torch.bfloat16)
@@ -25,7 +25,7 @@ _LARGEST_FLASH_HEAD = 256
 
 
 def choose_kernel(
-    card: Card,
+    card: CudaDevice,
     query: Any,
     key: Any,
     value: Any,
@@ -51,7 +51,15 @@ def choose_kernel(
 
 
 def _flash_can(
-    card: Card, query: Any, key: Any, value: Any, *, mask: Any, dropout: float, causal: bool, needs_grad: bool
+    card: CudaDevice,
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    mask: Any,
+    dropout: float,
+    causal: bool,
+    needs_grad: bool,
 ) -> bool:
     width = query.shape[-1]
     if card.gpu.vendor == "NVIDIA" and card.capability < (8, 0):
@@ -69,7 +77,7 @@ def _flash_can(
     return not (needs_grad and wide and card.capability in ((8, 6), (8, 9), (12, 0)))
 
 
-def _efficient_can(card: Card, query: Any, key: Any, value: Any, *, mask: Any) -> bool:
+def _efficient_can(card: CudaDevice, query: Any, key: Any, value: Any, *, mask: Any) -> bool:
     dtypes = [torch.float16, torch.float32] + ([torch.bfloat16] if card.capability >= (8, 0) else [])
     if query.dtype not in dtypes or not query.shape[1] == key.shape[1] == value.shape[1]:
         return False
@@ -81,7 +89,7 @@ def _efficient_can(card: Card, query: Any, key: Any, value: Any, *, mask: Any) -
     return mask is None or not mask.requires_grad
 
 
-def _gemm_alignment(card: Card, element_bytes: int) -> int:
+def _gemm_alignment(card: CudaDevice, element_bytes: int) -> int:
     """Numbers a row must be a multiple of: 16 bytes for tensor cores, which take fp32 from Ampere on.
 
     Source: PyTorch, sdp_utils.cpp, minimum_gemm_alignment and use_tensor_cores.
@@ -90,7 +98,9 @@ def _gemm_alignment(card: Card, element_bytes: int) -> int:
     return 16 // element_bytes if tensor_cores else 1
 
 
-def replacement(card: Card, original: Callable[..., Any], fired: Callable[[str], None]) -> Callable[..., Any]:
+def replacement(
+    card: CudaDevice, original: Callable[..., Any], fired: Callable[[str], None]
+) -> Callable[..., Any]:
     """`scaled_dot_product_attention` as the card would run it."""
 
     def scaled_dot_product_attention(

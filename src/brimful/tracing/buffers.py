@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from brimful.tracing.card import Card
+from brimful.tracing.cuda_device import CudaDevice
 
 
 class Buffer(NamedTuple):
@@ -29,7 +29,7 @@ GEMMS = frozenset(
 )
 
 
-def buffers_of(card: Card, name: str, args: Args, results: Sequence[Any]) -> list[Buffer]:
+def buffers_of(card: CudaDevice, name: str, args: Args, results: Sequence[Any]) -> list[Buffer]:
     """What the op `name` takes inside, beside its outputs."""
     rule = _RULES.get(name)
     return rule(card, args, results) if rule is not None else []
@@ -38,7 +38,7 @@ def buffers_of(card: Card, name: str, args: Args, results: Sequence[Any]) -> lis
 # ---- matrix multiplies
 
 
-def _matmul_copies(_: Card, args: Args, results: Sequence[Any]) -> list[Buffer]:
+def _matmul_copies(_: CudaDevice, args: Args, results: Sequence[Any]) -> list[Buffer]:
     """An operand cuBLAS cannot read as it lies is copied first (seen: the expanded gradient of a sum).
 
     Source: PyTorch, aten/src/ATen/native/cuda/Blas.cpp, prepare_batch_matrix_for_cublas and
@@ -68,7 +68,7 @@ _WARP = 32
 _VECTOR = 4
 
 
-def _reduction(card: Card, args: Args, results: Sequence[Any]) -> list[Buffer]:
+def _reduction(card: CudaDevice, args: Args, results: Sequence[Any]) -> list[Buffer]:
     """Few outputs of many inputs: blocks of threads sum parts into a buffer and take turns by semaphores.
 
     Source: PyTorch, aten/src/ATen/native/cuda/Reduce.cuh, setReduceConfig and gpu_reduce_kernel.
@@ -101,7 +101,7 @@ class Layout(NamedTuple):
 
 
 def split_reduction(
-    card: Card, layout: Layout, *, outputs: int, inputs: int, element_bytes: int
+    card: CudaDevice, layout: Layout, *, outputs: int, inputs: int, element_bytes: int
 ) -> tuple[int, int] | None:
     """Bytes of the staging buffer and of the semaphores; None where each output is summed by one block."""
     along_input = layout.kept_stride is None or layout.reduced_stride < layout.kept_stride
@@ -177,7 +177,7 @@ def _up(n: int, by: int) -> int:
 # ---- attention
 
 
-def _flash_backward(_: Card, args: Args, results: Sequence[Any]) -> list[Buffer]:
+def _flash_backward(_: CudaDevice, args: Args, results: Sequence[Any]) -> list[Buffer]:
     """Sums for the query's gradient in fp32, row sums, and grouped keys written out for every head.
 
     Source: FlashAttention-2 as PyTorch carries it, flash_api.cpp, mha_bwd.
@@ -196,7 +196,7 @@ def _flash_backward(_: Card, args: Args, results: Sequence[Any]) -> list[Buffer]
     return out
 
 
-def _efficient_backward(_: Card, args: Args, results: Sequence[Any]) -> list[Buffer]:
+def _efficient_backward(_: CudaDevice, args: Args, results: Sequence[Any]) -> list[Buffer]:
     """Row sums in fp32. Source: PyTorch, transformers/cuda/attention_backward.cu, `delta`."""
     batch, heads, tokens, _width = args[1].shape
     return [Buffer("efficient backward", 4 * batch * heads * _up(tokens, 32) * 32)]
@@ -220,7 +220,7 @@ def _sort_bytes(count: int, largest: int) -> int:
     return 16 * count + 2048 * passes + 1024 * _up(count, _SORT_TILE) + 511
 
 
-def _index_put(_: Card, args: Args, results: Sequence[Any]) -> list[Buffer]:
+def _index_put(_: CudaDevice, args: Args, results: Sequence[Any]) -> list[Buffer]:
     """Adding at indices sorts them first, so that equal ones meet: five times 8 B for each, and scratch.
 
     Source: PyTorch, aten/src/ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel; seen in recordings.
@@ -239,7 +239,7 @@ def _index_put(_: Card, args: Args, results: Sequence[Any]) -> list[Buffer]:
 _ROWS_A_THREAD = 10
 
 
-def _embedding_backward(_: Card, args: Args, results: Sequence[Any]) -> list[Buffer]:
+def _embedding_backward(_: CudaDevice, args: Args, results: Sequence[Any]) -> list[Buffer]:
     """Many indices are sorted; rows of the gradient are then added in parts, which are kept in fp32.
 
     Source: PyTorch, aten/src/ATen/native/cuda/Embedding.cu and EmbeddingBackwardKernel.cu: up to 3,072
@@ -268,7 +268,7 @@ _REDUCTIONS = (
     "sum", "mean", "max", "min", "amax", "amin", "any", "all", "prod", "norm", "linalg_vector_norm", "argmax",
     "argmin", "nansum", "logsumexp",
 )  # fmt: skip
-_RULES: dict[str, Callable[[Card, Args, Sequence[Any]], list[Buffer]]] = {
+_RULES: dict[str, Callable[[CudaDevice, Args, Sequence[Any]], list[Buffer]]] = {
     **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _matmul_copies),
     **dict.fromkeys(_REDUCTIONS, _reduction),
     "_scaled_dot_product_flash_attention_backward": _flash_backward,

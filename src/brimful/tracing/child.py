@@ -60,7 +60,7 @@ def traced(request: dict[str, Any]) -> dict[str, Any]:
     gpu = find_gpu(request["gpu"])
     import torch
 
-    from brimful.tracing.card import card_of
+    from brimful.tracing.cuda_device import cuda_device
     from brimful.tracing.fakecuda import patched
     from brimful.tracing.program import allocator_settings
     from brimful.tracing.session import recording
@@ -74,7 +74,7 @@ def traced(request: dict[str, Any]) -> dict[str, Any]:
     ]
     with (
         patched(as_started),
-        recording(card_of(gpu), steps=request["steps"], rough=request["rough"]) as recorder,
+        recording(cuda_device(gpu), steps=request["steps"], rough=request["rough"]) as recorder,
     ):
         try:
             runpy.run_path(str(script), run_name="__main__")

@@ -15,8 +15,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from brimful.tracing import attention
-from brimful.tracing.card import Card
 from brimful.tracing.compiled import compile_changes
+from brimful.tracing.cuda_device import CudaDevice
 from brimful.tracing.ranks import rank_changes
 from brimful.tracing.recorder import Recorder
 
@@ -43,7 +43,7 @@ def always(value: Any) -> Callable[..., Any]:
     return lambda *_, **__: value
 
 
-def fake_cuda(card: Card, recorder: Recorder) -> list[tuple[Any, str, Any]]:
+def fake_cuda(card: CudaDevice, recorder: Recorder) -> list[tuple[Any, str, Any]]:
     """All changes to PyTorch's own modules, for `patched`."""
     return [
         *_device_changes(card),
@@ -57,7 +57,7 @@ def fake_cuda(card: Card, recorder: Recorder) -> list[tuple[Any, str, Any]]:
     ]
 
 
-def _device_changes(card: Card) -> list[tuple[Any, str, Any]]:
+def _device_changes(card: CudaDevice) -> list[tuple[Any, str, Any]]:
     gpu = card.gpu
     properties = types.SimpleNamespace(
         name=gpu.title, major=card.capability[0], minor=card.capability[1], total_memory=gpu.memory_bytes,
@@ -162,7 +162,7 @@ def _stream_changes() -> list[tuple[Any, str, Any]]:
     ]
 
 
-def _memory_changes(card: Card, recorder: Recorder) -> list[tuple[Any, str, Any]]:
+def _memory_changes(card: CudaDevice, recorder: Recorder) -> list[tuple[Any, str, Any]]:
     tape = recorder.tape
     total = card.gpu.memory_bytes
 
@@ -264,7 +264,7 @@ def _pinned(recorder: Recorder, tensor: Any) -> Any:
     return tensor
 
 
-def _attention_changes(card: Card, recorder: Recorder) -> list[tuple[Any, str, Any]]:
+def _attention_changes(card: CudaDevice, recorder: Recorder) -> list[tuple[Any, str, Any]]:
     def fired(rule: str) -> None:
         recorder.tape.rules[rule] += 1
 

@@ -46,11 +46,11 @@ def trace(
     need_torch()
     import torch
 
-    from brimful.tracing.card import card_of
+    from brimful.tracing.cuda_device import cuda_device
     from brimful.tracing.session import recording
     from brimful.tracing.steps import EnoughSteps
 
-    with recording(card_of(card), steps=steps, rough=rough) as recorder:
+    with recording(cuda_device(card), steps=steps, rough=rough) as recorder:
         try:
             once = step_fn()
             for _ in range(steps if callable(once) else 0):

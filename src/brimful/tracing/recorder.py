@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 from brimful.language import say
 from brimful.tracing.buffers import GEMMS, buffers_of
-from brimful.tracing.card import Card
 from brimful.tracing.costs import Costs
+from brimful.tracing.cuda_device import CudaDevice
 from brimful.tracing.places import Places
 from brimful.tracing.rules import InPlace
 from brimful.tracing.tape import Place, Tape
@@ -36,7 +36,7 @@ CONVOLUTION_NOTE = say("tracing.note_convolutions")
 class Recorder(TorchDispatchMode):
     """Writes a `Tape` while it is active. `device` is cpu in the rough mode, where every tensor counts."""
 
-    def __init__(self, card: Card, *, device: str = CUDA) -> None:
+    def __init__(self, card: CudaDevice, *, device: str = CUDA) -> None:
         super().__init__()
         self.card = card
         self.device = device

@@ -31,8 +31,8 @@ from brimful.errors import BadInput, BrimfulError, Refused
 from brimful.fit.overhead import context_bytes
 from brimful.language import Quoted, say
 from brimful.specs.gpu import Gpu, find_gpu
-from brimful.tracing.card import card_of
 from brimful.tracing.child import die_with_parent, refuse_fork
+from brimful.tracing.cuda_device import cuda_device
 from brimful.tracing.fakecuda import patched
 from brimful.tracing.program import allocator_settings
 from brimful.tracing.recorder import Recorder
@@ -82,8 +82,8 @@ def _size(option: str, text: str) -> int:
 def rehearsing(gpu: Gpu, *, other_bytes: int = 0) -> Iterator[Recorder]:
     """Fake CUDA of that card with no more memory than it has, and checkpoints of shapes alone."""
     save, load = torch.save, torch.load
-    with recording(card_of(gpu), steps=sys.maxsize) as recorder:
-        recorder.tape.allocator = Card(gpu, recorder, other_bytes=other_bytes)
+    with recording(cuda_device(gpu), steps=sys.maxsize) as recorder:
+        recorder.tape.allocator = RehearsedAllocator(gpu, recorder, other_bytes=other_bytes)
         changes = [
             (place, name, function)
             for name, function in (("save", _saving(save)), ("load", _loading(load)))
@@ -93,7 +93,7 @@ def rehearsing(gpu: Gpu, *, other_bytes: int = 0) -> Iterator[Recorder]:
             yield recorder
 
 
-class Card(Allocator):
+class RehearsedAllocator(Allocator):
     """The allocator of one card: what it cannot serve is PyTorch's own error, with PyTorch's own words."""
 
     def __init__(self, gpu: Gpu, recorder: Recorder, *, other_bytes: int) -> None:

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from brimful.errors import WorldFailed
 from brimful.language import say
-from brimful.tracing.card import Card
+from brimful.tracing.cuda_device import CudaDevice
 from brimful.tracing.fakecuda import fake_cuda, patched, tensor_changes
 from brimful.tracing.recorder import CUDA, Recorder
 from brimful.tracing.rough import CpuInstead, rough_changes
@@ -20,7 +20,7 @@ from brimful.tracing.steps import Steps
 
 
 @contextmanager
-def recording(card: Card, *, steps: int, rough: bool = False) -> Iterator[Recorder]:
+def recording(card: CudaDevice, *, steps: int, rough: bool = False) -> Iterator[Recorder]:
     """Fake CUDA and a recorder around the body, which `EnoughSteps` ends after `steps` optimizer steps."""
     if not rough:
         load_shim()

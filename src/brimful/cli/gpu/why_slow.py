@@ -49,12 +49,12 @@ def _look(seconds: int) -> list[Sample]:
     """What the driver says while the run goes on; its steps of that time are read afterwards."""
     import time
 
-    from brimful.meter.nvml import Cards
+    from brimful.meter.nvml import NvidiaDriver
 
     found: list[Sample] = []
-    with Cards() as cards:
+    with NvidiaDriver() as driver:
         for _ in range(seconds):
-            found += cards.look(time.time())
+            found += driver.look(time.time())
             time.sleep(1)
     return found
 

@@ -16,7 +16,7 @@ from brimful.diagnose.slow import why_line
 from brimful.errors import WorldFailed
 from brimful.language import os_words, say
 from brimful.language.printable import printable
-from brimful.meter.machine import Card, Holder, Looker, Machine
+from brimful.meter.machine import Holder, Looker, Machine, SeenGpu
 from brimful.meter.runtime import Live
 from brimful.meter.samples import GpuSample, RunSample, StepSample, as_line
 from brimful.meter.sinks import peak_words
@@ -39,7 +39,7 @@ class History:
         self.compute: dict[str, deque[float]] = {}
         self.runs: dict[int, tuple[RunSample, deque[StepSample]]] = {}
 
-    def curve(self, card: Card) -> list[float]:
+    def curve(self, card: SeenGpu) -> list[float]:
         return list(self.compute.get(card.label, ()))
 
     def why(self, each: Live, gpu: GpuSample) -> str | None:
@@ -133,7 +133,7 @@ def screen(machine: Machine, history: History, columns: int, lines: int) -> str:
     return "\n".join(line.rstrip() for line in lines_shown)
 
 
-def _block(card: Card, history: History, columns: int) -> list[str]:
+def _block(card: SeenGpu, history: History, columns: int) -> list[str]:
     sample = card.sample
     head = f"{card.label:>3}  {printable(sample.name) or 'a card without a name'}"
     if sample.problem:
@@ -161,7 +161,7 @@ def _block(card: Card, history: History, columns: int) -> list[str]:
     return [*out, ""]
 
 
-def _facts(card: Card) -> list[str]:
+def _facts(card: SeenGpu) -> list[str]:
     sample = card.sample
     out = []
     if sample.power_w is not None:
@@ -175,19 +175,19 @@ def _facts(card: Card) -> list[str]:
     return out
 
 
-def _memory_bar(card: Card, width: int) -> str:
+def _memory_bar(card: SeenGpu, width: int) -> str:
     used, total = card.sample.memory_used_bytes, card.sample.memory_total_bytes
     return " " * width if used is None or not total else paint(bar(used / total, width), "cyan")
 
 
-def _memory_words(card: Card) -> str:
+def _memory_words(card: SeenGpu) -> str:
     used, total = card.sample.memory_used_bytes, card.sample.memory_total_bytes
     if used is None or not total:
         return "unknown"
     return f"{used / total:.0%}  {used / GIB:.2f} of {show_bytes(total)}"
 
 
-def _compute_bar(card: Card, width: int) -> str:
+def _compute_bar(card: SeenGpu, width: int) -> str:
     """Solid where the work is known to be useful, hatched where only a kernel is known to have run."""
     frac, kind = card.compute
     if frac is None:
@@ -197,7 +197,7 @@ def _compute_bar(card: Card, width: int) -> str:
     return paint(("░" * round(min(1.0, frac) * width)).ljust(width), "yellow")
 
 
-def _compute_words(card: Card) -> str:
+def _compute_words(card: SeenGpu) -> str:
     frac, kind = card.compute
     if frac is None:
         return "unknown"
@@ -207,7 +207,7 @@ def _compute_words(card: Card) -> str:
     return f"{frac:.1%} MFU of {peak_words(run)}"
 
 
-def _process(holder: Holder, card: Card, history: History, columns: int) -> list[str]:
+def _process(holder: Holder, card: SeenGpu, history: History, columns: int) -> list[str]:
     process = holder.process
     held = "  ?" if process.used_bytes is None else f"{process.used_bytes / GIB:.2f} GiB"
     who = f"{printable(process.user)} " if process.user else ""
@@ -236,7 +236,7 @@ def _step_words(step: StepSample) -> str:
     return "  ".join(parts)
 
 
-def _compact(cards: tuple[Card, ...], history: History, columns: int, *, most: int) -> list[list[str]]:
+def _compact(cards: tuple[SeenGpu, ...], history: History, columns: int, *, most: int) -> list[list[str]]:
     """One line for each card. What does not fit is counted, not dropped silently."""
     narrow = columns < 110
     width, named = (7, 11) if narrow else (14, 24)
@@ -254,7 +254,7 @@ def _compact(cards: tuple[Card, ...], history: History, columns: int, *, most: i
     return [*out, [""]]
 
 
-def _line(card: Card, history: History, columns: int, *, width: int, named: int) -> str:
+def _line(card: SeenGpu, history: History, columns: int, *, width: int, named: int) -> str:
     sample = card.sample
     name = _short(printable(sample.name))[:named]
     if sample.problem:
@@ -279,14 +279,14 @@ def _line(card: Card, history: History, columns: int, *, width: int, named: int)
     ).rstrip()
 
 
-def _who(card: Card) -> str:
+def _who(card: SeenGpu) -> str:
     """The process that holds the most, and how many others there are."""
     if card.sample.throttle:
         return f"{card.sample.throttle[0]}; {_holders(card)}"
     return _holders(card)
 
 
-def _holders(card: Card) -> str:
+def _holders(card: SeenGpu) -> str:
     holders = _by_size(card)
     if not holders:
         return ""
@@ -297,7 +297,7 @@ def _holders(card: Card) -> str:
     return " ".join(word for word in words if word) + more
 
 
-def _by_size(card: Card) -> list[Holder]:
+def _by_size(card: SeenGpu) -> list[Holder]:
     return sorted(card.holders, key=lambda each: -(each.process.used_bytes or 0))
 
 

@@ -31,7 +31,7 @@ _OTHER_THREADS = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class CudaDevice:
     """One GPU as PyTorch's kernels see it."""
 
     gpu: Gpu
@@ -40,10 +40,10 @@ class Card:
     blas_workspace_bytes: int
 
 
-def card_of(gpu: Gpu) -> Card:
+def cuda_device(gpu: Gpu) -> CudaDevice:
     big, other = _CAPABILITY.get(gpu.architecture, ((9, 0), (9, 0)))
     capability = big if _DATA_CENTRE.search(gpu.title) else other
-    return Card(
+    return CudaDevice(
         gpu=gpu,
         capability=capability,
         threads_per_processor=_THREADS.get(capability, _OTHER_THREADS),
