@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CONFIG = str(ROOT / "examples" / "nanogpt" / "train_fineweb.py")
 CATALOGS = ROOT / "src" / "brimful" / "language" / "catalogs"
 TRANSLATED = tuple(code for code in LANGUAGES if code != "en")
-CODE_OF_A_SENTENCE = re.compile(r"[a-z]+\.[a-z0-9_]+")
+CODE_OF_A_SENTENCE = re.compile(r"[a-z]+(?:\.[a-z0-9_]+){1,2}")  # room.code, or room.code.wording
 NAMES = re.compile(r"\{(\w+)\}")
 DEFAULTS = re.compile(r"%\(\w+\)\w")  # as argparse fills them in
 # What people type or read in a program is written as it is there.
@@ -28,7 +28,13 @@ CODE = re.compile(
 # A hint that is nothing but what to type or to write into a file.
 TYPED = re.compile(r"--|#|brimful[ .]|pip |export |command: |envs: |resources: |run: |\{\{|zone, gap_seconds")
 QUOTED = re.compile(r"«[^»]*»|„[^“]*“|“[^”]*”|`[^`]*`|'[^']*'")
-ONLY_NAMES = {"{file}: {change}", "{name} ({size}): {change}", "{one}; {other}", "{where}: job {problem}"}
+ONLY_NAMES = {
+    "{change}: {effect}",
+    "{file}: {change}",
+    "{name} ({size}): {change}",
+    "{one}; {other}",
+    "{where}: job {problem}",
+}
 # Words that are the same in the language, and what is nothing but names.
 SAME = {
     "fr": {
@@ -216,7 +222,7 @@ def test_sizes_have_the_units_of_the_language() -> None:
 
 
 def test_a_sentence_within_a_sentence_is_translated_too() -> None:
-    nested = say("diagnose.happened", where=say("diagnose.backward_pass"))
+    nested = say("diagnose.moment.happened", where=say("diagnose.in_backward"))
 
     assert language("de").text(nested) == "Es geschah im Backward-Pass."
     assert language("en").text(Several((Number(1234), "x"))) == "1,234, x"

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.configs.read import read
-from brimful.diagnose.explain import About, Explanation, explain
+from brimful.diagnose.explain import About, Explanation, explain, finding
+from brimful.diagnose.rates import own_mfu
 from brimful.language import language
+from brimful.meter.logs import A100_FLOPS_PER_S
 from brimful.specs.gpu import find_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,7 +48,11 @@ def only(text: str, kind: str) -> Explanation:
 
 
 def codes(one: Explanation) -> set[str]:
-    return {code for code, _ in one.says}
+    return {finding(said) for said in one.says}
+
+
+def missing(one: Explanation) -> set[str]:
+    return {finding(said) for said in one.missing}
 
 
 def by_source(kind: str) -> pytest.MarkDecorator:
@@ -66,7 +72,7 @@ def test_an_out_of_memory_message_is_read_to_its_figures(row: dict[str, Any]) ->
     found = only(row["text"], "out_of_memory")
     for name, value in expected(row["expect"]).items():
         if name == "others":
-            assert found.facts["other_process_bytes"] == [value]
+            assert found.facts["other_process_bytes"] == (value,)
         else:
             assert found.facts[name] == value, name
     assert set(row.get("says", ())) <= codes(found)
@@ -114,27 +120,35 @@ def test_a_memory_summary_is_read_to_its_figures(row: dict[str, Any]) -> None:
 # -- which tensor ------------------------------------------------------------------------------------------
 
 FINEWEB = read(str(ROOT / "examples" / "nanogpt" / "train_fineweb.py"))
-LOGITS = "16 x 1024 x 50304 x 2 bytes = 1.54 GiB: the logits"
+LOGITS_BYTES = 16 * 1024 * 50304 * 2
 
 
-def told(one: Explanation, code: str) -> str:
-    return " ".join(ENGLISH.text(sentence) for name, sentence in one.says if name == code)
+def told(one: Explanation, code: str) -> dict[str, Any]:
+    """The code and the plain values of the only sentence with that finding."""
+    (said,) = (said for said in one.says if finding(said) == code)
+    return said.plain()
 
 
 def test_a_line_of_inductor_is_the_logits() -> None:
     text = "buf1 = empty_strided_cuda((16, 1024, 50304), (51511296, 50304, 1), torch.bfloat16)"
     (found,) = explain(text)
 
-    assert "16 x 1024 x 50304 x 2 bytes = 1.54 GiB: by its shape the logits" in told(found, "tensor")
+    by_shape = told(found, "tensor")
+    assert (by_shape["shape"], by_shape["size"]) == ("16 x 1024 x 50304", LOGITS_BYTES)
+    assert by_shape["what"] == {
+        "code": "diagnose.tensor_by_shape",
+        "what": {"code": "diagnose.tensor_logits"},
+    }
     (found,) = explain(text, About(reading=FINEWEB))
-    assert told(found, "tensor").startswith(LOGITS)
+    assert told(found, "tensor")["what"] == {"code": "diagnose.tensor_logits"}
 
 
 def test_a_line_without_its_format_tells_both_and_asks() -> None:
     (found,) = explain("buf1 = empty_strided_cuda((16, 1024, 50304), …)")
 
-    assert "1.54 GiB in 2 bytes (bf16, fp16) and 3.07 GiB in 4 (fp32)" in told(found, "tensor")
-    assert "needs_dtype" in {code for code, _ in found.missing}
+    tensor = told(found, "tensor")
+    assert (tensor["half"], tensor["full"]) == (LOGITS_BYTES, 2 * LOGITS_BYTES)
+    assert "needs_dtype" in missing(found)
 
 
 def test_a_message_names_the_tensor_only_where_the_config_gives_one_of_that_size() -> None:
@@ -144,34 +158,35 @@ def test_a_message_names_the_tensor_only_where_the_config_gives_one_of_that_size
         "1 GiB free; 9 GiB reserved in total by PyTorch)"
     )
 
-    assert told(explain(message.format("1.54 GiB"), about)[0], "tensor").startswith(LOGITS)
+    tensor = told(explain(message.format("1.54 GiB"), about)[0], "tensor")
+    assert (tensor["size"], tensor["what"]) == (LOGITS_BYTES, {"code": "diagnose.tensor_logits"})
     for other in ("1.50 GiB", "1.60 GiB", "333.00 MiB"):
         found = explain(message.format(other), about)[0]
         assert "tensor" not in codes(found)
         assert "tensor_unknown" in codes(found)
-    assert "needs_config" in {code for code, _ in explain(message.format("1.54 GiB"))[0].missing}
+    assert "needs_config" in missing(explain(message.format("1.54 GiB"))[0])
 
 
 @pytest.mark.parametrize(
     ("frame", "where"),
     [
-        ("loss.backward()\n  return Variable._execution_engine.run_backward(", "backward"),
-        ("loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))", "loss is computed"),
-        ("logits = self.lm_head(x)", "logits are made"),
+        ("loss.backward()\n  return Variable._execution_engine.run_backward(", "in_backward"),
+        ("loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))", "in_loss"),
+        ("logits = self.lm_head(x)", "in_logits"),
         (
             "optimizer.step()\n state['exp_avg_sq'] = torch.zeros_like(p, memory_format=f)",
-            "first optimizer step",
+            "in_first_optimizer_step",
         ),
-        ("att = F.softmax(att, dim=-1)", "attention"),
-        ("model.to(device)", "moving the model"),
-        ("losses = estimate_loss()\n logits, loss = model(X, Y)\n return F.linear(x, w)", "evaluating"),
-        ("self.accelerator.backward(loss)\n return F.linear(x, w)", "backward"),
+        ("att = F.softmax(att, dim=-1)", "in_attention"),
+        ("model.to(device)", "in_model_move"),
+        ("losses = estimate_loss()\n logits, loss = model(X, Y)\n return F.linear(x, w)", "in_evaluation"),
+        ("self.accelerator.backward(loss)\n return F.linear(x, w)", "in_backward"),
     ],
 )
 def test_the_traceback_says_where_in_the_step(frame: str, where: str) -> None:
     text = f"Traceback (most recent call last):\n  {frame}\nCUDA out of memory. Tried to allocate 1.54 GiB."
 
-    assert where in told(explain(text)[0], "moment")
+    assert told(explain(text)[0], "moment")["where"] == {"code": f"diagnose.{where}"}
 
 
 @pytest.mark.parametrize(
@@ -187,8 +202,8 @@ def test_a_matrix_that_may_be_two_things_is_told_as_either() -> None:
     either = explain("buf3 = empty_strided_cuda((4096, 32000), (32000, 1), torch.bfloat16)")[0]
     logits = explain("buf3 = empty_strided_cuda((65536, 32000), (32000, 1), torch.bfloat16)")[0]
 
-    assert "if its rows are tokens" in told(either, "tensor")
-    assert "by its shape the logits: for each token" in told(logits, "tensor")
+    assert told(either, "tensor")["what"]["what"] == {"code": "diagnose.tensor_logits_or_output"}
+    assert told(logits, "tensor")["what"]["what"] == {"code": "diagnose.tensor_logits"}
 
 
 # -- MFU ---------------------------------------------------------------------------------------------------
@@ -211,9 +226,7 @@ TEN = {
 
 @pytest.mark.parametrize(("card", "mfu"), TEN.items())
 def test_nanogpts_printed_mfu_is_rebased_for_ten_cards(card: str, mfu: float) -> None:
-    from brimful.diagnose.rates import rebase
-
-    assert rebase(0.20, find_gpu(card)).mfu == pytest.approx(mfu, rel=0.005)
+    assert own_mfu(0.20 * A100_FLOPS_PER_S, find_gpu(card))[0] == pytest.approx(mfu, rel=0.005)
 
 
 def test_a_table_beside_the_log_names_the_card() -> None:
@@ -221,7 +234,9 @@ def test_a_table_beside_the_log_names_the_card() -> None:
     use = "| 30%   61C    P2            182W /  200W |   11052MiB /  12282MiB |     99%      Default |"
     both = explain(f"{card}\n{use}\niter 4000: loss 3.1, time 7019.0ms, mfu 10.00%")
 
-    assert "53.5 % of NVIDIA GeForce RTX 4070's own" in " ".join(told(one, "own_mfu") for one in both)
+    (line,) = (one for one in both if one.kind == "log_line")
+    assert told(line, "own_mfu")["gpu"] == "NVIDIA GeForce RTX 4070"
+    assert told(line, "own_mfu")["mfu"] == pytest.approx(0.535, abs=5e-4)
     cut = explain(
         f"{card.replace('RTX 4070', 'RTX 4...')}\n{use}\niter 4000: loss 3.1, time 7019.0ms, mfu 10.00%"
     )
@@ -236,14 +251,16 @@ def test_an_impossible_mfu_is_called_so_and_a_possible_one_is_not() -> None:
     assert {"impossible", "impossible_why"} <= codes(impossible)
     assert "own_mfu" not in codes(impossible)
     assert "own_mfu" in codes(possible)
-    assert "53.5 % of NVIDIA GeForce RTX 4070's own 58.3 dense bf16 TFLOPS" in told(possible, "own_mfu")
+    own = told(possible, "own_mfu")
+    assert (own["mfu"], own["peak"]) == (pytest.approx(0.535, abs=5e-4), pytest.approx(58.3, abs=0.05))
+    assert own["format"] == "bf16"
 
 
 def test_an_h100_that_seems_to_reach_104_per_cent_is_at_33() -> None:
     """karpathy/nanoGPT PR 464."""
     found = explain("iter 9: loss 3.1, time 245.1ms, mfu 104.00%", About(gpu=find_gpu("h100-sxm-80gb")))[0]
 
-    assert "32.8 %" in told(found, "own_mfu")
+    assert told(found, "own_mfu")["mfu"] == pytest.approx(0.328, abs=5e-4)
 
 
 def test_nanochats_line_of_an_a100_was_not_divided_by_an_h100() -> None:
@@ -256,7 +273,7 @@ def test_nanochats_line_of_an_a100_was_not_divided_by_an_h100() -> None:
 def test_torchtitan_divides_an_unknown_card_by_an_a100() -> None:
     row = next(row for row in REAL["line"] if row["source"] == "pytorch/torchtitan#3393")
 
-    assert "A100" in told(explain(row["text"])[0], "divided_by")
+    assert told(explain(row["text"])[0], "divided_by")["card"] == "NVIDIA A100-SXM4-80GB"
 
 
 def test_with_the_config_the_figure_is_judged_by_the_prediction() -> None:
@@ -364,7 +381,7 @@ def test_a_progress_bar_is_held_against_a_prediction_and_gets_no_mfu() -> None:
 
     assert codes(found) == {"iteration", "bar", "beside_bar"}
     assert found.facts["step_s"] == 2.88
-    assert "32" in told(found, "beside_bar")  # micro-steps of the config
+    assert told(found, "beside_bar")["n"] == 32  # micro-steps of the config
 
 
 @pytest.mark.parametrize(
@@ -413,8 +430,8 @@ def test_damaged_messages_are_answered_without_failing(chance: random.Random, te
         letters[chance.randrange(len(letters))] = chance.choice("0123456789.|%()GMiB \n\x1b")
     for one in explain("".join(letters)):
         assert one.says or one.missing
-        for _, sentence in one.says:
-            assert ENGLISH.text(sentence)
+        for said in one.says:
+            assert ENGLISH.text(said)
 
 
 def test_hostile_text_takes_no_more_than_its_length() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brimful.diagnose.explain import About, Explanation, Says
+from brimful.diagnose.explain import About, Explanation
 from brimful.language import Factor, Percent, Sentence, Size, say
 from brimful.specs.desktop import Others
 from brimful.specs.estimate import Fix, Verdict
@@ -16,86 +16,58 @@ def advised(about: About) -> tuple[Explanation, ...]:
     if estimate is None or reading is None or about.gpu is None:
         return ()
     device = estimate.memory.device_bytes
-    says: list[Says] = [
-        (
-            "needs",
-            say(
-                "diagnose.needs_usable",
-                verdict=verdict_words(estimate.verdict),
-                likely=Size(device.likely),
-                low=Size(device.low),
-                high=Size(device.high),
-                usable=Size(estimate.usable_bytes),
-            ),
-        )
-    ]
+    span = {end: Size(nbytes) for end, nbytes in device.as_dict().items()}
     largest = max(estimate.memory.items, key=lambda item: item.bytes)
-    says.append(
-        (
-            "largest_part",
-            say(
-                "diagnose.largest_part_all",
-                name=largest.name,
-                size=Size(largest.bytes),
-                frac=Percent(largest.bytes / device.likely),
-            ),
-        )
-    )
-    code = "fix" if estimate.fixes else "faster"
-    says += [(code, fix_says(fix)) for fix in (estimate.fixes or estimate.faster)[:_SHOWN]]
+    frac = Percent(largest.bytes / device.likely)
+    says = [
+        say(
+            "diagnose.needs",
+            verdict=verdict_words(estimate.verdict),
+            usable=Size(estimate.usable_bytes),
+            **span,
+        ),
+        say("diagnose.largest_part", name=largest.name, size=Size(largest.bytes), frac=frac),
+        *(say("diagnose.fix", **_effect(fix)) for fix in estimate.fixes[:_SHOWN]),
+    ]
+    if not estimate.fixes:
+        says += [say("diagnose.faster", **_effect(fix)) for fix in estimate.faster[:_SHOWN]]
     if estimate.largest_batch is not None:
-        says.append(
-            (
-                "largest_batch",
-                say("diagnose.largest_batch_fits_configured", n=estimate.largest_batch),
-            )
-        )
-    title = say("diagnose.on", model=reading.model.name, gpu=about.gpu.title)
+        says.append(say("diagnose.largest_batch", n=estimate.largest_batch))
+    title = say("diagnose.title_config", model=reading.model.name, gpu=about.gpu.title)
     facts = {
         "fits": estimate.fits,
         "verdict": estimate.verdict,
         "device_bytes": device.as_dict(),
         "other_programs": estimate.others.as_dict(),
     }
-    says += [("other_programs", sentence) for sentence in assumed_notes(estimate.others)]
+    says += assumed_notes(estimate.others)
     return (Explanation(kind="config", title=title, facts=facts, says=tuple(says)),)
 
 
 def verdict_words(verdict: Verdict) -> Sentence:
-    """The four verdicts as words."""
-    return {
-        "fits": say("diagnose.fits"),
-        "at_risk": say("diagnose.risk"),
-        "likely_does_not_fit": say("diagnose.likely_not_fit"),
-        "does_not_fit": say("diagnose.not_fit"),
-    }[verdict]
+    return Sentence(f"diagnose.verdict_{verdict}", {})
 
 
 def assumed_notes(others: Others, *, of_many: bool = False) -> tuple[Sentence, ...]:
     """What is assumed of other programs on the card, or on some `of_many`; nothing where nothing is."""
     if others.basis != "assumed":
         return ()
-    said = say(
-        "diagnose.desktop_other_programs_assumed_median",
-        size=Size(others.bytes),
-        n=others.readings,
-    )
-    return (say("diagnose.note_geforce_cards", text=said) if of_many else say("diagnose.note", text=said),)
+    said = say("diagnose.desktop_assumed", size=Size(others.bytes), n=others.readings)
+    if of_many:
+        return (say("diagnose.other_programs.geforce", text=said),)
+    return (say("diagnose.other_programs.here", text=said),)
 
 
-def fix_says(fix: Fix) -> Sentence:
-    """'batch_size 16 -> 8: saves 4.53 GiB, step time x1.01'."""
+def _effect(fix: Fix) -> dict[str, object]:
+    """'batch_size 16 -> 8', 'fits, saves 4.53 GiB, step time x1.01'."""
     change = ", ".join(
         f"{key} {then}" if now is None else f"{key} {now} -> {then}"
         for key, (now, then) in fix.change.items()
     )
-    values = {"change": change, "time": Factor(fix.step_time_factor)}
+    time = Factor(fix.step_time_factor)
     if fix.saves_bytes < 0:
-        return say("diagnose.takes_more_step_time", size=Size(-fix.saves_bytes), **values)
-    outcome = verdict_words(fix.verdict) if fix.fits else say("diagnose.still_not_fit")
-    return say(
-        "diagnose.saves_step_time",
-        verdict=outcome,
-        size=Size(fix.saves_bytes),
-        **values,
-    )
+        effect = say("diagnose.effect_takes", size=Size(-fix.saves_bytes), time=time)
+    else:
+        outcome = verdict_words(fix.verdict) if fix.fits else say("diagnose.still_does_not_fit")
+        effect = say("diagnose.effect_saves", verdict=outcome, size=Size(fix.saves_bytes), time=time)
+    return {"change": change, "effect": effect}

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from brimful.configs.reading import Reading
 from brimful.diagnose.oom import OutOfMemory, find_out_of_memory
-from brimful.diagnose.others import Elsewhere, elsewhere_says, find_elsewhere
-from brimful.diagnose.rates import log_says
+from brimful.diagnose.others import Elsewhere, elsewhere_needs, elsewhere_says, find_elsewhere
+from brimful.diagnose.rates import log_needs, log_says
 from brimful.diagnose.tables import (
     DTYPE_BYTES,
     Buffer,
@@ -36,8 +36,6 @@ MAX_CHARACTERS = 4_000_000  # of the end: a run dies at the end of its log
 _SHOWN = 4  # messages, tables or buffers told of at most
 _CLEAR_GIB = 0.2  # a process holds as much outside PyTorch by itself: the CUDA context
 
-Says = tuple[str, Sentence]  # a code that programs match, and what people read
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
@@ -53,12 +51,12 @@ class Explanation:
     kind: str
     title: Sentence
     facts: dict[str, Any]
-    says: tuple[Says, ...]
-    missing: tuple[Says, ...] = ()
+    says: tuple[Sentence, ...]
+    missing: tuple[Sentence, ...] = ()
 
     def as_dict(self, spoken: Language) -> dict[str, Any]:
-        def told(pairs: tuple[Says, ...]) -> list[dict[str, str]]:
-            return [{"code": code, "text": spoken.text(sentence)} for code, sentence in pairs]
+        def told(sentences: tuple[Sentence, ...]) -> list[dict[str, str]]:
+            return [{"code": finding(each), "text": spoken.text(each)} for each in sentences]
 
         return {
             "kind": self.kind,
@@ -67,6 +65,11 @@ class Explanation:
             "says": told(self.says),
             "missing": told(self.missing),
         }
+
+
+def finding(said: Sentence) -> str:
+    """What programs match: 'asked' of `diagnose.asked.of_free`, one of its wordings."""
+    return said.code.split(".")[1]
 
 
 def explain(text: str, about: About | None = None) -> tuple[Explanation, ...]:
@@ -92,14 +95,14 @@ def explain(text: str, about: About | None = None) -> tuple[Explanation, ...]:
     if table is not None:
         found.append(_smi(table))
     for line in find_log_lines(plain):
-        says, missing = log_says(line, about.reading, about.gpu, about.estimate)
+        told = (line, about.reading, about.gpu, about.estimate)
         found.append(
             Explanation(
                 kind="log_line",
-                title=say("diagnose.log_line", framework=line.framework),
+                title=say("diagnose.title_log_line", framework=line.framework),
                 facts=line.as_dict(),
-                says=says,
-                missing=missing,
+                says=tuple(log_says(*told)),
+                missing=tuple(log_needs(*told)),
             )
         )
     return tuple(found)
@@ -129,14 +132,10 @@ def clean(text: str) -> str:
 def _out_of_memory(m: OutOfMemory, buffer: Buffer | None, about: About) -> Explanation:
     which = list(_which(m, buffer, about))
     says = [*_asked(m), *which, *_where(m, which), *_shares(m), *_fragments(m), *_strange(m)]
-    title = (
-        say("diagnose.out_memory_host_not_card")
-        if m.kind == "host"
-        else say("diagnose.out_memory", kind=m.kind)
-    )
+    titles = {"host": say("diagnose.title_host")}
     return Explanation(
         kind="out_of_memory",
-        title=title,
+        title=titles.get(m.kind) or say("diagnose.title_out_of_memory", kind=m.kind),
         facts=m.as_dict(),
         says=tuple(says),
         missing=tuple(_unknown(m, says, about)),
@@ -144,40 +143,34 @@ def _out_of_memory(m: OutOfMemory, buffer: Buffer | None, about: About) -> Expla
 
 
 def _elsewhere(m: Elsewhere) -> Explanation:
-    says, missing = elsewhere_says(m)
-    title = say("diagnose.out_memory", kind=m.kind)
-    return Explanation(kind="out_of_memory", title=title, facts=m.as_dict(), says=says, missing=missing)
+    return Explanation(
+        kind="out_of_memory",
+        title=say("diagnose.title_out_of_memory", kind=m.kind),
+        facts=asdict(m),
+        says=tuple(elsewhere_says(m)),
+        missing=tuple(elsewhere_needs(m)),
+    )
 
 
-def _asked(m: OutOfMemory) -> Iterator[Says]:
+def _asked(m: OutOfMemory) -> Iterator[Sentence]:
     if m.kind == "host":
-        yield "host", say("diagnose.memory_machine_ran_out_no")
+        yield say("diagnose.host")
     elif m.tried_bytes is None:
         return
     elif m.total_bytes is not None and m.tried_bytes > m.total_bytes:
-        yield (
-            "larger_than_card",
-            say(
-                "diagnose.asked_once_whole_card_only",
-                tried=Size(m.tried_bytes),
-                total=Size(m.total_bytes),
-            ),
-        )
+        yield say("diagnose.larger_than_card", tried=Size(m.tried_bytes), total=Size(m.total_bytes))
     elif m.free_bytes is not None and m.total_bytes is not None:
-        yield (
-            "asked",
-            say(
-                "diagnose.pytorch_asked_more_cards_free",
-                tried=Size(m.tried_bytes),
-                free=Size(m.free_bytes),
-                total=Size(m.total_bytes),
-            ),
+        yield say(
+            "diagnose.asked.of_free",
+            tried=Size(m.tried_bytes),
+            free=Size(m.free_bytes),
+            total=Size(m.total_bytes),
         )
     else:
-        yield "asked", say("diagnose.pytorch_asked_more", tried=Size(m.tried_bytes))
+        yield say("diagnose.asked.more", tried=Size(m.tried_bytes))
 
 
-def _which(m: OutOfMemory, buffer: Buffer | None, about: About) -> Iterator[Says]:
+def _which(m: OutOfMemory, buffer: Buffer | None, about: About) -> Iterator[Sentence]:
     """The tensor, by the buffer above the message or else by the config."""
     if buffer is not None and m.tried_bytes is not None:
         for size in (DTYPE_BYTES.get(buffer.dtype or ""), 2, 4):
@@ -187,43 +180,29 @@ def _which(m: OutOfMemory, buffer: Buffer | None, about: About) -> Iterator[Says
     if m.tried_bytes is None:
         return
     if is_block(m.tried_bytes):
-        yield (
-            "block",
-            say(
-                "diagnose.block_pytorch_takes_any_small",
-                tried=Size(m.tried_bytes),
-            ),
-        )
+        yield say("diagnose.block", tried=Size(m.tried_bytes))
     elif about.reading is not None:
         found = of_size(m.tried_bytes, about.reading.model, about.reading.training)
         if len(found) == 1:
             (tensor,) = found
-            yield "tensor", _product(tensor.product, tensor.number_bytes, tensor.bytes, tensor.what)
+            yield _product(tensor.product, tensor.number_bytes, tensor.bytes, tensor.what)
         elif found:
             kinds = Several(tuple({tensor.what.code: tensor.what for tensor in found}.values()), between="; ")
-            yield "tensor_one_of", say("diagnose.several_tensors_config_size", kinds=kinds)
+            yield say("diagnose.tensor_one_of", kinds=kinds)
         else:
-            yield (
-                "tensor_unknown",
-                say("diagnose.no_large_tensor_config_size"),
-            )
+            yield say("diagnose.tensor_unknown")
 
 
 def _product(shape: str, number_bytes: int, total: int, what: Sentence) -> Sentence:
-    return say(
-        "diagnose.x_bytes",
-        shape=shape,
-        number_bytes=number_bytes,
-        size=Size(total),
-        what=what,
-    )
+    size = Size(total)
+    return say("diagnose.tensor.bytes", shape=shape, number_bytes=number_bytes, size=size, what=what)
 
 
-def _where(m: OutOfMemory, which: list[Says]) -> Iterator[Says]:
+def _where(m: OutOfMemory, which: list[Sentence]) -> Iterator[Sentence]:
     if (where := moment(m.trace)) is not None:
-        yield "moment", say("diagnose.happened", where=where)
-    elif any(LOGITS in (said.values.get("what"), _inner(said)) for _, said in which):
-        yield "moment", LOGITS_MOMENT
+        yield say("diagnose.moment.happened", where=where)
+    elif any(LOGITS in (said.values.get("what"), _inner(said)) for said in which):
+        yield say("diagnose.moment.logits")
 
 
 def _inner(said: Sentence) -> object:
@@ -232,97 +211,42 @@ def _inner(said: Sentence) -> object:
     return what.values.get("what") if isinstance(what, Sentence) else None
 
 
-LOGITS_MOMENT = say("diagnose.they_made_end_forward_pass")
-
-
-def _shares(m: OutOfMemory) -> Iterator[Says]:
+def _shares(m: OutOfMemory) -> Iterator[Sentence]:
     """Who holds the card: tensors, PyTorch's cache, the rest of this process, other programs."""
     if m.allocated_bytes is not None and m.cached_bytes is not None:
-        yield (
-            "allocated",
-            say(
-                "diagnose.tensors_alive_allocated_took_more",
-                allocated=Size(m.allocated_bytes),
-                cached=Size(m.cached_bytes),
-            ),
-        )
+        yield say("diagnose.allocated", allocated=Size(m.allocated_bytes), cached=Size(m.cached_bytes))
     if m.total_bytes is None or m.free_bytes is None or m.reserved_bytes is None:
         return
     used = m.total_bytes - m.free_bytes
     if m.process_bytes and m.reserved_bytes <= m.process_bytes <= used:
-        yield (
-            "context",
-            say(
-                "diagnose.process_held_outside_pytorch_cuda",
-                own=Size(m.process_bytes - m.reserved_bytes),
-            ),
-        )
+        yield say("diagnose.context", own=Size(m.process_bytes - m.reserved_bytes))
         if used - m.process_bytes > _CLEAR_GIB * GIB:
-            yield (
-                "others",
-                say(
-                    "diagnose.other_programs_held_nvidia_smi",
-                    others=Size(used - m.process_bytes),
-                ),
-            )
+            yield say("diagnose.others", others=Size(used - m.process_bytes))
     elif 0 <= m.reserved_bytes <= used:
         rest = used - m.reserved_bytes
         yield (
-            "rest",
-            say(
-                "diagnose.were_held_outside_pytorch_cuda",
-                rest=Size(rest),
-            )
+            say("diagnose.rest.held", rest=Size(rest))
             if rest > _CLEAR_GIB * GIB
-            else say("diagnose.next_nothing_held_other_programs"),
+            else say("diagnose.rest.nothing")
         )
 
 
-def _fragments(m: OutOfMemory) -> Iterator[Says]:
+def _fragments(m: OutOfMemory) -> Iterator[Sentence]:
     """Fragmentation, by numbers: before it gives up, PyTorch returns every cached block nobody shares."""
     if m.tried_bytes is None or m.cached_bytes is None or m.free_bytes is None:
         return
     if m.allowed_bytes is not None and m.reserved_bytes is not None:
-        yield (
-            "allowed",
-            say(
-                "diagnose.process_may_take_no_more",
-                allowed=Size(m.allowed_bytes),
-                reserved=Size(m.reserved_bytes),
-            ),
-        )
+        yield say("diagnose.allowed", allowed=Size(m.allowed_bytes), reserved=Size(m.reserved_bytes))
         return
     have = m.free_bytes + m.cached_bytes
     if m.free_bytes >= m.tried_bytes:
-        yield (
-            "free_enough",
-            say("diagnose.more_free_than_asked_numbers"),
-        )
+        yield say("diagnose.free_enough")
     elif abs(have - m.tried_bytes) <= _rounding(m.tried_bytes, m.free_bytes, m.cached_bytes):
-        yield (
-            "fragmentation_unsure",
-            say(
-                "diagnose.cannot_tell_whether_fragmentation_free",
-                have=Size(have),
-            ),
-        )
+        yield say("diagnose.fragmentation_unsure", have=Size(have))
     elif have >= m.tried_bytes:
-        yield (
-            "fragmentation",
-            say(
-                "diagnose.fragmentation_cause_free_cached_memory",
-                have=Size(have),
-            ),
-        )
+        yield say("diagnose.fragmentation", have=Size(have))
     else:
-        yield (
-            "no_fragmentation",
-            say(
-                "diagnose.fragmentation_not_cause_free_cached",
-                have=Size(have),
-                short=Size(m.tried_bytes - have),
-            ),
-        )
+        yield say("diagnose.no_fragmentation", have=Size(have), short=Size(m.tried_bytes - have))
 
 
 def _rounding(*sizes: int) -> float:
@@ -330,40 +254,31 @@ def _rounding(*sizes: int) -> float:
     return sum(0.005 * (GIB if size >= GIB else MIB) for size in sizes)
 
 
-def _strange(m: OutOfMemory) -> Iterator[Says]:
+def _strange(m: OutOfMemory) -> Iterator[Sentence]:
     if m.total_bytes and (m.reserved_bytes or 0) > 1.02 * m.total_bytes:
-        yield (
-            "more_than_card",
-            say(
-                "diagnose.more_than_card_windows_lends",
-                reserved=Size(m.reserved_bytes or 0),
-            ),
-        )
+        yield say("diagnose.more_than_card", reserved=Size(m.reserved_bytes or 0))
     if m.absurd:
-        yield (
-            "absurd",
-            say("diagnose.number_message_beyond_any_card"),
-        )
+        yield say("diagnose.absurd")
     if m.mixed:
-        yield "mixed", say("diagnose.two_messages_printed_into_each")
+        yield say("diagnose.mixed")
     if m.private_bytes:
-        yield "private", say("diagnose.belong_cuda_graphs", private=Size(m.private_bytes))
+        yield say("diagnose.private", private=Size(m.private_bytes))
 
 
-def _unknown(m: OutOfMemory, says: list[Says], about: About) -> Iterator[Says]:
-    codes = {code for code, _ in says}
+def _unknown(m: OutOfMemory, says: list[Sentence], about: About) -> Iterator[Sentence]:
+    codes = set(map(finding, says))
     if m.kind == "host":
         return
     if m.tried_bytes is None:
-        yield "needs_numbers", say("diagnose.sentence_numbers_tried_allocate_gib")
+        yield say("diagnose.needs_numbers")
     elif m.cached_bytes is None or m.free_bytes is None:
-        yield "needs_rest", say("diagnose.rest_message_says_allocated_cached")
+        yield say("diagnose.needs_rest")
     if m.tried_bytes is not None and not codes & {"tensor", "tensor_one_of", "tensor_unknown", "block"}:
-        yield "needs_config", say("diagnose.tensor_give_config_config_lines")
+        yield say("diagnose.needs_config.tensor")
     if "moment" not in codes and m.tried_bytes is not None:
-        yield "needs_trace", say("diagnose.step_traceback_above_message_tells")
+        yield say("diagnose.needs_trace")
     if about.estimate is None and about.reading is not None:
-        yield "needs_gpu", say("diagnose.card_gpu_then_config_needs")
+        yield say("diagnose.needs_gpu.config")
 
 
 # -- tables ------------------------------------------------------------------------------------------------
@@ -377,118 +292,75 @@ def _buffer(buffer: Buffer, about: About) -> Explanation:
     says += _where(OutOfMemory(kind="CUDA"), says)
     missing = []
     if size is None:
-        missing.append(("needs_dtype", say("diagnose.number_format_end_line_says")))
+        missing.append(say("diagnose.needs_dtype"))
     if of_shape(buffer)[0] is None and about.reading is None:
-        missing.append(("needs_config", say("diagnose.tensor_shape_give_config_config")))
+        missing.append(say("diagnose.needs_config.shape"))
     return Explanation(
         kind="buffer",
-        title=say("diagnose.tensor_torch_compile_makes", name=buffer.name),
+        title=say("diagnose.title_buffer", name=buffer.name),
         facts=buffer.as_dict(),
         says=tuple(says),
         missing=tuple(missing),
     )
 
 
-def _buffer_says(buffer: Buffer, size: int | None, about: About) -> Iterator[Says]:
+def _buffer_says(buffer: Buffer, size: int | None, about: About) -> Iterator[Sentence]:
     reading = about.reading
     what, sure = of_shape(buffer, reading.model, reading.training) if reading else of_shape(buffer)
     if what is None:
-        what = say("diagnose.cannot_tell_tensor")
+        what = say("diagnose.tensor_not_told")
     elif not sure:
-        what = say("diagnose.shape", what=what)
+        what = say("diagnose.tensor_by_shape", what=what)
     shape = " x ".join(map(str, buffer.shape))
     if size is not None:
-        yield "tensor", _product(shape, size, buffer.numbers * size, what)
+        yield _product(shape, size, buffer.numbers * size, what)
     else:
-        yield (
-            "tensor",
-            say(
-                "diagnose.n_2_bytes_bf16_fp16_4",
-                shape=shape,
-                half=Size(2 * buffer.numbers),
-                full=Size(4 * buffer.numbers),
-                what=what,
-            ),
+        yield say(
+            "diagnose.tensor.either_format",
+            shape=shape,
+            half=Size(2 * buffer.numbers),
+            full=Size(4 * buffer.numbers),
+            what=what,
         )
 
 
 def _summary(s: MemorySummary) -> Explanation:
     peak, current = s.peak_bytes, s.current_bytes
-    says: list[Says] = [
-        (
-            "peaks",
-            say(
-                "diagnose.peak_pytorch_held_tensors_allocated",
-                allocated=Size(peak["allocated"]),
-                reserved=Size(peak["reserved"]),
-            ),
-        ),
-        (
-            "now",
-            say(
-                "diagnose.now_tensors_cache_torch_cuda",
-                allocated=Size(current["allocated"]),
-                cached=Size(max(0, current["reserved"] - current["allocated"])),
-            ),
+    says = [
+        say("diagnose.peaks", allocated=Size(peak["allocated"]), reserved=Size(peak["reserved"])),
+        say(
+            "diagnose.now",
+            allocated=Size(current["allocated"]),
+            cached=Size(max(0, current["reserved"] - current["allocated"])),
         ),
     ]
     if s.ooms:
-        says.append(("ooms", say("diagnose.times_ran_out_memory", times=s.ooms)))
+        says.append(say("diagnose.ooms", times=s.ooms))
     if s.retries:
-        says.append(
-            (
-                "retries",
-                say(
-                    "diagnose.times_gave_cache_back_asked",
-                    times=s.retries,
-                ),
-            )
-        )
+        says.append(say("diagnose.retries", times=s.retries))
     if peak["reserved"] > 1.3 * peak["allocated"]:
         ratio = peak["reserved"] / max(1, peak["allocated"])
-        says.append(
-            (
-                "fragmented",
-                say(
-                    "diagnose.reserved_times_allocated_steady_training",
-                    ratio=Number(ratio, 2),
-                ),
-            )
-        )
+        says.append(say("diagnose.fragmented", ratio=Number(ratio, 2)))
     return Explanation(
         kind="memory_summary",
-        title=say("diagnose.memory_summary_pytorch"),
-        facts=s.as_dict(),
+        title=say("diagnose.title_summary"),
+        facts=asdict(s),
         says=tuple(says),
     )
 
 
 def _smi(table: SmiTable) -> Explanation:
-    says: list[Says] = []
-    for card in table.cards[:_SHOWN]:
-        says += _card(card)
-    graphics = sum(size for _, name, size in table.processes if not _trains(name))
+    says = [said for card in table.cards[:_SHOWN] for said in _card(card)]
+    graphics = sum(each.bytes for each in table.processes if not _trains(each.program))
     if graphics:
-        says.append(("programs", say("diagnose.programs_not_look_like_training", size=Size(graphics))))
-    says.append(
-        (
-            "memory_is_not_compute",
-            say("diagnose.memory_use_says_nothing_about"),
-        )
-    )
-    says.append(
-        (
-            "util",
-            say("diagnose.gpu_util_share_time_any"),
-        )
-    )
-    missing: list[Says] = [("needs_log", say("diagnose.how_much_compute_used_log"))]
+        says.append(say("diagnose.programs", size=Size(graphics)))
+    says += [say("diagnose.memory_is_not_compute.table"), say("diagnose.util")]
     return Explanation(
         kind="nvidia_smi",
-        title=say("diagnose.table_nvidia_smi"),
-        facts=table.as_dict(),
+        title=say("diagnose.title_smi"),
+        facts=asdict(table),
         says=tuple(says),
-        missing=tuple(missing),
+        missing=(say("diagnose.needs_log"),),
     )
 
 
@@ -496,25 +368,19 @@ def _trains(program: str) -> bool:
     return any(word in program.lower() for word in ("python", "train", "torchrun", "vllm", "[not found]"))
 
 
-def _card(card: SmiGpu) -> Iterator[Says]:
-    yield (
-        "card",
-        say(
-            "diagnose.gpu_use",
-            index=card.index,
-            name=card.name,
-            used=Size(card.used_bytes),
-            total=Size(card.total_bytes),
-            frac=Percent(card.used_bytes / card.total_bytes),
-        ),
+def _card(card: SmiGpu) -> Iterator[Sentence]:
+    yield say(
+        "diagnose.card",
+        index=card.index,
+        name=card.name,
+        used=Size(card.used_bytes),
+        total=Size(card.total_bytes),
+        frac=Percent(card.used_bytes / card.total_bytes),
     )
     if card.busy_frac is not None and card.watts is not None and card.watts_cap:
-        yield (
-            "card_busy",
-            say(
-                "diagnose.kernel_ran_time_w",
-                busy=Percent(card.busy_frac),
-                watts=Number(card.watts),
-                cap=Number(card.watts_cap),
-            ),
+        yield say(
+            "diagnose.card_busy",
+            busy=Percent(card.busy_frac),
+            watts=Number(card.watts),
+            cap=Number(card.watts_cap),
         )

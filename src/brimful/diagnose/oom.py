@@ -7,10 +7,9 @@ what is left of it. A number that stands there twice with two values is not beli
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-_UNITS = {"bytes": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 _SIZE = r"(\d{1,20}(?:\.\d{1,4})?) ?(bytes|[KMGT]iB)"
 _BEYOND_BYTES = 2**44  # 16 TiB: no card has it; an unsigned number that went below zero looks like this
 _LENGTH = 2500  # characters of one message: the longest wording, with a long list of processes
@@ -60,7 +59,7 @@ class OutOfMemory:
     other_process_bytes: tuple[int, ...] = ()
     absurd: tuple[str, ...] = ()  # numbers no card can have
     mixed: tuple[str, ...] = ()  # numbers that stand there twice, differently
-    trace: str = ""  # what stood before it: its traceback
+    trace: str = field(default="", compare=False)  # what stood before it: its traceback
 
     @property
     def tells(self) -> bool:
@@ -68,14 +67,7 @@ class OutOfMemory:
         return bool(self.absurd or self.mixed or self.tried_bytes is not None or self.total_bytes is not None)
 
     def as_dict(self) -> dict[str, Any]:
-        left_out = ("trace", "other_process_bytes", "absurd", "mixed")
-        facts = {name: getattr(self, name) for name in self.__slots__ if name not in left_out}
-        return {
-            **facts,
-            "other_process_bytes": list(self.other_process_bytes),
-            "absurd": list(self.absurd),
-            "mixed": list(self.mixed),
-        }
+        return {name: value for name, value in asdict(self).items() if name != "trace"}
 
 
 def find_out_of_memory(text: str) -> list[OutOfMemory]:
@@ -87,7 +79,7 @@ def find_out_of_memory(text: str) -> list[OutOfMemory]:
         end = min(starts[number + 1] if number + 1 < len(starts) else len(flat), start + _LENGTH)
         before = starts[number - 1] if number else 0
         message = _read(flat[start:end], trace=flat[max(before, start - 20_000) : start])
-        if all(message.as_dict() != other.as_dict() for other in found):
+        if message not in found:
             found.append(message)
     # “I get CUDA out of memory. Here is the message: …”: the mention tells nothing that the message does not.
     telling = [message for message in found if message.tells]
@@ -103,7 +95,7 @@ def _read(message: str, *, trace: str) -> OutOfMemory:
     numbers: dict[str, int | None] = {}
     absurd, mixed = [], []
     for name, wordings in _PATTERNS.items():
-        values = {_bytes(*match.groups()) for wording in wordings for match in wording.finditer(message)}
+        values = {bytes_of(*match.groups()) for wording in wordings for match in wording.finditer(message)}
         if len(values) > 1:
             mixed.append(name)
         value = values.pop() if len(values) == 1 else None
@@ -111,22 +103,17 @@ def _read(message: str, *, trace: str) -> OutOfMemory:
             absurd.append(name)
             value = None
         numbers[name] = value
-    if numbers["cached_bytes"] is None and None not in (
-        numbers["reserved_bytes"],
-        numbers["allocated_bytes"],
-    ):
-        numbers["cached_bytes"] = max(0, (numbers["reserved_bytes"] or 0) - (numbers["allocated_bytes"] or 0))
-    if numbers["reserved_bytes"] is None and None not in (
-        numbers["cached_bytes"],
-        numbers["allocated_bytes"],
-    ):
-        numbers["reserved_bytes"] = (numbers["cached_bytes"] or 0) + (numbers["allocated_bytes"] or 0)
+    allocated, reserved, cached = (numbers[f"{name}_bytes"] for name in ("allocated", "reserved", "cached"))
+    if allocated is not None and reserved is not None and cached is None:
+        numbers["cached_bytes"] = max(0, reserved - allocated)
+    if allocated is not None and cached is not None and reserved is None:
+        numbers["reserved_bytes"] = cached + allocated
     gpus = set(_GPU.findall(message))
     kind = re.match(r"(CUDA|HIP|XPU)", message)
     return OutOfMemory(
         kind=kind[1] if kind else "CUDA",
         gpu_index=int(gpus.pop()) if len(gpus) == 1 else None,
-        other_process_bytes=tuple(_bytes(*match.groups()) for match in _OTHERS.finditer(message)),
+        other_process_bytes=tuple(bytes_of(*match.groups()) for match in _OTHERS.finditer(message)),
         absurd=tuple(absurd),
         mixed=tuple(mixed),
         trace=trace,
@@ -134,5 +121,7 @@ def _read(message: str, *, trace: str) -> OutOfMemory:
     )
 
 
-def _bytes(number: str, unit: str) -> int:
-    return round(float(number) * _UNITS[unit.lower()])
+def bytes_of(number: str, unit: str) -> int:
+    """'1.54', 'GiB' in bytes. Every program here divides by 1024, also where it writes GB."""
+    scale: int = 1024 ** "bkmgt".index(unit[0].lower())
+    return round(float(number) * scale)

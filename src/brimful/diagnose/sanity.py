@@ -12,13 +12,13 @@ from typing import Any
 
 from brimful.fit.count import model_flops_per_token
 from brimful.language import Language, Number, Percent, Sentence, Several, Size, language, say
+from brimful.meter.logs import A100_FLOPS_PER_S
 from brimful.specs.estimate import Estimate, Interval
 from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
 from brimful.specs.training import Training
 from brimful.units import GIB
 
-_A100_FLOPS_PER_S = 312e12  # nanoGPT and many copies of it divide by this whatever the card is
 # Parts of the memory that no training loop can do without.
 _STATES = ("weights", "gradients", "optimizer_state")
 _BEST_MFU = 0.75  # few published training runs come near it; what is above is unusual, not impossible
@@ -47,37 +47,24 @@ def check_mfu(value: float, answer: Estimate, gpu: Gpu, *, nanogpt: bool = False
     """
     speed = answer.speed
     peak = say(
-        "diagnose.tflops",
+        "diagnose.peak_of_card",
         tflops=Number(speed.peak_flops_per_s / 1e12, 1),
         gpu=gpu.title,
         format=speed.peak_format,
     )
-    own = value * _A100_FLOPS_PER_S / speed.peak_flops_per_s
+    own = value * A100_FLOPS_PER_S / speed.peak_flops_per_s
     other = own != value and own <= 1 and nanogpt
     if value > 1:
-        why = say("diagnose.more_than_card_can", mfu=Percent(value), peak=peak)
+        why = say("diagnose.mfu_impossible", mfu=Percent(value), peak=peak)
     elif value > _BEST_MFU:
-        why = say(
-            "diagnose.rarely_seen_another_peak",
-            mfu=Percent(value),
-            peak=peak,
-            beside=_beside(value, speed.mfu),
-        )
+        beside = _beside(value, speed.mfu)
+        why = say("diagnose.mfu_rare", mfu=Percent(value), peak=peak, beside=beside)
     else:
         why = _beside(value, speed.mfu)
     if other:
-        divided = say(
-            "diagnose.nanogpt_prints_share_a100s_312",
-            own=Percent(own),
-        )
-        why = _together(why, divided)
-    return Check(
-        name="mfu",
-        value=value,
-        possible=value <= 1 or other,
-        unusual=_BEST_MFU < value <= 1,
-        why=why,
-    )
+        why = say("diagnose.both", one=why, other=say("diagnose.mfu_of_a100", own=Percent(own)))
+    unusual = _BEST_MFU < value <= 1
+    return Check(name="mfu", value=value, possible=value <= 1 or other, unusual=unusual, why=why)
 
 
 def check_rate(value: float, answer: Estimate, model: Model, training: Training, gpu: Gpu) -> Check:
@@ -85,7 +72,7 @@ def check_rate(value: float, answer: Estimate, model: Model, training: Training,
     flops = value / training.gpus * model_flops_per_token(model, sequence_tokens=training.sequence_tokens)
     mfu = flops / answer.speed.peak_flops_per_s
     said = say(
-        "diagnose.tokens_s_tflops_each_gpu",
+        "diagnose.rate",
         rate=Number(value),
         tflops=Number(flops / 1e12, 1),
         mfu=Percent(mfu),
@@ -94,11 +81,11 @@ def check_rate(value: float, answer: Estimate, model: Model, training: Training,
     unusual = _BEST_MFU < mfu <= 1
     beside = _beside(mfu, answer.speed.mfu)
     if mfu > 1:
-        why = say("diagnose.more_than_card_can_2", said=said)
+        why = say("diagnose.rate_impossible", said=said)
     elif unusual:
-        why = _together(said, say("diagnose.rarely_seen", beside=beside))
+        why = say("diagnose.both", one=said, other=say("diagnose.rate_rare", beside=beside))
     else:
-        why = _together(said, beside)
+        why = say("diagnose.both", one=said, other=beside)
     return Check(name="tokens_per_s", value=value, possible=mfu <= 1, unusual=unusual, why=why)
 
 
@@ -113,17 +100,12 @@ def check_peak(value_bytes: int, answer: Estimate, gpu: Gpu) -> Check:
 
     nominal = nominal_bytes(gpu)
     if value_bytes > nominal:
-        why = say("diagnose.more_than", size=shown, whole=Size(nominal), gpu=gpu.title)
-        return check(why, possible=False)
+        too_much = say("diagnose.peak_above_card", size=shown, whole=Size(nominal), gpu=gpu.title)
+        return check(too_much, possible=False)
     if value_bytes < floor:
         parts = Several(tuple(Several((item.name, Size(item.bytes)), between=" ") for item in states))
-        why = say(
-            "diagnose.less_than_states_alone_take",
-            size=shown,
-            floor=Size(floor),
-            parts=parts,
-        )
-        return check(why, possible=False)
+        too_little = say("diagnose.peak_below_states", size=shown, floor=Size(floor), parts=parts)
+        return check(too_little, possible=False)
     counters = {
         "allocated": answer.memory.allocated_bytes,
         "reserved": answer.memory.reserved_bytes,
@@ -131,18 +113,15 @@ def check_peak(value_bytes: int, answer: Estimate, gpu: Gpu) -> Check:
     }
     within = [name for name, span in counters.items() if span.low <= value_bytes <= span.high]
     if within:
-        return check(say("diagnose.may_show", size=shown, counters=_or(within)), possible=True)
-    if value_bytes > answer.usable_bytes:
-        why = say(
-            "diagnose.more_than_framework_sees_only",
-            size=shown,
-            usable=Size(answer.usable_bytes),
-            gpu=gpu.title,
-        )
-        return check(why, possible=True)
-    if value_bytes < counters["allocated"].low:
-        return check(say("diagnose.possible_but_below_every_counter", size=shown), possible=True)
-    return check(say("diagnose.possible_but_above_every_counter", size=shown), possible=True)
+        why = say("diagnose.peak_of_counters", size=shown, counters=_or(within))
+    elif value_bytes > answer.usable_bytes:
+        usable = Size(answer.usable_bytes)
+        why = say("diagnose.peak_above_usable", size=shown, usable=usable, gpu=gpu.title)
+    elif value_bytes < counters["allocated"].low:
+        why = say("diagnose.peak_below_counters", size=shown)
+    else:
+        why = say("diagnose.peak_above_counters", size=shown)
+    return check(why, possible=True)
 
 
 def nominal_bytes(gpu: Gpu) -> int:
@@ -159,14 +138,10 @@ def _or(names: list[str]) -> Sentence | str:
     return say("diagnose.or", one=first, other=_or(rest)) if rest else first
 
 
-def _together(one: Sentence, other: Sentence) -> Sentence:
-    return say("diagnose.one_other", one=one, other=other)
-
-
 def _beside(value: float, predicted: Interval) -> Sentence:
     span = {"low": Percent(predicted.low), "high": Percent(predicted.high)}
     if predicted.low <= value <= predicted.high:
-        return say("diagnose.within_predicted", **span)
+        return say("diagnose.mfu_within", **span)
     if value < predicted.low:
-        return say("diagnose.below_predicted", **span)
-    return say("diagnose.above_predicted", **span)
+        return say("diagnose.mfu_below", **span)
+    return say("diagnose.mfu_above", **span)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
-MIB = 2**20
-_UNITS = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}  # PyTorch means powers of 1024
+from brimful.diagnose.oom import bytes_of
+from brimful.units import MIB
+
 DTYPE_BYTES = {
     "float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2,
     "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1, "uint8": 1, "bool": 1,
@@ -26,20 +28,18 @@ class SmiGpu:
     watts: float | None
     watts_cap: float | None
 
-    def as_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    gpu: int
+    program: str
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmiTable:
     cards: tuple[SmiGpu, ...]
-    processes: tuple[tuple[int, str, int], ...]  # GPU, program, bytes
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "cards": [card.as_dict() for card in self.cards],
-            "processes": [{"gpu": gpu, "program": name, "bytes": size} for gpu, name, size in self.processes],
-        }
+    processes: tuple[Process, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +51,6 @@ class MemorySummary:
     retries: int | None  # times the allocator had to give its cache back to the driver
     current_bytes: dict[str, int]
     peak_bytes: dict[str, int]
-
-    def as_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +66,7 @@ class Buffer:
     def numbers(self) -> int:
         """How many numbers it takes, holes of its strides included."""
         if self.stride is None or len(self.stride) != len(self.shape):
-            count = 1
-            for side in self.shape:
-                count *= side
-            return count
+            return prod(self.shape)
         return 1 + sum((side - 1) * step for side, step in zip(self.shape, self.stride, strict=True))
 
     def as_dict(self) -> dict[str, Any]:
@@ -120,7 +114,7 @@ def find_smi(lines: list[str]) -> SmiTable | None:
                 )
             named = None
         elif process := _PROCESS.match(line):
-            processes.append((int(process[1]), process[3], int(process[4]) * MIB))
+            processes.append(Process(int(process[1]), process[3], int(process[4]) * MIB))
         elif card := _CARD.match(line):
             named = int(card[1]), card[2]
     sound = [card for card in cards if card.used_bytes <= card.total_bytes and card.total_bytes]
@@ -152,8 +146,8 @@ def find_summary(lines: list[str]) -> MemorySummary | None:
         rest = rest[: following.start()]
     current, peak = {}, {}
     for row in _ROW.finditer(rest):
-        current[_NAMES[row[1]]] = int(row[2]) * _UNITS[row[3] + "B"]
-        peak[_NAMES[row[1]]] = int(row[4]) * _UNITS[row[5] + "B"]
+        current[_NAMES[row[1]]] = bytes_of(row[2], row[3] or "B")
+        peak[_NAMES[row[1]]] = bytes_of(row[4], row[5] or "B")
     if "allocated" not in peak or "reserved" not in peak:
         return None
     counts = _COUNTS.search(rest)

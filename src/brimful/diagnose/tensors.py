@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 
 from brimful.diagnose.tables import Buffer
 from brimful.language import Sentence, say
@@ -31,10 +32,7 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        count = self.number_bytes
-        for side in self.shape:
-            count *= side
-        return count
+        return self.number_bytes * prod(self.shape)
 
     @property
     def product(self) -> str:
@@ -42,10 +40,10 @@ class Tensor:
         return " x ".join(map(str, self.shape))
 
 
-LOGITS = say("diagnose.logits_each_token_one_number")
-SCORES = say("diagnose.attention_scores_one_each_pair")
-EITHER = say("diagnose.logits_if_rows_tokens_output")
-TABLE = say("diagnose.token_table_gradient_state_optimizer")
+LOGITS = say("diagnose.tensor_logits")
+SCORES = say("diagnose.tensor_scores")
+EITHER = say("diagnose.tensor_logits_or_output")
+TABLE = say("diagnose.tensor_token_table")
 
 
 def step_tensors(model: Model, training: Training) -> list[Tensor]:
@@ -53,9 +51,9 @@ def step_tensors(model: Model, training: Training) -> list[Tensor]:
     b, t = training.batch_size, training.sequence_tokens
     half = 2 if training.half else 4
     sizes = tuple(dict.fromkeys((half, 4)))
-    hidden = say("diagnose.hidden_state_between_two_layers")
-    inside = say("diagnose.inside_mlp")
-    together = say("diagnose.queries_keys_values_one_layer")
+    hidden = say("diagnose.tensor_hidden")
+    inside = say("diagnose.tensor_mlp")
+    together = say("diagnose.tensor_qkv")
     tensors = []
     if model.classes is None:
         tensors += [Tensor(LOGITS, (b, t, model.vocab), size) for size in sizes]
@@ -66,7 +64,7 @@ def step_tensors(model: Model, training: Training) -> list[Tensor]:
     if model.vocab:
         tensors += [Tensor(TABLE, (model.vocab, model.width), size) for size in sizes]
     tensors += [
-        Tensor(say("diagnose.matrix_mlp_gradient"), (model.mlp_width, model.width), size) for size in sizes
+        Tensor(say("diagnose.tensor_mlp_weight"), (model.mlp_width, model.width), size) for size in sizes
     ]
     return tensors
 
@@ -142,23 +140,23 @@ def widths() -> frozenset[int]:
 
 # What a traceback shows -> where in a step that is. These say what all of it is for, wherever they stand:
 _PURPOSES: tuple[tuple[str, Sentence], ...] = (
-    (r"\bestimate_loss\(|\bevaluate\(|evaluation_loop", say("diagnose.while_evaluating_not_while_training")),
-    (r"\.generate\(", say("diagnose.while_generating_text_not_while")),
-    (r"load_state_dict\(|\btorch\.load\(", say("diagnose.while_loading_checkpoint")),
-    (r"from_pretrained\(", say("diagnose.while_loading_model")),
-    (r"model\w*\.(?:to|cuda)\(", say("diagnose.while_moving_model_card")),
+    (r"\bestimate_loss\(|\bevaluate\(|evaluation_loop", say("diagnose.in_evaluation")),
+    (r"\.generate\(", say("diagnose.in_generation")),
+    (r"load_state_dict\(|\btorch\.load\(", say("diagnose.in_checkpoint_load")),
+    (r"from_pretrained\(", say("diagnose.in_model_load")),
+    (r"model\w*\.(?:to|cuda)\(", say("diagnose.in_model_move")),
 )
 # … and of these the last one counts, which is the innermost.
 _MOMENTS: tuple[tuple[str, Sentence], ...] = (
-    (r"recompute_fn|unpack_hook", say("diagnose.backward_pass_while_checkpointed_layer")),
-    (r"run_backward\(|call_compiled_backward|\.backward\(", say("diagnose.backward_pass")),
-    (r"zeros_like\(\s*p\b", say("diagnose.first_optimizer_step_makes_optimizers")),
-    (r"exp_avg_sq|optimizer\w*\.step\(", say("diagnose.optimizer_step_2")),
-    (r"cross_entropy", say("diagnose.loss_computed_end_forward_pass")),
-    (r"lm_head\(", say("diagnose.logits_made_end_forward_pass")),
-    (r"scaled_dot_product_attention|att\w* = [\w.]*softmax\(", say("diagnose.attention_forward_pass")),
-    (r"self\.mlp\(", say("diagnose.mlp_forward_pass")),
-    (r"F\.linear\(", say("diagnose.matrix_multiply_forward_pass")),
+    (r"recompute_fn|unpack_hook", say("diagnose.in_recompute")),
+    (r"run_backward\(|call_compiled_backward|\.backward\(", say("diagnose.in_backward")),
+    (r"zeros_like\(\s*p\b", say("diagnose.in_first_optimizer_step")),
+    (r"exp_avg_sq|optimizer\w*\.step\(", say("diagnose.in_optimizer_step")),
+    (r"cross_entropy", say("diagnose.in_loss")),
+    (r"lm_head\(", say("diagnose.in_logits")),
+    (r"scaled_dot_product_attention|att\w* = [\w.]*softmax\(", say("diagnose.in_attention")),
+    (r"self\.mlp\(", say("diagnose.in_mlp")),
+    (r"F\.linear\(", say("diagnose.in_matmul")),
 )
 _BACKWARD = _MOMENTS[:2]
 

@@ -114,13 +114,11 @@ def _shown(found: tuple[Explanation, ...], tongue: Language) -> str:
     blocks = []
     for one in found:
         lines = [paint(wrapped(tongue.text(one.title)), "bold")]
-        lines += [wrapped(tongue.text(sentence), first="  ", rest="  ") for _, sentence in one.says]
+        lines += [wrapped(tongue.text(sentence), first="  ", rest="  ") for sentence in one.says]
         if not one.says:
             lines.append("  " + tongue.text(say("gpu.cannot_tell_more_from")))
         if one.missing:
             lines.append("  " + paint(tongue.text(say("gpu.tell_more")), "dim"))
-            lines += [
-                wrapped(tongue.text(sentence), first="  - ", rest="    ") for _, sentence in one.missing
-            ]
+            lines += [wrapped(tongue.text(sentence), first="  - ", rest="    ") for sentence in one.missing]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)

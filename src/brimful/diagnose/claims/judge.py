@@ -7,7 +7,7 @@ is not; *false* it does not; *cannot tell* the config gives nothing to compare.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -74,14 +74,9 @@ class Effect:
         return self.saves_bytes / self.before_bytes
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "before_bytes": self.before_bytes,
-            "after_bytes": self.after_bytes,
-            "saves_bytes": self.saves_bytes,
-            "step_time_factor": round(self.step_time_factor, 3),
-            "mfu_before": round(self.mfu_before, 4),
-            "mfu_after": round(self.mfu_after, 4),
-        }
+        shares = {"mfu_before": round(self.mfu_before, 4), "mfu_after": round(self.mfu_after, 4)}
+        factor = round(self.step_time_factor, 3)
+        return {**asdict(self), "saves_bytes": self.saves_bytes, "step_time_factor": factor, **shares}
 
 
 def effect(before: Estimate, after: Estimate, *, tokens_factor: float = 1.0) -> Effect:
@@ -115,26 +110,33 @@ class Judgement:
         }
 
 
-_VERDICTS: dict[Verdict, Sentence] = {
-    "true": say("diagnose.true"),
-    "partly": say("diagnose.partly"),
-    "false": say("diagnose.false"),
-    "cannot tell": say("diagnose.cannot_tell"),
-}
-
-
 def verdict_words(verdict: Verdict) -> Sentence:
-    return _VERDICTS[verdict]
+    return Sentence(f"diagnose.judged_{verdict.replace(' ', '_')}", {})
+
+
+def judged(
+    claim: str, verdict: Verdict, *why: Sentence, effect: Effect | None = None, **said: object
+) -> Judgement:
+    """What was published about a claim stands beside every verdict but *cannot tell*."""
+    known = claim in CLAIMS and verdict != "cannot tell"
+    return Judgement(
+        claim=claim,
+        said=Sentence(f"diagnose.claim_{claim}", said),
+        verdict=verdict,
+        why=why,
+        effect=effect,
+        published=(Sentence(f"diagnose.measured_{claim}", {}),) if known else (),
+    )
 
 
 def saves(e: Effect) -> Sentence:
     """What it does to memory and time, in one sentence."""
     values = {"frac": Percent(abs(e.saves_frac), 1), "time": Factor(e.step_time_factor)}
     if abs(e.saves_frac) < _SAME_FRAC:
-        return say("diagnose.predicted_here_same_memory_step", time=values["time"])
+        return say("diagnose.saves_nothing", time=values["time"])
     if e.saves_bytes > 0:
-        return say("diagnose.predicted_here_less_step_time", size=Size(e.saves_bytes), **values)
-    return say("diagnose.predicted_here_more_step_time", size=Size(-e.saves_bytes), **values)
+        return say("diagnose.saves", size=Size(e.saves_bytes), **values)
+    return say("diagnose.takes_more", size=Size(-e.saves_bytes), **values)
 
 
 # -- the claims --------------------------------------------------------------------------------------------
@@ -142,20 +144,18 @@ def saves(e: Effect) -> Sentence:
 
 def fp16(case: Case, claimed_frac: float | None = None) -> Judgement:
     """fp16 for bf16. Both are two bytes; only a card without bf16 hardware gains, and it gains time."""
-    said = say("diagnose.float16_needs_less_memory_than")
     casts = case.training.casts if case.training.half else "autocast"
     e = effect(case.then(dtype="bfloat16", casts=casts), case.then(dtype="float16", casts=casts))
-    why = [saves(e), say("diagnose.both_formats_2_bytes_number")]
+    why = [saves(e), say("diagnose.fp16_same_bytes")]
     if casts == "autocast":
-        why.append(say("diagnose.under_autocast_weights_gradients_adamw"))
+        why.append(say("diagnose.fp16_under_autocast"))
     verdict: Verdict = "false"
     if e.saves_frac >= max(_SAME_FRAC, (claimed_frac or 0) / 2):
         verdict = "true"
     elif e.step_time_factor < 0.97:
         verdict = "partly"
-        why.append(say("diagnose.no_bf16_hardware_float16_saves", gpu=case.gpu.title))
-    published = (say("diagnose.no_published_pair_shows_difference"),)
-    return Judgement(claim="fp16", said=said, verdict=verdict, why=tuple(why), effect=e, published=published)
+        why.append(say("diagnose.fp16_saves_time", gpu=case.gpu.title))
+    return judged("fp16", verdict, *why, effect=e)
 
 
 def compile_off(case: Case, claimed_frac: float | None = None) -> Judgement:
@@ -163,19 +163,11 @@ def compile_off(case: Case, claimed_frac: float | None = None) -> Judgement:
     e = effect(case.then(compiled=True), case.then(compiled=False))
     # Every published pair shows the opposite: a few per cent of a prediction do not outweigh them.
     verdict: Verdict = "true" if e.saves_frac >= _CLEAR_FRAC else "partly"
-    verdict = "false" if e.saves_frac <= _SAME_FRAC else verdict
-    why = [saves(e)]
+    why = [saves(e), say("diagnose.compile_exceptions")]
     if e.saves_frac <= _SAME_FRAC:
-        why.append(say("diagnose.compiled_code_never_writes_many"))
-    why.append(say("diagnose.exceptions_mode_reduce_overhead_cuda"))
-    return Judgement(
-        claim="compile_off",
-        said=say("diagnose.turning_torch_compile_off_saves"),
-        verdict=verdict,
-        why=tuple(why),
-        effect=e,
-        published=(say("diagnose.measured_off_torchtune_60_0"),),
-    )
+        verdict = "false"
+        why.insert(1, say("diagnose.compile_writes_less"))
+    return judged("compile_off", verdict, *why, effect=e)
 
 
 def smaller_batch(
@@ -188,46 +180,31 @@ def smaller_batch(
     """A smaller batch saves its share of activations and logits, not of the whole; and may be another run."""
     t = case.training
     batch = batch_size if batch_size is not None else max(1, 3 * t.batch_size // 4)
-    said = say("diagnose.batch_size_saves_memory_proportion", now=t.batch_size, then=batch)
     if batch == t.batch_size:
-        same = say("diagnose.config_already_batch_size")
-        return Judgement(claim="smaller_batch", said=said, verdict="cannot tell", why=(same,))
+        return judged(
+            "smaller_batch", "cannot tell", say("diagnose.batch_already_set"), now=batch, then=batch
+        )
     then = replace(t, batch_size=batch, accumulation=accumulation or t.accumulation)
     e = effect(case.now(), case.of(then), tokens_factor=then.step_tokens / t.step_tokens)
     share = 1 - batch / t.batch_size
     claimed = claimed_frac if claimed_frac is not None else share
     why = [saves(e)]
     if share > 0 and e.saves_frac < 0.97 * share:
-        why.append(
-            say(
-                "diagnose.fewer_sequences_not_less_memory",
-                share=Percent(share),
-            )
-        )
+        why.append(say("diagnose.batch_is_not_all", share=Percent(share)))
     whole, others = t.effective_batch, then.effective_batch
     if whole != others:
-        why.append(
-            say(
-                "diagnose.another_run_sequences_step_not",
-                others=others,
-                whole=whole,
-            )
-        )
+        why.append(say("diagnose.batch_is_another_run", others=others, whole=whole))
     verdict: Verdict = "partly"
     if e.saves_frac <= _SAME_FRAC:
         verdict = "false"
     elif e.saves_frac >= 0.9 * claimed and whole == others:
         verdict = "true"
-    published = (say("diagnose.measured_18_published_pairs_memory"),)
-    return Judgement(
-        claim="smaller_batch", said=said, verdict=verdict, why=tuple(why), effect=e, published=published
-    )
+    return judged("smaller_batch", verdict, *why, effect=e, now=t.batch_size, then=batch)
 
 
 def memory_is_work(case: Case, claimed_frac: float | None = None) -> Judgement:
     """Memory in use as a measure of work: the same run in smaller micro-steps, by both measures."""
     del claimed_frac
-    said = say("diagnose.full_card_busy_card")
     t = case.training
     half = max(1, t.batch_size // 2)
     small = replace(t, batch_size=half, accumulation=max(1, t.accumulation * t.batch_size // half))
@@ -235,33 +212,17 @@ def memory_is_work(case: Case, claimed_frac: float | None = None) -> Judgement:
         small = replace(t, batch_size=2)
     e = effect(case.now(), case.of(small), tokens_factor=small.step_tokens / t.step_tokens)
     memory, work = e.after_bytes / e.before_bytes - 1, e.mfu_after / e.mfu_before - 1
+    changes = {"memory": Percent(memory), "work": Percent(work)}
+    predicted = say("diagnose.memory_and_work", now=t.batch_size, then=small.batch_size, **changes)
     together = memory * work > 0 and abs(work) > 0.5 * abs(memory)
-    why = (
-        say(
-            "diagnose.predicted_here_batch_size_changes",
-            now=t.batch_size,
-            then=small.batch_size,
-            memory=Percent(memory),
-            work=Percent(work),
-        ),
-        say("diagnose.pytorch_keeps_once_took_memory"),
-    )
-    published = (say("diagnose.n_90_published_logs_pytorch_held"),)
-    return Judgement(
-        claim="memory_is_work",
-        said=said,
-        verdict="partly" if together else "false",
-        why=why,
-        effect=e,
-        published=published,
-    )
+    kept = say("diagnose.memory_is_kept")
+    return judged("memory_is_work", "partly" if together else "false", predicted, kept, effect=e)
 
 
 def smaller_model(case: Case, claimed_frac: float | None = None) -> Judgement:
     """A model of half the width with twice the batch."""
     del claimed_frac
     m, t = case.reading.model, case.training
-    said = say("diagnose.smaller_model_bigger_batch_uses")
     if m.heads % 2 or m.kv_heads % 2 or m.width % (2 * m.heads):
         small = replace(m, layers=max(1, m.layers // 2))
     else:
@@ -272,26 +233,19 @@ def smaller_model(case: Case, claimed_frac: float | None = None) -> Judgement:
             narrow = replace(experts, width=-(-experts.width // 2), shared_width=experts.shared_width // 2)
             small = replace(small, experts=narrow)
     e = effect(case.now(), case.then(small, batch_size=2 * t.batch_size), tokens_factor=2.0)
-    gain = e.mfu_after / e.mfu_before - 1
-    verdict: Verdict = "true" if gain > 0.02 else "false"
-    why = [
-        say(
-            "diagnose.predicted_here_width_batch_size",
-            wide=m.width,
-            narrow=small.width,
-            now=t.batch_size,
-            then=2 * t.batch_size,
-            before=Percent(e.mfu_before),
-            after=Percent(e.mfu_after),
-            memory=Size(e.after_bytes),
-        ),
-        say("diagnose.more_tokens_second_come_from"),
-        say("diagnose.another_model"),
-    ]
-    published = (say("diagnose.measured_llm_foundry_8_a100s"),)
-    return Judgement(
-        claim="smaller_model", said=said, verdict=verdict, why=tuple(why), effect=e, published=published
+    predicted = say(
+        "diagnose.smaller_model_predicted",
+        wide=m.width,
+        narrow=small.width,
+        now=t.batch_size,
+        then=2 * t.batch_size,
+        before=Percent(e.mfu_before),
+        after=Percent(e.mfu_after),
+        memory=Size(e.after_bytes),
     )
+    less, another = say("diagnose.smaller_model_less_work"), say("diagnose.smaller_model_is_another")
+    gains = e.mfu_after / e.mfu_before - 1 > 0.02
+    return judged("smaller_model", "true" if gains else "false", predicted, less, another, effect=e)
 
 
 def expandable_segments(case: Case, claimed_frac: float | None = None) -> Judgement:
@@ -300,105 +254,62 @@ def expandable_segments(case: Case, claimed_frac: float | None = None) -> Judgem
     now = case.now()
     cache_bytes = sum(item.bytes for item in now.memory.items if item.code == "allocator_cache")
     needs = round(now.memory.device_bytes.likely)
-    why = [
-        say(
-            "diagnose.saves_no_tensor_most_allocators",
-            cache=Size(cache_bytes),
-            needs=Size(needs),
-        )
-    ]
+    at_most = say("diagnose.segments_save_cache", cache=Size(cache_bytes), needs=Size(needs))
     verdict: Verdict = "partly"
-    if not now.fits and now.short_bytes > cache_bytes:
+    if now.fits:
+        outcome = say("diagnose.segments_steady_loop")
+    elif now.short_bytes > cache_bytes:
         verdict = "false"
-        why.append(say("diagnose.config_short_more_than", short=Size(now.short_bytes)))
-    elif not now.fits:
-        why.append(say("diagnose.config_short_may_just_enough", short=Size(now.short_bytes)))
+        outcome = say("diagnose.segments_not_enough", short=Size(now.short_bytes))
     else:
-        why.append(say("diagnose.loop_whose_steps_all_alike"))
-    published = (say("diagnose.reserved_over_allocated_memory_90"),)
-    return Judgement(
-        claim="expandable_segments",
-        said=say("diagnose.expandable_segments_makes_fit"),
-        verdict=verdict,
-        why=tuple(why),
-        published=published,
-    )
+        outcome = say("diagnose.segments_may_be_enough", short=Size(now.short_bytes))
+    return judged("expandable_segments", verdict, at_most, outcome)
 
 
 def checkpointing(case: Case, claimed_frac: float | None = None) -> Judgement:
     del claimed_frac
-    said = say("diagnose.gradient_checkpointing_saves_memory")
     e = effect(case.then(checkpointing="none"), case.then(checkpointing="full"))
     why = [saves(e)]
     verdict: Verdict = "true" if e.saves_frac >= _CLEAR_FRAC else "false"
     if verdict == "false":
-        why.append(say("diagnose.activations_not_fills_memory_config"))
+        why.append(say("diagnose.checkpointing_few_activations"))
     if case.training.checkpointing != "none":
-        why.append(say("diagnose.config_already_uses"))
-    published = (say("diagnose.measured_hugging_face_guide_gives"),)
-    return Judgement(
-        claim="checkpointing", said=said, verdict=verdict, why=tuple(why), effect=e, published=published
-    )
+        why.append(say("diagnose.checkpointing_already_on"))
+    return judged("checkpointing", verdict, *why, effect=e)
 
 
 def adam8bit(case: Case, claimed_frac: float | None = None) -> Judgement:
-    said = say("diagnose.n_8_bit_adam_saves_memory")
     t = case.training
     if t.optimizer not in ("adam", "adamw", "adam8bit"):
-        other = say("diagnose.config_trains_not_adam", optimizer=t.optimizer)
-        return Judgement(claim="adam8bit", said=said, verdict="cannot tell", why=(other,))
+        return judged("adam8bit", "cannot tell", say("diagnose.adam8bit_not_adam", optimizer=t.optimizer))
     e = effect(
         case.then(optimizer="adamw", in_backward=False), case.then(optimizer="adam8bit", in_backward=False)
     )
     verdict: Verdict = "partly" if e.saves_frac < (claimed_frac or _CLEAR_FRAC) else "true"
     verdict = "false" if e.saves_frac < _SAME_FRAC else verdict
-    why = (
-        saves(e),
-        say("diagnose.cuts_adamws_state_from_8"),
-    )
-    published = (say("diagnose.measured_bert_large_v100_7"),)
-    return Judgement(claim="adam8bit", said=said, verdict=verdict, why=why, effect=e, published=published)
+    return judged("adam8bit", verdict, saves(e), say("diagnose.adam8bit_cuts_state"), effect=e)
 
 
 def pad_vocabulary(case: Case, claimed_frac: float | None = None) -> Judgement:
     """Padding to a multiple of 64: a little memory; the gain in time is measured, not in our formulas."""
     del claimed_frac
-    said = say("diagnose.padding_vocabulary_makes_faster")
-    why: tuple[Sentence, ...]
     m = case.reading.model
     if m.classes is not None:
-        why = (say("diagnose.model_classifier_instead_vocabulary"),)
-        return Judgement(claim="pad_vocabulary", said=said, verdict="cannot tell", why=why)
-    published = (say("diagnose.measured_about_25_faster_nanogpt"),)
+        return judged("pad_vocabulary", "cannot tell", say("diagnose.vocabulary_none"))
     if m.vocab % 64 == 0:
-        why = (say("diagnose.already_multiple_64_nothing_gain", vocab=m.vocab),)
-        return Judgement(claim="pad_vocabulary", said=said, verdict="false", why=why, published=published)
+        return judged("pad_vocabulary", "false", say("diagnose.vocabulary_already_padded", vocab=m.vocab))
     padded = -(-m.vocab // 64) * 64
     e = effect(case.now(), case.then(replace(m, vocab=padded)))
-    why = (
-        saves(e),
-        say(
-            "diagnose.fills_tensor_cores_better_how",
-            vocab=m.vocab,
-            padded=padded,
-        ),
-    )
-    return Judgement(
-        claim="pad_vocabulary", said=said, verdict="partly", why=why, effect=e, published=published
-    )
+    better = say("diagnose.vocabulary_padded", vocab=m.vocab, padded=padded)
+    return judged("pad_vocabulary", "partly", saves(e), better, effect=e)
 
 
-Judge = Callable[..., Judgement]
-CLAIMS: dict[str, Judge] = {
-    "fp16": fp16,
-    "compile_off": compile_off,
-    "smaller_batch": smaller_batch,
-    "memory_is_work": memory_is_work,
-    "smaller_model": smaller_model,
-    "expandable_segments": expandable_segments,
-    "checkpointing": checkpointing,
-    "adam8bit": adam8bit,
-    "pad_vocabulary": pad_vocabulary,
+CLAIMS: dict[str, Callable[..., Judgement]] = {
+    judge.__name__: judge
+    for judge in (
+        *(fp16, compile_off, smaller_batch, memory_is_work, smaller_model),
+        *(expandable_segments, checkpointing, adam8bit, pad_vocabulary),
+    )
 }
 
 

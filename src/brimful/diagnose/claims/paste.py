@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from brimful.configs.reading import Reading
-from brimful.diagnose.claims.judge import CLAIMS, Case, Judgement, Verdict, effect, saves
+from brimful.diagnose.claims.judge import CLAIMS, Case, Judgement, Verdict, effect, judged, saves
 from brimful.diagnose.claims.words import claims_in, folded, settings_in
 from brimful.errors import BadInput
-from brimful.language import Language, Number, Percent, Sentence, Size, say
+from brimful.language import Language, Number, Percent, Size, say
 from brimful.specs.desktop import desktop_readings
 
 MAX_LINES = 2000
@@ -69,7 +69,7 @@ def judge_paste(text: str, case: Case, reread: Reread) -> tuple[Line, ...]:
     """Line by line. What a line changes is judged with what the lines before it set."""
     lines = text.splitlines()
     if len(lines) > MAX_LINES:
-        raise BadInput(say("diagnose.text_lines", lines=Number(len(lines)), max_lines=Number(MAX_LINES)))
+        raise BadInput(say("diagnose.too_many_lines", lines=Number(len(lines)), max_lines=Number(MAX_LINES)))
     said = [_settings(line) for line in lines]
     together = {key: value for one in said for key, value in one.items()}
     judged = []
@@ -130,10 +130,8 @@ def _batch(
     batch = _whole(settings["batch_size"])
     accumulation = _whole(together.get("gradient_accumulation_steps", ""))
     if batch is None:
-        why = (say("diagnose.no_number_sequences"),)
-        return Judgement(
-            claim="smaller_batch", said=say("diagnose.another_batch_size"), verdict="cannot tell", why=why
-        )
+        told = judged("another_batch", "cannot tell", say("diagnose.batch_not_a_number"))
+        return replace(told, claim="smaller_batch")
     return CLAIMS["smaller_batch"](case, claimed, batch_size=batch, accumulation=accumulation)
 
 
@@ -142,65 +140,35 @@ def _product(together: dict[str, str], case: Case) -> Judgement:
     t = case.training
     batch = _whole(together.get("batch_size", "")) or t.batch_size
     accumulation = _whole(together["gradient_accumulation_steps"])
-    said = say("diagnose.gradient_accumulation_steps_makes_up")
     if accumulation is None:
-        why: tuple[Sentence, ...] = (say("diagnose.no_number_micro_steps"),)
-        return Judgement(claim="same_batch", said=said, verdict="cannot tell", why=why)
+        return judged("same_batch", "cannot tell", say("diagnose.accumulation_not_a_number"))
     whole, others = t.effective_batch, batch * accumulation * t.data_parallel
-    why = (
-        say(
-            "diagnose.x_sequences_step_config",
-            batch=batch,
-            accumulation=accumulation,
-            others=others,
-            whole=whole,
-        ),
-    )
-    return Judgement(claim="same_batch", said=said, verdict="true" if whole == others else "false", why=why)
+    sizes = {"batch": batch, "accumulation": accumulation, "others": others, "whole": whole}
+    same: Verdict = "true" if whole == others else "false"
+    return judged("same_batch", same, say("diagnose.batch_product", **sizes))
 
 
 def _never(together: dict[str, str], case: Case, reread: Reread) -> Judgement:
     """'Never fails', of everything the paste sets together."""
-    said = say("diagnose.these_settings_never_fails")
     words = [f"{key}={value}" for key, value in together.items()]
     try:
         advised = reread(words)
     except BadInput as error:
-        why = (say("diagnose.these_settings_cannot_read", problem=error.said),)
-        return Judgement(claim="never_fails", said=said, verdict="cannot tell", why=why)
+        return judged("never_fails", "cannot tell", say("diagnose.settings_unreadable", problem=error.said))
     answer = Case(advised, case.gpu, case.other_bytes).now()
     factor = advised.training.step_tokens / case.training.step_tokens
     e = effect(case.now(), answer, tokens_factor=factor)
-    device = answer.memory.device_bytes
-    needs = say(
-        "diagnose.all_together_needs_usable",
-        likely=Size(device.likely),
-        low=Size(device.low),
-        high=Size(device.high),
-        usable=Size(answer.usable_bytes),
-    )
-    verdict: Verdict = "partly" if answer.fits else "false"
-    why2 = [needs, saves(e)]
-    if verdict == "partly":
-        desktops = desktop_readings()
-        why2.append(
-            say(
-                "diagnose.predicted_fit_but_never_promise_2",
-                low=Size(desktops[0].used_bytes),
-                high=Size(desktops[-1].used_bytes),
-            )
-        )
+    span = {end: Size(nbytes) for end, nbytes in answer.memory.device_bytes.as_dict().items()}
+    why = [say("diagnose.settings_need", usable=Size(answer.usable_bytes), **span), saves(e)]
+    if answer.fits:
+        low, *_, high = (Size(each.used_bytes) for each in desktop_readings())
+        why.append(say("diagnose.predicted_to_fit", low=low, high=high))
     else:
-        why2.append(say("diagnose.predicted_fail", short=Size(max(0, answer.short_bytes))))
+        why.append(say("diagnose.predicted_to_fail", short=Size(max(0, answer.short_bytes))))
     if e.mfu_after < e.mfu_before:
-        why2.append(
-            say(
-                "diagnose.card_would_less_work_mfu",
-                before=Percent(e.mfu_before),
-                after=Percent(e.mfu_after),
-            )
-        )
-    return Judgement(claim="never_fails", said=said, verdict=verdict, why=tuple(why2), effect=e)
+        change = {"before": Percent(e.mfu_before), "after": Percent(e.mfu_after)}
+        why.append(say("diagnose.less_work", **change))
+    return judged("never_fails", "partly" if answer.fits else "false", *why, effect=e)
 
 
 def _whole(text: str) -> int | None:
