@@ -17,6 +17,7 @@ from brimful.allocator.compare import compare
 from brimful.allocator.replay import best, replay, replay_device
 from brimful.allocator.snapshot import Snapshot, read_snapshot
 from brimful.errors import NotFound
+from brimful.language import Number, Size, say
 from brimful.units import KIB, MIB
 from tests.allocator.recording import Recording, a_run
 
@@ -47,7 +48,8 @@ def test_every_recording_replays_with_no_wrong_event(shared_data: Path) -> None:
                 right[kind] += found[kind]["right"]
             assert found["reserved_bytes"]["simulated"] == found["reserved_bytes"]["recorded"], path.name
             assert found["allocated_bytes"]["simulated"] == found["allocated_bytes"]["recorded"], path.name
-            assert not any("does not show" in note for note in found["notes"]), path.name
+            codes = {note["code"] for note in found["note_codes"]}
+            assert "allocator.note_lost_frees" not in codes, path.name
     assert len(paths) >= 11
     assert right["alloc"] > 28_000
     assert right["segment_alloc"] > 1_300
@@ -389,7 +391,8 @@ def test_actions_that_move_no_memory_are_counted_and_passed_over(tmp_path: Path)
     assert replayed.wrong == 0
     assert replayed.events == len(trace)
     assert [(oom.nbytes, oom.address) for oom in replayed.compared.ooms] == [(4 << 30, 123)]
-    assert "from_the_future (1)" in replayed.notes[-1]
+    actions = "workspace_snapshot (1), from_the_future (1)"
+    assert replayed.notes[-1] == say("allocator.note_other_actions", actions=actions)
 
 
 @pytest.mark.parametrize("skipped", ["free_requested", "free_completed"])
@@ -443,7 +446,7 @@ def test_a_recording_that_differs_says_where(tmp_path: Path) -> None:
     event["size"] += 2 * MIB
     replayed = a_replay(raw, tmp_path, sweep=False)
     assert replayed.wrong > 0
-    assert "train.py:7 step" in replayed.compared.differences[0]
+    assert "train.py:7 step" in str(replayed.compared.differences[0].values["label"])
 
 
 def test_each_device_is_replayed_by_itself_and_the_busiest_by_default(tmp_path: Path) -> None:
@@ -458,9 +461,10 @@ def test_each_device_is_replayed_by_itself_and_the_busiest_by_default(tmp_path: 
         replayed = a_replay(raw, tmp_path, device=device, sweep=False)
         assert (replayed.wrong, replayed.events) == (0, len(alone["device_traces"][0]))
         assert replayed.as_dict()["devices"] == [0, 1]
-        assert any("replay one with --device" in note for note in replayed.notes)
-    with pytest.raises(NotFound, match="nothing of device 5"):
+        assert say("allocator.note_other_devices", devices=str(1 - device)) in replayed.notes
+    with pytest.raises(NotFound) as caught:
         a_replay(raw, tmp_path, device=5)
+    assert caught.value.said.as_dict()["code"] == "allocator.no_such_device"
 
 
 # The sweep.
@@ -510,7 +514,7 @@ def test_a_gpu_that_was_full_is_told_from_a_program_that_empties_the_cache(tmp_p
     replayed = a_replay(made.snapshot(), tmp_path, sweep=False)
     assert (replayed.wrong, replayed.compared.retries) == (0, 1)
     assert [request.op for request in replayed.compared.requests].count("empty_cache") == 1
-    assert "the GPU was full 1 time (first with 20 MiB reserved)" in replayed.notes[0]
+    assert replayed.notes[0] == say("allocator.note_full", times=Number(1), reserved=Size(20 * MIB))
 
 
 def test_own_settings_replace_the_usual_ones(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from brimful.allocator.blocks import DEFAULT_POOL, PoolId
 from brimful.allocator.caching import MIN_BLOCK, Allocator, SegmentEvent
@@ -21,7 +22,7 @@ from brimful.allocator.run import (
     malloc_in,
 )
 from brimful.allocator.snapshot import Event, Segment, Snapshot
-from brimful.units import show_bytes
+from brimful.language import Number, Plain, Sentence, Several, Size, say
 
 POINTS = 400  # of a curve over the recording; more cannot be told apart
 SHOWN_DIFFERENCES = 20
@@ -69,7 +70,7 @@ class Compared:
     retry_reserved_bytes: int = 0  # what the device held when it was first full
     ooms: list[Event] = field(default_factory=list)
     lost_frees: int = 0
-    differences: list[str] = field(default_factory=list)
+    differences: list[Sentence] = field(default_factory=list)
     other_actions: Counter[str] = field(default_factory=Counter)
     curve: list[Point] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
@@ -201,7 +202,18 @@ class _Walk:
         good = address == event.address and wanted == got
         self.found.alloc.add(right=int(good), of=1)
         if not good:
-            self._differs(i, event, address, f"recorded {_taken(wanted)}, simulated {_taken(got)}")
+            self._differs(
+                say(
+                    "allocator.alloc_differs",
+                    event=Plain(i),
+                    size=Number(event.nbytes),
+                    label=event.label or "-",
+                    recorded=f"{event.address:#x}",
+                    simulated=f"{address:#x}",
+                    recorded_taken=_taken(wanted),
+                    simulated_taken=_taken(got),
+                )
+            )
 
     def _settle(self, event: Event, owner: PoolId) -> None:
         """The recording passed over a free block whose size is a guess: so it is smaller than the request."""
@@ -232,13 +244,9 @@ class _Walk:
             allocator.peak_reserved_bytes = allocator.reserved_bytes
             self.cut_off = True
 
-    def _differs(self, i: int, event: Event, address: int, segments: str) -> None:
+    def _differs(self, said: Sentence) -> None:
         if len(self.found.differences) < SHOWN_DIFFERENCES:
-            who = f" ({event.label})" if event.label else ""
-            self.found.differences.append(
-                f"event {i}: alloc of {event.nbytes:,} B{who} recorded at {event.address:#x}, "
-                f"simulated at {address:#x}; {segments}"
-            )
+            self.found.differences.append(said)
 
     # Giving back.
 
@@ -279,11 +287,9 @@ class _Walk:
         got = self._return(wanted, end)
         same = sum(1 for a, b in zip(wanted, got, strict=False) if a == b)
         self.found.segment_free.add(right=same, of=max(len(wanted), len(got)))
-        if wanted != got and len(self.found.differences) < SHOWN_DIFFERENCES:
-            self.found.differences.append(
-                f"events {i} to {end - 1}: the recording returned {len(wanted)} segments, "
-                f"the simulation {len(got)}, {same} of them alike and in order"
-            )
+        if wanted != got:
+            counts = {"recorded": len(wanted), "simulated": len(got), "same": same}
+            self._differs(say("allocator.return_differs", first=Plain(i), last=Plain(end - 1), **counts))
         return end
 
     def _map_in_vain(self) -> None:
@@ -343,9 +349,9 @@ class _Owners:
 
     def __init__(self, segments: Sequence[Segment], state: Before, events: Sequence[Event]) -> None:
         self.private = any(segment.owner != DEFAULT_POOL for segment in segments)
-        self.final = _ranges((s.address, s.address + s.nbytes, s.owner) for s in segments)
+        self.final = sorted((s.address, s.address + s.nbytes, s.owner) for s in segments)
         self.begins = {(s.address, s.nbytes) for s in segments}
-        self.now = _ranges((s.low, s.high, s.owner) for s in (*state.segments.values(), *state.mapped))
+        self.now = sorted((s.low, s.high, s.owner) for s in (*state.segments.values(), *state.mapped))
         # Only what was taken last at an address is what the final state shows there.
         self.last = {event.address: i for i, event in enumerate(events) if event.action in _TAKES}
 
@@ -377,17 +383,9 @@ class _Owners:
             self.now = kept
 
 
-def _ranges(spans: Iterable[tuple[int, int, PoolId]]) -> list[tuple[int, int, PoolId]]:
-    return sorted(spans)
-
-
 def _at(ranges: Sequence[tuple[int, int, PoolId]], address: int) -> PoolId | None:
-    i = bisect_right(ranges, address, key=_low) - 1
+    i = bisect_right(ranges, address, key=itemgetter(0)) - 1
     return ranges[i][2] if i >= 0 and address < ranges[i][1] else None
-
-
-def _low(span: tuple[int, int, PoolId]) -> int:
-    return span[0]
 
 
 class _Curve:
@@ -414,5 +412,6 @@ class _Curve:
         return [self.best[slot] for slot in sorted(self.best)]
 
 
-def _taken(segments: Taken) -> str:
-    return ", ".join(f"{show_bytes(nbytes)} more" for _, _, nbytes in segments) or "no new segment"
+def _taken(segments: Taken) -> Several | Sentence:
+    sizes = tuple(Size(nbytes) for _, _, nbytes in segments)
+    return Several(sizes) if sizes else say("allocator.no_segment_taken")

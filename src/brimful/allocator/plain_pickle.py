@@ -12,9 +12,8 @@ import pickle
 from typing import NoReturn
 
 from brimful.errors import BadInput
-from brimful.language import Number, Quoted, say
+from brimful.language import Number, Quoted, Sentence, say
 
-_HINT = say("allocator.snapshot_written_torch_cuda_memory")
 _MAX_NUMBER_BYTES = 64  # addresses and sizes have 8
 _MAX_OPEN_MARKS = 64  # a snapshot nests five deep; a hostile file as deep as it is long
 
@@ -50,18 +49,18 @@ def _table() -> list[int]:
 
 _FOLLOWS = _table()
 _NAMES = {
-    **dict.fromkeys(b"ci\x93", "names a Python object"),
-    **dict.fromkeys(b"Rbo\x81\x92", "makes or calls a Python object"),
-    **dict.fromkeys(b"PQ\x82\x83\x84\x96\x97\x98", "refers to something outside itself"),
+    **dict.fromkeys(b"ci\x93", say("allocator.pickle_names_object")),
+    **dict.fromkeys(b"Rbo\x81\x92", say("allocator.pickle_calls")),
+    **dict.fromkeys(b"PQ\x82\x83\x84\x96\x97\x98", say("allocator.pickle_refers_outside")),
 }
 
 
 class _Plain(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise pickle.UnpicklingError(f"it names {module}.{name}")
+        raise pickle.UnpicklingError(f"{module}.{name}")
 
     def persistent_load(self, pid: object) -> NoReturn:
-        raise pickle.UnpicklingError(f"it refers to {pid!r} outside itself")
+        raise pickle.UnpicklingError(repr(pid))
 
 
 def load_plain(data: bytes, *, name: str) -> object:
@@ -71,13 +70,15 @@ def load_plain(data: bytes, *, name: str) -> object:
         found: object = _Plain(io.BytesIO(data)).load()
         return found
     except IndexError as error:
-        raise BadInput(say("allocator.ends_middle_cut_off", name=Quoted(name))) from error
+        raise BadInput(say("allocator.cut_off", name=Quoted(name))) from error
     except (pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BadInput(
-            say("allocator.cannot_read_pickle", name=Quoted(name), error=error), hint=_HINT
-        ) from error
+        raise _bad(say("allocator.pickle_unreadable", name=Quoted(name), error=error)) from error
     except (MemoryError, OverflowError, RecursionError) as error:
-        raise BadInput(say("allocator.asks_more_memory_than", name=Quoted(name)), hint=_HINT) from error
+        raise _bad(say("allocator.pickle_too_large", name=Quoted(name))) from error
+
+
+def _bad(said: Sentence) -> BadInput:
+    return BadInput(said, hint=say("allocator.plain_data_only"))
 
 
 def _check(data: bytes, name: str) -> None:
@@ -93,10 +94,7 @@ def _check(data: bytes, name: str) -> None:
             marks += 1
             at += 1
             if marks > _MAX_OPEN_MARKS:
-                raise BadInput(
-                    say("allocator.nests_more_than_deep", name=Quoted(name), max_open_marks=_MAX_OPEN_MARKS),
-                    hint=_HINT,
-                )
+                raise _bad(say("allocator.pickle_nests", name=Quoted(name), deep=_MAX_OPEN_MARKS))
         elif kind == _CLOSE:
             marks -= 1
             at += 1
@@ -117,24 +115,15 @@ def _skip(data: bytes, at: int, kind: int, name: str) -> int:
         width = 1 if kind == _NUMBER1 else 4
         length = int.from_bytes(data[at + 1 : at + 1 + width], "little")
         if length > _MAX_NUMBER_BYTES:
-            raise BadInput(
-                say(
-                    "allocator.holds_number_bytes_byte",
-                    name=Quoted(name),
-                    length=Number(length),
-                    at=Number(at),
-                ),
-                hint=_HINT,
-            )
+            size = {"length": Number(length), "at": Number(at)}
+            raise _bad(say("allocator.pickle_number", name=Quoted(name), **size))
         return at + 1 + width + length
     if kind == _PUT:
         return _put(data, at, name)
     if kind == _LINE:
         return _line(data, at)
-    what = _NAMES.get(data[at], f"has an unknown opcode {data[at]:#04x}")
-    raise BadInput(
-        say("allocator.byte_refused_nothing_run", name=Quoted(name), what=what, at=Number(at)), hint=_HINT
-    )
+    what = _NAMES.get(data[at]) or say("allocator.pickle_opcode", opcode=f"{data[at]:#04x}")
+    raise _bad(say("allocator.pickle_refused", name=Quoted(name), what=what, at=Number(at)))
 
 
 def _put(data: bytes, at: int, name: str) -> int:
@@ -148,10 +137,7 @@ def _put(data: bytes, at: int, name: str) -> int:
         end = at + 1 + width
         index = int.from_bytes(data[at + 1 : end], "little")
     if index > len(data):
-        raise BadInput(
-            say("allocator.asks_memo_entries_byte", name=Quoted(name), index=Number(index), at=Number(at)),
-            hint=_HINT,
-        )
+        raise _bad(say("allocator.pickle_memo", name=Quoted(name), index=Number(index), at=Number(at)))
     return end
 
 

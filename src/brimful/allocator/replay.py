@@ -8,8 +8,8 @@ on all of them may be trusted about settings nobody has tried.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,7 @@ from brimful.allocator.run import EMPTY_CACHE, MALLOC, Outcome, run
 from brimful.allocator.settings import Settings
 from brimful.allocator.snapshot import Snapshot, read_snapshot
 from brimful.errors import NotFound
-from brimful.language import Quoted, say
-from brimful.units import counted, show_bytes
+from brimful.language import Number, Quoted, Sentence, Size, say
 
 SHOWN_HOLDERS = 12
 # Settings that people reach for when memory is short.
@@ -67,7 +66,7 @@ class Replay:
     peak_reserved_bytes: int
     holders: tuple[Holder, ...]
     sweep: tuple[Outcome, ...]  # the recorded settings first
-    notes: tuple[str, ...]
+    notes: tuple[Sentence, ...]
 
     @property
     def wrong(self) -> int:
@@ -102,7 +101,7 @@ def replay(
     if chosen not in snapshot.devices:
         known = ", ".join(str(number) for number in snapshot.devices)
         raise NotFound(
-            say("allocator.nothing_device", name=Quoted(snapshot.name), chosen=chosen, known=known)
+            say("allocator.no_such_device", name=Quoted(snapshot.name), chosen=chosen, known=known)
         )
     return replay_device(snapshot, chosen, tried=tried, capacity_bytes=capacity_bytes)
 
@@ -110,7 +109,7 @@ def replay(
 def busiest(snapshot: Snapshot) -> int:
     """The device with most events; of those without any, the one that holds most."""
     if not snapshot.devices:
-        raise NotFound(say("allocator.holds_no_memory_no_events", name=Quoted(snapshot.name)))
+        raise NotFound(say("allocator.empty_snapshot", name=Quoted(snapshot.name)))
     held: Counter[int] = Counter()
     for segment in snapshot.segments:
         held[segment.device] += segment.nbytes
@@ -169,31 +168,23 @@ def holders(compared: Compared) -> tuple[Holder, ...]:
     return tuple(Holder(label, nbytes, blocks[label]) for label, nbytes in held.most_common())
 
 
-def _notes(snapshot: Snapshot, device: int, compared: Compared, capacity_bytes: int | None) -> list[str]:
-    notes = []
-    others = [number for number in snapshot.devices if number != device]
-    if others:
-        notes.append(
-            f"devices {', '.join(map(str, others))} are in the snapshot too: replay one with --device N"
-        )
+def _notes(
+    snapshot: Snapshot, device: int, compared: Compared, capacity_bytes: int | None
+) -> Iterator[Sentence]:
+    if others := ", ".join(str(number) for number in snapshot.devices if number != device):
+        yield say("allocator.note_other_devices", devices=others)
     if compared.held_before_bytes:
-        notes.append(
-            f"{show_bytes(compared.held_before_bytes)} was allocated before the recording began; the sweep "
-            "places it anew, in address order: fragmentation from before is in the replay, not in the sweep"
-        )
+        yield say("allocator.note_held_before", size=Size(compared.held_before_bytes))
     if compared.retries and capacity_bytes is None:
-        notes.append(
-            f"the GPU was full {counted(compared.retries, 'time')} (first with "
-            f"{show_bytes(compared.retry_reserved_bytes)} reserved); give --capacity to see that in the sweep"
-        )
+        reserved = Size(compared.retry_reserved_bytes)
+        yield say("allocator.note_full", times=Number(compared.retries), reserved=reserved)
     if compared.lost_frees:
-        notes.append(f"{counted(compared.lost_frees, 'free')} of blocks that the snapshot does not show")
+        yield say("allocator.note_lost_frees", n=Number(compared.lost_frees))
     known = {"snapshot", "oom", "user_defined"}
     unknown = {action: n for action, n in compared.other_actions.items() if action not in known}
     if unknown:
-        listed = ", ".join(f"{action[:40]} ({n:,})" for action, n in unknown.items())
-        notes.append(f"actions that move no memory here: {listed}")
-    return notes
+        listed = ", ".join(f"{action[:40]} ({n})" for action, n in unknown.items())
+        yield say("allocator.note_other_actions", actions=listed)
 
 
 def best(replayed: Replay) -> Outcome | None:
@@ -213,9 +204,9 @@ def as_dict(replayed: Replay) -> dict[str, Any]:
     compared = replayed.compared
     return {
         "events": replayed.events,
-        "alloc": _tally(compared.alloc.right, compared.alloc.wrong),
-        "segment_alloc": _tally(compared.segment_alloc.right, compared.segment_alloc.wrong),
-        "segment_free": _tally(compared.segment_free.right, compared.segment_free.wrong),
+        "alloc": asdict(compared.alloc),
+        "segment_alloc": asdict(compared.segment_alloc),
+        "segment_free": asdict(compared.segment_free),
         "reserved_bytes": {
             "recorded": replayed.reserved_recorded_bytes,
             "simulated": replayed.reserved_simulated_bytes,
@@ -246,13 +237,11 @@ def as_dict(replayed: Replay) -> dict[str, Any]:
             {"event_bytes": event.nbytes, "device_free_bytes": event.address, "label": event.label}
             for event in compared.ooms
         ],
-        "differences": compared.differences,
-        "notes": list(replayed.notes),
+        "differences": [str(each) for each in compared.differences],
+        "difference_codes": [each.as_dict() for each in compared.differences],
+        "notes": [str(note) for note in replayed.notes],
+        "note_codes": [note.as_dict() for note in replayed.notes],
     }
-
-
-def _tally(right: int, wrong: int) -> dict[str, int]:
-    return {"right": right, "wrong": wrong}
 
 
 def _row(outcome: Outcome, recorded: Outcome) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from brimful.errors import BadInput, Refused
-from brimful.language import Number, Quoted, say
+from brimful.language import Number, Quoted, Sentence, say
 from brimful.units import MIB
 
 # Requests between 1 and 10 MiB are cut from segments of this size, so that they share a cudaMalloc.
@@ -27,14 +27,13 @@ _FIRST_INTERVAL_BIT = 20
 
 # Accepted and without effect on device bytes, as are all of pinned host memory (`pinned_…`).
 _NO_DEVICE_BYTES = {
-    "release_lock_on_cudamalloc": "a lock",
-    "release_lock_on_hipmalloc": "a lock",
-    "throw_on_cudamalloc_oom": "when the error is raised, not what is held",
-    "graph_capture_record_stream_reuse": "graph capture over several streams, which is not simulated",
-    "expandable_segments_reserve": "address space, not memory",
-    "expandable_segments_reserve_by_class": "address space, not memory",
+    "release_lock_on_cudamalloc": say("allocator.concerns_lock"),
+    "release_lock_on_hipmalloc": say("allocator.concerns_lock"),
+    "throw_on_cudamalloc_oom": say("allocator.concerns_error"),
+    "graph_capture_record_stream_reuse": say("allocator.concerns_graph_capture"),
+    "expandable_segments_reserve": say("allocator.concerns_address_space"),
+    "expandable_segments_reserve_by_class": say("allocator.concerns_address_space"),
 }
-_KNOWN_HINT = say("allocator.known_options_expandable_segments_max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,26 +47,23 @@ class Settings:
     divisions: tuple[int, ...] = ()  # one per interval from 1 MiB up; empty: round to 512 B only
     large_segment_bytes: int = LARGE_SEGMENT
     memory_fraction: float | None = None  # 1 is no limit, as in newer versions of PyTorch
-    notes: tuple[str, ...] = field(default=(), compare=False)
+    notes: tuple[Sentence, ...] = field(default=(), compare=False)
 
     @staticmethod
     def parse(conf: str) -> Settings:
         """Settings from `key:value,key:value`; '' is PyTorch's default."""
         settings = Settings()
-        notes: list[str] = []
+        notes: list[Sentence] = []
         for key, value in _pairs(conf):
-            concerns = "pinned host memory" if key.startswith("pinned_") else _NO_DEVICE_BYTES.get(key)
-            if concerns is not None:
-                notes.append(f"{key} concerns {concerns}: device bytes do not depend on it")
+            pinned = say("allocator.concerns_pinned") if key.startswith("pinned_") else None
+            if (concerns := pinned or _NO_DEVICE_BYTES.get(key)) is not None:
+                notes.append(say("allocator.no_device_bytes", key=key, concerns=concerns))
                 continue
             if key not in _READERS:
-                raise BadInput(
-                    say("allocator.unknown_allocator_option", key=Quoted(key), conf=Quoted(conf[:120])),
-                    hint=_KNOWN_HINT,
-                )
+                raise BadInput(say("allocator.unknown_option", key=Quoted(key), conf=Quoted(conf[:120])))
             settings = replace(settings, **_READERS[key](key, value))
         if (settings.max_split_bytes or settings.large_segment_bytes) < settings.large_segment_bytes:
-            raise BadInput(say("allocator.max_split_size_mb_below", a=settings.large_segment_bytes // MIB))
+            raise BadInput(say("allocator.max_split_below_segment", mib=settings.large_segment_bytes // MIB))
         return replace(settings, notes=tuple(notes))
 
     def __str__(self) -> str:
@@ -99,13 +95,13 @@ def divisions_for(divisions: tuple[int, ...], nbytes: int) -> int:
 def _pairs(conf: str) -> list[tuple[str, str]]:
     """`a:1,b:[x:1,y:2]` as [('a', '1'), ('b', '[x:1,y:2]')]; blanks are ignored, as PyTorch does."""
     if len(conf) > 2000:
-        raise BadInput(say("allocator.allocator_settings_characters_2_000", conf=Number(len(conf))))
+        raise BadInput(say("allocator.settings_too_long", length=Number(len(conf))))
     text = re.sub(r"\s+", "", conf)
     pairs = []
     while text:
         match = re.match(r"([^,:\[\]]+):(\[[^\[\]]*\]|[^,:\[\]]+)(?:,|$)", text)
         if match is None:
-            raise BadInput(say("allocator.cannot_read_allocator_settings_from", text=Quoted(text[:60])))
+            raise BadInput(say("allocator.settings_unreadable", text=Quoted(text[:60])))
         pairs.append((match[1], match[2]))
         text = text[match.end() :]
     return pairs
@@ -115,7 +111,7 @@ def _whole(key: str, value: str, *, at_least: int) -> int:
     number = int(value) if value.isascii() and value.isdigit() and len(value) < 16 else -1
     if number < at_least:
         raise BadInput(
-            say("allocator.must_whole_number_least", key=key, value=Quoted(value[:40]), at_least=at_least)
+            say("allocator.not_whole_number", key=key, value=Quoted(value[:40]), at_least=at_least)
         )
     return number
 
@@ -126,37 +122,25 @@ def _fraction(key: str, value: str) -> float:
     except ValueError:
         number = math.nan
     if not 0.0 < number <= 1.0:
-        raise BadInput(say("allocator.must_lie_above_0_not", key=key, value=Quoted(value[:40])))
+        raise BadInput(say("allocator.fraction_out_of_range", key=key, value=Quoted(value[:40])))
     return number
 
 
 def _expandable(key: str, value: str) -> dict[str, Any]:
     if value not in ("True", "False"):
-        raise BadInput(say("allocator.pytorch_takes_true_false_written", key=key, value=Quoted(value[:40])))
+        raise BadInput(say("allocator.not_true_or_false", key=key, value=Quoted(value[:40])))
     return {"expandable_segments": value == "True"}
 
 
-def _max_split(key: str, value: str) -> dict[str, Any]:
-    return {"max_split_bytes": _whole(key, value, at_least=LARGE_SEGMENT // MIB) * MIB}
-
-
-def _non_split_rounding(key: str, value: str) -> dict[str, Any]:
-    return {"max_non_split_rounding_bytes": _whole(key, value, at_least=LARGE_SEGMENT // MIB) * MIB}
-
-
-def _large_segment(key: str, value: str) -> dict[str, Any]:
-    return {"large_segment_bytes": _whole(key, value, at_least=MIN_LARGE_SEGMENT_MB + 1) * MIB}
+def _mib(field: str, *, at_least: int) -> Callable[[str, str], dict[str, Any]]:
+    return lambda key, value: {field: _whole(key, value, at_least=at_least) * MIB}
 
 
 def _threshold(key: str, value: str) -> dict[str, Any]:
     threshold = _fraction(key, value)
     if threshold == 1.0:
-        raise BadInput(say("allocator.must_lie_between_0_1", key=key, value=Quoted(value[:40])))
+        raise BadInput(say("allocator.threshold_out_of_range", key=key, value=Quoted(value[:40])))
     return {"garbage_collection_threshold": threshold}
-
-
-def _memory_fraction(key: str, value: str) -> dict[str, Any]:
-    return {"memory_fraction": _fraction(key, value)}
 
 
 def _backend(key: str, value: str) -> dict[str, Any]:
@@ -164,10 +148,10 @@ def _backend(key: str, value: str) -> dict[str, Any]:
         return {}
     if value in ("cudaMallocAsync", "hipMallocAsync"):
         raise Refused(
-            say("allocator.hands_every_request_drivers_own", key=key, value=value),
+            say("allocator.backend_not_simulated", key=key, value=value),
             code="backend_not_simulated",
         )
-    raise BadInput(say("allocator.unknown_allocator_backend", value=Quoted(value[:40])))
+    raise BadInput(say("allocator.unknown_backend", value=Quoted(value[:40])))
 
 
 def _divisions(key: str, value: str) -> dict[str, Any]:
@@ -183,14 +167,14 @@ def _divisions(key: str, value: str) -> dict[str, Any]:
     for number, entry in enumerate(value[1:-1].split(",")):
         size, colon, steps = entry.partition(":")
         if not colon:
-            raise BadInput(say("allocator.entry_must_read_size_divisions", key=key, entry=Quoted(entry[:40])))
+            raise BadInput(say("allocator.divisions_entry", key=key, entry=Quoted(entry[:40])))
         parts = _division(key, steps, at_least=0)
         if size == ">":
             divisions[last:] = [parts] * (DIVISION_INTERVALS - last)
             continue
         mib = _whole(key, size, at_least=1)
         if mib & (mib - 1):
-            raise BadInput(say("allocator.names_interval_mib_intervals_begin", key=key, mib=mib))
+            raise BadInput(say("allocator.interval_not_power_of_two", key=key, mib=mib))
         last = min(mib.bit_length() - 1, DIVISION_INTERVALS - 1)
         if number == 0:
             divisions[:last] = [parts] * last
@@ -201,7 +185,7 @@ def _divisions(key: str, value: str) -> dict[str, Any]:
 def _division(key: str, value: str, *, at_least: int) -> int:
     parts = _whole(key, value, at_least=at_least)
     if parts & (parts - 1):
-        raise BadInput(say("allocator.asks_divisions_pytorch_takes_powers", key=key, parts=parts))
+        raise BadInput(say("allocator.divisions_not_power_of_two", key=key, parts=parts))
     return parts
 
 
@@ -213,11 +197,11 @@ def _divisions_text(divisions: tuple[int, ...]) -> str:
 
 _READERS: dict[str, Callable[[str, str], dict[str, Any]]] = {
     "expandable_segments": _expandable,
-    "max_split_size_mb": _max_split,
-    "max_non_split_rounding_mb": _non_split_rounding,
+    "max_split_size_mb": _mib("max_split_bytes", at_least=LARGE_SEGMENT // MIB),
+    "max_non_split_rounding_mb": _mib("max_non_split_rounding_bytes", at_least=LARGE_SEGMENT // MIB),
     "garbage_collection_threshold": _threshold,
     "roundup_power2_divisions": _divisions,
-    "large_segment_size_mb": _large_segment,
-    "per_process_memory_fraction": _memory_fraction,
+    "large_segment_size_mb": _mib("large_segment_bytes", at_least=MIN_LARGE_SEGMENT_MB + 1),
+    "per_process_memory_fraction": lambda key, value: {"memory_fraction": _fraction(key, value)},
     "backend": _backend,
 }

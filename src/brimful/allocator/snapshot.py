@@ -19,7 +19,7 @@ from brimful.allocator.blocks import DEFAULT_POOL, PoolId
 from brimful.allocator.plain_pickle import load_plain
 from brimful.allocator.settings import DIVISION_INTERVALS, Settings
 from brimful.errors import BadInput, BrimfulError, NotFound
-from brimful.language import Number, Quoted, Size, say
+from brimful.language import Number, Quoted, Sentence, Size, say
 from brimful.units import GIB, MIB
 
 MAX_FILE_BYTES = 2 * GIB  # unpacked; a million events with stacks take about half of it
@@ -29,7 +29,6 @@ _MAX_PACKED = 100
 _ALWAYS_UNPACKED_BYTES = 64 * MIB
 _MAX_BYTES = 1 << 50  # more than any device has
 _MAX_NUMBER = 1 << 63  # addresses and streams are pointers
-_HINT = say("allocator.record_one_torch_cuda_memory")
 
 
 class Event(NamedTuple):
@@ -70,7 +69,7 @@ class Snapshot:
     segments: tuple[Segment, ...]
     traces: tuple[tuple[Event, ...], ...]  # by device
     settings: Settings  # in force when the snapshot was taken
-    notes: tuple[str, ...]
+    notes: tuple[Sentence, ...]
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -90,7 +89,7 @@ def read_snapshot(path: str | Path) -> Snapshot:
     if isinstance(raw, list):  # torch.cuda.memory_snapshot() alone: segments and no trace
         raw = {"segments": raw}
     if not isinstance(raw, dict) or "segments" not in raw:
-        raise BadInput(say("allocator.no_memory_snapshot_no_segments", name=Quoted(name)), hint=_HINT)
+        raise _bad(say("allocator.no_segments", name=Quoted(name)))
     naming = _Labels(_list(raw.get("labels", []), "labels", name))
     traces = _traces(_list(raw.get("device_traces", []), "device_traces", name), naming, name)
     segments = tuple(
@@ -107,17 +106,12 @@ def _read(path: Path, name: str) -> bytes:
             raise BadInput(say("allocator.folder", name=Quoted(name)))
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
-            raise BadInput(
-                say(
-                    "allocator.most_read",
-                    name=Quoted(name),
-                    size=Size(size),
-                    max_file_bytes=Size(MAX_FILE_BYTES),
-                )
-            )
+            most = Size(MAX_FILE_BYTES)
+            raise BadInput(say("allocator.file_too_large", name=Quoted(name), size=Size(size), most=most))
         return path.read_bytes()
     except FileNotFoundError:
-        raise NotFound(say("allocator.no_file", name=Quoted(name)), hint=_HINT) from None
+        hint = say("allocator.how_to_record")
+        raise NotFound(say("allocator.no_file", name=Quoted(name)), hint=hint) from None
     except (OSError, ValueError) as error:
         raise BadInput(say("allocator.cannot_read", name=Quoted(name), error=error)) from error
 
@@ -130,9 +124,9 @@ def _unpacked(data: bytes, name: str) -> bytes:
         with gzip.open(io.BytesIO(data)) as packed:
             data = packed.read(most + 1)
     except (EOFError, zlib.error, OSError) as error:
-        raise BadInput(say("allocator.ends_middle_damaged", name=Quoted(name), error=error)) from error
+        raise BadInput(say("allocator.gzip_damaged", name=Quoted(name), error=error)) from error
     if len(data) > most:
-        raise BadInput(say("allocator.unpacks_more_than", name=Quoted(name), most=Size(most)), hint=_HINT)
+        raise _bad(say("allocator.unpacks_too_large", name=Quoted(name), most=Size(most)))
     return data
 
 
@@ -140,33 +134,32 @@ def _json(data: bytes, name: str) -> object:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise BadInput(say("allocator.no_readable_json", name=Quoted(name), str=str(error)[:200])) from error
+        raise BadInput(say("allocator.json_unreadable", name=Quoted(name), error=str(error)[:200])) from error
 
 
-def _list(value: object, what: str, name: str) -> list[Any]:
+def _bad(said: Sentence) -> BadInput:
+    return BadInput(said, hint=say("allocator.how_to_record"))
+
+
+# `at` is where a value stands in the file: device_traces[0][17], segments[3].address.
+
+
+def _list(value: object, at: str, name: str) -> list[Any]:
     if not isinstance(value, list | tuple):
-        raise BadInput(
-            say("allocator.should_list", name=Quoted(name), what=what, name_2=type(value).__name__),
-            hint=_HINT,
-        )
+        raise _bad(say("allocator.not_a_list", name=Quoted(name), at=at, kind=type(value).__name__))
     return list(value)
 
 
-def _number(value: object, what: str, name: str) -> int:
+def _number(value: object, at: str, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not -1 <= value < _MAX_NUMBER:
-        raise BadInput(
-            say("allocator.should_whole_number", name=Quoted(name), what=what, value=Quoted(value)),
-            hint=_HINT,
-        )
+        raise _bad(say("allocator.not_a_number", name=Quoted(name), at=at, value=Quoted(value)))
     return value
 
 
-def _bytes(value: object, what: str, name: str) -> int:
-    nbytes = _number(value, what, name)
+def _bytes(value: object, at: str, name: str) -> int:
+    nbytes = _number(value, at, name)
     if not 0 <= nbytes < _MAX_BYTES:
-        raise BadInput(
-            say("allocator.bytes_no_gpu", name=Quoted(name), what=what, nbytes=Number(nbytes)), hint=_HINT
-        )
+        raise _bad(say("allocator.too_many_bytes", name=Quoted(name), at=at, nbytes=Number(nbytes)))
     return nbytes
 
 
@@ -180,22 +173,18 @@ def _owner(value: object) -> PoolId | None:
 
 
 def _traces(raw: list[Any], naming: _Labels, name: str) -> tuple[tuple[Event, ...], ...]:
-    lists = [_list(trace, f"the trace of device {device}", name) for device, trace in enumerate(raw)]
+    lists = [_list(trace, f"device_traces[{device}]", name) for device, trace in enumerate(raw)]
     events = sum(len(trace) for trace in lists)
     if events > MAX_EVENTS:
-        raise BadInput(
-            say(
-                "allocator.events_most_replayed",
-                name=Quoted(name),
-                events=Number(events),
-                max_events=Number(MAX_EVENTS),
-            ),
-            hint=_HINT,
-        )
-    return tuple(tuple(_event(event, i, naming, name) for i, event in enumerate(trace)) for trace in lists)
+        most = Number(MAX_EVENTS)
+        raise _bad(say("allocator.too_many_events", name=Quoted(name), events=Number(events), most=most))
+    return tuple(
+        tuple(_event(event, f"device_traces[{device}][{i}]", naming, name) for i, event in enumerate(trace))
+        for device, trace in enumerate(lists)
+    )
 
 
-def _event(raw: object, i: int, naming: _Labels, name: str) -> Event:
+def _event(raw: object, at: str, naming: _Labels, name: str) -> Event:
     if isinstance(raw, dict):
         action, address = raw.get("action"), raw.get("addr", raw.get("device_free", 0))
         nbytes, stream, time_us = raw.get("size", 0), raw.get("stream", 0), raw.get("time_us", 0)
@@ -205,18 +194,15 @@ def _event(raw: object, i: int, naming: _Labels, name: str) -> Event:
         time_us = raw[4] if len(raw) > 4 else 0
         label, owner = naming.numbered(raw[5] if len(raw) > 5 else None), None
     else:
-        raise BadInput(say("allocator.event", name=Quoted(name), i=i, raw=Quoted(raw)), hint=_HINT)
+        raise _bad(say("allocator.is", name=Quoted(name), at=at, value=Quoted(raw)))
     if not isinstance(action, str):
-        raise BadInput(
-            say("allocator.event_action", name=Quoted(name), i=i, action=Quoted(action)), hint=_HINT
-        )
-    what = f"event {i} ({action[:30]})"
+        raise _bad(say("allocator.is", name=Quoted(name), at=f"{at}.action", value=Quoted(action)))
     return Event(
         action,
-        _number(address, what, name),
+        _number(address, at, name),
         # A request that failed may have been for anything: an overflow asks for exbibytes.
-        (_number if action == "oom" else _bytes)(nbytes, what, name),
-        _number(stream, what, name),
+        (_number if action == "oom" else _bytes)(nbytes, at, name),
+        _number(stream, at, name),
         time_us if isinstance(time_us, int) else 0,
         label,
         owner,
@@ -271,24 +257,25 @@ def _label(frames: list[Any]) -> str:
 
 
 def _segment(raw: object, i: int, naming: _Labels, name: str) -> Segment:
-    what = f"segment {i}"
+    at = f"segments[{i}]"
     if not isinstance(raw, dict):
-        raise BadInput(say("allocator.is", name=Quoted(name), what=what, raw=Quoted(raw)), hint=_HINT)
-    address = _number(raw.get("address"), f"the address of {what}", name)
-    nbytes = _bytes(raw.get("total_size"), f"the size of {what}", name)
-    blocks, at = [], address
-    for block in _list(raw.get("blocks", []), f"the blocks of {what}", name):
-        info = _block(block, at, naming, f"a block of {what}", name)
+        raise _bad(say("allocator.is", name=Quoted(name), at=at, value=Quoted(raw)))
+    address = _number(raw.get("address"), f"{at}.address", name)
+    nbytes = _bytes(raw.get("total_size"), f"{at}.total_size", name)
+    blocks: list[BlockInfo] = []
+    end = address
+    for block in _list(raw.get("blocks", []), f"{at}.blocks", name):
+        info = _block(block, end, naming, f"{at}.blocks[{len(blocks)}]", name)
         blocks.append(info)
-        at = info.address + info.nbytes
-    if blocks and (blocks[0].address != address or at != address + nbytes):
-        raise BadInput(say("allocator.blocks_not_fill", name=Quoted(name), what=what))
+        end = info.address + info.nbytes
+    if blocks and (blocks[0].address != address or end != address + nbytes):
+        raise BadInput(say("allocator.blocks_do_not_fill", name=Quoted(name), at=at))
     kind = raw.get("segment_type")
     return Segment(
-        device=_number(raw.get("device", 0), f"the device of {what}", name),
+        device=_number(raw.get("device", 0), f"{at}.device", name),
         address=address,
         nbytes=nbytes,
-        stream=_number(raw.get("stream", 0), f"the stream of {what}", name),
+        stream=_number(raw.get("stream", 0), f"{at}.stream", name),
         small=kind == "small" if isinstance(kind, str) else nbytes == 2 * MIB,
         expandable=bool(raw.get("is_expandable", False)),
         owner=_owner(raw.get("segment_pool_id")) or DEFAULT_POOL,
@@ -296,39 +283,39 @@ def _segment(raw: object, i: int, naming: _Labels, name: str) -> Segment:
     )
 
 
-def _block(raw: object, at: int, naming: _Labels, what: str, name: str) -> BlockInfo:
+def _block(raw: object, begin: int, naming: _Labels, at: str, name: str) -> BlockInfo:
     if isinstance(raw, dict):
         size = raw.get("size")
         history = raw.get("history") or [{}]  # PyTorch 1.13 and 2.0
         first = history[0] if isinstance(history, list) and isinstance(history[0], dict) else {}
         requested = raw.get("requested_size", first.get("real_size", size))
         label = naming.of_frames(raw.get("frames") or first.get("frames"))
-        address, state = raw.get("address", at), raw.get("state")
+        address, state = raw.get("address", begin), raw.get("state")
     elif isinstance(raw, list | tuple) and len(raw) >= 4:
         address, size, requested, state = raw[:4]
         label = naming.numbered(raw[4] if len(raw) > 4 else None)
     else:
-        raise BadInput(say("allocator.is", name=Quoted(name), what=what, raw=Quoted(raw)), hint=_HINT)
-    if address != at:
-        raise BadInput(say("allocator.not_one_before_ends", name=Quoted(name), what=what))
-    return BlockInfo(at, _bytes(size, what, name), _bytes(requested, what, name), str(state)[:40], label)
+        raise _bad(say("allocator.is", name=Quoted(name), at=at, value=Quoted(raw)))
+    if address != begin:
+        raise BadInput(say("allocator.block_out_of_place", name=Quoted(name), at=at))
+    return BlockInfo(begin, _bytes(size, at, name), _bytes(requested, at, name), str(state)[:40], label)
 
 
 # Settings.
 
 
-def _settings(raw: object) -> tuple[Settings, tuple[str, ...]]:
+def _settings(raw: object) -> tuple[Settings, tuple[Sentence, ...]]:
     """What was in force: the string as the user wrote it, then the values PyTorch says it uses."""
     if not isinstance(raw, dict) or not raw:
-        return Settings(), ("the snapshot does not say its allocator settings: the defaults are assumed",)
-    notes: list[str] = []
+        return Settings(), (say("allocator.note_default_settings"),)
+    notes: list[Sentence] = []
     settings = Settings()
     conf = next((raw[key] for key in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF") if raw.get(key)), "")
     try:
         settings = Settings.parse(str(conf))
         notes += settings.notes
     except BrimfulError as error:
-        notes.append(f"the recorded settings {str(conf)[:80]!r} are not understood ({error.problem})")
+        notes.append(say("allocator.note_settings", conf=Quoted(str(conf)[:80]), problem=error.said))
     max_split, threshold = raw.get("max_split_size"), raw.get("garbage_collection_threshold")
     if type(max_split) is int:
         settings = replace(settings, max_split_bytes=max_split if 0 < max_split < _MAX_BYTES else None)
@@ -342,7 +329,7 @@ def _settings(raw: object) -> tuple[Settings, tuple[str, ...]]:
         if all(type(part) is int and 0 <= part < MIB and not part & (part - 1) for part in ordered):
             settings = replace(settings, divisions=ordered if any(part > 1 for part in ordered) else ())
         else:
-            notes.append("the recorded roundup_power2_divisions are no powers of two: they are left out")
+            notes.append(say("allocator.note_divisions"))
     return settings, tuple(notes)
 
 

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 POINTS = 600  # samples along the run; a picture has about as many columns
 LAYERS = 9  # labels with a colour of their own; the rest are one grey layer
-OTHERS = "everything else"
-UNNAMED = "no stack recorded"
+OTHERS, UNNAMED = "(others)", "(unnamed)"  # labels with words of their own in each language
 # Colours that people with any colour vision can tell apart (Okabe and Ito, and two more), then grey.
 COLOURS = (
     *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"),
@@ -51,11 +50,11 @@ class Timeline:
     tongue: Language = field(default_factory=lambda: language("en"))
 
 
-def timeline(replayed: Replay) -> Timeline:
+def timeline(replayed: Replay, tongue: Language | None = None) -> Timeline:
     """The recorded run; with a capacity also its line and the point where it would be crossed."""
     now = replayed.sweep[0]
     x, layers = stack(replayed.compared.requests, first=replayed.compared.held_before)
-    failure = now.out_of_memory.problem if now.out_of_memory is not None else ""
+    tongue = tongue or language("en")
     return Timeline(
         title=f"{replayed.name.rsplit('/', 1)[-1]}, GPU {replayed.device}",
         x=x,
@@ -63,7 +62,8 @@ def timeline(replayed: Replay) -> Timeline:
         reserved=tuple((point.request, point.reserved_bytes) for point in replayed.compared.curve),
         capacity_bytes=replayed.capacity_bytes,
         failed_at=now.failed_at,
-        failure=failure,
+        failure=tongue.text(now.out_of_memory.said) if now.out_of_memory is not None else "",
+        tongue=tongue,
     )
 
 
@@ -165,7 +165,7 @@ def html(drawn: Timeline) -> str:
             )
     figure.update_layout(
         title=escape(drawn.title),
-        xaxis_title=drawn.tongue.text(say("allocator.requests_far")),
+        xaxis_title=drawn.tongue.text(say("allocator.requests_so_far")),
         yaxis={"title": drawn.tongue.byte_units[0], "rangemode": "tozero"},
         hovermode="x unified",
         template="plotly_white",
@@ -215,7 +215,7 @@ def png(drawn: Timeline) -> bytes:
                 label=drawn.tongue.text(say("allocator.runs_out_here")),
             )
     axes.set_title(_plain(drawn.title, 110), loc="left")
-    axes.set_xlabel(drawn.tongue.text(say("allocator.requests_far")))
+    axes.set_xlabel(drawn.tongue.text(say("allocator.requests_so_far")))
     axes.set_ylabel(drawn.tongue.byte_units[0])
     axes.set_ylim(bottom=0)
     axes.margins(x=0)
@@ -240,7 +240,8 @@ def _limit(drawn: Timeline) -> str:
 
 
 def _label(name: str, drawn: Timeline) -> str:
-    return drawn.tongue.text(say("allocator.everything_else")) if name == OTHERS else name
+    own = {OTHERS: say("allocator.everything_else"), UNNAMED: say("allocator.no_stack_recorded")}
+    return drawn.tongue.text(own[name]) if name in own else name
 
 
 def _plain(text: str, most: int = 60) -> str:

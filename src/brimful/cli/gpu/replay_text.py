@@ -60,7 +60,7 @@ def _agreement(replayed: Replay, width: int) -> str:
     )
     lines = ["\n".join(said).replace(differ, paint(differ, "yellow"), 1)]
     for line in found.differences[:SHOWN_DIFFERENCES]:
-        lines += wrap(all_printable(line), width, initial_indent="  ", subsequent_indent="    ")
+        lines += wrap(all_printable(str(line)), width, initial_indent="  ", subsequent_indent="    ")
     left = replayed.wrong - SHOWN_DIFFERENCES
     return "\n".join(lines + ([f"  … and {left:,} more"] if left > 0 else []))
 
@@ -187,7 +187,7 @@ def _notes(replayed: Replay, width: int) -> str:
             width,
         )
     for note in replayed.notes:
-        lines += wrap(f"Note: {all_printable(note)}.", width, subsequent_indent="      ")
+        lines += wrap(f"Note: {all_printable(str(note))}.", width, subsequent_indent="      ")
     return "\n".join(lines)
 
 
