@@ -60,6 +60,8 @@ SAME = {
         "possible",
         "tokens",
         "{n} M",
+        "{n} allocation",
+        "{n} allocations",
     },
     "es": {
         "GPU",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 
 import pytest
 
@@ -74,3 +76,22 @@ def test_the_help_of_a_command_is_in_its_language(
     does = str(catalog("commands")[name.replace(" ", "_").replace("-", "_")][code])
     assert does[1:] in shown
     assert "%(" not in shown
+
+
+@pytest.mark.parametrize("line", ["", "--help", "help", "fit --help", "help fit", "job"])
+def test_the_language_may_be_asked_for_before_the_command(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, shown = line.split(), []
+    for each in (["--lang", "fr", *words], ["--lang=fr", *words], [*words, "--lang", "fr"]):
+        with contextlib.suppress(SystemExit):
+            main(each)
+        shown.append(capsys.readouterr().out)
+
+    assert shown[0] == shown[1]
+    assert shown[0] == (shown[2] if words else overview("fr") + "\n")
+
+
+def test_options_before_the_command_reach_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--json", "--lang", "de", "gpus", "rtx-4070"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["name"] == "rtx-4070"

@@ -52,7 +52,7 @@ class Marked:
 
     def __call__(self, code: str) -> str:
         text = template(code, "en")
-        assert isinstance(text, str), code
+        text = text if isinstance(text, str) else text["other"]
         pieces = re.split(r"(\{\w+\})", text)
         return "".join(piece if i % 2 or not piece else f"⟦{piece}⟧" for i, piece in enumerate(pieces))
 
@@ -345,6 +345,42 @@ def test_a_trace_is_in_the_catalogs(traced: dict[str, Any]) -> None:
         text = show({**data, "rules_fired": {}}, find_gpu("rtx-4070"), "train_gpt2.py", tongue)
         own = [holder["op"] for holder in data["top_holders"]] + list(data["modules"])
         assert not left_over(text.replace("\n", " "), "train_gpt2 mm KeyError", str(data["peak_at"]), *own)
+
+
+@pytest.mark.usefixtures("marked")
+def test_a_replay_is_in_the_catalogs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import pickle
+
+    from tests.allocator.recording import Recording, a_run
+
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(a_run(Recording(), 300, seed=1).snapshot()))
+    tried = "max_split_size_mb roundup_power2_divisions large_segment_size_mb train step export"
+    for more in ([], ["--capacity", "80GiB"], ["--capacity", "40MiB"]):
+        text = said(capsys, "replay", str(path), *more)
+        assert not left_over(text, tried, "init", str(path)), more
+
+
+@pytest.mark.parametrize("words", [[], ["4070"], ["h100"], ["p100-pcie-16gb"]], ids=str)
+@pytest.mark.usefixtures("marked")
+def test_the_list_of_cards_is_in_the_catalogs(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    facts = [str(value) for gpu in all_gpus() for value in gpu.as_dict().values()]
+
+    assert not left_over(said(capsys, "gpus", *words), "NVLink Infinity Fabric", *names(), *facts)
+
+
+@pytest.mark.usefixtures("marked")
+def test_scores_and_corrections_are_in_the_catalogs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.accuracy.test_calibrate import a_run, a_table
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    table = a_table(tmp_path / "runs.csv", [a_run(f"me-{b}", batch=b, memory=1.1) for b in (4, 8, 12)])
+    for words in (["score"], ["calibrate"], ["calibrate", "--write"]):
+        text = said(capsys, "runs", words[0], str(table), *words[1:])
+        assert not left_over(text, "me", str(table), str(tmp_path / "brimful/calibration.json"))
+    assert not left_over(said(capsys, "runs", "calibrate", "--forget"), str(tmp_path), "brimful calibration")
 
 
 # -- the machinery itself ----------------------------------------------------------------------------------

@@ -42,9 +42,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _dispatch(args: list[str], *, as_json: bool) -> int:
+    args = _command_first(args)
     if args[:1] == ["help"]:
-        args = [*args[1:], "--help"]
-    if not args or args[0] in HELP:
+        args = _command_first([*args[1:], "--help"])
+    if not args or args[0] in HELP or args[0].startswith("--lang"):
         _out(overview(asked_language(args)))
         return YES
     if args[0] in ("-V", "--version"):
@@ -57,7 +58,10 @@ def _dispatch(args: list[str], *, as_json: bool) -> int:
         _out(group_overview(name, asked_language(args)))
         return YES
     if args[0] in OLD and sys.stderr.isatty():
-        sys.stderr.write(f"note: `brimful {args[0]}` is now `brimful {name}`; the old name goes away soon\n")
+        from brimful.cli.spoken import choose, words
+
+        choose(args)
+        sys.stderr.write(words("cli.old_name", old=args[0], name=name) + "\n")
     return _run(name, rest, as_json=as_json)
 
 
@@ -109,6 +113,14 @@ def _bad(problem: str, hint: str, **values: object) -> BadInput:
     from brimful.language import say
 
     return BadInput(say(problem, **values), hint=say(hint, **values))
+
+
+def _command_first(args: list[str]) -> list[str]:
+    """`brimful --lang fr fit …`: what every command understands may also stand before it."""
+    at = 0
+    while at < len(args) and (args[at] in ("--json", "--lang") or args[at].startswith("--lang=")):
+        at += 2 if args[at] == "--lang" else 1
+    return [*args[at : at + 1], *args[:at], *args[at + 1 :]]
 
 
 def _split(args: list[str]) -> tuple[list[str], list[str]]:

@@ -97,15 +97,18 @@ def add_log(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log", metavar="FILE")
 
 
+_AGREED = ("y", "yes", "o", "oui", "s", "si", "sí", "j", "ja")
+
+
 def agree(sentence: str, *, yes: bool) -> None:
     """Spending needs consent: `--yes`, or an answer where somebody can give one."""
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Refused(say("cli.not_done", sentence=sentence), code="needs_consent")
-    sys.stdout.write(f"{sentence}. Go on? [y/N] ")
+    sys.stdout.write(words("cli.go_on", sentence=sentence) + " ")
     sys.stdout.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if sys.stdin.readline().strip().lower() not in _AGREED:
         raise Refused(say("cli.not_done_2"), code="needs_consent")
 
 

@@ -37,9 +37,13 @@ def choose(words: list[str]) -> Language:
     return _chosen[0]
 
 
+def told(said: object) -> str:
+    """A sentence or a value in the language of this command line."""
+    return tongue().text(said)
+
+
 def words(code: str, /, **values: object) -> str:
-    """A sentence in the language of this command line."""
-    return tongue().text(say(code, **values))
+    return told(say(code, **values))
 
 
 def error_text(error: BrimfulError, tongue: Language) -> str:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.render import table
+from brimful.cli.spoken import told, tongue, words
 from brimful.errors import BadInput
-from brimful.language import os_words, say
+from brimful.language import Factor, Percent, os_words, say
 
 if TYPE_CHECKING:
     import argparse
@@ -19,12 +20,6 @@ EXAMPLE = """brimful runs calibrate my_runs.csv
 brimful runs calibrate my_runs.csv --write
 brimful runs calibrate --forget"""
 
-NAMES = {
-    "allocated": "allocated memory",
-    "reserved": "reserved memory",
-    "device": "memory nvidia-smi shows",
-    "tokens_per_s": "tokens per second",
-}
 MAX_NAMED = 8
 
 
@@ -77,41 +72,39 @@ def _forget(path: Path, *, dry_run: bool, asked: object) -> Answer:
             path.unlink()
         except OSError as error:
             raise WorldFailed(say("gpu.cannot_remove_2", path=path, error=os_words(error))) from error
-    said = f"{'would remove' if dry_run else 'removed'} {path}" if there else "no correction is kept"
+    said = words("gpu.calibrate_nothing_kept")
+    if there:
+        said = words("gpu.calibrate_would_remove" if dry_run else "gpu.calibrate_removed", path=path)
     return Answer({"file": str(path), "removed": there and not dry_run}, said)
 
 
 def _text(
     args: argparse.Namespace, found: Calibration, skipped: dict[str, int], path: Path, *, written: bool
 ) -> str:
-    header = ["", "runs", "measured / predicted", "least", "most", "error now", "corrected", ""]
+    codes = ("runs", *(f"calibrate_{name}" for name in ("ratio", "least", "most", "error_now", "corrected")))
     rows = [
         [
-            NAMES[name],
-            str(f.runs),
-            f"x{f.factor:.3f}",
-            f"x{f.low:.2f}",
-            f"x{f.high:.2f}",
-            f"{f.error_before:.1%}",
-            f"{f.error_after:.1%}",
-            "used" if f.helps else "not used: no better",
+            words(f"gpu.calibrate_{name}"),
+            told(f.runs),
+            *(f"x{tongue().number(x, digits)}" for x, digits in ((f.factor, 3), (f.low, 2), (f.high, 2))),
+            told(Percent(f.error_before, 1)),
+            told(Percent(f.error_after, 1)),
+            words("gpu.calibrate_used" if f.helps else "gpu.calibrate_not_used"),
         ]
         for name, f in found.factors.items()
     ]
-    lines = [table(header, rows, right=(1, 2, 3, 4, 5, 6)), ""]
-    lines.append("corrected: the median error of each run, corrected by the others alone")
-    lines += [f"too few runs of {NAMES[name]}: {runs}" for name, runs in found.too_few.items()]
+    header = ["", *(words(f"gpu.{code}") for code in codes), ""]
+    lines = [table(header, rows, right=(1, 2, 3, 4, 5, 6)), "", words("gpu.calibrate_how")]
+    for name, runs in found.too_few.items():
+        lines.append(words("gpu.calibrate_too_few", counter=say(f"gpu.calibrate_{name}"), runs=runs))
     for id, name, ratio in found.set_aside[:MAX_NAMED]:
-        lines.append(f"set aside: {id}, {NAMES[name]} x{ratio:.2f} of what we say; check unit and counter")
+        counter = say(f"gpu.calibrate_{name}")
+        lines.append(words("gpu.calibrate_set_aside", id=id, counter=counter, ratio=Factor(ratio)))
     if len(found.set_aside) > MAX_NAMED:
-        lines.append(f"set aside: {len(found.set_aside) - MAX_NAMED} more")
+        lines.append(words("gpu.calibrate_set_aside_more", n=len(found.set_aside) - MAX_NAMED))
     if skipped:
-        lines.append(f"skipped: {sum(skipped.values())} rows; `brimful runs score {args.runs}` says why")
-    lines.append("")
+        lines.append(words("gpu.calibrate_skipped", n=sum(skipped.values()), file=args.runs))
+    code = "gpu.calibrate_written" if written else "gpu.calibrate_not_written"
     if not found.correction.factors:
-        lines.append("nothing to keep: the estimates are as good without a correction")
-    elif written:
-        lines.append(f"written: {path}; `brimful fit` applies it from now on")
-    else:
-        lines.append(f"not written; --write keeps it in {path}, and `brimful fit` applies it")
-    return "\n".join(lines)
+        code = "gpu.calibrate_no_better"
+    return "\n".join([*lines, "", words(code, path=path)])

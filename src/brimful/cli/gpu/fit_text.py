@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from brimful.cli.render import bar, paint, table
 from brimful.cli.spoken import kept, released
-from brimful.language import Factor, Number, Percent, Seconds, Several, Size, say
+from brimful.language import Factor, Number, Percent, Seconds, Several, Size, count, say
 
 if TYPE_CHECKING:
     from brimful.configs.reading import Reading
@@ -308,7 +308,7 @@ def bound_says(bound_by: Bound) -> Sentence:
 
 
 def sequences(n: int) -> Sentence:
-    return say("gpu.n_1_sequence") if n == 1 else say("gpu.sequences", n=n)
+    return count("sequence", n)
 
 
 def _changes(answer: Estimate, reading: Reading, tongue: Language) -> str:

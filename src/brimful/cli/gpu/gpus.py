@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer
 from brimful.cli.render import paint, table
-from brimful.units import show_bytes
+from brimful.cli.spoken import told, tongue, words
+from brimful.language import Size, say
 
 if TYPE_CHECKING:
     import argparse
@@ -16,12 +17,6 @@ if TYPE_CHECKING:
 EXAMPLE = """brimful gpus
 brimful gpus 4070
 brimful gpus "NVIDIA A100-SXM4-80GB" --json"""
-
-_BASIS = {
-    "seen": "read off a framework's own output",
-    "recalled": "from general knowledge, not looked up",
-    "estimated": "a share of nominal that comparable cards show, nobody's measurement",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,58 +34,59 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _list(gpus: tuple[Gpu, ...]) -> str:
-    header = ("name", "year", "memory", "GB/s", "fp32", "fp16", "bf16", "fp8", "link")
+    name, year, memory, link = map(words, ("gpu.name", "gpu.gpus_year", "gpu.gpus_memory", "gpu.gpus_link"))
+    formats = ("fp32", "fp16", "bf16", "fp8")
     rows = [
         (
             gpu.name,
             str(gpu.year),
-            show_bytes(gpu.memory_bytes) + ("" if gpu.memory_basis == "seen" else " ~"),
+            told(Size(gpu.memory_bytes)) + ("" if gpu.memory_basis == "seen" else " ~"),
             f"{gpu.bandwidth_bytes_per_s / 1e9:.0f}",
-            *(_tflops(gpu, number) for number in ("fp32", "fp16", "bf16", "fp8")),
+            *(_tera(gpu.dense_flops_per_s.get(number)) for number in formats),
             _link(gpu),
         )
         for gpu in gpus
     ]
-    return "\n".join(
-        [
-            table(header, rows, right=(1, 3, 4, 5, 6, 7)),
-            "",
-            f"{len(gpus)} GPUs. Peaks are dense TFLOPS with fp32 accumulate; memory is what a framework sees",
-            "(~ not read off one: recalled or estimated). `brimful gpus NAME` shows the sources.",
-        ]
-    )
+    shown = table((name, year, memory, "GB/s", *formats, link), rows, right=(1, 3, 4, 5, 6, 7))
+    return "\n".join([shown, "", words("gpu.gpus_legend", n=len(gpus)), words("gpu.gpus_more")])
 
 
 def _one(gpu: Gpu) -> str:
-    peaks = ", ".join(f"{number} {flops / 1e12:g}" for number, flops in gpu.dense_flops_per_s.items())
-    achievable = gpu.achievable_flops_per_s
-    lines = [
-        ("memory", f"{show_bytes(gpu.memory_bytes)} visible to a framework ({_BASIS[gpu.memory_basis]})"),
-        ("bandwidth", f"{gpu.bandwidth_bytes_per_s / 1e9:g} GB/s"),
-        ("dense peak", f"{peaks} TFLOPS"),
-        (
-            "achievable",
-            f"{achievable / 1e12:g} TFLOPS measured in bf16" if achievable else "unknown",
+    peaks = ", ".join(f"{number} {_tera(flops)}" for number, flops in gpu.dense_flops_per_s.items())
+    measured = gpu.achievable_flops_per_s
+    lines = {
+        "memory": words(
+            "gpu.gpus_visible", size=Size(gpu.memory_bytes), basis=say(f"gpu.gpus_{gpu.memory_basis}")
         ),
-        ("bf16", "yes, in hardware" if gpu.bf16 else "no: emulated at best, train in float16"),
-        ("link", _link(gpu)),
-        ("processors", str(gpu.processors)),
-        ("also called", ", ".join(gpu.aliases)),
-        ("note", gpu.note),
-        ("source", gpu.source),
-    ]
-    body = [f"  {label:<11}  {text}" for label, text in lines if text]
+        "bandwidth": _giga(gpu.bandwidth_bytes_per_s),
+        "peak": f"{peaks} TFLOPS",
+        "achievable": words("gpu.gpus_measured", tflops=_tera(measured))
+        if measured
+        else words("gpu.gpus_unknown"),
+        "bf16": words("gpu.gpus_has_bf16" if gpu.bf16 else "gpu.gpus_no_bf16"),
+        "link": _link(gpu),
+        "processors": told(gpu.processors),
+        "aliases": ", ".join(gpu.aliases),
+        "note": gpu.note,
+        "source": gpu.source,
+    }
+    shown = {name if name == "bf16" else words(f"gpu.gpus_{name}"): text for name, text in lines.items()}
+    width = max(map(len, shown))
+    body = [f"  {label:<{width}}  {text}" for label, text in shown.items() if text]
     head = f"{paint(gpu.name, 'bold')}  {gpu.title}  ({gpu.vendor} {gpu.architecture}, {gpu.year})"
     return "\n".join([head, *body])
 
 
-def _tflops(gpu: Gpu, number: str) -> str:
-    peak = gpu.dense_flops_per_s.get(number)
-    return "-" if peak is None else f"{peak / 1e12:g}"
+def _tera(flops_per_s: float | None) -> str:
+    return "-" if flops_per_s is None else tongue().plain(flops_per_s / 1e12)
+
+
+def _giga(bytes_per_s: float) -> str:
+    return f"{tongue().plain(bytes_per_s / 1e9)} GB/s"
 
 
 def _link(gpu: Gpu) -> str:
     kind = "NVLink" if gpu.vendor == "NVIDIA" else "Infinity Fabric"
-    fast = f"{kind} {gpu.link_bytes_per_s / 1e9:g} GB/s" if gpu.link_bytes_per_s else ""
+    fast = f"{kind} {_giga(gpu.link_bytes_per_s)}" if gpu.link_bytes_per_s else ""
     pcie = f"PCIe {gpu.pcie_generation}" if gpu.pcie_generation else ""
     return " + ".join(part for part in (pcie, fast) if part)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer
 from brimful.cli.render import wrapped
+from brimful.cli.spoken import told, words
 from brimful.errors import BadInput
 from brimful.language import say
 
@@ -55,16 +56,15 @@ def run(args: argparse.Namespace) -> Answer:
         "rows": [{key: value for key, value in row.items() if value} for row in found.rows],
         "cannot_say": list(found.unsaid),
     }
-    done = "would write" if args.dry_run else "wrote" if new else "nothing new: it stands there already in"
-    lines = [
-        f"{done} {args.to}"
-        + (f": {', '.join(row['id'] for row in found.rows)}" if new or args.dry_run else "")
-    ]
+    done = "gpu.record_would_write" if args.dry_run else "gpu.record_wrote"
+    ids = ", ".join(row["id"] for row in found.rows)
+    lines = [words(done if new or args.dry_run else "gpu.record_nothing_new", file=args.to, ids=ids)]
     row = found.rows[0]
-    kinds = ", ".join(f"{r['peak_mem_gib']} GiB {r['mem_kind']}" for r in found.rows if r["peak_mem_gib"])
-    lines += wrapped("  ", f"{row['model']} on {row['gpu']}: {row['tokens_per_s_per_gpu']} tokens/s per GPU"
-                     + (f", {kinds}" if kinds else ""))  # fmt: skip
-    lines += [line for what in found.unsaid for line in wrapped("  the table cannot say: ", what)]
+    rate = words("gpu.record_rate", model=row["model"], gpu=row["gpu"], rate=row["tokens_per_s_per_gpu"])
+    kinds = [f"{r['peak_mem_gib']} GiB {r['mem_kind']}" for r in found.rows if r["peak_mem_gib"]]
+    lines += wrapped("  ", ", ".join([rate, *kinds]))
+    head = f"  {words('gpu.record_unsaid')} "
+    lines += [line for what in found.unsaid for line in wrapped(head, told(what))]
     return Answer(data, "\n".join(lines))
 
 

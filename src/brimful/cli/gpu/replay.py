@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brimful.cli.commands import NO, YES, Answer
-from brimful.cli.spoken import spoken
+from brimful.cli.spoken import spoken, words
 from brimful.errors import BadInput
 from brimful.language import Quoted, say
 
@@ -38,8 +38,8 @@ def run(args: argparse.Namespace) -> Answer:
         args.snapshot, conf=args.conf, capacity_bytes=_capacity(args.capacity), device=args.device
     )
     written = _pictures(args, replayed)
-    shown = text(replayed) + "".join(f"\nThe timeline is in {path}." for path in written)
-    return Answer(replayed.as_dict(), shown, NO if replayed.out_of_memory else YES)
+    shown = [text(replayed), *(words("gpu.replay_timeline", path=path) for path in written)]
+    return Answer(replayed.as_dict(), "\n".join(shown), NO if replayed.out_of_memory else YES)
 
 
 def _capacity(written: str | None) -> int | None:

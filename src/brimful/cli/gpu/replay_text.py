@@ -9,8 +9,9 @@ from brimful.allocator import Outcome
 from brimful.allocator.replay import Replay, best
 from brimful.allocator.settings import LARGE_SEGMENT
 from brimful.cli.render import bar, paint, spark, table
+from brimful.cli.spoken import told, words
+from brimful.language import Percent, Sentence, Several, Size, count, say
 from brimful.language.printable import all_printable
-from brimful.units import counted, show_bytes
 
 SHOWN_HOLDERS = 8
 SHOWN_DIFFERENCES = 5
@@ -32,58 +33,63 @@ def text(replayed: Replay) -> str:
 
 
 def _head(replayed: Replay, width: int) -> str:
-    settings = str(replayed.settings) or "PyTorch's default settings"
+    settings = str(replayed.settings) or say("gpu.replay_default_settings")
     name = all_printable(replayed.name.rsplit("/", 1)[-1])
-    what = f"GPU {replayed.device}, {counted(replayed.events, 'event')}, {settings}"
+    what = told(Several((f"GPU {replayed.device}", count("event", replayed.events), settings)))
     between = "  " if len(name) + 2 + len(what) <= width else "\n  "
     return f"{paint(name, 'bold')}{between}{what}"
 
 
 def _agreement(replayed: Replay, width: int) -> str:
     found = replayed.compared
-    tallies = (found.alloc, found.segment_alloc, found.segment_free)
-    if not any(tally.right or tally.wrong for tally in tallies):
-        return "No allocation was recorded: this is the memory at one moment."
-    done = (
-        f"{counted(found.alloc.right + found.alloc.wrong, 'allocation')}, "
-        f"{found.segment_alloc.right + found.segment_alloc.wrong:,} taken from the GPU, "
-        f"{found.segment_free.right + found.segment_free.wrong:,} returned"
+    allocations, taken, returned = (
+        tally.right + tally.wrong for tally in (found.alloc, found.segment_alloc, found.segment_free)
     )
+    if not (allocations or taken or returned):
+        return words("gpu.replay_nothing_recorded")
+    many = count("allocation", allocations)
+    done = say("gpu.replay_done", allocations=many, taken=taken, returned=returned)
     if not replayed.wrong:
-        said = wrap(f"Replayed exactly, every address and segment: {done}.", width)
-        return "\n".join(said).replace("Replayed exactly", paint("Replayed exactly", "green"), 1)
-    differ = f"{counted(replayed.wrong, 'event')} of the replay differ"
-    said = wrap(
-        f"{differ} from the recording ({done}): {found.alloc.wrong:,} addresses, "
-        f"{found.segment_alloc.wrong:,} taken, {found.segment_free.wrong:,} returned.",
-        width,
+        exact = words("gpu.replay_exact")
+        said = wrap(words("gpu.replay_every_address", exact=exact, done=done), width)
+        return "\n".join(said).replace(exact, paint(exact, "green"), 1)
+    differs = words("gpu.replay_differs")
+    figures = words(
+        "gpu.replay_differs_in",
+        differs=differs,
+        events=count("event", replayed.wrong),
+        done=done,
+        addresses=found.alloc.wrong,
+        taken=found.segment_alloc.wrong,
+        returned=found.segment_free.wrong,
     )
-    lines = ["\n".join(said).replace(differ, paint(differ, "yellow"), 1)]
+    lines = ["\n".join(wrap(figures, width)).replace(differs, paint(differs, "yellow"), 1)]
     for line in found.differences[:SHOWN_DIFFERENCES]:
-        lines += wrap(all_printable(str(line)), width, initial_indent="  ", subsequent_indent="    ")
+        lines += wrap(all_printable(told(line)), width, initial_indent="  ", subsequent_indent="    ")
     left = replayed.wrong - SHOWN_DIFFERENCES
-    return "\n".join(lines + ([f"  … and {left:,} more"] if left > 0 else []))
+    return "\n".join([*lines, *(["  " + words("gpu.and_more", n=left)] if left > 0 else [])])
 
 
 def _peaks(replayed: Replay, width: int) -> str:
-    allocated, reserved = replayed.peak_allocated_bytes, replayed.peak_reserved_bytes
-    at = f"after event {replayed.compared.peak_at:,}" if replayed.compared.peak_at else "when it began"
-    lines = [
-        f"  allocated  peak {show_bytes(allocated)} {at}",
-        f"  reserved   peak {show_bytes(reserved)}, {show_bytes(reserved - allocated)} more than ever in use",
-    ]
+    allocated, reserved = Size(replayed.peak_allocated_bytes), Size(replayed.peak_reserved_bytes)
+    more = Size(replayed.peak_reserved_bytes - replayed.peak_allocated_bytes)
+    peak = words("gpu.replay_peak_at_start", size=allocated)
+    if replayed.compared.peak_at:
+        peak = words("gpu.replay_peak_after", size=allocated, event=replayed.compared.peak_at)
+    rows = [("allocated", peak), ("reserved", words("gpu.replay_peak_reserved", size=reserved, more=more))]
     curve = replayed.compared.curve
     if len(curve) > 1:
-        cells = min(len(curve), width - 13)
+        cells, top = min(len(curve), width - 13), replayed.peak_reserved_bytes
         unused = [1 - p.allocated_bytes / p.reserved_bytes if p.reserved_bytes else 0.0 for p in curve]
-        lines += [
-            "",
-            f"  reserved   {spark([p.reserved_bytes for p in curve], cells, top=reserved)}",
-            f"  allocated  {spark([p.allocated_bytes for p in curve], cells, top=reserved)}",
-            f"  unused     {spark(unused, cells, top=1.0)}",
-            f"             share of reserved that is not allocated: {min(unused):.0%} to {max(unused):.0%}",
+        low, high = Percent(min(unused)), Percent(max(unused))
+        rows += [
+            ("", ""),
+            ("reserved", spark([p.reserved_bytes for p in curve], cells, top=top)),
+            ("allocated", spark([p.allocated_bytes for p in curve], cells, top=top)),
+            (words("gpu.replay_unused"), spark(unused, cells, top=1.0)),
+            ("", words("gpu.replay_unused_share", low=low, high=high)),
         ]
-    return "\n".join(lines)
+    return "\n".join(f"  {label:<9}  {shown}".rstrip() for label, shown in rows)
 
 
 def _holders(replayed: Replay, width: int) -> str:
@@ -91,52 +97,51 @@ def _holders(replayed: Replay, width: int) -> str:
     if not held:
         return ""
     total = sum(holder.nbytes for holder in held)
-    lines = [paint("Held at the peak", "bold")]
-    for holder in held[:SHOWN_HOLDERS]:
-        label = all_printable(holder.label) or "(no stack recorded)"
-        figures = (
-            f"  {show_bytes(holder.nbytes):>10}  {bar(holder.nbytes / total, 12)}  {holder.blocks:>5,} × "
-        )
-        lines.append(f"{figures}{label}"[:width])
     rest = held[SHOWN_HOLDERS:]
+    rows = [
+        (one.nbytes, one.blocks, all_printable(one.label) or words("gpu.replay_no_stack"))
+        for one in held[:SHOWN_HOLDERS]
+    ]
     if rest:
-        nbytes, blocks = sum(h.nbytes for h in rest), sum(h.blocks for h in rest)
-        lines.append(
-            f"  {show_bytes(nbytes):>10}  {bar(nbytes / total, 12)}  {blocks:>5,} × {len(rest)} others"
-        )
-    return "\n".join(lines)
+        others = words("gpu.replay_others", n=len(rest))
+        rows.append((sum(h.nbytes for h in rest), sum(h.blocks for h in rest), others))
+    lines = [
+        f"  {told(Size(nbytes)):>10}  {bar(nbytes / total, 12)}  {told(blocks):>5} × {label}"[:width]
+        for nbytes, blocks, label in rows
+    ]
+    return "\n".join([paint(words("gpu.held_peak"), "bold"), *lines])
 
 
 def _sweep(replayed: Replay) -> str:
     if len(replayed.sweep) < 2 and replayed.capacity_bytes is None:
         return ""
     now = replayed.sweep[0]
-    rows = [(_name(outcome, replayed), *_figures(outcome, now, replayed)) for outcome in replayed.sweep]
-    header = ["setting", "reserved", "change"]
+    recorded = words("gpu.replay_as_recorded")
+    rows = [
+        (recorded if outcome is now else str(outcome.settings), *_figures(outcome, now, replayed))
+        for outcome in replayed.sweep
+    ]
+    header = [words("gpu.replay_setting"), "reserved", words("gpu.change")]
     if replayed.capacity_bytes is not None:
-        header.append(f"on {show_bytes(replayed.capacity_bytes)}")
-    return "\n".join(
-        [paint("What other settings would have given", "bold"), _indent(table(header, rows, right=(1, 2)))]
-    )
-
-
-def _name(outcome: Outcome, replayed: Replay) -> str:
-    return "as recorded" if outcome is replayed.sweep[0] else str(outcome.settings)
+        header.append(words("gpu.replay_on_device", size=Size(replayed.capacity_bytes)))
+    lines = table(header, rows, right=(1, 2)).splitlines()
+    return "\n".join([paint(words("gpu.replay_other_settings"), "bold"), *(f"  {line}" for line in lines)])
 
 
 def _figures(outcome: Outcome, now: Outcome, replayed: Replay) -> tuple[str, ...]:
     failed = outcome.out_of_memory is not None
     comparable = not failed and now.out_of_memory is None and outcome is not now
     more = outcome.peak_reserved_bytes - now.peak_reserved_bytes
-    change = ("+" if more > 0 else "") + show_bytes(more) if more else "none"
-    cells = ["-" if failed else show_bytes(outcome.peak_reserved_bytes), change if comparable else ""]
+    change = ("+" if more > 0 else "") + told(Size(more)) if more else words("gpu.none")
+    cells = ["-" if failed else told(Size(outcome.peak_reserved_bytes)), change if comparable else ""]
     if replayed.capacity_bytes is not None:
+        fits = say("gpu.fits")
         if failed and outcome.failed_at is not None:
-            cells.append(f"runs out at {outcome.failed_at:,} of {len(replayed.compared.requests):,}")
-        else:
-            cells.append(
-                "fits" + (f", full {counted(outcome.retries, 'time')} before" if outcome.retries else "")
-            )
+            requests = len(replayed.compared.requests)
+            fits = say("gpu.replay_runs_out_at", request=outcome.failed_at, requests=requests)
+        elif outcome.retries:
+            fits = say("gpu.replay_fits_retried", times=count("time", outcome.retries))
+        cells.append(told(fits))
     return tuple(cells)
 
 
@@ -144,52 +149,42 @@ def _verdict(replayed: Replay, width: int) -> str:
     now, better = replayed.sweep[0], best(replayed)
     lines = []
     if now.out_of_memory is not None and now.failed_at is not None:
-        request = replayed.compared.requests[now.failed_at]
-        who = f" by {all_printable(request.label)}" if request.label else ""
-        lines += wrap(f"As recorded it runs out: {now.out_of_memory.problem}. Asked for{who}.", width)
+        problem = now.out_of_memory.said
+        label = all_printable(replayed.compared.requests[now.failed_at].label)
+        said = say("gpu.replay_runs_out", problem=problem)
+        if label:
+            said = say("gpu.replay_runs_out_for", problem=problem, who=label)
+        lines += wrap(told(said), width)
     if better is not None:
+        saved = now.peak_reserved_bytes - better.peak_reserved_bytes
         if now.out_of_memory is not None:
-            gain = f"fits, with {show_bytes(better.peak_reserved_bytes)} reserved"
+            size = Size(better.peak_reserved_bytes)
+            gain = words("gpu.replay_setting_fits", settings=better.settings, size=size)
         else:
-            saved = now.peak_reserved_bytes - better.peak_reserved_bytes
-            gain = f"saves {show_bytes(saved)} ({saved / now.peak_reserved_bytes:.1%} of what is reserved)"
-        lines += [paint(f"{better.settings} {gain}:", "green")]
-        lines += [f"  export PYTORCH_CUDA_ALLOC_CONF={better.settings}"]
+            frac = Percent(saved / now.peak_reserved_bytes, 1)
+            gain = words("gpu.replay_setting_saves", settings=better.settings, size=Size(saved), frac=frac)
+        lines += [paint(gain, "green"), f"  export PYTORCH_CUDA_ALLOC_CONF={better.settings}"]
         if better.settings.large_segment_bytes != LARGE_SEGMENT:
-            lines += wrap("Only recent versions of PyTorch know it; an older one stops with an error.", width)
+            lines += wrap(words("gpu.replay_needs_recent_torch"), width)
     elif len(replayed.sweep) > 1:
-        if now.out_of_memory is not None:
-            said = _no_setting_helps(replayed)
-        else:
-            said = "No setting saves as much as 1 %: the memory is in tensors, not in fragments."
-        lines += wrap(said, width)
+        lines += wrap(told(_no_setting_helps(replayed)), width)
     return "\n".join(lines)
 
 
-def _no_setting_helps(replayed: Replay) -> str:
-    tensors, capacity = replayed.peak_allocated_bytes, replayed.capacity_bytes or 0
-    if tensors > capacity:
-        return (
-            f"No setting helps: the tensors alone take {show_bytes(tensors)} at the peak. Hold less at once."
-        )
-    return (
-        f"None of these settings helps, though the tensors alone ({show_bytes(tensors)}) would fit: "
-        "what is in the way is fragments. Try others with --conf."
-    )
+def _no_setting_helps(replayed: Replay) -> Sentence:
+    if replayed.sweep[0].out_of_memory is None:
+        return say("gpu.replay_no_setting_saves")
+    tensors = replayed.peak_allocated_bytes
+    if tensors > (replayed.capacity_bytes or 0):
+        return say("gpu.replay_tensors_too_large", size=Size(tensors))
+    return say("gpu.replay_fragments", size=Size(tensors))
 
 
 def _notes(replayed: Replay, width: int) -> str:
     lines: list[str] = []
     for event in replayed.compared.ooms[:3]:
-        lines += wrap(
-            f"The recording itself ran out: {show_bytes(event.nbytes)} were asked for with "
-            f"{show_bytes(event.address)} free on the device.",
-            width,
-        )
+        said = words("gpu.replay_recorded_oom", wanted=Size(event.nbytes), free=Size(event.address))
+        lines += wrap(said, width)
     for note in replayed.notes:
-        lines += wrap(f"Note: {all_printable(str(note))}.", width, subsequent_indent="      ")
+        lines += wrap(words("gpu.note", text=all_printable(told(note))), width, subsequent_indent="      ")
     return "\n".join(lines)
-
-
-def _indent(block: str) -> str:
-    return "\n".join(f"  {line}" for line in block.splitlines())

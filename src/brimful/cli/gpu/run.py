@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import paint, wrapped
-from brimful.language import Quoted
+from brimful.cli.spoken import told, words
+from brimful.language import Quoted, say
 
 if TYPE_CHECKING:
     import argparse
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> Answer:
     if args.dry_run:
         data = guard.preview()
         lines = [line for sentence in said for line in wrapped("", sentence)]
-        text = "\n".join([*lines, f"would start: {shown(tuple(data['words']))}"])
+        text = "\n".join([*lines, words("gpu.run_would_start", command=shown(tuple(data["words"])))])
         return Answer({**data, "said": said}, text)
     outcome = guard.run()
     return Answer(outcome.as_dict(), "", outcome.exit_code)
@@ -81,8 +82,6 @@ def duration(text: str) -> float:
     """Seconds in '30m', '2h', '90s' or '90', for argparse."""
     from argparse import ArgumentTypeError
 
-    from brimful.cli.spoken import words
-
     number, unit = text.rstrip("smh"), text[-1:]
     seconds = float(number) if number.isascii() and number.isdigit() and len(number) < 8 else 0.0
     seconds *= {"m": 60, "h": 3600}.get(unit, 1)
@@ -91,7 +90,7 @@ def duration(text: str) -> float:
     return seconds
 
 
-def _idle(args: argparse.Namespace, say: Callable[[str], None]) -> IdleWatch | None:
+def _idle(args: argparse.Namespace, tell: Callable[[str], None]) -> IdleWatch | None:
     after_s = args.stop_idle or args.idle
     if after_s is None:
         return None
@@ -108,10 +107,10 @@ def _idle(args: argparse.Namespace, say: Callable[[str], None]) -> IdleWatch | N
         except BrimfulError:
             return None
 
-    return IdleWatch(after_s, stops=args.stop_idle is not None, say=say, look=look)
+    return IdleWatch(after_s, stops=args.stop_idle is not None, say=tell, look=look)
 
 
-def _forecast(args: argparse.Namespace, command: Command, say: Callable[[str], None]) -> Forecast | None:
+def _forecast(args: argparse.Namespace, command: Command, tell: Callable[[str], None]) -> Forecast | None:
     """What can be predicted; nothing is no reason not to start."""
     from brimful.fit.correction import load_correction
     from brimful.guard.forecast import forecast, try_settings
@@ -119,7 +118,7 @@ def _forecast(args: argparse.Namespace, command: Command, say: Callable[[str], N
     reading, why = try_settings(command, config=args.config, model=args.model, sets=args.set)
     room, no_room = _room(args, command)
     if reading is None or room is None:
-        say(f"nothing is predicted: {why or no_room}")
+        tell(words("gpu.run_nothing_predicted", why=why or no_room))
         return None
     return forecast(reading, room, load_correction())
 
@@ -144,7 +143,7 @@ def _room(args: argparse.Namespace, command: Command) -> tuple[Room | None, str]
         seen = room_by_driver(read_gpus(time.time()), visible=visible, gpus=command.gpus)
     except BrimfulError as error:
         if named is None:
-            return None, f"{error.problem}; {error.hint or 'say which card with --gpu'}"
+            return None, f"{told(error.said)}; {told(error.way_out or say('gpu.run_hint_name_card'))}"
         return Room(gpu=named, others=others_on(named, given_bytes), by_driver=False), ""
     if named is not None and named != seen.gpu:
         return Room(gpu=named, others=others_on(named, given_bytes), by_driver=False), ""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer
 from brimful.cli.render import table
+from brimful.cli.spoken import told, words
 from brimful.errors import BadInput, WorldFailed
-from brimful.language import os_words, say
+from brimful.language import Percent, count, os_words, say
 
 if TYPE_CHECKING:
     from brimful.accuracy.score import Errors, Report, Scored
@@ -94,41 +95,45 @@ def _write_rows(path: Path, scored: list[Scored]) -> None:
 
 
 def _text(found: Report, runs: str, rows: str | None) -> str:
-    lines = [
-        f"{found.rows} runs of {runs}",
-        "",
-        "Memory: predicted against measured, each by its own counter",
-    ]
     groups = {
-        "all": found.memory,
-        "textbook formula": found.textbook,
+        words("gpu.score_all"): found.memory,
+        words("gpu.score_textbook"): found.textbook,
         **{f"  {name}": errors for name, errors in found.by_counter.items()},
-        **{f"  source {name}": errors for name, errors in found.by_source.items()},
+        **{"  " + words("gpu.score_source", name=name): errors for name, errors in found.by_source.items()},
     }
-    lines.append(_errors(groups))
-    lines += [
-        "",
-        f"Fits or not: {found.fits_right} of {found.fits_tried} right, {found.false_fits} false fits",
+    rates = {
+        words("gpu.score_within_node"): found.rate_node,
+        words("gpu.score_across_nodes"): found.rate_multi,
+    }
+    right = {"right": found.fits_right, "tried": found.fits_tried, "false": found.false_fits}
+    blocks = [
+        words("gpu.score_runs", runs=count("run", found.rows), file=runs),
+        words("gpu.score_memory") + "\n" + _errors(groups),
+        words("gpu.score_fits", **right),
+        words("gpu.score_rates") + "\n" + _errors(rates),
     ]
-    lines += ["", "Tokens per second and GPU"]
-    lines.append(_errors({"within a node": found.rate_node, "across nodes": found.rate_multi}))
     if found.mfu_tried:
-        lines += ["", f"MFU within 4 points: {found.mfu_within} of {found.mfu_tried}"]
+        blocks.append(words("gpu.score_mfu", within=found.mfu_within, tried=found.mfu_tried))
     if found.skipped:
-        lines += ["", f"Skipped: {sum(found.skipped.values())}"]
         worst = sorted(found.skipped.items(), key=lambda pair: -pair[1])[:MAX_REASONS]
-        lines += [f"  {count} x {reason}" for reason, count in worst]
+        head = words("gpu.score_skipped", n=sum(found.skipped.values()))
+        blocks.append("\n".join([head, *(f"  {n} x {reason}" for reason, n in worst)]))
     if rows:
-        lines += ["", f"predictions are in {rows}"]
-    return "\n".join(lines)
+        blocks.append(words("gpu.score_written", file=rows))
+    return "\n\n".join(blocks)
 
 
 def _errors(groups: dict[str, Errors | None]) -> str:
     body = [
-        [name, str(e.n), f"{e.median:.1%}", f"{e.p90:.1%}", f"{e.bias:+.1%}"]
+        [name, told(e.n), told(Percent(e.median, 1)), told(Percent(e.p90, 1)), _signed(e.bias)]
         for name, e in groups.items()
         if e
     ]
     if not body:
-        return "  nothing to compare"
-    return table(["", "runs", "median error", "90 % below", "bias"], body, right=(1, 2, 3, 4))
+        return "  " + words("gpu.score_nothing")
+    codes = ("gpu.runs", "gpu.score_median", "gpu.score_p90", "gpu.score_bias")
+    return table(["", *map(words, codes)], body, right=(1, 2, 3, 4))
+
+
+def _signed(frac: float) -> str:
+    return ("" if frac < 0 else "+") + told(Percent(frac, 1))

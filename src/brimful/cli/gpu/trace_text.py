@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.cli.render import bar, paint, table
 from brimful.cli.spoken import kept, released
-from brimful.language import Number, Percent, Seconds, Sentence, Several, Size, say
+from brimful.language import Number, Percent, Seconds, Sentence, Several, Size, count, say
 from brimful.specs.parts import part
 
 if TYPE_CHECKING:
@@ -136,8 +136,7 @@ def _timeline(data: dict[str, Any], tongue: Language) -> str:
     for row in (3, 2, 1, 0):
         cells = (max(0, min(8, round((value / top * 4 - row) * 8))) for value in highest)
         rows.append("  " + "".join(_BLOCKS[cell] for cell in cells))
-    many = say("gpu.n_1_event") if data["events"] == 1 else say("gpu.events", n=data["events"])
-    told = tongue.text(say("gpu.top", events=many, size=Size(top)))
+    told = tongue.text(say("gpu.top", events=count("event", data["events"]), size=Size(top)))
     return "\n".join(
         [paint(tongue.text(say("gpu.allocated_over_time")), "bold") + tongue.joint(": ") + told, *rows]
     )
