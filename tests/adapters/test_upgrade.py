@@ -12,7 +12,7 @@ from brimful.adapters.stores.schema import SCHEMA_VERSION, metadata
 from brimful.adapters.stores.snapshot import Fold
 from brimful.adapters.stores.sql import SqlStore
 
-# Written by the brimful before there were migrations: nine rehearsed jobs, one that waits, one cancelled.
+# Written by the first brimful: nine rehearsed jobs, one that waits, one cancelled.
 SCHEMA_1 = Path(__file__).with_name("data") / "schema_1.sql"
 
 
@@ -46,7 +46,7 @@ def test_a_database_of_the_previous_schema_opens_and_keeps_every_number(url: str
     SqlStore(url).close()  # and again, with nothing left to do
 
 
-def test_the_migrations_make_the_tables_that_the_code_describes(url: str) -> None:
+def test_an_upgrade_makes_the_tables_that_the_code_describes(url: str) -> None:
     """Column by column, for a new database and for an old one that was upgraded."""
     an_old_database(url)
     store = SqlStore(url)

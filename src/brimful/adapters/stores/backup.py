@@ -28,7 +28,7 @@ from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BadInput, Refused, WorldFailed
 from brimful.language import Number, Quoted, os_words, say
 
-LEFT_OUT = frozenset({"alembic_version", "leader", "snapshots"})
+LEFT_OUT = frozenset({"alembic_version", "leader", "snapshots"})  # the first: of older releases
 MANIFEST = "manifest.json"
 ROWS = 5_000
 MAX_LINE_BYTES = 64 << 20

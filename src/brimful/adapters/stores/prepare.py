@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from brimful.adapters.stores.schema import SCHEMA_VERSION, meta
+from brimful.adapters.stores.schema import SCHEMA_VERSION, meta, metadata
 from brimful.errors import WorldFailed
 from brimful.language import say
 
@@ -28,7 +28,7 @@ def prepare(connection: sa.Connection, *, where: str, target: int = SCHEMA_VERSI
             code="schema_too_new",
         )
     if found < target:
-        _upgrade(connection, found, target)
+        _upgrade(connection, target)
 
 
 def schema_of(connection: sa.Connection) -> int:
@@ -44,16 +44,9 @@ def keep_first(connection: sa.Connection, *, key: str, value: str) -> None:
     connection.execute(statement, {"key": key, "value": value})
 
 
-def _upgrade(connection: sa.Connection, found: int, target: int) -> None:
-    # Only here: it takes a third of a second to import, and nearly every start has nothing to upgrade.
-    from alembic import command
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", "brimful.adapters.stores:migrations")
-    config.attributes["connection"] = connection
-    if found:  # those from before there were migrations do not name theirs
-        command.stamp(config, f"{found:04d}")
-    command.upgrade(config, f"{target:04d}")
+def _upgrade(connection: sa.Connection, target: int) -> None:
+    """So far every schema has only added tables. The first that changes one does so here, by its number."""
+    wanted = [table for table in metadata.sorted_tables if table.info["since"] <= target]
+    metadata.create_all(connection, tables=wanted)
     keep_first(connection, key="schema", value=str(target))
     connection.execute(meta.update().where(meta.c.key == "schema").values(value=str(target)))

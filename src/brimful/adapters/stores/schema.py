@@ -1,11 +1,10 @@
-"""The tables of a brimful database. What changes here needs a migration beside it (migrations/versions)."""
+"""The tables of a brimful database. `since`: the schema that brought each, for databases of an older one."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 
-# The number of the newest migration. A database says its own in `brimful`, so that one written by a newer
-# brimful is refused by any older one, also by those from before there were migrations.
+# A database says its own in `brimful`, so that one written by a newer brimful is refused by any older one.
 SCHEMA_VERSION = 3
 
 metadata = sa.MetaData()
@@ -19,6 +18,7 @@ events = sa.Table(
     sa.Column("kind", sa.String(40), nullable=False),
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
+    info={"since": 1},
 )
 
 meta = sa.Table(
@@ -26,6 +26,7 @@ meta = sa.Table(
     metadata,
     sa.Column("key", sa.String(40), primary_key=True),
     sa.Column("value", sa.Text, nullable=False),
+    info={"since": 1},
 )
 
 # One row. Whoever holds the newest token acts; `beat` moves while its holder lives.
@@ -36,6 +37,7 @@ leader = sa.Table(
     sa.Column("token", sa.BigInteger, nullable=False),
     sa.Column("beat", sa.BigInteger, nullable=False),
     sa.Column("holder", sa.Text, nullable=False),  # empty: it was given back
+    info={"since": 2},
 )
 
 # The fold of the first `seq` events, so that a start need not read them. A cache: the log is the truth.
@@ -45,6 +47,7 @@ snapshots = sa.Table(
     sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("code", sa.String(64), nullable=False),  # which code can read it
     sa.Column("body", sa.LargeBinary, nullable=False),
+    info={"since": 2},
 )
 
 # Jobs that are over and have left memory, as the fold had them.
@@ -57,6 +60,7 @@ past_jobs = sa.Table(
     sa.Column("phase", sa.String(20), nullable=False),
     sa.Column("spent_microusd", sa.BigInteger, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
+    info={"since": 2},
 )
 
 # Who may come in. A token's secret is its holder's; here is its SHA-256.
@@ -73,6 +77,7 @@ tokens = sa.Table(
     sa.Column("created_s", sa.BigInteger, nullable=False),
     sa.Column("expires_s", sa.BigInteger, nullable=True),
     sa.Column("revoked_s", sa.BigInteger, nullable=True),
+    info={"since": 3},
 )
 
 # What was done, and by whom.
@@ -89,4 +94,5 @@ audit = sa.Table(
     sa.Column("verb", sa.String(40), nullable=False),
     sa.Column("target", sa.String(200), nullable=False),
     sa.Column("outcome", sa.String(40), nullable=False),
+    info={"since": 3},
 )

@@ -45,5 +45,4 @@ def set_up_logging(form: str = "text") -> None:
     text = TextFormatter("%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     handler.setFormatter(JsonFormatter() if form == "json" else text)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    for noisy in ("uvicorn", "alembic"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
