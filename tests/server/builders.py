@@ -25,7 +25,7 @@ OPERATOR = Principal(token="0" * 16, name="tester", tenant=EVERYBODY, role="oper
 
 
 def an_access(store: SqlStore) -> Access:
-    return Access(AccessStore(store.engine))
+    return Access(AccessStore(store))
 
 
 def an_app() -> FastAPI:

@@ -6,17 +6,15 @@ on who asked for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
 from brimful.adapters.stores.schema import audit as _audit
 from brimful.adapters.stores.schema import tokens as _tokens
-from brimful.errors import WorldFailed
-from brimful.language import say
+from brimful.adapters.stores.sql import SqlStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +47,12 @@ class Deed:
 
 
 class AccessStore:
-    def __init__(self, engine: sa.Engine) -> None:
-        """On the database of a SqlStore, which has made its tables."""
-        self._engine = engine
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
 
     def add(self, token: Token) -> None:
-        with self._failing_clearly(), self._engine.begin() as connection:
-            connection.execute(_tokens.insert(), _row(token))
+        with self._store.writing() as connection:
+            connection.execute(_tokens.insert(), asdict(token))
 
     def token(self, name: str) -> Token | None:
         found = self._tokens(_tokens.c.token == name)
@@ -70,20 +67,20 @@ class AccessStore:
         """It, and all that was made with it, from now on. False where it had been revoked before."""
         mine = sa.or_(_tokens.c.token == name, _tokens.c.parent == name)
         change = _tokens.update().where(mine, _tokens.c.revoked_s.is_(None)).values(revoked_s=at_s)
-        with self._failing_clearly(), self._engine.begin() as connection:
+        with self._store.writing() as connection:
             return connection.execute(change).rowcount > 0
 
     def revoke_all(self, *, at_s: int) -> int:
         """Every token, and all that was made with one; how many of them were good."""
         change = _tokens.update().where(_tokens.c.revoked_s.is_(None)).values(revoked_s=at_s)
         good = sa.select(sa.func.count()).select_from(_tokens).where(self._good(at_s))
-        with self._failing_clearly(), self._engine.begin() as connection:
+        with self._store.writing() as connection:
             count = connection.execute(good).scalar_one()
             connection.execute(change)
         return count
 
     def count_good(self, *, at_s: int) -> int:
-        with self._failing_clearly(), self._engine.connect() as connection:
+        with self._store.reading() as connection:
             wanted = sa.select(sa.func.count()).select_from(_tokens).where(self._good(at_s))
             return connection.execute(wanted).scalar_one()
 
@@ -95,12 +92,12 @@ class AccessStore:
     def forget(self, *, before_s: int) -> None:
         """Drop sessions and tickets that ended before."""
         over = sa.and_(_tokens.c.kind != "token", _tokens.c.expires_s < before_s)
-        with self._failing_clearly(), self._engine.begin() as connection:
+        with self._store.writing() as connection:
             connection.execute(_tokens.delete().where(over))
 
     def note(self, deeds: Sequence[Deed]) -> None:
-        with self._failing_clearly(), self._engine.begin() as connection:
-            connection.execute(_audit.insert(), [_row(deed) for deed in deeds])
+        with self._store.writing() as connection:
+            connection.execute(_audit.insert(), [asdict(deed) for deed in deeds])
 
     def deeds(
         self, tenant: str | None = None, *, before: int | None = None, limit: int = 200
@@ -111,24 +108,10 @@ class AccessStore:
             wanted = wanted.where(_audit.c.tenant == tenant)
         if before is not None:
             wanted = wanted.where(_audit.c.seq < before)
-        with self._failing_clearly(), self._engine.connect() as connection:
+        with self._store.reading() as connection:
             return [dict(row._mapping) for row in connection.execute(wanted)]
 
     def _tokens(self, where: sa.ColumnElement[bool], limit: int = 1) -> list[Token]:
         wanted = sa.select(_tokens).where(where).order_by(_tokens.c.created_s.desc()).limit(limit)
-        with self._failing_clearly(), self._engine.connect() as connection:
+        with self._store.reading() as connection:
             return [Token(**row._mapping) for row in connection.execute(wanted)]
-
-    @contextmanager
-    def _failing_clearly(self) -> Iterator[None]:
-        try:
-            yield
-        except sa.exc.SQLAlchemyError as error:
-            cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-            raise WorldFailed(
-                say("adapters.tokens_cannot_read_written", cause=cause), code="database_failed"
-            ) from error
-
-
-def _row(noun: Token | Deed) -> dict[str, Any]:
-    return {each.name: getattr(noun, each.name) for each in fields(noun)}

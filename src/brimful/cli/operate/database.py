@@ -170,7 +170,7 @@ def _tokens(store: SqlStore, *, revoke: bool) -> list[str]:
 
     from brimful.adapters.stores.access import AccessStore
 
-    access, now_s = AccessStore(store.engine), int(time.time())
+    access, now_s = AccessStore(store), int(time.time())
     if revoke:
         revoked = counted(access.revoke_all(at_s=now_s), "token")
         return [f"Revoked: {revoked}. The next start makes the operator's anew."]

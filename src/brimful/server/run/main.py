@@ -63,7 +63,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             tick_s=settings.tick_s,
             clock=SteadyClock(),
         )
-        access = Access(AccessStore(store.engine))
+        access = Access(AccessStore(store))
         operator = operator_token(access, settings.token_file)
         app = make_app(service, access, hosts=settings.hosts, secure=bool(settings.tls_cert))
         service.start()
