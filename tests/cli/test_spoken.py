@@ -68,7 +68,8 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> None:
         byte_units=("GiB", "MiB", "KiB", "B"),
         template=Marked(),
     )
-    monkeypatch.setattr("brimful.cli.spoken.language", lambda _: made_up)
+    for room in ("cli", "language"):
+        monkeypatch.setattr(f"brimful.{room}.spoken.language", lambda _: made_up)
     monkeypatch.setenv("COLUMNS", "2000")  # a line break inside a mark would hide a word
 
 

@@ -163,6 +163,22 @@ def test_what_is_not_there_is_a_404_in_the_same_shape(server: Server, path: str)
     assert answer.json()["error"]["code"] == "not_found"
 
 
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ("fr-CH, en;q=0.5", "le job 'job-9' n'existe pas"),
+        ("ja, de-AT;q=0.8", "es gibt keinen Job 'job-9'"),
+        ("ja", "there is no job 'job-9'"),
+    ],
+)
+def test_an_answer_is_in_the_first_language_asked_for_that_we_speak(
+    server: Server, asked: str, problem: str
+) -> None:
+    answer = server.http.get("/v1/jobs/job-9", headers={"accept-language": asked})
+    assert answer.json()["error"]["problem"] == problem
+    assert answer.json()["error"]["reason"]["code"] == "server.no_job"
+
+
 def test_every_answer_carries_the_security_headers(server: Server) -> None:
     for path in ("/", "/v1/jobs", "/nothing"):
         headers = server.http.get(path).headers

@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from brimful.adapters.stores.sql import SqlStore
-from brimful.fleet.events import PoolPriced
+from brimful.fleet.events import Event, JobSubmitted, PoolPriced
 from brimful.fleet.prices import PricePoint
 from brimful.market.pools import Market
 from brimful.market.spot import Terms
@@ -19,10 +19,11 @@ from brimful.scheduler.ports import Observation
 from brimful.scheduler.rules import Rules
 from brimful.server.app import make_app
 from brimful.server.console.market_charts import market_cards
+from brimful.server.doctor import examine
 from brimful.server.service.service import Service
 from brimful.server.views.money import thinned
 from brimful.units import show_usd
-from tests.builders import USD, ScriptedEngine, a_node
+from tests.builders import USD, ScriptedEngine, a_job, a_node, granted, joined
 from tests.server.builders import an_access, bearer
 
 
@@ -270,3 +271,30 @@ def test_a_long_history_is_thinned_and_keeps_its_ends() -> None:
     few = thinned(points, 100)
     assert len(few) <= 102
     assert (few[0], few[-1]) == (points[0], points[-1])
+
+
+@pytest.mark.parametrize("cleared_again", [True, False])
+def test_two_prices_within_a_second_need_a_clearing_between_them(
+    tmp_path: Path, *, cleared_again: bool
+) -> None:
+    def priced(usd: int) -> PoolPriced:
+        return PoolPriced(
+            at_s=10,
+            site="here",
+            gpu="h100",
+            tier="owned",
+            microusd_per_gpu_hour=usd * USD,
+            cleared_microusd_per_gpu_hour=usd * USD,
+            held=1,
+            wanted=1,
+            gpus=8,
+        )
+
+    store = SqlStore(f"sqlite:///{tmp_path / 'log.db'}")
+    first: list[Event] = [joined(a_node()), *(JobSubmitted(at_s=1, job=a_job(name)) for name in "ab")]
+    first += [priced(3), granted("a", gpus=(0,), at_s=10, usd=3)]
+    first += [priced(2)] if cleared_again else []
+    assert store.append([*first, granted("b", gpus=(1,), at_s=10, usd=2)], after=0)
+    broken = [each for finding in examine(store) for each in finding.broken]
+    assert broken == ([] if cleared_again else ["b.1: 2,000,000 where others pay 3,000,000"])
+    store.close()

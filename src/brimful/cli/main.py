@@ -67,11 +67,11 @@ def _dispatch(args: list[str], *, as_json: bool) -> int:
 
 def _run(name: str, args: list[str], *, as_json: bool) -> int:
     from brimful.cli.options import parser_for
-    from brimful.cli.spoken import choose
+    from brimful.language import choose
 
     command = load(name)
     own, users = _split(args)
-    choose(own)
+    choose(asked_language(own))
     options, strange = parser_for(command).parse_known_args(own)
     if strange and command.takes_command and not users and not strange[0].startswith("-"):
         # Its first word was taken for the file of a job.
@@ -104,9 +104,10 @@ def _print_error(error: BrimfulError, args: list[str], *, as_json: bool) -> None
     if as_json:
         _out(envelope({"ok": False, "error": error.as_dict()}))
         return
-    from brimful.cli.spoken import choose, error_text
+    from brimful.cli.spoken import error_text
+    from brimful.language import choose
 
-    sys.stderr.write(error_text(error, choose(_split(args)[0])) + "\n")
+    sys.stderr.write(error_text(error, choose(asked_language(_split(args)[0]))) + "\n")
 
 
 def _bad(problem: str, hint: str, **values: object) -> BadInput:

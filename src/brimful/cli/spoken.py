@@ -7,8 +7,9 @@ from shutil import get_terminal_size
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from brimful.cli.commands import asked_language
-from brimful.language import Language, language, say
+from brimful.language import Language, language, say, told, tongue, words
+
+__all__ = ["told", "tongue", "words"]
 
 if TYPE_CHECKING:
     import argparse
@@ -20,30 +21,8 @@ KEPT = "\u2007"  # a space that textwrap does not break at
 _UNIT = re.compile(r"(?<=\d) (?=%|[GMK]i[Bo]\b|TFLOPS|W\b|s\b)")
 
 
-_chosen: list[Language] = []  # of this command line; of the locale until one is read
-
-
 def spoken(args: argparse.Namespace) -> Language:
     return language(args.lang) if args.lang else tongue()
-
-
-def tongue() -> Language:
-    return _chosen[0] if _chosen else language(asked_language(()))
-
-
-def choose(words: list[str]) -> Language:
-    """Speak the language a command line asks for."""
-    _chosen[:] = [language(asked_language(words))]
-    return _chosen[0]
-
-
-def told(said: object) -> str:
-    """A sentence or a value in the language of this command line."""
-    return tongue().text(said)
-
-
-def words(code: str, /, **values: object) -> str:
-    return told(say(code, **values))
 
 
 def error_text(error: BrimfulError, tongue: Language) -> str:

@@ -20,7 +20,7 @@ from urllib.request import BaseHandler, ProxyHandler, Request, build_opener
 
 from brimful.client.settings import Settings, read_settings
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFailed
-from brimful.language import Plain, Quoted, say, verbatim
+from brimful.language import Plain, Quoted, say, tongue, verbatim
 from brimful.language.printable import printable
 
 if TYPE_CHECKING:  # the shapes take time to make, and only a type checker looks at them
@@ -187,18 +187,18 @@ class Client:
     # -- HTTP ------------------------------------------------------------------------------------------
 
     def get(self, path: str, **query: object) -> Any:  # noqa: ANN401 - JSON
-        return self._call(Request(self._at(path, query), headers=self._token()))  # noqa: S310
+        return self._call(Request(self._at(path, query), headers=self._headers()))  # noqa: S310
 
     def post(
         self, path: str, body: dict[str, object] | None = None, headers: dict[str, str] | None = None
     ) -> Any:  # noqa: ANN401 - JSON
-        sent = {"content-type": "application/json", **self._token(), **(headers or {})}
+        sent = {"content-type": "application/json", **self._headers(), **(headers or {})}
         payload = None if body is None else json.dumps(body).encode()
         return self._call(Request(f"{self.url}{path}", data=payload or b"", headers=sent, method="POST"))  # noqa: S310
 
     def stream(self, path: str, **query: object) -> Iterator[tuple[str, dict[str, Any]]]:
         """Server-sent events: (what, data), until the server has no more."""
-        request = Request(self._at(path, query), headers=self._token())  # noqa: S310
+        request = Request(self._at(path, query), headers=self._headers())  # noqa: S310
         with self._failing_clearly(), self._opener.open(request, timeout=TIMEOUT_S) as answer:
             kind = ""
             for raw in answer:
@@ -237,11 +237,12 @@ class Client:
         except (ValueError, KeyError, TypeError) as error:
             raise WorldFailed(say("client.answers_not_brimful", url=self.url), code="no_server") from error
 
-    def _token(self) -> dict[str, str]:
+    def _headers(self) -> dict[str, str]:
         token = os.environ.get("BRIMFUL_TOKEN") or (self._kept_token() if self._is_ours else "")
         if not token.isascii() or not token.isprintable():
             raise BadInput(say("client.token_holds_characters_no_token"))
-        return {"authorization": f"Bearer {token}"} if token else {}
+        asked = {"accept-language": tongue().code}
+        return asked | ({"authorization": f"Bearer {token}"} if token else {})
 
     def _kept_token(self) -> str:
         try:

@@ -23,11 +23,16 @@ if TYPE_CHECKING:
     from brimful.language.sentence import say as say
     from brimful.language.sentence import verbatim as verbatim
     from brimful.language.spoken import Language as Language
+    from brimful.language.spoken import choose as choose
     from brimful.language.spoken import language as language
+    from brimful.language.spoken import told as told
+    from brimful.language.spoken import tongue as tongue
+    from brimful.language.spoken import words as words
 
 
 def __getattr__(name: str) -> object:
     from importlib import import_module
 
-    home = "spoken" if name in ("Language", "language") else "sentence"
+    spoken = ("Language", "choose", "language", "told", "tongue", "words")
+    home = "spoken" if name in spoken else "sentence"
     return getattr(import_module(f"{__name__}.{home}"), name)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from brimful.language.catalog import Template, template
-from brimful.language.sentence import Value
+from brimful.language.catalog import Template, language_of_locale, template
+from brimful.language.sentence import Value, say
 from brimful.units import GIB, KIB, MIB, show_seconds, show_usd
 
 _SPACE = "\u00a0"  # keeps a number and its unit on one line; English output has always had a plain one
@@ -100,3 +102,27 @@ def language(code: str) -> Language:
         byte_units=("Gio", "Mio", "Kio", "o") if code == "fr" else ("GiB", "MiB", "KiB", "B"),
         template=lambda sentence: template(sentence, code),
     )
+
+
+# Of a command line, or of a request: a server speaks several at once.
+_chosen: ContextVar[Language] = ContextVar("language")
+
+
+def choose(code: str) -> Language:
+    """Speak this one from here on, in this command or request."""
+    _chosen.set(language(code))
+    return _chosen.get()
+
+
+def tongue() -> Language:
+    """That of this command line or request; of the locale until one is chosen."""
+    return _chosen.get(None) or language(language_of_locale(os.environ))
+
+
+def told(said: object) -> str:
+    """A sentence or a value in the language that is spoken here."""
+    return tongue().text(said)
+
+
+def words(code: str, /, **values: object) -> str:
+    return told(say(code, **values))

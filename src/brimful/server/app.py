@@ -11,14 +11,13 @@ from collections.abc import Collection
 from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from brimful import __version__
 from brimful.client.settings import LOOPBACK
 from brimful.errors import BadInput, BrimfulError, Refused
-from brimful.language import Number, Quoted, say
-from brimful.server.api.errors import add_error_handlers
+from brimful.language import LANGUAGES, Number, Quoted, choose, say
+from brimful.server.api.errors import add_error_handlers, failed
 from brimful.server.api.router import make_router
 from brimful.server.auth import Access
 from brimful.server.console.pages import make_console
@@ -90,11 +89,11 @@ class Middleware:
             await send(message)
 
         try:
-            error = self._refusal(Headers(scope=scope))
+            headers = Headers(scope=scope)
+            choose(_asked_language(headers.get("accept-language", "")))
+            error = self._refusal(headers)
             if error is not None:
-                refused = 413 if error.code == "too_large" else 403
-                refusal = JSONResponse({"ok": False, "error": error.as_dict()}, status_code=refused)
-                await refusal(scope, receive, send_marked)
+                await failed(413 if error.code == "too_large" else 403, error)(scope, receive, send_marked)
             else:
                 await self._app(scope, _limited(receive), send_marked)
         finally:
@@ -114,6 +113,12 @@ class Middleware:
         if not length.isdigit() or int(length) > MAX_BODY_BYTES:
             return too_large()
         return None
+
+
+def _asked_language(header: str) -> str:
+    """The first that we speak of those a browser or client asks for; English where there is none."""
+    asked = (part.strip()[:2].lower() for part in header.split(","))
+    return next((code for code in asked if code in LANGUAGES), "en")
 
 
 def too_large() -> BadInput:

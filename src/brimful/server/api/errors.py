@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFailed
-from brimful.language import say, verbatim
+from brimful.language import say, told, verbatim
 from brimful.server.api.answers import Failed
 
 BY_CODE = {"unauthorized": 401, "forbidden": 403, "too_large": 413, "too_many": 429}
@@ -38,9 +38,15 @@ def ok(data: object, status: int = 200) -> JSONResponse:
     return JSONResponse({"ok": True, "data": data}, status_code=status)
 
 
+def as_told(error: BrimfulError) -> dict[str, Any]:
+    """In the language of who asked."""
+    hint = "" if error.way_out is None else told(error.way_out)
+    return error.as_dict() | {"problem": told(error.said), "hint": hint}
+
+
 def failed(status: int, error: BrimfulError) -> JSONResponse:
     headers = {"www-authenticate": "Bearer"} if status == 401 else None
-    return JSONResponse({"ok": False, "error": error.as_dict()}, status_code=status, headers=headers)
+    return JSONResponse({"ok": False, "error": as_told(error)}, status_code=status, headers=headers)
 
 
 def status_of(error: BrimfulError) -> int:

@@ -172,6 +172,10 @@ class Reader:
             except (KeyError, AssertionError):  # the fleet has moved on since
                 return ""
 
+    def waited_s(self, state: JobState) -> int:
+        """Since it was submitted, or stopped."""
+        return max(0, self.now_s() - state.waiting_since_s)
+
     def measure(self, state: JobState) -> JobState:
         """Look at what its newest lease has measured, though it be over; `samples` has it then."""
         self.samples.read(state.leases[-1:], now_s=self.now_s())

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from brimful.adapters.stores.past import PastJob
 from brimful.client.answers import JobAnswer, LeaseAnswer
 from brimful.fleet.state import OVER, JobState, Lease
+from brimful.language import Seconds, say, told
 from brimful.server.service.reader import Reader
-from brimful.server.views.sentences import notice_text, silent_text
 
 
 class Page(NamedTuple):
@@ -42,7 +42,7 @@ def _job_view(reader: Reader, state: JobState, *, explain: bool) -> JobAnswer:
         "command": list(job.command),
         "folder": job.folder,
         "phase": reader.phase_of(state),
-        "why": _why(reader, state, explain=explain),
+        "why": told(_why(reader, state, explain=explain)),
         "submitted_s": state.submitted_s,
         "now_s": now_s,
         "started_s": state.first_start_s,
@@ -77,17 +77,19 @@ def _predicted(state: JobState) -> dict[str, dict[str, float | None]]:
     }
 
 
-def _why(reader: Reader, state: JobState, *, explain: bool) -> str:
+def _why(reader: Reader, state: JobState, *, explain: bool) -> object:
+    """A sentence, or what somebody wrote."""
     lease, now_s = state.open_lease, reader.now_s()
     if lease is not None and lease.site in reader.fleet.silent:
         lost = reader.fleet.silent[lease.site]
-        return silent_text(lease.site, max(0, now_s - lost.at_s), lost.reason)
+        silent = Seconds(max(0, now_s - lost.at_s))
+        return say("server.site_silent", site=lease.site, silent=silent, reason=lost.reason)
     if state.phase == "waiting":
         return reader.why_waiting(state.job.job) if explain else ""
     if state.phase == "held":
         return state.hold_reason
     if lease is not None and lease.notice_s is not None and state.phase == "running":
-        return notice_text(max(0, lease.notice_s - now_s), lease.notice)
+        return say("server.notice", left=Seconds(max(0, lease.notice_s - now_s)), reason=lease.notice)
     return state.leases[-1].reason if state.phase == "stopping" else state.reason
 
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from brimful.client.answers import PoolAnswer, WhyAnswer
+from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.state import OVER, JobState, Lease, Pool
+from brimful.language import Number, Seconds, Sentence, Several, Usd, count, either, say, told, words
 from brimful.scheduler.ordering import waiting_in_order
 from brimful.server.service.reader import Reader
-from brimful.server.views.sentences import (
-    LeasePrice,
-    Placement,
-    PoolFit,
-    hold_text,
-    placement_text,
-    price_text,
-    verdict_text,
-    waiting_text,
-)
+from brimful.units import HOUR_S
 
 
 def why_view(reader: Reader, state: JobState) -> WhyAnswer:
@@ -28,19 +23,23 @@ def why_view(reader: Reader, state: JobState) -> WhyAnswer:
             "phase": state.phase,
             "waiting": _waiting(reader, state),
             "ahead": _ahead(reader, name) if state.phase == "waiting" else None,
-            "here": placement_text(_placement(reader, state, lease, usable)) if lease else None,
-            "price": price_text(_price(reader, state, lease)) if lease else None,
+            "here": _joined(_placement(reader, state, lease, usable)) if lease else None,
+            "price": _joined(_price(reader, state, lease)) if lease else None,
             "pools": [] if state.phase in OVER else pools,
         }
 
 
+def _joined(parts: Iterator[Sentence]) -> str:
+    return told(Several(tuple(parts), "; "))
+
+
 def _waiting(reader: Reader, state: JobState) -> str | None:
     if state.phase == "held":
-        return hold_text(state.job.job, state.hold_reason)
+        return words("server.on_hold", reason=state.hold_reason, job=state.job.job)
     if state.phase != "waiting":
         return None
-    waited_s = max(0, reader.now_s() - state.waiting_since_s)
-    return waiting_text(reader.why_waiting(state.job.job), waited_s)
+    reason = reader.why_waiting(state.job.job) or say("server.starts_at_next_look")
+    return words("server.waiting", reason=reason, waited=Seconds(reader.waited_s(state)))
 
 
 def _ahead(reader: Reader, name: str) -> int:
@@ -51,38 +50,43 @@ def _ahead(reader: Reader, name: str) -> int:
     return 0
 
 
-def _placement(reader: Reader, state: JobState, lease: Lease, pools: int) -> Placement:
+def _placement(reader: Reader, state: JobState, lease: Lease, pools: int) -> Iterator[Sentence]:
+    """Where it is, and how that was chosen."""
     types, predicted = reader.rules.types, bool(state.job.rates)
-    return Placement(
-        gpus=lease.size,
-        gpu=lease.gpu,
-        node=lease.node,
-        site=lease.site,
-        speed=lease.speed if predicted else None,
-        pools=pools,
-        types="unpredicted" if types == "cheap" and not predicted else types,
-        sites=state.job.sites,
-        lease=len(state.leases),
-        before=state.leases[-2].reason if len(state.leases) > 1 else "",
-    )
+    yield say("server.placed", gpus=count("gpu", lease.size), gpu=lease.gpu, node=lease.node, site=lease.site)
+    if predicted:
+        yield say("server.placed_speed", speed=Number(lease.speed, 2))
+    how = say(f"server.chosen_{'unpredicted' if types == 'cheap' and not predicted else types}")
+    one_of = say("server.one_of_pools", pools=count("pool", pools)) if pools > 1 else say("server.only_pool")
+    yield say("server.pool_chosen", pool=one_of, how=how)
+    if state.job.sites:
+        yield say("server.told_sites", sites=either(state.job.sites))
+    if len(state.leases) > 1:
+        before = state.leases[-2].reason or say("server.last_lease_ended")
+        yield say("server.lease_after", number=len(state.leases), before=before)
 
 
-def _price(reader: Reader, state: JobState, lease: Lease) -> LeasePrice:
-    node = reader.fleet.nodes.get(lease.node)
-    return LeasePrice(
-        gpu=lease.gpu,
-        site=lease.site,
-        gpus=lease.size,
-        gpu_milli=lease.gpu_milli,
-        now=lease.price_now(),
-        at_start=lease.microusd_per_gpu_hour,
-        posted=None if node is None else node.microusd_per_gpu_hour,
-        is_market=lease.line is not None,
-        limit=state.job.limit_microusd_per_gpu_hour,
-        hourly=lease.hourly_microusd,
-        cost=state.cost_microusd(reader.now_s()),
-        budget=state.job.budget_microusd,
-    )
+def _price(reader: Reader, state: JobState, lease: Lease) -> Iterator[Sentence]:
+    """What the lease pays, and what that has come to."""
+    node, now, start = reader.fleet.nodes.get(lease.node), lease.price_now(), lease.microusd_per_gpu_hour
+    held = count("gpu", lease.size)
+    if lease.gpu_milli < WHOLE_GPU:
+        held = say("server.share_of_gpu", share=Number(lease.gpu_milli / WHOLE_GPU, 2))
+    is_market, hourly = lease.line is not None, lease.hourly_microusd
+    since = say("server.price_cleared") if is_market else say("server.price_at_grant")
+    facts = {"price": Usd(now), "gpu": lease.gpu, "site": lease.site, "held": held, "hourly": Usd(hourly)}
+    yield say("server.price", **facts, since=since)
+    if is_market and now != start:
+        yield say("server.price_was", price=Usd(start))
+    elif not is_market and node is not None and node.microusd_per_gpu_hour != now:
+        yield say("server.price_of_new_lease", price=Usd(node.microusd_per_gpu_hour))
+    if state.job.limit_microusd_per_gpu_hour is not None:
+        yield say("server.price_limit", price=Usd(state.job.limit_microusd_per_gpu_hour))
+    cost, budget = state.cost_microusd(reader.now_s()), state.job.budget_microusd
+    yield say("server.cost_so_far", cost=Usd(cost))
+    if budget is not None and hourly:
+        lasts = Seconds(max(0, budget - cost) * HOUR_S // hourly)
+        yield say("server.budget_lasts", budget=Usd(budget), lasts=lasts)
 
 
 def _pool(reader: Reader, state: JobState, pool: Pool) -> PoolAnswer:
@@ -99,28 +103,25 @@ def _pool(reader: Reader, state: JobState, pool: Pool) -> PoolAnswer:
         "rate": rate,
         # What an hour of the job's reference work costs there: the number that compares old and new cards.
         "microusd_per_work_hour": round(price * job.gpus / rate) if rate > 0 else None,
-        "verdict": verdict_text(_fit(reader, state, pool, price=price, rate=rate)),
+        "verdict": told(_verdict(reader, state, pool, price=price, rate=rate)),
     }
 
 
-def _fit(reader: Reader, state: JobState, pool: Pool, *, price: int, rate: float) -> PoolFit:
+def _verdict(reader: Reader, state: JobState, pool: Pool, *, price: int, rate: float) -> Sentence:
+    """Whether it could run there, or the first reason why not."""
     job, index = state.job, reader.fleet.capacity.pools[pool]
     limit = job.limit_microusd_per_gpu_hour
     here = None if state.open_lease is None else reader.fleet.nodes.get(state.open_lease.node)
-    reasons = {
-        "here": here is not None and here.pool == pool,
-        "other_site": not job.may_be_at(pool.site),
-        "other_type": rate <= 0,
-        "above_limit": limit is not None and price > limit,
-        "too_small": index.gpus < job.gpus,
-        "busy": index.free < job.gpus,
-    }
-    return PoolFit(
-        code=next((code for code, holds in reasons.items() if holds), "room"),
-        sites=job.sites,
-        types=job.gpu_types or tuple(dict(job.rates)),
-        limit_microusd=limit or 0,
-        gpus=index.gpus,
-        free=index.free,
-        wanted=job.gpus,
+    reasons = (
+        (here is not None and here.pool == pool, say("server.pool_here")),
+        (not job.may_be_at(pool.site), say("server.pool_other_site", sites=_any_of(job.sites))),
+        (rate <= 0, say("server.pool_other_type", types=_any_of(job.gpu_types or tuple(dict(job.rates))))),
+        (limit is not None and price > limit, say("server.pool_above_limit", limit=Usd(limit or 0))),
+        (index.gpus < job.gpus, say("server.pool_too_small", gpus=index.gpus, wanted=job.gpus)),
+        (index.free < job.gpus, say("server.pool_busy", free=index.free, wanted=job.gpus)),
     )
+    return next((verdict for holds, verdict in reasons if holds), say("server.pool_has_room"))
+
+
+def _any_of(names: Sequence[str]) -> object:
+    return either(names) if names else ""
