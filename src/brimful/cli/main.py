@@ -58,9 +58,9 @@ def _dispatch(args: list[str], *, as_json: bool) -> int:
         _out(group_overview(name, asked_language(args)))
         return YES
     if args[0] in OLD and sys.stderr.isatty():
-        from brimful.cli.spoken import choose, words
+        from brimful.language import choose, words
 
-        choose(args)
+        choose(asked_language(args))
         sys.stderr.write(words("cli.old_name", old=args[0], name=name) + "\n")
     return _run(name, rest, as_json=as_json)
 
