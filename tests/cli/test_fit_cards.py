@@ -47,7 +47,7 @@ def test_a_model_that_does_not_fit_is_a_clear_no(capsys: pytest.CaptureFixture[s
     assert data["fits"] is False
     assert data["largest_batch"] is None
     assert main(["fit", "--model", "llama-3.1-70b", "--gpu", "4090", "--inference", "--lang", "en"]) == NO
-    assert "Speed, if it fitted" in capsys.readouterr().out
+    assert "Speed, if it fit" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

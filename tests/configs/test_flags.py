@@ -120,8 +120,8 @@ def test_a_choice_nobody_taught_us_is_named_and_counts_as_unsure() -> None:
 
     assert reading.unsure == 2
     assert reading.warnings == (
-        say("configs.word_not_known", key="optimizer", word=Quoted("sophia"), taken="adamw"),
-        say("configs.word_not_known", key="attention", word=Quoted("telepathic"), taken="efficient"),
+        say("configs.word_unknown", key="optimizer", word=Quoted("sophia"), taken="adamw"),
+        say("configs.word_unknown", key="attention", word=Quoted("telepathic"), taken="efficient"),
     )
 
 

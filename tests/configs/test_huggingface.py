@@ -194,10 +194,10 @@ def test_a_word_nobody_taught_us_gets_a_named_fallback_and_counts_as_unsure(tmp_
     assert [said.as_dict() for said in reading.warnings] == [
         {
             "code": "configs.taken_for",
-            "type": {"code": "configs.model_type_not_known", "kind": "novel"},
+            "type": {"code": "configs.model_type_unknown", "kind": "novel"},
             "family": "llama",
         },
-        {"code": "configs.word_not_known", "key": "optim", "word": "sophia", "taken": "adamw"},
+        {"code": "configs.word_unknown", "key": "optim", "word": "sophia", "taken": "adamw"},
         {"code": "configs.weights_taken_fp32", "dtype": "bfloat16"},
         {"code": "configs.not_known_without_effect", "names": "sparkle"},
     ]

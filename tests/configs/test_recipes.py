@@ -247,7 +247,7 @@ def test_a_word_nobody_knows_gets_its_fallback_and_is_told(tmp_path: Path) -> No
     text = LITGPT.replace("bf16-true", "int3-maybe")
 
     [said] = read(a_file(tmp_path, "x.yaml", text)).warnings
-    assert (said.code, said.values["key"]) == ("configs.word_not_known", "precision")
+    assert (said.code, said.values["key"]) == ("configs.word_unknown", "precision")
 
 
 def test_axolotl(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def whole(text: str) -> int:
         from brimful.cli.spoken import words
         from brimful.language import Quoted
 
-        raise ArgumentTypeError(words("cli.not_whole_number_above_zero", text=Quoted(text[:40])))
+        raise ArgumentTypeError(words("cli.not_a_count", text=Quoted(text[:40])))
     return value
 
 

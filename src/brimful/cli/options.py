@@ -109,14 +109,14 @@ def agree(sentence: str, *, yes: bool) -> None:
     sys.stdout.write(words("cli.go_on", sentence=sentence) + " ")
     sys.stdout.flush()
     if sys.stdin.readline().strip().lower() not in _AGREED:
-        raise Refused(say("cli.not_done_2"), code="needs_consent")
+        raise Refused(say("cli.declined"), code="needs_consent")
 
 
 def usd(text: str, what: str, *, zero: bool = False) -> int:
     """Micro-dollars a person wrote; never a guess."""
     microusd = microusd_from_usd(text)
     if microusd is None or (microusd == 0 and not zero):
-        raise BadInput(say("cli.not_sum_money", what=what, text=Quoted(text[:40])))
+        raise BadInput(say("cli.not_a_sum", what=what, text=Quoted(text[:40])))
     if microusd > 10**15:
         raise BadInput(say("cli.too_much", what=what, microusd=Usd(microusd)))
     return microusd

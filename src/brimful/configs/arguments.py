@@ -230,7 +230,7 @@ def _precision(use: Found) -> dict[str, Any]:
     loaded = str(use.get("torch_dtype", "")).removeprefix("torch.")
     tf32 = bool(use["tf32"])
     if use["bf16"] and use["fp16"]:
-        raise BadInput(say("configs.bf16_fp16_both"))
+        raise BadInput(say("configs.bf16_and_fp16"))
     mixed = "bfloat16" if use["bf16"] else "float16" if use["fp16"] else None
     if loaded in ("bfloat16", "float16"):
         return {"dtype": loaded, "casts": "none", "tf32": tf32}
@@ -261,7 +261,7 @@ def _deepspeed(found: object) -> tuple[dict[str, Any], list[Sentence]]:
     stage = zero["stage"] if isinstance(zero.get("stage"), int) else -1
     moved = zero.get("offload_optimizer")
     offload = isinstance(moved, dict) and moved.get("device") in ("cpu", "nvme")
-    said = [] if stage in known else [say("configs.zero_stage_not_known")]
+    said = [] if stage in known else [say("configs.zero_stage_unknown")]
     return {"sharding": known.get(stage, "zero2"), "offload_states": offload}, said
 
 
@@ -285,13 +285,13 @@ def _check(key: str, value: object, *, name: object) -> None:
     """Right type and within bounds, or one sentence that says where and what is allowed."""
     if key in _WHOLE:
         good = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _WHOLE[key]
-        allowed = say("configs.whole_number_from_1", whole=Number(_WHOLE[key]))
+        allowed = say("configs.whole_number_to", high=Number(_WHOLE[key]))
     elif key in _SWITCH:
-        good, allowed = isinstance(value, bool), say("configs.true_false")
+        good, allowed = isinstance(value, bool), say("configs.yaml_true_or_false")
     elif key in _WORD:
         good, allowed = isinstance(value, (str, dict, list, bool)), say("configs.name")
     else:
         return
     if not good:
         shown = repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."
-        raise BadInput(say("configs.out_range", name=name, key=key, shown=shown, allowed=allowed))
+        raise BadInput(say("configs.model_out_of_range", name=name, key=key, shown=shown, allowed=allowed))

@@ -19,26 +19,26 @@ def read_config(path: Path, *, what: Sentence) -> bytes:
         raise NotFound(say("configs.no_file", path=Quoted(str(path)), what=what)) from None
     except (OSError, ValueError) as error:
         raise BadInput(
-            say("configs.cannot_read", path=Quoted(str(path)), error=error),
-            hint=say("configs.hint_check_path_permissions"),
+            say("configs.unreadable", path=Quoted(str(path)), error=error),
+            hint=say("configs.hint_check_path"),
         ) from error
     if not stat.S_ISREG(found.st_mode):
         kind = say("configs.folder") if stat.S_ISDIR(found.st_mode) else say("configs.not_regular_file")
-        raise BadInput(say("configs.is", path=Quoted(str(path)), kind=kind))
+        raise BadInput(say("configs.path_is", path=Quoted(str(path)), kind=kind))
     if found.st_size > MAX_FILE_BYTES:
         raise BadInput(
             say(
-                "configs.bytes_config_most",
+                "configs.file_too_large",
                 path=Quoted(str(path)),
-                st_size=Number(found.st_size),
-                max_file_bytes=Number(MAX_FILE_BYTES),
+                bytes=Number(found.st_size),
+                most=Number(MAX_FILE_BYTES),
             )
         )
     try:
         return path.read_bytes()
     except OSError as error:
         raise BadInput(
-            say("configs.cannot_read", path=Quoted(str(path)), error=error),
+            say("configs.unreadable", path=Quoted(str(path)), error=error),
             hint=say("configs.hint_check_permissions"),
         ) from error
 
@@ -46,9 +46,9 @@ def read_config(path: Path, *, what: Sentence) -> bytes:
 def decode(raw: bytes, *, name: str) -> str:
     """UTF-8 text; a binary file or another encoding is refused by name."""
     if b"\x00" in raw:
-        raise BadInput(say("configs.binary_file_not_config", name=Quoted(name)))
+        raise BadInput(say("configs.binary_file", name=Quoted(name)))
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise BadInput(say("configs.line_not_utf_8_text", name=Quoted(name), line=Plain(line))) from None
+        raise BadInput(say("configs.line_not_utf8", name=Quoted(name), line=Plain(line))) from None

@@ -87,7 +87,7 @@ def read_flags(name: str, said: Mapping[str, Value]) -> Reading:
     if reading.model.positions and reading.training.sequence_tokens > preset.context_tokens:
         raise BadInput(
             say(
-                "configs.positions_seq_len",
+                "configs.sequence_too_long",
                 name=preset.model.name,
                 context_tokens=Number(preset.context_tokens),
                 sequence_tokens=Number(reading.training.sequence_tokens),

@@ -94,9 +94,7 @@ def read_shape(found: Mapping[str, Any], *, name: str) -> Shape:
             if kind.endswith("bert")
             else "gpt2"
         )
-        known = (
-            say("configs.model_type_not_known", kind=Quoted(kind)) if kind else say("configs.no_model_type")
-        )
+        known = say("configs.model_type_unknown", kind=Quoted(kind)) if kind else say("configs.no_model_type")
         warnings.append(say("configs.taken_for", type=known, family=family))
         unsure += 1
     sizes = _sizes(found, name=name, needed=(*_NEEDED, "vocab")[: 3 if vision else 4])
@@ -121,15 +119,15 @@ def _sizes(found: Mapping[str, Any], *, name: str, needed: Sequence[str]) -> dic
     missing = [size for size in needed if size not in sizes]
     if missing:
         words_of = ", ".join(_SIZES[size][0][0] for size in missing)
-        raise BadInput(say("configs.not_say", name=name, words_of=words_of))
+        raise BadInput(say("configs.does_not_say", name=name, words=words_of))
     for field, words in _FRACS.items():
         word = next((word for word in words if found.get(word) is not None), None)
         if word is not None:
             value = found[word]
             if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1:
                 raise BadInput(
-                    say("configs.out_range_2", name=name, word=word, shown=shown(value)),
-                    hint=say("configs.hint_from_0_below_1", word=word),
+                    say("configs.word_out_of_range", name=name, word=word, shown=shown(value)),
+                    hint=say("configs.hint_fraction", word=word),
                 )
             sizes[field] = float(value)
     return sizes
@@ -172,6 +170,6 @@ def _falcon(found: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str, Any
 def _check(sizes: Mapping[str, Any], *, name: str) -> None:
     heads, width, kv_heads = sizes["heads"], sizes["width"], sizes.get("kv_heads", sizes["heads"])
     if not sizes.get("head_size") and width % heads:
-        raise BadInput(say("configs.width_not_multiple_heads", name=name, width=width, heads=heads))
+        raise BadInput(say("configs.model_width_not_multiple_of_heads", name=name, width=width, heads=heads))
     if not 0 < kv_heads <= heads or heads % kv_heads:
-        raise BadInput(say("configs.heads_cannot_share_key_value", name=name, heads=heads, kv_heads=kv_heads))
+        raise BadInput(say("configs.kv_heads_do_not_divide", name=name, heads=heads, kv_heads=kv_heads))

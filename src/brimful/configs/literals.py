@@ -53,10 +53,10 @@ def parse_text(raw: bytes, *, name: str) -> ast.Module:
             return ast.parse(text)
     except SyntaxError as error:
         raise BadInput(
-            say("configs.line_not_python", name=Quoted(name), a=error.lineno or 1, msg=error.msg)
+            say("configs.line_not_python", name=Quoted(name), line=error.lineno or 1, problem=error.msg)
         ) from None
     except (RecursionError, MemoryError):
-        raise BadInput(say("configs.nested_too_deeply_config", name=Quoted(name))) from None
+        raise BadInput(say("configs.file_nested_too_deeply", name=Quoted(name))) from None
     except ValueError as error:
         raise BadInput(say("configs.not_python", name=Quoted(name), error=error)) from None
 
@@ -69,7 +69,7 @@ def evaluate(node: ast.expr, names: Mapping[str, Value], depth: int = 0) -> Valu
         return _constant(node.value)
     if isinstance(node, ast.Name):
         if node.id not in names:
-            raise Unreadable(say("configs.not_assigned_further_up", id=Quoted(node.id)))
+            raise Unreadable(say("configs.not_assigned_above", name=Quoted(node.id)))
         return names[node.id]
     if isinstance(node, ast.UnaryOp):
         return _unary(node.op, evaluate(node.operand, names, depth + 1))
@@ -78,20 +78,20 @@ def evaluate(node: ast.expr, names: Mapping[str, Value], depth: int = 0) -> Valu
         return combine(node.op, left, evaluate(node.right, names, depth + 1))
     if isinstance(node, (ast.Tuple, ast.List)):
         return tuple(evaluate(part, names, depth + 1) for part in node.elts)
-    raise Unreadable(say("configs.needs_python_run", lower=type(node).__name__.lower()))
+    raise Unreadable(say("configs.needs_python", expression=type(node).__name__.lower()))
 
 
 def combine(op: ast.operator, left: Value, right: Value) -> Value:
     """`left op right`, refused before it is computed where the result would be huge."""
     work = _ARITHMETIC.get(type(op))
     if work is None:
-        raise Unreadable(say("configs.only_worked_out"))
+        raise Unreadable(say("configs.operator_refused"))
     if isinstance(left, str) and isinstance(right, str) and work is operator.add:
         if len(left) + len(right) > MAX_TEXT_CHARS:
-            raise Unreadable(say("configs.text_grows_too_long"))
+            raise Unreadable(say("configs.text_too_long"))
         return left + right
     if not isinstance(left, (int, float)) or not isinstance(right, (int, float)):
-        raise Unreadable(say("configs.arithmetic_worked_out_numbers_only"))
+        raise Unreadable(say("configs.arithmetic_on_text"))
     if work is operator.pow:
         _bound_power(left, right)
     try:
@@ -104,7 +104,7 @@ def combine(op: ast.operator, left: Value, right: Value) -> Value:
 
 def _bound_power(base: float, exponent: float) -> None:
     if base < 0 and exponent != int(exponent):
-        raise Unreadable(say("configs.root_negative_number"))
+        raise Unreadable(say("configs.root_of_negative"))
     if (
         isinstance(base, int)
         and isinstance(exponent, int)
@@ -117,7 +117,7 @@ def _unary(op: ast.unaryop, value: Value) -> Value:
     if isinstance(op, ast.Not):
         return not value
     if not isinstance(value, (int, float)) or isinstance(op, ast.Invert):
-        raise Unreadable(say("configs.only_worked_out_numbers"))
+        raise Unreadable(say("configs.sign_on_text"))
     return -value if isinstance(op, ast.USub) else +value
 
 
@@ -125,7 +125,7 @@ def _constant(value: object) -> Value:
     if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
         raise Unreadable(say("configs.number_too_large"))
     if isinstance(value, float) and not math.isfinite(value):
-        raise Unreadable(say("configs.not_finite_number"))
+        raise Unreadable(say("configs.not_finite"))
     if value is None or isinstance(value, (int, float, str)):
         return value
-    raise Unreadable(say("configs.not_setting", name=type(value).__name__))
+    raise Unreadable(say("configs.not_a_setting", name=type(value).__name__))

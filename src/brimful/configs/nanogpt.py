@@ -104,7 +104,7 @@ def read_nanogpt(path: Path, overrides: Sequence[str] = ()) -> Reading:
         if key in found.unread:
             raise BadInput(
                 say(
-                    "configs.cannot_read_without_running_file",
+                    "configs.needs_running",
                     where=where[key],
                     key=key,
                     unread=found.unread[key],
@@ -135,7 +135,7 @@ def _divided(reading: Reading) -> Reading:
     if training.accumulation % training.gpus:
         raise BadInput(
             say(
-                "configs.gradient_accumulation_steps_not_multiple",
+                "configs.accumulation_does_not_divide",
                 accumulation=training.accumulation,
                 gpus=training.gpus,
             )
@@ -165,9 +165,9 @@ def _read_statement(statement: ast.stmt, found: _Found, *, file: str) -> None:
             )
             raise BadInput(
                 say(
-                    "configs.line_no_place_config_nothing_2",
+                    "configs.statement_refused",
                     file=file,
-                    lineno=Plain(statement.lineno),
+                    line=Plain(statement.lineno),
                     kind=kind,
                 )
             )
@@ -197,9 +197,7 @@ def _refuse_danger(value: ast.expr, *, file: str, line: int) -> None:
     ]
     bad = next((name for name in names if name.startswith("__") or name in _DANGEROUS), None)
     if bad is not None:
-        raise BadInput(
-            say("configs.line_no_place_config_nothing", file=file, line=Plain(line), bad=Quoted(bad))
-        )
+        raise BadInput(say("configs.line_refused", file=file, line=Plain(line), bad=Quoted(bad)))
 
 
 def _override(texts: Sequence[str], found: _Found) -> dict[str, Value]:
@@ -252,7 +250,7 @@ def _reading(
         assumed = [a for a in assumed if a.name not in ("n_layer", "n_head", "n_embd", "vocab_size", "bias")]
         warnings = (*warnings, say("configs.init_from_sets", name=Quoted(use["init_from"])))
     if use["n_embd"] % use["n_head"]:
-        raise BadInput(say("configs.n_embd_not_multiple_n", use=use["n_embd"], use_2=use["n_head"]))
+        raise BadInput(say("configs.n_embd_not_multiple_of_n_head", width=use["n_embd"], heads=use["n_head"]))
     assumed += [
         Assumption(name="attention", value="flash", why=say("configs.why_nanogpt_flash")),
         Assumption(name="optimizer", value="fused AdamW", why=say("configs.why_nanogpt_optimizer")),
@@ -316,9 +314,9 @@ def _from_pretrained(use: dict[str, Any], where: Mapping[str, str]) -> None:
     if use["init_from"] not in _PRETRAINED:
         raise BadInput(
             say(
-                "configs.no_checkpoint_known",
-                a=where.get("init_from", "--set init_from"),
-                use=Quoted(use["init_from"][:60]),
+                "configs.checkpoint_unknown",
+                where=where.get("init_from", "--set init_from"),
+                name=Quoted(use["init_from"][:60]),
                 pretrained=", ".join(_PRETRAINED),
             )
         )
@@ -332,18 +330,18 @@ def _check(key: str, value: object, where: str) -> None:
     if key in _WHOLE:
         _, low, high = _WHOLE[key]
         good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-        allowed: object = say("configs.whole_number_from", low=low, high=Number(high))
+        allowed: object = say("configs.whole_number", low=low, high=Number(high))
         if isinstance(value, float) and value == int(value):
             allowed = Several((allowed, say("configs.use_floor_division")), between="; ")
     elif key in _SWITCH:
-        good, allowed = isinstance(value, bool), say("configs.true_false_2")
+        good, allowed = isinstance(value, bool), say("configs.true_or_false")
     elif key == "dropout":
         good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
-        allowed = say("configs.number_from_0_below_1")
+        allowed = say("configs.fraction")
     elif key == "dtype":
         good, allowed = value in DTYPES, say("configs.one_of", names=", ".join(DTYPES))
     else:
-        good, allowed = isinstance(value, str), say("configs.name_such_scratch_gpt2")
+        good, allowed = isinstance(value, str), say("configs.init_from_name")
     if not good:
         shown = repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."
-        raise BadInput(say("configs.out_range_3", where=where, key=key, shown=shown, allowed=allowed))
+        raise BadInput(say("configs.line_out_of_range", where=where, key=key, shown=shown, allowed=allowed))

@@ -27,8 +27,8 @@ def whole(found: Found, words: Sequence[str], *, low: int, high: int, name: str)
     value = found[word]
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise BadInput(
-            say("configs.out_range_2", name=name, word=word, shown=shown(value)),
-            hint=say("configs.hint_whole_number_from", word=word, low=low, high=Number(high)),
+            say("configs.word_out_of_range", name=name, word=word, shown=shown(value)),
+            hint=say("configs.hint_whole_number", word=word, low=low, high=Number(high)),
         )
     return value
 
@@ -50,10 +50,10 @@ def read_experts(found: Found, sizes: Mapping[str, Any], *, name: str) -> Expert
     if count is None or count < 2:
         return None
     if number("kv_lora_rank"):
-        raise BadInput(say("configs.latent_attention_kv_lora_rank", name=name))
+        raise BadInput(say("configs.latent_attention_unknown", name=name))
     chosen = number(*_CHOSEN, low=1, high=count)
     if chosen is None:
-        raise BadInput(say("configs.experts_not_say_how_many", name=name, count=count))
+        raise BadInput(say("configs.experts_per_token_missing", name=name, count=count))
     width = number("moe_intermediate_size", low=1) or sizes["mlp_width"]
     shared = number("shared_expert_intermediate_size")
     if shared is None:
@@ -98,9 +98,9 @@ def read_images(found: Found, *, name: str) -> dict[str, Any]:
 
     size, patch = number("image_size", 224), number("patch_size", 16)
     if patch > size:
-        raise BadInput(say("configs.patch_pixels_larger_than_image", name=name, patch=patch, size=size))
+        raise BadInput(say("configs.patch_larger_than_image", name=name, patch=patch, size=size))
     if found.get("use_swiglu_ffn") is True:
-        raise BadInput(say("configs.gated_mlp_giant_dinov2_not", name=name))
+        raise BadInput(say("configs.giant_dinov2_unknown", name=name))
     images = Images(
         size=size,
         patch=patch,

@@ -55,7 +55,7 @@ class Settings:
         if word in self.overruled:
             return None
         shown = repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."
-        raise BadInput(say("configs.out_range_5", file=self.file, path=path, shown=shown, word=word))
+        raise BadInput(say("configs.path_out_of_range", file=self.file, path=path, shown=shown, word=word))
 
     def leave(self, *names: str) -> None:
         """Settings that matter and are not read: worth a warning where they are switched on."""

@@ -17,7 +17,7 @@ _MAX_DIGITS = 19  # of a whole number: more is no setting
 
 def read_plain(path: Path) -> dict[str, Any]:
     """The mapping in a .json, .yaml or .yml file."""
-    raw = read_config(path, what=say("configs.py_json_yaml_file"))
+    raw = read_config(path, what=say("configs.config_file"))
     text = decode(raw, name=str(path))
     return parse_plain(text, name=str(path), suffix=path.suffix)
 
@@ -31,21 +31,19 @@ def parse_json(text: str, *, name: str) -> dict[str, Any]:
     """A JSON object without duplicate keys, NaN, or numbers beyond 64 bits."""
 
     def refuse(what: Sentence) -> NoReturn:
-        raise BadInput(say("configs.name_what", name=Quoted(name), what=what))
+        raise BadInput(say("configs.in_file", name=Quoted(name), what=what))
 
     def whole(digits: str) -> int:
         return (
             int(digits)
             if len(digits) <= _MAX_DIGITS
-            else refuse(say("configs.number_too_large_2", digits=digits[:12]))
+            else refuse(say("configs.digits_too_large", number=digits[:12]))
         )
 
     def real(digits: str) -> float:
         number = float(digits)
         return (
-            number
-            if math.isfinite(number)
-            else refuse(say("configs.not_finite_number_2", digits=digits[:12]))
+            number if math.isfinite(number) else refuse(say("configs.digits_not_finite", number=digits[:12]))
         )
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -66,10 +64,10 @@ def parse_json(text: str, *, name: str) -> dict[str, Any]:
         )
     except json.JSONDecodeError as error:
         raise BadInput(
-            say("configs.line_not_json", name=Quoted(name), lineno=Plain(error.lineno), msg=error.msg)
+            say("configs.line_not_json", name=Quoted(name), line=Plain(error.lineno), problem=error.msg)
         ) from None
     except RecursionError:
-        refuse(say("configs.nested_too_deeply_config_2"))
+        refuse(say("configs.config_nested_too_deeply"))
     if not isinstance(found, dict):
-        refuse(say("configs.not_object", name=type(found).__name__))
+        refuse(say("configs.not_an_object", name=type(found).__name__))
     return found

@@ -26,7 +26,7 @@ def read(
     if config is not None and (Path(config) / "config.json").is_file():
         config = str(Path(config) / "config.json")  # the folder of a checkpoint
     if config is not None and model is not None:
-        raise BadInput(say("configs.both_config_model_given"))
+        raise BadInput(say("configs.config_and_model"))
     if config is not None and arguments is None and Path(config).suffix.lower() in (".yaml", ".yml", ".toml"):
         from brimful.configs.recipes import read_recipe
 
@@ -34,12 +34,12 @@ def read(
             return recipe
     if config is not None and Path(config).suffix.lower() not in (".json", ".yaml", ".yml", ".toml"):
         if arguments is not None:
-            raise BadInput(say("configs.args_goes_config_json_model"))
+            raise BadInput(say("configs.args_needs_model"))
         from brimful.configs.nanogpt import read_nanogpt
 
         return read_nanogpt(Path(config), overrides)
     if config is None and model is None:
-        raise BadInput(say("configs.nothing_fit"))
+        raise BadInput(say("configs.nothing_to_fit"))
     if model is not None and arguments is None:
         from brimful.configs.flags import read_flags
         from brimful.configs.settings import parse_sets

@@ -44,7 +44,7 @@ def read_recipe(path: Path, overrides: Sequence[str]) -> Reading | None:
             reading = read_flags(model, _spread({**said, **overruled}))
             return replace(reading, warnings=(*reading.warnings, *file.ignored(kind.title)))
     if path.suffix.lower() == ".toml":
-        raise BadInput(say("configs.no_torchtitan_config_no_model", name=path.name))
+        raise BadInput(say("configs.not_torchtitan", name=path.name))
     return None
 
 
@@ -61,7 +61,7 @@ def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise BadInput(say("configs.no_toml", name=path.name, str=str(error)[:120])) from error
+        raise BadInput(say("configs.not_toml", name=path.name, problem=str(error)[:120])) from error
 
 
 # -- LitGPT ------------------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ def parse_sets(texts: Iterable[str], names: Mapping[str, Value] | None = None) -
         key, equals, raw = text.partition("=")
         key = key.strip().lstrip("-").replace("-", "_")
         if not equals or not key:
-            raise BadInput(say("configs.set_takes_key_value_not", text=Quoted(text[:60])))
+            raise BadInput(say("configs.set_not_a_pair", text=Quoted(text[:60])))
         # 1.10 is a release, not the number 1.1
         said[key] = raw.strip() if key == _TORCH else _spoken(raw.strip(), {**(names or {}), **said})
     return said
@@ -138,7 +138,7 @@ def unknown_key(key: str, known: Iterable[str]) -> BadInput:
     hint = say("configs.hint_words_that_matter", words=", ".join(words))
     if near:
         hint = say("configs.hint_did_you_mean", names=either(near))
-    return BadInput(say("configs.set_not_know", key=Quoted(key[:60])), hint=hint, code="unknown_key")
+    return BadInput(say("configs.set_unknown", key=Quoted(key[:60])), hint=hint, code="unknown_key")
 
 
 def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
@@ -292,14 +292,14 @@ def _possible(before: Training, changes: Mapping[str, Any]) -> None:
         enough = -(-max(gpus, held) // split) * split
         named = [f"{name}={now(name)}" for name in ("tensor", "pipeline", "context", "shards")]
         parts = ", ".join(part for part in named if not part.endswith("=1"))
-        wanted = say("configs.multiple", split=split) if gpus % split else say("configs.least", held=held)
-        raise BadInput(
-            say("configs.split_takes_gpus_not", parts=parts, wanted=wanted, gpus=gpus, enough=enough)
+        wanted = (
+            say("configs.multiple_of", split=split) if gpus % split else say("configs.at_least", low=held)
         )
+        raise BadInput(say("configs.split_takes_gpus", parts=parts, wanted=wanted, gpus=gpus, enough=enough))
     if now("fp8_inputs") and not now("fp8"):
-        raise BadInput(say("configs.fp8_inputs_about_layers_multiply"))
+        raise BadInput(say("configs.fp8_inputs_without_fp8"))
     if now("in_backward") and now("accumulation") > 1:
-        raise BadInput(say("configs.backward_updates_weight_soon_gradient", now=now("accumulation")))
+        raise BadInput(say("configs.in_backward_accumulates", steps=now("accumulation")))
 
 
 def _possible_parts(model: Model, before: Training, changes: Mapping[str, Any]) -> None:
@@ -309,19 +309,19 @@ def _possible_parts(model: Model, before: Training, changes: Mapping[str, Any]) 
     }
     pieces = made["pipeline"] * changes.get("virtual_stages", before.virtual_stages)
     if model.heads % made["tensor"]:
-        raise BadInput(say("configs.heads_cannot_split_over_gpus", heads=model.heads, made=made["tensor"]))
+        raise BadInput(say("configs.heads_do_not_split", heads=model.heads, gpus=made["tensor"]))
     if pieces > model.layers:
-        raise BadInput(say("configs.layers_cannot_cut_into_pieces", layers=model.layers, pieces=pieces))
+        raise BadInput(say("configs.layers_do_not_split", layers=model.layers, pieces=pieces))
     degree = made["expert"]
     if degree == 1:
         return
     if model.experts is None:
-        raise BadInput(say("configs.no_experts_spread_over_gpus", name=model.name, degree=degree))
+        raise BadInput(say("configs.no_experts_to_spread", name=model.name, degree=degree))
     replicas = made["gpus"] // (made["tensor"] * made["pipeline"])
     if model.experts.count % degree or replicas % degree:
         raise BadInput(
             say(
-                "configs.experts_over_gpus_hold_same",
+                "configs.experts_do_not_divide",
                 count=model.experts.count,
                 degree=degree,
                 replicas=replicas,
@@ -334,7 +334,7 @@ def _images(before: Model, size: int) -> Images:
     if before.images is None:
         raise BadInput(say("configs.reads_no_images", name=before.name))
     if size < before.images.patch:
-        raise BadInput(say("configs.image_pixels_smaller_than_patch", size=size, patch=before.images.patch))
+        raise BadInput(say("configs.image_smaller_than_patch", size=size, patch=before.images.patch))
     return replace(before.images, size=size)
 
 
@@ -346,7 +346,7 @@ def _image_length(model: Model, training: dict[str, Any]) -> None:
     if said is not None and said != tokens:
         raise BadInput(
             say(
-                "configs.reads_image_pixels_patches_tokens",
+                "configs.seq_len_of_images",
                 name=model.name,
                 size=model.images.size,
                 patch=model.images.patch,
@@ -362,9 +362,9 @@ def _model(before: Model, changes: Mapping[str, Any]) -> Model:
     kv_heads = changes.get("kv_heads", heads if before.kv_heads == before.heads else before.kv_heads)
     width, head_size = changes.get("width", before.width), changes.get("head_size", before.head_size)
     if not head_size and width % heads:
-        raise BadInput(say("configs.width_not_multiple_heads_2", width=width, heads=heads))
+        raise BadInput(say("configs.width_not_multiple_of_heads", width=width, heads=heads))
     if heads % kv_heads:
-        raise BadInput(say("configs.heads_not_multiple_kv_heads", heads=heads, kv_heads=kv_heads))
+        raise BadInput(say("configs.heads_not_multiple_of_kv_heads", heads=heads, kv_heads=kv_heads))
     return replace(before, **{**changes, "kv_heads": kv_heads}) if changes else before
 
 
@@ -373,8 +373,8 @@ def _whole(key: str, value: object, bounds: tuple[str, int, int]) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
         return value
     raise BadInput(
-        say("configs.out_range_4", key=key, shown=_shown(value)),
-        hint=say("configs.hint_whole_number_from_2", key=key, low=low, high=Number(high)),
+        say("configs.out_of_range", key=key, shown=_shown(value)),
+        hint=say("configs.hint_key_whole_number", key=key, low=low, high=Number(high)),
     )
 
 
@@ -383,15 +383,15 @@ def _switch(key: str, value: object) -> bool:
         return value
     if isinstance(value, str) and value.lower() in ("yes", "no"):
         return value.lower() == "yes"
-    raise BadInput(say("configs.neither_nor_off", key=key, shown=_shown(value)))
+    raise BadInput(say("configs.not_a_switch", key=key, shown=_shown(value)))
 
 
 def _frac(key: str, value: object) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1:
         return float(value)
     raise BadInput(
-        say("configs.out_range_4", key=key, shown=_shown(value)),
-        hint=say("configs.hint_number_from_0_below_1", key=key),
+        say("configs.out_of_range", key=key, shown=_shown(value)),
+        hint=say("configs.hint_key_fraction", key=key),
     )
 
 

@@ -57,7 +57,7 @@ def _read_config(config: Path, arguments: str | None, overrides: Sequence[str]) 
         return _read_either(shape, Path(arguments), overrides)
     name = next((found[word] for word in MODEL_WORDS if isinstance(found.get(word), str)), None)
     if name is None:
-        raise BadInput(say("configs.names_no_model_no_sizes", name=config.name))
+        raise BadInput(say("configs.no_model_no_sizes", name=config.name))
     return _read_arguments(_preset_shape(name), found, config, overrides)
 
 
@@ -78,7 +78,7 @@ def _preset_shape(name: str) -> Shape:
         preset = find_preset(name)
     except NotFound as unknown:
         raise NotFound(
-            unknown.said, hint=say("configs.hint_give_config_json", hint=unknown.way_out), code=unknown.code
+            unknown.said, hint=say("configs.hint_or_config_json", hint=unknown.way_out), code=unknown.code
         ) from None
     return Shape(preset.model, preset.context_tokens, (), 0)
 

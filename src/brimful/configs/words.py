@@ -128,7 +128,7 @@ def choose(asked: str, word: object) -> Choice:
 
 def word_not_known(key: str, said: object, choice: Choice) -> Sentence:
     """What is told where the fallback was taken."""
-    return say("configs.word_not_known", key=key, word=Quoted(str(said)[:40]), taken=choice.word)
+    return say("configs.word_unknown", key=key, word=Quoted(str(said)[:40]), taken=choice.word)
 
 
 def name_of(asked: str, training_fields: Fields) -> str:

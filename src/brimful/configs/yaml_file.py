@@ -38,7 +38,7 @@ _INT = re.compile(r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]*[0-9a-fA-F]|0b[01_]*[01]
 _FLOAT = re.compile(
     r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9][0-9_]*(?=e))(e[-+]?[0-9]+)?", re.IGNORECASE
 )
-_TOO_MUCH = say("configs.hint_data_checkpoint_rather_than_config")
+_TOO_MUCH = say("configs.hint_is_it_a_checkpoint")
 _MAX_LETTERS = 40  # of a number
 
 
@@ -78,16 +78,14 @@ def read_page(text: str, *, name: str) -> Page:
     try:
         import yaml
     except ModuleNotFoundError as error:
-        raise WorldFailed(
-            say("configs.reading_needs_pyyaml_not_installed", name=Quoted(name)), code="not_installed"
-        ) from error
+        raise WorldFailed(say("configs.needs_pyyaml", name=Quoted(name)), code="not_installed") from error
     if (size := len(text.encode("utf-8", "surrogatepass"))) > MAX_BYTES:
         raise BadInput(
             say(
-                "configs.bytes_yaml_file_most",
+                "configs.yaml_too_large",
                 name=Quoted(name),
-                size=Number(size),
-                max_bytes=Number(MAX_BYTES),
+                bytes=Number(size),
+                most=Number(MAX_BYTES),
             ),
             hint=_TOO_MUCH,
             code="too_large",
@@ -101,9 +99,9 @@ def read_page(text: str, *, name: str) -> Page:
         raise BadInput(say("configs.line_control_character", name=Quoted(name), line=Plain(line))) from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        hint = say("configs.fix_line_text_special_characters")
+        hint = say("configs.quote_special_characters")
         if "'\\t'" in str(error.problem):
-            hint = say("configs.indent_spaces_not_tabs")
+            hint = say("configs.tabs_refused")
         raise BadInput(
             say("configs.line_not_yaml", name=Quoted(name), line=Plain(line), problem=error.problem),
             hint=hint,
@@ -127,7 +125,12 @@ class _Reader:
 
     def refuse(self, event: Event, what: Sentence, *, hint: Sentence) -> NoReturn:
         raise BadInput(
-            say("configs.line", name=Quoted(self.name), line_number=Plain(_begin(event).line + 1), what=what),
+            say(
+                "configs.line_says",
+                name=Quoted(self.name),
+                line=Plain(_begin(event).line + 1),
+                what=what,
+            ),
             hint=hint,
         )
 
@@ -142,8 +145,8 @@ class _Reader:
                 if documents > 1:
                     self.refuse(
                         event,
-                        say("configs.second_document_begins_here"),
-                        hint=say("configs.hint_keep_one_split_file"),
+                        say("configs.second_document"),
+                        hint=say("configs.hint_one_document"),
                     )
             elif isinstance(event, kinds.MappingStartEvent):
                 self._allow(event, 0)
@@ -154,8 +157,8 @@ class _Reader:
                 if not isinstance(event, kinds.ScalarEvent) or event.value:
                     self.refuse(
                         event,
-                        say("configs.not_mapping_keys_values"),
-                        hint=say("configs.hint_config_list_key_value_lines"),
+                        say("configs.not_a_mapping"),
+                        hint=say("configs.hint_key_value_lines"),
                     )
         return page
 
@@ -167,17 +170,15 @@ class _Reader:
         if isinstance(event, AliasEvent) or event.anchor is not None:
             self.refuse(
                 event,
-                say("configs.anchors_aliases_not_read"),
-                hint=say("configs.hint_write_value_out_used"),
+                say("configs.aliases_refused"),
+                hint=say("configs.hint_write_value_out"),
             )
         if event.tag is not None:
-            self.refuse(event, say("configs.tags_not_read"), hint=say("configs.hint_write_plain_value"))
+            self.refuse(event, say("configs.tags_refused"), hint=say("configs.hint_write_plain_value"))
         if depth > MAX_DEPTH:
-            self.refuse(
-                event, say("configs.nested_more_than_levels_deep", max_depth=MAX_DEPTH), hint=_TOO_MUCH
-            )
+            self.refuse(event, say("configs.yaml_nested_too_deeply", most=MAX_DEPTH), hint=_TOO_MUCH)
         if self.count > MAX_VALUES:
-            self.refuse(event, say("configs.more_than_values", max_values=Number(MAX_VALUES)), hint=_TOO_MUCH)
+            self.refuse(event, say("configs.too_many_values", most=Number(MAX_VALUES)), hint=_TOO_MUCH)
 
     def _value(self, event: Event, depth: int) -> Any:  # noqa: ANN401 - what YAML can say
         from yaml import events as kinds
@@ -212,7 +213,7 @@ class _Reader:
                 self.refuse(
                     key_event,
                     say("configs.duplicate_key", key=Quoted(key[:60])),
-                    hint=say("configs.hint_keep_one_them"),
+                    hint=say("configs.hint_keep_one"),
                 )
             self._passed(key_event)
             begin, event = self.end, next(self.events)

@@ -179,7 +179,7 @@ def write_correction(path: Path, correction: Correction) -> None:
         beside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
         beside.replace(path)
     except OSError as error:
-        raise WorldFailed(say("fit.cannot_write_3", path=path, error=os_words(error))) from error
+        raise WorldFailed(say("fit.cannot_write_calibration", path=path, error=os_words(error))) from error
 
 
 def load_correction(path: Path | None = None) -> Correction | None:

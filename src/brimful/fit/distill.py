@@ -46,11 +46,11 @@ def distill(teacher: Model, student: Model, training: Training, gpu: Gpu) -> Dis
     if -(-teacher.vocab // PADDED) != -(-student.vocab // PADDED):
         raise BadInput(
             say(
-                "fit.knows_tokens_logits_cannot_compared",
-                name=teacher.name,
-                vocab=Number(teacher.vocab),
-                name_2=student.name,
-                vocab_2=Number(student.vocab),
+                "fit.vocabularies_differ",
+                teacher=teacher.name,
+                teacher_tokens=Number(teacher.vocab),
+                student=student.name,
+                student_tokens=Number(student.vocab),
             )
         )
     alone = estimate(student, training, gpu, 0)  # a rented card drives no screen

@@ -139,9 +139,7 @@ def fit_reading(
 def _check_formats(training: Training, gpu: Gpu) -> None:
     """Refuse fp8 on a card whose multiplies know none: it would run, and only lose."""
     if training.fp8 and "fp8" not in gpu.dense_flops_per_s:
-        raise BadInput(
-            say("fit.generation_cannot_multiply_fp8", title=gpu.title, architecture=gpu.architecture)
-        )
+        raise BadInput(say("fit.no_fp8", title=gpu.title, architecture=gpu.architecture))
 
 
 def _named(model: str) -> Model:

@@ -81,7 +81,7 @@ def find_framework(text: str) -> Framework:
             return each
     names = ", ".join(each.name for each in all_frameworks())
     raise NotFound(
-        say("specs.no_framework_called", text=Quoted(text[:40]), names=names), code="unknown_framework"
+        say("specs.framework_unknown", text=Quoted(text[:40]), names=names), code="unknown_framework"
     )
 
 

@@ -73,11 +73,11 @@ def _without_its_size(text: str, unknown: NotFound) -> Gpu:
     if not 0.9 <= card.memory_bytes / GIB / int(size[1]) <= 1.02:
         raise NotFound(
             say(
-                "specs.no_gb_known",
+                "specs.size_unknown",
                 title=card.title,
                 size=size[1],
                 name=card.name,
-                a=Number(card.memory_bytes / GIB, 1),
+                size_known=Number(card.memory_bytes / GIB, 1),
             ),
             code="unknown_gpu",
         )

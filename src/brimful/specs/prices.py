@@ -14,7 +14,7 @@ from brimful.specs.gpu import find_gpu
 from brimful.units import MICROUSD, microusd_from_usd
 
 _MAX_BYTES = 1_000_000
-_HINT = say("specs.write_one_line_each_card")
+_HINT = say("specs.how_to_write_prices")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ def read_prices(path: Path) -> Prices:
     except UnicodeDecodeError as error:
         raise BadInput(say("specs.not_text", path=path), hint=_HINT) from error
     if len(text) > _MAX_BYTES:
-        raise BadInput(say("specs.longer_than_table_prices", path=path), hint=_HINT)
+        raise BadInput(say("specs.prices_too_long", path=path), hint=_HINT)
     pairs = _csv(text) if path.suffix.lower() == ".csv" else _toml(text, path)
     rows = {}
     for name, dollars in pairs:
@@ -100,5 +100,5 @@ def _toml(text: str, path: Path) -> list[tuple[str, str]]:
     try:
         table: dict[str, Any] = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BadInput(say("specs.no_toml", path=path, str=str(error)[:120]), hint=_HINT) from error
+        raise BadInput(say("specs.not_toml", path=path, problem=str(error)[:120]), hint=_HINT) from error
     return [(name, str(value)) for name, value in table.items() if isinstance(value, int | float | str)]

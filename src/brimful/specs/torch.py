@@ -42,7 +42,7 @@ def find_torch(text: str) -> Torch:
         return CURRENT
     match = _RELEASE.fullmatch(said.removeprefix("torch").lstrip("= "))
     if match is None or int(match[1]) == 0:
-        raise BadInput(say("specs.not_release_pytorch", text=Quoted(text[:40])))
+        raise BadInput(say("specs.torch_unknown", text=Quoted(text[:40])))
     return _torch(int(match[1]), int(match[2]))
 
 

@@ -69,7 +69,7 @@ def test_a_verdict_depends_on_the_config_not_on_the_claim() -> None:
 def test_a_format_the_card_lacks_is_refused_not_judged_at_another_rate() -> None:
     with pytest.raises(BadInput) as refused:
         judge_all(a_case(["precision=fp8"], gpu="a100-sxm-80gb"))
-    assert refused.value.said.as_dict()["code"] == "fit.generation_cannot_multiply_fp8"
+    assert refused.value.said.as_dict()["code"] == "fit.no_fp8"
     assert judge_all(a_case(["precision=fp8"], gpu="rtx-4070"))
 
 

@@ -61,8 +61,8 @@ def estimates_for(config: str, types: list[str], *, gpus: int, other_bytes: int 
 def _refusal(config: str, tight: list[tuple[int, str]], notes: list[str]) -> BrimfulError:
     if not tight:
         return Refused(
-            say("gpu.nothing_can_predicted", config=config, a="; ".join(notes) or "the fleet has no GPUs"),
+            say("gpu.nothing_predicted", config=config, why="; ".join(notes) or "the fleet has no GPUs"),
             code="will_not_fit",
         )
     said = "; ".join(words for _, words in sorted(tight))
-    return Refused(say("gpu.fits_no_gpu_may_run", config=config, said=said), code="will_not_fit")
+    return Refused(say("gpu.fits_nowhere", config=config, why=said), code="will_not_fit")

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> Answer:
     if args.forget:
         return _forget(path, dry_run=args.dry_run, asked=args.runs or args.write)
     if args.runs is None:
-        raise BadInput(say("gpu.no_table_runs_named"))
+        raise BadInput(say("gpu.no_runs_named"))
     scored = score(read_rows(Path(args.runs)))
     found = calibrate(scored)
     enough(found)
@@ -71,7 +71,7 @@ def _forget(path: Path, *, dry_run: bool, asked: object) -> Answer:
         try:
             path.unlink()
         except OSError as error:
-            raise WorldFailed(say("gpu.cannot_remove_2", path=path, error=os_words(error))) from error
+            raise WorldFailed(say("gpu.cannot_remove", path=path, error=os_words(error))) from error
     said = words("gpu.calibrate_nothing_kept")
     if there:
         said = words("gpu.calibrate_would_remove" if dry_run else "gpu.calibrate_removed", path=path)
@@ -81,7 +81,6 @@ def _forget(path: Path, *, dry_run: bool, asked: object) -> Answer:
 def _text(
     args: argparse.Namespace, found: Calibration, skipped: dict[str, int], path: Path, *, written: bool
 ) -> str:
-    codes = ("runs", *(f"calibrate_{name}" for name in ("ratio", "least", "most", "error_now", "corrected")))
     rows = [
         [
             words(f"gpu.calibrate_{name}"),
@@ -93,7 +92,8 @@ def _text(
         ]
         for name, f in found.factors.items()
     ]
-    header = ["", *(words(f"gpu.{code}") for code in codes), ""]
+    names = ("ratio", "least", "most", "error_now", "corrected")
+    header = ["", words("gpu.runs"), *(words(f"gpu.calibrate_{name}") for name in names), ""]
     lines = [table(header, rows, right=(1, 2, 3, 4, 5, 6)), "", words("gpu.calibrate_how")]
     for name, runs in found.too_few.items():
         lines.append(words("gpu.calibrate_too_few", counter=say(f"gpu.calibrate_{name}"), runs=runs))

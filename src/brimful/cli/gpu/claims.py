@@ -67,7 +67,7 @@ def _line(line: Line, tongue: Language) -> str:
 
     shown = wrapped(line.text, first=f"{line.number:>3} | ", rest="    | ")
     if not line.judged:
-        nothing = tongue.text(say("gpu.no_claim_brimful_knows"))
+        nothing = tongue.text(say("gpu.no_claim"))
         return f"{shown}\n      {paint(nothing, 'dim')}"
     return "\n".join([shown, *(_one(one, tongue, indent="      ") for one in line.judged)])
 

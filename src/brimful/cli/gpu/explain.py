@@ -58,13 +58,13 @@ def read_text(file: str) -> str:
     """The end of what is to be explained. Bytes that are no UTF-8 are shown as such and hurt nothing."""
     if file == "-":
         if sys.stdin is None or sys.stdin.isatty():
-            raise BadInput(say("gpu.no_text_explain"))
+            raise BadInput(say("gpu.explain_no_text"))
         return _end_of(sys.stdin.buffer).decode("utf-8", errors="replace")
     try:
         with open(file, "rb") as source:  # noqa: PTH123 (a device or pipe is as good as a file)
             return _end_of(source).decode("utf-8", errors="replace")
     except OSError as error:
-        raise WorldFailed(say("gpu.cannot_read_2", file=file, error=os_words(error))) from error
+        raise WorldFailed(say("gpu.cannot_read", file=file, error=os_words(error))) from error
 
 
 def _end_of(source: BinaryIO) -> bytes:
@@ -85,7 +85,7 @@ def _about(args: argparse.Namespace) -> About:
 
         reading = read(args.config, overrides=args.set)
     elif args.set:
-        raise BadInput(say("gpu.set_goes_config"))
+        raise BadInput(say("gpu.set_needs_config"))
     if args.gpu is not None:
         from brimful.specs.gpu import find_gpu
 
@@ -101,8 +101,8 @@ def _nothing() -> list[object]:
     from brimful.language import say
 
     return [
-        say("gpu.cannot_tell_nothing_text_out"),
-        say("gpu.give_whole_message_from_out"),
+        say("gpu.explain_nothing_known"),
+        say("gpu.explain_give_all"),
     ]
 
 
@@ -116,7 +116,7 @@ def _shown(found: tuple[Explanation, ...], tongue: Language) -> str:
         lines = [paint(wrapped(tongue.text(one.title)), "bold")]
         lines += [wrapped(tongue.text(sentence), first="  ", rest="  ") for sentence in one.says]
         if not one.says:
-            lines.append("  " + tongue.text(say("gpu.cannot_tell_more_from")))
+            lines.append("  " + tongue.text(say("gpu.explain_no_more")))
         if one.missing:
             lines.append("  " + paint(tongue.text(say("gpu.tell_more")), "dim"))
             lines += [wrapped(tongue.text(sentence), first="  - ", rest="    ") for sentence in one.missing]

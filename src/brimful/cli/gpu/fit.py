@@ -136,14 +136,14 @@ def _ladder(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> tuple[Rung,
 
 def _check(args: argparse.Namespace) -> None:
     if args.gpu is None:
-        raise BadInput(say("gpu.no_card_named"), hint=say("gpu.hint_say_gpu_brimful_gpus_lists"))
+        raise BadInput(say("gpu.no_card"), hint=say("gpu.hint_name_card"))
     for name in ("measured_mfu", "measured_peak_gib", "measured_tokens_per_s"):
         value = getattr(args, name)
         if value is not None and not 0 < value < 1e12:
             flag = "--" + name.replace("_", "-")
-            raise BadInput(say("gpu.no_measurement", flag=flag, value=value))
+            raise BadInput(say("gpu.not_a_measurement", flag=flag, value=value))
     if args.dry_run and not args.write:
-        raise BadInput(say("gpu.dry_run_goes_write"))
+        raise BadInput(say("gpu.dry_run_needs_write"))
 
 
 def _words(args: argparse.Namespace) -> list[str]:
@@ -240,7 +240,7 @@ def _own_fix(
     if best is None or best.training in others:
         return []
     said = ", ".join(f"{key}={then}" for key, (_, then) in best.change.items())
-    name = tongue.text(say("gpu.brimfuls_fix", change=said))
+    name = tongue.text(say("gpu.own_fix", change=said))
     return [(name, replace(reading, training=best.training))]
 
 
@@ -276,7 +276,7 @@ def _patch(args: argparse.Namespace, reading: Reading, answer: Estimate) -> Answ
 
     plain = _read(args, _launched(reading))
     if plain.file is None:
-        raise BadInput(say("gpu.no_file_whose_lines_could"))
+        raise BadInput(say("gpu.no_file_to_patch"))
     fix = _chosen(answer, args.fix)
     wanted = replace(reading, training=fix.training) if fix else reading
     change, lines_alone = plain.dialect.spell(plain.training, wanted.training)
@@ -290,7 +290,7 @@ def _patch(args: argparse.Namespace, reading: Reading, answer: Estimate) -> Answ
     data: dict[str, Any] = {"file": str(plain.file), "change": shown, "text": patched, "backup": None}
     tongue = spoken(args)
     said = ", ".join(f"{key} {now} -> {then}" for key, (now, then) in change.items())
-    said = said or tongue.text(say("gpu.nothing_change"))
+    said = said or tongue.text(say("gpu.nothing_to_change"))
     if not args.write or patched == text:
         unchanged = tongue.text(say("gpu.file_change", file=plain.file, change=said))
         return Answer(data, patched.rstrip("\n") if args.patch else unchanged)
@@ -313,8 +313,8 @@ def _not_lines(plain: Reading, wanted: Reading, change: dict[str, tuple[Any, Any
     said = [f"{key} {now} -> {then}" for key, (now, then) in change.items() if key not in known]
     return Refused(
         say(
-            "gpu.cannot_said_line",
-            a=", ".join(said) or "some of it",
+            "gpu.patch_not_a_line",
+            change=", ".join(said) or "some of it",
             file=plain.file,
             code=plain.dialect.code,
         )
@@ -338,11 +338,11 @@ def _hold(args: argparse.Namespace, plain: Reading, patched: str, wanted: Readin
         which = "args" if args.args else "config"
         again = _read(Namespace(**{**vars(args), which: str(copy)}), _launched(wanted))
     if names := _differ(replace(again.model, name=wanted.model.name), wanted.model):
-        raise Refused(say("gpu.another_model_asked_only_lines", names=", ".join(names), file=plain.file))
+        raise Refused(say("gpu.patch_other_model", names=", ".join(names), file=plain.file))
     # Where multiplies are in 16 bits there is none left that tf32 could be for.
     tf32 = again.training.tf32 if wanted.training.half else wanted.training.tf32
     if names := _differ(again.training, replace(wanted.training, tf32=tf32)):
-        raise Refused(say("gpu.says_way_cannot_changed_line", file=plain.file, names=", ".join(names)))
+        raise Refused(say("gpu.patch_unchangeable", file=plain.file, names=", ".join(names)))
 
 
 def _differ(one: Model | Training, other: Model | Training) -> list[str]:
@@ -361,7 +361,7 @@ def _chosen(answer: Estimate, number: int | None) -> Fix | None:
         if not 1 <= number <= len(fixes):
             raise BadInput(say("gpu.no_fix", number=Plain(number), fixes=len(fixes)))
         if not fixes[number - 1].config_only:
-            raise Refused(say("gpu.fix_not_line_config", number=Plain(number)), hint=fixes[number - 1].says())
+            raise Refused(say("gpu.fix_not_a_line", number=Plain(number)), hint=fixes[number - 1].says())
         return fixes[number - 1]
     if answer.fits:
         return next((fix for fix in answer.fixes if fix.verdict == "fits" and fix.config_only), None)
@@ -370,5 +370,5 @@ def _chosen(answer: Estimate, number: int | None) -> Fix | None:
         best = say("gpu.hint_see_without_patch")
         if fixes and fixes[0].fits:
             best = say("gpu.hint_cheapest_fix", note=fixes[0].says())
-        raise Refused(say("gpu.no_change_config_alone_makes"), hint=best)
+        raise Refused(say("gpu.no_config_fix"), hint=best)
     return chosen

@@ -42,10 +42,10 @@ def wanted(args: argparse.Namespace) -> bool:
     """Whether this is for us, and not a training on one card."""
     every = args.gpu is not None and args.gpu.strip().lower() == "all"
     if not every and args.prices is not None and not args.inference:
-        raise BadInput(say("gpu.prices_goes_gpu_all_inference"))
+        raise BadInput(say("gpu.prices_need_all"))
     others = ("compare", "ladder", "patch", "write", "dry_run", "fix")
     if (every or args.inference) and any(getattr(args, name) for name in others):
-        raise BadInput(say("gpu.gpu_all_inference_answer_question"))
+        raise BadInput(say("gpu.all_goes_alone"))
     return every or bool(args.inference)
 
 
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace, reading: Reading) -> Answer:
     from brimful.specs.prices import known_prices, read_prices
 
     if args.gpu is None:
-        raise BadInput(say("gpu.no_card_named"), hint=say("gpu.hint_say_gpu_gpu_all"))
+        raise BadInput(say("gpu.no_card"), hint=say("gpu.hint_name_card_or_all"))
     prices = known_prices() if args.prices is None else read_prices(Path(args.prices))
     tongue = spoken(args)
     every = args.gpu.strip().lower() == "all"
@@ -71,9 +71,9 @@ def _serving(args: argparse.Namespace, reading: Reading) -> Serving:
     for name in ("prompt_tokens", "output_tokens"):
         if not 1 <= getattr(args, name) <= _MOST_TOKENS:
             flag = "--" + name.replace("_", "-")
-            raise BadInput(say("gpu.out_range", flag=flag, getattr=getattr(args, name)))
+            raise BadInput(say("gpu.out_of_range", flag=flag, value=getattr(args, name)))
     if reading.model.images is not None:
-        raise BadInput(say("gpu.reads_images_writes_no_text", name=reading.model.name))
+        raise BadInput(say("gpu.images_write_no_text", name=reading.model.name))
     if reading.model.encoder or reading.model.classes is not None:
         raise BadInput(say("gpu.writes_no_text", name=reading.model.name))
     batch = reading.training.batch_size if args.batch_size is not None else 1
@@ -92,7 +92,7 @@ def _rank(args: argparse.Namespace, reading: Reading, prices: Prices, tongue: La
     ranked = rank(reading, prices, other_bytes(args))
     t = reading.training
     head = say(
-        "gpu.sequences_tokens_step_every_card",
+        "gpu.training_head",
         model=reading.model.name,
         sequences=t.effective_batch,
         tokens=t.sequence_tokens,
@@ -102,7 +102,15 @@ def _rank(args: argparse.Namespace, reading: Reading, prices: Prices, tongue: La
         for one in ranked
         if one.usd_per_million is not None
     ]
-    columns = ("", say("gpu.card"), say("gpu.n_1m_tokens"), say("gpu.tokens_s"), "MFU", "$/h", say("gpu.why"))
+    columns = (
+        "",
+        say("gpu.card"),
+        say("gpu.usd_per_million"),
+        say("gpu.tokens_s"),
+        "MFU",
+        "$/h",
+        say("gpu.why"),
+    )
     text = _ranking((head, columns, rows), ranked, prices, tongue)
     data = {
         "prices": {"as_of": prices.as_of, "source": prices.source},
@@ -119,7 +127,7 @@ def _rank_serving(
     fill = args.batch_size is None
     ranked = rank_serving(reading, serving, prices, other_bytes(args), fill=fill)
     head = say(
-        "gpu.bits_prompts_tokens_answers_every",
+        "gpu.serving_head",
         model=reading.model.name,
         bits=serving.weight_bits,
         prompt=serving.prompt_tokens,
@@ -133,7 +141,7 @@ def _rank_serving(
     columns = (
         "",
         say("gpu.card"),
-        say("gpu.n_1m_tokens"),
+        say("gpu.usd_per_million"),
         say("gpu.tokens_s"),
         say("gpu.batch"),
         "$/h",
@@ -179,16 +187,16 @@ def _ranking(
     unpriced = [one.gpu.name for one in ranked if one.estimate.fits and one.usd_per_million is None]
     short = [one for one in ranked if not one.estimate.fits]
     if unpriced:
-        blocks.append(wrapped(tongue.text(say("gpu.fits_too_but_no_price", cards=", ".join(unpriced)))))
+        blocks.append(wrapped(tongue.text(say("gpu.fits_unpriced", cards=", ".join(unpriced)))))
     if short:
-        lines = [tongue.text(say("gpu.not_fit_even_smaller_batch"))]
+        lines = [tongue.text(say("gpu.fits_no_batch"))]
         lines += [
             wrapped(f"{one.gpu.name}  {tongue.text(one.why)}", first="  ", rest="    ") for one in short
         ]
         blocks.append("\n".join(lines))
     if prices.as_of:
         said = say(
-            "gpu.prices_one_gpu_demand_median",
+            "gpu.prices_of",
             date=prices.as_of,
         )
     else:
@@ -257,7 +265,7 @@ def _serve_head(answer: InferenceEstimate, reading: Reading, gpu: Gpu, tongue: L
     largest = (
         say("gpu.largest_batch_fits", n=answer.largest_batch)
         if answer.largest_batch
-        else say("gpu.not_even_one_sequence_fits")
+        else say("gpu.not_even_one_sequence")
     )
     style = {"fits": "green", "does_not_fit": "red"}.get(answer.verdict, "yellow")
     what = tongue.text(say("gpu.on", model=reading.model.name, gpu=gpu.title))
@@ -292,14 +300,14 @@ def _serve_speed(
     }
     lines = [
         say(
-            "gpu.prefill_x_tokens_ms",
+            "gpu.prefill",
             prompts=serving.batch_size,
             tokens=serving.prompt_tokens,
             **between(answer.prefill_s, 1000, 1),
         ),
-        say("gpu.decode_tokens_second_each_sequence", **user),
+        say("gpu.decode", **user),
         say(
-            "gpu.together_tokens_second_written_prompts",
+            "gpu.decode_together",
             **between(answer.tokens_per_s, 1, 0),
         ),
     ]
@@ -307,12 +315,12 @@ def _serve_speed(
         low, likely, high = (Number(value, 3) for value in dollars)
         lines.append(
             say(
-                "gpu.cost_million_tokens_written_prices",
+                "gpu.cost_per_million",
                 low=low,
                 likely=likely,
                 high=high,
                 date=prices.as_of or prices.source,
             )
         )
-    title = paint(tongue.text(say("gpu.speed") if answer.fits else say("gpu.speed_if_fitted")), "bold")
+    title = paint(tongue.text(say("gpu.speed") if answer.fits else say("gpu.speed_if_it_fit")), "bold")
     return "\n".join([title, *(wrapped(tongue.text(line), first="  ", rest="    ") for line in lines)])

@@ -69,7 +69,7 @@ def compare_text(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu, tongue
         say("gpu.verdict"),
         say("gpu.seq_step"),
         say("gpu.tokens_s"),
-        say("gpu.speed_2"),
+        say("gpu.speed_column"),
     )
     header = ("", *(tongue.text(title) for title in titles), "MFU")
     cells = [
@@ -91,9 +91,9 @@ def compare_text(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu, tongue
     notes = list(dict.fromkeys(note for _, reading, _ in rows for note in _warned(reading, tongue)))
     if others:
         said = (
-            say("gpu.another_run_not_sequences_step", rows=others[0], n=whole)
+            say("gpu.other_run", rows=others[0], n=whole)
             if len(others) == 1
-            else say("gpu.other_runs_not_sequences_step", rows=", ".join(others), n=whole)
+            else say("gpu.other_runs", rows=", ".join(others), n=whole)
         )
         notes.insert(0, tongue.text(said))
     told = [_note(note, tongue) for note in notes]
@@ -121,19 +121,19 @@ def _ladder(rungs: Sequence[Rung], tongue: Language) -> str:
     """The rungs from the safest up, each with what it adds."""
     from brimful.diagnose.advice import verdict_words
 
-    title = say("gpu.start_surely_fits_then_turn")
+    title = say("gpu.ladder_head")
     lines = _headed(say("gpu.ladder"), title, ": ", tongue)
     if rungs[0].estimate.verdict != "fits":
-        lines.append("  " + tongue.text(say("gpu.no_setting_surely_fits_closest")))
+        lines.append("  " + tongue.text(say("gpu.ladder_closest")))
     for number, rung in enumerate(rungs):
         change = ", ".join(f"{key} {then}" for key, (_, then) in rung.change.items())
         change = change or tongue.text(say("gpu.configured"))
         device, speed = rung.estimate.memory.device_bytes, rung.estimate.speed
         where = "" if rung.config_only else f"   ({tongue.text(say('gpu.code'))})"
-        needs = say("gpu.up", size=Size(device.likely), high=Size(device.high))
+        needs = say("gpu.up_to", size=Size(device.likely), high=Size(device.high))
         added = (_signed(rung.adds_bytes, tongue),) if number else ()
         told = say(
-            "gpu.step_mfu",
+            "gpu.compared_row",
             needs=Several((needs, *added)),
             verdict=verdict_words(rung.estimate.verdict),
             time=Seconds(speed.step_s.likely),
@@ -173,11 +173,11 @@ def models_text(presets: Sequence[Preset], tongue: Language) -> str:
         for p in presets
     ]
     titles = (
-        say("gpu.name"), say("gpu.parameters_2"), say("gpu.layers"), say("gpu.width"),
+        say("gpu.name"), say("gpu.parameters"), say("gpu.layers"), say("gpu.width"),
         say("gpu.vocabulary"), say("gpu.context"), say("gpu.published"),
     )  # fmt: skip
     header = [tongue.text(title) for title in titles]
-    many = tongue.text(say("gpu.models_config_json_describes_any", n=len(presets)))
+    many = tongue.text(say("gpu.models_legend", n=len(presets)))
     return "\n".join([table(header, rows, right=(1, 2, 3, 4, 5)), "", many])
 
 
@@ -193,21 +193,21 @@ def _verdict(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> 
         "many": _many(answer.parameters, tongue),
         "gpu": f"{gpus}{gpu.title}",
     }
-    what = say("gpu.parameters", **values)
+    what = say("gpu.model_on", **values)
     if answer.active_parameters is not None:
         few = _many(answer.active_parameters, tongue)
-        what = say("gpu.parameters_active", few=few, **values)
+        what = say("gpu.model_on_active", few=few, **values)
     room = say("gpu.spare", size=gap) if answer.fits else say("gpu.short", size=gap)
     needs = tongue.text(
         say(
-            "gpu.needs_usable",
+            "gpu.needs_of_usable",
             likely=Size(device.likely),
             usable=Size(answer.usable_bytes),
             room=room,
         )
     )
     between = tongue.text(say("gpu.between", low=Size(device.low), high=Size(device.high)))
-    peak = say("gpu.peak", where=answer.memory.peak_at.says())
+    peak = say("gpu.peak_at", where=answer.memory.peak_at.says())
     one_line = f"  {needs}   {between}"
     return "\n".join(
         [
@@ -225,7 +225,7 @@ def _items(answer: Estimate, tongue: Language) -> str:
     named = max(map(len, names))
     columns = width()
     blocks = _WIDE_BAR if columns == _WIDEST else _NARROW_BAR
-    lines = [paint(tongue.text(say("gpu.memory_peak")), "bold")]
+    lines = [paint(tongue.text(say("gpu.memory_at_peak")), "bold")]
     for name, item in zip(names, answer.memory.items, strict=True):
         share = f"{tongue.text(Size(item.bytes)):>9} {tongue.text(Percent(item.bytes / total)):>5}"
         head = f"  {name:<{named}}  {share}  {bar(item.bytes / largest, blocks)}  "
@@ -241,15 +241,17 @@ def _counters(answer: Estimate, tongue: Language) -> str:
     rows = [
         ("allocated", memory.allocated_bytes, "torch.cuda.max_memory_allocated()"),
         ("reserved", memory.reserved_bytes, "torch.cuda.max_memory_reserved()"),
-        (say("gpu.device"), memory.device_bytes, say("gpu.nvidia_smi_whole_card")),
-        (say("gpu.first_step"), memory.first_step_bytes, say("gpu.card_no_optimizer_state_yet")),
+        (say("gpu.device"), memory.device_bytes, say("gpu.in_nvidia_smi")),
+        (say("gpu.first_step"), memory.first_step_bytes, say("gpu.before_optimizer_state")),
     ]
     labels = [tongue.text(label) for label, _, _ in rows]
     named = max(10, *map(len, labels))
     titles = "".join(
         f"{tongue.text(title):>11}" for title in (say("gpu.low"), say("gpu.likely"), say("gpu.high"))
     )
-    head = f"{tongue.text(say('gpu.counter')):<{named + 2}}{titles}  {tongue.text(say('gpu.see'))}"
+    head = (
+        f"{tongue.text(say('gpu.counter')):<{named + 2}}{titles}  {tongue.text(say('gpu.where_you_see_it'))}"
+    )
     lines = [paint(head, "bold")]
     for label, (_, counter, where) in zip(labels, rows, strict=True):
         cells = "".join(f"{tongue.text(Size(n)):>11}" for n in (counter.low, counter.likely, counter.high))
@@ -263,22 +265,22 @@ def _speed(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> st
         (
             say("gpu.step"),
             say(
-                "gpu.tokens",
+                "gpu.step_tokens",
                 spread=_between(speed.step_s, Seconds),
                 sequences=sequences(training.effective_batch),
                 tokens=training.step_tokens,
             ),
         ),
-        (say("gpu.tokens_2"), say("gpu.second", spread=_between(speed.tokens_per_s, Number))),
+        (say("gpu.tokens"), say("gpu.per_second", spread=_between(speed.tokens_per_s, Number))),
         *(
             []
             if (images := answer.images_per_s) is None
-            else [(say("gpu.images"), say("gpu.second", spread=_between(images, Number)))]
+            else [(say("gpu.images"), say("gpu.per_second", spread=_between(images, Number)))]
         ),
         (
             "MFU",
             say(
-                "gpu.cards_tflops_dense",
+                "gpu.of_peak",
                 spread=_between(speed.mfu, Percent),
                 peak=tongue.plain(speed.peak_flops_per_s / 1e12),
                 format=speed.peak_format,
@@ -288,10 +290,10 @@ def _speed(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> st
     ]
     if reading.dialect.name == "nanoGPT" and gpu.dense_flops_per_s.get("bf16") != _NANOGPT_PEAK_FLOPS_PER_S:
         printed = Percent(speed.mfu.likely * speed.peak_flops_per_s / _NANOGPT_PEAK_FLOPS_PER_S)
-        said.append(("", say("gpu.nanogpt_prints_about_divides_a100s", mfu=printed)))
+        said.append(("", say("gpu.nanogpt_mfu", mfu=printed)))
     labels = [tongue.text(label) for label, _ in said]
     named = max(map(len, labels)) + 2
-    lines = [paint(tongue.text(say("gpu.speed") if answer.fits else say("gpu.speed_if_fitted")), "bold")]
+    lines = [paint(tongue.text(say("gpu.speed") if answer.fits else say("gpu.speed_if_it_fit")), "bold")]
     for label, (_, sentence) in zip(labels, said, strict=True):
         lines.append(_filled(sentence, tongue, f"  {label:<{named}}", " " * (named + 2)))
     return "\n".join(lines)
@@ -314,25 +316,25 @@ def sequences(n: int) -> Sentence:
 def _changes(answer: Estimate, reading: Reading, tongue: Language) -> str:
     keeping = say("gpu.keeping_step", sequences=sequences(reading.training.effective_batch))
     if answer.fixes:
-        lines = _headed(say("gpu.change_2"), keeping, ", ", tongue)
+        lines = _headed(say("gpu.what_to_change"), keeping, ", ", tongue)
         lines += [
             line for i, fix in enumerate(answer.fixes, start=1) for line in _fix(i, fix, tongue, saves=True)
         ]
-        more = [say("gpu.ladder_starts_from_settings_surely")]
+        more = [say("gpu.hint_ladder")]
         if reading.file:
-            more.append(say("gpu.patch_prints_config_fix_made"))
+            more.append(say("gpu.hint_patch"))
         lines.append(_filled(Several(tuple(more), between="; "), tongue, "  "))
     elif answer.faster:
-        lines = _headed(say("gpu.would_faster"), keeping, ", ", tongue)
+        lines = _headed(say("gpu.what_is_faster"), keeping, ", ", tongue)
         lines += [
             line for i, fix in enumerate(answer.faster, start=1) for line in _fix(i, fix, tongue, saves=False)
         ]
     else:
         lines = [paint(tongue.text(say("gpu.room")), "bold")]
     if answer.largest_batch is None:
-        largest = say("gpu.not_even_batch_size_1")
+        largest = say("gpu.not_even_batch_1")
     else:
-        largest = say("gpu.largest_batch_size_fits_configured", n=answer.largest_batch)
+        largest = say("gpu.largest_batch_as_configured", n=answer.largest_batch)
     return "\n".join([*lines, _filled(largest, tongue, "  ")])
 
 
@@ -357,7 +359,7 @@ def _fix(number: int, fix: Fix, tongue: Language, *, saves: bool) -> list[str]:
         )
     else:
         told = say(
-            "gpu.mfu_step_time",
+            "gpu.ladder_rung",
             mfu=Percent(fix.mfu),
             time=time,
             size=_signed(-fix.saves_bytes, tongue),
@@ -385,13 +387,13 @@ def _small_print(answer: Estimate, reading: Reading, tongue: Language) -> str:
 
     notes = [tongue.text(warning) for warning in answer.warnings]
     if reading.unsure:
-        guessed = say("gpu.intervals_wider_words_had_guessed", n=reading.unsure)
+        guessed = say("gpu.intervals_wider", n=reading.unsure)
         notes.append(tongue.text(guessed))
     lines = [_note(note, tongue) for note in notes]
     lines += [_filled(note, tongue, "", "  ") for note in assumed_notes(answer.others)]
     if answer.assumed:
         settings = ", ".join(f"{a.name}={a.value}" for a in answer.assumed)
-        lines.append(_filled(say("gpu.assumed_nobody_said", settings=settings), tongue, "", "  "))
+        lines.append(_filled(say("gpu.assumed", settings=settings), tongue, "", "  "))
     return "\n".join(lines)
 
 
@@ -412,8 +414,8 @@ def _filled(said: object, tongue: Language, first: str, rest: str | None = None)
 
 def _many(parameters: int, tongue: Language) -> str:
     if parameters >= 1e9:
-        return tongue.text(say("gpu.b", n=Number(parameters / 1e9, 2)))
-    return tongue.text(say("gpu.m", n=Number(parameters / 1e6, 1)))
+        return tongue.text(say("gpu.billions", n=Number(parameters / 1e9, 2)))
+    return tongue.text(say("gpu.millions", n=Number(parameters / 1e6, 1)))
 
 
 def _between(interval: Interval, unit: Callable[[float], object]) -> Sentence:

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> Answer:
         raise BadInput(say("gpu.holds_no_run", samples=args.samples))
     card = args.gpu or first.gpu
     if card is None:
-        raise BadInput(say("gpu.ran_no_card_catalog", device=first.device))
+        raise BadInput(say("gpu.card_unknown", device=first.device))
     source = re.sub(r"[^\w.]", "_", args.source or first.host or "own")
     found = rows_of(samples, _reading(args, first), find_gpu(card), source=source)
     new = [] if args.dry_run else append_rows(args.to, found.rows)

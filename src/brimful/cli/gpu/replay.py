@@ -49,7 +49,7 @@ def _capacity(written: str | None) -> int | None:
 
     capacity_bytes = bytes_from_text(written)
     if capacity_bytes is None or not 2 * MIB <= capacity_bytes < 1 << 50:
-        raise BadInput(say("gpu.capacity_no_size_gpu", written=Quoted(written[:40])))
+        raise BadInput(say("gpu.capacity_not_a_size", written=Quoted(written[:40])))
     return capacity_bytes
 
 

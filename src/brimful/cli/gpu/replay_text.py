@@ -109,7 +109,7 @@ def _holders(replayed: Replay, width: int) -> str:
         f"  {told(Size(nbytes)):>10}  {bar(nbytes / total, 12)}  {told(blocks):>5} × {label}"[:width]
         for nbytes, blocks, label in rows
     ]
-    return "\n".join([paint(words("gpu.held_peak"), "bold"), *lines])
+    return "\n".join([paint(words("gpu.held_at_peak"), "bold"), *lines])
 
 
 def _sweep(replayed: Replay) -> str:

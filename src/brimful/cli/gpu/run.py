@@ -86,7 +86,7 @@ def duration(text: str) -> float:
     seconds = float(number) if number.isascii() and number.isdigit() and len(number) < 8 else 0.0
     seconds *= {"m": 60, "h": 3600}.get(unit, 1)
     if seconds <= 0 or len(text) - len(number) > 1:
-        raise ArgumentTypeError(words("gpu.no_time_write_30m_2h", text=Quoted(text[:40])))
+        raise ArgumentTypeError(words("gpu.not_a_duration", text=Quoted(text[:40])))
     return seconds
 
 

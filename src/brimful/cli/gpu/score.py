@@ -60,9 +60,9 @@ def run(args: argparse.Namespace) -> Answer:
 def _check_target(path: Path, inputs: set[str | None]) -> None:
     """Never write over what was read, nor over anything that is not a plain file."""
     if path.exists() and not path.is_file():
-        raise BadInput(say("gpu.rows_not_plain_file", path=path))
+        raise BadInput(say("gpu.rows_not_a_file", path=path))
     if any(given and path.resolve() == Path(given).resolve() for given in inputs):
-        raise BadInput(say("gpu.rows_table_read", path=path))
+        raise BadInput(say("gpu.rows_is_the_input", path=path))
 
 
 def _write_rows(path: Path, scored: list[Scored]) -> None:
@@ -91,7 +91,7 @@ def _write_rows(path: Path, scored: list[Scored]) -> None:
         beside.write_text(out.getvalue(), encoding="utf-8")
         beside.replace(path)
     except OSError as error:
-        raise WorldFailed(say("gpu.cannot_write", path=path, error=os_words(error))) from error
+        raise WorldFailed(say("gpu.cannot_write_rows", path=path, error=os_words(error))) from error
 
 
 def _text(found: Report, runs: str, rows: str | None) -> str:

@@ -84,11 +84,11 @@ def group_words() -> dict[str, Sentence]:
     from brimful.language import say
 
     return {
-        "states": say("gpu.weights_gradients_optimizer"),
+        "states": say("gpu.states"),
         "activations": say("gpu.activations"),
         "logits": say("gpu.logits_loss"),
         "cache": say("gpu.allocator_cache"),
-        "outside": say("gpu.context_other_programs"),
+        "outside": say("gpu.outside_pytorch"),
         "rest": say("gpu.rest"),
     }
 
@@ -125,7 +125,7 @@ def _chart(done: Sweep, tongue: Language) -> str:
 def _marks() -> Sentence:
     from brimful.language import say
 
-    return say("gpu.end_card_largest_fits_knee")
+    return say("gpu.sweep_marks")
 
 
 def _rows(done: Sweep) -> list[Point]:

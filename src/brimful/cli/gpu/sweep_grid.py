@@ -29,14 +29,14 @@ def grid(args: argparse.Namespace, batches: Sequence[int], lengths: Sequence[int
     from brimful.specs.gpu import find_gpu
 
     if args.plot is not None:
-        raise BadInput(say("gpu.picture_shows_one_range"))
+        raise BadInput(say("gpu.plot_one_range"))
     if len(batches) * len(lengths) > _MOST_POINTS:
         raise BadInput(
             say(
-                "gpu.batch_sizes_lengths_more_than",
+                "gpu.sweep_too_large",
                 batches=Number(len(batches)),
                 lengths=Number(len(lengths)),
-                most_points=Number(_MOST_POINTS),
+                most=Number(_MOST_POINTS),
             )
         )
     gpu, tongue = find_gpu(args.gpu), spoken(args)
@@ -55,7 +55,7 @@ def grid(args: argparse.Namespace, batches: Sequence[int], lengths: Sequence[int
     rows = [_row(length, done, tongue) for length, done in found]
     shown = table(("seq_len", *map(tongue.text, titles)), rows, right=range(6))
     note = say(
-        "gpu.largest_batch_those_swept_memory",
+        "gpu.sweep_legend",
         first=batches[0],
         last=batches[-1],
     )

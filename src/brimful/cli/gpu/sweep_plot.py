@@ -33,7 +33,7 @@ def write_plot(file: str, done: Sweep, title: str, tongue: Language) -> None:
     path = Path(file)
     kind = path.suffix.lower()
     if kind not in _KINDS:
-        raise BadInput(say("gpu.neither_picture_nor_page", file=file[:80], kinds=", ".join(_KINDS)))
+        raise BadInput(say("gpu.plot_kind_unknown", file=file[:80], kinds=", ".join(_KINDS)))
     drawn = picture(done, title, tongue, "png" if kind == ".png" else "svg")
     if kind == ".html":
         drawn = _page(drawn.decode("utf-8"), done, title, tongue).encode("utf-8")
@@ -43,7 +43,7 @@ def write_plot(file: str, done: Sweep, title: str, tongue: Language) -> None:
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)
-        raise WorldFailed(say("gpu.cannot_write_2", file=file, error=os_words(error))) from error
+        raise WorldFailed(say("gpu.cannot_write_plot", file=file, error=os_words(error))) from error
 
 
 def picture(done: Sweep, title: str, tongue: Language, kind: str) -> bytes:
@@ -76,7 +76,7 @@ def _memory(axes: Any, done: Sweep, tongue: Language) -> None:  # noqa: ANN401 -
         labels=[tongue.text(words[name]) for name in used],
         colors=[_COLOURS[name] for name in used],
     )
-    card = say("gpu.card_2", size=Size(done.usable_bytes))
+    card = say("gpu.end_of_card", size=Size(done.usable_bytes))
     axes.axhline(
         done.usable_bytes / GIB, color="black", linestyle="--", linewidth=1.2, label=tongue.text(card)
     )
@@ -109,7 +109,7 @@ def _speed(axes: Any, done: Sweep, tongue: Language) -> None:  # noqa: ANN401 - 
         knee = next(point for point in done.points if point.value == done.knee)
         axes.plot([knee.value], [100 * knee.mfu], "o", color="black", markersize=4)
         axes.annotate(
-            tongue.text(say("gpu.knee_2", value=done.knee)),
+            tongue.text(say("gpu.knee_at", value=done.knee)),
             (knee.value, 100 * knee.mfu),
             xytext=(6, -14),
             textcoords="offset points",

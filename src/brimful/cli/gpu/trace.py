@@ -77,7 +77,7 @@ def _draw(data: dict[str, Any], options: argparse.Namespace, tongue: Language) -
     picture = Timeline(
         title=tongue.text(
             say(
-                "gpu.optimizer_steps",
+                "gpu.trace_title",
                 script=options.script.name,
                 gpu=data["gpu"],
                 steps=data["steps"],
@@ -91,7 +91,9 @@ def _draw(data: dict[str, Any], options: argparse.Namespace, tongue: Language) -
         reserved=tuple(zip(line["event"], line["reserved_bytes"], strict=True)),
         capacity_bytes=data["usable_bytes"],
         failed_at=failure["event"] if failure else None,
-        failure=tongue.text(say("gpu.out_memory", op=failure["op"], line=failure["line"])) if failure else "",
+        failure=tongue.text(say("gpu.out_of_memory", op=failure["op"], line=failure["line"]))
+        if failure
+        else "",
     )
     if options.html:
         write_html(picture, options.html)

@@ -47,12 +47,12 @@ def show(data: dict[str, Any], gpu: Gpu, script: str, tongue: Language) -> str:
 
 
 def _verdict(data: dict[str, Any], gpu: Gpu, script: str, tongue: Language) -> str:
-    word, style = (say("gpu.fits"), "green") if data["fits"] else (say("gpu.not_fit"), "red")
+    word, style = (say("gpu.fits"), "green") if data["fits"] else (say("gpu.does_not_fit"), "red")
     gap = data["usable_bytes"] - data["device_bytes"]
-    room = say("gpu.spare", size=Size(gap)) if gap >= 0 else say("gpu.more_than", size=Size(-gap))
+    room = say("gpu.spare", size=Size(gap)) if gap >= 0 else say("gpu.more_than_it_has", size=Size(-gap))
     what = tongue.text(say("gpu.on", model=script, gpu=gpu.title))
     held = say(
-        "gpu.device_would_hold",
+        "gpu.trace_would_hold",
         held=Size(data["device_bytes"]),
         usable=Size(data["usable_bytes"]),
         room=room,
@@ -61,7 +61,7 @@ def _verdict(data: dict[str, Any], gpu: Gpu, script: str, tongue: Language) -> s
     lines += [_filled(one, tongue, "  ") for one in (_headline(data), held)]
     failure = data["out_of_memory"]
     if failure:
-        where = say("gpu.out_memory_step", step=failure["step"], where=_at(failure, tongue))
+        where = say("gpu.out_of_memory_in", step=failure["step"], where=_at(failure, tongue))
         wants = say(
             "gpu.wants_free",
             op=failure["op"],
@@ -70,7 +70,7 @@ def _verdict(data: dict[str, Any], gpu: Gpu, script: str, tongue: Language) -> s
         )
         lines += [paint(_filled(where, tongue, "  "), "red"), _filled(wants, tongue, "    ")]
     if data["mode"] == "rough":
-        rough = say("gpu.rough_cpu_typed_tensors_whose")
+        rough = say("gpu.trace_rough")
         lines.append(paint(_filled(rough, tongue, "  "), "yellow"))
     return "\n".join(lines)
 
@@ -80,13 +80,13 @@ def _headline(data: dict[str, Any]) -> Sentence:
     tensors = [item for item in data["items"] if item["code"] not in _OUTSIDE]
     total = sum(item["bytes"] for item in tensors)
     if not total:
-        return say("gpu.nothing_held_peak")
+        return say("gpu.nothing_held")
     largest = max(tensors, key=lambda item: item["bytes"])
     share = largest["bytes"] / total
     told = {"name": part(largest["code"]), "size": Size(largest["bytes"]), "frac": Percent(share)}
     if share > 0.5:
-        return say("gpu.more_than_half_tensors_peak", **told)
-    return say("gpu.largest_part_tensors_peak", **told)
+        return say("gpu.trace_most_of_it", **told)
+    return say("gpu.trace_largest_part", **told)
 
 
 def _counters(data: dict[str, Any], tongue: Language) -> str:
@@ -97,7 +97,7 @@ def _counters(data: dict[str, Any], tongue: Language) -> str:
         rows.append((tongue.text(title), *sizes))
     whole = (tongue.text(Size(data[f"peak_{name}_bytes"])) for name in names)
     rows.append((tongue.text(say("gpu.whole_run")), *whole))
-    body = table((tongue.text(say("gpu.peak_2")), *names), rows, right=(1, 2, 3))
+    body = table((tongue.text(say("gpu.peak")), *names), rows, right=(1, 2, 3))
     unit = tongue.byte_units[3]
     exact = "  ".join(
         f"{tongue.number(data[f'peak_{name}_bytes'], 0)} {unit} {name}" for name in ("allocated", "reserved")
@@ -118,8 +118,8 @@ def _items(data: dict[str, Any], tongue: Language) -> str:
         if item["bytes"]
     ]
     peak = data["peak_at"]
-    place = tongue.text(say("gpu.step_2", step=peak["step"], op=peak["op"]))
-    title = f"{paint(tongue.text(say('gpu.held_peak')), 'bold')}, {place}\n  {_at(peak, tongue)}"
+    place = tongue.text(say("gpu.step_op", step=peak["step"], op=peak["op"]))
+    title = f"{paint(tongue.text(say('gpu.held_at_peak')), 'bold')}, {place}\n  {_at(peak, tongue)}"
     return f"{title}\n{table(('', '', '', ''), rows, right=(1, 2)).partition(chr(10))[2]}"
 
 
@@ -136,7 +136,7 @@ def _timeline(data: dict[str, Any], tongue: Language) -> str:
     for row in (3, 2, 1, 0):
         cells = (max(0, min(8, round((value / top * 4 - row) * 8))) for value in highest)
         rows.append("  " + "".join(_BLOCKS[cell] for cell in cells))
-    told = tongue.text(say("gpu.top", events=count("event", data["events"]), size=Size(top)))
+    told = tongue.text(say("gpu.timeline_top", events=count("event", data["events"]), size=Size(top)))
     return "\n".join(
         [paint(tongue.text(say("gpu.allocated_over_time")), "bold") + tongue.joint(": ") + told, *rows]
     )
@@ -147,7 +147,7 @@ def _modules(data: dict[str, Any], tongue: Language) -> str:
     rows = [(tongue.text(Size(size)), _module(name, tongue)) for name, size in listed]
     if len(rows) < 2:
         return ""
-    return paint(tongue.text(say("gpu.module_peak")), "bold") + "\n" + _listed(rows)
+    return paint(tongue.text(say("gpu.by_module")), "bold") + "\n" + _listed(rows)
 
 
 def _module(name: str, tongue: Language) -> str:
@@ -161,7 +161,7 @@ def _holders(data: dict[str, Any], tongue: Language) -> str:
     for holder in data["top_holders"][:8]:
         many = f"{holder['count']} x " if holder["count"] > 1 else ""
         rows.append((tongue.text(Size(holder["bytes"])), f"{many}{holder['op']}  {holder['line']}"))
-    return paint(tongue.text(say("gpu.top_holders_peak")), "bold") + "\n" + _listed(rows)
+    return paint(tongue.text(say("gpu.top_holders")), "bold") + "\n" + _listed(rows)
 
 
 def _listed(rows: Sequence[tuple[str, str]]) -> str:
@@ -177,13 +177,13 @@ def _changes(data: dict[str, Any], tongue: Language) -> str:
         lines.append(f"  PYTORCH_CUDA_ALLOC_CONF={found['settings']}\n      {tongue.text(fits)}")
     for fix in data["fixes"]:
         told = say(
-            "gpu.name_size_change",
+            "gpu.trace_fix",
             name=fix_name(fix["code"]),
             size=Size(fix["at_stake_bytes"]),
             change=Several(tuple(map(said_again, fix["change_codes"])), between="; "),
         )
         lines.append(_filled(told, tongue, "  ", "      "))
-    title = paint(tongue.text(say("gpu.would_help")), "bold")
+    title = paint(tongue.text(say("gpu.what_helps")), "bold")
     return title + "\n" + "\n".join(lines) if lines else ""
 
 
@@ -198,12 +198,12 @@ def _speed(data: dict[str, Any], tongue: Language) -> str:
         return say("gpu.to", **{name: kind(of[name]) for name in ("likely", "low", "high")})
 
     told = say(
-        "gpu.estimate_step_mfu",
+        "gpu.trace_speed",
         step=between(Seconds, speed["step_s"]),
         mfu=between(Percent, speed["mfu"]),
     )
     peak = say(
-        "gpu.tflop_s_tflop_step",
+        "gpu.trace_peak",
         peak=Number(speed["peak_tflops"]),
         format=speed["peak_format"],
         work=Number(speed["flops"] / 1e12, 2),
@@ -223,18 +223,18 @@ def _small_print(data: dict[str, Any], tongue: Language) -> str:
         where = ", ".join(f"{line} {times}" for line, times in list(data["values_at"].items())[:3])
         said.append(
             say(
-                "gpu.values_asked_made_up_no",
+                "gpu.values_made_up",
                 n=data["values_invented"],
                 where=where,
             )
         )
     if data["steps"] < 2:
-        said.append(say("gpu.optimizer_steps_seen_steady_state", n=data["steps"]))
+        said.append(say("gpu.steps_too_few", n=data["steps"]))
     said += [say("gpu.note", text=said_again(note)) for note in data["note_codes"]]
     context = data["context_bytes"]
     said.append(
         say(
-            "gpu.cuda_context_estimate_all_else",
+            "gpu.context_estimated",
             low=Size(context["low"]),
             high=Size(context["high"]),
         )

@@ -62,10 +62,10 @@ def _look(seconds: int) -> list[Sample]:
 def _estimate(args: argparse.Namespace) -> dict[str, Any] | None:
     if args.config is None and args.model is None:
         if args.set or args.gpu:
-            raise BadInput(say("gpu.gpu_set_go_config_model"))
+            raise BadInput(say("gpu.gpu_needs_config"))
         return None
     if args.gpu is None:
-        raise BadInput(say("gpu.no_card_named"), hint=say("gpu.hint_say_gpu_brimful_gpus_lists"))
+        raise BadInput(say("gpu.no_card"), hint=say("gpu.hint_name_card"))
     from brimful.configs.read import read
     from brimful.fit.correction import load_correction
     from brimful.fit.fit import fit_reading

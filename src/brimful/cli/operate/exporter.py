@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> Answer:
 
         from brimful.meter.exporter import as_text, registry
     except ModuleNotFoundError as error:
-        raise WorldFailed(say("gpu.exporter_needs_package_not_installed", name=error.name)) from error
+        raise WorldFailed(say("gpu.exporter_needs", name=error.name)) from error
     from brimful.meter.machine import Looker
 
     looker = Looker()
@@ -43,16 +43,14 @@ def run(args: argparse.Namespace) -> Answer:
         text = as_text(looker)
         return Answer({"text": text}, text.rstrip())
     if args.host not in LOOPBACK:
-        raise BadInput(
-            say("gpu.host_not_loopback_users_jobs", host=Quoted(args.host[:60])), code="not_loopback"
-        )
+        raise BadInput(say("gpu.not_loopback", host=Quoted(args.host[:60])), code="not_loopback")
     if args.port > 65535:
-        raise BadInput(say("gpu.port_out_range", port=Plain(args.port)))
+        raise BadInput(say("gpu.port_out_of_range", port=Plain(args.port)))
     try:
         server, thread = start_http_server(args.port, addr=args.host, registry=registry(looker))
     except OSError as error:
         raise WorldFailed(
-            say("gpu.cannot_listen_port", host=args.host, port=Plain(args.port), error=os_words(error))
+            say("gpu.cannot_listen", host=args.host, port=Plain(args.port), error=os_words(error))
         ) from error
     sys.stderr.write(f"brimful admin exporter: http://{args.host}:{args.port}/metrics (Ctrl-C ends)\n")
     try:

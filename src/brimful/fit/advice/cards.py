@@ -36,16 +36,16 @@ class Ranked:
     @property
     def why(self) -> Sentence:
         if not self.estimate.fits:
-            return say("fit.not_fit_short", size=Size(self.estimate.short_bytes))
+            return say("fit.does_not_fit_by", size=Size(self.estimate.short_bytes))
         if self.microusd_per_gpu_hour is None:
-            return say("fit.fits_no_price_known")
+            return say("fit.fits_unpriced")
         bound = {
             "compute": say("fit.bound_compute"),
             "bandwidth": say("fit.bound_bandwidth"),
             "launch": say("fit.bound_launches"),
             "link": say("fit.bound_link"),
         }[self.estimate.speed.bound_by]
-        risk = (say("fit.risk"),) if self.estimate.verdict == "at_risk" else ()
+        risk = (say("fit.at_risk"),) if self.estimate.verdict == "at_risk" else ()
         return say("fit.reasons", reasons=Several((*risk, *self.changed, bound), between="; "))
 
     def as_dict(self, spoken: Language) -> dict[str, Any]:
@@ -143,12 +143,12 @@ class Served:
     def why(self) -> Sentence:
         if not self.estimate.fits:
             short = round(self.estimate.device_bytes.likely) - self.estimate.usable_bytes
-            return say("fit.not_fit_short", size=Size(short))
+            return say("fit.does_not_fit_by", size=Size(short))
         if self.microusd_per_gpu_hour is None:
-            return say("fit.fits_no_price_known")
+            return say("fit.fits_unpriced")
         if self.serving.batch_size == self.estimate.largest_batch:
-            return say("fit.memory_holds_no_more_sequences")
-        return say("fit.room_more_sequences")
+            return say("fit.memory_full")
+        return say("fit.room_left")
 
     def as_dict(self, spoken: Language) -> dict[str, Any]:
         return {

@@ -70,7 +70,7 @@ def _new_backup(target: Path) -> tuple[int, Path]:
             return os.open(backup, flags, 0o600), backup
         except FileExistsError:
             continue
-    raise Refused(say("fit.backups_beside_none_overwritten", name=target.name, most_backups=_MOST_BACKUPS))
+    raise Refused(say("fit.too_many_backups", name=target.name, most=_MOST_BACKUPS))
 
 
 def _patch_python(text: str, key: str, value: object) -> str:

@@ -98,11 +98,11 @@ def parse_range(text: str, swept: Swept) -> list[int]:
         or not all(1 <= number <= high for number in numbers)
         or len(parts) > _MOST_POINTS
     ):
-        raise BadInput(say("fit.no_range", text=Quoted(text[:40]), swept=swept, high=Number(high)))
+        raise BadInput(say("fit.not_a_range_of", text=Quoted(text[:40]), swept=swept, high=Number(high)))
     if ":" not in text:
         return sorted(set(numbers))
     if len(numbers) > 3 or numbers[0] > numbers[1]:
-        raise BadInput(say("fit.no_range_2", text=Quoted(text[:40])))
+        raise BadInput(say("fit.not_a_range", text=Quoted(text[:40])))
     first, last = numbers[:2]
     step = numbers[2] if len(numbers) == 3 else 1
     values = range(first, last + 1, step)
@@ -110,10 +110,10 @@ def parse_range(text: str, swept: Swept) -> list[int]:
         least = -(-(last - first + 1) // _MOST_POINTS)
         raise BadInput(
             say(
-                "fit.values_enough_picture",
+                "fit.too_many_values",
                 text=text,
                 values=Number(len(values)),
-                most_points=_MOST_POINTS,
+                most=_MOST_POINTS,
                 first=first,
                 last=last,
                 least=least,
@@ -129,7 +129,7 @@ def sweep(
     if swept == "seq_len" and reading.model.images is not None:
         raise BadInput(
             say(
-                "fit.reads_images_tokens_each_length",
+                "fit.length_of_images",
                 name=reading.model.name,
                 tokens=reading.model.images.tokens,
             )
@@ -165,7 +165,7 @@ def _largest_says(sweep: Sweep) -> list[Sentence]:
     if sweep.largest is None:
         said.append(
             say(
-                "fit.not_even_fits",
+                "fit.smallest_does_not_fit",
                 name=sweep.swept,
                 value=first.value,
                 size=Size(first.device_bytes),
@@ -184,14 +184,14 @@ def _largest_says(sweep: Sweep) -> list[Sentence]:
             )
         )
         if sweep.sure is None:
-            said.append(say("fit.risk_from", name=sweep.swept, value=first.value))
+            said.append(say("fit.at_risk_from", name=sweep.swept, value=first.value))
         elif sweep.sure < sweep.largest:
-            said.append(say("fit.risk_above", name=sweep.swept, value=sweep.sure))
+            said.append(say("fit.at_risk_above", name=sweep.swept, value=sweep.sure))
     if last.value > first.value:
         each = (last.device_bytes - first.device_bytes) / (last.value - first.value)
         said.append(
             say(
-                "fit.each_one_more_costs_about",
+                "fit.each_costs",
                 each=Size(each),
                 fixed=Size(max(0, first.device_bytes - each * first.value)),
             )
@@ -205,14 +205,14 @@ def _knee_says(sweep: Sweep) -> list[Sentence]:
         if sweep.swept == "seq_len" and last.tokens_per_s < _NEAR * first.tokens_per_s:
             return [
                 say(
-                    "fit.no_knee_attentions_work_token",
+                    "fit.no_knee_lengths",
                     first=Number(first.tokens_per_s),
                     last=Number(last.tokens_per_s),
                 )
             ]
         return [
             say(
-                "fit.no_knee_already_reaches_mfu",
+                "fit.no_knee",
                 value=first.value,
                 mfu=Percent(first.mfu),
             )
@@ -220,14 +220,14 @@ def _knee_says(sweep: Sweep) -> list[Sentence]:
     at = next(point for point in sweep.points if point.value == sweep.knee)
     said = [
         say(
-            "fit.knee_mfu_within_5_best",
+            "fit.knee",
             value=sweep.knee,
             mfu=Percent(at.mfu),
         ),
         _bound_says(first),
     ]
     if sweep.largest is not None and sweep.largest < sweep.knee:
-        said.append(say("fit.card_full_before_knee_memory"))
+        said.append(say("fit.full_before_knee"))
     return said
 
 
@@ -235,7 +235,7 @@ def _bound_says(first: Point) -> Sentence:
     """Why the small end is slow."""
     bound = first.estimate.speed.bound_by
     if bound == "launch":
-        return say("fit.below_gpu_waits_cpu_launch")
+        return say("fit.knee_launches")
     if bound == "link":
-        return say("fit.below_gpus_wait_each_other")
-    return say("fit.below_step_costs_once_whatever")
+        return say("fit.knee_link")
+    return say("fit.knee_fixed_costs")
