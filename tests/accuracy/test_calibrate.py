@@ -265,7 +265,8 @@ def test_calibrate_refuses_too_few_runs_in_one_sentence(
 
     code, answer = asked(capsys, str(runs), "--write")
     assert code == 1
-    assert "2 of reserved" in answer["error"]["problem"]
+    reason = answer["error"]["reason"]
+    assert (reason["code"], reason["found"]) == ("accuracy.too_few_runs", "reserved 2, tokens_per_s 2")
     assert not kept.exists()
 
 

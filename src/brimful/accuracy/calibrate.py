@@ -90,5 +90,5 @@ def enough(calibration: Calibration) -> None:
     """Refuse where there is nothing to fit, and say what is missing."""
     if calibration.factors:
         return
-    found = ", ".join(f"{runs} of {name}" for name, runs in calibration.too_few.items()) or "none"
-    raise Refused(say("accuracy.too_few_measured_runs_correct", found=found, least_runs=LEAST_RUNS))
+    found = ", ".join(f"{name} {runs}" for name, runs in calibration.too_few.items()) or 0
+    raise Refused(say("accuracy.too_few_runs", found=found, least=LEAST_RUNS))

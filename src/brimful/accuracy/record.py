@@ -19,11 +19,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 
-from brimful.accuracy.runs import NEEDED, Skipped, understand
+from brimful.accuracy.runs import MAX_BYTES, NEEDED, Skipped, no_column, understand
 from brimful.configs.reading import Reading, own_lines
 from brimful.errors import BadInput, Refused, WorldFailed
 from brimful.fit.count import parameters
-from brimful.language import Number, os_words, say
+from brimful.language import Number, Sentence, Several, os_words, say
 from brimful.meter.samples import EndSample, RunSample, Sample, StepSample
 from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
@@ -38,7 +38,6 @@ COLUMNS = (
     "compile", "parallelism", "fused_ce_or_chunked_loss", "gpu", "n_gpus", "peak_mem_gib", "mem_kind",
     "tokens_per_s_per_gpu", "step_ms", "mfu", "hfu", "notes", "torch", "set",
 )  # fmt: skip
-_MOST_BYTES = 64 << 20
 _OPTIMIZERS = {"adam8bit": "Adam8bit", "sgd": "SGD", "momentum": "SGD", "lion": "Lion", "muon": "Muon",
                "adafactor": "Adafactor", "adam": "Adam"}  # fmt: skip
 # Words that make a reader of the table take a name for the right family; the first that reads back is taken.
@@ -58,7 +57,7 @@ class Recorded:
     """The rows, and what of the run they cannot say."""
 
     rows: tuple[dict[str, str], ...]
-    unsaid: tuple[str, ...]
+    unsaid: tuple[Sentence, ...]
 
 
 def rows_of(samples: Sequence[Sample], reading: Reading, gpu: Gpu, *, source: str) -> Recorded:
@@ -93,7 +92,7 @@ def _run(samples: Sequence[Sample]) -> tuple[RunSample, list[StepSample], EndSam
         elif isinstance(sample, EndSample):
             end = sample
     if run is None or len(steps) < 5:
-        raise Refused(say("accuracy.steps_after_warming_up_no", steps=len(steps)), code="too_few_steps")
+        raise Refused(say("accuracy.too_few_steps", steps=len(steps)), code="too_few_steps")
     return run, steps, end
 
 
@@ -102,12 +101,11 @@ def _agree(run: RunSample, steps: Sequence[StepSample], training: Training) -> N
     counted = {step.tokens for step in steps if step.tokens}
     each = training.step_tokens // training.data_parallel
     if counted and counted != {each}:
-        shown = " or ".join(f"{n:,}" for n in sorted(counted)[:3])
-        raise Refused(
-            say("accuracy.config_tokens_step_each_gpu", each=Number(each), shown=shown), code="another_config"
-        )
+        shown = Several(tuple(Number(n) for n in sorted(counted)[:3]), between=" / ")
+        said = say("accuracy.other_tokens", each=Number(each), shown=shown)
+        raise Refused(said, code="another_config")
     if run.world != training.gpus:
-        raise Refused(say("accuracy.config_gpus_ran", gpus=training.gpus, world=run.world))
+        raise Refused(say("accuracy.other_gpus", gpus=training.gpus, world=run.world))
 
 
 def _peaks(steps: Sequence[StepSample], end: EndSample | None) -> Iterator[tuple[str, int | None]]:
@@ -238,12 +236,12 @@ def _parallelism(training: Training) -> str:
     return " ".join([*([named] if named else []), *(f"{name} x{n}" for name, n in splits.items() if n > 1)])
 
 
-def _unsaid(row: dict[str, str], reading: Reading, gpu: Gpu) -> Iterator[str]:
+def _unsaid(row: dict[str, str], reading: Reading, gpu: Gpu) -> Iterator[Sentence]:
     """Where the table's words fall short: fields that will be read otherwise than they were."""
     try:
         found = understand(row)
     except Skipped as why:
-        yield f"the row will not be predicted: {why}"
+        yield say("accuracy.not_predicted", why=why.said)
         return
     pairs: list[tuple[Model | Training, Model | Training]] = [
         (replace(reading.model, name=found.model.name), found.model),
@@ -253,9 +251,9 @@ def _unsaid(row: dict[str, str], reading: Reading, gpu: Gpu) -> Iterator[str]:
         for each in fields(ours):
             was, read = getattr(ours, each.name), getattr(theirs, each.name)
             if was != read and each.name not in ("tf32", "torch", "loss_compiled"):
-                yield f"{each.name} was {was} and will be read as {read}"
+                yield say("accuracy.read_otherwise", field=each.name, was=was, read=read)
     if found.gpu.name != gpu.name:
-        yield f"the card was {gpu.name} and will be read as {found.gpu.name}"
+        yield say("accuracy.read_otherwise", field="gpu", was=gpu.name, read=found.gpu.name)
 
 
 def append_rows(path: Path, rows: Sequence[dict[str, str]]) -> list[str]:
@@ -267,23 +265,26 @@ def append_rows(path: Path, rows: Sequence[dict[str, str]]) -> list[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _turn(path.parent):
             before = path.read_bytes() if path.exists() else b""
-            if len(before) > _MOST_BYTES:
-                raise BadInput(say("accuracy.bytes", path=path, before=Number(len(before))))
-            after, new = _added(before.decode("utf-8-sig"), rows, name=str(path))
+            if len(before) > MAX_BYTES:
+                raise BadInput(
+                    say("accuracy.too_large", path=path, size=Number(len(before)), most=Number(MAX_BYTES))
+                )
+            after, new = _added(before.decode("utf-8-sig"), rows, path)
             if new:
                 _replace(path, after)
             return new
     except UnicodeDecodeError as error:
-        raise BadInput(say("accuracy.not_csv_utf_8", path=path)) from error
+        raise BadInput(say("accuracy.not_csv", path=path, error=error)) from error
     except OSError as error:
         raise WorldFailed(say("accuracy.cannot_write", path=path, error=os_words(error))) from error
 
 
-def _added(before: str, rows: Sequence[dict[str, str]], *, name: str) -> tuple[str, list[str]]:
+def _added(before: str, rows: Sequence[dict[str, str]], path: Path) -> tuple[str, list[str]]:
     table = csv.DictReader(io.StringIO(before, newline=""))
     header = list(table.fieldnames or COLUMNS)
-    if missing := [column for column in (*NEEDED, "n_layer", "d_model") if column not in header]:
-        raise BadInput(say("accuracy.no_column", name=name, missing=", ".join(missing)))
+    needed = (*NEEDED, "n_layer", "d_model")
+    if missing := [column for column in needed if column not in header]:
+        raise no_column(path, missing, needed)
     known = {row.get("id") for row in table}
     new = [row for row in rows if row["id"] not in known]
     text = io.StringIO(newline="")

@@ -19,7 +19,7 @@ from brimful.configs.reading import Reading
 from brimful.configs.settings import apply_settings, parse_sets
 from brimful.errors import BadInput, BrimfulError, NotFound
 from brimful.fit.count import parameters
-from brimful.language import Number, Quoted, say
+from brimful.language import Number, Quoted, Sentence, say
 from brimful.specs.framework import Framework, framework_at
 from brimful.specs.gpu import Gpu, find_gpu
 from brimful.specs.model import Model
@@ -39,11 +39,15 @@ class Run:
     model: Model
     training: Training
     gpu: Gpu
-    fallbacks: tuple[str, ...] = ()
+    fallbacks: tuple[Sentence, ...] = ()
 
 
 class Skipped(Exception):
     """The row cannot be predicted, and says why."""
+
+    def __init__(self, said: Sentence) -> None:
+        super().__init__(said)
+        self.said = said
 
 
 @dataclass(slots=True)
@@ -51,7 +55,7 @@ class _Reader:
     """Reads one row, collecting what had to be assumed."""
 
     row: Row
-    fallbacks: list[str] = field(default_factory=list)
+    fallbacks: list[Sentence] = field(default_factory=list)
 
     def text(self, column: str) -> str:
         return (self.row.get(column) or "").strip()
@@ -68,13 +72,16 @@ class _Reader:
         if 0 < value < 10**15:
             return value
         if fallback is None:
-            raise Skipped(f"{column} is {text[:30]!r}" if text else f"{column} is empty")
+            if not text:
+                raise Skipped(say("accuracy.column_empty", column=column))
+            raise Skipped(say("accuracy.column_is", column=column, value=Quoted(text[:30])))
         if text:
-            self.assume(column, str(fallback))
+            self.assume(column, fallback)
         return fallback
 
-    def assume(self, column: str, what: str) -> None:
-        self.fallbacks.append(f"{column} {self.text(column)[:40]!r} taken as {what}")
+    def assume(self, column: str, taken: object) -> None:
+        written = Quoted(self.text(column)[:40])
+        self.fallbacks.append(say("accuracy.taken_as", column=column, written=written, taken=taken))
 
 
 def read_rows(path: Path, needed: Sequence[str] = NEEDED) -> Iterator[Row]:
@@ -84,27 +91,31 @@ def read_rows(path: Path, needed: Sequence[str] = NEEDED) -> Iterator[Row]:
         rows = csv.DictReader(io.StringIO(raw.decode("utf-8-sig"), newline=""))
         missing = [name for name in needed if name not in (rows.fieldnames or [])]
         if missing:
-            raise BadInput(
-                say("accuracy.no_column_2", path=path, missing=", ".join(missing), needed=", ".join(needed))
-            )
+            raise no_column(path, missing, needed)
         yield from rows
     except (UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(say("accuracy.not_csv_utf_8_2", path=path, error=error)) from error
+        raise BadInput(say("accuracy.not_csv", path=path, error=error)) from error
+
+
+def no_column(path: Path, missing: Sequence[str], needed: Sequence[str]) -> BadInput:
+    columns = {"missing": ", ".join(missing), "needed": ", ".join(needed)}
+    return BadInput(say("accuracy.no_column", path=path, **columns))
 
 
 def _read_bytes(path: Path) -> bytes:
     """All of a regular file of sane size. A pipe would block, and a device never ends."""
     try:
         found = path.stat()
+        if stat.S_ISDIR(found.st_mode):
+            raise BadInput(say("accuracy.folder", path=path))
         if not stat.S_ISREG(found.st_mode):
-            kind = "a folder" if stat.S_ISDIR(found.st_mode) else "not a regular file"
-            raise BadInput(say("accuracy.is", path=path, kind=kind))
+            raise BadInput(say("accuracy.not_a_file", path=path))
         raw = b""
         if found.st_size <= MAX_BYTES:
             with path.open("rb") as file:
                 raw = file.read(MAX_BYTES + 1)  # it may have grown, or not tell its size
         if (size := max(found.st_size, len(raw))) > MAX_BYTES:
-            raise BadInput(say("accuracy.bytes_2", path=path, size=Number(size), max_bytes=Number(MAX_BYTES)))
+            raise BadInput(say("accuracy.too_large", path=path, size=Number(size), most=Number(MAX_BYTES)))
         return raw
     except FileNotFoundError as error:
         raise NotFound(say("accuracy.no_file", path=path)) from error
@@ -120,7 +131,7 @@ def understand(row: Row) -> Run:
     try:
         training = _training(reader)
     except AssertionError as error:
-        raise Skipped(f"the row contradicts itself: {error}") from error
+        raise Skipped(say("accuracy.contradicts_itself", problem=str(error))) from error
     model, training = _overruled(reader, model, training)
     return Run(model=model, training=training, gpu=gpu, fallbacks=tuple(reader.fallbacks))
 
@@ -135,14 +146,14 @@ def _overruled(reader: _Reader, model: Model, training: Training) -> tuple[Model
             Reading(model=model, training=training, assumed=(), warnings=()), parse_sets(words)
         )
     except (BrimfulError, AssertionError) as error:
-        raise Skipped(f"set: {error}") from error
+        raise Skipped(say("accuracy.set_unreadable", problem=str(error))) from error
     return found.model, found.training
 
 
 def _gpu(reader: _Reader) -> Gpu:
     name = reader.text("gpu")
     if not name:
-        raise Skipped("no GPU is named")
+        raise Skipped(say("accuracy.no_gpu"))
     # '(280 W cap)', '(as stated)': remarks people add behind the name
     plain = re.sub(r"\s*\(.*?\)", "", name)
     sized = re.search(r"\(.*?\d ?gi?b.*?\)", name.lower()) is not None
@@ -156,9 +167,9 @@ def _gpu(reader: _Reader) -> Gpu:
         except NotFound:
             continue
         if guessed:
-            reader.assume("gpu", f"{gpu.name}, whatever its memory")
+            reader.assume("gpu", gpu.name)
         return gpu
-    raise Skipped(f"GPU {name[:40]!r} is not in the catalog")
+    raise Skipped(say("accuracy.gpu_unknown", name=Quoted(name[:40])))
 
 
 # -- the model ---------------------------------------------------------------------------------------------
@@ -194,7 +205,7 @@ def _model(reader: _Reader) -> Model:
     family = next((made for pattern, made in _FAMILIES if re.search(pattern, name.lower())), None)
     if family is None:
         family = {"bias": False}
-        reader.assume("model", "a plain GPT")
+        reader.assume("model", "GPT")
     fields: dict[str, Any] = {
         "name": name,
         "layers": reader.whole("n_layer"),
@@ -217,7 +228,7 @@ def _model(reader: _Reader) -> Model:
     try:
         return _nearest(Model(**fields), reader)
     except AssertionError as error:
-        raise Skipped("heads, width and layers do not go together") from error
+        raise Skipped(say("accuracy.shape_mismatch")) from error
 
 
 def _nearest(model: Model, reader: _Reader) -> Model:
@@ -279,20 +290,20 @@ def _by_framework(reader: _Reader, code: Framework, fields: dict[str, Any]) -> d
     adapted, sharded = fields["tuning"] != "full", fields["sharding"] == "zero3"
     if adapted and sharded and code.checkpoints_sharded and fields["checkpointing"] == "none":
         made["checkpointing"] = "full"
-        reader.assume("activation_checkpointing", f"full, as {code.title} always does here")
+        reader.assume("activation_checkpointing", "full")
     whole_step = reader.whole("global_batch_tokens", 1)
     if fields["pipeline"] > 1 and whole_step > 1 and not reader.text("grad_accum"):
         split = fields["tensor"] * fields["pipeline"] * fields["context"]
         micro = fields["batch_size"] * fields["sequence_tokens"] * max(1, fields["gpus"] // split)
         made["accumulation"] = max(1, round(whole_step / micro))
-        reader.assume("grad_accum", f"{made['accumulation']}, by the tokens of a step")
+        reader.assume("grad_accum", made["accumulation"])
     elif fields["pipeline"] > 1 and code.stages_cut_batch and not reader.text("grad_accum"):
         whole, stages = fields["batch_size"], fields["pipeline"] * fields["virtual_stages"]
         made |= {"batch_size": max(1, whole // stages), "accumulation": min(whole, stages)}
-        reader.assume("grad_accum", f"{made['accumulation']}, a micro-batch for each stage of {code.title}")
+        reader.assume("grad_accum", made["accumulation"])
     if adapted and code.global_batch and not reader.text("grad_accum"):
         made["accumulation"] = max(1, code.global_batch // (fields["batch_size"] * fields["gpus"]))
-        reader.assume("grad_accum", f"{made['accumulation']}, {code.title}'s default")
+        reader.assume("grad_accum", made["accumulation"])
     return made
 
 
@@ -310,7 +321,7 @@ def _precision(reader: _Reader) -> dict[str, Any]:
         "fp8": bool(re.search(r"fp8|float8|fp4", words)),
     }
     if not words:
-        reader.assume("precision", "bf16 under autocast")
+        reader.assume("precision", "amp_bf16")
         fields["casts"] = "autocast"
     elif words.startswith("fp32") and "mixed" not in words:
         fields |= {"dtype": "float32", "tf32": False}
@@ -357,7 +368,7 @@ def _torch(reader: _Reader) -> Torch:
     try:
         return find_torch(reader.text("torch"))
     except BadInput:
-        reader.assume("torch", "today's PyTorch")
+        reader.assume("torch", CURRENT.release)
         return CURRENT
 
 
@@ -448,7 +459,7 @@ def _whole_gpus(reader: _Reader, split: int) -> int:
     said = reader.whole("n_gpus", 1)
     gpus = max(split, said - said % split)
     if gpus != said:
-        reader.assume("n_gpus", f"{gpus}, as the parallelism splits by {split}")
+        reader.assume("n_gpus", gpus)
     return gpus
 
 

@@ -5,11 +5,13 @@ The same arithmetic serves published tables, a user's own runs, and the accuracy
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
+from statistics import median
 
 from brimful.accuracy.runs import Row, Run, Skipped, understand
-from brimful.errors import BadInput
+from brimful.errors import BadInput, Said
 from brimful.fit.count import parameters
 from brimful.fit.fit import estimate
 from brimful.fit.roofline import NODE_GPUS
@@ -29,7 +31,7 @@ class Scored:
     source: str
     run: Run | None = None
     estimate: Estimate | None = None
-    skipped_because: str = ""
+    skipped_because: Said | None = None
     memory_error: float | None = None  # relative, of the row's own counter
     textbook_error: float | None = None
     fits_right: bool | None = None
@@ -60,13 +62,13 @@ def _scored(row: Row, marks: Mapping[str, str] | None) -> Scored:
     try:
         run = understand(row)
     except Skipped as reason:
-        return Scored(row=row, source=source, skipped_because=str(reason))
+        return Scored(row=row, source=source, skipped_because=reason.said)
     # No desktop is assumed: device readings leave out what was there before the run ("used minus idle"), and
     # published runs reserved up to 97 % of a GeForce card.
     try:
         answer = estimate(run.model, run.training, run.gpu, 0)
     except BadInput as error:  # fp8 on a card that has none, for one
-        return Scored(row=row, source=source, skipped_because=error.problem)
+        return Scored(row=row, source=source, skipped_because=error.said)
     strict = "memory" if marks is None else marks.get("strict_test", "")
     measured_rate = _number(row.get("tokens_per_s_per_gpu"))
     timed = measured_rate is not None and (marks is None or marks.get("throughput_test") == "yes")
@@ -145,9 +147,6 @@ class Errors:
     p90: float
     bias: float
 
-    def as_dict(self) -> dict[str, float]:
-        return {"n": self.n, "median": self.median, "p90": self.p90, "bias": self.bias}
-
 
 def summed(values: Iterable[float | None]) -> Errors | None:
     """None where there is nothing to sum up."""
@@ -155,10 +154,8 @@ def summed(values: Iterable[float | None]) -> Errors | None:
     if not errors:
         return None
     sizes = sorted(map(abs, errors))
-    middle = len(sizes) // 2
-    median = sizes[middle] if len(sizes) % 2 else (sizes[middle - 1] + sizes[middle]) / 2
-    bias = errors[middle] if len(errors) % 2 else (errors[middle - 1] + errors[middle]) / 2
-    return Errors(n=len(sizes), median=median, p90=sizes[int(0.9 * (len(sizes) - 1))], bias=bias)
+    p90 = sizes[int(0.9 * (len(sizes) - 1))]
+    return Errors(n=len(sizes), median=median(sizes), p90=p90, bias=median(errors))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,30 +174,30 @@ class Report:
     rate_multi: Errors | None
     mfu_within: int
     mfu_tried: int
-    skipped: dict[str, int] = field(default_factory=dict)
+    skipped: tuple[tuple[Said, int], ...] = ()  # why, and how many rows; the most frequent first
 
     def as_dict(self) -> dict[str, object]:
         def shown(errors: Errors | None) -> dict[str, float] | None:
-            return None if errors is None else errors.as_dict()
+            return None if errors is None else asdict(errors)
 
         return {
             "rows": self.rows,
             "memory": shown(self.memory),
             "textbook": shown(self.textbook),
-            "by_counter": {name: errors.as_dict() for name, errors in self.by_counter.items()},
-            "by_source": {name: errors.as_dict() for name, errors in self.by_source.items()},
+            "by_counter": {name: asdict(errors) for name, errors in self.by_counter.items()},
+            "by_source": {name: asdict(errors) for name, errors in self.by_source.items()},
             "fits": {"right": self.fits_right, "tried": self.fits_tried, "false_fits": self.false_fits},
             "tokens_per_s": {"node": shown(self.rate_node), "multi_node": shown(self.rate_multi)},
             "mfu": {"within_4_points": self.mfu_within, "tried": self.mfu_tried},
-            "skipped": self.skipped,
+            "skipped": {str(reason): n for reason, n in self.skipped},
+            "skipped_codes": [{"reason": reason.as_dict(), "runs": n} for reason, n in self.skipped],
         }
 
 
 def report(scored: list[Scored]) -> Report:
-    skipped: dict[str, int] = {}
-    for each in scored:
-        if each.skipped_because:
-            skipped[each.skipped_because] = skipped.get(each.skipped_because, 0) + 1
+    reasons = {str(each.skipped_because): each.skipped_because for each in scored}
+    counts = Counter(str(each.skipped_because) for each in scored if each.skipped_because)
+    skipped = [(reason, n) for text, n in counts.most_common() if (reason := reasons[text])]
     tried = [each for each in scored if each.fits_right is not None]
     points = [each.mfu_error for each in scored if each.mfu_error is not None]
     return Report(
@@ -216,7 +213,7 @@ def report(scored: list[Scored]) -> Report:
         rate_multi=summed(each.rate_error for each in scored if each.multi_node),
         mfu_within=sum(abs(point) <= MFU_POINTS for point in points),
         mfu_tried=len(points),
-        skipped=skipped,
+        skipped=tuple(skipped),
     )
 
 

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> Answer:
     scored = score(read_rows(Path(args.runs)))
     found = calibrate(scored)
     enough(found)
-    skipped = report(scored).skipped
+    skipped = {str(reason): n for reason, n in report(scored).skipped}
     helps = bool(found.correction.factors)
     written = args.write and not args.dry_run and helps
     if written:

@@ -54,7 +54,8 @@ def run(args: argparse.Namespace) -> Answer:
         "file": str(args.to),
         "written": new,
         "rows": [{key: value for key, value in row.items() if value} for row in found.rows],
-        "cannot_say": list(found.unsaid),
+        "cannot_say": [str(what) for what in found.unsaid],
+        "cannot_say_codes": [what.as_dict() for what in found.unsaid],
     }
     done = "gpu.record_would_write" if args.dry_run else "gpu.record_wrote"
     ids = ", ".join(row["id"] for row in found.rows)

@@ -29,6 +29,7 @@ COLUMNS = (
     "predicted_tokens_per_s_per_gpu",
     "predicted_mfu",
     "skipped_because",
+    "assumed",
 )
 MAX_REASONS = 12
 
@@ -76,6 +77,7 @@ def _write_rows(path: Path, scored: list[Scored]) -> None:
         if each.estimate is not None and each.run is not None:
             memory, speed = each.estimate.memory, each.estimate.speed
             line |= {
+                "assumed": "; ".join(map(str, each.run.fallbacks)),
                 "predicted_allocated_gib": f"{memory.allocated_bytes.likely / GIB:.4f}",
                 "predicted_reserved_gib": f"{memory.reserved_bytes.likely / GIB:.4f}",
                 "predicted_device_gib": f"{memory.device_bytes.likely / GIB:.4f}",
@@ -115,9 +117,9 @@ def _text(found: Report, runs: str, rows: str | None) -> str:
     if found.mfu_tried:
         blocks.append(words("gpu.score_mfu", within=found.mfu_within, tried=found.mfu_tried))
     if found.skipped:
-        worst = sorted(found.skipped.items(), key=lambda pair: -pair[1])[:MAX_REASONS]
-        head = words("gpu.score_skipped", n=sum(found.skipped.values()))
-        blocks.append("\n".join([head, *(f"  {n} x {reason}" for reason, n in worst)]))
+        head = words("gpu.score_skipped", n=sum(n for _, n in found.skipped))
+        worst = [f"  {n} x {told(reason)}" for reason, n in found.skipped[:MAX_REASONS]]
+        blocks.append("\n".join([head, *worst]))
     if rows:
         blocks.append(words("gpu.score_written", file=rows))
     return "\n\n".join(blocks)
