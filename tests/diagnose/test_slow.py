@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 from brimful.cli.main import main
-from brimful.diagnose.findings import CAUSES, Diagnosis, cause_words, reason
+from brimful.diagnose.findings import CAUSES, Diagnosis, cause_words
 from brimful.diagnose.slow import diagnose, why_line
 from brimful.language import Sentence, Several
-from brimful.meter.nvml import _THROTTLES, read_gpus
+from brimful.meter.nvml import _THROTTLES, read_gpus, throttle_said
 from brimful.meter.samples import GpuSample, RunSample, Sample, StepSample, as_line, read_samples
 from tests.conftest import ROOT
 from tests.fake_nvml import FakeNvml, a_card
@@ -213,7 +213,7 @@ def test_a_throttled_clock_beside_a_real_loop(tmp_path: Path, fake_nvml: FakeNvm
     assert found.cause == "throttling", found
     says = found.findings[0].says.as_dict()
     assert says["clock"] == pytest.approx(1200 / 3105)
-    assert says["reason"] == {"code": "slow.held_by_too_hot"}
+    assert says["reason"] == {"code": "meter.throttle_too_hot"}
     assert {"code": "slow.hottest", "celsius": 91} in [each.as_dict() for each in found.findings[0].evidence]
 
 
@@ -429,5 +429,7 @@ def test_the_strongest_cause_comes_first_and_the_others_follow(tmp_path: Path) -
 def test_every_cause_and_every_reason_of_the_driver_has_words() -> None:
     assert [str(cause_words(cause)) for cause in CAUSES] == list(CAUSES)
     assert str(cause_words("evaluation-heavy")) == "evaluation-heavy"
-    assert [str(reason(word)) for word in _THROTTLES.values()] == list(_THROTTLES.values())
-    assert "language.verbatim" not in {reason(word).code for word in _THROTTLES.values()}
+    assert {throttle_said(name).code for name in _THROTTLES.values()} == {
+        f"meter.throttle_{name}" for name in _THROTTLES.values()
+    }
+    assert str(throttle_said("power cap")) == "power cap", "as a file of 0.1 has it"

@@ -86,7 +86,7 @@ def test_it_runs_out_where_predicted_goes_on_from_its_checkpoint_and_finishes(tm
     assert message.total_bytes == pytest.approx(memory_bytes, rel=0.005)
     assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate" in log
     # The same effective batch, and nothing else changed.
-    assert first["ended"] == "out of memory"
+    assert first["ended"] == "out_of_memory"
     assert second["ended"] == "finished"
     added, gone = set(second["words"]) - set(first["words"]), set(first["words"]) - set(second["words"])
     batch = data["changed"]["batch_size"][1]
@@ -114,7 +114,10 @@ def test_what_can_never_fit_is_tried_once_and_told_why(tmp_path: Path) -> None:
     code, data, said = guarded(tmp_path, "--gpu", "rtx-4070", command=rehearsed(memory_bytes, *SMALL))
 
     assert code == 1
-    assert [each["ended"] for each in data["tries"]] == ["out of memory"]
-    assert "gave up after one try: the smallest settings this script can be told" in data["why"]
-    assert "may be used" in data["why"]
+    assert [each["ended"] for each in data["tries"]] == ["out_of_memory"]
+    reason = data["reason"]
+    assert (reason["code"], reason["tries"]["n"], reason["why"]["code"]) == (
+        "guard.gave_up", 1, "guard.smallest_needs",
+    )  # fmt: skip
+    assert reason["why"]["low"] > reason["why"]["usable"]
     assert "gave up" in said

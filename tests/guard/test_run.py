@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from brimful.specs.gpu import find_gpu
 from brimful.units import GIB
 from tests.conftest import ROOT
 from tests.fake_nvml import FakeNvml, a_card
@@ -85,7 +86,7 @@ def test_half_the_batch_twice_the_accumulation_until_it_holds(tmp_path: Path, tr
 
     tries = [Path(tmp_path / each["log"]).read_text().splitlines()[0] for each in data["tries"]]
     assert tries == ["batch 8 x 2 from 0", "batch 4 x 4 from 2", "batch 2 x 8 from 2"]
-    assert [each["ended"] for each in data["tries"]] == ["out of memory", "out of memory", "finished"]
+    assert [each["ended"] for each in data["tries"]] == ["out_of_memory", "out_of_memory", "finished"]
     assert data["exit_code"] == 0
     assert data["changed"] == {
         "per_device_train_batch_size": [8, 2],
@@ -101,16 +102,18 @@ def test_what_never_fits_is_tried_once_for_every_batch_and_no_more(tmp_path: Pat
     assert len(data["tries"]) == 4  # 8, 4, 2, 1
     assert len({tuple(each["words"]) for each in data["tries"]}) == 4
     assert data["exit_code"] == 1
-    assert (
-        "gave up after 4 tries: per_device_train_batch_size is 1, and nothing smaller is left" in data["why"]
-    )
+    assert data["reason"] == {
+        "code": "guard.gave_up",
+        "tries": {"code": "guard.tries", "n": 4},
+        "why": {"code": "guard.smallest_batch", "key": "per_device_train_batch_size", "size": 1},
+    }
 
 
 def test_no_more_starts_than_asked_for(tmp_path: Path, train: list[str]) -> None:
     data = told(tmp_path, "--tries", "2", "--", *train, "--limit", "0")
 
     assert len(data["tries"]) == 2
-    assert "gave up after 2 tries, as many as --tries allows" in data["why"]
+    assert (data["reason"]["code"], data["reason"]["tries"]["n"]) == ("guard.no_try_left", 2)
 
 
 # One that was caught and survived is not what ended it.
@@ -131,7 +134,7 @@ def test_a_crash_that_is_not_for_memory_is_not_tried_again(tmp_path: Path, what:
     data = told(tmp_path, "--", sys.executable, "train.py", "--batch_size=8")
 
     assert [each["ended"] for each in data["tries"]] == ["failed"]
-    assert "only running out of GPU memory is tried again" in data["why"]
+    assert data["reason"]["code"] == "guard.not_memory"
     assert data["exit_code"] != 0
 
 
@@ -142,8 +145,9 @@ def test_an_error_raised_from_running_out_is_still_that(tmp_path: Path) -> None:
 
     data = told(tmp_path, "--", sys.executable, "train.py")
 
-    assert data["tries"][0]["ended"] == "out of memory"
-    assert "--set-key batch_size=--KEY" in data["why"]  # nothing says what to turn down, and it says so
+    assert data["tries"][0]["ended"] == "out_of_memory"
+    # Nothing says what to turn down, and it says so.
+    assert data["reason"]["why"]["code"] == "guard.batch_unknown"
 
 
 def test_output_and_exit_code_pass_through_byte_by_byte(tmp_path: Path) -> None:
@@ -314,10 +318,14 @@ def test_a_dry_run_starts_nothing(tmp_path: Path, train: list[str]) -> None:
 
 
 def test_a_command_that_cannot_be_started_is_told(tmp_path: Path) -> None:
-    code, _, err = ran(tmp_path, "--", "./nobody")
+    code, out, _ = ran(tmp_path, "--json", "--", "./nobody")
 
     assert code == 2
-    assert "cannot start './nobody': no such file" in err
+    assert json.loads(out)["error"]["reason"] == {
+        "code": "guard.cannot_start",
+        "program": "./nobody",
+        "error": {"code": "language.os_enoent"},
+    }
 
 
 def test_free_memory_is_as_the_driver_says_with_other_programs_in_it(
@@ -328,19 +336,25 @@ def test_free_memory_is_as_the_driver_says_with_other_programs_in_it(
     fake_nvml.show(full, a_card("NVIDIA A100-SXM4-80GB", uuid="GPU-2", memory_used=0))
     words = [str(ROOT / "examples/nanogpt/train.py"), str(ROOT / "examples/nanogpt/train_fineweb.py")]
 
-    def said(**more: str) -> str:
-        code, out, err = ran(
-            tmp_path, "--dry-run", "--fix", "--", "python", *words, env={**fake_nvml.env, **more}
-        )
+    def said(**more: str) -> tuple[dict[str, Any], list[str]]:
+        options = ("--json", "--dry-run", "--fix", "--", "python")
+        code, out, err = ran(tmp_path, *options, *words, env={**fake_nvml.env, **more})
         assert code == 0, err
-        return " ".join(out.split())
+        data = json.loads(out)["data"]
+        return data["said_codes"][0], data["words"]
 
-    first = said()
-    assert "of 8.69 GiB on NVIDIA GeForce RTX 4070 (by its driver, 3.00 GiB held by others)" in first
-    assert "does not fit" in first
-    assert "--batch_size=8 --gradient_accumulation_steps=64" in first
-    assert "NVIDIA A100-SXM4-80GB (by its driver): it fits" in said(CUDA_VISIBLE_DEVICES="1")
-    assert "no card answers among those" in said(CUDA_VISIBLE_DEVICES="7")
+    first, started = said()
+    assert first["usable"] == find_gpu("rtx-4070").memory_bytes - 3 * GIB
+    held = {"code": "guard.others_held", "source": {"code": "guard.by_driver"}, "others": 3 * GIB}
+    assert (first["code"], first["room"]) == ("guard.predicted", held)
+    assert first["gpu"] == "NVIDIA GeForce RTX 4070"
+    assert first["verdict"]["verdict"]["code"] == "guard.verdict_does_not_fit"
+    assert started[-2:] == ["--batch_size=8", "--gradient_accumulation_steps=64"]
+    other, _ = said(CUDA_VISIBLE_DEVICES="1")
+    assert (other["gpu"], other["room"]) == ("NVIDIA A100-SXM4-80GB", {"code": "guard.by_driver"})
+    assert other["verdict"] == {"code": "guard.verdict_fits"}
+    none, _ = said(CUDA_VISIBLE_DEVICES="7")
+    assert none["why"][0] == {"code": "guard.no_visible_card", "visible": "7"}
 
 
 def test_told_to_stop_while_it_climbs_it_stops(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from brimful.meter.idle import IdleWatch, held_by, idle_words
+from brimful.language import Seconds, Sentence, Size, say
+from brimful.meter.idle import IdleWatch, held_by, idle_said
 from brimful.meter.nvml import read_gpus
 from brimful.meter.runtime import Live, Place
 from brimful.meter.samples import GpuSample, ProcessSample, RunSample, StepSample
@@ -29,16 +31,16 @@ class Clock:
 
 def a_watch(
     *, stops: bool = True, holds: int | None = 4 * GIB, after_s: float = 60.0
-) -> tuple[IdleWatch, Clock, list[str]]:
+) -> tuple[IdleWatch, Clock, list[Sentence]]:
     """A watch on this very process, by a clock that stands still."""
     clock = Clock()
-    said: list[str] = []
+    said: list[Sentence] = []
 
     def look() -> list[GpuSample] | None:
         held = (ProcessSample(pid=os.getpid(), used_bytes=holds),)
         return None if holds is None else [GpuSample(at_s=0, index=0, processes=held)]
 
-    watch = IdleWatch(after_s, stops=stops, say=said.append, look=look, clock=clock)
+    watch = IdleWatch(after_s, stops=stops, tell=said.append, look=look, clock=clock)
     watch.begin(MARK)
     watch._carries = lambda pid: pid == os.getpid()  # type: ignore[method-assign]
     return watch, clock, said
@@ -61,7 +63,7 @@ def test_a_run_that_stepped_and_then_did_not_is_stopped(line: bytes) -> None:
     assert watch(b"") is None
     clock.now_s += 2
 
-    assert watch(b"") == "idle: no step for 1 min 01 s, and it holds 4.00 GiB"
+    assert watch(b"") == say("meter.idle_bytes", quiet=Seconds(61.0), held=Size(4 * GIB))
 
 
 def test_new_steps_keep_it_alive_and_the_same_line_again_does_not() -> None:
@@ -82,7 +84,7 @@ def test_what_it_holds_decides_and_no_step_at_all_tells_nothing() -> None:
         clock.now_s += 100
         assert (watch(b"") is not None) is stopped
         assert bool(said) is not stepped
-    assert "cannot be told" in said[0]
+    assert said[0].code == "meter.no_step_seen"
 
 
 def test_told_once_for_each_idle_time_where_it_shall_not_be_stopped() -> None:
@@ -120,19 +122,26 @@ def test_a_process_on_the_machine_is_told_idle_by_its_steps_not_by_utilization(f
 
     held = held_by({me}, read_gpus(3700.0))
 
-    assert idle_words(stuck, held_bytes=held, now_s=3700.0) == (
-        "idle for 1 h 00 min: holds 9.00 GiB, no step since number 812"
-    )
-    assert idle_words(stuck, held_bytes=held, now_s=130.0) is None
-    assert idle_words(stuck, held_bytes=0, now_s=3700.0) is None
+    idle = idle_said(stuck, held_bytes=held, now_s=3700.0)
+    assert idle is not None
+    assert idle.as_dict() == {
+        "code": "meter.idle_holding_bytes",
+        "age": 3600.0,
+        "held": 9 * GIB,
+        "since": {"code": "meter.last_step", "n": 812},
+    }
+    assert idle_said(stuck, held_bytes=held, now_s=130.0) is None
+    assert idle_said(stuck, held_bytes=0, now_s=3700.0) is None
 
 
 def test_the_command_stops_it_and_passes_its_end_on(tmp_path: Path) -> None:
     (tmp_path / "hang.py").write_text("import time\nprint('step 1', flush=True)\ntime.sleep(600)")
+    command = ["run", "--json", "--stop-idle=1s", "--", sys.executable, "hang.py"]
     done = subprocess.run(
-        [sys.executable, "-m", "brimful.cli.main", "run", "--stop-idle=1s", "--", sys.executable, "hang.py"],
+        [sys.executable, "-m", "brimful.cli.main", *command],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
     )  # fmt: skip
 
     assert done.returncode == 143
-    assert "stopped it: idle: no step for" in " ".join(done.stderr.split())
+    reason = json.loads(done.stdout)["data"]["reason"]
+    assert (reason["code"], reason["why"]["code"]) == ("guard.stopped", "meter.idle")

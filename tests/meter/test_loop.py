@@ -320,7 +320,7 @@ def test_without_a_peak_there_is_no_mfu_and_a_reason(
     with a_meter(model, tmp_path, peak_flops_per_s=None, terminal_s=100.0) as meter:
         train(model, meter)
     assert meter.last.mfu is None
-    assert "no MFU: no peak is known for cpu; declare peak_flops_per_s" in capsys.readouterr().err
+    assert "no MFU: no peak is known for cpu; pass peak_flops_per_s" in capsys.readouterr().err
 
 
 def test_a_card_by_name_gives_its_own_peak(tmp_path: Path) -> None:

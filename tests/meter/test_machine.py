@@ -311,7 +311,7 @@ def test_a_file_of_looks_is_for_why_slow(fake_nvml: FakeNvml, tmp_path: Path) ->
         assert main(["watch", "--once", "--json", "--jsonl", str(tmp_path / "cards.jsonl")]) == 0
     found = list(read_samples(tmp_path / "cards.jsonl"))
     assert [each.index for each in found if isinstance(each, GpuSample)] == [0, 1, 0, 1]
-    assert all(isinstance(each, GpuSample) and each.throttle == ("power cap",) for each in found)
+    assert all(isinstance(each, GpuSample) and each.throttle == ("power_cap",) for each in found)
 
 
 def test_after_some_steps_it_says_why_a_run_is_slow(fake_nvml: FakeNvml) -> None:
@@ -341,4 +341,5 @@ def test_a_run_that_holds_memory_and_makes_no_step_is_called_idle(fake_nvml: Fak
     machine = look()
     place.close()
     assert "idle for 20 min" in screen(machine, History(), 100, 60)
-    assert "no step since number 3" in str(machine.as_dict()["gpus"][0]["processes"][0]["idle"])
+    reason = machine.as_dict()["gpus"][0]["processes"][0]["idle_reason"]
+    assert reason["since"] == {"code": "meter.last_step", "n": 3}

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from brimful.errors import WorldFailed
-from brimful.meter.nvml import NvidiaDriver, meaning, read_gpus
+from brimful.meter.nvml import NvidiaDriver, error_name, meaning, problem_said, read_gpus
 from brimful.meter.samples import GpuSample
 from brimful.units import GIB
 from tests.fake_nvml import ERRORS, LOST, FakeNvml, a_card
@@ -62,9 +62,9 @@ def test_values_change_while_a_reader_is_open(fake_nvml: FakeNvml) -> None:
     ("bits", "words"),
     [
         (0x1, ()),
-        (0x4, ("power cap",)),
-        (0x68, ("hardware slowdown", "too hot", "too hot (hardware)")),
-        (0x82, ("clock set by hand", "power brake")),
+        (0x4, ("power_cap",)),
+        (0x68, ("hardware_slowdown", "too_hot", "too_hot_hardware")),
+        (0x82, ("clock_set_by_hand", "power_brake")),
     ],
 )
 def test_why_the_clock_is_low(fake_nvml: FakeNvml, bits: int, words: tuple[str, ...]) -> None:
@@ -107,7 +107,8 @@ def test_a_card_that_fell_off_the_bus_is_named_and_the_others_still_answer(fake_
     fake_nvml.show(a_card(), a_card(uuid="GPU-lost", fails=LOST), a_card(uuid="GPU-2"))
     first, lost, last = read_gpus(0.0)
     assert (first.problem, last.problem) == ("", "")
-    assert lost.problem.startswith("fell off the bus; `dmesg | grep -i xid`")
+    assert lost.problem == "gpu_is_lost"
+    assert str(problem_said(lost.problem)).startswith("fell off the bus; `dmesg | grep -i xid`")
     assert lost.memory_used_bytes is None
 
 
@@ -115,7 +116,7 @@ def test_a_card_may_be_lost_between_two_questions(fake_nvml: FakeNvml) -> None:
     fake_nvml.show(a_card(fails={"nvmlDeviceGetPowerUsage": ERRORS["GPU_IS_LOST"]}))
     [card] = read_gpus(0.0)
     assert card.name == "NVIDIA GeForce RTX 4070"
-    assert card.problem.startswith("fell off the bus")
+    assert card.problem == "gpu_is_lost"
     assert card.busy_frac is None, "what was read before may be stale"
 
 
@@ -129,7 +130,7 @@ def test_an_old_driver_counts_its_own_memory_as_used(fake_nvml: FakeNvml) -> Non
 def test_no_permission_is_told_where_the_value_would_be(fake_nvml: FakeNvml) -> None:
     fake_nvml.show(a_card(fails={"nvmlDeviceGetComputeRunningProcesses_v3": ERRORS["NO_PERMISSION"]}))
     [card] = read_gpus(0.0)
-    assert (card.processes, card.gaps) == ((), {"processes": "no permission"})
+    assert (card.processes, card.gaps) == ((), {"processes": "no_permission"})
 
 
 @pytest.mark.parametrize("code", ERRORS.values(), ids=ERRORS)
@@ -150,12 +151,15 @@ def test_every_error_of_the_driver_itself_is_a_sentence_with_a_way_out(
     fake_nvml.show(a_card(), fails={question: code})
     with pytest.raises(WorldFailed) as caught:
         read_gpus(0.0)
-    assert str(meaning(code)[0]) in caught.value.problem
+    assert caught.value.said.as_dict() == {
+        "code": "meter.no_driver" if code == 12 else "meter.driver_silent",
+        "why": meaning(error_name(code)).as_dict(),
+    }
     assert caught.value.code == {12: "no_driver", 28: "no_gpu"}.get(code, "nvml_failed")
 
 
 def test_a_number_nvml_may_have_one_day_is_not_a_crash() -> None:
-    assert meaning(77)[0].as_dict() == {"code": "meter.nvml_unknown", "number": 77}
+    assert meaning(error_name(77)).as_dict() == {"code": "meter.nvml_other", "number": "77"}
 
 
 def test_a_machine_whose_driver_sees_no_card(fake_nvml: FakeNvml) -> None:
@@ -177,17 +181,18 @@ READ = "import json; from brimful.meter.nvml import read_gpus; from brimful.erro
 TRY = READ + "try: read_gpus(0.0)\nexcept BrimfulError as e: print(json.dumps(e.as_dict()))"
 
 
-def _said(program: str, env: dict[str, str]) -> dict[str, str]:
+def _said(program: str, env: dict[str, str]) -> dict[str, object]:
     done = subprocess.run(
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
     )
-    said: dict[str, str] = json.loads(done.stdout)
+    said: dict[str, object] = json.loads(done.stdout)
     return said
 
 
 def test_a_machine_without_the_driver_is_told_so() -> None:
     env = {**os.environ, "LD_LIBRARY_PATH": ""}
-    assert _said(TRY, env)["problem"] == "this machine has no NVIDIA driver: libnvidia-ml.so.1 was not found"
+    why = {"code": "meter.nvml_library_not_found"}
+    assert _said(TRY, env)["reason"] == {"code": "meter.no_driver", "why": why}
 
 
 def test_a_machine_without_the_package_is_told_what_to_install() -> None:

@@ -23,7 +23,7 @@ SAMPLES: list[Sample] = [
     StepSample(
         at_s=2.0, step=1, step_s=0.25, warmup=True, forward_s=0.1, pauses_s={"evaluation": 2.0}, mfu=0.4
     ),
-    GpuSample(at_s=2.1, index=0, processes=(ProcessSample(pid=7, used_bytes=None),), throttle=("power cap",)),
+    GpuSample(at_s=2.1, index=0, processes=(ProcessSample(pid=7, used_bytes=None),), throttle=("power_cap",)),
     EndSample(at_s=3.0, steps=1, steady_steps=0, wall_s=1.0, error="KeyboardInterrupt"),
 ]
 
@@ -59,8 +59,10 @@ def test_kinds_and_fields_of_a_newer_brimful_are_passed_over(tmp_path: Path) -> 
 )  # fmt: skip
 def test_a_line_that_is_no_sample_is_told_by_its_number(tmp_path: Path, line: str) -> None:
     path = _file(tmp_path, as_line(SAMPLES[0]) + "\n" + line + "\n" + as_line(SAMPLES[1]) + "\n")
-    with pytest.raises(BadInput, match=r"line 2 of run.jsonl is no sample"):
+    with pytest.raises(BadInput) as caught:
         list(read_samples(path))
+    said = caught.value.said.as_dict()
+    assert (said["code"], said["line"], said["name"]) == ("meter.bad_sample_line", 2, "run.jsonl")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_an_old_sample_is_stale_and_after_ten_minutes_the_job_is_idle(desk: Desk
     assert "stale" in desk.page()
     desk.now_s = NOW_S + 700
     idle = desk.job()["measured"]["idle"]
-    assert idle == "idle for 11 min 43 s: holds 5.00 GiB, no step since number 1,200"
+    assert idle == "idle for 11 min 43 s: holds 5.00 GiB, no step since step 1,200"
     assert idle in desk.page()
 
 

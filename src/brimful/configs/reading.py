@@ -102,3 +102,8 @@ class Reading:
     dialect: Dialect = FLAGS
     file: Path | None = None  # whose lines say how it is trained
     context_tokens: int = 0  # the longest sequence the model was made for; 0 where nobody said
+
+
+def change_text(change: Change) -> str:
+    """'batch_size 16 -> 8, compile False -> True': the same in every language."""
+    return ", ".join(f"{key} {now} -> {then}" for key, (now, then) in change.items())

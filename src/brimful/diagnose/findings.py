@@ -5,20 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from brimful.language import Number, Seconds, Sentence, Several, say, verbatim
+from brimful.language import Number, Seconds, Sentence, Several, say
 
 HEALTHY, CANNOT_TELL = "healthy", "cannot tell"
 # What a rule may name; `-heavy` goes behind the kind of a pause, which is the user's own word.
 CAUSES = (
     *("wrong peak", "data-starved", "communication", "synchronisation", "launch-bound small kernels"),
     *("throttling", "memory nearly full", "small matmuls", "memory-bound ops", HEALTHY, CANNOT_TELL),
-)
-# Reasons of the driver for a low clock that have words of their own; others are shown as they are.
-_REASONS = frozenset(
-    (
-        *("clock set by hand", "power cap", "hardware slowdown", "sync boost", "too hot"),
-        *("too hot (hardware)", "power brake", "display clock", "board limit", "reliability limit"),
-    )
 )
 
 
@@ -93,18 +86,5 @@ def do(*ways: Sentence) -> Several:
     return Several(ways, "; ")
 
 
-def figures(value: float, shown: int = 3) -> Number:
-    """So many figures and no zeros behind: 58.3, 4, 1,234."""
-    text = f"{value:.{shown}g}"
-    return Number(value, 0 if "e" in text else len(text.partition(".")[2]))
-
-
 def brief(seconds: float) -> object:
     return Seconds(seconds) if seconds >= 0.001 else say("slow.microseconds", n=Number(1e6 * seconds))
-
-
-def reason(word: str) -> Sentence:
-    if word not in _REASONS:
-        return verbatim(word)
-    name = word.replace(" ", "_").replace("(", "").replace(")", "")
-    return say(f"slow.held_by_{name}")

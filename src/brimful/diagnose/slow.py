@@ -21,12 +21,11 @@ from brimful.diagnose.findings import (
     brief,
     cause_words,
     do,
-    figures,
-    reason,
 )
 from brimful.errors import NotFound
-from brimful.language import Number, Percent, Plain, Seconds, Sentence, Several, say
-from brimful.meter.samples import EndSample, GpuSample, RunSample, Sample, StepSample
+from brimful.language import Number, Percent, Plain, Seconds, Sentence, Several, figures, say
+from brimful.meter.nvml import throttle_said
+from brimful.meter.samples import EndSample, GpuSample, RunSample, Sample, StepSample, source_said
 from brimful.specs.gpu import find_gpu
 
 LEAST_STEPS = 5  # after warming up: fewer say nothing about the next one
@@ -330,7 +329,7 @@ def _small(seen: _Seen) -> Iterator[Finding]:
                 "slow.mfu_of_peak",
                 mfu=Percent(mfu, 1),
                 tflops=figures(peak / 1e12),
-                source=seen.run.peak_source,
+                source=source_said(seen.run.peak_source),
             ),
             say(
                 "slow.micro_steps",
@@ -390,7 +389,7 @@ def _throttling(seen: _Seen) -> Iterator[Finding]:
         (g.power_w, g.power_limit_w) for g in held if g.power_w is not None and g.power_limit_w is not None
     ]
     clock = median(clocks)
-    shown = tuple(reason(why) for why, _ in reasons.most_common())
+    shown = tuple(throttle_said(why) for why, _ in reasons.most_common())
     evidence = [
         say(
             "slow.clock_held",
@@ -451,10 +450,10 @@ def _wrong_peak(seen: _Seen) -> Iterator[Finding]:
                 say(
                     "slow.flops_of_a_step",
                     gflop=figures((seen.run.flops_per_step or 0) / 1e9, 4),
-                    source=seen.run.flops_source,
+                    source=source_said(seen.run.flops_source),
                     step=Seconds(seen.step_s),
                 ),
-                say("slow.peak_source", source=seen.run.peak_source),
+                say("slow.peak_source", source=source_said(seen.run.peak_source)),
             ),
             change=do(say("slow.declare_peak")),
             lost_frac=1.0,

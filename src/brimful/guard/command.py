@@ -112,7 +112,7 @@ def _without(words: list[str], key: str, *, switch: bool) -> list[str]:
 def read_command(words: Sequence[str], set_keys: Sequence[str] = ()) -> Command:
     """What the command line says. `set_keys` are `word=KEY`: what this script calls one of our words."""
     if not words:
-        raise BadInput(say("guard.no_command_run"))
+        raise BadInput(say("guard.no_command"))
     at = next((n for n, word in enumerate(words) if word.endswith(".py") and not word.startswith("-")), None)
     if at is None:
         found = Command(
@@ -326,7 +326,7 @@ def _named(command: Command, set_keys: Sequence[str]) -> Command:
         word = word.strip().replace("-", "_")
         line = word if command.style == NANOGPT_STYLE else own_name(word) or _ALSO.get(word)
         if not equals or not key.strip("-=") or line is None:
-            raise BadInput(say("guard.set_key_takes_word_key", text=Quoted(text[:60])))
+            raise BadInput(say("guard.bad_set_key", text=Quoted(text[:60])))
         keys[line] = key
         plain = key.rstrip("=")
         for n, said in enumerate(command.words[command.begins :], start=command.begins):

@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 from brimful.configs.arguments import MODEL_WORDS
 from brimful.configs.nanogpt import read_globals
 from brimful.configs.reading import Reading
-from brimful.errors import BadInput, BrimfulError, NotFound
+from brimful.errors import BadInput, BrimfulError, NotFound, Said
 from brimful.fit.advice.advise import Predict
 from brimful.fit.correction import Correction
 from brimful.fit.fit import predictor
 from brimful.guard.command import NANOGPT_STYLE, Command, spoken
-from brimful.language import say
+from brimful.language import Sentence, Several, Size, say
+from brimful.meter.nvml import problem_said
 from brimful.meter.peak import find_card
 from brimful.meter.samples import GpuSample
 from brimful.specs.desktop import Others
 from brimful.specs.estimate import Estimate
 from brimful.specs.gpu import Gpu
 from brimful.specs.training import Training
-from brimful.units import show_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +35,14 @@ class Room:
     def usable_bytes(self) -> int:
         return max(0, self.gpu.memory_bytes - self.others.bytes)
 
-    def words(self) -> str:
+    def said(self) -> Sentence:
         """How card and others are known."""
-        source, others = "by its driver" if self.by_driver else "as given", show_bytes(self.others.bytes)
+        source = say("guard.by_driver") if self.by_driver else say("guard.as_given")
+        others = Size(self.others.bytes)
         if self.others.basis == "assumed":
-            return (
-                f"{source}; desktop and other programs: {others} assumed, median of {self.others.readings} "
-                "published readings; --headless if none, --other-mib if you know"
-            )
-        return f"{source}, {others} held by others" if self.others.bytes else source
+            readings = self.others.readings
+            return say("guard.others_assumed", source=source, others=others, readings=readings)
+        return say("guard.others_held", source=source, others=others) if self.others.bytes else source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,21 +53,22 @@ class Forecast:
     room: Room
     predict: Predict  # with `usable_bytes` as the room has them
 
-    def words(self) -> str:
+    def said(self) -> Sentence:
         """One sentence with the numbers: will it fit?"""
         now = self.predict(self.reading.training)
         device = now.memory.device_bytes
-        verdict = {
-            "fits": "it fits",
-            "at_risk": "it is at risk of running out of memory",
-            "likely_does_not_fit": "it likely does not fit",
-            "does_not_fit": "it does not fit",
-        }[now.verdict]
-        short = f", short by {show_bytes(now.short_bytes)}" if not now.fits else ""
-        return (
-            f"predicted to need {show_bytes(device.likely)} (between {show_bytes(device.low)} and "
-            f"{show_bytes(device.high)}) of {show_bytes(now.usable_bytes)} on {self.room.gpu.title} "
-            f"({self.room.words()}): {verdict}{short}"
+        verdict = say(f"guard.verdict_{now.verdict}")
+        if not now.fits:
+            verdict = say("guard.short_by", verdict=verdict, short=Size(now.short_bytes))
+        return say(
+            "guard.predicted",
+            likely=Size(device.likely),
+            low=Size(device.low),
+            high=Size(device.high),
+            usable=Size(now.usable_bytes),
+            gpu=self.room.gpu.title,
+            room=self.room.said(),
+            verdict=verdict,
         )
 
 
@@ -82,11 +82,11 @@ def room_by_driver(cards: Sequence[GpuSample], *, visible: str | None, gpus: int
         named = [word.strip() for word in visible.split(",") if word.strip()]
         answering = [card for word in named for card in answering if _is_called(card, word)]
     if not answering:
-        told = "; ".join(card.problem for card in cards if card.problem)
-        seen = f" among those CUDA_VISIBLE_DEVICES={visible} names" if visible is not None else ""
-        raise NotFound(
-            say("guard.no_card_answers", seen=seen, a=f" ({told})" if told else ""), code="no_card"
-        )
+        found = say("guard.no_card") if visible is None else say("guard.no_visible_card", visible=visible)
+        problems = tuple(problem_said(card.problem) for card in cards if card.problem)
+        if problems:
+            found = say("guard.no_card_because", found=found, problems=Several(problems, between="; "))
+        raise NotFound(found, hint=say("guard.name_card"), code="no_card")
     fullest = max(answering[:gpus], key=lambda card: card.memory_used_bytes or 0)
     return Room(
         gpu=find_card(fullest.name, fullest.memory_total_bytes),
@@ -115,7 +115,7 @@ def read_settings(command: Command, *, config: str | None, model: str | None, se
 
         return read_words(named, {**own, **command.says}, more)
     if config is None and model is None:
-        raise BadInput(say("guard.command_names_no_model_can"))
+        raise BadInput(say("guard.no_model"))
     return read(config, model=None if config else model, overrides=more)
 
 
@@ -131,11 +131,11 @@ def forecast(reading: Reading, room: Room, correction: Correction | None) -> For
 
 def try_settings(
     command: Command, *, config: str | None, model: str | None, sets: Sequence[str]
-) -> tuple[Reading | None, str]:
+) -> tuple[Reading | None, Said | None]:
     """The reading, or why there is none. What the user asked for by name must be read."""
     try:
-        return read_settings(command, config=config, model=model, sets=sets), ""
+        return read_settings(command, config=config, model=model, sets=sets), None
     except BrimfulError as error:
         if config is not None or model is not None or sets:
             raise
-        return None, error.problem
+        return None, error.said

@@ -13,11 +13,12 @@ import shlex
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
+from brimful.configs.reading import change_text
 from brimful.diagnose.oom import OutOfMemory, find_out_of_memory
 from brimful.errors import Refused, WorldFailed
 from brimful.fit.advice.advise import Predict
@@ -26,6 +27,7 @@ from brimful.guard.command import Command
 from brimful.guard.forecast import Forecast
 from brimful.guard.process import MARK, Child, Ended
 from brimful.guard.replan import (
+    RUNG_UP,
     Failure,
     NoPlan,
     Plan,
@@ -37,18 +39,17 @@ from brimful.guard.replan import (
     room_bytes,
     spoken_training,
 )
-from brimful.language import Number, os_words, say
+from brimful.language import Number, Plain, Seconds, Sentence, Several, Size, Value, os_words, say
 from brimful.meter.idle import IdleWatch
 from brimful.specs.training import Training
-from brimful.units import show_bytes, show_seconds
 
 TRIES = 6
 _MOST_FOLDERS = 10_000
 _TRACEBACK = "Traceback (most recent call last)"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
-_CLIMBS = "climbs"
 
-Say = Callable[[str], None]
+Ending = Literal["finished", "out_of_memory", "failed", "told_to_stop", "climbs", "idle"]
+Tell = Callable[[Value], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +71,10 @@ class Try:
     words: tuple[str, ...]
     resumed_from: str | None
     log: str
-    ended: str  # finished, out of memory, failed, told to stop, climbs, idle
+    ended: Ending
     exit_code: int
     seconds: float
     message: dict[str, Any] | None  # the numbers of PyTorch's message
-
-    def as_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__} | {"words": list(self.words)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +82,7 @@ class Outcome:
     """How it all ended: with the exit code of the last try."""
 
     exit_code: int
-    why: str
+    why: Sentence
     folder: Path
     changed: dict[str, list[Any]]  # line -> as the command said it, as it ran last
     tries: tuple[Try, ...]
@@ -92,10 +90,11 @@ class Outcome:
     def as_dict(self) -> dict[str, Any]:
         return {
             "exit_code": self.exit_code,
-            "why": self.why,
+            "why": str(self.why),
+            "reason": self.why.as_dict(),
             "logs": str(self.folder),
             "changed": self.changed,
-            "tries": [each.as_dict() for each in self.tries],
+            "tries": [asdict(each) for each in self.tries],
         }
 
 
@@ -114,7 +113,7 @@ class _State:
 
 
 class Guard:
-    """Keeps one command alive. `say` is given whole sentences."""
+    """Keeps one command alive, and tells what it does."""
 
     def __init__(
         self,
@@ -122,12 +121,12 @@ class Guard:
         predicted: Forecast | None,
         keeper: Keeper,
         wishes: Wishes,
-        say: Say,
+        tell: Tell,
         *,
         idle: IdleWatch | None = None,
     ) -> None:
         self._command, self._predicted, self._keeper, self._wishes = command, predicted, keeper, wishes
-        self._say, self._idle = say, idle
+        self._tell, self._idle = tell, idle
         self._goal = predicted.reading.training if predicted else spoken_training(command)
         self._state = _State(training=self._goal)
         self._began_s = 0.0
@@ -154,25 +153,25 @@ class Guard:
 
     def _judge(self, predicted: Forecast) -> None:
         """Before the start: warn, or begin with settings that fit."""
-        self._say(predicted.words())
+        self._tell(predicted.said())
         training = predicted.reading.training
         if predicted.predict(training).fits:
             return
         plan = replan(training, predicted.predict, predicted.room.gpu, self._command)
         if isinstance(plan, Plan) and not self._wishes.fix:
-            self._say(f"--fix would start it with {_said(plan)}: {plan.why}")
+            self._tell(say("guard.fix_would_start", changes=change_text(plan.change), why=plan.why))
         elif isinstance(plan, Plan):
-            self._say(f"starting with {_said(plan)}: {plan.why}{_slower(plan)}")
+            self._tell(say("guard.starting", changes=change_text(plan.change), why=plan.expected))
             self._take(plan)
         elif self._wishes.fix:
-            raise Refused(say("guard.nothing_script_can_told_makes", why=plan.why), code="will_not_fit")
+            raise Refused(say("guard.nothing_fits", why=plan.why), code="will_not_fit")
 
     def _try(self, number: int, folder: Path) -> Ended:
         state = self._state
         log = folder / f"try-{number}.log"
         started_s = time.time()
 
-        def watch(fresh: bytes) -> str | None:
+        def watch(fresh: bytes) -> Sentence | None:
             idle = self._idle(fresh) if self._idle is not None else None
             return idle or self._time_to_climb(number, started_s)
 
@@ -199,36 +198,36 @@ class Guard:
     def _next(self, number: int, ended: Ended) -> Plan | NoPlan:
         """What to start next, or why nothing."""
         state, cause = self._state, out_of_memory_of(ended)
-        if ended.stopped == _CLIMBS and ended.told is None and state.climb_to is not None:
+        if ended.stopped is RUNG_UP and ended.told is None and state.climb_to is not None:
             rung, state.climb_to = state.climb_to, None
             return rung
         if cause is None or ended.told is not None or ended.stopped is not None:
             return NoPlan(why=_over(ended, number))
-        self._say(f"try {number} ran out of GPU memory after {show_seconds(ended.seconds)}{_numbers(cause)}")
+        when = {"number": Plain(number), "took": Seconds(ended.seconds)}
+        numbers = _numbers(cause)
+        self._tell(
+            say("guard.ran_out_with", **when, numbers=numbers) if numbers else say("guard.ran_out", **when)
+        )
         plan = self._after(cause)
+        tries = say("guard.tries", n=number)
         if isinstance(plan, NoPlan):
-            return NoPlan(why=f"gave up after {_tries(number)}: {plan.why}")
+            return NoPlan(why=say("guard.gave_up", tries=tries, why=plan.why))
         if number == self._wishes.tries:
-            return NoPlan(
-                why=f"gave up after {_tries(number)}, as many as --tries allows; next: {_said(plan)}"
-            )
+            return NoPlan(why=say("guard.no_try_left", tries=tries, changes=change_text(plan.change)))
         return plan
 
     def _after(self, cause: OutOfMemory) -> Plan | NoPlan:
         state = self._state
         if state.training is None:
-            keys = " and ".join(self._command.batch_keys)
-            return NoPlan(
-                why=f"which of the command's words mean {keys} is not known: say so with "
-                "--set-key batch_size=--KEY --set-key gradient_accumulation_steps=--KEY"
-            )
+            batch, accumulation = self._command.batch_keys
+            return NoPlan(why=say("guard.batch_unknown", batch=batch, accumulation=accumulation))
         state.failed.append(state.training)
         if self._predicted is not None:
             device = self._predicted.predict(state.training).memory.device_bytes.likely
             state.failures.append(failure_of(cause, device))
         if state.held is not None and state.held not in state.failed:
             change, _ = self._command.dialect.spell(state.training, state.held)
-            return Plan(change=change, training=state.held, why="back to what held before")
+            return Plan(change=change, training=state.held, why=say("guard.back_to_what_fit"))
         if self._predicted is None:
             return halve(state.training, self._command, failed=state.failed)
         gpu = self._predicted.room.gpu
@@ -239,7 +238,7 @@ class Guard:
         room = room_bytes(self._state.failures, self._predicted.room.usable_bytes)
         return bounded(self._predicted.predict, room)
 
-    def _time_to_climb(self, number: int, started_s: float) -> str | None:
+    def _time_to_climb(self, number: int, started_s: float) -> Sentence | None:
         """Once this try left a checkpoint and a rung is left; one try is kept for coming back down."""
         state = self._state
         if not self._wishes.climb or state.training is None or self._wishes.tries - number < 2:
@@ -250,19 +249,18 @@ class Guard:
         if rung is None or self._keeper.find(started_s) is None:
             return None
         state.climb_to, state.held = rung, state.training
-        return _CLIMBS
+        return RUNG_UP
 
     def _turn(self, plan: Plan) -> None:
         self._take(plan)
         state = self._state
         again = any(word.startswith(("--init_from=resume", "--resume_from_")) for word in self._command.words)
         state.resumed = self._keeper.find(0.0 if again else self._began_s - 1)
-        start = (
-            f"from {state.resumed.path}"
-            if state.resumed
-            else "from the beginning (no checkpoint of this run)"
-        )
-        self._say(f"starting again {start} with {_said(plan)}: {plan.why}{_slower(plan)}")
+        how = {"changes": change_text(plan.change), "why": plan.expected}
+        if state.resumed:
+            self._tell(say("guard.starting_from", path=state.resumed.path, **how))
+        else:
+            self._tell(say("guard.starting_over", **how))
 
     def _take(self, plan: Plan) -> None:
         self._state.lines |= plan.lines
@@ -276,10 +274,10 @@ class Guard:
     def _changed(self) -> dict[str, list[Any]]:
         return {key: [self._command.says.get(key), then] for key, then in self._state.lines.items()}
 
-    def _outcome(self, why: str, folder: Path) -> Outcome:
+    def _outcome(self, why: Sentence, folder: Path) -> Outcome:
         last = self._state.tries[-1]
         if last.ended != "finished" or len(self._state.tries) > 1 or self._state.lines:
-            self._say(f"{why}; logs in {folder}")
+            self._tell(say("guard.logs_in", why=why, folder=folder))
         return Outcome(
             exit_code=last.exit_code,
             why=why,
@@ -293,7 +291,7 @@ class Guard:
         body = {
             "command": list(self._command.words),
             "changed": self._changed(),
-            "tries": [each.as_dict() for each in self._state.tries],
+            "tries": [asdict(each) for each in self._state.tries],
         }
         part = folder / ".run.json"
         part.write_text(json.dumps(body, indent=1), encoding="utf-8")
@@ -313,8 +311,8 @@ def new_folder(parent: Path, command: Command) -> Path:
                 continue
             return folder
     except OSError as error:
-        raise WorldFailed(say("guard.cannot_keep_logs", parent=parent, error=os_words(error))) from error
-    raise WorldFailed(say("guard.holds_runs", parent=parent, most_folders=Number(_MOST_FOLDERS)))
+        raise WorldFailed(say("guard.cannot_keep_logs", folder=parent, error=os_words(error))) from error
+    raise WorldFailed(say("guard.folder_full", folder=parent, most=Number(_MOST_FOLDERS)))
 
 
 def out_of_memory_of(ended: Ended) -> OutOfMemory | None:
@@ -337,63 +335,48 @@ def _last_words(tail: str) -> str:
     return tail[at:]
 
 
-def _how(ended: Ended, cause: OutOfMemory | None) -> str:
+def _how(ended: Ended, cause: OutOfMemory | None) -> Ending:
     if ended.told is not None:
-        return "told to stop"
+        return "told_to_stop"
     if ended.stopped is not None:
-        return _CLIMBS if ended.stopped == _CLIMBS else "idle"
+        return "climbs" if ended.stopped is RUNG_UP else "idle"
     if ended.status == 0:
         return "finished"
-    return "failed" if cause is None else "out of memory"
+    return "failed" if cause is None else "out_of_memory"
 
 
-def _over(ended: Ended, number: int) -> str:
+def _over(ended: Ended, number: int) -> Sentence:
     if ended.told is not None:
-        return f"{signal.Signals(ended.told).name} was passed on, and it left with {ended.exit_code}"
+        name = signal.Signals(ended.told).name
+        return say("guard.signal_passed_on", signal=name, exit_code=Plain(ended.exit_code))
     if ended.stopped is not None:
-        return f"stopped it: {ended.stopped}"
+        return say("guard.stopped", why=ended.stopped)
     if ended.status == 0:
-        return f"finished after {_tries(number)}, {show_seconds(ended.seconds)} for the last"
-    return f"{_failed(ended)}; only running out of GPU memory is tried again"
+        return say("guard.finished", tries=say("guard.tries", n=number), took=Seconds(ended.seconds))
+    return say("guard.not_memory", how=_failed(ended.status))
 
 
-def _failed(ended: Ended) -> str:
-    if ended.status == -signal.SIGKILL:
-        return (
-            "it was ended by SIGKILL: by somebody, or by Linux when the machine's own memory ran out "
-            "(`dmesg` tells)"
-        )
-    if ended.status < 0:
-        return f"it was ended by {signal.Signals(-ended.status).name}"
-    return f"it failed with exit code {ended.status}"
+def _failed(status: int) -> Sentence:
+    if status == -signal.SIGKILL:
+        return say("guard.killed")
+    if status < 0:
+        return say("guard.ended_by", signal=signal.Signals(-status).name)
+    return say("guard.exit_code", status=Plain(status))
 
 
-def _numbers(cause: OutOfMemory) -> str:
+def _numbers(cause: OutOfMemory) -> Value | None:
     """What the message tells, as far as it does."""
     parts = []
     own = cause.process_bytes or cause.reserved_bytes
-    if own is not None:
-        of = f" of {show_bytes(cause.total_bytes)}" if cause.total_bytes else ""
-        parts.append(f"it held {show_bytes(own)}{of}")
+    if own is not None and cause.total_bytes:
+        parts.append(say("guard.held_of", size=Size(own), total=Size(cause.total_bytes)))
+    elif own is not None:
+        parts.append(say("guard.held", size=Size(own)))
     if cause.tried_bytes is not None:
-        parts.append(f"asked for {show_bytes(cause.tried_bytes)} more")
+        parts.append(say("guard.asked_for", size=Size(cause.tried_bytes)))
     if cause.free_bytes is not None:
-        parts.append(f"{show_bytes(cause.free_bytes)} was free")
-    return f": {', '.join(parts)}" if parts else ""
-
-
-def _said(plan: Plan) -> str:
-    return ", ".join(f"{key} {now} -> {then}" for key, (now, then) in plan.change.items())
-
-
-def _slower(plan: Plan) -> str:
-    if plan.slower is None:
-        return ""
-    return f"; a step takes about {plan.slower:.2f} times as long"
-
-
-def _tries(number: int) -> str:
-    return "one try" if number == 1 else f"{number} tries"
+        parts.append(say("guard.was_free", size=Size(cause.free_bytes)))
+    return Several(tuple(parts)) if parts else None
 
 
 def shown(words: tuple[str, ...]) -> str:

@@ -26,7 +26,7 @@ from types import FrameType
 
 from brimful.errors import BadInput
 from brimful.guard import warden
-from brimful.language import Quoted, os_words, say
+from brimful.language import Quoted, Sentence, os_words, say
 from brimful.tracing.launch import end_marked
 
 MARK = "BRIMFUL_RUN"
@@ -37,7 +37,7 @@ STOP_GRACE_S = 60.0  # from SIGTERM to SIGKILL, where we stop it ourselves
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 # Looked at twice a second with what was printed since; a reason ends the run.
-Watch = Callable[[bytes], str | None]
+Watch = Callable[[bytes], Sentence | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Ended:
     seconds: float
     tail: str  # the end of what it printed
     told: int | None  # the signal that reached us and was passed on
-    stopped: str | None  # why we ended it ourselves
+    stopped: Sentence | None  # why we ended it ourselves
 
     @property
     def exit_code(self) -> int:
@@ -66,7 +66,7 @@ class Child:
         self._out = {"stdout": stdout, "stderr": stderr}
         self._process: subprocess.Popen[bytes] | None = None
         self._told: int | None = None
-        self._stopped: str | None = None
+        self._stopped: Sentence | None = None
         self._kill_at: float | None = None
         self._tail = bytearray()
         self._fresh = bytearray()
@@ -126,7 +126,7 @@ class Child:
             for source in sources:
                 os.close(source)
             raise BadInput(
-                say("guard.cannot_start", words=Quoted(self._words[0][:100]), error=os_words(error)),
+                say("guard.cannot_start", program=Quoted(self._words[0][:100]), error=os_words(error)),
                 code="cannot_start",
             ) from error
         finally:

@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-from brimful.configs.reading import Change
+from brimful.configs.reading import Change, change_text
 from brimful.diagnose.oom import OutOfMemory
 from brimful.fit.advice.advise import Move, Predict, savers, smaller_batches
 from brimful.guard.command import NANOGPT_STYLE, Command
+from brimful.language import Number, Plain, Sentence, Several, Size, Value, say
 from brimful.specs.estimate import Estimate
 from brimful.specs.gpu import Gpu
 from brimful.specs.training import Training
-from brimful.units import show_bytes
 
 _LESS = 0.98  # of a prediction that failed: the least by which the next one has to be smaller
 _MOST_TOGETHER = 3
-_MAX_DIVISOR = 4096
+RUNG_UP = say("guard.rung_up")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Plan:
     """The lines to change, and what is expected of it."""
 
     change: Change
-    why: str
+    why: Sentence
     training: Training | None = None
     estimate: Estimate | None = None
     slower: float | None = None  # step time against the settings before, as predicted
@@ -48,12 +48,19 @@ class Plan:
     def lines(self) -> dict[str, Any]:
         return {key: then for key, (_, then) in self.change.items()}
 
+    @property
+    def expected(self) -> Value:
+        """Why, and how much longer a step takes where that is predicted."""
+        if self.slower is None:
+            return self.why
+        return Several((self.why, say("guard.slower", factor=Number(self.slower, 2))), between="; ")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPlan:
     """Why there is nothing left to try."""
 
-    why: str
+    why: Sentence
 
 
 def failure_of(message: OutOfMemory, predicted_bytes: float | None) -> Failure:
@@ -96,23 +103,16 @@ def replan(
 ) -> Plan | NoPlan:
     """Settings predicted to fit, with as little changed as possible; never those that have failed."""
     before = predict(training)
-    batch_key, accumulation_key = command.batch_keys
-    smaller = [
-        replace(training, batch_size=size, accumulation=training.batch_size * training.accumulation // size)
-        for size in smaller_batches(training)
-    ]
-    can_split = command.can_say((batch_key, accumulation_key))
-    if not can_split:
-        smaller = []
+    can_split = command.can_say(command.batch_keys)
+    smaller = [_split(training, size) for size in smaller_batches(training)] if can_split else []
     for each in reversed(smaller):
         if each not in failed and predict(each).fits:
             return _plan(training, each, before, predict, command)
     moves = _moves(training, gpu, command)
-    found = _with_moves([*smaller, training], moves, predict, failed)
+    sizes = [*smaller, training]
+    found = _with_moves(sizes, moves, predict, failed) or _doubtful(sizes[0], moves, predict, failed)
     if found is None:
-        found = _doubtful([*smaller, training], moves, predict, failed)
-    if found is None:
-        return NoPlan(why=_why_not([*smaller, training], moves, predict, command, can_split=can_split))
+        return NoPlan(why=_why_not(training, _safest(sizes[0], moves, predict), predict, command))
     return _plan(training, found, before, predict, command)
 
 
@@ -120,15 +120,19 @@ def halve(training: Training, command: Command, *, failed: Sequence[Training] = 
     """Where nothing can be predicted: half the micro-batch, or the next smaller that divides the whole."""
     if not command.can_say(command.batch_keys):
         return NoPlan(why=_unsayable(command))
-    whole = training.batch_size * training.accumulation
     for size in reversed(smaller_batches(training)):
-        after = replace(training, batch_size=size, accumulation=whole // size)
+        after = _split(training, size)
         if 2 * size <= training.batch_size and after not in failed:
             change, _ = command.dialect.spell(training, after)
-            still = f"still {after.effective_batch:,} a step; nothing was predicted"
-            why = f"no more than half the sequences at a time, {still}"
-            return Plan(change=change, training=after, why=why)
-    return NoPlan(why=f"{command.batch_keys[0]} is {training.batch_size}, and nothing smaller is left to try")
+            return Plan(change=change, training=after, why=say("guard.halved", n=after.effective_batch))
+    key = command.batch_keys[0]
+    return NoPlan(why=say("guard.smallest_batch", key=key, size=Plain(training.batch_size)))
+
+
+def _split(training: Training, size: int) -> Training:
+    """The same sequences a step, so many at a time."""
+    whole = training.batch_size * training.accumulation
+    return replace(training, batch_size=size, accumulation=whole // size)
 
 
 def spoken_training(command: Command) -> Training | None:
@@ -158,9 +162,9 @@ def climbed(
     """The next rung up: one setting turned back towards what was asked for, that has not failed."""
     ways: list[Training] = []
     if training.batch_size < goal.batch_size:
-        whole = goal.batch_size * goal.accumulation
-        sizes = [n for n in (*smaller_batches(goal), goal.batch_size) if n > training.batch_size]
-        ways.append(replace(training, batch_size=sizes[0], accumulation=whole // sizes[0]))
+        size = next(n for n in (*smaller_batches(goal), goal.batch_size) if n > training.batch_size)
+        rung = _split(goal, size)
+        ways.append(replace(training, batch_size=size, accumulation=rung.accumulation))
     ways += [
         replace(training, **{name: getattr(goal, name)})
         for name in ("checkpointing", "compiled", "attention", "loss_chunks")
@@ -173,7 +177,7 @@ def climbed(
         # More than what failed takes is no rung: it would fail too.
         if predict is not None and any(_asks_more(way, bad, predict) for bad in failed):
             continue
-        return Plan(change=change, why="one rung up the ladder", training=way)
+        return Plan(change=change, why=RUNG_UP, training=way)
     return None
 
 
@@ -223,15 +227,22 @@ def _with_moves(
     return None
 
 
+def _safest(
+    training: Training, moves: Sequence[Move], predict: Predict, failed: Sequence[Training] = ()
+) -> Training | None:
+    """Of everything that can be turned down together, what is predicted to need the least."""
+    every = ({}, *(fields for n in range(1, _MOST_TOGETHER + 1) for fields in _sets(moves, n)))
+    ways = [after for fields in every if (after := replace(training, **fields)) not in failed]
+    return min(ways, key=lambda way: predict(way).memory.device_bytes.likely, default=None)
+
+
 def _doubtful(
-    sizes: Sequence[Training], moves: Sequence[Move], predict: Predict, failed: Sequence[Training]
+    training: Training, moves: Sequence[Move], predict: Predict, failed: Sequence[Training]
 ) -> Training | None:
     """Nothing is likely to fit; the safest settings are still worth a try where the low end does."""
-    every = [{}, *(fields for n in range(1, _MOST_TOGETHER + 1) for fields in _sets(moves, n))]
-    ways = [after for fields in every if (after := replace(sizes[0], **fields)) not in failed]
-    if not ways:
+    safest = _safest(training, moves, predict, failed)
+    if safest is None:
         return None
-    safest = min(ways, key=lambda t: predict(t).memory.device_bytes.likely)
     estimate = predict(safest)
     return safest if estimate.memory.device_bytes.low <= estimate.usable_bytes else None
 
@@ -245,34 +256,31 @@ def _plan(before: Training, after: Training, estimate: Estimate, predict: Predic
         training=after,
         estimate=then,
         slower=then.speed.step_s.likely / estimate.speed.step_s.likely,
-        why=f"predicted to need {show_bytes(device.likely)} (up to {show_bytes(device.high)}) where "
-        f"{show_bytes(then.usable_bytes)} may be used; still {after.effective_batch:,} sequences a step",
+        why=say(
+            "guard.planned",
+            likely=Size(device.likely),
+            high=Size(device.high),
+            usable=Size(then.usable_bytes),
+            n=after.effective_batch,
+        ),
     )
 
 
-def _why_not(
-    sizes: Sequence[Training], moves: Sequence[Move], predict: Predict, command: Command, *, can_split: bool
-) -> str:
-    every: list[dict[str, Any]] = [{}, *(f for n in range(1, _MOST_TOGETHER + 1) for f in _sets(moves, n))]
-    ways = [replace(sizes[0], **fields) for fields in every]
-    safest = min(ways, key=lambda t: predict(t).memory.device_bytes.likely)
+def _why_not(training: Training, safest: Training | None, predict: Predict, command: Command) -> Sentence:
+    assert safest is not None
     estimate = predict(safest)
-    change, _ = command.dialect.spell(sizes[-1], safest)
-    said = ", ".join(f"{key} {now} -> {then}" for key, (now, then) in change.items())
-    what = f"the smallest settings this script can be told ({said})" if said else "the present settings"
     need = estimate.memory.device_bytes
-    words = (
-        f"{what} are predicted to need {show_bytes(need.likely)} (at least {show_bytes(need.low)}), and "
-        f"{show_bytes(estimate.usable_bytes)} may be used"
-    )
-    return words if can_split else f"{words}; {_unsayable(command)}"
+    sizes = {"likely": Size(need.likely), "low": Size(need.low), "usable": Size(estimate.usable_bytes)}
+    changes = change_text(command.dialect.spell(training, safest)[0])
+    why = say("guard.smallest_needs", changes=changes, **sizes) if changes else say("guard.needs", **sizes)
+    if command.can_say(command.batch_keys):
+        return why
+    return say("guard.and_no_key", why=why, no_key=_unsayable(command))
 
 
-def _unsayable(command: Command) -> str:
-    missing = [key for key in command.batch_keys if key not in command.keys]
+def _unsayable(command: Command) -> Sentence:
     ours = {"per_device_train_batch_size": "batch_size"}
-    named = " and ".join(ours.get(key, key) for key in missing)
-    return (
-        f"the script has no key for {named} that is known here, and a smaller batch without more "
-        f"accumulation would be another run: name it with --set-key {ours.get(missing[0], missing[0])}=--KEY"
-    )
+    missing = [ours.get(key, key) for key in command.batch_keys if key not in command.keys]
+    if len(missing) == 1:
+        return say("guard.no_key", key=missing[0])
+    return say("guard.no_keys", batch=missing[0], accumulation=missing[1])

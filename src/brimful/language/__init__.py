@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from brimful.language.sentence import Value as Value
     from brimful.language.sentence import count as count
     from brimful.language.sentence import either as either
+    from brimful.language.sentence import figures as figures
     from brimful.language.sentence import os_words as os_words
     from brimful.language.sentence import plain_value as plain_value
     from brimful.language.sentence import say as say

@@ -199,6 +199,12 @@ def either(names: Sequence[str]) -> object:
     return say("language.or", some=", ".join(first), last=last) if first else last
 
 
+def figures(value: float, shown: int = 3) -> Number:
+    """So many figures and no zeros behind: 58.3, 4, 1,234."""
+    text = f"{value:.{shown}g}"
+    return Number(value, 0 if "e" in text else len(text.partition(".")[2]))
+
+
 def plain_value(value: object) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, Value):
         return value.plain()

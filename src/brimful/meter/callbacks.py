@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from brimful.errors import BadInput
-from brimful.language import say
 from brimful.meter.loop import Meter
+from brimful.meter.sinks import needs_package
 
 
 def TrainerMeter(**options: Any) -> Any:  # noqa: N802 - it stands where a class would
@@ -21,7 +20,7 @@ def TrainerMeter(**options: Any) -> Any:  # noqa: N802 - it stands where a class
     try:
         from transformers import TrainerCallback
     except ModuleNotFoundError as error:
-        raise BadInput(say("meter.trainermeter_needs_package_transformers")) from error
+        raise needs_package("TrainerMeter", "transformers") from error
     return type("MeterCallback", (_HuggingFace, TrainerCallback), {})(options)
 
 
@@ -33,7 +32,7 @@ def LightningMeter(**options: Any) -> Any:  # noqa: N802 - it stands where a cla
         try:
             from pytorch_lightning.callbacks import Callback
         except ModuleNotFoundError as error:
-            raise BadInput(say("meter.lightningmeter_needs_package_lightning")) from error
+            raise needs_package("LightningMeter", "lightning") from error
     return type("MeterCallback", (_Lightning, Callback), {})(options)
 
 
@@ -51,7 +50,7 @@ class _HuggingFace:
         }
         checkpointing = "full" if args.gradient_checkpointing else None
         if self.meter is not None:  # Trainer does not say that an error ended it; its hooks shall not stay
-            self.meter.close(error="did not end")
+            self.meter.close(error="unfinished")
         # Trainer fetches the batches of a step before it says that the step begins.
         self.meter = Meter(model, **{"recompute": checkpointing, **facts, **self._options})
         self.meter.start()

@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from brimful.errors import BrimfulError
+from brimful.language import Seconds, Sentence, Size, say
 from brimful.meter.logs import find_log_lines
 from brimful.meter.runtime import Live, live
 from brimful.meter.samples import GpuSample
-from brimful.units import show_bytes, show_seconds
 
 IDLE_S = 600.0
 # What training loops print when they get on: "step 12", "iter 12:", tqdm's "12/500 [".
@@ -25,14 +25,17 @@ _KEPT = 4096  # bytes of output: a line may come in two pieces
 _LOOK_S = 5.0  # between looks at samples: reading them costs more than a line
 
 
-def idle_words(process: Live, *, held_bytes: int | None, now_s: float, after_s: float = IDLE_S) -> str | None:
+def idle_said(
+    process: Live, *, held_bytes: int | None, now_s: float, after_s: float = IDLE_S
+) -> Sentence | None:
     """What to say about a process that holds memory and has finished no step for so long."""
     age_s = process.age_s(now_s)
     if age_s < after_s or held_bytes == 0:
         return None
-    held = "memory" if held_bytes is None else show_bytes(held_bytes)
-    since = "no step yet" if process.step is None else f"no step since number {process.step.step:,}"
-    return f"idle for {show_seconds(age_s)}: holds {held}, {since}"
+    since = say("meter.no_step") if process.step is None else say("meter.last_step", n=process.step.step)
+    if held_bytes is None:
+        return say("meter.idle_holding", age=Seconds(age_s), since=since)
+    return say("meter.idle_holding_bytes", age=Seconds(age_s), held=Size(held_bytes), since=since)
 
 
 def held_by(pids: set[int], gpus: Sequence[GpuSample]) -> int | None:
@@ -54,11 +57,11 @@ class IdleWatch:
         after_s: float,
         *,
         stops: bool,
-        say: Callable[[str], None],
+        tell: Callable[[Sentence], None],
         look: Callable[[], Sequence[GpuSample] | None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._after_s, self._stops, self._say, self._look, self._clock = after_s, stops, say, look, clock
+        self._after_s, self._stops, self._tell, self._look, self._clock = after_s, stops, tell, look, clock
         self.begin("")
 
     def begin(self, mark: str) -> None:
@@ -69,7 +72,7 @@ class IdleWatch:
         self._steps = self._told = False
         self._text = b""
 
-    def __call__(self, fresh: bytes) -> str | None:
+    def __call__(self, fresh: bytes) -> Sentence | None:
         """The reason to stop it, or None. What is only to be told is told once for each idle time."""
         now_s = self._clock()
         self._read(fresh, now_s)
@@ -81,21 +84,20 @@ class IdleWatch:
             return None
         self._told = True
         if not self._steps:
-            self._say(
-                f"for {show_seconds(quiet_s)} no step was seen, in what it prints or by a Meter: "
-                "whether it is idle cannot be told"
-            )
+            self._tell(say("meter.no_step_seen", quiet=Seconds(quiet_s)))
             return None
         gpus = self._look()
         held = None if gpus is None else held_by(self._pids(), gpus)
         if held == 0:
             self._last_s, self._told = now_s, False  # it keeps nobody from the card
             return None
-        what = "whether it holds memory is not known" if held is None else f"it holds {show_bytes(held)}"
-        words = f"idle: no step for {show_seconds(quiet_s)}, and {what}"
+        if held is None:
+            idle = say("meter.idle", quiet=Seconds(quiet_s))
+        else:
+            idle = say("meter.idle_bytes", quiet=Seconds(quiet_s), held=Size(held))
         if self._stops:
-            return words
-        self._say(words)
+            return idle
+        self._tell(idle)
         return None
 
     def _read(self, fresh: bytes, now_s: float) -> None:

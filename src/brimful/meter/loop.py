@@ -32,7 +32,7 @@ from brimful.errors import BadInput
 from brimful.language import say
 from brimful.meter.flops import Formula, counted, formula_of
 from brimful.meter.hooks import Hooks, Seen
-from brimful.meter.peak import Peak, declared_peak, peak_of
+from brimful.meter.peak import Peak, declared_peak, no_peak, peak_of
 from brimful.meter.samples import PHASES, EndSample, RunSample, StepSample
 from brimful.meter.sinks import Jsonl, Runtime, Server, Sink, Sinks, TensorBoard, Terminal, Wandb
 from brimful.meter.timeline import PAUSE, Event, Lap, Timeline
@@ -94,7 +94,7 @@ class Meter:
         """
         for name, value in (("tokens_per_step", tokens_per_step), ("gpus", gpus)):
             if value is not None and value < 1:
-                raise BadInput(say("meter.out_range", name=name, value=value))
+                raise BadInput(say("meter.below_one", name=name, value=value))
         self._model, self._tokens, self._length = model, tokens_per_step, sequence_tokens
         self._declared_flops, self._gpus, self._warmup = flops_per_step, gpus, warmup
         self._peak = declared_peak(peak_flops_per_s) if peak_flops_per_s is not None else None
@@ -119,7 +119,7 @@ class Meter:
         self._shared = [Runtime(), *_server(rank)] if share else []
         first = [] if rank else _first_rank_sinks(terminal_s, tensorboard, wandb)
         lines = [Jsonl(_ranked(Path(jsonl), rank))] if jsonl else []
-        self._sinks = Sinks([*first, *lines, *self._shared, *sinks], _tell)
+        self._sinks = Sinks([*first, *lines, *self._shared, *sinks])
 
     # What a loop calls.
 
@@ -217,8 +217,7 @@ class Meter:
                 found = torch.cuda.get_device_properties(self._device)
                 card, memory = found.name, found.total_memory
             if card is None:
-                source = f"no peak is known for {self._device.type}; declare peak_flops_per_s"
-                return Peak(flops_per_s=None, format=None, source=source)
+                return no_peak(self._device.type)
             dtype = _NAMES.get(self.hooks.dtype, "float32")
             tf32 = torch.get_float32_matmul_precision() != "highest" or torch.backends.cuda.matmul.allow_tf32
             peak = peak_of(card, memory_bytes=memory, dtype=dtype, tf32=tf32)
@@ -263,7 +262,7 @@ class Meter:
             return "declared"
         if self._formula:
             return f"formula: {self._formula.model.name}"
-        return "counted" if self._counted else "unknown: pass flops_per_step"
+        return "counted" if self._counted else "no_flops"
 
     # How a step is measured.
 
@@ -459,7 +458,3 @@ def _ranked(path: Path, rank: int) -> Path:
 
 def _plain(value: object) -> object:
     return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
-def _tell(problem: str) -> None:
-    sys.stderr.write(f"brimful: {problem}\n")

@@ -9,8 +9,9 @@ from threading import Lock
 from typing import Any
 
 from brimful.errors import BrimfulError
-from brimful.meter.idle import idle_words
-from brimful.meter.nvml import NvidiaDriver
+from brimful.language import Sentence
+from brimful.meter.idle import idle_said
+from brimful.meter.nvml import NvidiaDriver, meaning, problem_said
 from brimful.meter.runtime import Live, live
 from brimful.meter.samples import GpuSample, ProcessSample, as_dict
 
@@ -22,7 +23,7 @@ class Holder:
     process: ProcessSample
     job: str | None
     live: Live | None
-    idle: str | None  # that it holds memory and has finished no step for long, in words
+    idle: Sentence | None  # that it holds memory and has finished no step for long
     works_here: bool  # its MFU is of this card, not of another it also touches
 
 
@@ -111,7 +112,7 @@ def _holder(process: ProcessSample, sample: GpuSample, said: Live | None) -> Hol
         process=process,
         job=said.run.job,
         live=said if said.fresh(sample.at_s) else None,
-        idle=idle_words(said, held_bytes=process.used_bytes, now_s=sample.at_s),
+        idle=idle_said(said, held_bytes=process.used_bytes, now_s=sample.at_s),
         works_here=said.run.gpu_uuid in (None, sample.uuid),
     )
 
@@ -128,7 +129,9 @@ def job_of(pid: int) -> str | None:
 
 def _card(card: SeenGpu) -> dict[str, Any]:
     frac, kind = card.compute
-    found = as_dict(card.sample)
+    found, problem = as_dict(card.sample), card.sample.problem
+    if problem:
+        found |= {"problem": str(problem_said(problem)), "reason": meaning(problem).as_dict()}
     found["compute"] = {"frac": frac, "kind": kind}
     found["processes"] = [
         {
@@ -138,7 +141,8 @@ def _card(card: SeenGpu) -> dict[str, Any]:
             "name": each.process.name,
             "user": each.process.user,
             "job": each.job,
-            "idle": each.idle,
+            "idle": str(each.idle) if each.idle else None,
+            "idle_reason": each.idle.as_dict() if each.idle else None,
             "step": as_dict(each.live.step) if each.live and each.live.step else None,
         }
         for each in card.holders

@@ -15,77 +15,68 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import BrimfulError, WorldFailed
-from brimful.language import Plain, Sentence, say
+from brimful.language import Sentence, Several, Value, say, verbatim
+from brimful.language.catalog import is_held
 from brimful.meter.samples import GpuSample, ProcessSample
 
-PACKAGE_HINT = say("meter.pip_install_brimful_meter")
 _MOST_NAME = 120  # characters of a process's command line that are kept
 
-# NVML's number -> what it means, and what to do about it. Source: nvml.h, nvmlReturn_t.
-_MEANINGS: dict[int, tuple[Sentence, Sentence | None]] = {
-    1: (say("meter.nvml_closed"), say("meter.look_again")),
-    2: (say("meter.driver_not_take_question"), say("meter.update_driver_nvidia_ml_py")),
-    3: (say("meter.not_supported_card_driver"), None),
-    4: (say("meter.no_permission"), say("meter.run_owner_dev_nvidia_container")),
-    5: (say("meter.nvml_open_already"), say("meter.look_again")),
-    6: (say("meter.not_found"), say("meter.device_may_just_been_removed")),
-    7: (say("meter.answer_did_not_fit"), say("meter.look_again")),
-    8: (say("meter.power_cable_missing_loose"), say("meter.check_external_power_plugs_card")),
-    9: (
-        say("meter.drivers_kernel_module_not_loaded"),
-        say("meter.modprobe_nvidia_then_dmesg_grep"),
-    ),
-    10: (say("meter.driver_took_too_long"), say("meter.look_again_if_stays_card")),
-    11: (say("meter.interrupts_not_arrive"), say("meter.check_bios_interrupt_routing_other")),
-    12: (say("meter.libnvidia_ml_1_not_found"), say("meter.install_nvidia_driver_use_machine")),
-    13: (say("meter.driver_older_than_question"), say("meter.update_nvidia_driver")),
-    14: (say("meter.cards_inforom_damaged"), say("meter.nvidia_smi_q_grep_i")),
-    15: (say("meter.fell_off_bus"), say("meter.dmesg_grep_i_xid_says")),
-    16: (say("meter.needs_reset"), say("meter.stop_processes_then_nvidia_smi")),
-    17: (say("meter.operating_system_refused"), say("meter.check_cgroups_selinux_rights_dev")),
-    18: (
-        say("meter.driver_updated_while_ran_library"),
-        say("meter.reboot_unload_load_nvidia_modules"),
-    ),
-    19: (say("meter.use"), say("meter.look_again")),
-    20: (say("meter.driver_ran_out_memory"), say("meter.look_again")),
-    21: (say("meter.no_data_yet"), None),
-    22: (say("meter.not_possible_vgpu_ecc"), None),
-    23: (say("meter.driver_lacks_resources"), say("meter.look_again")),
-    24: (say("meter.not_clock_card"), None),
-    25: (say("meter.driver_knows_another_version_question"), say("meter.update_nvidia_ml_py_driver")),
-    26: (say("meter.driver_no_longer_answers"), say("meter.update_brimful_nvidia_ml_py")),
-    27: (say("meter.not_ready_yet"), say("meter.look_again")),
-    28: (say("meter.no_gpu_found"), say("meter.lspci_grep_i_nvidia_shows")),
-    29: (say("meter.state_not_allow"), say("meter.look_again")),
-    30: (say("meter.not_reset_card_can"), None),
-    999: (say("meter.unknown_error_inside_driver"), say("meter.dmesg_grep_i_xid_reset")),
-}  # fmt: skip
+# NVML's own names of its errors, from 1 on; `meter.nvml_NAME` says what each means and what to do.
+# Source: nvml.h, nvmlReturn_t.
+_ERRORS = (
+    "uninitialized", "invalid_argument", "not_supported", "no_permission",
+    "already_initialized", "not_found", "insufficient_size", "insufficient_power",
+    "driver_not_loaded", "timeout", "irq_issue", "library_not_found",
+    "function_not_found", "corrupted_inforom", "gpu_is_lost", "reset_required",
+    "operating_system", "lib_rm_version_mismatch", "in_use", "memory",
+    "no_data", "vgpu_ecc_not_supported", "insufficient_resources", "freq_not_supported",
+    "argument_version_mismatch", "deprecated", "not_ready", "gpu_not_found",
+    "invalid_state", "reset_type_not_supported",
+)  # fmt: skip
+_UNKNOWN = 999
 _GONE = frozenset({15, 16, 28})  # the card as a whole does not answer
 _LOOK_AGAIN = frozenset({1, 5})
 _QUIET = frozenset({3, 22, 24})  # the card has no such thing: nothing to tell
 
 # Bits of the reasons for a low clock. Idle is no throttle; the user's own clock setting is told as one.
 _THROTTLES = {
-    0x002: "clock set by hand",
-    0x004: "power cap",
-    0x008: "hardware slowdown",
-    0x010: "sync boost",
-    0x020: "too hot",
-    0x040: "too hot (hardware)",
-    0x080: "power brake",
-    0x100: "display clock",
-    0x200: "board limit",
-    0x400: "reliability limit",
+    0x002: "clock_set_by_hand",
+    0x004: "power_cap",
+    0x008: "hardware_slowdown",
+    0x010: "sync_boost",
+    0x020: "too_hot",
+    0x040: "too_hot_hardware",
+    0x080: "power_brake",
+    0x100: "display_clock",
+    0x200: "board_limit",
+    0x400: "reliability_limit",
 }
 
 
-def meaning(code: int) -> tuple[Sentence, Sentence | None]:
-    """A code of NVML in words, and what to do."""
-    return _MEANINGS.get(code) or (
-        say("meter.nvml_unknown", number=Plain(code)),
-        say("meter.hint_update_brimful"),
-    )
+def error_name(number: int) -> str:
+    """NVML's own name of an error; its number where brimful does not know it."""
+    if 0 < number <= len(_ERRORS):
+        return _ERRORS[number - 1]
+    return "unknown" if number == _UNKNOWN else str(number)
+
+
+def meaning(name: str) -> Sentence:
+    """What an error of NVML means; its hint is what to do. A file of an older version has words instead."""
+    if is_held(f"meter.nvml_{name}"):
+        return say(f"meter.nvml_{name}")
+    return say("meter.nvml_other", number=name) if name.isdigit() else verbatim(name)
+
+
+def problem_said(name: str) -> Value:
+    """Why a card does not answer, and what to do."""
+    said = meaning(name)
+    hint = said.hint()
+    return said if hint is None else Several((said, hint), between="; ")
+
+
+def throttle_said(name: str) -> Sentence:
+    """Why a clock is held down; a file of an older version has words instead."""
+    return say(f"meter.throttle_{name}") if is_held(f"meter.throttle_{name}") else verbatim(name)
 
 
 class NvidiaDriver:
@@ -115,7 +106,7 @@ class NvidiaDriver:
             self._open()
             count = self._asked(self._nvml.nvmlDeviceGetCount)
         if not count:
-            raise WorldFailed(say("meter.nvidia_driver_runs_sees_no"), code="no_gpu")
+            raise WorldFailed(say("meter.driver_sees_no_gpu"), code="no_gpu")
         return [sample for index in range(count) for sample in self._card(index, now_s)]
 
     def driver(self) -> str:
@@ -138,7 +129,7 @@ class NvidiaDriver:
             handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
             whole = self._sample(handle, GpuSample(at_s=now_s, index=index))
         except self._nvml.NVMLError as error:
-            yield GpuSample(at_s=now_s, index=index, problem=_problem(error.value))
+            yield GpuSample(at_s=now_s, index=index, problem=error_name(error.value))
             return
         slices = list(self._slices(handle, whole)) if not whole.problem else []
         if slices:  # the card lists the processes of all its slices once more
@@ -160,7 +151,7 @@ class NvidiaDriver:
                 yield self._sample(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, mig), blank)
             except nvml.NVMLError as error:
                 if error.value not in (2, 6):  # no such slice
-                    yield replace(blank, name=whole.name, problem=_problem(error.value))
+                    yield replace(blank, name=whole.name, problem=error_name(error.value))
 
     def _sample(self, handle: Any, blank: GpuSample) -> GpuSample:
         found: dict[str, Any] = {}
@@ -172,9 +163,9 @@ class NvidiaDriver:
                 code = getattr(error, "value", 13)  # the package is newer than the driver
                 if code in _GONE:
                     known = {key: found[key] for key in ("name", "uuid") if key in found}
-                    return replace(blank, **known, problem=_problem(code))
+                    return replace(blank, **known, problem=error_name(code))
                 if code not in _QUIET:
-                    gaps[field] = str(meaning(code)[0])
+                    gaps[field] = error_name(code)
         return replace(blank, **found, gaps=gaps)
 
 
@@ -188,29 +179,17 @@ def _package() -> Any:
     try:
         import pynvml
     except ModuleNotFoundError as error:
-        raise WorldFailed(
-            say("meter.reading_gpus_needs_package_nvidia"),
-            hint=PACKAGE_HINT,
-            code="no_nvml_package",
-        ) from error
+        raise WorldFailed(say("meter.no_nvml_package"), code="no_nvml_package") from error
     if not hasattr(pynvml, "NVMLLibraryMismatchError"):
-        raise WorldFailed(
-            say("meter.module_pynvml_installed_not_nvidias", package_hint=PACKAGE_HINT),
-            code="no_nvml_package",
-        )
+        raise WorldFailed(say("meter.wrong_pynvml"), code="no_nvml_package")
     return pynvml
 
 
 def _no_answer(error: Any) -> BrimfulError:
-    words, hint = meaning(error.value)
+    why = meaning(error_name(error.value))
     code = {12: "no_driver", 28: "no_gpu"}.get(error.value, "nvml_failed")
-    if code == "no_driver":
-        return WorldFailed(say("meter.machine_no_nvidia_driver", words=words), hint=hint, code=code)
-    return WorldFailed(say("meter.nvidia_driver_not_answer", words=words), hint=hint, code=code)
-
-
-def _problem(code: int) -> str:
-    return "; ".join(str(part) for part in meaning(code) if part is not None)
+    said = say("meter.no_driver", why=why) if code == "no_driver" else say("meter.driver_silent", why=why)
+    return WorldFailed(said, hint=why.hint(), code=code)
 
 
 Found = dict[str, Any]

@@ -23,16 +23,21 @@ class Peak:
 
 def declared_peak(flops_per_s: float) -> Peak:
     if not 1e6 <= flops_per_s <= 1e19:
-        raise BadInput(say("meter.peak_flops_per_s_out", flops_per_s=f"{flops_per_s:g}"))
+        raise BadInput(say("meter.peak_out_of_range", flops_per_s=f"{flops_per_s:g}"))
     return Peak(flops_per_s=float(flops_per_s), format=None, source="declared")
+
+
+def no_peak(name: str) -> Peak:
+    """Of a device or card whose peak nobody knows."""
+    return Peak(flops_per_s=None, format=None, source=f"no_peak: {name}")
 
 
 def peak_of(card: str, *, memory_bytes: int | None, dtype: Dtype, tf32: bool) -> Peak:
     """The catalog's peak for a card as the driver or the user names it."""
     try:
         gpu = find_card(card, memory_bytes)
-    except NotFound as unknown:
-        return Peak(flops_per_s=None, format=None, source=f"{unknown.problem}; declare peak_flops_per_s")
+    except NotFound:
+        return no_peak(card)
     shape = Training(batch_size=1, sequence_tokens=1, accumulation=1, dtype=dtype, compiled=False, tf32=tf32)
     number = peak_format(shape, gpu)
     return Peak(flops_per_s=gpu.dense_flops_per_s[number], format=number, source=f"catalog: {gpu.name}")

@@ -64,9 +64,7 @@ def runtime_folder(*, make: bool) -> Path | None:
             return None
         # /tmp is everybody's: whoever made a folder of this name there first must not become our reader.
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise WorldFailed(
-                say("meter.not_folder_yours_alone_samples", each=each), code="unsafe_runtime_folder"
-            )
+            raise WorldFailed(say("meter.shared_folder", folder=each), code="unsafe_runtime_folder")
     return folder
 
 
@@ -145,21 +143,21 @@ def read_said(text: bytes) -> Live:
         end = from_dict(said["end"]) if "end" in said else None
         pid, began_ticks = said["pid"], said["began"]
     except KeyError as error:
-        raise ValueError(f"{error} is missing") from error
+        raise ValueError(say("meter.field_missing", field=error.args[0])) from error
     except (TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"it is not of the form that a Meter writes ({type(error).__name__})") from error
+        raise ValueError(say("meter.not_from_a_meter")) from error
     if (
         not isinstance(run, RunSample)
         or not isinstance(step, StepSample | None)
         or not isinstance(end, EndSample | None)
         or type(pid) is not int
     ):
-        raise ValueError("it is not of the form that a Meter writes")
+        raise ValueError(say("meter.not_from_a_meter"))
     return Live(pid=pid, began=began_ticks, run=run, step=step, end=end)
 
 
 def _refuse(constant: str) -> float:
-    raise ValueError(f"it holds {constant}, which is no number")
+    raise ValueError(say("meter.not_a_number", constant=constant))
 
 
 def began(pid: int) -> int | None:

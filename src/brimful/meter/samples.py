@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from brimful.errors import BadInput, NotFound
-from brimful.language import Number, Plain, os_words, say
+from brimful.language import Plain, Sentence, os_words, say, verbatim
+from brimful.language.catalog import is_held
 
 VERSION = 1
 PHASES = ("data", "forward", "backward", "optimizer", "other")
@@ -39,13 +40,13 @@ class RunSample:
     tokens_per_step: int | None = None  # of this process
     flops_per_step: float | None = None  # of this process, that MFU counts
     recompute_flops: float = 0.0  # of this process and step, that HFU adds
-    flops_source: str = ""  # "formula", "counted" or "declared"
+    flops_source: str = ""  # "formula: NAME", "counted", "declared" or "no_flops": see source_said
     device: str = "cpu"  # as PyTorch names it: cuda:0
     gpu: str | None = None  # as the driver names it
     gpu_uuid: str | None = None
     peak_flops_per_s: float | None = None
     peak_format: str | None = None  # bf16, fp16, tf32, fp32, fp8
-    peak_source: str = ""  # "catalog", "declared", or why there is none
+    peak_source: str = ""  # "catalog: NAME", "declared" or "no_peak: NAME"
     torch: str = ""  # its version
     estimate: dict[str, Any] | None = None  # an `Estimate.as_dict()`, where one was given
     more: dict[str, Any] = field(default_factory=dict)  # what the caller adds: batch_size, dtype, …
@@ -129,8 +130,8 @@ class GpuSample:
     throttle: tuple[str, ...] = ()  # why the clock is held down; idle is no throttle
     ecc_errors: int | None = None  # uncorrected, since the driver came up
     processes: tuple[ProcessSample, ...] = ()
-    gaps: dict[str, str] = field(default_factory=dict)  # field -> why it is None, where the card has it
-    problem: str = ""  # in words, where the card does not answer; then nothing else is known
+    gaps: dict[str, str] = field(default_factory=dict)  # field -> the error of NVML that left it None
+    problem: str = ""  # the error of NVML, where the card does not answer; then nothing else is known
 
     @property
     def memory_free_bytes(self) -> int | None:
@@ -159,6 +160,12 @@ class EndSample:
     peak_reserved_bytes: int | None = None
     malloc_retries: int | None = None
     error: str = ""  # the exception that ended it, by its type
+
+
+def source_said(source: str) -> Sentence:
+    """Where FLOPs or a peak are from. A file of an older version has words instead of a code."""
+    kind, _, name = source.partition(": ")
+    return say(f"meter.source_{kind}", name=name) if is_held(f"meter.source_{kind}") else verbatim(source)
 
 
 Sample = RunSample | StepSample | GpuSample | EndSample
@@ -211,7 +218,7 @@ def _fields(kind: type[Any], found: Mapping[str, Any]) -> dict[str, Any]:
         if each.name in found:
             use[each.name] = _checked(each.name, str(each.type), found[each.name])
         elif each.default is MISSING and each.default_factory is MISSING:
-            raise ValueError(f"{each.name} is missing")
+            raise ValueError(say("meter.field_missing", field=each.name))
     return use
 
 
@@ -231,27 +238,21 @@ def _checked(name: str, hint: str, value: object) -> object:
     plain = {"int": int, "str": str, "bool": bool}.get(base, dict if base.startswith("dict") else None)
     if plain is not None and isinstance(value, plain) and (plain is bool or not isinstance(value, bool)):
         return value
-    raise ValueError(f"{name} is {value!r:.60}, not {base}")
+    raise ValueError(say("meter.wrong_type", field=name, value=f"{value!r:.60}", type=base))
 
 
 def read_samples(path: Path) -> Iterator[Sample]:
     """The samples of a file. A last line cut short, as a crash leaves it, ends it; other rot is told."""
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise BadInput(
-                say(
-                    "meter.bytes_samples_read_up",
-                    name=path.name,
-                    st_size=Number(path.stat().st_size),
-                    most_bytes=Number(_MOST_BYTES),
-                )
-            )
+            sizes = {"bytes": path.stat().st_size, "most": _MOST_BYTES}
+            raise BadInput(say("meter.samples_too_big", name=path.name, **sizes))
         with path.open("rb") as file:
             yield from _read(file.readlines(), name=path.name)
     except FileNotFoundError:
-        raise NotFound(say("meter.no_file", path=path)) from None
+        raise NotFound(say("meter.no_samples", path=path)) from None
     except OSError as error:
-        raise BadInput(say("meter.cannot_read", path=path, error=os_words(error))) from error
+        raise BadInput(say("meter.samples_unreadable", path=path, error=os_words(error))) from error
 
 
 def _read(lines: list[bytes], *, name: str) -> Iterator[Sample]:
@@ -264,8 +265,13 @@ def _read(lines: list[bytes], *, name: str) -> Iterator[Sample]:
         except (ValueError, TypeError, RecursionError) as error:
             if number == len(lines) and not line.endswith(b"\n"):
                 return
-            raise BadInput(
-                say("meter.line_no_sample", number=Plain(number), name=name, error=error), code="bad_samples"
-            ) from error
+            said = say("meter.bad_sample_line", line=Plain(number), name=name, why=_why(error))
+            raise BadInput(said, code="bad_samples") from error
         if sample is not None:
             yield sample
+
+
+def _why(error: Exception) -> object:
+    """Our own sentence where it is one; else the words of whoever raised it."""
+    said = error.args[0] if error.args else ""
+    return said if isinstance(said, Sentence) else str(error)

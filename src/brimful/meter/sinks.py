@@ -5,17 +5,29 @@ A sink never stops a training run. One that fails is told about once and left ou
 
 from __future__ import annotations
 
+import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from brimful.errors import BadInput
-from brimful.language import say
+from brimful.language import (
+    Number,
+    Percent,
+    Plain,
+    Seconds,
+    Several,
+    Size,
+    Value,
+    figures,
+    language,
+    language_of_locale,
+    say,
+)
 from brimful.meter.runtime import Place
-from brimful.meter.samples import PHASES, EndSample, RunSample, StepSample, as_line
-from brimful.units import GIB, show_bytes, show_seconds
+from brimful.meter.samples import PHASES, EndSample, RunSample, StepSample, as_line, source_said
+from brimful.units import GIB
 
 
 class Sink(Protocol):
@@ -29,8 +41,8 @@ class Sink(Protocol):
 class Sinks:
     """All sinks of one run."""
 
-    def __init__(self, sinks: list[Sink], tell: Callable[[str], None]) -> None:
-        self._sinks, self._tell = sinks, tell
+    def __init__(self, sinks: list[Sink]) -> None:
+        self._sinks = sinks
 
     def start(self, run: RunSample) -> None:
         self._each(lambda sink: sink.start(run))
@@ -51,7 +63,14 @@ class Sinks:
                 act(sink)
             except Exception as error:  # noqa: BLE001 - whatever a disk or a tracker does, training goes on
                 self._sinks.remove(sink)
-                self._tell(f"{type(sink).__name__} failed and is left out from here: {error!r:.200}")
+                tell(say("meter.sink_failed", sink=type(sink).__name__, error=f"{error!r:.200}"))
+
+
+def tell(said: Value, out: IO[str] | None = None) -> None:
+    """A line on stderr, in the language of the locale."""
+    out = out or sys.stderr
+    out.write(f"brimful: {language(language_of_locale(os.environ)).text(said)}\n")
+    out.flush()
 
 
 class Jsonl:
@@ -140,17 +159,12 @@ class Terminal:
         assert self._run is not None
         if sample.at_s - self._told >= self._every_s:
             self._told = sample.at_s
-            self._say(step_line(self._run, sample))
+            tell(step_said(self._run, sample), self._out)
 
     def end(self, sample: EndSample) -> None:
         assert self._run is not None
-        for line in end_lines(self._run, sample):
-            self._say(line)
-
-    def _say(self, line: str) -> None:
-        out = self._out or sys.stderr
-        out.write(line + "\n")
-        out.flush()
+        for said in end_said(self._run, sample):
+            tell(said, self._out)
 
 
 class TensorBoard:
@@ -163,7 +177,7 @@ class TensorBoard:
             try:
                 from torch.utils.tensorboard import SummaryWriter
             except ModuleNotFoundError as error:
-                raise BadInput(say("meter.tensorboard_needs_package_tensorboard")) from error
+                raise needs_package("tensorboard=", "tensorboard") from error
             self._writer = SummaryWriter(log_dir=str(folder_or_writer))
 
     def start(self, run: RunSample) -> None:
@@ -185,9 +199,9 @@ class Wandb:
             try:
                 import wandb
             except ModuleNotFoundError as error:
-                raise BadInput(say("meter.wandb_true_needs_package_wandb")) from error
+                raise needs_package("wandb=True", "wandb") from error
             if wandb.run is None:
-                raise BadInput(say("meter.wandb_true_no_run_begun"))
+                raise BadInput(say("meter.no_wandb_run"))
             run = wandb.run
         self._run = run
 
@@ -219,56 +233,54 @@ def scalars(sample: StepSample) -> Iterator[tuple[str, float]]:
         yield f"pause_{name}_s", seconds
 
 
-def step_line(run: RunSample, sample: StepSample) -> str:
+def step_said(run: RunSample, sample: StepSample) -> Value:
     """'step 120  412 ms  39,800 tokens/s  MFU 41.2 % of 117 TFLOPS bf16  data 2 % · forward 31 % · …'"""
-    parts = [f"brimful: step {sample.step}", show_seconds(sample.step_s)]
-    if sample.tokens_per_s is not None:
-        parts.append(f"{sample.tokens_per_s:,.0f} tokens/s")
-    if sample.mfu is not None:
-        parts.append(f"MFU {sample.mfu:.1%} of {peak_words(run)}")
-    parts.append(split_words(sample.parts_s))
+    parts = [say("meter.step", step=Plain(sample.step)), *_rates(run, sample)]
     if sample.peak_allocated_bytes is not None and sample.reserved_bytes is not None:
-        parts.append(
-            f"{show_bytes(sample.peak_allocated_bytes)} of {show_bytes(sample.reserved_bytes)} reserved"
-        )
+        sizes = {"peak": Size(sample.peak_allocated_bytes), "reserved": Size(sample.reserved_bytes)}
+        parts.append(say("meter.peak_of_reserved", **sizes))
     if sample.malloc_retries:
-        parts.append(f"{sample.malloc_retries} cudaMalloc retries")
+        parts.append(say("meter.malloc_retries", n=sample.malloc_retries))
     if sample.step_s_vs_estimate is not None:
-        parts.append(f"{sample.step_s_vs_estimate:.2f}x the estimate")
-    return "  ".join(parts)
+        parts.append(say("meter.times_the_estimate", factor=Number(sample.step_s_vs_estimate, 2)))
+    return Several(tuple(parts), between="  ")
 
 
-def end_lines(run: RunSample, sample: EndSample) -> Iterator[str]:
+def end_said(run: RunSample, sample: EndSample) -> Iterator[Value]:
     if sample.step_s is None:
-        yield f"brimful: {sample.steps} steps, too few to tell a steady rate"
+        yield say("meter.too_few_steps", n=sample.steps)
         return
-    parts = [f"brimful: mean of {sample.steady_steps} steady steps: {show_seconds(sample.step_s)}"]
-    if sample.tokens_per_s is not None:
-        parts.append(f"{sample.tokens_per_s:,.0f} tokens/s")
-    if sample.mfu is not None:
-        parts.append(f"MFU {sample.mfu:.1%} of {peak_words(run)}")
-    elif run.peak_flops_per_s is None:
-        parts.append(f"no MFU: {run.peak_source}")
-    yield "  ".join([*parts, split_words(sample.parts_s)])
+    parts = [say("meter.steady_mean", n=sample.steady_steps), *_rates(run, sample)]
+    if sample.mfu is None and run.peak_flops_per_s is None:
+        parts.append(say("meter.no_mfu", why=source_said(run.peak_source)))
+    yield Several(tuple(parts), between="  ")
     if sample.pauses_s:
-        kinds = ", ".join(f"{kind} {show_seconds(s)}" for kind, s in sample.pauses_s.items())
+        kinds = tuple(Several((kind, Seconds(s)), between=" ") for kind, s in sample.pauses_s.items())
         share = sum(sample.pauses_s.values()) / sample.wall_s if sample.wall_s else 0.0
-        yield f"brimful: not counted above: {kinds} ({share:.0%} of {show_seconds(sample.wall_s)})"
+        wall = Seconds(sample.wall_s)
+        yield say("meter.not_counted", kinds=Several(kinds), share=Percent(share), wall=wall)
 
 
-def peak_words(run: RunSample) -> str:
+def _rates(run: RunSample, sample: StepSample | EndSample) -> Iterator[Value]:
+    yield Seconds(sample.step_s or 0.0)
+    if sample.tokens_per_s is not None:
+        yield say("meter.tokens_per_s", rate=Number(sample.tokens_per_s))
+    if sample.mfu is not None:
+        yield say("meter.mfu_of", mfu=Percent(sample.mfu, 1), peak=peak_said(run))
+    whole = sum(sample.parts_s.values())
+    if whole:
+        shares = {phase: Percent(sample.parts_s.get(phase, 0.0) / whole) for phase in PHASES}
+        parts = (Several((say(f"meter.phase_{phase}"), share), " ") for phase, share in shares.items())
+        yield Several(tuple(parts), between=" · ")
+
+
+def peak_said(run: RunSample) -> Value:
     """'117 TFLOPS bf16', or '2.5 GFLOPS' where somebody declared as little."""
     peak = run.peak_flops_per_s or 0.0
-    shown = f"{peak / 1e12:.4g} TFLOPS" if peak >= 1e12 else f"{peak / 1e9:.4g} GFLOPS"
-    return f"{shown} {run.peak_format}" if run.peak_format else f"{shown} as declared"
+    unit, size = ("TFLOPS", 1e12) if peak >= 1e12 else ("GFLOPS", 1e9)
+    basis = run.peak_format or say("meter.as_declared")
+    return Several((figures(peak / size, 4), unit, basis), between=" ")
 
 
-def split_words(parts_s: dict[str, float]) -> str:
-    whole = sum(parts_s.values())
-    if not whole:
-        return ""
-    return " · ".join(f"{phase} {parts_s.get(phase, 0.0) / whole:.0%}" for phase in PHASES)
-
-
-def now_s() -> float:
-    return time.time()
+def needs_package(what: str, package: str) -> BadInput:
+    return BadInput(say("meter.needs_package", what=what, package=package))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import paint, wrapped
-from brimful.cli.spoken import told, words
-from brimful.language import Quoted, say
+from brimful.cli.spoken import tongue, words
+from brimful.language import Quoted, Several, Value, plain_value, say
 
 if TYPE_CHECKING:
     import argparse
@@ -66,14 +66,15 @@ def run(args: argparse.Namespace) -> Answer:
     wishes = Wishes(
         tries=args.tries, fix=args.fix, climb=args.climb, logs=args.logs, stdout=2 if args.json else 1
     )
-    said: list[str] = []
-    tell = said.append if args.dry_run else _say
+    said: list[Value] = []
+    tell = said.append if args.dry_run else _tell
     guard = Guard(command, _forecast(args, command, tell), keeper, wishes, tell, idle=_idle(args, tell))
     if args.dry_run:
         data = guard.preview()
-        lines = [line for sentence in said for line in wrapped("", sentence)]
+        lines = [line for each in said for line in wrapped("", tongue().text(each))]
         text = "\n".join([*lines, words("gpu.run_would_start", command=shown(tuple(data["words"])))])
-        return Answer({**data, "said": said}, text)
+        codes = [plain_value(each) for each in said]
+        return Answer({**data, "said": [str(each) for each in said], "said_codes": codes}, text)
     outcome = guard.run()
     return Answer(outcome.as_dict(), "", outcome.exit_code)
 
@@ -90,7 +91,7 @@ def duration(text: str) -> float:
     return seconds
 
 
-def _idle(args: argparse.Namespace, tell: Callable[[str], None]) -> IdleWatch | None:
+def _idle(args: argparse.Namespace, tell: Callable[[Value], None]) -> IdleWatch | None:
     after_s = args.stop_idle or args.idle
     if after_s is None:
         return None
@@ -107,10 +108,10 @@ def _idle(args: argparse.Namespace, tell: Callable[[str], None]) -> IdleWatch | 
         except BrimfulError:
             return None
 
-    return IdleWatch(after_s, stops=args.stop_idle is not None, say=tell, look=look)
+    return IdleWatch(after_s, stops=args.stop_idle is not None, tell=tell, look=look)
 
 
-def _forecast(args: argparse.Namespace, command: Command, tell: Callable[[str], None]) -> Forecast | None:
+def _forecast(args: argparse.Namespace, command: Command, tell: Callable[[Value], None]) -> Forecast | None:
     """What can be predicted; nothing is no reason not to start."""
     from brimful.fit.correction import load_correction
     from brimful.guard.forecast import forecast, try_settings
@@ -118,12 +119,12 @@ def _forecast(args: argparse.Namespace, command: Command, tell: Callable[[str], 
     reading, why = try_settings(command, config=args.config, model=args.model, sets=args.set)
     room, no_room = _room(args, command)
     if reading is None or room is None:
-        tell(words("gpu.run_nothing_predicted", why=why or no_room))
+        tell(say("gpu.run_nothing_predicted", why=why or no_room))
         return None
     return forecast(reading, room, load_correction())
 
 
-def _room(args: argparse.Namespace, command: Command) -> tuple[Room | None, str]:
+def _room(args: argparse.Namespace, command: Command) -> tuple[Room | None, Value | None]:
     """The card and what others hold of it: as the user says, or as the driver does now."""
     import os
     import time
@@ -143,20 +144,17 @@ def _room(args: argparse.Namespace, command: Command) -> tuple[Room | None, str]
         seen = room_by_driver(read_gpus(time.time()), visible=visible, gpus=command.gpus)
     except BrimfulError as error:
         if named is None:
-            return None, f"{told(error.said)}; {told(error.way_out or say('gpu.run_hint_name_card'))}"
-        return Room(gpu=named, others=others_on(named, given_bytes), by_driver=False), ""
+            return None, Several((error.said, error.way_out or say("guard.name_card")), between="; ")
+        return Room(gpu=named, others=others_on(named, given_bytes), by_driver=False), None
     if named is not None and named != seen.gpu:
-        return Room(gpu=named, others=others_on(named, given_bytes), by_driver=False), ""
+        return Room(gpu=named, others=others_on(named, given_bytes), by_driver=False), None
     if given_bytes is not None:
-        return Room(gpu=seen.gpu, others=others_on(seen.gpu, given_bytes), by_driver=False), ""
-    return seen, ""
+        return Room(gpu=seen.gpu, others=others_on(seen.gpu, given_bytes), by_driver=False), None
+    return seen, None
 
 
-def _say(text: str) -> None:
+def _tell(said: Value) -> None:
     """Our own words go to standard error: standard output is the command's."""
-    head = "brimful: "
-    lines = wrapped(head, text)
-    sys.stderr.write(
-        "\n".join([paint(lines[0], "cyan"), *(paint(line, "cyan") for line in lines[1:])]) + "\n"
-    )
+    lines = wrapped("brimful: ", tongue().text(said))
+    sys.stderr.write("\n".join(paint(line, "cyan") for line in lines) + "\n")
     sys.stderr.flush()

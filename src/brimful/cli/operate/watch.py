@@ -17,9 +17,10 @@ from brimful.errors import WorldFailed
 from brimful.language import os_words, say
 from brimful.language.printable import printable
 from brimful.meter.machine import Holder, Looker, Machine, SeenGpu
+from brimful.meter.nvml import meaning, problem_said, throttle_said
 from brimful.meter.runtime import Live
 from brimful.meter.samples import GpuSample, RunSample, StepSample, as_line
-from brimful.meter.sinks import peak_words
+from brimful.meter.sinks import peak_said
 from brimful.units import GIB, counted, show_bytes, show_seconds
 
 EXAMPLE = """brimful watch
@@ -139,7 +140,7 @@ def _block(card: SeenGpu, history: History, columns: int) -> list[str]:
     if sample.problem:
         return [
             f"{head}  {paint('does not answer', 'red')}",
-            *_wrapped(printable(sample.problem), columns, 5),
+            *_wrapped(_problem(sample), columns, 5),
             "",
         ]
     facts = "  ".join(_facts(card))
@@ -151,11 +152,11 @@ def _block(card: SeenGpu, history: History, columns: int) -> list[str]:
     words = _compute_words(card)
     out.append(f"     compute  {_compute_bar(card, width)}  {words:<32}  {paint(curve, 'dim')}".rstrip())
     if sample.throttle:
-        out.append(f"     {paint('clock held down', 'yellow')}: {', '.join(sample.throttle)}")
+        out.append(f"     {paint('clock held down', 'yellow')}: {', '.join(map(_throttle, sample.throttle))}")
     if sample.ecc_errors:
         out.append(f"     {paint(f'{sample.ecc_errors} uncorrected memory errors', 'red')}")
     for field, why in sample.gaps.items():
-        out.append(f"     {paint(f'{field} is unknown: {why}', 'dim')}")
+        out.append(f"     {paint(f'{field} is unknown: {tongue().text(meaning(why))}', 'dim')}")
     for holder in _by_size(card):
         out += _process(holder, card, history, columns)
     return [*out, ""]
@@ -204,7 +205,7 @@ def _compute_words(card: SeenGpu) -> str:
     if kind == "busy":
         return f"{frac:.0%} busy, not useful work"
     run = next(holder.live.run for holder in card.holders if holder.live and holder.works_here)
-    return f"{frac:.1%} MFU of {peak_words(run)}"
+    return f"{frac:.1%} MFU of {_peak(run)}"
 
 
 def _process(holder: Holder, card: SeenGpu, history: History, columns: int) -> list[str]:
@@ -214,7 +215,8 @@ def _process(holder: Holder, card: SeenGpu, history: History, columns: int) -> l
     job = f"job {printable(holder.job)}  " if holder.job else ""
     name = printable(process.name) or ("another container" if not process.user else "")
     out = [f"     {process.pid:>7}  {held:>9}  {who}{job}{name}"[:columns]]
-    out += [f"              {paint(holder.idle, 'yellow')}"[: columns + 9]] if holder.idle else []
+    if holder.idle:
+        out.append(f"              {paint(tongue().text(holder.idle), 'yellow')}"[: columns + 9])
     if holder.live and holder.live.step:
         out.append(f"              {paint(_step_words(holder.live.step)[: columns - 14], 'green')}")
         why = history.why(holder.live, card.sample) if holder.works_here else None
@@ -259,7 +261,7 @@ def _line(card: SeenGpu, history: History, columns: int, *, width: int, named: i
     name = _short(printable(sample.name))[:named]
     if sample.problem:
         head = f"{card.label:>4}  {name:<{named}}  "
-        return head + paint(printable(sample.problem)[: columns - len(head)], "red")
+        return head + paint(_problem(sample)[: columns - len(head)], "red")
     used, total = sample.memory_used_bytes, sample.memory_total_bytes
     share = "   ?" if used is None or not total else f"{used / total:>4.0%}"
     frac, kind = card.compute
@@ -282,7 +284,7 @@ def _line(card: SeenGpu, history: History, columns: int, *, width: int, named: i
 def _who(card: SeenGpu) -> str:
     """The process that holds the most, and how many others there are."""
     if card.sample.throttle:
-        return f"{card.sample.throttle[0]}; {_holders(card)}"
+        return f"{_throttle(card.sample.throttle[0])}; {_holders(card)}"
     return _holders(card)
 
 
@@ -295,6 +297,18 @@ def _holders(card: SeenGpu) -> str:
     words = [printable(first.job or ""), name, user]
     more = f" +{len(holders) - 1}" if len(holders) > 1 else ""
     return " ".join(word for word in words if word) + more
+
+
+def _problem(sample: GpuSample) -> str:
+    return printable(tongue().text(problem_said(sample.problem)))
+
+
+def _peak(run: RunSample) -> str:
+    return tongue().text(peak_said(run))
+
+
+def _throttle(name: str) -> str:
+    return tongue().text(throttle_said(name))
 
 
 def _by_size(card: SeenGpu) -> list[Holder]:
@@ -325,7 +339,7 @@ def _elsewhere_line(each: Live, now_s: float) -> str:
         return f"{head}  no step yet, for {show_seconds(round(each.age_s(now_s)))}"
     if not each.fresh(now_s):
         return f"{head}  no step for {show_seconds(round(each.age_s(now_s)))}"
-    mfu = "" if each.step.mfu is None else f"  {each.step.mfu:.1%} MFU of {peak_words(each.run)}"
+    mfu = "" if each.step.mfu is None else f"  {each.step.mfu:.1%} MFU of {_peak(each.run)}"
     return f"{head}{mfu}  {_step_words(each.step)}"
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from brimful.adapters.engines.devices import Device
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.language import say
-from brimful.meter.nvml import read_gpus
+from brimful.meter.nvml import problem_said, read_gpus
 from brimful.meter.samples import GpuSample
 
 log = logging.getLogger("brimful")
@@ -36,7 +36,7 @@ def detect() -> Detected:
         log.warning("GPUs cannot be found: %s", told)
         is_broken = error.code == "nvml_failed"
         return Detected([], {"driver": told} if is_broken else {}, is_broken)
-    problems = {_name(each): f"{_name(each)}: {each.problem}" for each in seen if each.problem}
+    problems = {_name(each): f"{_name(each)}: {problem_said(each.problem)}" for each in seen if each.problem}
     for problem in problems.values():
         log.warning("%s; nothing starts on it", problem)
     return Detected(_devices(seen), problems)
@@ -48,7 +48,7 @@ def _devices(seen: list[GpuSample]) -> list[Device]:
         Device(
             device=str(each.index) if each.mig is None else each.uuid,
             name=each.name,
-            problem=each.problem,
+            problem=str(problem_said(each.problem)) if each.problem else "",
             is_slice=each.mig is not None,
         )
         for each in seen

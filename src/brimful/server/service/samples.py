@@ -17,9 +17,9 @@ from brimful.client.answers import MeasuredAnswer
 from brimful.errors import BrimfulError
 from brimful.fleet.state import JobState, Lease
 from brimful.language.printable import printable
-from brimful.meter.idle import idle_words
+from brimful.meter.idle import idle_said
 from brimful.meter.runtime import Live, read_said
-from brimful.meter.samples import RunSample, StepSample
+from brimful.meter.samples import RunSample, StepSample, source_said
 
 log = logging.getLogger("brimful")
 
@@ -65,7 +65,8 @@ class Measured:
         return cast("MeasuredAnswer", shown)
 
     def _idle(self, said: Live, *, now_s: int) -> str | None:
-        return idle_words(said, held_bytes=self.facts["reserved_bytes"], now_s=now_s)
+        idle = idle_said(said, held_bytes=self.facts["reserved_bytes"], now_s=now_s)
+        return None if idle is None else str(idle)
 
     def _live(self) -> Live:
         run = RunSample(at_s=self.at_s, pid=0, host="")
@@ -150,6 +151,7 @@ def parse_sample(text: bytes, *, job: str, now_s: int) -> Measured:
     if at_s > now_s + AHEAD_S:
         raise ValueError(f"it is of {at_s - now_s:.0f} s in the future")
     facts = {name: _fact(name, getattr(said.run, name)) for name in _OF_RUN}
+    facts["peak_source"] = _fact("peak_source", str(source_said(said.run.peak_source)))
     facts |= {name: None if said.step is None else _fact(name, getattr(said.step, name)) for name in _OF_STEP}
     return Measured(at_s=at_s, over=said.end is not None, facts=facts)
 
