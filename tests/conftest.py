@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -67,6 +68,13 @@ def _ready_to_trace() -> None:
 
     with suppress(WorldFailed):  # tests that trace will say why
         load_shim()
+
+
+@pytest.fixture(autouse=True)
+def _own_language() -> None:
+    """What an earlier test of this process asked for with `--lang` is not what this one speaks."""
+    if spoken := sys.modules.get("brimful.language.spoken"):
+        spoken._chosen.set(None)
 
 
 @pytest.fixture(scope="session")

@@ -319,7 +319,7 @@ class Stranger:
     def __exit__(self, *_error: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
 
 
 @pytest.mark.parametrize(

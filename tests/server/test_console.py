@@ -537,7 +537,7 @@ def test_no_field_a_user_gives_is_ever_more_than_text(server: Server, open_page:
     lost = server.submit("true", folder=f"/{HOSTILE}")
     hold = {"reason": HOSTILE}
     drained = httpx2.post(
-        f"{server.url}/v1/nodes/local-0/drain", json=hold, headers=server.headers(), timeout=30
+        f"{server.url}/v1/nodes/local-0/drain", json=hold, headers=server.headers(), timeout=PATIENCE_S
     )
     assert drained.status_code == 200
     log = f"{server.url}/v1/jobs/{job}/log"

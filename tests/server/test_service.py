@@ -112,7 +112,7 @@ def meanwhile(act: Callable[[], Any], gate: Gate) -> Iterator[None]:
         yield
     finally:
         gate.open()
-        thread.join(30)
+        thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 
@@ -131,7 +131,7 @@ def look_at_everything(service: Service) -> list[object]:
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(PATIENCE_S)
     return seen
 
 

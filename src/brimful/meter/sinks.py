@@ -5,26 +5,13 @@ A sink never stops a training run. One that fails is told about once and left ou
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from brimful.errors import BadInput
-from brimful.language import (
-    Number,
-    Percent,
-    Plain,
-    Seconds,
-    Several,
-    Size,
-    Value,
-    figures,
-    language,
-    language_of_locale,
-    say,
-)
+from brimful.language import Number, Percent, Plain, Seconds, Several, Size, Value, figures, say, told
 from brimful.meter.runtime import Place
 from brimful.meter.samples import PHASES, EndSample, RunSample, StepSample, as_line, source_said
 from brimful.units import GIB
@@ -69,7 +56,7 @@ class Sinks:
 def tell(said: Value, out: IO[str] | None = None) -> None:
     """A line on stderr, in the language of the locale."""
     out = out or sys.stderr
-    out.write(f"brimful: {language(language_of_locale(os.environ)).text(said)}\n")
+    out.write(f"brimful: {told(said)}\n")
     out.flush()
 
 

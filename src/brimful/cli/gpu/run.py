@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import paint, wrapped
-from brimful.cli.spoken import tongue, words
-from brimful.language import Quoted, Several, Value, plain_value, say
+from brimful.language import Quoted, Several, Value, plain_value, say, told, words
 
 if TYPE_CHECKING:
     import argparse
@@ -71,7 +70,7 @@ def run(args: argparse.Namespace) -> Answer:
     guard = Guard(command, _forecast(args, command, tell), keeper, wishes, tell, idle=_idle(args, tell))
     if args.dry_run:
         data = guard.preview()
-        lines = [line for each in said for line in wrapped("", tongue().text(each))]
+        lines = [line for each in said for line in wrapped("", told(each))]
         text = "\n".join([*lines, words("gpu.run_would_start", command=shown(tuple(data["words"])))])
         codes = [plain_value(each) for each in said]
         return Answer({**data, "said": [str(each) for each in said], "said_codes": codes}, text)
@@ -155,6 +154,6 @@ def _room(args: argparse.Namespace, command: Command) -> tuple[Room | None, Valu
 
 def _tell(said: Value) -> None:
     """Our own words go to standard error: standard output is the command's."""
-    lines = wrapped("brimful: ", tongue().text(said))
+    lines = wrapped("brimful: ", told(said))
     sys.stderr.write("\n".join(paint(line, "cyan") for line in lines) + "\n")
     sys.stderr.flush()

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import ALTERNATE, CLEAR_BELOW, HIDE, HOME, NORMAL, SHOW, bar, paint, spark
-from brimful.cli.spoken import tongue
 from brimful.diagnose.slow import why_line
 from brimful.errors import WorldFailed
-from brimful.language import os_words, say
+from brimful.language import os_words, say, told
 from brimful.language.printable import printable
 from brimful.meter.machine import Holder, Looker, Machine, SeenGpu
 from brimful.meter.nvml import meaning, problem_said, throttle_said
@@ -49,7 +48,7 @@ class History:
             return None
         run, steps = self.runs[each.pid]
         said = why_line([run, *steps, gpu]) if len(steps) >= ENOUGH else None
-        return None if said is None else tongue().text(said)
+        return None if said is None else told(said)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -156,7 +155,7 @@ def _block(card: SeenGpu, history: History, columns: int) -> list[str]:
     if sample.ecc_errors:
         out.append(f"     {paint(f'{sample.ecc_errors} uncorrected memory errors', 'red')}")
     for field, why in sample.gaps.items():
-        out.append(f"     {paint(f'{field} is unknown: {tongue().text(meaning(why))}', 'dim')}")
+        out.append(f"     {paint(f'{field} is unknown: {told(meaning(why))}', 'dim')}")
     for holder in _by_size(card):
         out += _process(holder, card, history, columns)
     return [*out, ""]
@@ -216,7 +215,7 @@ def _process(holder: Holder, card: SeenGpu, history: History, columns: int) -> l
     name = printable(process.name) or ("another container" if not process.user else "")
     out = [f"     {process.pid:>7}  {held:>9}  {who}{job}{name}"[:columns]]
     if holder.idle:
-        out.append(f"              {paint(tongue().text(holder.idle), 'yellow')}"[: columns + 9])
+        out.append(f"              {paint(told(holder.idle), 'yellow')}"[: columns + 9])
     if holder.live and holder.live.step:
         out.append(f"              {paint(_step_words(holder.live.step)[: columns - 14], 'green')}")
         why = history.why(holder.live, card.sample) if holder.works_here else None
@@ -300,15 +299,15 @@ def _holders(card: SeenGpu) -> str:
 
 
 def _problem(sample: GpuSample) -> str:
-    return printable(tongue().text(problem_said(sample.problem)))
+    return printable(told(problem_said(sample.problem)))
 
 
 def _peak(run: RunSample) -> str:
-    return tongue().text(peak_said(run))
+    return told(peak_said(run))
 
 
 def _throttle(name: str) -> str:
-    return tongue().text(throttle_said(name))
+    return told(throttle_said(name))
 
 
 def _by_size(card: SeenGpu) -> list[Holder]:
