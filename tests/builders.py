@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 
+from brimful.errors import Said
 from brimful.fleet.events import Event, JobSubmitted, LeaseGranted, LeaseStarted, NodeJoined, Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Node
@@ -17,6 +18,11 @@ from brimful.scheduler.rules import Rules
 from tests.patience import PATIENCE_S
 
 USD = 1_000_000
+
+
+def code_of(said: Said | None) -> str:
+    """Which sentence it is: tests hold codes and numbers, not words."""
+    return "" if said is None else str(said.as_dict()["code"])
 
 
 def a_job(job: str, *, gpus: int = 1, priority: str = "normal", **more: object) -> Job:

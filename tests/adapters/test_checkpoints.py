@@ -14,6 +14,7 @@ from brimful.adapters.engines.checkpoints import make_ready
 from brimful.adapters.engines.local import LocalEngine
 from brimful.fleet.job import Job
 from brimful.job import newest, seal
+from brimful.language import Plain, say
 from brimful.scheduler.ports import Observation
 from tests.builders import a_node, eventually
 
@@ -121,7 +122,7 @@ def test_a_job_that_was_stopped_goes_on_at_another_site_with_each_step_done_once
     eventually(lambda: _state(east, "a.1") == "ended")
     ended = _seen(east, "a.1")
     assert ended is not None
-    assert (ended.exit_code, ended.problem) == (143, "exit code 143")
+    assert (ended.exit_code, ended.problem) == (143, say("adapters.exit_code", exit_code=Plain(143)))
     assert ended.kept_work_s is not None
     notice = json.loads((tmp_path / "east" / "a.1" / "notice.json").read_text())
     assert ended.ended_s is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -23,12 +22,13 @@ from brimful.errors import WorldFailed
 from brimful.fleet.events import JobHeld, JobSubmitted, LeaseEnding
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet
+from brimful.language import Plain, say, verbatim
 from brimful.market.posted import PostedPrice
 from brimful.scheduler.loop import tick
 from brimful.scheduler.ports import CannotStart, Observation, Ports
 from brimful.scheduler.rules import Rules
 from brimful.sim.world import MemoryStore
-from tests.builders import a_node, eventually
+from tests.builders import a_node, code_of, eventually
 
 
 class Site:
@@ -96,7 +96,7 @@ def test_a_command_runs_prints_and_ends(site: Site) -> None:
     eventually(lambda: site.is_state("ended"))
     seen = site.look()
     assert seen is not None
-    assert (seen.exit_code, seen.problem) == (3, "exit code 3")
+    assert (seen.exit_code, seen.problem) == (3, say("adapters.exit_code", exit_code=Plain(3)))
     assert seen.started_s is not None
     assert seen.ended_s is not None
     assert seen.started_s <= seen.ended_s
@@ -136,7 +136,7 @@ def test_a_deaf_job_is_killed_when_its_grace_is_over_with_all_its_children(site:
     eventually(lambda: site.is_state("ended"))
     seen = site.look()
     assert seen is not None
-    assert (seen.exit_code, seen.problem) == (137, "killed by SIGKILL")
+    assert (seen.exit_code, seen.problem) == (137, say("adapters.killed_by", signal="SIGKILL"))
     with pytest.raises(ProcessLookupError):
         os.kill(int((site.folder / "pid").read_text()), 0)
 
@@ -161,7 +161,7 @@ def test_a_job_whose_runner_was_killed_still_counts_as_running_and_can_be_stoppe
     seen = site.look()
     assert seen is not None
     assert seen.exit_code is None
-    assert "vanished" in seen.problem
+    assert seen.problem == say("adapters.vanished")
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -301,8 +301,8 @@ def test_a_job_that_cannot_leave_notes_any_more_is_still_waited_for(site: Site) 
 @pytest.mark.parametrize(
     ("in_the_way", "problem"),
     [
-        ("lock", "its runner could not begin: IsADirectoryError"),
-        ("log", "cannot begin in .*: Is a directory"),
+        ("lock", "adapters.runner_not_begun"),
+        ("log", "adapters.cannot_begin_in"),
     ],
 )
 def test_a_runner_that_cannot_begin_is_an_end_with_its_reason_and_not_tried_for_ever(
@@ -313,7 +313,7 @@ def test_a_runner_that_cannot_begin_is_an_end_with_its_reason_and_not_tried_for_
     eventually(lambda: site.is_state("ended"))
     seen = site.look()
     assert seen is not None
-    assert re.search(problem, seen.problem)
+    assert code_of(seen.problem) == problem
     eventually(lambda: not site.engine._has_runner("a.1"))
     site.start(["true"])
     assert not site.engine._has_runner("a.1")
@@ -356,7 +356,7 @@ def test_a_job_can_be_stopped_whatever_became_of_its_notes(site: Site, text: str
     eventually(lambda: site.is_state("ended"))
     seen = site.look()
     assert seen is not None
-    assert seen.problem == "killed by SIGTERM"
+    assert seen.problem == say("adapters.killed_by", signal="SIGTERM")
 
 
 def test_finished_runners_are_reaped_though_nobody_asks_about_their_leases(site: Site) -> None:
@@ -388,9 +388,9 @@ def test_a_lease_nobody_started_is_absent_and_stopping_it_does_nothing(site: Sit
 @pytest.mark.parametrize(
     ("command", "folder", "exit_code", "problem"),
     [
-        (["no-such-command"], None, 127, "no command 'no-such-command' on the PATH"),
-        (["true"], "/no/such/folder", 126, "there is no folder /no/such/folder"),
-        (["/"], None, 126, "Permission denied"),
+        (["no-such-command"], None, 127, "adapters.no_job_command"),
+        (["true"], "/no/such/folder", 126, "adapters.no_job_folder"),
+        (["/"], None, 126, "adapters.cannot_start_command"),
     ],
 )
 def test_what_cannot_start_says_why(
@@ -401,7 +401,7 @@ def test_what_cannot_start_says_why(
     seen = site.look()
     assert seen is not None
     assert seen.exit_code == exit_code
-    assert problem in seen.problem
+    assert code_of(seen.problem) == problem
 
 
 def test_a_job_sees_only_what_it_may_of_the_servers_environment(
@@ -444,7 +444,7 @@ def test_a_lease_that_is_over_cannot_be_begun_by_a_runner_that_comes_late(
         patched.setattr(subprocess, "Popen", lambda words, **_: late.append(words))
         tick(fleet, ports(), Rules(), now_s=1)
     assert fleet.jobs["a"].phase == "starting"
-    ending = LeaseEnding(at_s=1, lease="a.1", reason="on hold", requeue=True)
+    ending = LeaseEnding(at_s=1, lease="a.1", reason=verbatim("on hold"), requeue=True)
     assert store.append([JobHeld(at_s=1, job="a"), ending], after=fleet.seq)
     site.restart()
     again = ports()

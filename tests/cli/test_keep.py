@@ -179,7 +179,7 @@ def test_a_run_that_is_nowhere_after_a_restore_is_billed_until_the_log_ended(
             LeaseStarted(at_s=100, lease=f"{name}.1"),
         ]
         assert store.append(begun, after=store.end())
-    assert store.append([NodeDrained(at_s=130, node="node-0", reason="")], after=store.end())
+    assert store.append([NodeDrained(at_s=130, node="node-0", reason=None)], after=store.end())
     store.close()
     file, new = tmp_path / "b.zip", tmp_path / "new"
     assert main(["admin", "backup", str(file), "--data", str(data)]) == 0

@@ -20,6 +20,7 @@ from brimful.fleet.events import (
 )
 from brimful.fleet.metrics import measure, percentile
 from brimful.fleet.node import Node
+from brimful.language import verbatim
 from tests.builders import AFleet, a_fleet, a_job, a_node, granted, joined
 
 
@@ -52,7 +53,7 @@ def test_a_gang_is_placed_whole() -> None:
 
 def test_gpus_stay_taken_while_a_job_is_stopping() -> None:
     world = a_fleet(gpus_per_node=1).running(a_job("a"))
-    world.then(LeaseEnding(at_s=1, lease="a.1", reason="preempted", requeue=True))
+    world.then(LeaseEnding(at_s=1, lease="a.1", reason=verbatim("preempted"), requeue=True))
     assert world.fleet.free("node-0") == ()
     assert world.fleet.jobs["a"].phase == "stopping"
 
@@ -60,7 +61,8 @@ def test_gpus_stay_taken_while_a_job_is_stopping() -> None:
 def test_a_preempted_job_waits_again_and_keeps_its_first_lease() -> None:
     world = a_fleet().running(a_job("a"))
     world.then(
-        LeaseEnding(at_s=1, lease="a.1", reason="preempted", requeue=True), ended("a", at_s=2, exit_code=143)
+        LeaseEnding(at_s=1, lease="a.1", reason=verbatim("preempted"), requeue=True),
+        ended("a", at_s=2, exit_code=143),
     )
     state = world.fleet.jobs["a"]
     assert (state.phase, len(state.leases), state.ended_s) == ("waiting", 1, None)
@@ -69,7 +71,7 @@ def test_a_preempted_job_waits_again_and_keeps_its_first_lease() -> None:
 def test_a_job_cancelled_while_it_is_being_preempted_does_not_come_back() -> None:
     world = a_fleet().running(a_job("a"))
     world.then(
-        LeaseEnding(at_s=1, lease="a.1", reason="preempted", requeue=True),
+        LeaseEnding(at_s=1, lease="a.1", reason=verbatim("preempted"), requeue=True),
         CancelRequested(at_s=1, job="a"),
         ended("a", at_s=2, exit_code=143),
     )
@@ -130,7 +132,7 @@ def test_a_log_written_by_version_0_1_still_opens() -> None:
     )
 
 
-@pytest.mark.parametrize(("kind", "version"), [("LeaseEnded", 3), ("Teleported", 1)])
+@pytest.mark.parametrize(("kind", "version"), [("LeaseEnded", 4), ("Teleported", 1)])
 def test_an_event_of_a_newer_brimful_is_refused_not_guessed(kind: str, version: int) -> None:
     with pytest.raises(WorldFailed, match=f"{kind} version {version}"):
         from_record(kind, version, {})

@@ -22,6 +22,21 @@ from brimful.fleet.events import (
     from_record,
     to_record,
 )
+from brimful.language import (
+    Factor,
+    Number,
+    Percent,
+    Plain,
+    Quoted,
+    Seconds,
+    Several,
+    Size,
+    Usd,
+    language,
+    say,
+    verbatim,
+)
+from brimful.language.record import said_in
 from tests.builders import AFleet, a_fleet, a_job, a_node, joined
 
 
@@ -37,12 +52,14 @@ def test_a_held_job_does_not_start_and_waits_again_when_released() -> None:
 
 def test_a_running_job_on_hold_is_stopped_and_does_not_come_back_by_itself() -> None:
     fleet = a_fleet().running(a_job("a"))
-    fleet.then(JobHeld(at_s=1, job="a"), LeaseEnding(at_s=1, lease="a.1", reason="hold", requeue=True))
+    fleet.then(
+        JobHeld(at_s=1, job="a"), LeaseEnding(at_s=1, lease="a.1", reason=verbatim("hold"), requeue=True)
+    )
     fleet.then(LeaseEnded(at_s=3, lease="a.1", exit_code=0))
     assert (fleet.fleet.jobs["a"].phase, fleet.plan().starts) == ("held", [])
 
     fleet.then(CancelRequested(at_s=4, job="a"))
-    assert fleet.fleet.jobs["a"].reason == "cancelled while on hold"
+    assert fleet.fleet.jobs["a"].reason == say("fleet.cancelled_held")
 
 
 def test_a_moved_job_starts_at_that_site_only() -> None:
@@ -53,17 +70,20 @@ def test_a_moved_job_starts_at_that_site_only() -> None:
     )
     plan = fleet.plan()
     assert [(start.job, start.node) for start in plan.starts] == [("b", "node-1")]
-    assert "largest node has 1" in plan.waits["a"]
+    assert plan.waits["a"].as_dict()["most"] == 1
 
     fleet.then(MoveRequested(at_s=2, job="a", sites=()))
     assert {start.job for start in fleet.plan().starts} == {"a", "b"}
 
 
 def test_a_drained_node_starts_nothing_keeps_what_runs_and_stays_drained_when_it_comes_back() -> None:
-    fleet = a_fleet(nodes=1).running(a_job("a")).then(NodeDrained(at_s=1, node="node-0", reason="fans"))
+    fleet = (
+        a_fleet(nodes=1).running(a_job("a")).then(NodeDrained(at_s=1, node="node-0", reason=verbatim("fans")))
+    )
     fleet.waiting(a_job("b"))
     assert fleet.plan().starts == []
-    assert "no node that takes work (1 of its nodes drained)" in fleet.plan().waits["b"]
+    assert fleet.plan().waits["b"].as_dict()["has"] == {"code": "scheduler.no_node_takes_work"}
+    assert fleet.plan().waits["b"].as_dict()["drained"] == {"code": "scheduler.drained", "nodes": 1}
     assert "a.1" in fleet.fleet.open_leases
 
     fleet.then(LeaseEnded(at_s=2, lease="a.1", exit_code=0), NodeLeft(at_s=3, node="node-0"))
@@ -85,14 +105,28 @@ def test_a_key_belongs_to_its_submitter() -> None:
     assert fleet.fleet.keyed == {("x", "k"): "a", ("y", "k"): "b"}
 
 
+EVERY_KIND = say(
+    "scheduler.outbid_short",
+    outbid=say("scheduler.outbid_by", jobs=Several(("b", "c")), price=Usd(3_000_000)),
+    limit=Usd(2_500_000),
+    above=Several(
+        (Seconds(5), Size(1 << 30), Percent(0.25, 1), Number(1.5, 1), Plain(7), Quoted("x"), Factor(2.0))
+    ),
+)
+
+
 @pytest.mark.parametrize(
     "event",
     [
-        JobHeld(at_s=1, job="a", reason="r"),
+        JobHeld(at_s=1, job="a", reason=verbatim("r")),
         JobReleased(at_s=1, job="a"),
         MoveRequested(at_s=1, job="a", sites=("x",)),
-        NodeDrained(at_s=1, node="n", reason="r"),
+        NodeDrained(at_s=1, node="n", reason=verbatim("r")),
         NodeResumed(at_s=1, node="n"),
+        LeaseEnding(at_s=1, lease="a.1", reason=EVERY_KIND, requeue=True),
+        LeaseEnded(
+            at_s=1, lease="a.1", exit_code=1, reason=Several((say("fleet.cancelled_held"), "x"), "; ")
+        ),
         JobSubmitted(
             at_s=1, job=a_job("a", sites=("x",), peak_bytes=(("h100", 5),), step_s=(("h100", 0.5),))
         ),
@@ -101,3 +135,19 @@ def test_a_key_belongs_to_its_submitter() -> None:
 def test_an_event_comes_back_from_its_record_as_it_was(event: Event) -> None:
     kind, version, body = to_record(event)
     assert from_record(kind, version, json.loads(json.dumps(body))) == event
+
+
+def test_a_reason_in_an_older_log_is_a_text_and_reads_as_one() -> None:
+    body = {"at_s": 1, "lease": "a.1", "reason": "preempted by b", "requeue": True}
+    ending = from_record("LeaseEnding", 1, body)
+    assert isinstance(ending, LeaseEnding)
+    assert ending.reason == verbatim("preempted by b")
+
+
+def test_a_reason_in_the_log_is_said_in_the_language_of_its_reader() -> None:
+    _, _, body = to_record(LeaseEnding(at_s=1, lease="a.1", reason=EVERY_KIND, requeue=True))
+    assert body["reason"]["code"] == "scheduler.outbid_short"
+    assert body["reason"]["limit"] == {"microusd": 2_500_000}
+    said = said_in(body["reason"])
+    assert said is not None
+    assert language("de").text(said).startswith("überboten von b, c, bei 3,00\u00a0$ pro GPU-Stunde; ")

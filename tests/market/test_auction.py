@@ -8,6 +8,7 @@ from functools import cache
 
 import pytest
 
+from brimful.language import count, say
 from brimful.market.auction import Cleared, clear
 from brimful.market.bid import Bid, Book, Step
 from brimful.market.optimum import Item, Optimum
@@ -182,7 +183,9 @@ def test_the_price_is_the_highest_losing_limit_that_no_winner_is_below() -> None
     gang = next(loss for loss in cleared.losses if loss.bid.bid == "gang")
     assert (gang.reason, gang.displaced_by) == ("blocked_by_size", ("a", "b"))
     assert gang.shadow_price == 4_500_000  # 6 x $5 + 2 x $3 over 8
-    assert "needs 8 GPUs, 0 left; a, b together are worth more; $0.50 short" in gang.detail
+    told = gang.detail.as_dict()
+    assert (told["code"], told["gpus"]["n"], told["left"]) == ("market.outweighed", 8, 0)
+    assert (told["others"], told["short"]) == (["a", "b"], 500_000)
 
 
 def test_a_running_bid_keeps_its_place_against_a_slightly_higher_one() -> None:
@@ -219,4 +222,4 @@ def test_a_gang_that_cannot_be_placed_cannot_win() -> None:
 def test_a_gang_larger_than_the_pool_is_told_so() -> None:
     cleared = clear(a_book(a_bid("huge", 16), units=8))
     assert (cleared.price, cleared.losses[0].shadow_price) == (10_000, None)
-    assert cleared.losses[0].detail == "needs 16 GPUs, more than the pool has"
+    assert cleared.losses[0].detail == say("market.larger_than_pool", gpus=count("gpu", 16))

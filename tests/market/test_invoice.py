@@ -19,6 +19,7 @@ from brimful.fleet.events import (
     LeaseStarted,
     to_record,
 )
+from brimful.language import verbatim
 from brimful.market.invoice import bills, lines
 from brimful.market.ledger import Ledger
 from tests.builders import USD, a_job, a_node, joined
@@ -53,7 +54,7 @@ def random_log(seed: int) -> list[Event]:
                 events.append(LeaseStarted(at_s=at_s, lease=lease))
             at_s += r.randint(0, 5000)
             if again := r.random() < 0.5:
-                events.append(LeaseEnding(at_s=at_s, lease=lease, reason="preempted", requeue=True))
+                events.append(LeaseEnding(at_s=at_s, lease=lease, reason=verbatim("preempted"), requeue=True))
             kept = r.choice((None, float(r.randint(0, 6000))))
             events.append(LeaseEnded(at_s=at_s, lease=lease, exit_code=r.choice((0, 1)), kept_work_s=kept))
             if not again:
@@ -87,7 +88,7 @@ def test_waste_is_what_failed_and_what_was_done_again() -> None:
         )
         log += [start, LeaseStarted(at_s=0, lease=f"a.{k}")]
         if k == 1:
-            log.append(LeaseEnding(at_s=1800, lease="a.1", reason="preempted", requeue=True))
+            log.append(LeaseEnding(at_s=1800, lease="a.1", reason=verbatim("preempted"), requeue=True))
         log.append(LeaseEnded(at_s=1800, lease=f"a.{k}", exit_code=exit_code, kept_work_s=kept))
     (bill,) = bills(lines(log), by="gpu")
     assert (bill.of, bill.microusd, bill.lost_microusd, bill.failed_microusd) == (

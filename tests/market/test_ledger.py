@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.fleet.events import CancelRequested, LeaseEnded, LeaseEnding, LeaseStarted
+from brimful.language import verbatim
 from brimful.market.ledger import Ledger
 from tests.builders import USD, AFleet, a_fleet, a_job, granted
 
@@ -54,7 +55,7 @@ def test_a_hard_budget_is_never_crossed_and_the_site_is_still_paid() -> None:
 
 def test_a_preempted_job_keeps_its_hold_until_it_ends() -> None:
     world = a_fleet().running(a_job("a", budget_microusd=5 * USD))
-    world.then(LeaseEnding(at_s=3600, lease="a.1", reason="preempted", requeue=True))
+    world.then(LeaseEnding(at_s=3600, lease="a.1", reason=verbatim("preempted"), requeue=True))
     world.then(LeaseEnded(at_s=3600, lease="a.1", exit_code=143))
     assert ledger_of(world).balance("hold:a") == 3 * USD
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from brimful.fleet.events import LeaseEnded, LeaseEnding
 from brimful.fleet.lease import JobState
+from brimful.language import verbatim
 from brimful.scheduler.placing.assign import (
     ROOM_FOR_ALL,
     ROUNDS,
@@ -68,7 +69,7 @@ def test_what_a_job_has_had_of_each_type_is_what_its_leases_say() -> None:
     assert lease.started_s is not None
     at_s = lease.started_s + 500
 
-    fleet.apply(LeaseEnding(at_s=at_s, lease=lease.lease, reason="moves", requeue=True))
+    fleet.apply(LeaseEnding(at_s=at_s, lease=lease.lease, reason=verbatim("moves"), requeue=True))
     fleet.apply(LeaseEnded(at_s=at_s, lease=lease.lease, exit_code=None))
 
     assert state.run_s_on == {lease.gpu: 500}

@@ -23,6 +23,7 @@ from brimful.fleet.events import (
     PoolPriced,
 )
 from brimful.fleet.state import Fleet, Node, Pool
+from brimful.language import say, verbatim
 from brimful.market.ledger import Ledger
 from brimful.market.pools import Market, floor_of, limit_of
 from brimful.market.posted import PostedPrice
@@ -32,7 +33,7 @@ from brimful.scheduler.loop import tick
 from brimful.scheduler.ports import Ports
 from brimful.scheduler.rules import Rules
 from brimful.sim.world import Arrival, MemoryStore, Outcome, rehearse
-from tests.builders import USD, ScriptedEngine, a_job, a_node
+from tests.builders import USD, ScriptedEngine, a_job, a_node, code_of
 
 POOL = Pool("sim", "h100")
 TERMS = Terms(notice_s=300, period_s=60, max_wait_s=3600, drain_s=900)
@@ -74,7 +75,7 @@ def check(log: Sequence[Event]) -> None:
         if isinstance(event, LeaseGranted):
             pool = fleet.nodes[event.node].pool
             assert event.microusd_per_gpu_hour == fleet.prices[pool].last.billed
-        if isinstance(event, LeaseEnding) and "outbid" in event.reason:
+        if isinstance(event, LeaseEnding) and code_of(event.reason) == "scheduler.outbid_short":
             notice_s = fleet.leases[event.lease].notice_s
             assert notice_s is not None
             assert event.at_s >= notice_s  # the whole notice has passed
@@ -98,7 +99,7 @@ def test_an_urgent_bid_evicts_the_cheapest_with_notice_and_the_victim_finishes_l
     (given,) = of(done.log, NoticeGiven)
     assert isinstance(given, NoticeGiven)
     assert (given.lease, given.at_s, given.until_s) == ("cheap.1", 600, 900)
-    assert "outbid" in given.reason
+    assert code_of(given.reason) == "scheduler.outbid_short"
     states = done.fleet.jobs
     assert {name: state.phase for name, state in states.items()} == dict.fromkeys(states, "finished")
     assert states["urgent"].first_start_s == 900
@@ -215,8 +216,8 @@ def test_no_money_no_win_and_a_hard_budget_is_never_crossed() -> None:
     assert done.ledger.spent_by_tenant["a"] <= 3 * USD + 1
     assert done.ledger.spent_by_tenant["a"] > 29 * USD // 10
     ended = [event for event in of(done.log, LeaseEnding) if isinstance(event, LeaseEnding)]
-    assert ended[0].reason == "a has spent its budget"
-    assert "of its budget left" in done.waits["a2"]
+    assert ended[0].reason == say("scheduler.tenant_spent", tenant="a")
+    assert code_of(done.waits["a2"]) == "scheduler.tenant_lacks"
     assert done.fleet.jobs["b1"].phase == "finished"
 
 
@@ -226,7 +227,8 @@ def test_who_sells_in_a_pool_earns_there_and_may_not_bid_there() -> None:
         [arrival("own", tenant="lab", priority="urgent"), arrival("guest", tenant="other", work_s=3600)],
         where,
     )
-    assert done.waits == {"own": "bids $4.00 for h100 at sim: lab sells in this pool and may not bid in it"}
+    assert done.waits["own"].as_dict()["limit"] == 4 * USD
+    assert done.waits["own"].as_dict()["loss"] == {"code": "market.own_supply", "owner": "lab"}
     assert done.ledger.balances == {"tenant:other": -8 * USD, "seller:lab": 8 * USD}
 
 
@@ -240,7 +242,8 @@ def test_a_clouds_gpus_are_bought_only_when_somebody_pays_their_price() -> None:
         cloud,
     )
     assert done.fleet.jobs["dear"].first_start_s == 600
-    assert done.waits["cheap"].endswith("its limit $2.00 is not above the price $3.00")
+    lost = {"code": "market.below_price", "limit": 2 * USD, "price": 3 * USD}
+    assert done.waits["cheap"].as_dict()["loss"] == lost
     assert done.ledger.balance("site:sim") == 8 * 3 * USD // 6  # ten minutes of eight, and nothing else
 
 
@@ -306,7 +309,7 @@ def test_who_leaves_on_notice_has_not_failed() -> None:
         LeaseGranted(at_s=0, lease="x.1", job="x", node="node-0", gpus=(0,), microusd_per_gpu_hour=USD)
     )
     fleet.apply(LeaseStarted(at_s=0, lease="x.1"))
-    fleet.apply(NoticeGiven(at_s=5, lease="x.1", until_s=305, reason="outbid"))
+    fleet.apply(NoticeGiven(at_s=5, lease="x.1", until_s=305, reason=verbatim("outbid")))
     fleet.apply(LeaseEnded(at_s=9, lease="x.1", exit_code=143, requeue=True))
     assert (fleet.jobs["x"].phase, fleet.jobs["x"].failures, fleet.jobs["x"].preemptions) == ("waiting", 0, 1)
 
@@ -339,4 +342,4 @@ def test_a_gang_that_no_node_could_hold_neither_bids_nor_lifts_the_price() -> No
     )
     assert {event.microusd_per_gpu_hour for event in done.log if isinstance(event, PoolPriced)} == {USD}
     assert done.fleet.jobs["small"].phase == "finished"
-    assert done.waits["never"] == "wants 16 GPUs (any type) on one node; the largest node has 8"
+    assert code_of(done.waits["never"]) == "scheduler.too_wide_node"

@@ -8,9 +8,10 @@ import pytest
 
 from brimful.fleet.events import BudgetSet, CancelRequested, LeaseEnded, LeaseEnding, LeaseStarted
 from brimful.fleet.job import Job
+from brimful.language import Usd, count, say, verbatim
 from brimful.scheduler.plan import Plan, Start, Stop
 from brimful.scheduler.policies import POLICIES
-from tests.builders import USD, AFleet, a_fleet, a_job, a_node, granted
+from tests.builders import USD, AFleet, a_fleet, a_job, a_node, code_of, granted
 
 
 def test_an_empty_fleet_decides_nothing() -> None:
@@ -34,8 +35,10 @@ def test_small_jobs_do_not_overtake_a_blocked_gang_and_are_told_so() -> None:
     world = a_fleet(gpus_per_node=4).running(a_job("busy", gpus=2))
     plan = world.waiting(a_job("gang", gpus=4)).waiting(a_job("small")).plan(now_s=1)
     assert plan.starts == []
-    assert plan.waits["gang"] == "wants 4 GPUs on one node; 2 free on the best node (2 in all)"
-    assert plan.waits["small"].startswith("waits behind gang, which needs 4; wants 1 GPU")
+    too_few = say("scheduler.too_few_free_node", gpus=count("gpu", 4), most=2, total=2)
+    assert plan.waits["gang"] == too_few
+    behind = plan.waits["small"].as_dict()
+    assert (behind["code"], behind["job"], behind["gpus"]["n"]) == ("scheduler.waits_behind", "gang", 4)
 
 
 def test_a_job_that_can_never_be_placed_blocks_nobody() -> None:
@@ -44,8 +47,9 @@ def test_a_job_that_can_never_be_placed_blocks_nobody() -> None:
     )
     plan = world.plan()
     assert [s.job for s in plan.starts] == ["ok"]
-    assert plan.waits["giant"] == "wants 16 GPUs (any type) on one node; the largest node has 2"
-    assert plan.waits["odd"] == "wants GPUs of tpu; the fleet has h100"
+    giant, odd = plan.waits["giant"].as_dict(), plan.waits["odd"].as_dict()
+    assert (giant["code"], giant["gpus"]["n"], giant["most"]) == ("scheduler.too_wide_node", 16, 2)
+    assert (odd["code"], odd["kind"], odd["has"]) == ("scheduler.no_such_gpus", "tpu", ["h100"])
 
 
 def test_a_gang_is_never_split_over_two_nodes() -> None:
@@ -63,15 +67,16 @@ def test_several_jobs_share_one_plan_without_sharing_a_gpu() -> None:
 
 def test_a_cancelled_job_is_stopped_once() -> None:
     world = a_fleet().running(a_job("a")).then(CancelRequested(at_s=1, job="a"))
-    assert world.plan(now_s=1) == Plan(stops=[Stop(lease="a.1", reason="cancelled")])
-    world.then(LeaseEnding(at_s=1, lease="a.1", reason="cancelled", requeue=False))
+    assert world.plan(now_s=1) == Plan(stops=[Stop(lease="a.1", reason=say("scheduler.cancelled"))])
+    world.then(LeaseEnding(at_s=1, lease="a.1", reason=verbatim("cancelled"), requeue=False))
     assert world.plan(now_s=2) == Plan()
 
 
 def test_a_job_is_stopped_when_its_budget_is_used_up_and_not_before() -> None:
     world = a_fleet().running(a_job("a", budget_microusd=USD))  # half an hour at $2
     assert world.plan(now_s=1799).stops == []
-    assert world.plan(now_s=1800).stops == [Stop(lease="a.1", reason="its budget of $1.00 is used up")]
+    used_up = say("scheduler.budget_used_up", budget=Usd(USD))
+    assert world.plan(now_s=1800).stops == [Stop(lease="a.1", reason=used_up)]
 
 
 def test_nothing_starts_at_a_site_that_cannot_be_reached() -> None:
@@ -86,7 +91,7 @@ def test_who_cannot_pay_is_passed_by_others_of_its_shape(policy: str) -> None:
     world.waiting(a_job("broke", tenant="poor")).waiting(a_job("rich", tenant="rich"), at_s=1)
     plan = world.plan(rules=POLICIES[policy], now_s=2)
     assert [start.job for start in plan.starts] == ["rich"]
-    assert "budget" in plan.waits["broke"]
+    assert code_of(plan.waits["broke"]) == "scheduler.tenant_lacks"
 
     spent = a_fleet().running(a_job("spent", budget_microusd=1000))
     spent.then(LeaseEnded(at_s=3600, lease="spent.1", exit_code=None, requeue=True))

@@ -15,6 +15,7 @@ from brimful.fleet.events import CancelRequested, Event, JobSubmitted, Parts
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node
 from brimful.fleet.state import OVER, Fleet
+from brimful.language import verbatim
 from brimful.market.ledger import Ledger
 from brimful.market.posted import PostedPrice
 from brimful.scheduler.loop import tick
@@ -46,7 +47,7 @@ class Fault:
             return act()
         if self.after:
             act()
-        raise self.kind("struck")
+        raise self.kind(verbatim("struck"))
 
 
 @dataclass

@@ -76,7 +76,7 @@ class World:
                     self.engine.finish(what)
             plan = tick(self.fleet, self.ports, rules or Rules(), now_s=now_s).plan
             if self._first in plan.waits:
-                self.why[now_s] = plan.waits[self._first]
+                self.why[now_s] = str(plan.waits[self._first])
             if plan.look_again_s is not None and plan.look_again_s != woken:
                 woken = plan.look_again_s
                 self.kernel.at(woken, None)
@@ -128,7 +128,9 @@ def test_who_gets_spot_back_moves_there_and_pays_the_start() -> None:
     world = World(due_job(work_h=20, deadline_h=23), nodes=[FIRM, SPOT], away=away)
     state = world.run()
     assert went(state) == ["firm", "spot-a"]
-    assert state.leases[0].reason.startswith("moves to spot at $1.00 an hour instead of $3.00: ")
+    assert state.leases[0].reason is not None
+    moved = state.leases[0].reason.as_dict()
+    assert (moved["code"], moved["spot"], moved["firm"]) == ("scheduler.moves_to_spot", 1_000_000, 3_000_000)
     assert state.leases[1].setup_s == 5 * MINUTE
     assert ended_s(state) <= 23 * HOUR
     assert dollars(state) < 20 * FIRM_USD
@@ -197,7 +199,7 @@ def test_work_of_unknown_length_cannot_be_planned_and_is_held_back_from_nothing(
     world = World(job, busy, a_job("more"), nodes=[FIRM, SPOT])
     world.store.log.reverse()  # the others come first
     world.run()
-    assert world.why[0].endswith("its deadline cannot be planned for: nobody said how much work it is")
+    assert world.why[0].endswith("its deadline cannot be planned for: the amount of work is not known")
 
 
 def test_who_waits_for_spot_holds_nobody_up() -> None:

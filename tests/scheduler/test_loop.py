@@ -21,7 +21,7 @@ from brimful.fleet.events import (
 )
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet
-from brimful.language import verbatim
+from brimful.language import say, verbatim
 from brimful.market.posted import PostedPrice
 from brimful.scheduler import loop
 from brimful.scheduler.cycle import Rules
@@ -30,7 +30,7 @@ from brimful.scheduler.loop import Tick, tick
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import CannotStart, Observation, Ports
 from brimful.sim.world import MemoryStore
-from tests.builders import ScriptedEngine, a_job, a_node
+from tests.builders import ScriptedEngine, a_job, a_node, code_of
 
 
 class World:
@@ -86,7 +86,7 @@ def test_an_unreachable_engine_loses_nothing_and_starts_nothing() -> None:
     world.tick()
     world.engine.broken = WorldFailed(verbatim("no route to host"))
     result = world.submit("b").tick()
-    assert result.problems == {"here": "no route to host"}
+    assert result.problems == {"here": verbatim("no route to host")}
     assert (world.phase("a"), world.phase("b")) == ("running", "waiting")
     world.engine.broken = None
     world.tick()
@@ -101,7 +101,7 @@ def test_a_lease_the_engine_has_lost_ends_with_a_reason() -> None:
     del world.engine.sees["a.1"]
     world.tick()
     assert world.phase("a") == "failed"
-    assert "lost" in world.fleet.jobs["a"].reason
+    assert code_of(world.fleet.jobs["a"].reason) == "scheduler.lost_by_engine"
 
 
 def failing(error: Exception) -> Callable[..., None]:
@@ -115,7 +115,7 @@ def test_an_engine_that_vouches_it_cannot_start_a_job_fails_it_and_frees_the_gpu
     world = World().submit("a")
     world.engine.start = failing(CannotStart(verbatim("no space left")))  # type: ignore[method-assign]
     world.tick()
-    assert (world.phase("a"), world.fleet.jobs["a"].reason) == ("failed", "no space left")
+    assert (world.phase("a"), world.fleet.jobs["a"].reason) == ("failed", verbatim("no space left"))
     assert world.fleet.free("node-0") == (0, 1)
 
 
@@ -124,7 +124,7 @@ def test_a_start_that_may_have_worked_keeps_its_gpus_and_is_asked_again() -> Non
     start = world.engine.start
     world.engine.start = failing(WorldFailed(verbatim("timed out")))  # type: ignore[method-assign]
     result = world.tick()
-    assert (world.phase("a"), result.problems) == ("starting", {"here": "timed out"})
+    assert (world.phase("a"), result.problems) == ("starting", {"here": verbatim("timed out")})
     assert world.fleet.free("node-0") == ()
     world.engine.start = start  # type: ignore[method-assign]
     world.tick()
@@ -192,7 +192,7 @@ def test_a_cancelled_job_that_never_started_ends_without_running() -> None:
 def test_what_another_server_ordered_is_over_only_after_this_one_has_told_it_to_stop() -> None:
     world = World().submit("a")
     world.tick()
-    ending = LeaseEnding(at_s=1, lease="a.1", reason="cancelled", requeue=False)
+    ending = LeaseEnding(at_s=1, lease="a.1", reason=verbatim("cancelled"), requeue=False)
     assert world.store.append([CancelRequested(at_s=1, job="a"), ending], after=len(world.store.log))
     world.fleet = Fleet()  # another server, which has told nobody anything yet
     world.tick()
@@ -224,7 +224,7 @@ def test_a_site_that_is_no_longer_set_up_leaves_and_its_jobs_stay_known() -> Non
     world.tick()
     ports = Ports(store=world.store, engines={}, clearing=PostedPrice())
     result = tick(world.fleet, ports, Rules(), now_s=5)
-    assert "no engine is set up for site here" in result.problems["here"]
+    assert result.problems["here"] == say("scheduler.no_engine", site="here", job="a")
     assert world.fleet.nodes == {}
     assert world.phase("a") == "starting"
 
@@ -235,7 +235,7 @@ def test_a_site_that_falls_silent_and_answers_again_is_in_the_log_once_each() ->
     world.engine.broken = WorldFailed(verbatim("no route to host"))
     for _ in range(3):
         world.tick()
-    assert world.fleet.silent["here"].reason == "no route to host"
+    assert world.fleet.silent["here"].reason == verbatim("no route to host")
     world.engine.broken = None
     for _ in range(3):
         world.tick()
@@ -277,7 +277,8 @@ def test_it_waits_for_another_site_and_goes_back_after_a_while() -> None:
     site = fleet.jobs["a"].leases[0].site
     engines[site].sees["a.1"] = Observation(lease="a.1", state="ended", started_s=0, ended_s=0, exit_code=1)
     plan = tick(fleet, ports, Rules(), now_s=1).plan
-    assert f"not back to {site}, where it has just failed, for 119 s" in plan.waits["a"]
+    told = plan.waits["a"].as_dict()
+    assert (told["code"], told["site"], told["left"]) == ("scheduler.not_back", site, 119)
     assert plan.look_again_s == 120
     assert tick(fleet, ports, Rules(), now_s=119).plan.starts == []
     assert [start.job for start in tick(fleet, ports, Rules(), now_s=120).plan.starts] == ["a"]
@@ -304,7 +305,7 @@ def test_a_notice_is_given_and_taken_back_though_nothing_starts_or_stops() -> No
     world.tick()
     world.engine.calls.clear()
     for event in (
-        NoticeGiven(at_s=3, lease="a.1", until_s=300, reason="outbid"),
+        NoticeGiven(at_s=3, lease="a.1", until_s=300, reason=verbatim("outbid")),
         NoticeWithdrawn(at_s=4, lease="a.1"),
     ):
         assert world.store.append([event], after=len(world.store.log))

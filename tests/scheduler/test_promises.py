@@ -24,6 +24,7 @@ from brimful.scheduler.quotas import Books
 from brimful.scheduler.rules import Quota, Rules
 from brimful.sim.kernel import Kernel
 from brimful.sim.world import SITE, Due, MemoryStore, TimedEngine
+from tests.builders import code_of
 
 TYPES = ("new", "old")
 QUOTA = (Quota(queue="a", gpus=4, borrow_gpus=2), Quota(queue="b", gpus=4))
@@ -154,7 +155,7 @@ class Promises(RuleBasedStateMachine):
         for stop in plan.stops:
             lease = self.fleet.leases[stop.lease]
             queue = self.fleet.jobs[lease.job].job.queue
-            if "preempted by" in stop.reason:
+            if code_of(stop.reason) == "scheduler.preempted_by":
                 held = self.fleet.usage[queue].held - sum(
                     each.size
                     for start in plan.starts

@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from brimful.fleet.job import Job
+from brimful.language import say
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.policies import POLICIES
 from brimful.scheduler.rules import Quota, Rules
 from brimful.sim.world import Arrival, rehearse
-from tests.builders import AFleet, a_fleet, a_job, a_node
+from tests.builders import AFleet, a_fleet, a_job, a_node, code_of
 
 
 def stopped(plan: Plan) -> list[str]:
@@ -27,7 +28,8 @@ def test_quota_is_borrowed_while_idle_and_the_reason_has_numbers() -> None:
     plan = world.plan(rules=rules)
 
     assert [start.job for start in plan.starts] == ["a0", "a1", "a2", "b0"]
-    assert plan.waits["a3"] == ("queue a holds 6 of its 4 GPUs; 2 more would borrow 4, and it may borrow 2")
+    counts = {"held": 6, "own": 4, "gpus": 2, "borrows": 4, "most": 2}
+    assert plan.waits["a3"] == say("scheduler.may_not_borrow", queue="a", **counts)
 
 
 def test_what_a_queue_does_not_lend_stays_its_own() -> None:
@@ -91,9 +93,8 @@ def test_a_borrower_does_not_borrow_again_what_a_lender_waits_for() -> None:
     plan = world.plan(rules=rules, now_s=100)
 
     assert [start.job for start in plan.starts] == ["own"]
-    assert plan.waits["borrowed-0"] == (
-        "queue borrower holds 0 of its 0 GPUs and would borrow; 0 are there to lend, it wants 2"
-    )
+    counts = {"held": 0, "own": 0, "gpus": 2, "idle": 0}
+    assert plan.waits["borrowed-0"] == say("scheduler.too_few_to_lend", queue="borrower", **counts)
 
 
 def test_who_gave_gpus_back_to_patient_work_does_not_take_them_again() -> None:
@@ -145,9 +146,8 @@ def test_a_review_of_a_mixed_fleet_gives_lent_gpus_back() -> None:
     victims = stopped(plan)
     assert len(victims) == 2
     assert len({world.fleet.jobs[name].leases[-1].node for name in victims}) == 1
-    assert {stop.reason for stop in plan.stops} == {
-        "queue borrower held 16 of its 8 GPUs and gives 8 back to those who lent them"
-    }
+    gives_back = say("scheduler.gives_back", queue="borrower", held=16, own=8, gives=8)
+    assert all(stop.reason == gives_back for stop in plan.stops)
     assert world.plan(rules=replace(MIXED, reclaim=False), now_s=600).stops == []
 
 
@@ -158,7 +158,9 @@ def test_a_lender_that_needs_one_type_gets_it_back_though_its_borrower_is_spread
 
     plan = world.waiting(own, at_s=50).plan(rules=MIXED, now_s=600)
 
-    assert [(stop.lease, stop.reason) for stop in plan.stops] == [("borrowed-0.1", "preempted by own")]
+    assert [(stop.lease, stop.reason) for stop in plan.stops] == [
+        ("borrowed-0.1", say("scheduler.preempted_by", job="own"))
+    ]
 
 
 def test_a_review_sends_nobody_away_for_what_a_queue_may_not_hold() -> None:
@@ -179,9 +181,7 @@ def test_at_its_limit_a_queues_short_job_takes_the_place_of_its_own_long_one() -
 
     plan = world.plan(rules=limited, now_s=600)
 
-    assert [(stop.lease, stop.reason) for stop in plan.stops] == [
-        ("long.1", "makes room for jobs that gain more")
-    ]
+    assert [(stop.lease, stop.reason) for stop in plan.stops] == [("long.1", say("scheduler.makes_room"))]
 
 
 def test_a_review_stops_no_borrower_of_a_higher_class_and_none_without_a_claim() -> None:
@@ -207,7 +207,7 @@ def test_a_review_sends_nobody_away_for_patient_work_that_waits_for_a_quiet_hour
     plan = world.plan(rules=POLICIES["brim"], now_s=600)
 
     assert (plan.starts, plan.stops) == ([], [])
-    assert "waits for a quiet hour" in plan.waits["patient"]
+    assert code_of(plan.waits["patient"]) == "scheduler.quiet_hour"
 
 
 def test_on_a_mixed_fleet_lent_gpus_come_back_and_every_job_ends() -> None:

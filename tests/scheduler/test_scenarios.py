@@ -9,12 +9,13 @@ import pytest
 
 from brimful.fleet.events import LeaseEnded, LeaseStarted
 from brimful.fleet.job import Job
+from brimful.language import count, say
 from brimful.scheduler.ordering import waiting_in_order
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.policies import POLICIES
 from brimful.scheduler.rules import Quota, Rules
 from brimful.sim.world import Arrival, rehearse
-from tests.builders import AFleet, a_fleet, a_job, a_node, granted
+from tests.builders import AFleet, a_fleet, a_job, a_node, code_of, granted
 
 BY_CLASS = Rules(order="priority", preempt="priority", backfill="reserve", min_run_s=0)
 
@@ -86,35 +87,23 @@ def test_quota_does_not_admit_what_topology_cannot_hold() -> None:
 
     assert "gang" not in {start.job for start in plan.starts}
     assert {start.job for start in plan.starts} == {"b", "small"}
-    assert "32 GPUs" in plan.waits["gang"]
+    assert plan.waits["gang"].as_dict()["gpus"]["n"] == 32
 
 
 @pytest.mark.parametrize(
-    ("asks", "told"),
+    ("asks", "code", "most"),
     [
-        ({"gpus": 16}, "wants 16 GPUs (any type) on one node; the largest node has 8"),
-        (
-            {"gpus": 8, "within": "nvlink"},
-            "wants 8 GPUs (any type) in one NVLink domain; the largest has 4",
-        ),
-        (
-            {"gpus": 24, "within": "rack"},
-            "wants 24 GPUs (any type) within one rack; the largest rack has 16",
-        ),
-        ({"gpus": 64, "within": "any"}, "wants 64 GPUs (any type) of one type; the largest pool has 32"),
-        (
-            {"gpus": 2, "cpu_milli": 80_000},
-            "wants 2 GPUs (any type) with 80 CPUs; its nodes have room for 1",
-        ),
-        (
-            {"gpus": 1, "memory_mib": 2 << 20},
-            "wants 1 GPU (any type) with 2048.00 GiB; its nodes have room for 0",
-        ),
-        ({"gpus": 0, "cpu_milli": 80_000}, "wants 80 CPUs on one node; no node has as much"),
+        ({"gpus": 16}, "too_wide_node", 8),
+        ({"gpus": 8, "within": "nvlink"}, "too_wide_nvlink", 4),
+        ({"gpus": 24, "within": "rack"}, "too_wide_rack", 16),
+        ({"gpus": 64, "within": "any"}, "too_wide_pool", 32),
+        ({"gpus": 2, "cpu_milli": 80_000}, "too_large_for_hosts", 1),
+        ({"gpus": 1, "memory_mib": 2 << 20}, "too_large_for_hosts", 0),
+        ({"gpus": 0, "cpu_milli": 80_000}, "too_large_for_node", None),
     ],
 )
 def test_a_job_that_no_fleet_state_can_hold_blocks_nobody_and_is_told_why(
-    asks: dict[str, Any], told: str
+    asks: dict[str, Any], code: str, most: int | None
 ) -> None:
     """kueue 4329 once more: what can never be placed must not keep the line waiting for ever."""
     nodes = [
@@ -130,7 +119,8 @@ def test_a_job_that_no_fleet_state_can_hold_blocks_nobody_and_is_told_why(
     plan = AFleet(nodes).waiting(a_job("never", **asks), a_job("small")).plan(order="fifo")
 
     assert [start.job for start in plan.starts] == ["small"]
-    assert plan.waits["never"] == told
+    told = plan.waits["never"].as_dict()
+    assert (told["code"], told.get("most")) == (f"scheduler.{code}", most)
 
 
 def test_nobody_leaves_for_a_gang_that_its_type_cannot_hold() -> None:
@@ -187,7 +177,7 @@ def test_backfill_lets_pass_who_will_be_gone_in_time_and_nobody_else() -> None:
     plan = world.plan(rules=rules)
 
     assert [start.job for start in plan.starts] == ["short"]
-    assert "kept for gang" in plan.waits["unknown"]
+    assert plan.waits["unknown"].as_dict()["jobs"] == ["gang"]
 
 
 def test_a_cell_that_is_being_emptied_is_waited_for_and_nobody_else_is_stopped() -> None:
@@ -208,7 +198,8 @@ def test_a_job_blocked_in_one_pool_does_not_block_another_pool() -> None:
     world.waiting(a_job("first", gpu_types=("h100",)), a_job("second", gpu_types=("h100",)))
     plan = world.waiting(a_job("other", gpu_types=("t4",))).plan(order="fifo")
     assert [start.job for start in plan.starts] == ["other"]
-    assert plan.waits["second"].startswith("waits behind first")
+    behind = plan.waits["second"].as_dict()
+    assert (behind["code"], behind["job"]) == ("scheduler.waits_behind", "first")
 
 
 def test_a_node_is_made_whole_for_a_gang_when_its_pool_has_only_gaps() -> None:
@@ -221,7 +212,9 @@ def test_a_node_is_made_whole_for_a_gang_when_its_pool_has_only_gaps() -> None:
 
     plan = world.plan(rules=POLICIES["brim"], now_s=6000)
 
-    assert [(stop.lease, stop.reason) for stop in plan.stops] == [("x.1", "makes a whole node for gang")]
+    assert [(stop.lease, stop.reason) for stop in plan.stops] == [
+        ("x.1", say("scheduler.makes_node", job="gang"))
+    ]
 
 
 def test_fair_share_serves_the_queue_that_has_had_least() -> None:
@@ -241,14 +234,15 @@ def test_the_highest_bid_goes_first_and_a_price_above_the_limit_waits() -> None:
     )
     plan = world.plan(rules=POLICIES["bid"])
     assert [start.job for start in plan.starts] == ["high"]
-    assert "price it accepts" in plan.waits["poor"]
+    assert code_of(plan.waits["poor"]) == "scheduler.no_pool_open"
 
 
 def test_patient_work_waits_for_a_quiet_hour_and_not_beyond_its_deadline() -> None:
     night = a_job("night", deferrable=True, deadline_s=10_000, predicted_work_s=4000.0)
     world = a_fleet(gpus_per_node=8).running(a_job("day", gpus=7)).waiting(night)
     rules = Rules(off_peak=True, backfill="greedy")
-    assert "quiet hour: 1 of 8 GPUs" in world.plan(rules=rules, now_s=100).waits["night"]
+    told = world.plan(rules=rules, now_s=100).waits["night"].as_dict()
+    assert (told["code"], told["free"], told["gpus"]) == ("scheduler.quiet_hour", 1, 8)
     assert [start.job for start in world.plan(rules=rules, now_s=5000).starts] == ["night"]
 
 
@@ -278,7 +272,7 @@ def test_gpus_kept_for_a_gang_serve_lower_classes_that_can_be_stopped_for_it() -
     plan = world.plan(rules=BY_CLASS, now_s=10)
 
     assert [start.job for start in plan.starts] == ["low"], "an equal would keep the gang waiting"
-    assert "kept for gang" in plan.waits["equal"]
+    assert plan.waits["equal"].as_dict()["jobs"] == ["gang"]
     world.carry_out(plan, now_s=10).then(LeaseStarted(at_s=10, lease="low.1"))
     world.then(LeaseEnded(at_s=60, lease="alone.1", exit_code=0))
     assert stopped(world.plan(rules=BY_CLASS, now_s=60)) == ["low"]
@@ -354,9 +348,9 @@ def test_a_job_that_must_start_now_to_be_in_time_goes_first_and_pushes_others_as
 
     plan = world.plan(rules=brim, now_s=1000)
 
-    assert [stop.reason for stop in plan.stops] == ["preempted by due"]
+    assert [stop.reason for stop in plan.stops] == [say("scheduler.preempted_by", job="due")]
     off = world.plan(rules=replace(brim, deadlines=False), now_s=1000)
-    assert [stop.reason for stop in off.stops] == ["preempted by short"]
+    assert [stop.reason for stop in off.stops] == [say("scheduler.preempted_by", job="short")]
 
 
 def test_a_job_that_must_go_on_to_be_in_time_is_not_the_victim() -> None:
@@ -435,10 +429,12 @@ def test_a_type_without_the_memory_is_refused_with_the_numbers() -> None:
     plan = world.plan(rules=POLICIES["brim"])
 
     assert [(start.job, start.node) for start in plan.starts] == [("big", "large")]
-    assert plan.waits["other"] == "wants 1 GPU on one node; 0 free on the best node (0 in all)"
+    none = say("scheduler.too_few_free_node", gpus=count("gpu", 1), most=0, total=0)
+    assert plan.waits["other"] == none
     alone = AFleet([small]).waiting(a_job("big", peak_bytes=peak)).plan(rules=POLICIES["brim"])
     assert alone.starts == []
-    assert alone.waits["big"].startswith("does not fit in memory: needs 60.00 GiB on a100-sxm-40gb, of which")
+    (needs,) = alone.waits["big"].as_dict()["needs"]
+    assert (needs["code"], needs["needs"]) == ("scheduler.memory_on_gpu", 60 << 30)
 
 
 def test_a_share_of_a_gpu_has_that_share_of_its_memory() -> None:
@@ -448,4 +444,5 @@ def test_a_share_of_a_gpu_has_that_share_of_its_memory() -> None:
     plan = AFleet([a_node(gpu="a100-sxm-80gb", gpus=1)]).waiting(fits, more).plan(rules=POLICIES["brim"])
 
     assert [start.job for start in plan.starts] == ["fits"]
-    assert "its share of 25 % of a GPU has" in plan.waits["more"]
+    (needs,) = plan.waits["more"].as_dict()["needs"]
+    assert (needs["code"], needs["share"]) == ("scheduler.memory_on_share", 0.25)

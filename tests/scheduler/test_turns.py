@@ -10,6 +10,7 @@ import pytest
 from brimful.fleet.events import BudgetSet, CancelRequested, LeaseEnded, LeaseStarted
 from brimful.fleet.job import Job
 from brimful.fleet.lengths import ENOUGH
+from brimful.language import say
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.policies import POLICIES
 from brimful.scheduler.rules import Quota, Rules
@@ -48,7 +49,7 @@ def test_whose_turn_it_is_gets_a_cell_before_fresher_jobs() -> None:
     plan = world.plan(rules=BRIM, now_s=LATE_S)
 
     assert len(plan.stops) == 4
-    assert {stop.reason for stop in plan.stops} == {"preempted by old"}
+    assert all(stop.reason == say("scheduler.preempted_by", job="old") for stop in plan.stops)
     assert not world.plan(rules=replace(BRIM, turns=0.0), now_s=LATE_S).stops
 
 
@@ -90,7 +91,7 @@ def test_the_longest_and_the_young_have_no_turn() -> None:
 def test_a_turn_does_not_push_a_higher_class_aside() -> None:
     world = waits_and_runs(a_job("old", gpus=4), priority="urgent")
     plan = world.plan(rules=BRIM, now_s=LATE_S)
-    assert not [stop for stop in plan.stops if stop.reason == "preempted by old"]
+    assert not [stop for stop in plan.stops if stop.reason == say("scheduler.preempted_by", job="old")]
 
 
 def test_a_gang_that_cannot_fit_beside_turns_keeps_nothing_idle() -> None:
@@ -135,7 +136,7 @@ def test_on_a_crowded_fleet_the_slowest_of_a_hundred_are_no_slower_than_in_line(
 def stops_for_old(world: AFleet, rules: Rules = BRIM) -> int:
     """How many leave so that `old` has its turn."""
     stops = world.plan(rules=rules, now_s=LATE_S).stops
-    assert {stop.reason for stop in stops} <= {"preempted by old"}
+    assert all(stop.reason == say("scheduler.preempted_by", job="old") for stop in stops)
     return len(stops)
 
 

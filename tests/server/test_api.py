@@ -14,6 +14,7 @@ from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.stores.sql import SqlStore
 from brimful.fleet.events import LeaseEnding
 from brimful.fleet.job import Job
+from brimful.language import verbatim
 from brimful.scheduler.cycle import Rules
 from brimful.server.app import MAX_BODY_BYTES, make_app
 from brimful.server.service.service import Service
@@ -47,7 +48,9 @@ class Server:
 
     def requeue(self, lease: str) -> None:
         """Stop it as a preemption does: its job waits for another lease."""
-        event = LeaseEnding(at_s=self.service.reader.now_s(), lease=lease, reason="preempted", requeue=True)
+        event = LeaseEnding(
+            at_s=self.service.reader.now_s(), lease=lease, reason=verbatim("preempted"), requeue=True
+        )
         assert self.store.append([event], after=self.service.reader.fleet.seq)
 
     def phase(self, job: str) -> object:

@@ -22,6 +22,7 @@ from brimful.adapters.stores.sql import SqlStore
 from brimful.fleet.events import Event, LeaseEnded, LeaseEnding, LeaseGranted, LeaseStarted
 from brimful.fleet.job import Job
 from brimful.fleet.state import Node
+from brimful.language import verbatim
 from brimful.scheduler.cycle import Rules
 from brimful.server.app import make_app
 from brimful.server.console import page_data
@@ -236,8 +237,8 @@ def test_why_a_job_ended_or_is_being_stopped_is_told(desk: Desk) -> None:
     desk.submit()
     desk.write(*a_lease_of("job-1", at_s=desk.now_s), *a_lease_of("job-2", at_s=desk.now_s, gpu=1))
     desk.write(
-        LeaseEnded(at_s=desk.now_s + 3, lease="job-1.1", exit_code=1, reason="exit code 1"),
-        LeaseEnding(at_s=desk.now_s + 3, lease="job-2.1", reason="a <b>reason</b>", requeue=False),
+        LeaseEnded(at_s=desk.now_s + 3, lease="job-1.1", exit_code=1, reason=verbatim("exit code 1")),
+        LeaseEnding(at_s=desk.now_s + 3, lease="job-2.1", reason=verbatim("a <b>reason</b>"), requeue=False),
     )
 
     page = words(desk.html())

@@ -153,7 +153,7 @@ def test_a_closed_meter_or_an_ended_lease_is_not_idle(desk: Desk) -> None:
     found = desk.job()["measured"]
     assert (found["over"], found["fresh"], found["idle"]) == (True, False, None)
     desk.leave(a_sample())
-    desk.write(LeaseEnded(at_s=NOW_S + 10, lease="job-1.1", exit_code=0, reason=""))
+    desk.write(LeaseEnded(at_s=NOW_S + 10, lease="job-1.1", exit_code=0, reason=None))
     found = desk.job()["measured"]
     assert (found["step"], found["fresh"], found["idle"]) == (1200, False, None)
 

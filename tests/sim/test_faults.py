@@ -16,6 +16,7 @@ from brimful.fleet.state import Fleet
 from brimful.scheduler.policies import POLICIES
 from brimful.sim.faults import Faults
 from brimful.sim.world import Arrival, Outcome, rehearse
+from tests.builders import code_of
 
 NODE = Node(site="sim", node="n0", gpu="g", gpus=4, microusd_per_gpu_hour=0, declared=True)
 NODES = [replace(NODE, node=f"n{i}") for i in range(4)]
@@ -66,7 +67,7 @@ def test_every_job_finishes_its_work_whatever_breaks(policy: str) -> None:
 
 def test_a_lost_node_costs_its_gangs_the_work_since_the_last_checkpoint() -> None:
     outcome = run(Faults(node_losses_per_day=6.0))
-    lost = [lease for lease in outcome.fleet.leases.values() if "was lost" in lease.reason]
+    lost = [lease for lease in outcome.fleet.leases.values() if code_of(lease.reason) == "sim.node_lost"]
     assert lost
     for lease in lost:
         assert lease.ended_s is not None
@@ -86,7 +87,7 @@ def test_a_job_without_tries_left_fails_and_says_why() -> None:
     )
     failed: list[JobState] = [s for s in outcome.fleet.jobs.values() if s.phase == "failed"]
     assert failed
-    assert all("could not start" in state.reason for state in failed)
+    assert all(code_of(state.reason) == "sim.could_not_start" for state in failed)
 
 
 def test_another_seed_breaks_other_things() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from brimful.fleet.events import LeaseEnded, LeaseEnding, LeaseGranted, LeaseStarted
+from brimful.language import verbatim
 from brimful.scheduler.placing.assign import _may_move
 from brimful.scheduler.policies import POLICIES
 from brimful.sim.fleets import parse_fleet
@@ -44,7 +45,7 @@ def stopped_once(checkpoint_interval_s: int | None) -> AFleet:
     world = AFleet([a_node("node-0", gpus=1)])
     world.running(a_job("long", checkpoint_interval_s=checkpoint_interval_s))
     world.then(
-        LeaseEnding(at_s=5000, lease="long.1", reason="preempted", requeue=True),
+        LeaseEnding(at_s=5000, lease="long.1", reason=verbatim("preempted"), requeue=True),
         LeaseEnded(at_s=5000, lease="long.1", exit_code=None, requeue=True),
         LeaseGranted(
             at_s=7400, lease="long.2", job="long", node="node-0", gpus=(0,), microusd_per_gpu_hour=0

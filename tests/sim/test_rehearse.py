@@ -15,7 +15,7 @@ from brimful.scheduler.cycle import Rules
 from brimful.sim.kernel import Kernel
 from brimful.sim.traces.own import parse, read_trace
 from brimful.sim.world import Arrival, Outcome, rehearse
-from tests.builders import USD, a_job
+from tests.builders import USD, a_job, code_of
 
 HEADER = "job,submit_s,run_s,gpus,priority\n"
 
@@ -45,7 +45,8 @@ def test_priority_lets_the_urgent_job_pass() -> None:
 
 def test_a_job_that_can_never_run_is_reported_with_its_reason() -> None:
     outcome = run("a,0,10,1,\nb,0,10,9,\n")
-    assert outcome.waits == {"b": "wants 9 GPUs (any type) on one node; the largest node has 2"}
+    assert list(outcome.waits) == ["b"]
+    assert code_of(outcome.waits["b"]) == "scheduler.too_wide_node"
 
 
 def test_the_same_trace_gives_the_same_log() -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypedDict
 
 Usd = Annotated[int, "micro-dollars"]
 Utc = Annotated[int, "UTC seconds"]
+Code = Annotated[dict[str, Any], "code and numbers of the text before it, for programs"]
 
 
 class LeaseAnswer(TypedDict):
@@ -28,6 +29,7 @@ class LeaseAnswer(TypedDict):
     notice_s: Annotated[int | None, "when a market will have it leave, UTC seconds"]
     exit_code: int | None
     reason: str
+    reason_code: Code | None
 
 
 class MeasuredAnswer(TypedDict):
@@ -73,6 +75,7 @@ class JobAnswer(TypedDict):
     folder: str
     phase: str
     why: str
+    why_code: Code | None
     submitted_s: Utc
     now_s: Utc
     started_s: Utc | None
@@ -117,6 +120,7 @@ class WhyAnswer(TypedDict):
     job: str
     phase: str
     waiting: str | None
+    waiting_code: Code | None
     ahead: Annotated[int | None, "jobs that the order puts before it"]
     here: str | None
     price: str | None

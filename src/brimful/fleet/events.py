@@ -11,11 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from brimful.errors import WorldFailed
+from brimful.errors import Said, WorldFailed
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node, Pool
 from brimful.fleet.prices import PricePoint
 from brimful.language import Plain, say
+from brimful.language.record import as_record, said_in
 
 # (node, its GPUs) for each node of a gang.
 Parts = tuple[tuple[str, tuple[int, ...]], ...]
@@ -60,10 +61,10 @@ class NodeLeft:
 class NodeDrained:
     """Nothing more starts there and what runs goes on, until NodeResumed; it may leave and join meanwhile."""
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     at_s: int
     node: str
-    reason: str = ""
+    reason: Said | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +92,10 @@ class CancelRequested:
 class JobHeld:
     """It does not start until it is released. What stops a running one is a LeaseEnding beside this."""
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     at_s: int
     job: str
-    reason: str = ""
+    reason: Said | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +146,10 @@ class LeaseStarted:
 class LeaseEnding:
     """The intent to stop. The GPUs stay taken until LeaseEnded."""
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     at_s: int
     lease: str
-    reason: str
+    reason: Said | None
     requeue: bool  # True: the job waits for another lease; False: this is its end
 
 
@@ -156,11 +157,11 @@ class LeaseEnding:
 class LeaseEnded:
     """The engine saw that nothing of it runs any more. Billing ends here and the GPUs are free."""
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     at_s: int
     lease: str
     exit_code: int | None  # None: nobody knows
-    reason: str = ""
+    reason: Said | None = None
     # Useful work of this lease that a later one need not do again. None: the engine cannot tell.
     kept_work_s: float | None = None
     requeue: bool = False  # True: it failed, and its job has tries left
@@ -170,10 +171,10 @@ class LeaseEnded:
 class SiteLost:
     """The site does not answer: what runs there is unknown. It is neither ended nor started elsewhere."""
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     at_s: int
     site: str
-    reason: str
+    reason: Said | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,11 +221,11 @@ class PoolPriced:
 class NoticeGiven:
     """The lease will be told to end at `until_s`, unless the notice is withdrawn before."""
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     at_s: int
     lease: str
     until_s: int
-    reason: str
+    reason: Said | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,7 +333,10 @@ _NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (*KINDS.va
 
 def to_record(event: Event) -> tuple[str, int, dict[str, Any]]:
     """(kind, version, body): what a store writes."""
-    return type(event).__name__, event.version, _plain(event)
+    body = _plain(event)
+    if "reason" in body:
+        body["reason"] = as_record(body["reason"])
+    return type(event).__name__, event.version, body
 
 
 def _plain(noun: Any) -> dict[str, Any]:  # noqa: ANN401 - an event or its job
@@ -358,6 +362,8 @@ def from_record(kind: str, version: int, body: dict[str, Any]) -> Event:
         filled["holes"] = tuple(filled.get("holes", ()))
     elif kind == "MoveRequested":
         filled["sites"] = tuple(filled["sites"])
+    elif "reason" in filled and kind != "CreditGranted":  # there it is the operator's own words
+        filled["reason"] = said_in(filled["reason"])
     event: Event = KINDS[kind](**filled)
     return event
 

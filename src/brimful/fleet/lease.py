@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from brimful.errors import Said
 from brimful.fleet.charge import Charge
 from brimful.fleet.events import Parts
 from brimful.fleet.job import Job
@@ -25,11 +26,11 @@ class Lease(Charge):
     setup_s: int = 0  # seconds from start until useful work: what a job that was stopped pays to go on
     turn_until_s: float = 0.0  # it began because it was its job's turn, which lasts until then
     exit_code: int | None = None
-    reason: str = ""
+    reason: Said | None = None
     requeue: bool = False
     kept_work_s: float = 0.0  # useful work that outlived the lease
     notice_s: int | None = None  # when it will be told to end, unless that is withdrawn
-    notice: str = ""  # and why
+    notice: Said | None = None  # and why
 
     @property
     def parts(self) -> Parts:
@@ -68,12 +69,12 @@ class JobState:
     avoid_until_s: int = 0
     ended_s: int | None = None
     exit_code: int | None = None
-    reason: str = ""
+    reason: Said | None = None
     cancel_requested: bool = False
     blocked_since_s: int | None = None  # a gang whose size alone keeps it out of a market pool, since then
     blocked_s: int = 0  # and how long in earlier stretches
     hold: bool = False  # it does not start until it is released
-    hold_reason: str = ""
+    hold_reason: Said | None = None
 
     @property
     def first_start_s(self) -> int | None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from brimful.errors import Said
 from brimful.fleet.capacity import Capacity
 from brimful.fleet.charge import change_price
 from brimful.fleet.events import (
@@ -55,6 +56,7 @@ from brimful.fleet.ranked import Ranked
 from brimful.fleet.spot import SpotRecord
 from brimful.fleet.turns import Turns
 from brimful.fleet.usage import Usage
+from brimful.language import say
 
 __all__ = ["OVER", "Fleet", "JobState", "Lease", "Left", "Node", "Pool"]
 
@@ -83,7 +85,7 @@ class Fleet:
         self.silent: dict[str, SiteLost] = {}  # sites that do not answer
         self.nodes: dict[str, Node] = {}
         self.nodes_changed = 0  # `seq` of the last event about a node: what is derived from nodes may be kept
-        self.drained: dict[str, str] = {}  # nodes where nothing starts, and why
+        self.drained: dict[str, Said | None] = {}  # nodes where nothing starts, and why
         self.jobs: dict[str, JobState] = {}
         self.keyed: dict[tuple[str, str], str] = {}  # (submitter, its key) -> job
         self.leases: dict[str, Lease] = {}
@@ -230,7 +232,9 @@ class Fleet:
         self.nodes_changed = self.seq + 1
 
     def _resume(self, event: NodeResumed) -> None:
-        if self.drained.pop(event.node, None) is not None and event.node in self.nodes:
+        was_drained = event.node in self.drained
+        self.drained.pop(event.node, None)
+        if was_drained and event.node in self.nodes:
             self._offer(self.nodes[event.node])
         self.nodes_changed = self.seq + 1
 
@@ -269,7 +273,7 @@ class Fleet:
 
     def _release(self, event: JobReleased) -> None:
         state = self.jobs[event.job]
-        state.hold, state.hold_reason = False, ""
+        state.hold, state.hold_reason = False, None
         if state.phase == "held":
             del self.on_hold[event.job]
             self._wait(state, at_s=event.at_s)
@@ -317,7 +321,7 @@ class Fleet:
 
     def _unwarn(self, event: NoticeWithdrawn) -> None:
         lease = self.open_leases[event.lease]
-        lease.notice_s, lease.notice = None, ""
+        lease.notice_s, lease.notice = None, None
 
     def _block(self, event: GangBlocked) -> None:
         state = self.jobs[event.job]
@@ -345,7 +349,8 @@ class Fleet:
             if state.phase == "waiting":
                 self.waiting.remove(state)
             self.on_hold.pop(event.job, None)
-            state.reason = f"cancelled while {'waiting' if state.phase == 'waiting' else 'on hold'}"
+            waits = state.phase == "waiting"
+            state.reason = say("fleet.cancelled_waiting" if waits else "fleet.cancelled_held")
             state.phase, state.ended_s = "cancelled", event.at_s
             if self.purses:
                 self.purses.over(state.job)

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from brimful.language import Sentence, Several, Usd, count, say
 from brimful.market.bid import Bid, Book, Step
 from brimful.market.optimum import Item, Optimum
-from brimful.units import counted, show_usd
 
 # Which of these (bid, units), in rank order, cannot be placed together. The scheduler knows topology; we do
 # not.
@@ -54,32 +54,23 @@ class Loss:
         return None if self.shadow_price is None else max(0, self.shadow_price - self.bid.limit)
 
     @property
-    def detail(self) -> str:
-        """The reason as a sentence with its numbers. Worded when asked: thousands lose and few are looked
-        at.
-        """
-        bid, gpus = self.bid, counted(self.bid.min_quantity, "GPU")
+    def detail(self) -> Sentence:
+        """The reason with its numbers. Made when asked: thousands lose and few are looked at."""
+        bid, gpus = self.bid, count("gpu", self.bid.min_quantity)
         if self.reason == BELOW_PRICE:
-            return f"its limit {show_usd(bid.limit)} is not above the price {show_usd(self.price)}"
+            return say("market.below_price", limit=Usd(bid.limit), price=Usd(self.price))
+        if self.reason == OWN_SUPPLY:
+            return say("market.own_supply", owner=bid.owner)
         if self.short is None:
-            return {
-                OWN_SUPPLY: f"{bid.owner} sells in this pool and may not bid in it",
-                UNPLACEABLE: f"no place for {gpus} beside those that rank before it",
-                BLOCKED_BY_SIZE: f"needs {gpus}, more than the pool has",
-            }[self.reason]
+            code = "market.unplaceable" if self.reason == UNPLACEABLE else "market.larger_than_pool"
+            return say(code, gpus=gpus)
         if not self.displaced_by:
-            return (
-                f"needs {gpus}, and supply for that is to be had from {show_usd(bid.limit + self.short)} on"
-            )
-        others = ", ".join(self.displaced_by[:5]) + (", …" if len(self.displaced_by) > 5 else "")
+            return say("market.supply_dearer", gpus=gpus, price=Usd(bid.limit + self.short))
+        more = ("…",) if len(self.displaced_by) > 5 else ()
+        others, short = Several((*self.displaced_by[:5], *more)), Usd(self.short)
         if self.reason == DISPLACED:
-            ranks = "ranks" if len(self.displaced_by) == 1 else "rank"
-            return f"{others} {ranks} before it; {show_usd(self.short)} short per GPU-hour"
-        are = "is" if len(self.displaced_by) == 1 else "together are"
-        return (
-            f"needs {gpus}, {self.units_left} left; {others} {are} worth more; "
-            f"{show_usd(self.short)} short per GPU-hour"
-        )
+            return say("market.outranked", others=others, short=short)
+        return say("market.outweighed", gpus=gpus, left=self.units_left, others=others, short=short)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

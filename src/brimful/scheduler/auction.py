@@ -11,19 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from brimful.errors import Said
 from brimful.fleet.events import Event, GangBlocked, NoticeGiven, NoticeWithdrawn, Parts, PoolPriced
 from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.state import Fleet, JobState, Lease, Pool
+from brimful.language import Seconds, Sentence, Several, Usd, say
 from brimful.market.auction import Loss
 from brimful.market.bid import Bid, Book
 from brimful.market.pools import Market, bid_of, floor_of, limit_of, supply_of
 from brimful.market.spot import PoolState, Round, next_round
-from brimful.scheduler import reasons
 from brimful.scheduler.budgets import Money
 from brimful.scheduler.winners import Winners
 from brimful.units import HOUR_S
 
-NotNow = Callable[[JobState], str | None]
+NotNow = Callable[[JobState], Said | None]
 
 
 @dataclass(slots=True)
@@ -34,7 +35,7 @@ class Auctioned:
     prices: dict[Pool, int] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     starts: list[tuple[JobState, Parts]] = field(default_factory=list)
-    stops: list[tuple[Lease, str]] = field(default_factory=list)  # and why
+    stops: list[tuple[Lease, Said | None]] = field(default_factory=list)  # and why
     look_again_s: int | None = None
 
 
@@ -80,7 +81,7 @@ class Auctions:
     def __init__(self, market: Market) -> None:
         self.market = market
         self._known: dict[Pool, _Known] = {}
-        self._kept_back: dict[str, str] = {}  # jobs that did not bid, and why
+        self._kept_back: dict[str, Said] = {}  # jobs that did not bid, and why
         self._won: dict[str, Pool] = {}
 
     def hold(
@@ -111,7 +112,7 @@ class Auctions:
         found.events += _blocked_changes(fleet, blocked, now_s=now_s)
         return found
 
-    def why(self, state: JobState, fleet: Fleet, *, now_s: int) -> str | None:
+    def why(self, state: JobState, fleet: Fleet, *, now_s: int) -> Said | None:
         """Why the market does not let it run now, with numbers; None where it has nothing to do with it."""
         name = state.job.job
         if name in self._kept_back:
@@ -124,19 +125,29 @@ class Auctions:
         if not losses:
             return None
         pool, loss = min(losses, key=lambda each: each[1].short if each[1].short is not None else 1 << 62)
-        return reasons.lost_bid(loss, pool, drain=self._known[pool].round.drain)
+        drain = self._known[pool].round.drain  # the gang that GPUs are kept for
+        told = {"limit": Usd(loss.bid.limit), "gpu": pool.gpu, "site": pool.site, "loss": loss.detail}
+        if drain is None:
+            return say("scheduler.lost_bid", **told)
+        return say(
+            "scheduler.lost_bid_kept", **told, drain=say("scheduler.itself") if drain == name else drain
+        )
 
-    def _why_winner_waits(self, pool: Pool, fleet: Fleet, *, now_s: int) -> str:
+    def _why_winner_waits(self, pool: Pool, fleet: Fleet, *, now_s: int) -> Sentence:
         leaving = [
             each for each in _leases(fleet, pool) if each.phase == "ending" or each.notice_s is not None
         ]
         ends = [each.notice_s for each in leaving if each.notice_s is not None and each.phase != "ending"]
-        return reasons.winner_waits(
-            pool,
-            price=self._known[pool].round.billed,
-            leaving=sorted(lease.job for lease in leaving),
-            left_s=max(0, max(ends) - now_s) if ends else None,
-        )
+        first = sorted(lease.job for lease in leaving)[:5]
+        told = {
+            "gpu": pool.gpu,
+            "site": pool.site,
+            "price": Usd(self._known[pool].round.billed),
+            "leaving": Several(tuple(first)) if first else say("scheduler.others"),
+        }
+        if not ends:
+            return say("scheduler.winner_waits", **told)
+        return say("scheduler.winner_waits_until", **told, left=Seconds(max(0, max(ends) - now_s)))
 
     def _bidders(
         self, fleet: Fleet, sold: Collection[Pool], not_now: NotNow, *, now_s: int
@@ -152,7 +163,7 @@ class Auctions:
             if not able:
                 continue
             whole_gpus = job.gpus and job.gpu_milli == WHOLE_GPU
-            reason = not_now(state) if whole_gpus else reasons.WHOLE_GPUS_ONLY
+            reason = not_now(state) if whole_gpus else say("scheduler.whole_gpus_only")
             if reason is not None:
                 self._kept_back[job.job] = reason
                 continue
@@ -290,11 +301,19 @@ def _leases(fleet: Fleet, pool: Pool) -> Iterator[Lease]:
             yield lease
 
 
-def _why_noticed(name: str, loss: Loss | None, winners: Winners, done: Round) -> str:
+def _why_noticed(name: str, loss: Loss | None, winners: Winners, done: Round) -> Sentence:
     if name in winners.moves:
-        return reasons.moves_within_pool(winners.moves[name])
+        return say("scheduler.moves_within_pool", job=winners.moves[name])
     new = [win.bid.bid for win in done.cleared.wins if not win.bid.running]
-    return reasons.outbid(new, price=done.cleared.price, loss=loss)
+    price = Usd(done.cleared.price)
+    outbid = say("scheduler.outbid", price=price)
+    if new:
+        jobs = Several((*new[:3], "…") if len(new) > 3 else tuple(new))
+        outbid = say("scheduler.outbid_by", jobs=jobs, price=price)
+    if loss is None or loss.shadow_price is None:
+        return outbid
+    limit, above = Usd(loss.bid.limit), Usd(loss.shadow_price)
+    return say("scheduler.outbid_short", outbid=outbid, limit=limit, above=above)
 
 
 def _blocked_changes(fleet: Fleet, blocked: Mapping[str, bool], *, now_s: int) -> Iterator[Event]:

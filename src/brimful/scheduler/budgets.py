@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Lease
-from brimful.scheduler import reasons
+from brimful.language import Sentence, Usd, say
 
 
 class Money:
@@ -26,13 +26,15 @@ class Money:
                 self.leases.setdefault(job.tenant, []).append(lease)
                 self.hourly[job.tenant] = self.hourly.get(job.tenant, 0) + lease.hourly_microusd
 
-    def lacks(self, job: Job, microusd: int) -> str | None:
+    def lacks(self, job: Job, microusd: int) -> Sentence | None:
         """Why the job's tenant cannot pay so much; None where it can."""
         if job.budget_microusd is not None or job.tenant not in self.left:
             return None
         left = self.left[job.tenant]
         if left < microusd:
-            return reasons.tenant_lacks(job.tenant, left_microusd=left, microusd=microusd)
+            return say(
+                "scheduler.tenant_lacks", tenant=job.tenant, left=Usd(max(0, left)), cost=Usd(microusd)
+            )
         return None
 
     def promise(self, job: Job, microusd: int) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from brimful.errors import Said
 from brimful.fleet.events import Event, Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, JobState, Lease, Pool
-from brimful.scheduler import reasons
+from brimful.language import Usd, say
 from brimful.scheduler.auction import Auctions
 from brimful.scheduler.budgets import Money
 from brimful.scheduler.deadlines.finish import Finish
@@ -94,7 +95,7 @@ class Cycle:
             )
         )
 
-    def stop(self, lease: Lease, reason: str, *, requeue: bool = True) -> None:
+    def stop(self, lease: Lease, reason: Said | None, *, requeue: bool = True) -> None:
         """Its lease ends, once: what was said of it first stands."""
         if lease.lease not in self.spoken_for:
             self.spoken_for.add(lease.lease)
@@ -103,7 +104,7 @@ class Cycle:
     def make_room(self, state: JobState, cell: Cell) -> None:
         """Whole gangs leave one cell; the GPUs are the blocked gang's once they have really stopped."""
         for lease in cell.victims:
-            self.stop(lease, reasons.preempted_by(state.job.job))
+            self.stop(lease, say("scheduler.preempted_by", job=state.job.job))
         if self.in_turn:
             self.settled.add(state.job.job)
         if self.rules.quotas:
@@ -148,7 +149,7 @@ class Cycle:
             or self.money is not None
         )
 
-    def not_now(self, state: JobState, *, quotas: bool = True) -> str | None:
+    def not_now(self, state: JobState, *, quotas: bool = True) -> Said | None:
         """Why a job that would fit is not to start yet: money, its queue's quota, or a quiet hour to come."""
         reason = self.unpaid(state) or (self.over_quota(state.job) if quotas else None)
         if reason is not None:
@@ -162,14 +163,14 @@ class Cycle:
         """Whether nothing but quotas could hold it back now."""
         return not self.may_be_held(state.job) or self.not_now(state, quotas=False) is None
 
-    def unpaid(self, state: JobState) -> str | None:
+    def unpaid(self, state: JobState) -> Said | None:
         """Why nobody would pay for it: its own budget or its tenant's is used up."""
         budget = state.job.budget_microusd
         if budget is not None and state.leases and state.cost_microusd(self.now_s) >= budget:
-            return reasons.budget_used_up(budget)
+            return say("scheduler.budget_used_up", budget=Usd(budget))
         return None if self.money is None else self.money.lacks(state.job, 1)
 
-    def over_quota(self, job: Job) -> str | None:
+    def over_quota(self, job: Job) -> Said | None:
         if not self.rules.quotas:
             return None
         return over_quota(job, self.rules, self.held, self.fleet.capacity.gpus, self.waited_for)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from brimful.errors import BrimfulError, WorldFailed
+from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.events import (
     Event,
     LeaseEnded,
@@ -28,7 +28,6 @@ from brimful.fleet.events import (
 )
 from brimful.fleet.state import Fleet, JobState, Lease, Node
 from brimful.language import say
-from brimful.scheduler import reasons
 from brimful.scheduler.decide import decide
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import CannotStart, Carries, Decided, Engine, Observation, Ports, Warns
@@ -44,11 +43,11 @@ class Tick:
     """What one pass decided, and which sites could not be reached or did not obey."""
 
     plan: Plan
-    problems: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, Said] = field(default_factory=dict)
 
 
 def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
-    problems: dict[str, str] = {}
+    problems: dict[str, Said] = {}
     for _ in range(MAX_CONFLICTS):
         catch_up(fleet, ports)
         stood = fleet.seq == ports.decided.seq
@@ -107,7 +106,7 @@ def _record(fleet: Fleet, ports: Ports, events: list[Event]) -> bool:
     return True
 
 
-def _observe(fleet: Fleet, ports: Ports, problems: dict[str, str], *, now_s: int) -> list[Event]:
+def _observe(fleet: Fleet, ports: Ports, problems: dict[str, Said], *, now_s: int) -> list[Event]:
     """What the engines tell, as events."""
     news: list[Event] = []
     for pool in fleet.capacity.pools:
@@ -120,9 +119,9 @@ def _observe(fleet: Fleet, ports: Ports, problems: dict[str, str], *, now_s: int
             nodes, seen = engine.nodes(), engine.observe(fleet.leases_at.get(site, {}).keys())
         except BrimfulError as error:
             # Unreachable is not ended: its jobs are unknown, and nothing of theirs starts elsewhere.
-            problems[site] = error.problem
+            problems[site] = error.said
             if site not in fleet.silent:
-                news.append(SiteLost(at_s=now_s, site=site, reason=error.problem))
+                news.append(SiteLost(at_s=now_s, site=site, reason=error.said))
             continue
         if site in fleet.silent:
             news.append(SiteFound(at_s=now_s, site=site))
@@ -184,7 +183,7 @@ def _lease_changes(
             # has yet to begin, and finds out only then that it is too late.
             return []
         # It ran, or was told to stop before it ran, and the engine has no trace of it: it holds nothing.
-        reason = lease.reason or reasons.lost_by_engine(lease.site)
+        reason = lease.reason or say("scheduler.lost_by_engine", site=lease.site)
         again = lease.phase != "ending" and (_tries_left(state) or (taken and not state.cancel_requested))
         return [LeaseEnded(at_s=now_s, lease=lease.lease, exit_code=None, reason=reason, requeue=again)]
     changes: list[Event] = []
@@ -240,7 +239,7 @@ def intents(plan: Plan, *, now_s: int) -> list[Event]:
     return decided
 
 
-def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, str], *, now_s: int) -> None:
+def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, Said], *, now_s: int) -> None:
     """Carry out every intent the log holds, not only this tick's: an earlier one may have been cut short."""
     failed: list[Event] = []
     if ports.stopped:
@@ -250,7 +249,7 @@ def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, str], *, 
             continue
         engine = ports.engines.get(lease.site)
         if engine is None:
-            problems[lease.site] = f"no engine is set up for site {lease.site}, where {lease.job} holds GPUs"
+            problems[lease.site] = say("scheduler.no_engine", site=lease.site, job=lease.job)
             continue
         ports.may_act()
         try:
@@ -262,13 +261,13 @@ def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, str], *, 
                         at_s=now_s,
                         lease=lease.lease,
                         exit_code=None,
-                        reason=error.problem,
+                        reason=error.said,
                         requeue=_tries_left(fleet.jobs[lease.job]),
                     )
                 )
         except BrimfulError as error:
             # It may run or not: the GPUs stay taken, and the next tick asks again.
-            problems[lease.site] = error.problem
+            problems[lease.site] = error.said
     if fleet.warned:
         _warn(fleet, ports, problems)
     if failed:
@@ -276,7 +275,7 @@ def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, str], *, 
         _record(fleet, ports, failed)
 
 
-def _warn(fleet: Fleet, ports: Ports, problems: dict[str, str]) -> None:
+def _warn(fleet: Fleet, ports: Ports, problems: dict[str, Said]) -> None:
     """Tell jobs that will have to leave, and those that may stay after all; the engine knows what it told."""
     for lease in list(fleet.warned.values()):
         engine: object = ports.engines.get(lease.site)
@@ -286,7 +285,7 @@ def _warn(fleet: Fleet, ports: Ports, problems: dict[str, str]) -> None:
         try:
             engine.warn(lease.lease, until_s=lease.notice_s)
         except BrimfulError as error:
-            problems[lease.site] = error.problem
+            problems[lease.site] = error.said
 
 
 def _act_on(lease: Lease, fleet: Fleet, ports: Ports, engine: Engine, rules: Rules) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from brimful.fleet.lease import JobState
 from brimful.fleet.state import Fleet
-from brimful.scheduler import ordering, reasons
+from brimful.language import Seconds, Sentence, say
+from brimful.scheduler import ordering
 from brimful.units import HOUR_S
 
 QUIET_FREE = 0.2  # a fleet with a fifth of its GPUs free is quiet
@@ -22,12 +23,11 @@ def start_by_s(state: JobState) -> float:
     return ordering.start_by_s(state, work_s - state.kept_work_s)
 
 
-def defer(state: JobState, fleet: Fleet, *, free: int, now_s: int) -> str | None:
+def defer(state: JobState, fleet: Fleet, *, free: int, now_s: int) -> Sentence | None:
     """Why a deferrable job is not started yet although GPUs may be free; None where it may start."""
     if not state.job.deferrable or now_s >= start_by_s(state):
         return None
     gpus = fleet.capacity.gpus
     if free - state.job.gpus >= QUIET_FREE * gpus:
         return None
-    left_h = (start_by_s(state) - now_s) / HOUR_S
-    return reasons.quiet_hour(free=free, gpus=gpus, left_h=left_h)
+    return say("scheduler.quiet_hour", free=free, gpus=gpus, left=Seconds(start_by_s(state) - now_s))

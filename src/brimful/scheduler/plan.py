@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from brimful.errors import Said
 from brimful.fleet.events import Event, Parts
 
 
@@ -26,7 +27,7 @@ class Start:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
     lease: str
-    reason: str
+    reason: Said | None
     requeue: bool = False
 
 
@@ -34,7 +35,7 @@ class Stop:
 class Plan:
     starts: list[Start] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
-    waits: Mapping[str, str] = field(default_factory=dict)  # job -> why, with numbers
+    waits: Mapping[str, Said] = field(default_factory=dict)  # job -> why, with numbers
     market: list[Event] = field(default_factory=list)  # what became so in market pools: prices, notices
     # When to think again even if nothing happens: a limit is reached, a quiet hour comes, ranks have changed.
     look_again_s: int | None = field(default=None, compare=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from brimful.errors import Refused
+from brimful.errors import Refused, Said
 from brimful.fleet.events import Event, Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Node, Pool
@@ -37,7 +37,7 @@ class Observation:
     started_s: int | None = None
     ended_s: int | None = None
     exit_code: int | None = None
-    problem: str = ""
+    problem: Said | None = None
     kept_work_s: float | None = None  # useful work that a later lease need not do again, if it can tell
 
 

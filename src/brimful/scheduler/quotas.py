@@ -8,7 +8,7 @@ from typing import cast
 from brimful.fleet.job import Job
 from brimful.fleet.lease import JobState
 from brimful.fleet.state import Fleet
-from brimful.scheduler import reasons
+from brimful.language import Sentence, say
 from brimful.scheduler.ordering import by_queue
 from brimful.scheduler.rules import Quota, Rules
 
@@ -60,7 +60,7 @@ def over_quota(
     held: Mapping[str, int],
     gpus_in_fleet: int,
     waited_for: Mapping[str, int],
-) -> str | None:
+) -> Sentence | None:
     """Why the job's queue may not have it now, with numbers; None where it may.
 
     Within its quota a queue always may. Beyond, it borrows what the fleet has left after what the others
@@ -77,14 +77,21 @@ def over_quota(
         return None
     borrowed = have + job.gpus - own.gpus
     if own.borrow_gpus is not None and borrowed > own.borrow_gpus:
-        return reasons.may_not_borrow(
-            name, held=have, own=own.gpus, gpus=job.gpus, borrows=borrowed, most=own.borrow_gpus
+        return say(
+            "scheduler.may_not_borrow",
+            queue=name,
+            held=have,
+            own=own.gpus,
+            gpus=job.gpus,
+            borrows=borrowed,
+            most=own.borrow_gpus,
         )
     kept = sum(max(0, q.gpus - held.get(q.queue, 0)) for q in rules.quotas if not q.lend and q.queue != name)
     kept += sum(gpus for queue, gpus in waited_for.items() if queue != name)
     idle = gpus_in_fleet - sum(held.values()) - kept
     if job.gpus > idle:
-        return reasons.too_few_to_lend(name, held=have, own=own.gpus, gpus=job.gpus, idle=idle)
+        counts = {"held": have, "own": own.gpus, "gpus": job.gpus, "idle": max(0, idle)}
+        return say("scheduler.too_few_to_lend", queue=name, **counts)
     return None
 
 
@@ -128,10 +135,10 @@ class Books:
     def may_borrow(self, job: Job) -> bool:
         return over_quota(job, self._rules, self._held, self._gpus, self._waited_for) is None
 
-    def gives_back(self, job: Job) -> str | None:
+    def gives_back(self, job: Job) -> Sentence | None:
         """Why a job of this queue that ran has no place any more, if that is for what its queue borrowed."""
         queue = queue_of(job)
         own, now, then = self._own.get(queue, 0), self._now.get(queue, 0), self._held.get(queue, 0)
         if not own < now > then:
             return None
-        return reasons.gives_back(queue, held=now, own=own, gives=now - then)
+        return say("scheduler.gives_back", queue=queue, held=now, own=own, gives=now - then)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from brimful.fleet.state import JobState
-from brimful.scheduler import reasons
+from brimful.errors import Said
+from brimful.fleet.state import JobState, Pool
+from brimful.language import Seconds, Sentence, Several, count, say
 from brimful.scheduler.cycle import Cycle
 from brimful.scheduler.draft import Draft
 from brimful.scheduler.placing.place import place
@@ -13,13 +14,13 @@ from brimful.scheduler.placing.pools import allowed_pools
 from brimful.scheduler.placing.why_not import why_not
 
 
-class Waits(Mapping[str, str]):
+class Waits(Mapping[str, Said]):
     """Job -> why: from the plan if it is still to come, and from the fleet once it is done."""
 
     def __init__(self, cycle: Cycle) -> None:
         self._cycle, self._seq = cycle, cycle.fleet.seq
 
-    def __getitem__(self, job: str) -> str:
+    def __getitem__(self, job: str) -> Said:
         fleet = self._cycle.fleet
         if job not in fleet.waiting or any(start.job == job for start in self._cycle.starts):
             raise KeyError(job)
@@ -40,7 +41,7 @@ class Waits(Mapping[str, str]):
     def __repr__(self) -> str:
         return repr(dict(self))
 
-    def _why(self, state: JobState) -> str:
+    def _why(self, state: JobState) -> Said:
         cycle = self._cycle
         if cycle.market is not None:
             sold = cycle.market.why(state, cycle.fleet, now_s=cycle.now_s)
@@ -53,25 +54,36 @@ class Waits(Mapping[str, str]):
         return _why(cycle, state, draft)
 
 
-def _why(cycle: Cycle, state: JobState, draft: Draft) -> str:
+def _why(cycle: Cycle, state: JobState, draft: Draft) -> Said:
     job = state.job
     pools = cycle.planned(state, allowed_pools(cycle.fleet, state.shape, draft, cycle.prices))
     reason, can_help = why_not(job, cycle.fleet, draft, pools)
     if cycle.finish is not None and job.job in cycle.finish.verdicts:
         told = cycle.finish.verdicts[job.job].reason
-        reason, can_help = (reasons.both(reason, told), can_help) if pools else (told, False)
+        if not pools:
+            return told
+        reason = say("scheduler.both", reason=reason, told=told)
     if not can_help:
         return reason
     cell = cycle.cells.get(job.job)
     if cell is not None and cell.victims:
-        return reasons.others_will_stop(reason, [lease.job for lease in cell.victims])
-    held_back = cycle.not_now(state)
-    if held_back is not None:
-        return held_back
+        victims = Several(tuple(lease.job for lease in cell.victims))
+        return say("scheduler.others_will_stop", reason=reason, jobs=victims)
+    return cycle.not_now(state) or _in_line(cycle, state, draft, pools, reason)
+
+
+def _in_line(cycle: Cycle, state: JobState, draft: Draft, pools: list[Pool], reason: Sentence) -> Sentence:
+    """Nothing of its own holds it back: what it waits for all the same."""
     if len(cycle.elsewhere(state, pools)) < len(pools):
-        return reasons.not_back(reason, state.avoid_site, state.avoid_until_s - cycle.now_s)
+        left = Seconds(state.avoid_until_s - cycle.now_s)
+        return say("scheduler.not_back", reason=reason, site=state.avoid_site, left=left)
     blocked = cycle.blocked if cycle.rules.backfill == "none" else None
     if blocked is not None and blocked is not state:
-        return reasons.waits_behind(blocked.job, reason)
-    has_room = any(place(job, draft, pool) is not None for pool in pools)
-    return reasons.kept_for(reason, [each.job for each in cycle.reservations]) if has_room else reason
+        gpus = count("gpu", blocked.job.gpus)
+        return say("scheduler.waits_behind", job=blocked.job.job, gpus=gpus, reason=reason)
+    if all(place(state.job, draft, pool) is None for pool in pools):
+        return reason
+    if not cycle.reservations:
+        return say("scheduler.kept_for_gangs", reason=reason)
+    kept_for = Several(tuple(each.job for each in cycle.reservations))
+    return say("scheduler.kept_for", reason=reason, jobs=kept_for)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 
-from brimful.errors import WorldFailed
+from brimful.errors import Said, WorldFailed
 from brimful.fleet.events import Event, JobSubmitted, Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Node
@@ -143,7 +143,7 @@ class TimedEngine:
         self._nodes = [node for node in self._nodes if node.node != name]
         for lease, run in list(self._running.items()):
             if name in run.nodes:
-                problem = f"node {name} was lost"
+                problem = say("sim.node_lost", node=name)
                 self._end(lease, exit_code=None, saved=self._saved_s(run, told=False), problem=problem)
         return True
 
@@ -171,7 +171,7 @@ class TimedEngine:
             return 0.0
         return worked_s * run.speed
 
-    def _end(self, lease: str, *, exit_code: int | None, saved: float, problem: str = "") -> None:
+    def _end(self, lease: str, *, exit_code: int | None, saved: float, problem: Said | None = None) -> None:
         run = self._running.pop(lease)
         self._kept[run.job.job] = self._kept.get(run.job.job, 0.0) + saved
         self._news.pop(lease, None)
@@ -191,7 +191,7 @@ class Outcome:
     fleet: Fleet
     log: list[Event]
     end_s: int
-    waits: dict[str, str]  # jobs that never ran, and why
+    waits: dict[str, Said]  # jobs that never ran, and why
 
     @cached_property
     def ledger(self) -> Ledger:

@@ -35,12 +35,12 @@ from brimful.fleet.events import Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Node
 from brimful.job import newest
-from brimful.language import os_words, say
+from brimful.language import Plain, Sentence, os_words, say, verbatim
+from brimful.language.record import as_record, said_in
 from brimful.scheduler.ports import CannotStart, Observation
 
 log = logging.getLogger("brimful")
 
-VANISHED = "it vanished without a word, as after kill -9 or a reboot"
 SHOWN_CHARS = 300
 # Troubles of the machine, not of the lease: they pass, or somebody mends them.
 PASSING = frozenset(
@@ -76,7 +76,7 @@ class LocalEngine:
         self._nodes = nodes
         self._site = site
         self._runners: dict[str, subprocess.Popen[bytes]] = {}
-        self._not_begun: dict[str, str] = {}  # leases whose runner failed before it began, and why
+        self._not_begun: dict[str, Sentence] = {}  # leases whose runner failed before it began, and why
         self._asked: set[str] = set()  # leases without a runner that we have asked to end ourselves
         self._complaints: dict[str, str] = {}
         try:
@@ -259,15 +259,18 @@ class LocalEngine:
             yield self._alive(lease, started)
             return
         if ended is None:
-            problem = self._not_begun.get(lease, VANISHED)
-            ended = {"problem": problem, "at_s": None if started is None else _last_seen_s(folder, started)}
+            problem = self._not_begun.get(lease) or say("adapters.vanished")
+            ended = {
+                "problem": as_record(problem),
+                "at_s": None if started is None else _last_seen_s(folder, started),
+            }
         yield Observation(
             lease=lease,
             state="ended",
             started_s=None if started is None else int(started["at_s"]),
             ended_s=ended.get("at_s"),
             exit_code=ended.get("exit_code"),
-            problem=str(ended["problem"]),
+            problem=said_in(ended["problem"]),
             kept_work_s=None if started is None else self._kept_work_s(started, ended),
         )
 
@@ -320,7 +323,8 @@ class LocalEngine:
         del self._runners[lease]
         folder = self._folder(lease)
         if code != 0 and not any((folder / name).exists() for name in ("started.json", "ended.json")):
-            self._not_begun[lease] = f"its runner could not begin: {_last_words(folder, code)}"
+            words = _last_words(folder, code)
+            self._not_begun[lease] = say("adapters.runner_not_begun", words=words)
         return False
 
     def _end_orphans(self, lease: str, *, deadline_s: float) -> None:
@@ -381,13 +385,15 @@ def _last_seen_s(folder: Path, started: Mapping[str, Any]) -> int:
     return max(began_s, min(seen_s, int(time.time())))
 
 
-def _last_words(folder: Path, code: int) -> str:
+def _last_words(folder: Path, code: int) -> Sentence:
     """What a failed runner wrote last, which is the error itself; else its exit code."""
     try:
         text = (folder / "runner.err").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         text = ""
-    return text.splitlines()[-1][-SHOWN_CHARS:] if text else f"exit code {code}, and not a word"
+    if not text:
+        return say("adapters.exit_code", exit_code=Plain(code))
+    return verbatim(text.splitlines()[-1][-SHOWN_CHARS:])
 
 
 def _environment(env: Mapping[str, str], job: Job, *, node: str) -> Mapping[str, str]:

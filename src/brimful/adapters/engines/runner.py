@@ -35,6 +35,8 @@ from brimful.adapters.engines.logs import shorten
 from brimful.adapters.engines.processes import born
 from brimful.adapters.files import read_json, write_json, write_reserved
 from brimful.errors import BrimfulError
+from brimful.language import Plain, Quoted, Sentence, os_words, say
+from brimful.language.record import as_record
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 NOT_FOUND, NOT_STARTED = 127, 126  # what a shell says for these
@@ -60,7 +62,7 @@ def main(folder: Path) -> int:
             (folder / "order.json").unlink(missing_ok=True)
             return 0
         if (folder / "stop.json").exists():
-            _write_end(folder, exit_code=None, problem="stopped before it began")
+            _write_end(folder, exit_code=None, problem=say("adapters.stopped_before_begun"))
             return 0
         _adopt_orphans()
         try:
@@ -74,7 +76,13 @@ def main(folder: Path) -> int:
             log = (folder / "log").open("ab")
             os.fchmod(log.fileno(), 0o600)
         except OSError as error:
-            _write_end(folder, exit_code=None, problem=f"cannot begin in {folder}: {error.strerror}")
+            _write_end(
+                folder,
+                exit_code=None,
+                problem=say(
+                    "adapters.cannot_begin_in", folder=str(folder)[:PROBLEM_CHARS], error=os_words(error)
+                ),
+            )
             return 1
         with log:
             _make_ready(order, log)
@@ -107,16 +115,20 @@ def _make_ready(order: dict[str, Any], log: IO[bytes]) -> None:
     log.flush()
 
 
-def _write_end(folder: Path, *, exit_code: int | None, problem: str, at_s: int | None = None) -> None:
+def _write_end(
+    folder: Path, *, exit_code: int | None, problem: Sentence | None, at_s: int | None = None
+) -> None:
     ended = {
         "at_s": int(time.time()) if at_s is None else at_s,
         "exit_code": exit_code,
-        "problem": problem[:PROBLEM_CHARS],
+        "problem": as_record(problem),
     }
     write_reserved(folder / "ended.json", ended)
 
 
-def _run(folder: Path, order: dict[str, Any], log: int, lock: int, watch: _Watch) -> tuple[int | None, str]:
+def _run(
+    folder: Path, order: dict[str, Any], log: int, lock: int, watch: _Watch
+) -> tuple[int | None, Sentence | None]:
     """Start the job, wait for its end and for the end of everything it started."""
     try:
         child = subprocess.Popen(
@@ -144,16 +156,17 @@ def _run(folder: Path, order: dict[str, Any], log: int, lock: int, watch: _Watch
     watch.let_go()
     _end_the_rest()
     if code < 0:
-        return 128 - code, f"killed by {signal.Signals(-code).name}"
-    return code, "" if code == 0 else f"exit code {code}"
+        return 128 - code, say("adapters.killed_by", signal=signal.Signals(-code).name)
+    return code, None if code == 0 else say("adapters.exit_code", exit_code=Plain(code))
 
 
-def _not_started(order: dict[str, Any], error: OSError) -> tuple[int, str]:
+def _not_started(order: dict[str, Any], error: OSError) -> tuple[int, Sentence]:
     if not Path(order["folder"]).is_dir():
-        return NOT_STARTED, f"cannot start: there is no folder {order['folder']}"
+        return NOT_STARTED, say("adapters.no_job_folder", folder=order["folder"][:PROBLEM_CHARS])
+    command = Quoted(order["command"][0][:PROBLEM_CHARS])
     if isinstance(error, FileNotFoundError):
-        return NOT_FOUND, f"cannot start: no command {order['command'][0]!r} on the PATH of the job"
-    return NOT_STARTED, f"cannot start {order['command'][0]!r}: {error.strerror}"
+        return NOT_FOUND, say("adapters.no_job_command", command=command)
+    return NOT_STARTED, say("adapters.cannot_start_command", command=command, error=os_words(error))
 
 
 class _Watch:

@@ -11,8 +11,10 @@ import sqlalchemy as sa
 from brimful.fleet.events import job_from_record
 from brimful.fleet.job import Job
 from brimful.fleet.lease import JobState, Lease
+from brimful.language.record import as_record, said_in
 
 _NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (JobState, Job, Lease)}
+_REASONS = {"reason", "notice", "hold_reason"}  # sentences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,8 @@ def past_job_row(past: PastJob) -> dict[str, Any]:
 def _plain(noun: Any) -> dict[str, Any]:  # noqa: ANN401 - a state, its job or a lease
     """What `asdict` gives, without its copies."""
     body = {name: getattr(noun, name) for name in _NAMES[type(noun)]}
+    for name in _REASONS.intersection(body):
+        body[name] = as_record(body[name])
     if isinstance(noun, JobState):
         body |= {"job": _plain(noun.job), "leases": [_plain(each) for each in noun.leases]}
     return body
@@ -45,11 +49,15 @@ def past_job_from(row: sa.Row[Any]) -> PastJob:
     body = json.loads(row.body)
     body["job"] = job_from_record(body["job"])
     body["leases"] = [_lease_from(each) for each in body["leases"]]
-    return PastJob(state=JobState(**body), spent_microusd=row.spent_microusd)
+    return PastJob(state=JobState(**_said(body)), spent_microusd=row.spent_microusd)
 
 
 def _lease_from(body: dict[str, Any]) -> Lease:
     """JSON knows only lists."""
     body["gpus"] = tuple(body["gpus"])
     body["rest"] = tuple((node, tuple(gpus)) for node, gpus in body["rest"])
-    return Lease(**body)
+    return Lease(**_said(body))
+
+
+def _said(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: said_in(value) if name in _REASONS else value for name, value in body.items()}

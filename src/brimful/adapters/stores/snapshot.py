@@ -20,6 +20,7 @@ import brimful.fleet
 import brimful.market
 from brimful.adapters.stores.past import PastJob
 from brimful.fleet.state import Fleet
+from brimful.language import sentence
 from brimful.market.ledger import Ledger
 from brimful.scheduler.ports import Store
 
@@ -117,13 +118,14 @@ def code_id() -> str:
     for room in ROOMS:
         for path in sorted(Path(room.__path__[0]).glob("*.py")):
             digest.update(path.name.encode() + path.read_bytes())
-    digest.update(Path(__file__).read_bytes())
+    for module in (__file__, sentence.__file__):
+        digest.update(Path(module).read_bytes())
     return digest.hexdigest()
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401
-        ours = any(module.startswith(f"{room.__name__}.") for room in ROOMS)
+        ours = module == sentence.__name__ or any(module.startswith(f"{room.__name__}.") for room in ROOMS)
         if (module, name) in PLAIN or (ours and "." not in name) or (module, name) == (__name__, "Fold"):
             found = super().find_class(module, name)
             if isinstance(found, type):

@@ -10,10 +10,12 @@ from brimful.cli.commands import Answer, Verb, whole
 from brimful.cli.fleet.show import clock, day
 from brimful.cli.options import add_dry_run, add_nothing
 from brimful.cli.render import noted_table, paint, table, wrapped
+from brimful.cli.spoken import tongue
 from brimful.client.client import Client
 from brimful.errors import BadInput
 from brimful.language import Quoted, say
 from brimful.language.printable import all_printable, printable
+from brimful.language.record import said_in
 from brimful.units import HOUR_S, counted, show_seconds, show_usd
 
 if TYPE_CHECKING:
@@ -198,6 +200,8 @@ def _event_lines(event: EventAnswer, *, after: str) -> list[str]:
 
 
 def _value(value: object) -> str:
+    if isinstance(value, dict):
+        return tongue().text(said_in(value))
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

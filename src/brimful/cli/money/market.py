@@ -134,7 +134,7 @@ def _as_dict(cleared: Cleared) -> dict[str, Any]:
                 "shadow_price": None if loss.shadow_price is None else loss.shadow_price / MICROUSD,
                 "limit": loss.bid.limit / MICROUSD,
                 "displaced_by": list(loss.displaced_by),
-                "detail": loss.detail,
+                "detail": str(loss.detail),
             }
             for loss in cleared.losses
         ],

@@ -154,7 +154,7 @@ def _end_what_is_lost(store: SqlStore, settings: Settings, fold: Fold, *, last_s
     for lease in lost:
         state = fold.fleet.jobs[lease.job]
         again = lease.phase != "ending" and state.failures < state.job.retries and not state.cancel_requested
-        reason = lease.reason or "nothing of it was found when a backup was restored"
+        reason = lease.reason or say("operate.not_in_backup")
         events.append(
             LeaseEnded(at_s=last_s, lease=lease.lease, exit_code=None, reason=reason, requeue=again)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from brimful.fleet.state import JobState, Pool
-from brimful.scheduler import reasons
+from brimful.language import say
 from brimful.scheduler.cycle import Cycle
 from brimful.scheduler.placing.assign import assign
 from brimful.scheduler.placing.place import ONE_NODE, place
@@ -55,7 +55,7 @@ def assign_types(cycle: Cycle) -> None:
         here = fleet.nodes[lease.node].pool if slot is None else slot.pool
         if pool == here or here in cycle.draft.sold:
             continue  # in a market pool, the market keeps whom it has chosen
-        why = reasons.MAKES_ROOM if pool is None else reasons.moves_to(pool.gpu)
+        why = say("scheduler.makes_room") if pool is None else say("scheduler.moves_to", where=pool.gpu)
         if pool is None and books is not None:
             why = books.gives_back(fleet.jobs[name].job) or why
         cycle.stop(lease, why)
@@ -100,7 +100,7 @@ def _make_a_node(cycle: Cycle, state: JobState, pool: Pool, targets: Mapping[str
     if best is not None:
         draft.hold(best[1])
         for lease in fleet.leases_on.get(best[2], {}).values():
-            cycle.stop(lease, reasons.makes_a_node(state.job.job))
+            cycle.stop(lease, say("scheduler.makes_node", job=state.job.job))
 
 
 def reclaim(cycle: Cycle) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brimful.scheduler import reasons
+from brimful.language import Seconds, Usd, say
 from brimful.scheduler.cycle import Cycle
 
 
@@ -16,18 +16,20 @@ def stop(cycle: Cycle) -> None:
         for state in fleet.cancelling.values():
             lease = state.open_lease
             if lease is not None and lease.phase != "ending":
-                cycle.stop(lease, reasons.CANCELLED, requeue=False)
+                cycle.stop(lease, say("scheduler.cancelled"), requeue=False)
         for lease in fleet.limits_due(now_s):
             state = fleet.jobs[lease.job]
             job = state.job
             if lease.phase == "ending" or state.cancel_requested:
                 continue
             if job.max_run_s is not None and state.attained_s(now_s) >= job.max_run_s:
-                cycle.stop(lease, reasons.has_run_its(job.max_run_s), requeue=False)
+                cycle.stop(lease, say("scheduler.has_run", longest=Seconds(job.max_run_s)), requeue=False)
             elif job.budget_microusd is not None and state.cost_microusd(now_s) >= job.budget_microusd:
                 # At the limit, not past it: the ledger never bills above the hold, so running on would be a
                 # gift.
-                cycle.stop(lease, reasons.budget_used_up(job.budget_microusd), requeue=False)
+                cycle.stop(
+                    lease, say("scheduler.budget_used_up", budget=Usd(job.budget_microusd)), requeue=False
+                )
     if cycle.money is not None:
         for tenant, lease in cycle.money.broke():
-            cycle.stop(lease, reasons.tenant_spent(tenant))
+            cycle.stop(lease, say("scheduler.tenant_spent", tenant=tenant))

@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.memory import too_small
 from brimful.fleet.state import Fleet, JobState, Lease, Pool
-from brimful.scheduler import reasons
+from brimful.language import Seconds, Sentence, Usd, say
 from brimful.scheduler.deadlines.programme import (
     AGES_S,
     Held,
@@ -57,7 +57,7 @@ class Verdict(NamedTuple):
     # refused: it would not get to its end. any: nothing can be planned, and nothing is held back.
     kind: Literal["wait", "spot", "firm", "refused", "any"]
     pools: tuple[Pool, ...]
-    reason: str
+    reason: Sentence
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Finish:
     """The verdicts of one decision, by job."""
 
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    moves: list[tuple[Lease, str]] = field(default_factory=list)  # between spot and firm, and why
+    moves: list[tuple[Lease, Sentence]] = field(default_factory=list)  # between spot and firm, and why
     look_again_s: int | None = None
 
     def only(self, job: str, pools: list[Pool]) -> list[Pool]:
@@ -132,37 +132,38 @@ class _Case:
     def verdict(self) -> Verdict:
         job = self.state.job
         if self.work_s is None:
-            return Verdict("any", (), reasons.UNPLANNED)
+            return Verdict("any", (), say("scheduler.unplanned"))
         if self.work_s <= 0 and self.lease is not None:  # the estimate has run out: it may end any moment
             firm = self.held == "firm"
-            return Verdict(
-                "firm" if firm else "spot", self.firm if firm else tuple(self.up), reasons.ENDS_SOON
-            )
+            pools = self.firm if firm else tuple(self.up)
+            return Verdict("firm" if firm else "spot", pools, say("scheduler.ends_soon"))
         setup_s = job.checkpoint_cost_s if self.held != "firm" and self.state.leases else 0
         budget = self._budget()
         firm_cost = self._cost(self.firm_hourly, self._to_do_s() + setup_s)
         if self.held == "spot" and self.left_s < self.worst_s + setup_s:
-            return Verdict("spot", tuple(self.up), reasons.firm_too_late(self._tier, self.left_s))
+            why = say("scheduler.firm_too_late", tier=self._tier, deadline=self._deadline())
+            return Verdict("spot", tuple(self.up), why)
         if firm_cost > budget:
             return self._too_dear(firm_cost, budget, setup_s)
-        why = self._why_firm(budget, setup_s)
-        return self._cheapest() if why is None else Verdict("firm", self.firm, why)
+        only_firm = self._why_firm(budget, setup_s)
+        return self._cheapest() if only_firm is None else Verdict("firm", self.firm, only_firm)
 
-    def _why_firm(self, budget: float, setup_s: float) -> str | None:
+    def _why_firm(self, budget: float, setup_s: float) -> Sentence | None:
         """Why nothing but firm capacity will do now; None where there is a choice."""
         job = self.state.job
         assert self.work_s is not None
+        tier, deadline = self._tier, self._deadline()
         if self.left_s < self._to_do_s() + setup_s:
-            return reasons.firm_only_late(self._tier, self._to_do_s(), setup_s, self.left_s)
+            return say("scheduler.firm_only_late", tier=tier, work=self._work(setup_s), deadline=deadline)
         if not job.checkpoint_interval_s:
-            return reasons.firm_only_unsaved(self._tier)
+            return say("scheduler.firm_only_unsaved", tier=tier)
         restart_s = job.checkpoint_cost_s
         if self.left_s - self.margin_s < self.worst_s + restart_s:
-            return reasons.firm_only_now(self._tier, self._to_do_s(), restart_s, self.left_s)
+            return say("scheduler.firm_only_now", tier=tier, work=self._work(restart_s), deadline=deadline)
         spot, firm = min(self.spot.values()), self.firm_hourly
         tried = self._cost(spot, self.look_s) + self._cost(firm, self.worst_s + restart_s)
         if tried > budget:
-            return reasons.firm_only_paid(self._tier, int(tried), int(budget))
+            return say("scheduler.firm_only_paid", tier=tier, tried=Usd(int(tried)), left=Usd(int(budget)))
         return None
 
     def _cheapest(self) -> Verdict:
@@ -171,15 +172,17 @@ class _Case:
         if self.lease is not None and self.held == "firm" and choice != "on_demand":
             stays = choice == "none" or self.lease.billed_s(self.now_s) < job.min_run_s + self.lease.setup_s
             choice = "on_demand" if stays else choice
-        slack_s = self.left_s - (self.work_s or 0.0)
+        slack = Seconds(self.left_s - (self.work_s or 0.0))
         if choice == "on_demand":
-            return Verdict("firm", self.firm, reasons.firm_cheapest(self._tier, slack_s))
+            why = say("scheduler.firm_cheapest", tier=self._tier, slack=slack)
+            return Verdict("firm", self.firm, why)
         if choice == "spot":
-            why = reasons.moves_to_spot(int(min(self.spot.values())), int(self.firm_hourly), slack_s)
+            spot, firm = Usd(int(min(self.spot.values()))), Usd(int(self.firm_hourly))
+            why = say("scheduler.moves_to_spot", spot=spot, firm=firm, slack=slack)
             return Verdict("spot", (self._best_zone(),), why)
         until_s = max(0, self.left_s - self.margin_s - self.worst_s - job.checkpoint_cost_s)
-        why = reasons.waits_for_spot(self._tier, slack_s, until_s, there=bool(self.up))
-        return Verdict("wait", (), why)
+        code = "scheduler.waits_for_lasting_spot" if self.up else "scheduler.waits_for_spot"
+        return Verdict("wait", (), say(code, tier=self._tier, slack=slack, until=Seconds(until_s)))
 
     def _choose(self) -> Held:
         job, lease = self.state.job, self.lease
@@ -232,20 +235,32 @@ class _Case:
     def _too_dear(self, firm_cost: float, budget: float, setup_s: float) -> Verdict:
         """The hard cap: firm capacity cannot be paid for to the end."""
         assert self.work_s is not None
-        told = reasons.firm_too_dear(
-            self._tier, self._to_do_s(), setup_s, microusd=int(firm_cost), left_microusd=max(0, int(budget))
-        )
+        cost, left = Usd(int(firm_cost)), Usd(max(0, int(budget)))
+        told = say("scheduler.firm_too_dear", tier=self._tier, work=self._work(setup_s), cost=cost, left=left)
         spot_cost = self._cost(min(self.spot.values()), self.work_s + setup_s)
         if spot_cost > budget and self.lease is None:
-            return Verdict("refused", (), reasons.cannot_pay(told, int(spot_cost)))
+            return Verdict(
+                "refused", (), say("scheduler.cannot_pay", too_dear=told, spot=Usd(int(spot_cost)))
+            )
         if self.held == "firm" and (spot_cost > budget or not self.up):
             return Verdict("firm", self.firm, told)
-        why = reasons.spot_only(told, int(spot_cost))
+        why = say("scheduler.spot_only", too_dear=told, spot=Usd(int(spot_cost)))
         return Verdict("spot", (self._best_zone(),) if self.up else (), why)
 
     def _to_do_s(self) -> float:
         """Work for firm capacity: who leaves spot for it goes back to the last checkpoint."""
         return self.worst_s if self.held == "spot" else self.work_s or 0.0
+
+    def _work(self, setup_s: float) -> Sentence:
+        work = Seconds(self._to_do_s())
+        if not setup_s:
+            return say("scheduler.work", work=work)
+        return say("scheduler.work_and_start", work=work, setup=Seconds(setup_s))
+
+    def _deadline(self) -> Sentence:
+        if self.left_s < 0:
+            return say("scheduler.past_deadline", ago=Seconds(-self.left_s))
+        return say("scheduler.to_deadline", left=Seconds(self.left_s))
 
     @property
     def _tier(self) -> str:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Body, Path, Query
 from fastapi.responses import Response
 
 from brimful.client.answers import DrainAnswer, EventsAnswer, FleetAnswer, QueuesAnswer, SpendAnswer
+from brimful.language import say, verbatim
 from brimful.server.api.answers import envelope
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
@@ -34,7 +35,8 @@ def add_fleet_routes(router: APIRouter, reader: Reader, submissions: Submissions
         node: NodeName, body: Annotated[Hold | None, Body()] = None, who: Principal = operator
     ) -> Response:
         with gate.audited(who, "node.drain", lambda: node):
-            reason = body.reason if body and body.reason else f"drained by {who.name}"
+            own_words = body.reason if body else ""
+            reason = verbatim(own_words) if own_words else say("server.drained_by", who=who.name)
             submissions.drain(node, reason=reason)
             return ok(drain_view(reader, node))
 

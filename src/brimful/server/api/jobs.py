@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from brimful.client.answers import JobAnswer, JobsAnswer, LogAnswer, WhyAnswer
 from brimful.errors import NotFound
 from brimful.fleet.state import JobState
-from brimful.language import Quoted, say
+from brimful.language import Quoted, say, verbatim
 from brimful.server.api.answers import envelope
 from brimful.server.api.cursors import Cursor, page_after, read_cursor
 from brimful.server.api.errors import CHANGING, COMMON, ok
@@ -137,7 +137,8 @@ def _add_verbs(
     ) -> Response:
         with gate.audited(who, "job.hold", lambda: name):
             own_job(reader, who, name)
-            because = body.reason if body and body.reason else f"put on hold by {who.name}"
+            own_words = body.reason if body else ""
+            because = verbatim(own_words) if own_words else say("server.held_by", who=who.name)
             return ok(job_view(reader, submissions.hold(name, reason=because), explain=False))
 
     @router.post("/jobs/{name}/release", response_model=envelope(JobAnswer), responses=CHANGING)

@@ -6,12 +6,14 @@ import threading
 import time
 from collections.abc import Mapping
 
+from brimful.errors import Said
+
 SILENT_S = 60  # a loop that has not come round for so long is in trouble, whatever it says
 
 
 class Health:
     def __init__(self, *, tick_s: float) -> None:
-        self.problems: Mapping[str, str] = {}  # by site: why the last tick could not reach it
+        self.problems: Mapping[str, Said] = {}  # by site: why the last tick could not reach it
         self.error = ""  # why the last tick failed, empty while all is well
         self.thread: threading.Thread | None = None  # the loop's, from start to stop
         self._tick_s = tick_s

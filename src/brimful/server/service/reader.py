@@ -13,10 +13,10 @@ from brimful.adapters.capabilities import Complains, KeepsLogs, LogPiece
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.past import PastJob
 from brimful.client.answers import EventAnswer
-from brimful.errors import NotFound, Refused
+from brimful.errors import NotFound, Refused, Said
 from brimful.fleet.events import Event
 from brimful.fleet.state import Fleet, JobState, Lease, Pool
-from brimful.language import Quoted, say
+from brimful.language import Quoted, Several, say
 from brimful.market.ledger import Ledger
 from brimful.market.pools import Market, floor_of
 from brimful.market.posted import PostedPrice
@@ -146,7 +146,7 @@ class Reader:
         lease = state.open_lease
         return "unknown" if lease is not None and lease.site in self.fleet.silent else state.phase
 
-    def why_waiting(self, name: str) -> str:
+    def why_waiting(self, name: str) -> Said | None:
         """Decided again on what readers see, for the loop's plan is its own.
 
         Once for each state of the log and second; where that takes long, no more than a tenth of the time.
@@ -168,9 +168,9 @@ class Reader:
                 ended = time.monotonic()
                 self._rest_until = ended + 9 * (ended - began)
             try:
-                return self._decided[1].waits.get(name, "")  # nothing to say of one that is about to start
+                return self._decided[1].waits.get(name)  # nothing to say of one that is about to start
             except (KeyError, AssertionError):  # the fleet has moved on since
-                return ""
+                return None
 
     def waited_s(self, state: JobState) -> int:
         """Since it was submitted, or stopped."""
@@ -211,10 +211,10 @@ class Reader:
             if (job := fleet.jobs[lease.job].job).tenant == tenant and job.budget_microusd is None
         )
 
-    def problems(self) -> dict[str, str]:
+    def problems(self) -> dict[str, Said]:
         """By site: why it cannot be reached, or what it cannot tell of some leases."""
-        found = {
-            site: "; ".join(engine.complaints().values())
+        found: dict[str, Said] = {
+            site: Several(tuple(engine.complaints().values()), between="; ")
             for site, engine in self.engines.items()
             if isinstance(engine, Complains) and engine.complaints()
         }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from brimful.adapters.capabilities import KeepsEnvironments
-from brimful.errors import NotFound, Refused, WorldFailed
+from brimful.errors import NotFound, Refused, Said, WorldFailed
 from brimful.fleet.events import (
     BidChanged,
     BudgetSet,
@@ -74,7 +74,7 @@ class Submissions:
 
         return self._change(name, "cancel", events)
 
-    def hold(self, name: str, *, reason: str = "put on hold") -> JobState:
+    def hold(self, name: str, *, reason: Said) -> JobState:
         """Keep it from starting; one that runs is stopped as a preemption stops it. Again changes nothing."""
 
         def events() -> Sequence[Event]:
@@ -107,7 +107,10 @@ class Submissions:
             now_s, lease = self._reader.now_s(), state.open_lease
             moved = MoveRequested(at_s=now_s, job=name, sites=wanted)
             elsewhere = site and lease is not None and lease.site != site
-            return [moved, *(_stop_of(state, f"moves to {site}", now_s=now_s) if elsewhere else ())]
+            return [
+                moved,
+                *(_stop_of(state, say("scheduler.moves_to", where=site), now_s=now_s) if elsewhere else ()),
+            ]
 
         return self._change(name, "move", events)
 
@@ -135,7 +138,7 @@ class Submissions:
 
     # -- nodes -----------------------------------------------------------------------------------------
 
-    def drain(self, node: str, *, reason: str = "") -> None:
+    def drain(self, node: str, *, reason: Said) -> None:
         """Nothing more starts there; what runs goes on."""
 
         def events() -> Sequence[Event]:
@@ -223,7 +226,7 @@ class Submissions:
         )
 
 
-def _stop_of(state: JobState, reason: str, *, now_s: int) -> Sequence[Event]:
+def _stop_of(state: JobState, reason: Said, *, now_s: int) -> Sequence[Event]:
     """What ends its lease so that it waits again, if it has one that was not told to end."""
     lease = state.open_lease
     if lease is None or lease.phase == "ending":

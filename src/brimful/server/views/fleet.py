@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from brimful.client.answers import DrainAnswer, FleetAnswer, NodeAnswer, QueueAnswer
 from brimful.fleet.state import JobState, Lease, Node
+from brimful.language import told
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
 
@@ -18,7 +19,8 @@ def fleet_view(reader: Reader, who: Principal) -> FleetAnswer:
             for gpu in gpus
         }
         gpus = sum(node.gpus for node in fleet.nodes.values())
-        trouble, problems = reader.health.trouble(), reader.problems()
+        trouble = reader.health.trouble()
+        problems = {site: told(said) for site, said in reader.problems().items()}
         if not who.may("operator"):  # they may name folders and databases
             trouble = trouble and "the scheduler cannot go on; its operator is told why"
             problems = dict.fromkeys(problems, "it has a problem; its operator is told which")
@@ -41,7 +43,7 @@ def _node_view(reader: Reader, node: Node, holders: dict[tuple[str, int], Lease 
         "gpu": node.gpu,
         "rack": node.rack,
         "declared": node.declared,
-        "drained": reader.fleet.drained.get(node.node),
+        "drained": _drained(reader, node.node),
         "microusd_per_gpu_hour": node.microusd_per_gpu_hour,
         "gpus": [
             {
@@ -59,10 +61,16 @@ def _node_view(reader: Reader, node: Node, holders: dict[tuple[str, int], Lease 
     }
 
 
+def _drained(reader: Reader, node: str) -> str | None:
+    """Why nothing starts there; None where it takes work."""
+    drained = reader.fleet.drained
+    return told(drained[node] or "") if node in drained else None
+
+
 def drain_view(reader: Reader, node: str) -> DrainAnswer:
     with reader.locked():
         running = [lease.job for lease in reader.fleet.leases_on.get(node, {}).values()]
-        return {"node": node, "drained": reader.fleet.drained.get(node), "running": running}
+        return {"node": node, "drained": _drained(reader, node), "running": running}
 
 
 def queues_view(reader: Reader, who: Principal) -> list[QueueAnswer]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from brimful.adapters.stores.past import PastJob
 from brimful.client.answers import JobAnswer, LeaseAnswer
+from brimful.errors import Said
 from brimful.fleet.state import OVER, JobState, Lease
 from brimful.language import Seconds, say, told
 from brimful.server.service.reader import Reader
@@ -27,6 +28,7 @@ def job_view(reader: Reader, state: JobState, *, explain: bool = True) -> JobAns
 def _job_view(reader: Reader, state: JobState, *, explain: bool) -> JobAnswer:
     job, now_s = state.job, reader.now_s()
     lease = state.open_lease
+    why = _why(reader, state, explain=explain)
     measured, not_measured = reader.samples.view(state, now_s=now_s)
     return {
         "job": job.job,
@@ -42,7 +44,8 @@ def _job_view(reader: Reader, state: JobState, *, explain: bool) -> JobAnswer:
         "command": list(job.command),
         "folder": job.folder,
         "phase": reader.phase_of(state),
-        "why": told(_why(reader, state, explain=explain)),
+        "why": told(why) if why else "",
+        "why_code": why.as_dict() if why else None,
         "submitted_s": state.submitted_s,
         "now_s": now_s,
         "started_s": state.first_start_s,
@@ -77,15 +80,14 @@ def _predicted(state: JobState) -> dict[str, dict[str, float | None]]:
     }
 
 
-def _why(reader: Reader, state: JobState, *, explain: bool) -> object:
-    """A sentence, or what somebody wrote."""
+def _why(reader: Reader, state: JobState, *, explain: bool) -> Said | None:
     lease, now_s = state.open_lease, reader.now_s()
     if lease is not None and lease.site in reader.fleet.silent:
         lost = reader.fleet.silent[lease.site]
         silent = Seconds(max(0, now_s - lost.at_s))
         return say("server.site_silent", site=lease.site, silent=silent, reason=lost.reason)
     if state.phase == "waiting":
-        return reader.why_waiting(state.job.job) if explain else ""
+        return reader.why_waiting(state.job.job) if explain else None
     if state.phase == "held":
         return state.hold_reason
     if lease is not None and lease.notice_s is not None and state.phase == "running":
@@ -110,7 +112,8 @@ def lease_view(lease: Lease, *, now_s: int) -> LeaseAnswer:
         "cost_microusd": lease.cost_microusd(now_s),
         "notice_s": lease.notice_s,
         "exit_code": lease.exit_code,
-        "reason": lease.reason,
+        "reason": told(lease.reason) if lease.reason else "",
+        "reason_code": lease.reason.as_dict() if lease.reason else None,
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from brimful.client.answers import PoolAnswer, WhyAnswer
 from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.state import OVER, JobState, Lease, Pool
-from brimful.language import Number, Seconds, Sentence, Several, Usd, count, either, say, told, words
+from brimful.language import Number, Seconds, Sentence, Several, Usd, count, either, say, told
 from brimful.scheduler.ordering import waiting_in_order
 from brimful.server.service.reader import Reader
 from brimful.units import HOUR_S
@@ -17,11 +17,13 @@ def why_view(reader: Reader, state: JobState) -> WhyAnswer:
     with reader.locked():
         name, lease = state.job.job, state.open_lease
         pools = [_pool(reader, state, pool) for pool in sorted(reader.fleet.capacity.pools)]
+        waiting = _waiting(reader, state)
         usable = sum(pool["rate"] > 0 for pool in pools)
         return {
             "job": name,
             "phase": state.phase,
-            "waiting": _waiting(reader, state),
+            "waiting": told(waiting) if waiting else None,
+            "waiting_code": waiting.as_dict() if waiting else None,
             "ahead": _ahead(reader, name) if state.phase == "waiting" else None,
             "here": _joined(_placement(reader, state, lease, usable)) if lease else None,
             "price": _joined(_price(reader, state, lease)) if lease else None,
@@ -33,13 +35,13 @@ def _joined(parts: Iterator[Sentence]) -> str:
     return told(Several(tuple(parts), "; "))
 
 
-def _waiting(reader: Reader, state: JobState) -> str | None:
+def _waiting(reader: Reader, state: JobState) -> Sentence | None:
     if state.phase == "held":
-        return words("server.on_hold", reason=state.hold_reason, job=state.job.job)
+        return say("server.on_hold", reason=state.hold_reason or "", job=state.job.job)
     if state.phase != "waiting":
         return None
     reason = reader.why_waiting(state.job.job) or say("server.starts_at_next_look")
-    return words("server.waiting", reason=reason, waited=Seconds(reader.waited_s(state)))
+    return say("server.waiting", reason=reason, waited=Seconds(reader.waited_s(state)))
 
 
 def _ahead(reader: Reader, name: str) -> int:

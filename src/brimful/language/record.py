@@ -1,0 +1,76 @@
+"""Sentences as JSON: what the event log keeps, to be said later in the reader's language.
+
+A sentence is `{"code": "scheduler.has_run", "longest": {"seconds": 3600}}`: a value names its kind, names in
+a row are a list, and somebody else's words are a text. So a text of an older log reads as what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from brimful.language.sentence import (
+    Factor,
+    Number,
+    Percent,
+    Plain,
+    Quoted,
+    Seconds,
+    Sentence,
+    Several,
+    Size,
+    Usd,
+    Value,
+    plain_value,
+    verbatim,
+)
+
+_KINDS: Mapping[str, type[Value]] = {
+    "bytes": Size,
+    "factor": Factor,
+    "frac": Percent,
+    "microusd": Usd,
+    "number": Number,
+    "parts": Several,
+    "plain": Plain,
+    "quoted": Quoted,
+    "seconds": Seconds,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def as_record(said: object) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(said, Sentence):
+        if said.code == "language.verbatim":
+            return said.values["text"]
+        return {"code": said.code, **{name: as_record(value) for name, value in said.values.items()}}
+    if isinstance(said, tuple):
+        return [as_record(part) for part in said]
+    if not isinstance(said, Value):
+        return plain_value(said)
+    first, *others = type(said).__match_args__  # type: ignore[attr-defined]
+    rest = {name: getattr(said, name) for name in others}
+    held = as_record(getattr(said, first))
+    return held if rest == {"between": ", "} else {_NAMES[type(said)]: held, **rest}
+
+
+def said_in(record: Any) -> Sentence | Several | None:  # noqa: ANN401 - JSON
+    """What `as_record` was given; None for nothing, and a text as somebody else's words."""
+    if isinstance(record, str):
+        return verbatim(record) if record else None
+    found = _value(record)
+    assert found is None or isinstance(found, (Sentence, Several)), "a sentence, or nothing"
+    return found
+
+
+def _value(record: Any) -> object:  # noqa: ANN401 - JSON
+    if isinstance(record, list):
+        return Several(tuple(_value(part) for part in record))
+    if not isinstance(record, dict):
+        return record
+    if "code" in record:
+        return Sentence(record["code"], {name: _value(record[name]) for name in record if name != "code"})
+    name = next(name for name in _KINDS if name in record)
+    rest = {key: value for key, value in record.items() if key != name}
+    held = tuple(map(_value, record[name])) if name == "parts" else record[name]
+    return _KINDS[name](held, **rest)  # type: ignore[call-arg]
