@@ -37,12 +37,11 @@ def terminal_width() -> int:
     return max(40, get_terminal_size((_WIDEST, 24)).columns)
 
 
-def wrapped(text: str, *, first: str = "", rest: str = "") -> str:
+def wrapped(text: str, *, first: str = "", rest: str = "", width: int = 0) -> str:
     """One paragraph, `first` before its first line and `rest` before the others."""
-    width = min(_WIDEST, terminal_width())
     filled = fill(
         kept(text),
-        width,
+        width or min(_WIDEST, terminal_width()),
         initial_indent=first,
         subsequent_indent=rest,
         break_long_words=False,

@@ -45,6 +45,7 @@ PREFILL_TOKENS = 8192  # of all prompts, worked on together at most; servers cut
 CACHE_SPARE_FRAC = 0.04  # of the KV cache: blocks that are not full
 # How much slower or faster than likely: 38 of the 43 published rows lie within.
 FASTER, SLOWER = 0.65, 1.5
+MOST_SERVED = 256  # sequences at a time: few have more users waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,11 @@ class InferenceEstimate:
         return self.device_bytes.likely <= self.usable_bytes
 
     @property
+    def short_bytes(self) -> int:
+        """What is missing; negative where there is room left."""
+        return round(self.device_bytes.likely) - self.usable_bytes
+
+    @property
     def verdict(self) -> Verdict:
         return verdict_of(self.device_bytes, self.usable_bytes)
 
@@ -98,6 +104,17 @@ class InferenceEstimate:
             "tokens_per_s": self.tokens_per_s.as_dict(),
             "largest_batch": self.largest_batch,
         }
+
+
+def filled(
+    model: Model, serving: Serving, gpu: Gpu, other_bytes: int | None = None
+) -> tuple[Serving, InferenceEstimate]:
+    """With as many sequences at a time as the card holds; as asked for where it does not hold one."""
+    answer = infer(model, serving, gpu, other_bytes)
+    if not answer.largest_batch:
+        return serving, answer
+    serving = replace(serving, batch_size=min(MOST_SERVED, answer.largest_batch))
+    return serving, infer(model, serving, gpu, other_bytes)
 
 
 def weight_bytes(model: Model, bits: int) -> int:

@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from brimful.errors import BrimfulError
 from brimful.fit.distill import distill
 from brimful.fit.fit import estimate
-from brimful.fit.inference import Serving, infer
+from brimful.fit.inference import Serving, filled
 from brimful.language import Sentence, Size, say, verbatim
 from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
 from brimful.specs.training import Training
 
-MOST_SERVED = 256  # sequences at a time
 _NOBODY_BYTES = 0  # of other programs: a rented card drives no screen
 
 
@@ -60,10 +59,7 @@ def serving_rates(model: Model, serving: Serving) -> Rates:
     """Tokens written by a batch job: as many sequences at a time as memory holds, a copy on every GPU."""
 
     def rate(gpu: Gpu, gpus: int) -> Rate:
-        answer = infer(model, serving, gpu, _NOBODY_BYTES)
-        if answer.largest_batch:
-            own = replace(serving, batch_size=min(MOST_SERVED, answer.largest_batch))
-            answer = infer(model, own, gpu, _NOBODY_BYTES)
+        _, answer = filled(model, serving, gpu, _NOBODY_BYTES)
         return _judged(answer.device_bytes.likely, gpu, answer.fits, gpus * answer.tokens_per_s.likely)
 
     return _refusals(rate)

@@ -16,6 +16,7 @@ from brimful.language import Number, Percent, Size, say
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from brimful.configs.reading import Reading
     from brimful.fit.advice.cards import Ranked, Served
@@ -97,26 +98,8 @@ def _rank(args: argparse.Namespace, reading: Reading, prices: Prices, tongue: La
         sequences=t.effective_batch,
         tokens=t.sequence_tokens,
     )
-    rows = [
-        _row(one, one.estimate.speed.tokens_per_s.likely, tongue, Percent(one.estimate.speed.mfu.likely))
-        for one in ranked
-        if one.usd_per_million is not None
-    ]
-    columns = (
-        "",
-        say("gpu.card"),
-        say("gpu.usd_per_million"),
-        say("gpu.tokens_s"),
-        "MFU",
-        "$/h",
-        say("gpu.why"),
-    )
-    text = _ranking((head, columns, rows), ranked, prices, tongue)
-    data = {
-        "prices": {"as_of": prices.as_of, "source": prices.source},
-        "ranked": [one.as_dict(tongue) for one in ranked],
-    }
-    return Answer(data, text, YES if rows else NO)
+    mfus = [Percent(one.estimate.speed.mfu.likely) for one in ranked]
+    return _ranking(head, "MFU", list(zip(ranked, mfus, strict=True)), prices, tongue)
 
 
 def _rank_serving(
@@ -133,29 +116,11 @@ def _rank_serving(
         prompt=serving.prompt_tokens,
         output=serving.output_tokens,
     )
-    rows = [
-        _row(one, one.estimate.tokens_per_s.likely, tongue, one.serving.batch_size)
-        for one in ranked
-        if one.usd_per_million is not None
-    ]
-    columns = (
-        "",
-        say("gpu.card"),
-        say("gpu.usd_per_million"),
-        say("gpu.tokens_s"),
-        say("gpu.batch"),
-        "$/h",
-        say("gpu.why"),
-    )
-    text = _ranking((head, columns, rows), ranked, prices, tongue)
-    data = {
-        "prices": {"as_of": prices.as_of, "source": prices.source},
-        "ranked": [one.as_dict(tongue) for one in ranked],
-    }
-    return Answer(data, text, YES if rows else NO)
+    sizes = [one.serving.batch_size for one in ranked]
+    return _ranking(head, say("gpu.batch"), list(zip(ranked, sizes, strict=True)), prices, tongue)
 
 
-def _row(one: Ranked | Served, rate: float, tongue: Language, fourth: object) -> list[str]:
+def _row(one: Ranked | Served, fifth: object, tongue: Language) -> list[str]:
     cost, price = one.usd_per_million, one.microusd_per_gpu_hour
     assert cost is not None
     assert price is not None
@@ -163,50 +128,51 @@ def _row(one: Ranked | Served, rate: float, tongue: Language, fourth: object) ->
     return [
         one.gpu.name,
         tongue.number(cost, digits),
-        tongue.text(Number(rate)),
-        tongue.text(fourth),
+        tongue.text(Number(one.tokens_per_s.likely)),
+        tongue.text(fifth),
         tongue.number(price / 1e6, 2),
         tongue.text(one.why),
     ]
 
 
 def _ranking(
-    listed: tuple[Sentence, tuple[object, ...], list[list[str]]],
-    ranked: tuple[Ranked, ...] | tuple[Served, ...],
+    head: Sentence,
+    fifth: object,
+    listed: Sequence[tuple[Ranked | Served, object]],
     prices: Prices,
     tongue: Language,
-) -> str:
+) -> Answer:
+    """The table, and below it what is in none of its rows. `fifth` is the title of its fifth column."""
     from brimful.diagnose.advice import assumed_notes
 
-    head, columns, rows = listed
-    numbered = [[str(number), *row] for number, row in enumerate(rows, start=1)]
-    header = [tongue.text(column) for column in columns]
+    ranked = [one for one, _ in listed]
+    rows = [_row(one, value, tongue) for one, value in listed if one.usd_per_million is not None]
     blocks = [paint(wrapped(tongue.text(head)), "bold")]
-    if numbered:
-        blocks.append(_fitted(header, numbered))
+    if rows:
+        first = (say("gpu.card"), say("gpu.usd_per_million"), say("gpu.tokens_s"))
+        titles = (*first, fifth, "$/h", say("gpu.why"))
+        numbered = [[str(number), *row] for number, row in enumerate(rows, start=1)]
+        blocks.append(_fitted(["", *map(tongue.text, titles)], numbered))
     unpriced = [one.gpu.name for one in ranked if one.estimate.fits and one.usd_per_million is None]
-    short = [one for one in ranked if not one.estimate.fits]
     if unpriced:
         blocks.append(wrapped(tongue.text(say("gpu.fits_unpriced", cards=", ".join(unpriced)))))
+    short = [f"{one.gpu.name}  {tongue.text(one.why)}" for one in ranked if not one.estimate.fits]
     if short:
         lines = [tongue.text(say("gpu.fits_no_batch"))]
-        lines += [
-            wrapped(f"{one.gpu.name}  {tongue.text(one.why)}", first="  ", rest="    ") for one in short
-        ]
-        blocks.append("\n".join(lines))
+        blocks.append("\n".join([*lines, *(wrapped(line, first="  ", rest="    ") for line in short)]))
+    said = say("gpu.prices", source=prices.source)
     if prices.as_of:
-        said = say(
-            "gpu.prices_of",
-            date=prices.as_of,
-        )
-    else:
-        said = say("gpu.prices", source=prices.source)
+        said = say("gpu.prices_of", date=prices.as_of)
     blocks.append(wrapped(tongue.text(said)))
     assumed = {one.estimate.others for one in ranked if one.estimate.others.basis == "assumed"}
     blocks += [
         wrapped(tongue.text(note)) for others in assumed for note in assumed_notes(others, of_many=True)
     ]
-    return "\n\n".join(blocks)
+    data = {
+        "prices": {"as_of": prices.as_of, "source": prices.source},
+        "ranked": [one.as_dict(tongue) for one in ranked],
+    }
+    return Answer(data, "\n\n".join(blocks), YES if rows else NO)
 
 
 def _fitted(header: list[str], rows: list[list[str]]) -> str:

@@ -12,7 +12,7 @@ from textwrap import fill, wrap
 from typing import TYPE_CHECKING
 
 from brimful.cli.render import bar, paint, table
-from brimful.cli.spoken import kept, released
+from brimful.cli.spoken import kept, released, wrapped
 from brimful.language import Factor, Number, Percent, Seconds, Several, Size, count, say
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from brimful.diagnose.sanity import Check
     from brimful.fit.advice.ladder import Rung
     from brimful.language import Language, Sentence
-    from brimful.specs.estimate import Bound, Estimate, Fix, Interval
+    from brimful.specs.estimate import Estimate, Fix, Interval
     from brimful.specs.gpu import Gpu
     from brimful.specs.presets import Preset
 
@@ -267,7 +267,7 @@ def _speed(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> st
             say(
                 "gpu.step_tokens",
                 spread=_between(speed.step_s, Seconds),
-                sequences=sequences(training.effective_batch),
+                sequences=count("sequence", training.effective_batch),
                 tokens=training.step_tokens,
             ),
         ),
@@ -284,7 +284,7 @@ def _speed(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> st
                 spread=_between(speed.mfu, Percent),
                 peak=tongue.plain(speed.peak_flops_per_s / 1e12),
                 format=speed.peak_format,
-                bound=bound_says(speed.bound_by),
+                bound=say(f"fit.bound_{speed.bound_by}"),
             ),
         ),
     ]
@@ -299,22 +299,8 @@ def _speed(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> st
     return "\n".join(lines)
 
 
-def bound_says(bound_by: Bound) -> Sentence:
-    """What holds the speed back."""
-    return {
-        "compute": say("gpu.bound_compute"),
-        "bandwidth": say("gpu.bound_bandwidth"),
-        "launch": say("gpu.bound_launches"),
-        "link": say("gpu.bound_link"),
-    }[bound_by]
-
-
-def sequences(n: int) -> Sentence:
-    return count("sequence", n)
-
-
 def _changes(answer: Estimate, reading: Reading, tongue: Language) -> str:
-    keeping = say("gpu.keeping_step", sequences=sequences(reading.training.effective_batch))
+    keeping = say("gpu.keeping_step", sequences=count("sequence", reading.training.effective_batch))
     if answer.fixes:
         lines = _headed(say("gpu.what_to_change"), keeping, ", ", tongue)
         lines += [
@@ -407,9 +393,7 @@ def _note(text: str, tongue: Language) -> str:
 
 def _filled(said: object, tongue: Language, first: str, rest: str | None = None) -> str:
     """One paragraph; a number stays with its unit."""
-    rest = first if rest is None else rest
-    filled = fill(kept(tongue.text(said)), width(), initial_indent=first, subsequent_indent=rest)
-    return released(filled)
+    return wrapped(tongue.text(said), first=first, rest=first if rest is None else rest, width=width())
 
 
 def _many(parameters: int, tongue: Language) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from brimful.cli.render import bar, paint, table
-from brimful.cli.spoken import kept, released
+from brimful.cli.spoken import wrapped
 from brimful.language import Number, Percent, Seconds, Sentence, Several, Size, count, say
 from brimful.specs.parts import part
 
@@ -188,8 +187,6 @@ def _changes(data: dict[str, Any], tongue: Language) -> str:
 
 
 def _speed(data: dict[str, Any], tongue: Language) -> str:
-    from brimful.cli.gpu.fit_text import bound_says
-
     speed = data["speed"]
     if speed is None:
         return ""
@@ -207,7 +204,7 @@ def _speed(data: dict[str, Any], tongue: Language) -> str:
         peak=Number(speed["peak_tflops"]),
         format=speed["peak_format"],
         work=Number(speed["flops"] / 1e12, 2),
-        bound=bound_says(speed["bound_by"]),
+        bound=say(f"fit.bound_{speed['bound_by']}"),
     )
     title = tongue.text(say("gpu.speed"))
     head = _filled(Several((title, told)), tongue, "", "  ").replace(title, paint(title, "bold"), 1)
@@ -248,6 +245,4 @@ def _at(place: dict[str, Any], tongue: Language) -> str:
 
 
 def _filled(said: object, tongue: Language, first: str, rest: str | None = None) -> str:
-    rest = first if rest is None else rest
-    filled = fill(kept(tongue.text(said)), _WIDTH, initial_indent=first, subsequent_indent=rest)
-    return released(filled)
+    return wrapped(tongue.text(said), first=first, rest=first if rest is None else rest, width=_WIDTH)

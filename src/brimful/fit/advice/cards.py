@@ -12,9 +12,9 @@ from typing import Any
 from brimful.configs.reading import Reading
 from brimful.fit.advice.advise import largest_that, smaller_batches
 from brimful.fit.fit import predictor
-from brimful.fit.inference import InferenceEstimate, Serving, infer, usd_per_million
+from brimful.fit.inference import InferenceEstimate, Serving, filled, infer, usd_per_million
 from brimful.language import Language, Sentence, Several, Size, say
-from brimful.specs.estimate import Estimate
+from brimful.specs.estimate import Estimate, Interval
 from brimful.specs.gpu import Gpu, all_gpus
 from brimful.specs.prices import Prices
 from brimful.specs.training import Training
@@ -23,66 +23,83 @@ _NO_TRITON = ("Kepler", "Maxwell", "Pascal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranked:
+class OnCard:
     """One card: what a million tokens cost on it, or why it is not ranked."""
 
     gpu: Gpu
-    training: Training
-    estimate: Estimate
+    estimate: Estimate | InferenceEstimate
     microusd_per_gpu_hour: int | None
     usd_per_million: float | None  # None: it does not fit, or nobody told a price
-    changed: tuple[Sentence, ...]
+
+    @property
+    def tokens_per_s(self) -> Interval:
+        raise NotImplementedError
+
+    def settled(self) -> Sentence:
+        """Why it is what it is, where it fits and has a price."""
+        raise NotImplementedError
 
     @property
     def why(self) -> Sentence:
         if not self.estimate.fits:
             return say("fit.does_not_fit_by", size=Size(self.estimate.short_bytes))
-        if self.microusd_per_gpu_hour is None:
-            return say("fit.fits_unpriced")
-        bound = {
-            "compute": say("fit.bound_compute"),
-            "bandwidth": say("fit.bound_bandwidth"),
-            "launch": say("fit.bound_launches"),
-            "link": say("fit.bound_link"),
-        }[self.estimate.speed.bound_by]
+        return say("fit.fits_unpriced") if self.microusd_per_gpu_hour is None else self.settled()
+
+    def _common(self, spoken: Language) -> dict[str, Any]:
+        return {
+            "year": self.gpu.year,
+            "microusd_per_gpu_hour": self.microusd_per_gpu_hour,
+            "usd_per_million_tokens": self.usd_per_million,
+            "why": spoken.text(self.why),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked(OnCard):
+    training: Training
+    estimate: Estimate
+    changed: tuple[Sentence, ...]
+
+    @property
+    def tokens_per_s(self) -> Interval:
+        return self.estimate.speed.tokens_per_s
+
+    def settled(self) -> Sentence:
+        bound = say(f"fit.bound_{self.estimate.speed.bound_by}")
         risk = (say("fit.at_risk"),) if self.estimate.verdict == "at_risk" else ()
         return say("fit.reasons", reasons=Several((*risk, *self.changed, bound), between="; "))
 
     def as_dict(self, spoken: Language) -> dict[str, Any]:
-        speed = self.estimate.speed
         return {
             "gpu": self.gpu.name,
-            "year": self.gpu.year,
             "fits": self.estimate.fits,
             "verdict": self.estimate.verdict,
             "device_bytes": self.estimate.memory.device_bytes.as_dict(),
             "usable_bytes": self.estimate.usable_bytes,
             "other_programs": self.estimate.others.as_dict(),
-            "tokens_per_s": speed.tokens_per_s.as_dict(),
-            "mfu": speed.mfu.as_dict(),
-            "microusd_per_gpu_hour": self.microusd_per_gpu_hour,
-            "usd_per_million_tokens": self.usd_per_million,
+            "tokens_per_s": self.tokens_per_s.as_dict(),
+            "mfu": self.estimate.speed.mfu.as_dict(),
             "batch_size": self.training.batch_size,
             "accumulation": self.training.accumulation,
             "dtype": self.training.dtype,
-            "why": spoken.text(self.why),
+            **self._common(spoken),
         }
 
 
 def rank(reading: Reading, prices: Prices, other_bytes: int | None = None) -> tuple[Ranked, ...]:
     """Cheapest first; then those that fit without a price, then those that do not fit, by what is missing."""
-    ranked = [_one(reading, gpu, prices, other_bytes) for gpu in all_gpus()]
+    return tuple(sorted((_one(reading, gpu, prices, other_bytes) for gpu in all_gpus()), key=_order))
 
-    def order(one: Ranked) -> tuple[int, float]:
-        if one.usd_per_million is not None:
-            return 0, one.usd_per_million
-        return (
-            (1, -one.estimate.speed.tokens_per_s.likely)
-            if one.estimate.fits
-            else (2, one.estimate.short_bytes)
-        )
 
-    return tuple(sorted(ranked, key=order))
+def _order(one: OnCard) -> tuple[int, float]:
+    if one.usd_per_million is not None:
+        return 0, one.usd_per_million
+    return (1, -one.tokens_per_s.likely) if one.estimate.fits else (2, one.estimate.short_bytes)
+
+
+def _price(prices: Prices, gpu: Gpu) -> int | None:
+    price = prices.by_gpu.get(gpu.name)
+    return price.microusd_per_gpu_hour if price else None
 
 
 def _one(reading: Reading, gpu: Gpu, prices: Prices, other_bytes: int | None) -> Ranked:
@@ -99,9 +116,7 @@ def _one(reading: Reading, gpu: Gpu, prices: Prices, other_bytes: int | None) ->
         if predict(smaller).fits:
             training, answer = smaller, predict(smaller)
             changed.append(say("fit.batch_size", size=training.batch_size))
-    price = prices.by_gpu.get(gpu.name)
-    microusd = price.microusd_per_gpu_hour if price else None
-    cost = None
+    microusd, cost = _price(prices, gpu), None
     if answer.fits and microusd is not None:
         cost = usd_per_million(answer.speed.tokens_per_s.likely, microusd, training.gpus)
     return Ranked(
@@ -130,38 +145,23 @@ def _runnable(training: Training, gpu: Gpu) -> tuple[Training, list[Sentence]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """One card serving: at the batch asked for, or the largest that fits."""
+class Served(OnCard):
+    """At the batch asked for, or the largest that fits."""
 
-    gpu: Gpu
     serving: Serving
     estimate: InferenceEstimate
-    microusd_per_gpu_hour: int | None
-    usd_per_million: float | None
 
     @property
-    def why(self) -> Sentence:
-        if not self.estimate.fits:
-            short = round(self.estimate.device_bytes.likely) - self.estimate.usable_bytes
-            return say("fit.does_not_fit_by", size=Size(short))
-        if self.microusd_per_gpu_hour is None:
-            return say("fit.fits_unpriced")
-        if self.serving.batch_size == self.estimate.largest_batch:
-            return say("fit.memory_full")
-        return say("fit.room_left")
+    def tokens_per_s(self) -> Interval:
+        return self.estimate.tokens_per_s
+
+    def settled(self) -> Sentence:
+        full = self.serving.batch_size == self.estimate.largest_batch
+        return say("fit.memory_full") if full else say("fit.room_left")
 
     def as_dict(self, spoken: Language) -> dict[str, Any]:
-        return {
-            **self.estimate.as_dict(),
-            "year": self.gpu.year,
-            "batch_size": self.serving.batch_size,
-            "microusd_per_gpu_hour": self.microusd_per_gpu_hour,
-            "usd_per_million_tokens": self.usd_per_million,
-            "why": spoken.text(self.why),
-        }
-
-
-_MOST_SERVED = 256  # sequences at a time: few have more users waiting
+        batch = {"batch_size": self.serving.batch_size}
+        return {**self.estimate.as_dict(), **batch, **self._common(spoken)}
 
 
 def rank_serving(
@@ -170,28 +170,16 @@ def rank_serving(
     """Cheapest first, as `rank`; `fill` takes the largest batch each card holds."""
     served = []
     for gpu in all_gpus():
-        answer = infer(reading.model, serving, gpu, other_bytes)
-        own = serving
-        if fill and answer.largest_batch:
-            own = replace(serving, batch_size=min(_MOST_SERVED, answer.largest_batch))
-            answer = infer(reading.model, own, gpu, other_bytes)
-        price = prices.by_gpu.get(gpu.name)
-        microusd = price.microusd_per_gpu_hour if price else None
-        cost = (
-            usd_per_million(answer.tokens_per_s.likely, microusd)
-            if microusd is not None and answer.fits
-            else None
-        )
+        if fill:
+            own, answer = filled(reading.model, serving, gpu, other_bytes)
+        else:
+            own, answer = serving, infer(reading.model, serving, gpu, other_bytes)
+        microusd, cost = _price(prices, gpu), None
+        if microusd is not None and answer.fits:
+            cost = usd_per_million(answer.tokens_per_s.likely, microusd)
         served.append(
             Served(
                 gpu=gpu, serving=own, estimate=answer, microusd_per_gpu_hour=microusd, usd_per_million=cost
             )
         )
-
-    def order(one: Served) -> tuple[int, float]:
-        if one.usd_per_million is not None:
-            return 0, one.usd_per_million
-        needs = one.estimate.device_bytes.likely - one.estimate.usable_bytes
-        return (1, -one.estimate.tokens_per_s.likely) if one.estimate.fits else (2, needs)
-
-    return tuple(sorted(served, key=order))
+    return tuple(sorted(served, key=_order))

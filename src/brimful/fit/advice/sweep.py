@@ -161,28 +161,17 @@ def _knee(points: Sequence[Point]) -> int | None:
 
 def _largest_says(sweep: Sweep) -> list[Sentence]:
     first, last = sweep.points[0], sweep.points[-1]
-    said = []
+    point = next((point for point in sweep.points if point.value == sweep.largest), first)
+    values = {
+        "name": sweep.swept,
+        "value": point.value,
+        "size": Size(point.device_bytes),
+        "usable": Size(sweep.usable_bytes),
+    }
     if sweep.largest is None:
-        said.append(
-            say(
-                "fit.smallest_does_not_fit",
-                name=sweep.swept,
-                value=first.value,
-                size=Size(first.device_bytes),
-                usable=Size(sweep.usable_bytes),
-            )
-        )
+        said = [say("fit.smallest_does_not_fit", **values)]
     else:
-        point = next(point for point in sweep.points if point.value == sweep.largest)
-        said.append(
-            say(
-                "fit.largest_fits",
-                name=sweep.swept,
-                value=sweep.largest,
-                size=Size(point.device_bytes),
-                usable=Size(sweep.usable_bytes),
-            )
-        )
+        said = [say("fit.largest_fits", **values)]
         if sweep.sure is None:
             said.append(say("fit.at_risk_from", name=sweep.swept, value=first.value))
         elif sweep.sure < sweep.largest:
