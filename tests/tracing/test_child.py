@@ -68,7 +68,8 @@ def test_a_script_that(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_script_may_set_the_allocator_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    # Set, not deleted: what was never there would be restored to what the script left behind.
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "")
     path = tmp_path / "train.py"
     path.write_text(
         "import os\nos.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'\n"
@@ -76,7 +77,6 @@ def test_a_script_may_set_the_allocator_itself(tmp_path: Path, monkeypatch: pyte
     )
 
     data = traced(a_request(path, settings=None))
-    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF")
     assert data["allocator_settings"] == "expandable_segments:True"
 
 
