@@ -82,7 +82,9 @@ def traced(request: dict[str, Any]) -> dict[str, Any]:
             pass
         except SystemExit as stop:
             if stop.code not in (None, 0):
-                raise BadInput(say("tracing.ended", name=script.name, code=Quoted(stop.code))) from stop
+                raise BadInput(
+                    say("tracing.script_exited", name=script.name, code=Quoted(stop.code))
+                ) from stop
         except BrimfulError:
             raise
         except BaseException as error:
@@ -92,7 +94,7 @@ def traced(request: dict[str, Any]) -> dict[str, Any]:
             recorder.tape.note(say("tracing.note_script_ended", name=type(error).__name__))
     if not recorder.tape.events:
         raise BadInput(
-            say("tracing.made_nothing_gpu_ops", name=script.name, ops=Number(recorder.tape.ops)),
+            say("tracing.nothing_on_gpu", name=script.name, ops=Number(recorder.tape.ops)),
             code="nothing_on_gpu",
         )
     settings = request["settings"] if request["settings"] is not None else allocator_settings()
@@ -104,7 +106,7 @@ def traced(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_fork() -> NoReturn:
-    raise Refused(say("tracing.script_forks_second_process_cannot"), code="script_forks")
+    raise Refused(say("tracing.script_forks"), code="script_forks")
 
 
 def _readable(error: BaseException, script: Path) -> BrimfulError:
@@ -120,15 +122,13 @@ def _readable(error: BaseException, script: Path) -> BrimfulError:
     problem = say("tracing.script_failed", script=script.name, where=at, kind=kind, words=words)
     sys.stderr.write("".join(traceback.format_exception(error)))
     if kind == "EOFError":
-        return BadInput(problem, hint=say("tracing.hint_reads_from_standard_input_closed"))
+        return BadInput(problem, hint=say("tracing.hint_standard_input"))
     if kind in ("UnsupportedOperatorException", "UnsupportedFakeTensorException") or "fake impl" in str(
         error
     ):
-        return Refused(
-            say("tracing.kernel_whose_result_cannot_known", problem=problem), code="unknown_kernel"
-        )
+        return Refused(say("tracing.unknown_kernel", problem=problem), code="unknown_kernel")
     if kind in ("DataDependentOutputException", "DynamicOutputShapeException"):
-        return Refused(say("tracing.shape_depends_values_none", problem=problem), code="shape_from_values")
+        return Refused(say("tracing.shape_from_values", problem=problem), code="shape_from_values")
     hint = say("tracing.hint_unknown_case")
     if kind in ("ModuleNotFoundError", "ImportError"):
         hint = say("tracing.hint_install_what_it_needs")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from brimful.language import Sentence
@@ -51,8 +51,7 @@ class Holder:
     bytes: int
 
     def as_dict(self) -> dict[str, Any]:
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return {**fields, "category": key(self.category), "code": self.category}
+        return {**asdict(self), "category": key(self.category), "code": self.category}
 
 
 def categories(tape: Tape) -> list[Part]:

@@ -109,13 +109,9 @@ def _answer(folder: Path, script: Path, status: int | None, limit_s: float) -> d
             verbatim(error["problem"]), hint=_with_tail(verbatim(error["hint"]), folder), code=error["code"]
         )
     if status is None or (folder / "stacks").stat().st_size:
+        place = _place(folder, script)
         raise WorldFailed(
-            say(
-                "tracing.not_done_after_s_ended",
-                name=script.name,
-                limit_s=Number(limit_s),
-                place=_place(folder, script),
-            ),
+            say("tracing.too_slow", name=script.name, limit_s=Number(limit_s), place=place),
             hint=_with_tail(say("tracing.hint_raise_limit_or_smaller_loop"), folder),
             code="too_slow",
         )
@@ -124,37 +120,33 @@ def _answer(folder: Path, script: Path, status: int | None, limit_s: float) -> d
 
 def _ended(status: int, script: Path, folder: Path) -> BrimfulError:
     if status < 0:
-        name = signal.Signals(-status).name
         return WorldFailed(
-            say("tracing.ended_inside_native_code", name=script.name, name_2=name),
+            say("tracing.script_aborted", name=script.name, signal=signal.Signals(-status).name),
             hint=_with_tail(say("tracing.hint_extension_or_op_rough"), folder),
             code="script_aborted",
         )
     return BadInput(
-        say("tracing.left_exit_status_before_steps", name=script.name, status=Plain(status)),
+        say("tracing.script_left_early", name=script.name, status=Plain(status)),
         hint=_with_tail(say("tracing.hint_does_it_run_alone"), folder),
         code="script_failed",
     )
 
 
 def _with_tail(hint: Sentence, folder: Path) -> Several:
-    return Several((hint, _tail(folder)), between="")
-
-
-def _place(folder: Path, script: Path) -> str:
-    """Where the child was when its time was over: the innermost line of the script itself."""
-    with suppress(OSError):
-        for line in (folder / "stacks").read_text(encoding="utf-8").splitlines():
-            if script.name in line and ", line " in line:
-                return f", at {script.name}:{line.split(', line ')[1].split()[0]}"
-    return ""
-
-
-def _tail(folder: Path) -> str:
-    """The last lines the script printed."""
+    """And the last lines the script printed."""
     with suppress(OSError):
         lines = (folder / "output").read_bytes()[-20_000:].decode("utf-8", "replace").splitlines()
         shown = [f"  {line[:200]}" for line in lines[-_TAIL_LINES:] if line.strip()]
         if shown:
-            return "\n\nits last words:\n" + "\n".join(shown)
+            return Several((hint, say("tracing.last_words"), "\n".join(shown)), between="")
+    return Several((hint,))
+
+
+def _place(folder: Path, script: Path) -> Sentence | str:
+    """Where the child was when its time was over: the innermost line of the script itself."""
+    with suppress(OSError):
+        for line in (folder / "stacks").read_text(encoding="utf-8").splitlines():
+            if script.name in line and ", line " in line:
+                number = line.split(", line ")[1].split()[0]
+                return say("tracing.at_place", file=script.name, line=Plain(number))
     return ""

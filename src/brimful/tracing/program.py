@@ -41,7 +41,7 @@ def trace(
     `settings` is PYTORCH_CUDA_ALLOC_CONF, by default that of the environment.
     """
     if not callable(step_fn):
-        raise BadInput(say("tracing.trace_takes_function_not", name=type(step_fn).__name__))
+        raise BadInput(say("tracing.not_a_function", name=type(step_fn).__name__))
     card = find_gpu(gpu)
     need_torch()
     import torch
@@ -58,7 +58,7 @@ def trace(
         except EnoughSteps:
             once = None
     if not recorder.tape.events:
-        raise BadInput(say("tracing.nothing_made_gpu"), code="nothing_on_gpu")
+        raise BadInput(say("tracing.nothing_on_gpu_function"), code="nothing_on_gpu")
     return report(
         recorder.tape,
         recorder.costs.steps,
@@ -77,4 +77,4 @@ def need_torch() -> None:
     from importlib.util import find_spec
 
     if find_spec("torch") is None:
-        raise BadInput(say("tracing.tracing_runs_code_pytorch_not"), code="no_torch")
+        raise BadInput(say("tracing.no_torch"), code="no_torch")

@@ -74,7 +74,7 @@ def _options(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
 def _size(option: str, text: str) -> int:
     size = bytes_from_text(text)
     if size is None:
-        raise BadInput(say("tracing.no_size", option=option, text=Quoted(text[:40])))
+        raise BadInput(say("tracing.not_a_size", option=option, text=Quoted(text[:40])))
     return size
 
 
@@ -196,7 +196,7 @@ def _saving(plain: Any) -> Any:
             return
         path = Path(file)
         if path.exists() and not _rehearsed(path):
-            raise Refused(say("tracing.holds_real_numbers_rehearsal_none", path=path), code="real_checkpoint")
+            raise Refused(say("tracing.real_checkpoint", path=path), code="real_checkpoint")
         body = io.BytesIO()
         _Shapes(body).dump(value)
         part = path.with_name(path.name + ".part")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from brimful.allocator import FREE, MALLOC, Allocator, Outcome, Request, Settings, run
@@ -36,6 +36,11 @@ TRIED_SETTINGS = (
     "expandable_segments:True,garbage_collection_threshold:0.8",
 )
 _NO_TENSORS: tuple[Part, ...] = ("workspaces", "kernel_buffers")
+# Fields of a trace that the JSON has by the same name.
+_AS_THEY_ARE = (
+    *("fits", "gpu", "usable_bytes", "steps", "device_bytes", "modules", "peak_at", "out_of_memory"),
+    *("timeline", "rules_fired", "values_invented", "values_at", "events", "ops"),
+)
 _POINTS = 240  # of the timeline
 
 
@@ -46,9 +51,6 @@ class Counters:
     requested_bytes: int
     allocated_bytes: int
     reserved_bytes: int
-
-    def as_dict(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,35 +94,22 @@ class Trace:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "fits": self.fits,
-            "gpu": self.gpu,
-            "usable_bytes": self.usable_bytes,
+            **{name: getattr(self, name) for name in _AS_THEY_ARE},
             "allocator_settings": self.settings,
             "mode": "rough" if self.rough else "exact",
-            "steps": self.steps,
             "peak_tensor_bytes": self.tensor_bytes,
             "peak_requested_bytes": self.requested_bytes,
             "peak_allocated_bytes": self.allocated_bytes,
             "peak_reserved_bytes": self.reserved_bytes,
-            "device_bytes": self.device_bytes,
             "context_bytes": self.context.as_dict(),
-            "least": self.least.as_dict(),
-            "first_step": self.first_step.as_dict(),
-            "steady_step": self.steady_step.as_dict(),
+            "least": asdict(self.least),
+            "first_step": asdict(self.first_step),
+            "steady_step": asdict(self.steady_step),
             "items": [{**item.as_dict(), "name": key(item.code)} for item in self.items],
-            "modules": self.modules,
             "top_holders": [holder.as_dict() for holder in self.top_holders],
-            "peak_at": self.peak_at,
-            "out_of_memory": self.out_of_memory,
             "saving_settings": list(self.saving_settings),
             "fixes": list(self.fixes),
             "speed": None if self.speed is None else self.speed.as_dict(),
-            "timeline": self.timeline,
-            "rules_fired": self.rules_fired,
-            "values_invented": self.values_invented,
-            "values_at": self.values_at,
-            "events": self.events,
-            "ops": self.ops,
             "notes": [str(note) for note in self.notes],
             "note_codes": [note.as_dict() for note in self.notes],
         }
@@ -173,9 +162,7 @@ def report(
         settings=settings,
         rough=rough,
         steps=len(tape.step_ends),
-        tensor_bytes=sum(
-            size for name, size in parts.items() if name not in ("workspaces", "kernel_buffers")
-        ),
+        tensor_bytes=sum(size for name, size in parts.items() if name not in _NO_TENSORS),
         requested_bytes=whole.requested_bytes,
         allocated_bytes=whole.allocated_bytes,
         reserved_bytes=whole.reserved_bytes,
@@ -246,27 +233,22 @@ def _least(tape: Tape, category: list[Part], settings: Settings, whole: Counters
 
 def _items(parts: dict[Part, int], whole: Counters, *, peak_requested: int, device: int) -> tuple[Item, ...]:
     items = [Item(code, size, why(code)) for code, size in parts.items()]
-    rounding = whole.allocated_bytes - peak_requested
-    cache = whole.reserved_bytes - whole.allocated_bytes
-    context = device - whole.reserved_bytes
-    outside: dict[Part, int] = {"rounding": rounding, "allocator_cache": cache, "cuda_context": context}
-    items += [Item(code, size, why(code)) for code, size in outside.items()]
-    return tuple(items)
+    outside: dict[Part, int] = {
+        "rounding": whole.allocated_bytes - peak_requested,
+        "allocator_cache": whole.reserved_bytes - whole.allocated_bytes,
+        "cuda_context": device - whole.reserved_bytes,
+    }
+    return (*items, *(Item(code, size, why(code)) for code, size in outside.items()))
 
 
 def _where(tape: Tape, event: int) -> dict[str, Any]:
+    """The place of the allocation at an event, or of the last one before it."""
     if not tape.events:
         return {"op": "", "module": "", "line": "", "phase": "", "step": 0}
-    place, step = _nearest(tape, event)
-    return {"op": place.op, "module": place.module, "line": place.line, "phase": place.phase, "step": step}
-
-
-def _nearest(tape: Tape, event: int) -> tuple[Any, int]:
-    """The place of the allocation at an event, or of the last one before it."""
     while event > 0 and tape.events[event][0] != MALLOC:
         event -= 1
     block = tape.blocks[tape.events[event][1]]
-    return block.place, block.step + 1
+    return {**block.place._asdict(), "step": block.step + 1}
 
 
 def _failure(tape: Tape, outcome: Outcome) -> dict[str, Any] | None:

@@ -56,4 +56,4 @@ def _explained(error: RuntimeError) -> Exception:
     """Autograd counts devices at the first backward pass of a process, and only then."""
     if "device_ready_queues_" not in str(error):
         return error
-    return WorldFailed(say("tracing.process_ran_backward_pass_before"), code="backward_before_trace")
+    return WorldFailed(say("tracing.backward_before_trace"), code="backward_before_trace")

@@ -65,9 +65,7 @@ def _build(source: bytes, library: Path) -> None:
         (path for name in COMPILERS if (path := shutil.which(name))), None
     )
     if compiler is None:
-        raise WorldFailed(
-            say("tracing.tracing_needs_c_compiler_once", compilers=", ".join(COMPILERS)), code="no_compiler"
-        )
+        raise WorldFailed(say("tracing.no_compiler", compilers=", ".join(COMPILERS)), code="no_compiler")
     home = Path(torch.__file__).parent
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent, prefix="build-") as folder:
@@ -98,22 +96,16 @@ def _build(source: bytes, library: Path) -> None:
 def _cannot_build(compiler: str, why: str) -> WorldFailed:
     import torch
 
-    return WorldFailed(
-        say(
-            "tracing.could_not_build_shim_torch",
-            compiler=compiler,
-            version=Plain(torch.__version__),
-            why=why[:300],
-        ),
-        code="no_shim",
-    )
+    version = Plain(torch.__version__)
+    said = say("tracing.shim_not_built", compiler=compiler, version=version, why=why[:300])
+    return WorldFailed(said, code="no_shim")
 
 
 def _refuse_a_gpu_in_use() -> None:
     import torch
 
     if torch.cuda.is_available():
-        raise WorldFailed(say("tracing.process_real_gpu_use_tracing"), code="gpu_in_use")
+        raise WorldFailed(say("tracing.gpu_in_use"), code="gpu_in_use")
 
 
 # Forward, backward and an optimizer: what an unsuited build would abort in.
@@ -158,10 +150,7 @@ def _probe(library: Path) -> None:
     except subprocess.TimeoutExpired:
         failure = f"no answer within {PROBE_LIMIT_S} s"
     if failure is not None:
-        raise WorldFailed(
-            say(
-                "tracing.torch_not_accept_fake_cuda", version=Plain(torch.__version__), failure=failure[:300]
-            ),
-            code="cuda_build_refused",
-        )
+        version = Plain(torch.__version__)
+        said = say("tracing.cuda_build_refused", version=version, failure=failure[:300])
+        raise WorldFailed(said, code="cuda_build_refused")
     works.touch()

@@ -11,7 +11,7 @@ Leaves out: time between GPUs, data loading, and what overlaps.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from brimful.fit.roofline import (
@@ -53,16 +53,8 @@ class Pace:
     bound_by: Bound
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "step_s": self.step_s.as_dict(),
-            "mfu": self.mfu.as_dict(),
-            "flops": self.flops,
-            "moved_bytes": self.moved_bytes,
-            "kernels": self.kernels,
-            "peak_tflops": self.peak_flops_per_s / 1e12,
-            "peak_format": self.peak_format,
-            "bound_by": self.bound_by,
-        }
+        found = asdict(self)
+        return {**found, "peak_tflops": found.pop("peak_flops_per_s") / 1e12}
 
 
 def pace(costs: Mapping[tuple[str, str], Cost], gpu: Gpu, *, tf32: bool) -> Pace | None:
