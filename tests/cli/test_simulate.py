@@ -64,6 +64,8 @@ def test_a_fill_for_people_is_a_table_of_means(capsys: pytest.CaptureFixture[str
         ([str(EXAMPLES / "small.csv"), "--sweep", "gpu=0"], "--sweep gpu=0 leaves no GPU"),
         ([str(EXAMPLES / "small.csv"), "--html", "/nowhere/x.html"], "there is no folder /nowhere"),
         ([*FILL, "--html", "x.html"], "--html does not go with --fill"),
+        ([*FILL, "--market", "all"], "--market does not go with --fill"),
+        ([str(EXAMPLES / "small.csv"), "--market", "moon"], "--market names 'moon'"),
         ([str(EXAMPLES / "small.csv"), "--faults", "fire=1"], "--faults 'fire=1' is not understood"),
         (
             [str(EXAMPLES / "small.csv"), "--faults", "slow_share=x"],
@@ -121,6 +123,19 @@ def test_a_run_tells_everything_that_was_promised(capsys: pytest.CaptureFixture[
     assert set(only) >= KEYS
     assert only["finished"] == only["jobs"] == 12
     assert only["bound"]["mean_jct_h"] <= only["mean_jct_h"]
+
+
+def run_of(args: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    runs: Any = data(args, capsys)["runs"]
+    (only,) = runs
+    return dict(only)
+
+
+def test_a_market_decides_who_runs_and_what_it_pays(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [str(EXAMPLES / "small.csv"), "--policy", "fifo", "--fleet", "1x4@1.50"]
+    posted, sold = (run_of([*asked, *more], capsys) for more in ([], ["--market", "all"]))
+    assert sold["finished"] == posted["finished"] == 12
+    assert sold["cost_usd"] / sold["gpu_h"] > posted["cost_usd"] / posted["gpu_h"] == pytest.approx(1.5)
 
 
 def test_policies_are_compared_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,10 +74,6 @@ class Settings:
         return Path(self.engines) if self.engines else self.folder
 
     @property
-    def market_pools(self) -> tuple[str, ...]:
-        return tuple(name.strip() for name in self.market.split(",") if name.strip())
-
-    @property
     def chosen_policy(self) -> Policy:
         """What is set beside the policy wins over what the policy says."""
         beside = {"grace_s": self.grace_s, "min_run_s": self.min_run_s}

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from brimful.errors import BadInput
 from brimful.fleet.job import Job
 from brimful.fleet.lease import JobState
 from brimful.fleet.node import Node, Pool
 from brimful.fleet.state import Fleet
+from brimful.language import Quoted, say
 from brimful.market.bid import Bid, Step, preset_limit
 from brimful.market.spot import Terms
 
@@ -31,6 +33,16 @@ class Market:
 
     def in_fleet(self, fleet: Fleet) -> list[Pool]:
         return [pool for pool in sorted(fleet.capacity.pools) if self.covers(pool)]
+
+
+def market_of(names: str, nodes: Sequence[Node], terms: Terms) -> Market | None:
+    """What `--market` names, of these nodes: sites, GPU types or tiers with commas between them, or `all`."""
+    pools = tuple(name.strip() for name in names.split(",") if name.strip())
+    known = sorted({"all", *(name for node in nodes for name in node.pool)})
+    if strange := [name for name in pools if name not in known]:
+        told = Quoted(strange[0][:80])
+        raise BadInput(say("market.no_such_pool", strange=told, known=", ".join(known)))
+    return Market(pools=pools, terms=terms) if pools else None
 
 
 def limit_of(job: Job, *, floor: int) -> int:

@@ -18,6 +18,8 @@ from brimful.cli.spoken import words
 from brimful.errors import BadInput, WorldFailed
 from brimful.fleet.node import Node
 from brimful.language import Number, Quoted, os_words, say
+from brimful.market.pools import market_of
+from brimful.market.spot import Terms
 from brimful.scheduler.policies import DEFAULT, POLICIES, read_policy
 from brimful.sim.faults import Faults
 from brimful.sim.fleets import parse_fleet, scaled, show_fleet
@@ -75,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=X,…",
         help=words("help.simulate_faults", faults=", ".join(f.name for f in fields(Faults))),
     )
+    parser.add_argument("--market", metavar="POOLS", default="")
     parser.add_argument("--html", metavar="FILE")
     parser.add_argument("--lenient", action="store_true")
 
@@ -193,7 +196,7 @@ def _rehearse(
     arrivals = _spread(trace.arrivals, nodes) if trace.gangs_may_spread else trace.arrivals
     if args.durations == "known":
         arrivals = [replace(a, job=replace(a.job, predicted_work_s=a.work_s)) for a in arrivals]
-    faults = _faults(args.faults)
+    faults, market = _faults(args.faults), market_of(args.market, nodes, Terms())
     runs: Runs = []
     # Without faults nothing is left to chance: one seed tells all.
     seeds = range(args.seed, args.seed + (args.seeds if faults else 1))
@@ -202,7 +205,13 @@ def _rehearse(
         gpus = sum(node.gpus for node in nodes)
         what = f"jobs, {policy} on {gpus:,} GPUs"
         outcome = rehearse(
-            arrivals, nodes, policies[policy], faults=faults, seed=seed, progress=_progress(what)
+            arrivals,
+            nodes,
+            policies[policy],
+            faults=faults,
+            seed=seed,
+            market=market,
+            progress=_progress(what),
         )
         cpu_s = time.process_time() - began
         told = report(outcome, arrivals, nodes, policy=policy, seed=seed, cpu_s=cpu_s)
@@ -238,6 +247,8 @@ def _write_page(path: Path, title: str, outcomes: Sequence[tuple[str, Outcome]],
 def _fill(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> Runs:
     if args.html:
         raise BadInput(say("fleet.html_not_go_fill"))
+    if args.market:
+        raise BadInput(say("fleet.market_not_with_fill"))
     if not 0 < args.fill <= MAX_FILL:
         raise BadInput(say("fleet.fill_out_range", fill=f"{args.fill:g}", max_fill=f"{MAX_FILL:g}"))
     policies = _policies(args, FILL_POLICIES, "brim")

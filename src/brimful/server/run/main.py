@@ -28,8 +28,8 @@ from brimful.adapters.stores.sql import SqlStore
 from brimful.client.settings import Settings
 from brimful.errors import BadInput, BrimfulError, WorldFailed
 from brimful.fleet.state import Fleet, Node
-from brimful.language import Plain, Quoted, os_words, say
-from brimful.market.pools import Market
+from brimful.language import Plain, os_words, say
+from brimful.market.pools import Market, market_of
 from brimful.market.spot import Terms
 from brimful.server.app import make_app
 from brimful.server.auth import Access
@@ -105,25 +105,13 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
 
 
 def _market(settings: Settings, nodes: Sequence[Node]) -> Market | None:
-    if not settings.market_pools:
-        return None
-    known = sorted({"all", *(name for node in nodes for name in node.pool)})
-    strange = [name for name in settings.market_pools if name not in known]
-    if strange:
-        raise BadInput(
-            say(
-                "server.market_names_nothing_here_called",
-                strange=Quoted(strange[0][:80]),
-                known=", ".join(known),
-            )
-        )
     terms = Terms(
         notice_s=settings.notice_s,
         period_s=settings.market_period_s,
         max_wait_s=settings.market_wait_s,
         drain_s=min(600, settings.market_wait_s // 2),
     )
-    return Market(pools=settings.market_pools, terms=terms)
+    return market_of(settings.market, nodes, terms)
 
 
 def banner(console: str, settings: Settings, fleet: Fleet, nodes: Sequence[Node]) -> str:
