@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from brimful.configs.bounds import is_whole, out_of_range, whole_number
 from brimful.configs.reading import Dialect
 from brimful.configs.words import choose, word_not_known
 from brimful.errors import BadInput
-from brimful.language import Number, Quoted, Sentence, say
+from brimful.language import Quoted, Sentence, say
 from brimful.specs.training import Training
 
 # Their word -> the one TrainingArguments uses.
@@ -284,8 +285,7 @@ def _tuning(use: Found) -> dict[str, Any]:
 def _check(key: str, value: object, *, name: object) -> None:
     """Right type and within bounds, or one sentence that says where and what is allowed."""
     if key in _WHOLE:
-        good = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _WHOLE[key]
-        allowed = say("configs.whole_number_to", high=Number(_WHOLE[key]))
+        good, allowed = is_whole(value, 1, _WHOLE[key]), whole_number(1, _WHOLE[key])
     elif key in _SWITCH:
         good, allowed = isinstance(value, bool), say("configs.yaml_true_or_false")
     elif key in _WORD:
@@ -293,5 +293,4 @@ def _check(key: str, value: object, *, name: object) -> None:
     else:
         return
     if not good:
-        shown = repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."
-        raise BadInput(say("configs.model_out_of_range", name=name, key=key, shown=shown, allowed=allowed))
+        raise out_of_range(key, value, allowed, name)

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from brimful.configs.parts import is_vision, read_experts, read_images, shown, whole
+from brimful.configs.bounds import FRACTION, is_fraction, out_of_range
+from brimful.configs.parts import is_vision, read_experts, read_images, whole
 from brimful.errors import BadInput
 from brimful.language import Quoted, Sentence, say
 from brimful.specs.model import Model
@@ -124,11 +125,8 @@ def _sizes(found: Mapping[str, Any], *, name: str, needed: Sequence[str]) -> dic
         word = next((word for word in words if found.get(word) is not None), None)
         if word is not None:
             value = found[word]
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1:
-                raise BadInput(
-                    say("configs.word_out_of_range", name=name, word=word, shown=shown(value)),
-                    hint=say("configs.hint_fraction", word=word),
-                )
+            if not is_fraction(value):
+                raise out_of_range(word, value, FRACTION, name)
             sizes[field] = float(value)
     return sizes
 

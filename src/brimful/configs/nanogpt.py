@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from brimful.configs.bounds import FRACTION, is_fraction, is_whole, out_of_range, whole_number
 from brimful.configs.literals import Unreadable, Value, evaluate, parse_file
 from brimful.configs.reading import Dialect, Reading, some_of
 from brimful.configs.settings import apply_settings, own_word, parse_sets, unknown_key
 from brimful.errors import BadInput
-from brimful.language import Number, Plain, Quoted, Sentence, Several, either, say
+from brimful.language import Plain, Quoted, Sentence, Several, either, say
 from brimful.specs.estimate import Assumption
 from brimful.specs.model import Model
 from brimful.specs.training import DTYPES, Dtype, Training
@@ -327,21 +328,20 @@ def _from_pretrained(use: dict[str, Any], where: Mapping[str, str]) -> None:
 
 def _check(key: str, value: object, where: str) -> None:
     """Right type and within bounds, or one sentence that says where and what is allowed."""
+    good: bool
+    allowed: object
     if key in _WHOLE:
         _, low, high = _WHOLE[key]
-        good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-        allowed: object = say("configs.whole_number", low=low, high=Number(high))
+        good, allowed = is_whole(value, low, high), whole_number(low, high)
         if isinstance(value, float) and value == int(value):
             allowed = Several((allowed, say("configs.use_floor_division")), between="; ")
     elif key in _SWITCH:
         good, allowed = isinstance(value, bool), say("configs.true_or_false")
     elif key == "dropout":
-        good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
-        allowed = say("configs.fraction")
+        good, allowed = is_fraction(value), FRACTION
     elif key == "dtype":
         good, allowed = value in DTYPES, say("configs.one_of", names=", ".join(DTYPES))
     else:
         good, allowed = isinstance(value, str), say("configs.init_from_name")
     if not good:
-        shown = repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."
-        raise BadInput(say("configs.line_out_of_range", where=where, key=key, shown=shown, allowed=allowed))
+        raise out_of_range(key, value, allowed, where)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from brimful.configs.bounds import is_whole, out_of_range, whole_number
 from brimful.errors import BadInput
-from brimful.language import Number, say
+from brimful.language import say
 from brimful.specs.model import Experts, Images
 
 Found = Mapping[str, Any]
@@ -25,16 +26,9 @@ def whole(found: Found, words: Sequence[str], *, low: int, high: int, name: str)
     if word is None:
         return None
     value = found[word]
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise BadInput(
-            say("configs.word_out_of_range", name=name, word=word, shown=shown(value)),
-            hint=say("configs.hint_whole_number", word=word, low=low, high=Number(high)),
-        )
+    if not is_whole(value, low, high):
+        raise out_of_range(word, value, whole_number(low, high), name)
     return value
-
-
-def shown(value: object) -> str:
-    return repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."
 
 
 # -- experts -----------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from brimful.configs.bounds import is_whole, shown
 from brimful.errors import BadInput
 from brimful.language import Sentence, say
 
@@ -50,12 +51,12 @@ class Settings:
         value = self.setting(path)
         if value is None or value in ("auto", -1):
             return None
-        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**9:
+        if is_whole(value, 1, 10**9 - 1):
             return value
         if word in self.overruled:
             return None
-        shown = repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."
-        raise BadInput(say("configs.path_out_of_range", file=self.file, path=path, shown=shown, word=word))
+        told = {"file": self.file, "path": path, "shown": shown(value), "word": word}
+        raise BadInput(say("configs.path_out_of_range", **told))
 
     def leave(self, *names: str) -> None:
         """Settings that matter and are not read: worth a warning where they are switched on."""

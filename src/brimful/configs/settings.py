@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from brimful.configs.bounds import FRACTION, is_fraction, is_whole, out_of_range, shown, whole_number
 from brimful.configs.literals import Unreadable, Value, evaluate
 from brimful.configs.reading import Reading
 from brimful.configs.words import CHOICES, choose, word_not_known
 from brimful.errors import BadInput
-from brimful.language import Number, Quoted, Sentence, either, say
+from brimful.language import Quoted, Sentence, either, say
 from brimful.specs.estimate import Assumption
 from brimful.specs.framework import Framework, find_framework
 from brimful.specs.model import Images, Model
@@ -370,12 +371,9 @@ def _model(before: Model, changes: Mapping[str, Any]) -> Model:
 
 def _whole(key: str, value: object, bounds: tuple[str, int, int]) -> int:
     _, low, high = bounds
-    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+    if is_whole(value, low, high):
         return value
-    raise BadInput(
-        say("configs.out_of_range", key=key, shown=_shown(value)),
-        hint=say("configs.hint_key_whole_number", key=key, low=low, high=Number(high)),
-    )
+    raise out_of_range(key, value, whole_number(low, high))
 
 
 def _switch(key: str, value: object) -> bool:
@@ -383,17 +381,10 @@ def _switch(key: str, value: object) -> bool:
         return value
     if isinstance(value, str) and value.lower() in ("yes", "no"):
         return value.lower() == "yes"
-    raise BadInput(say("configs.not_a_switch", key=key, shown=_shown(value)))
+    raise BadInput(say("configs.not_a_switch", key=key, shown=shown(value)))
 
 
 def _frac(key: str, value: object) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1:
+    if is_fraction(value):
         return float(value)
-    raise BadInput(
-        say("configs.out_of_range", key=key, shown=_shown(value)),
-        hint=say("configs.hint_key_fraction", key=key),
-    )
-
-
-def _shown(value: object) -> str:
-    return repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."
+    raise out_of_range(key, value, FRACTION)
