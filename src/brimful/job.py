@@ -23,23 +23,30 @@ there at the next start, at this site or another. A job that knows nothing of th
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
+import itertools
 import json
 import os
 import shutil
 import signal
+import stat
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 SEAL = "brimful.json"
 UNFINISHED = ".saving-"
 LEFT_IN_TIME = 128 + signal.SIGTERM  # what a shell shows for a program that SIGTERM ended
 BLOCK_BYTES = 1 << 20
+SEAL_BYTES = 8 << 20  # a seal of 50,000 files is not larger
+# Whoever looks for checkpoints looks at no more than this, whatever a job has put in its folder.
+MOST_ENTRIES, MOST_BYTES = 10_000, 64 << 20
+PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,9 +199,11 @@ class Run:
 def seal(folder: Path, *, step: int) -> None:
     """Vouch for what the folder holds now: flushed to disk, and named with its hash, in that order."""
     files = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SEAL):
+    for path in sorted(path for path in folder.rglob("*") if _is_plain(path) and path.name != SEAL):
         _sync(path)
-        files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        with path.open("rb") as file:
+            digest = sha256(file)
+        files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": digest}
     body = json.dumps({"step": step, "at_s": int(time.time()), "files": files}, indent=1)
     temporary = folder / f".{SEAL}"
     temporary.write_text(body, encoding="utf-8")
@@ -203,41 +212,66 @@ def seal(folder: Path, *, step: int) -> None:
     _sync(folder)
 
 
+def _is_plain(path: Path) -> bool:
+    """Links are not sealed: what they lead to may change, and does not travel."""
+    return stat.S_ISREG(path.lstat().st_mode)
+
+
 def read_seal(folder: Path) -> Checkpoint | None:
     """What the seal says, or None where there is none that can be read. The files are not looked at."""
     try:
-        body = json.loads((folder / SEAL).read_text(encoding="utf-8"))
+        body = json.loads(read_plain(folder / SEAL, below=folder.parent, most_bytes=SEAL_BYTES))
         files = {str(n): (int(f["bytes"]), str(f["sha256"])) for n, f in body["files"].items()}
         if any(Path(name).is_absolute() or ".." in Path(name).parts for name in files):
             return None
         return Checkpoint(folder=folder, step=int(body["step"]), at_s=int(body["at_s"]), files=files)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 
 def damage(checkpoint: Checkpoint) -> str:
     """What is wrong with it, by its seal; empty where every byte is as it was sealed."""
     for name, (size, digest) in checkpoint.files.items():
-        path = checkpoint.folder / name
         try:
-            found = path.stat().st_size
-            if found != size:
-                return f"{name} has {found:,} bytes instead of {size:,}"
-            if sha256(path) != digest:
-                return f"{name} has another SHA-256 than when it was sealed"
+            with open_plain(checkpoint.folder / name, below=checkpoint.folder.parent) as file:
+                found = os.fstat(file.fileno()).st_size
+                if found != size:
+                    return f"{name} has {found:,} bytes instead of {size:,}"
+                if sha256(file) != digest:
+                    return f"{name} has another SHA-256 than when it was sealed"
         except OSError as error:
             return f"{name} cannot be read: {error.strerror}"
+        except ValueError:
+            return f"{name!r} is no name of a file"
     return ""
 
 
 def whole_ones(folder: Path) -> list[Checkpoint]:
-    """The sealed checkpoints of a folder, newest first."""
+    """The sealed checkpoints of a folder, newest first: of the first many, if a job has put more there."""
+    found: list[Checkpoint] = []
+    left = MOST_BYTES
     try:
-        names = [path for path in folder.iterdir() if not path.name.startswith((".", "damaged-"))]
+        with os.scandir(folder) as entries:
+            for entry in itertools.islice(entries, MOST_ENTRIES):
+                if entry.name.startswith((".", "damaged-")) or not entry.is_dir(follow_symlinks=False):
+                    continue
+                path = folder / entry.name
+                size = _size(path / SEAL)
+                if not 0 < size <= min(left, SEAL_BYTES):
+                    continue
+                left -= size
+                if (sealed := read_seal(path)) is not None:
+                    found.append(sealed)
     except OSError:
-        return []
-    found = [sealed for path in names if (sealed := read_seal(path)) is not None]
+        pass
     return sorted(found, key=lambda each: (each.step, each.at_s), reverse=True)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0
 
 
 def newest(folder: Path) -> Checkpoint | None:
@@ -245,12 +279,38 @@ def newest(folder: Path) -> Checkpoint | None:
     return found[0] if found else None
 
 
-def sha256(path: Path) -> str:
+def sha256(file: BinaryIO) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
+    while block := file.read(BLOCK_BYTES):
+        digest.update(block)
     return digest.hexdigest()
+
+
+def open_plain(path: Path, *, below: Path) -> BinaryIO:
+    """Open a file that others may have put there, without ever waiting: no pipe, no device, and no link from
+    `below` on, since a link may lead to somebody else's file."""
+    *folders, name = path.relative_to(below).parts
+    at = os.open(below, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for folder in folders:
+            inner = os.open(folder, PLAIN | os.O_DIRECTORY, dir_fd=at)
+            os.close(at)
+            at = inner
+        handle = os.open(name, PLAIN, dir_fd=at)
+    finally:
+        os.close(at)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+    return os.fdopen(handle, "rb")
+
+
+def read_plain(path: Path, *, below: Path, most_bytes: int) -> bytes:
+    with open_plain(path, below=below) as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes", str(path))
+    return data
 
 
 def _sync(path: Path) -> None:

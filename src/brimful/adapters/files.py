@@ -7,12 +7,17 @@ import json
 import os
 import re
 import secrets
+import shutil
+import stat
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from brimful.errors import WorldFailed
+from brimful.job import read_plain
 from brimful.language import Quoted, say
+
+JSON_BYTES = 16 << 20
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o600) -> None:
@@ -36,17 +41,26 @@ def write_json(path: Path, body: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """What the file holds, or None where there is no such file."""
+    """What the file holds, or None where there is no such file. Never waits, whatever is in its place."""
     try:
-        body: object = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        body: object = json.loads(read_plain(path, below=path.parent, most_bytes=JSON_BYTES))
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         # We only ever write it whole, so the disk or a person has changed it.
         raise WorldFailed(say("adapters.damaged", path=path, error=error)) from error
     if not isinstance(body, dict):
         raise WorldFailed(say("adapters.damaged_holds", path=path, str=Quoted(str(body)[:40])))
     return body
+
+
+def discard(path: Path) -> None:
+    """Take it away, whatever it is: shutil.rmtree opens what it is given, and would wait for a pipe."""
+    with contextlib.suppress(OSError, RecursionError):
+        if stat.S_ISDIR(path.lstat().st_mode):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
 
 
 RESERVED_BYTES = 4096

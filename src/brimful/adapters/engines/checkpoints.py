@@ -6,7 +6,17 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from brimful.job import UNFINISHED, Checkpoint, damage, read_seal, whole_ones
+from brimful.adapters.files import discard
+from brimful.job import (
+    BLOCK_BYTES,
+    SEAL,
+    UNFINISHED,
+    Checkpoint,
+    damage,
+    open_plain,
+    read_seal,
+    whole_ones,
+)
 
 FETCHING = ".fetching-"
 
@@ -19,7 +29,7 @@ def make_ready(here: Path, elsewhere: Path | None = None) -> Iterator[str]:
     """
     here.mkdir(parents=True, exist_ok=True, mode=0o700)
     for rest in [*here.glob(f"{UNFINISHED}*"), *here.glob(f"{FETCHING}*")]:
-        shutil.rmtree(rest, ignore_errors=True)
+        discard(rest)
     found = whole_ones(here) + (whole_ones(elsewhere) if elsewhere is not None else [])
     # Of equal ones that which is here already comes first: the sort is stable.
     for each in sorted(found, key=lambda one: one.step, reverse=True):
@@ -36,25 +46,31 @@ def make_ready(here: Path, elsewhere: Path | None = None) -> Iterator[str]:
 
 
 def _fetch(source: Checkpoint, here: Path) -> str:
-    """Copy it here; what went wrong, or nothing."""
+    """Copy what its seal names, and nothing else; what went wrong, or nothing."""
     half = here / f"{FETCHING}{source.folder.name}"
+    discard(half)
     try:
-        shutil.rmtree(half, ignore_errors=True)
-        shutil.copytree(source.folder, half)
-    except (OSError, shutil.Error) as error:
-        shutil.rmtree(half, ignore_errors=True)
+        for name in (*source.files, SEAL):
+            (half / name).parent.mkdir(parents=True, exist_ok=True)
+            with (
+                open_plain(source.folder / name, below=source.folder.parent) as file,
+                (half / name).open("xb") as copy,
+            ):
+                shutil.copyfileobj(file, copy, BLOCK_BYTES)
+    except OSError as error:
+        discard(half)
         return f"it cannot be copied: {str(error)[:200]}"
     copied = read_seal(half)
     wrong = "its seal cannot be read" if copied is None else damage(copied)
     if wrong:
-        shutil.rmtree(half, ignore_errors=True)
+        discard(half)
         return wrong
-    shutil.rmtree(here / source.folder.name, ignore_errors=True)
+    discard(here / source.folder.name)
     half.replace(here / source.folder.name)
     return ""
 
 
 def _put_aside(folder: Path) -> None:
     aside = folder.with_name(f"damaged-{folder.name}")
-    shutil.rmtree(aside, ignore_errors=True)
+    discard(aside)
     folder.replace(aside)

@@ -34,7 +34,7 @@ from brimful.errors import BrimfulError, WorldFailed
 from brimful.fleet.events import Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Node
-from brimful.job import newest
+from brimful.job import newest, read_plain
 from brimful.language import Plain, Sentence, os_words, say, verbatim
 from brimful.language.record import as_record, said_in
 from brimful.scheduler.ports import CannotStart, Observation
@@ -42,6 +42,7 @@ from brimful.scheduler.ports import CannotStart, Observation
 log = logging.getLogger("brimful")
 
 SHOWN_CHARS = 300
+MOST_EXIT_CODE = 1 << 16
 # Troubles of the machine, not of the lease: they pass, or somebody mends them.
 PASSING = frozenset(
     getattr(errno, name)
@@ -175,7 +176,7 @@ class LocalEngine:
     def stop(self, lease: str, *, grace_s: int) -> None:
         folder = self._folder(lease)
         stop = _facts(folder / "stop.json")
-        if stop is None:
+        if not stop or not isinstance(stop.get("deadline_s"), int):
             stop = {"grace_s": grace_s, "deadline_s": int(time.time()) + grace_s}
             try:
                 # Also where nothing has begun: whoever is asked to start it later, and too late, finds this.
@@ -190,7 +191,7 @@ class LocalEngine:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(runner, signal.SIGTERM)
                 return
-        self._end_orphans(lease, deadline_s=stop.get("deadline_s", 0))
+        self._end_orphans(lease, deadline_s=stop["deadline_s"])
 
     def warn(self, lease: str, *, until_s: int | None) -> None:
         """The file `BRIMFUL_NOTICE` comes and goes. When it is told to stop, its runner says so there."""
@@ -218,7 +219,7 @@ class LocalEngine:
         for lease in leases:
             try:
                 seen += self._look(lease)
-            except (BrimfulError, OSError, KeyError, TypeError, ValueError) as error:
+            except (BrimfulError, OSError, KeyError, TypeError, ValueError, OverflowError) as error:
                 problem = f"{lease} cannot be looked at: {getattr(error, 'problem', error)}"
                 found[lease] = problem
                 if self._complaints.get(lease) != problem:
@@ -264,33 +265,41 @@ class LocalEngine:
                 "problem": as_record(problem),
                 "at_s": None if started is None else _last_seen_s(folder, started),
             }
+        began_s, code = None if started is None else _second(started["at_s"]), ended.get("exit_code")
+        ended_s = None if ended.get("at_s") is None else max(began_s or 0, _second(ended["at_s"]))
         yield Observation(
             lease=lease,
             state="ended",
-            started_s=None if started is None else int(started["at_s"]),
-            ended_s=ended.get("at_s"),
-            exit_code=ended.get("exit_code"),
+            started_s=began_s,
+            ended_s=ended_s,
+            exit_code=code if isinstance(code, int) and abs(code) <= MOST_EXIT_CODE else None,
             problem=said_in(ended["problem"]),
-            kept_work_s=None if started is None else self._kept_work_s(started, ended),
+            kept_work_s=None if started is None else self._kept_work_s(folder, started, code, ended_s),
         )
 
-    def _kept_work_s(self, started: Mapping[str, Any], ended: Mapping[str, Any]) -> float | None:
-        """Work of this lease that a later one need not do again: up to its last whole checkpoint, or all."""
-        speed, began_s = started.get("speed"), int(started["at_s"])
+    def _kept_work_s(
+        self, folder: Path, started: Mapping[str, Any], code: object, ended_s: int | None
+    ) -> float | None:
+        """Work of this lease that a later one need not do again: up to its last whole checkpoint.
+
+        All of it only where the job ended well by itself: one that was told to stop may have kept nothing.
+        """
+        speed, began_s = started.get("speed"), _second(started["at_s"])
         if not isinstance(speed, int | float):
             return None
-        ran_s = max(0, int(ended.get("at_s") or began_s) - began_s)
-        last = newest(Path(str(started.get("checkpoints", ""))))
-        if ended.get("exit_code") == 0:
+        ran_s = max(0, (began_s if ended_s is None else ended_s) - began_s)
+        if code == 0 and not _is_there(folder / "stop.json"):
             return speed * ran_s
+        last = newest(Path(str(started.get("checkpoints", ""))))
         return speed * min(ran_s, max(0, last.at_s - began_s)) if last is not None else 0.0
 
     def _alive(self, lease: str, started: Mapping[str, Any]) -> Observation:
         folder = self._folder(lease)
         if not held(folder / "runner.lock"):
             with contextlib.suppress(OSError):
-                (folder / "beat").touch(mode=0o600)  # its runner cannot any more: we have seen it live
-        return Observation(lease=lease, state="running", started_s=int(started["at_s"]))
+                # Its runner cannot any more: we have seen it live.
+                os.utime(folder / "beat", follow_symlinks=False)
+        return Observation(lease=lease, state="running", started_s=_second(started["at_s"]))
 
     def _lives_on(self, lease: str) -> bool:
         """Whether anything of a job without a runner lives, though nothing of it holds the lock.
@@ -372,13 +381,24 @@ def _facts(path: Path) -> dict[str, Any] | None:
         return {}
 
 
+def _second(value: object) -> int:
+    """A moment told by a file, which a job may have written: never one that has yet to come."""
+    if not isinstance(value, int | float):
+        raise TypeError(f"{str(value)[:40]!r} is not a moment")
+    return max(0, min(int(value), int(time.time())))
+
+
+def _is_there(path: Path) -> bool:
+    """Also where it is a link that leads nowhere."""
+    return os.path.lexists(path)
+
+
 def _last_seen_s(folder: Path, started: Mapping[str, Any]) -> int:
     """The last proof that a job lived which ended without a word. Nobody is billed for what came after."""
-    began_s = int(started["at_s"])
-    seen_s = began_s
+    began_s = seen_s = _second(started["at_s"])
     for name in ("beat", "log"):
         with contextlib.suppress(OSError):
-            seen_s = max(seen_s, int((folder / name).stat().st_mtime))
+            seen_s = max(seen_s, int((folder / name).lstat().st_mtime))
     booted_s = boot_s()
     if booted_s is not None and began_s < booted_s:
         seen_s = min(seen_s, booted_s)
@@ -388,7 +408,8 @@ def _last_seen_s(folder: Path, started: Mapping[str, Any]) -> int:
 def _last_words(folder: Path, code: int) -> Sentence:
     """What a failed runner wrote last, which is the error itself; else its exit code."""
     try:
-        text = (folder / "runner.err").read_text(encoding="utf-8", errors="replace").strip()
+        read = read_plain(folder / "runner.err", below=folder, most_bytes=1 << 20)
+        text = read.decode(errors="replace").strip()
     except OSError:
         text = ""
     if not text:

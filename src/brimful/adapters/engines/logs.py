@@ -13,16 +13,18 @@ from pathlib import Path
 
 from brimful.adapters.capabilities import LogPiece
 from brimful.adapters.files import write_atomically
+from brimful.job import open_plain, read_plain
 
 PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of linux/falloc.h
 BLOCK_BYTES = 4096
+MARK_BYTES = 40  # more than any number has digits
 LINE_BYTES = 1 << 16  # how far a line's end is looked for
 
 
 def read(log: Path, *, offset: int, limit: int) -> LogPiece:
     """Up to `limit` bytes from `offset`, or from where the log begins now; a negative one is from the end."""
     try:
-        with log.open("rb") as file:
+        with open_plain(log, below=log.parent) as file:
             size = file.seek(0, os.SEEK_END)
             start = max(0, size + offset) if offset < 0 else min(offset, size)
             start = file.seek(max(start, min(size, begins(log))))
@@ -34,7 +36,7 @@ def read(log: Path, *, offset: int, limit: int) -> LogPiece:
 def begins(log: Path) -> int:
     """The first byte that is still there."""
     try:
-        return int(_mark(log).read_text(encoding="ascii"))
+        return max(0, int(read_plain(_mark(log), below=log.parent, most_bytes=MARK_BYTES)))
     except (OSError, ValueError):
         return 0
 

@@ -8,6 +8,7 @@ it in /proc; where there is no /proc nothing is found and nothing is signalled.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -15,7 +16,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from brimful.job import open_plain
+
 PROC = Path("/proc")
+# Nobody holds what is not there, or is a link, a pipe or a folder that a job has put in its place.
+NO_LOCK = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO)
 GONE = "ZX"  # a zombie has ended and holds nothing; its parent has yet to hear of it
 
 
@@ -73,13 +78,15 @@ def signal_marked(mark: Mapping[str, str], number: int) -> int:
 def held(path: Path) -> bool:
     """Whether a living process holds the lock."""
     try:
-        with path.open("rb") as file:
+        with open_plain(path, below=path.parent) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return False
     except BlockingIOError:
         return True
-    except FileNotFoundError:
-        return False
+    except OSError as error:
+        if error.errno in NO_LOCK:
+            return False
+        raise
 
 
 def _listing() -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from pathlib import Path
 
 from brimful.errors import BadInput
+from brimful.job import open_plain
 from brimful.language import Number, say
 
 NAME = "sample.json"
@@ -20,17 +20,16 @@ def read_sample(folder: Path) -> bytes | None:
     A link could lead to another job's file, a pipe would never end: nothing but a plain file of ours is read.
     """
     try:
-        handle = os.open(folder / NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open_plain(folder / NAME, below=folder) as file:
+            found = os.fstat(file.fileno())
+            data = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         what = "a link" if error.errno == errno.ELOOP else str(error.strerror)
         raise BadInput(say("adapters.sample_cannot_read", what=what)) from error
-    with os.fdopen(handle, "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid != os.geteuid():
-            raise BadInput(say("adapters.sample_not_plain_file_own"))
-        data = file.read(MOST_BYTES + 1)
+    if found.st_nlink > 1 or found.st_uid != os.geteuid():
+        raise BadInput(say("adapters.sample_not_plain_file_own"))
     if len(data) > MOST_BYTES:
         raise BadInput(
             say(

@@ -1,0 +1,227 @@
+"""Whatever a job puts where brimful reads, nobody waits for it, follows it, or falls over it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from brimful.adapters.engines.checkpoints import make_ready
+from brimful.adapters.engines.local import LocalEngine
+from brimful.errors import BrimfulError
+from brimful.job import MOST_ENTRIES, Checkpoint, newest, seal, whole_ones
+from tests.builders import a_node
+from tests.patience import PATIENCE_S
+
+SECRET = "a line of somebody else's file"
+READ = ("started.json", "ended.json", "stop.json", "child.json", "notice.json", "sample.json")
+READ_TOO = ("lock", "runner.lock", "log", "log.start", "beat", "runner.err", "order.json")
+TEXTS = (
+    b"",
+    b"[]",
+    b"null",
+    b'"text"',
+    b"{",
+    b"\xff\xfe",
+    b"{}",
+    b"[" * 100_000,
+    b"9" * 10_000,
+    b'{"at_s": 1e400, "problem": "", "exit_code": 0}',
+    b'{"at_s": -1e400, "problem": "", "exit_code": 0}',
+    b'{"at_s": NaN, "problem": ""}',
+    b'{"at_s": "soon", "problem": ""}',
+    b'{"at_s": 99999999999999, "problem": "x", "exit_code": 99999999999}',
+    b'{"at_s": 1, "pid": -1, "problem": ["a"], "speed": "fast", "exit_code": "0"}',
+    b'{"at_s": 1, "speed": 1e308, "checkpoints": "/dev", "problem": ""}',
+    b'{"at_s": 1, "speed": 1, "checkpoints": 5, "problem": "", "exit_code": 1}',
+    b'{"step": 1e999, "at_s": 1, "files": {}}',
+    b'{"step": 1, "at_s": 1, "files": {"../../x": {"bytes": 1, "sha256": ""}}}',
+    b'{"step": 1, "at_s": 1, "files": {"a\\u0000b": {"bytes": 1, "sha256": ""}}}',
+    b'{"deadline_s": "never", "grace_s": -5}',
+    b'{"group": 1, "born": "0"}',
+)
+
+
+def _sparse(path: Path, _rng: random.Random, _secret: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+def _socket(path: Path, _rng: random.Random, _secret: Path) -> None:
+    # A path of a socket may have 107 bytes: made in its folder, under its own name.
+    here = os.open(path.parent, os.O_RDONLY)
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(f"/proc/self/fd/{here}/{path.name}")
+    finally:
+        os.close(here)
+
+
+def _deep(path: Path, rng: random.Random, _secret: Path) -> None:
+    at = path
+    at.mkdir()
+    for _ in range(rng.choice((3, 40, 200))):
+        at = at / "d"
+        at.mkdir()
+
+
+PLANTS: tuple[Callable[[Path, random.Random, Path], object], ...] = (
+    lambda path, _rng, _secret: os.mkfifo(path),
+    lambda path, _rng, secret: path.symlink_to(secret),
+    lambda path, _rng, _secret: path.symlink_to("/dev/zero"),
+    lambda path, _rng, _secret: path.symlink_to(path),
+    lambda path, _rng, _secret: path.symlink_to("nowhere"),
+    lambda path, _rng, _secret: path.symlink_to("/proc/self/mem"),
+    lambda path, _rng, _secret: path.mkdir(),
+    lambda path, rng, _secret: path.write_bytes(rng.choice(TEXTS)),
+    lambda path, rng, _secret: path.write_bytes(rng.randbytes(rng.randrange(200))),
+    _sparse,
+    _socket,
+    _deep,
+)
+
+
+def in_time(look: Callable[[], object]) -> object:
+    """Its answer. A thread, because what is looked for is a wait without end."""
+    answer: list[object] = []
+
+    def ask() -> None:
+        try:
+            answer.append(look())
+        except BrimfulError as error:
+            answer.append(error.problem)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert answer, "it waits for ever, or fell over"
+    return answer[0]
+
+
+def asked_everything(engine: LocalEngine, lease: str) -> list[object]:
+    def looks() -> list[object]:
+        found: list[object] = []
+        for look in (
+            lambda: list(engine.observe([lease])),
+            lambda: engine.log(lease).data,
+            lambda: engine.sample(lease),
+            lambda: engine.warn(lease, until_s=1),
+            lambda: engine.stop(lease, grace_s=1),
+            lambda: list(engine.observe([lease])),
+            engine.living,
+        ):
+            try:
+                found.append(look())
+            except BrimfulError as error:
+                found.append(error.problem)
+        return found
+
+    return in_time(looks)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_lease_folder_full_of_traps_is_looked_at_and_left(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET)
+    engine = LocalEngine(tmp_path / "leases", [a_node()])
+    for case in range(40):
+        lease = f"a.{case}"
+        folder = tmp_path / "leases" / lease
+        folder.mkdir(mode=0o700)
+        for name in rng.sample(READ + READ_TOO, rng.randrange(1, 6)):
+            rng.choice(PLANTS)(folder / name, rng, secret)
+        told = asked_everything(engine, lease)
+        assert SECRET not in str(told)
+        assert secret.read_text() == SECRET
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_checkpoint_folder_full_of_traps_gives_the_whole_ones(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET)
+    for case in range(40):
+        folder, elsewhere = tmp_path / f"here-{case}", tmp_path / f"there-{case}"
+        for place in (folder, elsewhere):
+            place.mkdir()
+            for name in ("x", "y\nz", ".saving-1", ".fetching-x", "damaged-y"):
+                plant = rng.choice(PLANTS)
+                if rng.random() < 0.5:
+                    plant(place / name, rng, secret)
+                else:
+                    (place / name).mkdir()
+                    plant(place / name / rng.choice(("brimful.json", "state.pt")), rng, secret)
+        whole = folder / "step-7"
+        whole.mkdir()
+        (whole / "state.pt").write_text("seven")
+        seal(whole, step=7)
+        found = in_time(lambda folder=folder: newest(folder))  # type: ignore[misc]
+        assert isinstance(found, Checkpoint)
+        assert found.folder == whole
+        told = in_time(lambda here=folder, there=elsewhere: list(make_ready(here, there)))  # type: ignore[misc]
+        assert told == ["goes on from step-7"], told
+        assert secret.read_text() == SECRET
+
+
+def test_a_file_of_a_checkpoint_that_is_a_link_is_neither_read_nor_carried(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET)
+    there = tmp_path / "there"
+    (there / "step-1").mkdir(parents=True)
+    (there / "step-1" / "state.pt").write_text(SECRET)
+    seal(there / "step-1", step=1)
+    (there / "step-1" / "state.pt").unlink()
+    (there / "step-1" / "state.pt").symlink_to(secret)
+    told = list(make_ready(tmp_path / "here", there))
+    assert len(told) == 1
+    assert "is not used" in told[0]
+    assert not any((tmp_path / "here").iterdir())
+
+
+def test_of_very_many_entries_only_so_many_are_looked_at(tmp_path: Path) -> None:
+    for number in range(MOST_ENTRIES + 50):
+        (tmp_path / f"x{number}").touch()
+    assert whole_ones(tmp_path) == []
+    looked, real = 0, os.scandir
+
+    def counted(path: Path) -> object:
+        class Entries:
+            def __enter__(self) -> object:
+                self.inner = real(path)
+                return self
+
+            def __exit__(self, *_: object) -> None:
+                self.inner.close()
+
+            def __iter__(self) -> object:
+                return self
+
+            def __next__(self) -> object:
+                nonlocal looked
+                looked += 1
+                return next(self.inner)
+
+        return Entries()
+
+    os.scandir = counted  # type: ignore[assignment]
+    try:
+        whole_ones(tmp_path)
+    finally:
+        os.scandir = real
+    assert looked == MOST_ENTRIES
+
+
+@pytest.mark.parametrize("text", ['{"deadline_s": "never"}', "{}", "not JSON"])
+def test_a_job_that_writes_its_own_stop_is_stopped_all_the_same(tmp_path: Path, text: str) -> None:
+    engine = LocalEngine(tmp_path, [a_node()])
+    (tmp_path / "a.1").mkdir()
+    (tmp_path / "a.1" / "stop.json").write_text(text)
+    engine.stop("a.1", grace_s=7)
+    assert json.loads((tmp_path / "a.1" / "stop.json").read_text())["grace_s"] == 7
