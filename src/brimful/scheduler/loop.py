@@ -11,7 +11,7 @@ server that looks every second decides when a rehearsal does, which looks only t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from brimful.errors import BrimfulError, Said, WorldFailed
@@ -244,8 +244,9 @@ def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, Said], *,
     failed: list[Event] = []
     if ports.stopped:
         ports.stopped.intersection_update(fleet.unsettled)
+    silent = frozenset(problems)  # one lease's trouble keeps nobody else at its site from being acted on
     for lease in list(fleet.unsettled.values()):
-        if lease.site in problems:
+        if lease.site in silent:
             continue
         engine = ports.engines.get(lease.site)
         if engine is None:
@@ -269,17 +270,17 @@ def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, Said], *,
             # It may run or not: the GPUs stay taken, and the next tick asks again.
             problems[lease.site] = error.said
     if fleet.warned:
-        _warn(fleet, ports, problems)
+        _warn(fleet, ports, silent, problems)
     if failed:
         # Should somebody else have written meanwhile, the next tick finds the same and says it again.
         _record(fleet, ports, failed)
 
 
-def _warn(fleet: Fleet, ports: Ports, problems: dict[str, Said]) -> None:
+def _warn(fleet: Fleet, ports: Ports, silent: Collection[str], problems: dict[str, Said]) -> None:
     """Tell jobs that will have to leave, and those that may stay after all; the engine knows what it told."""
     for lease in list(fleet.warned.values()):
         engine: object = ports.engines.get(lease.site)
-        if lease.phase != "running" or lease.site in problems or not isinstance(engine, Warns):
+        if lease.phase != "running" or lease.site in silent or not isinstance(engine, Warns):
             continue
         ports.may_act()
         try:

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from brimful.adapters.clock import Monotonic
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.fleet.events import Parts
 from brimful.fleet.job import Job
@@ -62,7 +61,7 @@ class SiteWorker:
         *,
         tell: Callable[[], object] = lambda: None,
         permit: Permit = no_limit,
-        clock: Monotonic = time.monotonic,
+        clock: Callable[[], float] = time.monotonic,
         silent_s: float = SILENT_S,
     ) -> None:
         """`tell` is called where the loop should look; `permit` gives what an order asks before it acts."""
@@ -105,7 +104,9 @@ class SiteWorker:
     # -- what the loop asks ------------------------------------------------------------------------------
 
     def nodes(self) -> Sequence[Node]:
-        """As of the last look; WorldFailed where that failed, or is too old to believe."""
+        """As of the last look; WorldFailed where that failed, or is too old. Looks again meanwhile."""
+        self._due = True
+        self._wake.set()
         with self._lock:
             if self._failed is not None:
                 raise self._failed
@@ -120,10 +121,10 @@ class SiteWorker:
             return self._last.nodes
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:
-        """News since the loop last asked; the worker looks again meanwhile."""
+        """News since the loop last asked."""
         with self._lock:
-            self._leases = frozenset(leases)
-            self._due = True
+            if self._leases != leases:
+                self._leases, self._due = frozenset(leases), True
             self._forget(leases)
             last = self._last
             if last is None:
@@ -207,7 +208,7 @@ class SiteWorker:
             nodes = self._engine.nodes()
             self._step = ("observe", at)
             seen = self._engine.observe(leases)
-        except Exception as error:  # a site's bug is this site's trouble, and nobody else's
+        except Exception as error:  # noqa: BLE001 - a site's bug is this site's trouble, and nobody else's
             self._keep_failure(_foreseen(error, self.site))
             return
         finally:
@@ -236,7 +237,7 @@ class SiteWorker:
         try:
             order.may_act()
             order.carry_out()
-        except Exception as error:  # one lease's trouble keeps nobody from the others
+        except Exception as error:  # noqa: BLE001 - one lease's trouble keeps nobody from the others
             failed = _foreseen(error, self.site)
         self._step = None
         with self._lock:

@@ -8,7 +8,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 
+from brimful.adapters.engines.worker import SiteWorker, worker_for
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.sql import LostLead
@@ -44,6 +47,7 @@ class Driver:
             market=None if reader.market is None else Auctions(reader.market),
             may_act=self._may_act,
         )
+        self._workers: list[SiteWorker] = []
         self._tick_s = tick_s
         self._ticking = threading.Lock()
         self._fleet = Fleet(keep=snapshot.KEEP)  # under `_ticking`
@@ -80,6 +84,7 @@ class Driver:
         with self._ticking:
             self.load()
             catch_up(self._fleet, self._ports)
+        self._employ()
         if self._leadership is not None:
             self._leadership.seek()
             self._seeker = threading.Thread(target=self._seek, name="lead", daemon=True)
@@ -89,6 +94,16 @@ class Driver:
         thread.start()
         self._health.thread = thread
 
+    def _employ(self) -> None:
+        """From here on the loop asks workers, which never keep it waiting."""
+        self._workers = [
+            worker_for(engine, tell=self._wake.set, permit=self._permit)
+            for engine in self._reader.engines.values()
+        ]
+        for worker in self._workers:
+            worker.begin()
+        self._ports = replace(self._ports, engines={worker.site: worker for worker in self._workers})
+
     def stop(self) -> None:
         thread, self._health.thread = self._health.thread, None
         self._stopping.set()
@@ -96,6 +111,8 @@ class Driver:
         for each in (thread, self._seeker, self._snapshots):
             if each is not None:
                 each.join(timeout=30)
+        for worker in self._workers:
+            worker.close()
         if self._leadership is not None:
             try:
                 self.advance(at_least=snapshot.EVERY // 5)
@@ -131,11 +148,17 @@ class Driver:
                 log.exception("the scheduler met a bug; trying again every %s s", self._tick_s)
                 self._health.error = "the scheduler met a bug; see the server's log"
             self._health.came_round()
+            self._name_stuck()
             spent_s = time.monotonic() - began
             if self._wake.wait(pause_s):
                 # While users come without pause, they get half of the time.
                 self._stopping.wait(min(0.1, spent_s))
             self._wake.clear()
+
+    def _name_stuck(self) -> None:
+        for worker in self._workers:
+            if (stuck := worker.stuck()) is not None:
+                log.warning("site %s is stuck: %s has taken %.0f s", worker.site, *stuck)
 
     def _measure_all(self) -> None:
         """Also where another server leads: its readers ask too."""
@@ -149,7 +172,15 @@ class Driver:
 
     def _may_act(self) -> None:
         """With the token of this tick: who was deposed and leads again has missed what was between."""
-        if self._leadership is not None and self._leadership.token != self._token:
+        self._check(self._token)
+
+    def _permit(self) -> Callable[[], object]:
+        """The same for an order that a worker carries out later."""
+        token = self._token
+        return lambda: self._check(token)
+
+    def _check(self, token: int | None) -> None:
+        if self._leadership is not None and self._leadership.token != token:
             raise LostLead(say("server.server_did_not_lead_while"))
 
     def _seek(self) -> None:

@@ -1,0 +1,212 @@
+"""A worker stands between the loop and a site: the loop never waits, and never believes what is too old."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from brimful.adapters.engines.worker import STUCK_S, SiteWorker
+from brimful.errors import WorldFailed
+from brimful.fleet.events import JobSubmitted, Parts
+from brimful.fleet.job import Job
+from brimful.fleet.state import Fleet, Node
+from brimful.language import Sentence, verbatim
+from brimful.market.posted import PostedPrice
+from brimful.scheduler.loop import tick
+from brimful.scheduler.ports import CannotStart, Observation, Ports
+from brimful.scheduler.rules import Rules
+from brimful.sim.world import MemoryStore
+from tests.builders import a_job, a_node, eventually
+from tests.patience import PATIENCE_S
+
+
+class Engine:
+    """Runs nothing. Its steps wait where a test has shut the gate."""
+
+    def __init__(self, site: str = "here", *, gpus: int = 8) -> None:
+        self.site = site
+        self.listed = [replace(a_node(f"{site}-0", gpus=gpus), site=site)]
+        self.gate = threading.Event()
+        self.gate.set()
+        self.running: set[str] = set()
+        self.asked: list[str] = []
+        self.fails: Exception | None = None
+        self.bug: Exception | None = None
+        self.looks = 0
+
+    def nodes(self) -> Sequence[Node]:
+        if self.bug is not None:
+            raise self.bug
+        return self.listed
+
+    def start(self, lease: str, _job: Job, *, node: str, gpus: Sequence[int], rest: Parts = ()) -> None:
+        self.asked.append(f"start {lease}")
+        assert self.gate.wait(PATIENCE_S)
+        if self.fails is not None:
+            raise self.fails
+        self.running.add(lease)
+
+    def stop(self, lease: str, *, grace_s: int) -> None:
+        self.asked.append(f"stop {lease}")
+        self.running.discard(lease)
+
+    def observe(self, leases: Collection[str]) -> Sequence[Observation]:
+        self.looks += 1
+        return [
+            Observation(lease, "running", started_s=1)
+            if lease in self.running
+            else Observation(lease, "absent")
+            for lease in leases
+        ]
+
+
+class Bench:
+    """A loop over sites with workers."""
+
+    def __init__(self, *engines: Engine) -> None:
+        self.now = 0.0
+        self.workers = {each.site: SiteWorker(each, clock=lambda: self.now) for each in engines}
+        for worker in self.workers.values():
+            worker.begin()
+        self.fleet = Fleet()
+        self.ports = Ports(store=MemoryStore(), engines=self.workers, clearing=PostedPrice())
+
+    def submit(self, job: Job) -> None:
+        assert self.ports.store.append([JobSubmitted(at_s=1, job=job)], after=len(self.ports.store.since(0)))
+
+    def tick(self) -> dict[str, str]:
+        return tick(self.fleet, self.ports, Rules(), now_s=10).problems
+
+    def phase(self, job: str) -> str:
+        self.tick()
+        return self.fleet.jobs[job].phase
+
+
+@pytest.fixture
+def benches() -> Iterator[list[Bench]]:
+    made: list[Bench] = []
+    yield made
+    for bench in made:
+        for worker in bench.workers.values():
+            worker._engine.gate.set()  # type: ignore[attr-defined]
+            worker.close()
+
+
+def test_a_site_that_hangs_in_a_start_delays_nobody_elsewhere(benches: list[Bench]) -> None:
+    slow, quick = Engine("slow", gpus=1), Engine("quick", gpus=1)
+    bench = Bench(slow, quick)
+    benches.append(bench)
+    slow.gate.clear()
+    bench.submit(a_job("a", gpus=1, sites=("slow",)))
+    eventually(lambda: bench.phase("a") == "starting" and slow.asked == ["start a.1"])
+    bench.submit(a_job("b", gpus=1, sites=("quick",)))
+    eventually(lambda: bench.phase("b") == "running")
+    assert bench.phase("a") == "starting"
+    slow.gate.set()
+    eventually(lambda: bench.phase("a") == "running")
+    assert slow.asked == ["start a.1"], "ordered once, however often the loop asked"
+
+
+def test_no_trace_of_a_lease_whose_start_is_under_way_means_nothing(benches: list[Bench]) -> None:
+    engine = Engine()
+    bench = Bench(engine)
+    benches.append(bench)
+    worker = bench.workers["here"]
+    worker.observe(["a.1"])
+    eventually(lambda: [each.state for each in worker.observe(["a.1"])] == ["absent"])
+    engine.gate.clear()
+    worker.start("a.1", a_job("a"), node="here-0", gpus=(0,))
+    eventually(lambda: engine.asked == ["start a.1"])
+    assert worker.observe(["a.1"]) == []
+    engine.gate.set()
+    eventually(lambda: [each.state for each in worker.observe(["a.1"])] == ["running"])
+
+
+def test_a_start_that_cannot_be_is_told_when_it_is_asked_for_again(benches: list[Bench]) -> None:
+    engine = Engine()
+    engine.fails = CannotStart(_said())
+    bench = Bench(engine)
+    benches.append(bench)
+    bench.submit(a_job("a", retries=0))
+    eventually(lambda: bench.phase("a") == "failed")
+    assert engine.asked == ["start a.1"]
+
+
+def test_one_lease_in_trouble_keeps_nobody_else_at_its_site_waiting(benches: list[Bench]) -> None:
+    engine = Engine()
+    real = engine.start
+
+    def start(lease: str, job: Job, **more: object) -> None:
+        if lease == "a.1":
+            raise WorldFailed(_said())
+        real(lease, job, **more)  # type: ignore[arg-type]
+
+    engine.start = start  # type: ignore[method-assign, assignment]
+    bench = Bench(engine)
+    benches.append(bench)
+    bench.submit(a_job("a", gpus=1))
+    bench.submit(a_job("b", gpus=1))
+    eventually(lambda: bench.phase("b") == "running")
+    assert bench.phase("a") == "starting"
+
+
+def test_a_site_that_does_not_answer_counts_as_lost_and_its_step_is_named_once(benches: list[Bench]) -> None:
+    engine = Engine()
+    bench = Bench(engine)
+    benches.append(bench)
+    worker = bench.workers["here"]
+    assert bench.tick() == {}
+    engine.gate.clear()
+    worker.start("a.1", a_job("a"), node="here-0", gpus=(0,))
+    eventually(lambda: engine.asked == ["start a.1"])
+    bench.now += STUCK_S + 1
+    assert worker.stuck() == ("start a.1", STUCK_S + 1)
+    assert worker.stuck() is None
+    assert bench.tick() == {}
+    bench.now += 100
+    with pytest.raises(WorldFailed) as caught:
+        worker.nodes()
+    assert caught.value.code == "site_silent"
+    assert "here" in bench.tick()
+    assert "here" in bench.fleet.silent
+    engine.gate.set()
+    eventually(lambda: bench.tick() == {})
+    assert "here" not in bench.fleet.silent
+
+
+def test_a_bug_of_one_engine_is_that_sites_trouble(benches: list[Bench]) -> None:
+    broken, well = Engine("broken"), Engine("well")
+    broken.bug = KeyError("no such thing")
+    bench = Bench(broken, well)
+    benches.append(bench)
+    bench.submit(a_job("a", gpus=1))
+    eventually(lambda: bench.phase("a") == "running")
+    assert list(bench.tick()) == ["broken"]
+    broken.bug = None
+    eventually(lambda: bench.tick() == {})
+
+
+def test_an_order_of_a_server_that_no_longer_leads_is_not_carried_out() -> None:
+    engine = Engine()
+    leads = True
+
+    def check() -> None:
+        if not leads:
+            raise WorldFailed(_said())
+
+    worker = SiteWorker(engine, permit=lambda: check)
+    leads = False
+    worker.start("a.1", a_job("a"), node="here-0", gpus=(0,))
+    worker.begin()
+    eventually(lambda: not worker._pending)
+    assert engine.asked == []
+    with pytest.raises(WorldFailed):
+        worker.start("a.1", a_job("a"), node="here-0", gpus=(0,))
+    worker.close()
+
+
+def _said() -> Sentence:
+    return verbatim("no")
