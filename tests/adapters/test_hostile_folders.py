@@ -45,6 +45,11 @@ TEXTS = (
     b'{"step": 1, "at_s": 1, "files": {"a\\u0000b": {"bytes": 1, "sha256": ""}}}',
     b'{"deadline_s": "never", "grace_s": -5}',
     b'{"group": 1, "born": "0"}',
+    b'{"at_s": 1, "problem": {"code": "no.such"}}',
+    b'{"at_s": 1, "problem": {"code": "adapters.exit_code"}}',
+    b'{"at_s": 1, "problem": {"seconds": "many"}}',
+    b'{"at_s": 1, "problem": {"code": ["x"], "a": {"parts": 5}}}',
+    b'{"at_s": 1, "problem": {"x": 1}}',
 )
 
 
@@ -108,12 +113,12 @@ def asked_everything(engine: LocalEngine, lease: str) -> list[object]:
     def looks() -> list[object]:
         found: list[object] = []
         for look in (
-            lambda: list(engine.observe([lease])),
+            lambda: [(each, str(each.problem)) for each in engine.observe([lease])],
             lambda: engine.log(lease).data,
             lambda: engine.sample(lease),
             lambda: engine.warn(lease, until_s=1),
             lambda: engine.stop(lease, grace_s=1),
-            lambda: list(engine.observe([lease])),
+            lambda: [(each, str(each.problem)) for each in engine.observe([lease])],
             engine.living,
         ):
             try:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from brimful.adapters.engines.worker import STUCK_S, SiteWorker
-from brimful.errors import WorldFailed
+from brimful.errors import Said, WorldFailed
 from brimful.fleet.events import JobSubmitted, Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Node
@@ -77,7 +77,7 @@ class Bench:
     def submit(self, job: Job) -> None:
         assert self.ports.store.append([JobSubmitted(at_s=1, job=job)], after=len(self.ports.store.since(0)))
 
-    def tick(self) -> dict[str, str]:
+    def tick(self) -> dict[str, Said]:
         return tick(self.fleet, self.ports, Rules(), now_s=10).problems
 
     def phase(self, job: str) -> str:

@@ -6,6 +6,7 @@ a row are a list, and somebody else's words are a text. So a text of an older lo
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,6 +62,15 @@ def said_in(record: Any) -> Sentence | Several | None:  # noqa: ANN401 - JSON
     found = _value(record)
     assert found is None or isinstance(found, (Sentence, Several)), "a sentence, or nothing"
     return found
+
+
+def told(record: Any, *, most_chars: int = 500) -> Sentence | Several | None:  # noqa: ANN401 - JSON
+    """`said_in` for a record that anybody may have written: what cannot be said is told as it stands."""
+    with contextlib.suppress(Exception):  # a code that is none, a value that is missing or of another kind, …
+        said = said_in(record)
+        if said is None or len(str(said)) <= most_chars:
+            return said
+    return verbatim(str(record)[:most_chars])
 
 
 def _value(record: Any) -> object:  # noqa: ANN401 - JSON
