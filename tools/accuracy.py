@@ -16,7 +16,6 @@ from dataclasses import fields
 from pathlib import Path
 from statistics import median
 
-from brimful.accuracy.refit import LIMITS, Timed, ratio, timed_runs
 from brimful.accuracy.runs import read_rows
 from brimful.accuracy.score import COUNTERS, Errors, Report, Scored, report, score, summed
 from brimful.fit import overhead, roofline
@@ -24,6 +23,7 @@ from brimful.fit.roofline import NODE_GPUS, RATES, Rates
 from brimful.specs.estimate import Interval
 from brimful.units import GIB
 from tools.markdown import row
+from tools.refit import LIMITS, Timed, ratio, timed_runs
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "explanation" / "accuracy.md"

@@ -16,7 +16,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from brimful.accuracy.refit import (
+from brimful.accuracy.runs import read_rows
+from brimful.fit.roofline import RATES, Rates
+from tools.accuracy import CROSS, PAGE, cross_table, put, shared_runs, stamped
+from tools.refit import (
     EVALUATIONS,
     SEED,
     Timed,
@@ -27,9 +30,6 @@ from brimful.accuracy.refit import (
     search,
     timed_runs,
 )
-from brimful.accuracy.runs import read_rows
-from brimful.fit.roofline import RATES, Rates
-from tools.accuracy import CROSS, PAGE, cross_table, put, shared_runs, stamped
 
 
 def main() -> int:

@@ -10,7 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.accuracy.refit import (
+from brimful.accuracy.runs import Run
+from brimful.fit.roofline import RATES, Rates, predict_speed
+from brimful.specs.gpu import find_gpu
+from tests.fit.builders import a_model, a_training
+from tools.refit import (
     LIMITS,
     START,
     Timed,
@@ -22,10 +26,6 @@ from brimful.accuracy.refit import (
     search,
     timed_runs,
 )
-from brimful.accuracy.runs import Run
-from brimful.fit.roofline import RATES, Rates, predict_speed
-from brimful.specs.gpu import find_gpu
-from tests.fit.builders import a_model, a_training
 
 
 def a_timed(id: str, rates: Rates, *, batch: int = 8, width: int = 768, family: str = "") -> Timed:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from brimful.accuracy.refit import LIMITS, START
 from brimful.fit import memory, roofline
 from brimful.fit.roofline import RATES
 from brimful.specs.parts import moment as moment_says
 from tests.accuracy.test_refit import runs_of
 from tests.fit.builders import a_model, a_training
 from tools.accuracy import CROSS, OLD, PAGE, accuracy_page, block, dated, edges_table, put, stamped
+from tools.refit import LIMITS, START
 
 RUNS = runs_of(RATES)
 
