@@ -22,21 +22,26 @@ lib.impl('kernel', lambda x: x, 'CUDA')
 torch.ops.nobody.kernel(torch.ones(2, device='cuda'))
 """
 
-# What the script does -> its code, the error's code, words of the problem.
-TROUBLE = {
-    "raises": ("x = 1\nx.shape", "script_failed", "train.py:2: AttributeError"),
-    "reads stdin": ("name = input('dataset? ')", "bad_input", "EOFError"),
-    "forks": ("import os\nos.fork()", "script_forks", "forks"),
-    "exits": ("import sys\nsys.exit(3)", "bad_input", "ended with 3"),
-    "lacks a package": ("import flash_attn_of_nobody", "script_failed", "flash_attn_of_nobody"),
-    "calls an extension": (EXTENSION, "unknown_kernel", "nobody.kernel"),
+# What the script does -> its code, the error's code, and what its reason says.
+AT_2 = {"code": "tracing.at_place", "file": "train.py", "line": 2}
+TROUBLE: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "raises": ("x = 1\nx.shape", "script_failed", {"where": AT_2, "kind": "AttributeError"}),
+    "reads stdin": ("name = input('dataset? ')", "bad_input", {"kind": "EOFError"}),
+    "forks": ("import os\nos.fork()", "script_forks", {"code": "tracing.script_forks"}),
+    "exits": ("import sys\nsys.exit(3)", "bad_input", {"code": "tracing.script_exited", "status": 3}),
+    "lacks a package": ("import flash_attn_of_nobody", "script_failed", {"kind": "ModuleNotFoundError"}),
+    "calls an extension": (EXTENSION, "unknown_kernel", {"code": "tracing.unknown_kernel"}),
     "shapes by values": (
         "import torch\ntorch.ones(9, device='cuda').nonzero()",
         "shape_from_values",
-        "train.py:2",
+        {"code": "tracing.shape_from_values"},
     ),
-    "never uses the GPU": ("import torch\ntorch.ones(3).sum()", "nothing_on_gpu", "nothing on the GPU"),
-    "is no Python": ("for for", "script_failed", "SyntaxError"),
+    "never uses the GPU": (
+        "import torch\ntorch.ones(3).sum()",
+        "nothing_on_gpu",
+        {"code": "tracing.nothing_on_gpu"},
+    ),
+    "is no Python": ("for for", "script_failed", {"kind": "SyntaxError"}),
 }
 
 
@@ -54,7 +59,7 @@ def a_request(script: Path, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("what", TROUBLE)
 def test_a_script_that(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code, error_code, words = TROUBLE[what]
+    code, error_code, says = TROUBLE[what]
     path = tmp_path / "train.py"
     path.write_text(code)
     with Path(os.devnull).open() as nothing:
@@ -63,7 +68,7 @@ def test_a_script_that(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             traced(a_request(path))
 
     assert caught.value.code == error_code
-    assert words in caught.value.problem
+    assert caught.value.said.as_dict().items() >= says.items()
     assert caught.value.hint
 
 

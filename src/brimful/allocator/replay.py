@@ -80,7 +80,48 @@ class Replay:
         return self.sweep[0].out_of_memory is not None
 
     def as_dict(self) -> dict[str, Any]:
-        return as_dict(self)
+        """The figures of the issue, then what the text report shows besides."""
+        compared = self.compared
+        return {
+            "events": self.events,
+            "alloc": asdict(compared.alloc),
+            "segment_alloc": asdict(compared.segment_alloc),
+            "segment_free": asdict(compared.segment_free),
+            "reserved_bytes": {
+                "recorded": self.reserved_recorded_bytes,
+                "simulated": self.reserved_simulated_bytes,
+            },
+            "allocated_bytes": {
+                "recorded": self.allocated_recorded_bytes,
+                "simulated": self.allocated_simulated_bytes,
+            },
+            "peak_allocated_bytes": self.peak_allocated_bytes,
+            "peak_reserved_bytes": self.peak_reserved_bytes,
+            "sweep": [_row(outcome, self.sweep[0]) for outcome in self.sweep],
+            "peak_requested_bytes": self.peak_requested_bytes,
+            "peak_event": compared.peak_at,
+            "device": self.device,
+            "devices": list(self.devices),
+            "settings": str(self.settings),
+            "capacity_bytes": self.capacity_bytes,
+            "holders": [
+                {"label": holder.label, "bytes": holder.nbytes, "blocks": holder.blocks}
+                for holder in self.holders[:SHOWN_HOLDERS]
+            ],
+            "curve": [
+                {"event": p.event, "allocated_bytes": p.allocated_bytes, "reserved_bytes": p.reserved_bytes}
+                for p in compared.curve
+            ],
+            "retries": compared.retries,
+            "ooms": [
+                {"event_bytes": event.nbytes, "device_free_bytes": event.address, "label": event.label}
+                for event in compared.ooms
+            ],
+            "differences": [str(each) for each in compared.differences],
+            "difference_codes": [each.as_dict() for each in compared.differences],
+            "notes": [str(note) for note in self.notes],
+            "note_codes": [note.as_dict() for note in self.notes],
+        }
 
 
 def replay(
@@ -197,51 +238,6 @@ def best(replayed: Replay) -> Outcome | None:
         return least
     saved = now.peak_reserved_bytes - least.peak_reserved_bytes
     return least if saved > WORTH * now.peak_reserved_bytes else None
-
-
-def as_dict(replayed: Replay) -> dict[str, Any]:
-    """The figures of the issue, then what the text report shows besides."""
-    compared = replayed.compared
-    return {
-        "events": replayed.events,
-        "alloc": asdict(compared.alloc),
-        "segment_alloc": asdict(compared.segment_alloc),
-        "segment_free": asdict(compared.segment_free),
-        "reserved_bytes": {
-            "recorded": replayed.reserved_recorded_bytes,
-            "simulated": replayed.reserved_simulated_bytes,
-        },
-        "allocated_bytes": {
-            "recorded": replayed.allocated_recorded_bytes,
-            "simulated": replayed.allocated_simulated_bytes,
-        },
-        "peak_allocated_bytes": replayed.peak_allocated_bytes,
-        "peak_reserved_bytes": replayed.peak_reserved_bytes,
-        "sweep": [_row(outcome, replayed.sweep[0]) for outcome in replayed.sweep],
-        "peak_requested_bytes": replayed.peak_requested_bytes,
-        "peak_event": compared.peak_at,
-        "device": replayed.device,
-        "devices": list(replayed.devices),
-        "settings": str(replayed.settings),
-        "capacity_bytes": replayed.capacity_bytes,
-        "holders": [
-            {"label": holder.label, "bytes": holder.nbytes, "blocks": holder.blocks}
-            for holder in replayed.holders[:SHOWN_HOLDERS]
-        ],
-        "curve": [
-            {"event": p.event, "allocated_bytes": p.allocated_bytes, "reserved_bytes": p.reserved_bytes}
-            for p in compared.curve
-        ],
-        "retries": compared.retries,
-        "ooms": [
-            {"event_bytes": event.nbytes, "device_free_bytes": event.address, "label": event.label}
-            for event in compared.ooms
-        ],
-        "differences": [str(each) for each in compared.differences],
-        "difference_codes": [each.as_dict() for each in compared.differences],
-        "notes": [str(note) for note in replayed.notes],
-        "note_codes": [note.as_dict() for note in replayed.notes],
-    }
 
 
 def _row(outcome: Outcome, recorded: Outcome) -> dict[str, Any]:

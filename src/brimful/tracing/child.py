@@ -83,7 +83,7 @@ def traced(request: dict[str, Any]) -> dict[str, Any]:
         except SystemExit as stop:
             if stop.code not in (None, 0):
                 raise BadInput(
-                    say("tracing.script_exited", name=script.name, code=Quoted(stop.code))
+                    say("tracing.script_exited", name=script.name, status=Quoted(stop.code))
                 ) from stop
         except BrimfulError:
             raise
