@@ -13,7 +13,7 @@ import pytest
 from brimful.errors import WorldFailed
 from brimful.meter.runtime import Place, began, live, read_said, runtime_folder
 from brimful.meter.samples import EndSample, RunSample, StepSample
-from brimful.meter.sinks import Server
+from brimful.meter.sinks import Runtime
 
 RUN = RunSample(at_s=100.0, pid=os.getpid(), host="here")
 STEP = StepSample(at_s=110.0, step=3, step_s=0.5, mfu=0.25)
@@ -43,7 +43,7 @@ def test_a_process_finds_what_it_left_and_its_age(folder: Path) -> None:
 def test_what_a_server_reads_is_replaced_whole_and_stays_after_the_end(tmp_path: Path) -> None:
     path = tmp_path / "lease" / "sample.json"
     path.parent.mkdir()
-    sink = Server(path)
+    sink = Runtime(path)
     sink.start(RUN)
     assert (read_said(path.read_bytes()).step, read_said(path.read_bytes()).end) == (None, None)
     sink.step(STEP)

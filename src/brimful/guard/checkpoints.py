@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,46 +32,39 @@ class Keeper:
 
     def find(self, since_s: float) -> Found | None:
         """The newest whole checkpoint written since then; what another run left is no place to go on from."""
-        for path, words in (self._own(), self._sealed(), self._nanogpt(), self._trainer()):
-            if path is not None and (at_s := path.stat().st_mtime) >= since_s:
+        for path, words in self._whole():
+            if (at_s := path.stat().st_mtime) >= since_s:
                 told = tuple(word.replace("{checkpoint}", str(path)) for word in self.words or words)
                 return Found(path=path, at_s=at_s, words=told)
         return None
 
-    def _own(self) -> tuple[Path | None, Sequence[str]]:
-        if self.path is None or not self.path.exists():
-            return None, ()
-        if self.path.is_file():
-            return self.path, ()
-        inside = [each for each in self.path.iterdir() if not each.name.startswith(".")]
-        return max(inside, key=lambda each: each.stat().st_mtime, default=None), ()
-
-    def _sealed(self) -> tuple[Path | None, Sequence[str]]:
-        found = None if self.sealed is None else newest(self.sealed)
-        return (None, ()) if found is None else (found.folder, ())
-
-    def _nanogpt(self) -> tuple[Path | None, Sequence[str]]:
-        """out_dir/ckpt.pt, if it is whole: torch.save writes in place, and a crash may leave half of it."""
+    def _whole(self) -> Iterator[tuple[Path, Sequence[str]]]:
+        """What is there, and the words that go on from it: the user's own path first."""
+        if self.path is not None and self.path.is_file():
+            yield self.path, ()
+        elif self.path is not None and self.path.exists():
+            inside = [each for each in self.path.iterdir() if not each.name.startswith(".")]
+            yield from ((each, ()) for each in sorted(inside, key=lambda each: -each.stat().st_mtime)[:1])
+        if self.sealed is not None and (sealed := newest(self.sealed)) is not None:
+            yield sealed.folder, ()
         known = self.command.globals
-        if self.command.style != NANOGPT_STYLE or "init_from" not in known or "out_dir" not in known:
-            return None, ()
-        path = Path(str(known["out_dir"])) / "ckpt.pt"
-        return (path if zipfile.is_zipfile(path) else None), ("--init_from=resume",)
+        if self.command.style == NANOGPT_STYLE and "init_from" in known and "out_dir" in known:
+            # torch.save writes in place, and a crash may leave half of it.
+            path = Path(str(known["out_dir"])) / "ckpt.pt"
+            if zipfile.is_zipfile(path):
+                yield path, ("--init_from=resume",)
+        if self.command.style == TRAINER_STYLE and (saved := self._trainer()) is not None:
+            yield saved, (f"--resume_from_checkpoint={saved}",)
 
-    def _trainer(self) -> tuple[Path | None, Sequence[str]]:
+    def _trainer(self) -> Path | None:
         """output_dir/checkpoint-N with Trainer's state, which it writes last."""
-        if self.command.style != TRAINER_STYLE:
-            return None, ()
         folder = spoken(self.command.words[self.command.begins :]).get("output_dir")
         if not isinstance(folder, str) or not Path(folder).is_dir():
-            return None, ()
+            return None
         steps = {
             int(match[1]): each
             for each in Path(folder).iterdir()
             if (match := re.fullmatch(r"checkpoint-(\d{1,12})", each.name))
             and (each / "trainer_state.json").is_file()
         }
-        if not steps:
-            return None, ()
-        path = steps[max(steps)]
-        return path, (f"--resume_from_checkpoint={path}",)
+        return steps[max(steps)] if steps else None

@@ -24,8 +24,9 @@ from brimful.language import Quoted, say
 from brimful.specs.training import Training
 
 NANOGPT_STYLE, TRAINER_STYLE, ARGPARSE_STYLE, UNKNOWN_STYLE = "nanoGPT", "Trainer", "argparse", "unknown"
-BATCH, ACCUMULATION = "batch_size", "accumulation"  # fields of Training
 
+# Any training: which lines a dialect has does not depend on it.
+_ANY = Training(batch_size=1, sequence_tokens=1, accumulation=1, dtype="bfloat16", compiled=False)
 _TRAINER_NAMES = frozenset({"HfArgumentParser", "TrlParser", "TrainingArguments", "SFTConfig"})
 _CONFIGS = (".py", ".json", ".yaml", ".yml")
 _WORLD = ("--nproc_per_node", "--nproc-per-node", "--num_processes")  # torchrun, accelerate
@@ -44,11 +45,11 @@ class Command:
     """The words, and what they mean to the script."""
 
     words: tuple[str, ...]
-    style: str
-    script: Path | None
     begins: int  # index of the first word that is the script's own
-    keys: Mapping[str, str]  # line of the dialect -> how the script is told: --key, --key= or key
-    says: Mapping[str, Any]  # line of the dialect -> its value now, where it is known
+    style: str = UNKNOWN_STYLE
+    script: Path | None = None
+    keys: Mapping[str, str] = field(default_factory=dict)  # line of the dialect -> --key, --key= or key
+    says: Mapping[str, Any] = field(default_factory=dict)  # line of the dialect -> its value, where known
     switches: frozenset[str] = frozenset()  # keys that are said by being there
     config: Path | None = None
     gpus: int = 1
@@ -115,35 +116,18 @@ def read_command(words: Sequence[str], set_keys: Sequence[str] = ()) -> Command:
         raise BadInput(say("guard.no_command"))
     at = next((n for n, word in enumerate(words) if word.endswith(".py") and not word.startswith("-")), None)
     if at is None:
-        found = Command(
-            words=tuple(words),
-            style=UNKNOWN_STYLE,
-            script=None,
-            begins=_after_program(words),
-            keys={},
-            says={},
-        )
+        # `python -m package …`: the words after the package are its own.
+        begins = words.index("-m") + 2 if "-m" in words else 1
+        found = Command(words=tuple(words), begins=begins)
     else:
-        found = _read_script(tuple(words), at)
+        script = Path(words[at])
+        found = Command(words=tuple(words), script=script, begins=at + 1, gpus=_world(words[:at]))
+        found = _read_script(found, script)
     return _named(found, set_keys)
 
 
-def _after_program(words: Sequence[str]) -> int:
-    """`python -m package …`: the words after the package are its own."""
-    return words.index("-m") + 2 if "-m" in words else 1
-
-
-def _read_script(words: tuple[str, ...], at: int) -> Command:
-    script, own = Path(words[at]), words[at + 1 :]
-    blank = Command(
-        words=words,
-        style=UNKNOWN_STYLE,
-        script=script,
-        begins=at + 1,
-        keys={},
-        says={},
-        gpus=_world(words[:at]),
-    )
+def _read_script(blank: Command, script: Path) -> Command:
+    own = blank.words[blank.begins :]
     try:
         tree = parse_file(script)
     except BrimfulError:
@@ -155,12 +139,10 @@ def _read_script(words: tuple[str, ...], at: int) -> Command:
     )
     if "batch_size" in settings and (overruled or "globals" in names):
         return _nanogpt(blank, own, settings)
-    flags = _flags(tree)
     if names & _TRAINER_NAMES:
         return _trainer(blank, own)
-    if flags:
-        return _argparse(blank, own, flags)
-    return blank
+    flags = _flags(tree)
+    return _argparse(blank, own, flags) if flags else blank
 
 
 def _world(launcher: Sequence[str]) -> int:
@@ -244,9 +226,7 @@ def _nanogpt(blank: Command, own: Sequence[str], settings: Mapping[str, Any]) ->
         key, equals, text = word.removeprefix("--").partition("=")
         if word.startswith("--") and equals:
             says[key] = _value(text)
-    lines = NANOGPT.lines(
-        Training(batch_size=1, sequence_tokens=1, accumulation=1, dtype="bfloat16", compiled=True)
-    )
+    lines = NANOGPT.lines(replace(_ANY, compiled=True))
     return replace(
         blank,
         style=NANOGPT_STYLE,
@@ -260,17 +240,12 @@ def _nanogpt(blank: Command, own: Sequence[str], settings: Mapping[str, Any]) ->
 def _trainer(blank: Command, own: Sequence[str]) -> Command:
     said = spoken(own)
     lines = {line: value for key, value in said.items() if (line := own_name(key)) is not None}
-    config = next((Path(w) for w in own if w.endswith(_CONFIGS) and not w.startswith("-")), None)
+    config = _config(own)
     # A file alone is all that HfArgumentParser reads then; TRL takes words beside it.
     alone = config is not None and len(own) == 1
-    keys = {} if alone else {line: f"--{line}" for line in _trainer_lines()}
+    keys = {} if alone else {line: f"--{line}" for line in ARGUMENTS.lines(_ANY)}
     defaults = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
     return replace(blank, style=TRAINER_STYLE, keys=keys, says={**defaults, **lines}, config=config)
-
-
-def _trainer_lines() -> tuple[str, ...]:
-    like = Training(batch_size=1, sequence_tokens=1, accumulation=1, dtype="bfloat16", compiled=False)
-    return tuple(ARGUMENTS.lines(like))
 
 
 def _argparse(blank: Command, own: Sequence[str], flags: Mapping[str, _Flag]) -> Command:
@@ -289,10 +264,12 @@ def _argparse(blank: Command, own: Sequence[str], flags: Mapping[str, _Flag]) ->
         value = said.get(plain, option.default)
         if value is not None:
             says[line] = value
-    config = next((Path(w) for w in own if w.endswith(_CONFIGS) and not w.startswith("-")), None)
-    return replace(
-        blank, style=ARGPARSE_STYLE, keys=keys, says=says, switches=frozenset(switches), config=config
-    )
+    config, switched = _config(own), frozenset(switches)
+    return replace(blank, style=ARGPARSE_STYLE, keys=keys, says=says, switches=switched, config=config)
+
+
+def _config(own: Sequence[str]) -> Path | None:
+    return next((Path(w) for w in own if w.endswith(_CONFIGS) and not w.startswith("-")), None)
 
 
 def spoken(words: Sequence[str]) -> dict[str, Any]:

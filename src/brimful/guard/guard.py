@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import signal
 import time
 from collections.abc import Callable
@@ -132,8 +131,7 @@ class Guard:
         self._began_s = 0.0
 
     def run(self) -> Outcome:
-        if self._predicted is not None:
-            self._judge(self._predicted)
+        self._judge()
         folder = new_folder(self._wishes.logs, self._command)
         self._began_s = time.time()
         for number in range(1, self._wishes.tries + 1):
@@ -147,12 +145,14 @@ class Guard:
 
     def preview(self) -> dict[str, Any]:
         """What would be started, and starts nothing."""
-        if self._predicted is not None:
-            self._judge(self._predicted)
+        self._judge()
         return {"words": list(self._words()), "changed": self._changed()}
 
-    def _judge(self, predicted: Forecast) -> None:
+    def _judge(self) -> None:
         """Before the start: warn, or begin with settings that fit."""
+        predicted = self._predicted
+        if predicted is None:
+            return
         self._tell(predicted.said())
         training = predicted.reading.training
         if predicted.predict(training).fits:
@@ -377,11 +377,6 @@ def _numbers(cause: OutOfMemory) -> Value | None:
     if cause.free_bytes is not None:
         parts.append(say("guard.was_free", size=Size(cause.free_bytes)))
     return Several(tuple(parts)) if parts else None
-
-
-def shown(words: tuple[str, ...]) -> str:
-    """A command line that can be pasted."""
-    return shlex.join(words)
 
 
 def sealed_folder() -> Path:

@@ -41,7 +41,6 @@ class Plan:
     change: Change
     why: Sentence
     training: Training | None = None
-    estimate: Estimate | None = None
     slower: float | None = None  # step time against the settings before, as predicted
 
     @property
@@ -254,7 +253,6 @@ def _plan(before: Training, after: Training, estimate: Estimate, predict: Predic
     return Plan(
         change=change,
         training=after,
-        estimate=then,
         slower=then.speed.step_s.likely / estimate.speed.step_s.likely,
         why=say(
             "guard.planned",

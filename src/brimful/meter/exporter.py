@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from brimful.meter.machine import Looker, Machine, SeenGpu
+from brimful.meter.machine import Looker, Machine
 from brimful.meter.runtime import Live
 from brimful.meter.samples import PHASES
 
@@ -43,10 +43,7 @@ GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
     "brimful_run_step": (_RUN, "the newest optimizer step of a run"),
     "brimful_run_age_seconds": (_RUN, "since that step ended"),
     "brimful_run_step_seconds": (_RUN, "how long it took, evaluation and checkpoints left out"),
-    "brimful_run_part_seconds": (
-        (*_RUN, "part"),
-        "of it, each part: data, forward, backward, optimizer, other",
-    ),
+    "brimful_run_part_seconds": ((*_RUN, "part"), "its parts: data, forward, backward, optimizer, other"),
     "brimful_run_tokens_per_second": (_RUN, "tokens of that step by its seconds"),
     "brimful_run_mfu_ratio": (_RUN, "useful FLOPs of the card's own peak"),
     "brimful_run_hfu_ratio": (_RUN, "the same with recomputed work"),
@@ -60,23 +57,21 @@ COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {
     "brimful_gpu_ecc_errors": (_CARD, "uncorrected memory errors since the driver came up"),
 }
 
-_OF_A_CARD: dict[str, Callable[[SeenGpu], float | None]] = {
-    "brimful_gpu_up": lambda card: 0 if card.sample.problem else 1,
-    "brimful_gpu_memory_total_bytes": lambda card: card.sample.memory_total_bytes,
-    "brimful_gpu_memory_used_bytes": lambda card: card.sample.memory_used_bytes,
-    "brimful_gpu_memory_reserved_bytes": lambda card: card.sample.memory_reserved_bytes,
-    "brimful_gpu_busy_ratio": lambda card: card.sample.busy_frac,
-    "brimful_gpu_memory_busy_ratio": lambda card: card.sample.memory_busy_frac,
-    "brimful_gpu_mfu_ratio": lambda card: card.mfu,
-    "brimful_gpu_power_watts": lambda card: card.sample.power_w,
-    "brimful_gpu_power_limit_watts": lambda card: card.sample.power_limit_w,
-    "brimful_gpu_temperature_celsius": lambda card: card.sample.temperature_c,
-    "brimful_gpu_fan_ratio": lambda card: card.sample.fan_frac,
-    "brimful_gpu_sm_clock_hertz": lambda card: card.sample.sm_clock_hz,
-    "brimful_gpu_sm_clock_max_hertz": lambda card: card.sample.sm_clock_max_hz,
-    "brimful_gpu_memory_clock_hertz": lambda card: card.sample.memory_clock_hz,
-    "brimful_gpu_processes": lambda card: None if card.sample.problem else len(card.holders),
-    "brimful_gpu_ecc_errors": lambda card: card.sample.ecc_errors,
+# Fields of the samples that are figures as they are.
+_OF_A_CARD = {
+    "brimful_gpu_memory_total_bytes": "memory_total_bytes",
+    "brimful_gpu_memory_used_bytes": "memory_used_bytes",
+    "brimful_gpu_memory_reserved_bytes": "memory_reserved_bytes",
+    "brimful_gpu_busy_ratio": "busy_frac",
+    "brimful_gpu_memory_busy_ratio": "memory_busy_frac",
+    "brimful_gpu_power_watts": "power_w",
+    "brimful_gpu_power_limit_watts": "power_limit_w",
+    "brimful_gpu_temperature_celsius": "temperature_c",
+    "brimful_gpu_fan_ratio": "fan_frac",
+    "brimful_gpu_sm_clock_hertz": "sm_clock_hz",
+    "brimful_gpu_sm_clock_max_hertz": "sm_clock_max_hz",
+    "brimful_gpu_memory_clock_hertz": "memory_clock_hz",
+    "brimful_gpu_ecc_errors": "ecc_errors",
 }
 _OF_A_STEP = {
     "brimful_run_step": "step",
@@ -104,10 +99,12 @@ class Exported(Collector):
         for name, labels, number in figures(self._looker.look(self._clock())):
             if number is not None:
                 found.setdefault(name, []).append((labels, float(number)))
-        for name, (labels, words) in GAUGES.items():
-            yield _filled(GaugeMetricFamily(name, words, labels=labels), found.get(name, []))
-        for name, (labels, words) in COUNTERS.items():
-            yield _filled(CounterMetricFamily(name, words, labels=labels), found.get(name, []))
+        for kind, table in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
+            for name, (labels, words) in table.items():
+                family = kind(name, words, labels=labels)
+                for values, number in found.get(name, []):
+                    family.add_metric(values, number)
+                yield family
 
 
 def registry(looker: Looker) -> CollectorRegistry:
@@ -127,8 +124,11 @@ def figures(machine: Machine) -> Iterator[Figure]:
     for card in machine.cards:
         own = (card.label, card.sample.uuid)
         yield "brimful_gpu_info", (*own, card.sample.name, machine.driver), 1
-        for name, number in _OF_A_CARD.items():
-            yield name, own, number(card)
+        yield "brimful_gpu_up", own, 0 if card.sample.problem else 1
+        yield "brimful_gpu_mfu_ratio", own, card.mfu
+        yield "brimful_gpu_processes", own, None if card.sample.problem else len(card.holders)
+        for name, field in _OF_A_CARD.items():
+            yield name, own, getattr(card.sample, field)
         for reason in card.sample.throttle:
             yield "brimful_gpu_throttled", (*own, reason), 1
         for holder in card.holders:
@@ -151,11 +151,3 @@ def _run(each: Live, now_s: float) -> Iterator[Figure]:
     yield "brimful_run_peak_flops_per_second", labels, each.run.peak_flops_per_s
     for part in PHASES:
         yield "brimful_run_part_seconds", (*labels, part), each.step.parts_s[part]
-
-
-def _filled(
-    family: GaugeMetricFamily | CounterMetricFamily, rows: list[tuple[tuple[str, ...], float]]
-) -> GaugeMetricFamily | CounterMetricFamily:
-    for labels, number in rows:
-        family.add_metric(labels, number)
-    return family

@@ -23,15 +23,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from brimful.meter.timeline import PAUSE, Timeline
 
 EVALUATION = PAUSE + "evaluation"
-WAITS = (
-    "item",
-    "tolist",
-    "cpu",
-    "numpy",
-    "__bool__",
-    "__float__",
-    "__int__",
-)  # methods that fetch from a device
+# Methods that fetch from a device.
+WAITS = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__")
 COLLECTIVES = (
     "all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor",
     "all_to_all", "all_to_all_single", "broadcast", "barrier",
@@ -128,12 +121,9 @@ class Hooks:
     def count(self, inputs: Iterable[object]) -> None:
         """A forward pass over these: the first whole numbers in two dimensions are its tokens."""
         self._seen.micro_steps += 1
+        whole = (torch.int64, torch.int32)
         for each in inputs:
-            if (
-                isinstance(each, torch.Tensor)
-                and each.dim() == 2
-                and each.dtype in (torch.int64, torch.int32)
-            ):
+            if isinstance(each, torch.Tensor) and each.dim() == 2 and each.dtype in whole:
                 self._seen.inputs.append((each.numel(), each.shape[1]))
                 return
 

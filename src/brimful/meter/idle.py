@@ -116,12 +116,9 @@ class IdleWatch:
     def _sampled(self) -> None:
         with suppress(BrimfulError):
             for process in live():
-                if (
-                    process.step is not None
-                    and self._carries(process.pid)
-                    and process.step.at_s > self._last_s
-                ):
-                    self._stepped(process.step.at_s)
+                step = process.step
+                if step is not None and self._carries(process.pid) and step.at_s > self._last_s:
+                    self._stepped(step.at_s)
 
     def _stepped(self, at_s: float) -> None:
         self._last_s, self._steps, self._told = at_s, True, False

@@ -6,11 +6,14 @@ An MFU is a share of a peak, and every loop has its own idea of which: that is r
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
-_F = r"([-+]?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?|nan|inf))"
+_F = r"[-+]?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?|nan|inf)"
+_STEP, _LOSS, _MS = r"(?P<step>\d{1,12})", f"(?P<loss>{_F})", f"(?P<ms>{_F})"
+_MFU, _TOKENS = f"(?P<mfu>{_F})", f"(?P<tokens>{_F})"
 A100_FLOPS_PER_S, H100_FLOPS_PER_S = 312e12, 989e12
 
 
@@ -32,138 +35,84 @@ class LogLine:
     divides: str = ""  # how that is known: always, table, line
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)
 
 
-_NANOGPT = re.compile(rf"\biter (\d{{1,12}}): loss {_F}, time {_F} ?ms(?:, mfu {_F}%)?")
-_LLMC = re.compile(
-    rf"\bstep +(\d{{1,12}})/\d{{1,12}} \| (?:train )?loss {_F}.{{0,80}}?\| +{_F} ms \| "
-    rf"{_F}% (?:bf16|fp16|fp32|tf32) MFU \| {_F} tok/s"
-)
-_LLMC_OLD = re.compile(
-    rf"\bstep +(\d{{1,12}})/\d{{1,12}}: train loss {_F}(?: \(acc [^)]{{0,20}}\))? \({_F} ms, {_F} tok/s\)"
-)
-_NANOCHAT = re.compile(
-    rf"\bstep (\d{{1,12}})/\d{{1,12}} \([\d.]{{1,8}}%\) \| loss: {_F} \|.{{0,80}}?\bdt: {_F}ms \| "
-    rf"tok/sec: ([\d,]{{1,20}}) \| (bf16_)?mfu: {_F}"
-)
-_TITAN = re.compile(
-    rf"\bstep: +(\d{{1,12}}) +loss: +{_F}.{{0,60}}?\bmemory: +{_F}GiB\({_F}%\) +(?:tps|wps): +([\d,]{{1,20}})"
-    rf"(?: +tflops: +([\d,.]{{1,20}}))?(?: +mfu: +{_F}%)?"
-)
+# What the loops print, by the names that `_read` knows. The last line of each kind counts.
+_PATTERNS = (
+    ("nanoGPT", rf"\biter {_STEP}: loss {_LOSS}, time {_MS} ?ms(?:, mfu {_MFU}%)?"),
+    ("llm.c", rf"\bstep +{_STEP}/\d{{1,12}} \| (?:train )?loss {_LOSS}.{{0,80}}?\| +{_MS} ms \| ",
+              rf"{_MFU}% (?:bf16|fp16|fp32|tf32) MFU \| {_TOKENS} tok/s"),
+    ("llm.c", rf"\bstep +{_STEP}/\d{{1,12}}: train loss {_LOSS}(?: \(acc [^)]{{0,20}}\))? ",
+              rf"\({_MS} ms, {_TOKENS} tok/s\)"),
+    ("nanochat", rf"\bstep {_STEP}/\d{{1,12}} \([\d.]{{1,8}}%\) \| loss: {_LOSS} \|.{{0,80}}?\bdt: {_MS}ms ",
+                 rf"\| tok/sec: (?P<tokens>[\d,]{{1,20}}) \| (?P<table>bf16_)?mfu: {_MFU}"),
+    ("torchtitan", rf"\bstep: +{_STEP} +loss: +{_LOSS}.{{0,60}}?\bmemory: +(?P<gib>{_F})GiB\({_F}%\) +",
+                   r"(?:tps|wps): +(?P<tokens>[\d,]{1,20})(?: +tflops: +(?P<tflops>[\d,.]{1,20}))?",
+                   rf"(?: +mfu: +{_MFU}%)?"),
+    # A progress bar: seconds for an iteration, or iterations a second. Downloads count bytes, not `it`.
+    ("tqdm", rf"\b\d{{1,3}}%\|[^|\n]{{0,300}}\| *{_STEP}/\d{{1,12}} \[[\d:]{{1,12}}<[\d:?]{{1,12}}, *",
+             rf"(?P<pace>{_F})(?P<unit>s/it|it/s)\b(?:, ?(?:train_)?loss={_LOSS}\b)?"),
+)  # fmt: skip
+_KINDS = tuple((framework, re.compile("".join(parts))) for framework, *parts in _PATTERNS)
 _TRAINER = re.compile(r"\{[^{}]{0,20}'(?:train_runtime|loss)'[^{}]{0,600}\}")
-
-# A progress bar of tqdm: seconds for an iteration, or iterations a second. Downloads count bytes, not `it`.
-_TQDM = re.compile(
-    rf"\b\d{{1,3}}%\|[^|\n]{{0,300}}\| *(\d{{1,12}})/\d{{1,12}} "
-    rf"\[[\d:]{{1,12}}<[\d:?]{{1,12}}, *{_F}(s/it|it/s)\b(?:, ?(?:train_)?loss={_F}\b)?"
-)
 
 
 def find_log_lines(text: str) -> list[LogLine]:
-    readers = (_nanogpt, _llmc, _llmc_old, _nanochat, _titan, _trainer, _tqdm)
-    return [line for reader in readers if (line := reader(text)) is not None]
+    found = [_read(framework, pattern, text) for framework, pattern in _KINDS]
+    found.insert(-1, _trainer(text))
+    return [line for line in found if line is not None]
 
 
-def _last(pattern: re.Pattern[str], text: str) -> tuple[re.Match[str] | None, int]:
-    found = list(pattern.finditer(text))
-    return (found[-1] if found else None), len(found)
-
-
-def _nanogpt(text: str) -> LogLine | None:
-    match, lines = _last(_NANOGPT, text)
-    if match is None:
+def _read(framework: str, pattern: re.Pattern[str], text: str) -> LogLine | None:
+    lines = list(pattern.finditer(text))
+    if not lines:
         return None
-    return LogLine(
-        framework="nanoGPT",
-        lines=lines,
-        step=int(match[1]),
-        loss=_number(match[2]),
-        step_s=_milliseconds(match[3]),
-        mfu=_share(match[4]),
-        divided_by_flops_per_s=A100_FLOPS_PER_S if match[4] else None,
-        divides="always" if match[4] else "",
-    )
-
-
-def _llmc(text: str) -> LogLine | None:
-    match, lines = _last(_LLMC, text)
-    if match is None:
+    said = lines[-1].groupdict()
+    number = {name: _number(value) for name, value in said.items() if name not in ("unit", "table")}
+    pace, tflops, memory_gib = number.get("pace"), number.get("tflops"), number.get("gib")
+    if "pace" in said and (not pace or pace < 0):
         return None
-    return LogLine(
-        framework="llm.c",
-        lines=lines,
-        step=int(match[1]),
-        loss=_number(match[2]),
-        step_s=_milliseconds(match[3]),
-        mfu=_share(match[4]),
-        divides="table",
-        tokens_per_s=_number(match[5]),
-    )
-
-
-def _llmc_old(text: str) -> LogLine | None:
-    match, lines = _last(_LLMC_OLD, text)
-    if match is None:
-        return None
-    return LogLine(
-        framework="llm.c",
-        lines=lines,
-        step=int(match[1]),
-        loss=_number(match[2]),
-        step_s=_milliseconds(match[3]),
-        tokens_per_s=_number(match[4]),
-    )
-
-
-def _nanochat(text: str) -> LogLine | None:
-    match, lines = _last(_NANOCHAT, text)
-    if match is None:
-        return None
-    own_table = bool(match[5])  # since January 2026 it looks the card up, and says bf16_mfu
-    return LogLine(
-        framework="nanochat",
-        lines=lines,
-        step=int(match[1]),
-        loss=_number(match[2]),
-        step_s=_milliseconds(match[3]),
-        tokens_per_s=_number(match[4]),
-        mfu=_share(match[6]),
-        divided_by_flops_per_s=None if own_table else H100_FLOPS_PER_S,
-        divides="table" if own_table else "always",
-    )
-
-
-def _titan(text: str) -> LogLine | None:
-    """Where the line gives TFLOPS and MFU, their quotient is the peak it was divided by."""
-    match, lines = _last(_TITAN, text)
-    if match is None:
-        return None
-    memory_gib, mfu = _number(match[3]), _share(match[7])
-    tflops = _number(match[6]) if match[6] else None
+    mfu = _positive(number.get("mfu"), per=100)  # -100 % is how nanoGPT and llm.c say that they do not know
     flops = tflops * 1e12 if tflops else None
+    peak, divides = _divisor(framework, said, flops=flops, mfu=mfu)
+    step_s = _positive(number.get("ms"), per=1000)
+    if pace:
+        step_s = pace if said["unit"] == "s/it" else 1 / pace
     return LogLine(
-        framework="torchtitan",
-        lines=lines,
-        step=int(match[1]),
-        loss=_number(match[2]),
-        tokens_per_s=_number(match[5]),
+        framework=framework,
+        lines=len(lines),
+        step=int(said["step"]),
+        loss=number["loss"],
+        step_s=step_s,
+        tokens_per_s=number.get("tokens"),
         reserved_bytes=round(memory_gib * 2**30) if memory_gib is not None else None,
         flops_per_s=flops,
         mfu=mfu,
-        divided_by_flops_per_s=flops / mfu if flops and mfu else None,
-        divides="line" if flops and mfu else "table" if mfu else "",
+        divided_by_flops_per_s=peak,
+        divides=divides,
     )
+
+
+def _divisor(
+    framework: str, said: Mapping[str, str | None], *, flops: float | None, mfu: float | None
+) -> tuple[float | None, str]:
+    """The peak that the loop divides by, and how that is known."""
+    if framework == "torchtitan":  # where the line gives TFLOPS and MFU, their quotient is the peak
+        return (flops / mfu, "line") if flops and mfu else (None, "table" if mfu else "")
+    if not said.get("mfu"):
+        return None, ""
+    if framework == "nanoGPT":
+        return A100_FLOPS_PER_S, "always"
+    if framework == "nanochat" and not said["table"]:  # since January 2026 it looks the card up: bf16_mfu
+        return H100_FLOPS_PER_S, "always"
+    return None, "table"
 
 
 def _trainer(text: str) -> LogLine | None:
     found = _TRAINER.findall(text)
-    if not found:
-        return None
-    said = {
-        key: _number(value)
-        for key, value in re.findall(rf"'(\w{{1,40}})': '?{_F}'?(?=[,}}])", " ".join(found))
-    }
+    words = re.findall(rf"'(\w{{1,40}})': '?({_F})'?(?=[,}}])", " ".join(found))
+    said = {key: _number(value) for key, value in words}
     if not {"epoch", "train_runtime"} & said.keys():
         return None
     rate = said.get("train_steps_per_second")
@@ -178,31 +127,10 @@ def _trainer(text: str) -> LogLine | None:
     )
 
 
-def _tqdm(text: str) -> LogLine | None:
-    match, lines = _last(_TQDM, text)
-    pace = _number(match[2]) if match else None
-    if match is None or not pace or pace < 0:
-        return None
-    return LogLine(
-        framework="tqdm",
-        lines=lines,
-        step=int(match[1]),
-        loss=_number(match[4]) if match[4] else None,
-        step_s=pace if match[3] == "s/it" else 1 / pace,
-    )
+def _number(text: str | None) -> float | None:
+    value = float(text.replace(",", "")) if text else None
+    return value if value is not None and isfinite(value) else None
 
 
-def _number(text: str) -> float | None:
-    value = float(text.replace(",", ""))
-    return value if isfinite(value) else None
-
-
-def _milliseconds(text: str) -> float | None:
-    value = _number(text)
-    return value / 1000 if value is not None and value > 0 else None
-
-
-def _share(text: str | None) -> float | None:
-    """-100 % is how nanoGPT and llm.c say that they do not know."""
-    value = _number(text) if text else None
-    return value / 100 if value is not None and value > 0 else None
+def _positive(value: float | None, *, per: float) -> float | None:
+    return value / per if value is not None and value > 0 else None

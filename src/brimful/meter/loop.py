@@ -34,7 +34,7 @@ from brimful.meter.flops import Formula, counted, formula_of
 from brimful.meter.hooks import Hooks, Seen
 from brimful.meter.peak import Peak, declared_peak, no_peak, peak_of
 from brimful.meter.samples import PHASES, EndSample, RunSample, StepSample
-from brimful.meter.sinks import Jsonl, Runtime, Server, Sink, Sinks, TensorBoard, Terminal, Wandb
+from brimful.meter.sinks import Jsonl, Runtime, Sink, Sinks, TensorBoard, Terminal, Wandb
 from brimful.meter.timeline import PAUSE, Event, Lap, Timeline
 from brimful.specs.estimate import Estimate
 from brimful.specs.training import Checkpointing, Dtype
@@ -116,10 +116,14 @@ class Meter:
         self._last: StepSample | None = None
         self._drained_s = -math.inf  # the first step is told at once
         rank = int(os.environ.get("RANK", "0") or 0)
-        self._shared = [Runtime(), *_server(rank)] if share else []
+        # Of many processes the first writes where people look, and the file that a job's engine reads.
         first = [] if rank else _first_rank_sinks(terminal_s, tensorboard, wandb)
-        lines = [Jsonl(_ranked(Path(jsonl), rank))] if jsonl else []
-        self._sinks = Sinks([*first, *lines, *self._shared, *sinks])
+        path = Path(jsonl) if jsonl else None
+        if path is not None and rank:
+            path = path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+        samples = "" if rank else os.environ.get("BRIMFUL_SAMPLES", "")
+        self._shared = [Runtime(), *([Runtime(Path(samples))] if samples else [])] if share else []
+        self._sinks = Sinks([*first, *([Jsonl(path)] if path else []), *self._shared, *sinks])
 
     # What a loop calls.
 
@@ -155,9 +159,7 @@ class Meter:
         self._pending.append(
             _Pending(step=self._steps, at_s=time.time(), lap=lap, seen=seen, memory=self._memory())
         )
-        if self._run is None:
-            self._run = self._facts()
-            self._sinks.start(self._run)
+        self._introduce()
         if self._clock() - self._drained_s >= DRAIN_S:
             self._drain()
 
@@ -193,14 +195,18 @@ class Meter:
         self._closed = True
         self._stop_counting()
         self.hooks.detach()
-        if self._run is None:
-            self._run = self._facts()
-            self._sinks.start(self._run)
+        self._introduce()
         with contextlib.suppress(RuntimeError):  # a dead device has nothing more to tell
             if self._pending and self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)  # the run is over: nothing is slowed down
             self._drain()
         self._sinks.end(self._sums.end(self, error=error))
+
+    def _introduce(self) -> None:
+        """Once: at the first step its facts are known."""
+        if self._run is None:
+            self._run = self._facts()
+            self._sinks.start(self._run)
 
     # What it knows.
 
@@ -343,6 +349,7 @@ class Meter:
         device = done.lap.device_s()
         parts = host if device is None else device
         step_s = sum(seconds for phase, seconds in parts.items() if not phase.startswith(PAUSE))
+        phases: dict[str, Any] = {f"{phase}_s": parts.get(phase, 0.0) for phase in PHASES}
         useful, again = self._flops(done.seen)
         peak = self.peak.flops_per_s
         most = peak * step_s * self._gpus if peak and step_s else None
@@ -353,11 +360,7 @@ class Meter:
             step_s=step_s,
             warmup=self._sums.steps < self._warmup,
             clock="host" if device is None else "cuda",
-            data_s=parts.get("data", 0.0),
-            forward_s=parts.get("forward", 0.0),
-            backward_s=parts.get("backward", 0.0),
-            optimizer_s=parts.get("optimizer", 0.0),
-            other_s=parts.get("other", 0.0),
+            **phases,
             host_s={} if device is None else {phase: host.get(phase, 0.0) for phase in PHASES},
             pauses_s={p.removeprefix(PAUSE): s for p, s in parts.items() if p.startswith(PAUSE)},
             syncs=done.seen.syncs if self.hooks.waits else None,
@@ -437,23 +440,12 @@ def _uuid(card: Any) -> str | None:
     return f"GPU-{str(uuid).removeprefix('GPU-')}" if uuid else None  # as the driver writes it
 
 
-def _server(rank: int) -> list[Runtime]:
-    """In a job of brimful, the file its engine reads: of several processes the first one's."""
-    path = os.environ.get("BRIMFUL_SAMPLES", "")
-    return [Server(Path(path))] if path and not rank else []
-
-
 def _first_rank_sinks(terminal_s: float | None, tensorboard: Any, wandb: Any) -> list[Sink]:
-    """Of many processes one writes where people look."""
     return [
         *([Terminal(every_s=terminal_s)] if terminal_s is not None else []),
         *([TensorBoard(tensorboard)] if tensorboard is not None else []),
         *([Wandb(wandb)] if wandb else []),
     ]
-
-
-def _ranked(path: Path, rank: int) -> Path:
-    return path.with_name(f"{path.stem}.rank{rank}{path.suffix}") if rank else path
 
 
 def _plain(value: object) -> object:

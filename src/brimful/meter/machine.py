@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -135,11 +135,7 @@ def _card(card: SeenGpu) -> dict[str, Any]:
     found["compute"] = {"frac": frac, "kind": kind}
     found["processes"] = [
         {
-            "pid": each.process.pid,
-            "used_bytes": each.process.used_bytes,
-            "kind": each.process.kind,
-            "name": each.process.name,
-            "user": each.process.user,
+            **asdict(each.process),
             "job": each.job,
             "idle": str(each.idle) if each.idle else None,
             "idle_reason": each.idle.as_dict() if each.idle else None,

@@ -133,12 +133,6 @@ class GpuSample:
     gaps: dict[str, str] = field(default_factory=dict)  # field -> the error of NVML that left it None
     problem: str = ""  # the error of NVML, where the card does not answer; then nothing else is known
 
-    @property
-    def memory_free_bytes(self) -> int | None:
-        if self.memory_total_bytes is None or self.memory_used_bytes is None:
-            return None
-        return self.memory_total_bytes - self.memory_used_bytes - (self.memory_reserved_bytes or 0)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndSample:

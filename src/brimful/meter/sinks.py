@@ -91,45 +91,37 @@ class Jsonl:
 
 
 class Runtime:
-    """The newest sample, where `brimful watch` and `brimful admin exporter` look for it."""
+    """The newest sample, where `brimful watch` and `brimful admin exporter` look for it.
 
-    def __init__(self) -> None:
+    With a path, in the file from which a brimful server takes it; there it stays when the run is over.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
         self._place: Place | None = None
         self._run: RunSample | None = None
         self._step: StepSample | None = None
+        self._told = True
 
     def start(self, run: RunSample) -> None:
-        self._place, self._run = self._place or Place(), run
+        self._place, self._run = self._place or Place(self._path), run
         self._place.leave(run, None)
 
     def step(self, sample: StepSample) -> None:
-        self._step = sample
+        self._step, self._told = sample, False
 
     def flush(self) -> None:
-        if self._place is not None and self._run is not None and self._step is not None:
+        if self._place is not None and self._run is not None and not self._told:
             self._place.leave(self._run, self._step)
-            self._step = None
-
-    def end(self, _sample: EndSample) -> None:
-        if self._place is not None:
-            self._place.close()
-
-
-class Server(Runtime):
-    """The newest sample, in the file from which a brimful server takes it. It stays when the run is over."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._place = Place(path)
-        self._last: StepSample | None = None
-
-    def step(self, sample: StepSample) -> None:
-        self._step = self._last = sample
+            self._told = True
 
     def end(self, sample: EndSample) -> None:
-        assert self._place is not None
-        assert self._run is not None
-        self._place.leave(self._run, self._last, sample)
+        if self._place is None or self._run is None:
+            return
+        if self._path is None:
+            self._place.close()
+        else:
+            self._place.leave(self._run, self._step, sample)
 
 
 class Terminal:

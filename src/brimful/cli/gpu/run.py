@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     from brimful.guard.checkpoints import Keeper
     from brimful.guard.command import read_command
-    from brimful.guard.guard import Guard, Wishes, sealed_folder, shown
+    from brimful.guard.guard import Guard, Wishes, sealed_folder
 
     command = read_command(args.command, args.set_key)
     keeper = Keeper(
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> Answer:
     if args.dry_run:
         data = guard.preview()
         lines = [line for each in said for line in wrapped("", told(each))]
-        text = "\n".join([*lines, words("gpu.run_would_start", command=shown(tuple(data["words"])))])
+        text = "\n".join([*lines, words("gpu.run_would_start", command=shlex.join(data["words"]))])
         codes = [plain_value(each) for each in said]
         return Answer({**data, "said": [str(each) for each in said], "said_codes": codes}, text)
     outcome = guard.run()
