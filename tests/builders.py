@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 
-from brimful.errors import Said
+import pytest
+
+from brimful.errors import BrimfulError, Said
 from brimful.fleet.events import Event, JobSubmitted, LeaseGranted, LeaseStarted, NodeJoined, Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Node
@@ -136,3 +139,11 @@ def eventually(check: Callable[[], object]) -> None:
         if time.monotonic() > deadline:
             raise AssertionError(f"still {last!r} after {PATIENCE_S} s")
         time.sleep(0.02)
+
+
+@contextmanager
+def refuses(kind: type[BrimfulError], code: str) -> Iterator[pytest.ExceptionInfo[BrimfulError]]:
+    """What is done here ends in an error of this kind whose sentence has this code."""
+    with pytest.raises(kind) as caught:
+        yield caught
+    assert code_of(caught.value.said) == code

@@ -10,6 +10,7 @@ from brimful.configs.words import CHOICES, choose
 from brimful.errors import BadInput
 from brimful.fit.fit import fit
 from brimful.language import Quoted, say
+from tests.builders import refuses
 
 
 def test_a_name_and_a_few_words_are_a_training() -> None:
@@ -102,12 +103,12 @@ def test_a_split_over_gpus_that_are_not_there_is_refused_with_how_many_it_takes(
 
 @pytest.mark.parametrize("targets", [0, 9, 100])
 def test_lora_adapts_up_to_seven_matrices_of_a_layer_and_the_head(targets: int) -> None:
-    with pytest.raises(BadInput, match="out of range"):
+    with refuses(BadInput, "configs.out_of_range"):
         read(None, model="gpt2", overrides=["lora=True", f"targets={targets}"])
 
 
 def test_an_update_within_the_backward_pass_has_nothing_to_accumulate() -> None:
-    with pytest.raises(BadInput, match="4 micro-steps") as refused:
+    with refuses(BadInput, "configs.in_backward_accumulates") as refused:
         read(None, model="gpt2", overrides=["in_backward=True", "gradient_accumulation_steps=4"])
     assert "gradient_accumulation_steps=1" in refused.value.hint
 
@@ -163,9 +164,9 @@ def test_a_setting_out_of_range_is_one_clear_error(words: str) -> None:
 
 
 def test_nothing_at_all_and_too_much_are_told_apart() -> None:
-    with pytest.raises(BadInput, match="nothing to fit"):
+    with refuses(BadInput, "configs.nothing_to_fit"):
         read(None)
-    with pytest.raises(BadInput, match="both a config and --model"):
+    with refuses(BadInput, "configs.config_and_model"):
         read("config.py", model="gpt2")
 
 

@@ -15,6 +15,7 @@ from brimful.fit.count import parameters
 from brimful.language import say
 from brimful.specs.model import Experts, Images
 from brimful.specs.presets import all_presets
+from tests.builders import refuses
 
 LLAMA = {
     "model_type": "llama",
@@ -476,7 +477,7 @@ def test_a_gigabyte_is_refused_by_its_size_alone(tmp_path: Path, name: str) -> N
     with (tmp_path / name).open("wb") as sparse:
         sparse.truncate(1024**3)
 
-    with pytest.raises(BadInput, match="1,073,741,824 bytes"):
+    with refuses(BadInput, "configs.file_too_large"):
         read(str(tmp_path / name))
 
 
@@ -526,7 +527,7 @@ def test_the_folder_of_a_checkpoint_will_do(tmp_path: Path) -> None:
 
 
 def test_a_model_nobody_knows_asks_for_its_config(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="no model called") as refused:
+    with refuses(NotFound, "specs.name_unknown") as refused:
         read(write(tmp_path, "recipe.yaml", "model_name_or_path: me/my-own-model"))
 
     assert "config.json" in refused.value.hint

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from brimful.configs.yaml_file import MAX_BYTES, MAX_DEPTH, MAX_VALUES, parse_yaml
 from brimful.errors import BadInput, WorldFailed
+from tests.builders import refuses
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -219,7 +220,7 @@ def test_a_long_file_is_refused_by_its_size() -> None:
 def test_where_pyyaml_is_missing_it_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
 
-    with pytest.raises(WorldFailed, match=r"'x\.yaml' needs PyYAML, which is not installed") as missing:
+    with refuses(WorldFailed, "configs.needs_pyyaml") as missing:
         parse("a: 1")
     assert missing.value.code == "not_installed"
     assert missing.value.hint == "pip install 'brimful[yaml]'"

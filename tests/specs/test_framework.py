@@ -13,6 +13,7 @@ from brimful.specs.framework import (
     framework_at,
     framework_facts,
 )
+from tests.builders import refuses
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def test_a_framework_is_found_however_it_is_written() -> None:
 
 
 def test_an_unknown_framework_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(NotFound, match="no framework is called 'tensorflow'") as caught:
+    with refuses(NotFound, "specs.framework_unknown") as caught:
         find_framework("tensorflow")
     assert "litgpt" in caught.value.hint
     assert caught.value.code == "unknown_framework"

@@ -4,6 +4,7 @@ import pytest
 
 from brimful.errors import NotFound
 from brimful.specs.presets import FAMILIES, all_presets, find_preset
+from tests.builders import refuses
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_a_version_is_not_a_size() -> None:
 
 
 def test_a_name_that_leaves_the_size_open_lists_the_choices() -> None:
-    with pytest.raises(NotFound, match="may be any of") as refused:
+    with refuses(NotFound, "specs.name_ambiguous") as refused:
         find_preset("llama 3.1")
 
     assert refused.value.code == "ambiguous_model"
@@ -44,7 +45,7 @@ def test_a_name_that_leaves_the_size_open_lists_the_choices() -> None:
 
 
 def test_a_wrong_name_suggests_the_nearest() -> None:
-    with pytest.raises(NotFound, match="no model called") as refused:
+    with refuses(NotFound, "specs.name_unknown") as refused:
         find_preset("lama-3.1-8b")
 
     assert "did you mean llama-3.1-8b" in refused.value.hint
