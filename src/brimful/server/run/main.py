@@ -33,6 +33,7 @@ from brimful.market.pools import Market, market_of
 from brimful.market.spot import Terms
 from brimful.server.app import make_app
 from brimful.server.auth import Access
+from brimful.server.run.connections import PatientProtocol
 from brimful.server.run.engines import identity_of, local_engines, nodes_of
 from brimful.server.run.operator_token import operator_token
 from brimful.server.run.server_log import set_up_logging
@@ -82,6 +83,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         sys.stdout.flush()
         config = uvicorn.Config(
             app,
+            http=PatientProtocol,
             log_config=None,
             access_log=False,
             server_header=False,

@@ -1,0 +1,66 @@
+"""Connections that owe us bytes do not keep others out.
+
+Whoever connects and says nothing, or half a request, holds a file descriptor, and the loop needs some too. So
+a request has to be whole within a while, and where there are as many connections as there may be, the one
+that has owed us for longest makes room for the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+OWED_S = 10.0  # how long a request may take to arrive, its body included
+KEPT_BACK = 256  # file descriptors for the loop: the database, logs, lease folders, runners
+MOST = 2_000
+FEWEST = 32
+
+
+def most_connections() -> int:
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST if soft == resource.RLIM_INFINITY else max(FEWEST, min(MOST, soft - KEPT_BACK))
+
+
+class PatientProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP, with an end to its patience. uvicorn itself looks after those idle between requests."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._begun = False  # a request has begun, and its head is not here yet
+        self._since = time.monotonic()
+        self._due = self.loop.call_later(OWED_S, self._look)
+        if len(self.connections) > most_connections():
+            self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._due.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        before = self.cycle
+        between = before is None or before.response_complete
+        if between and before is not None and not self._begun:
+            self._since = time.monotonic()
+        super().data_received(data)
+        self._begun = between and self.cycle is before
+
+    def _owes(self) -> bool:
+        """Whether a request is awaited or on its way. Between two requests nothing is owed."""
+        cycle = self.cycle
+        return cycle is None or self._begun or (cycle.more_body and not cycle.response_complete)
+
+    def _look(self) -> None:
+        left_s = self._since + OWED_S - time.monotonic()
+        if left_s <= 0 and self._owes():
+            self.transport.close()
+            return
+        self._due = self.loop.call_later(left_s if left_s > 0 else OWED_S, self._look)
+
+    def _make_room(self) -> None:
+        """The one who has owed for longest goes; where nobody else owes anything, the one who came last."""
+        others = [each for each in self.connections if isinstance(each, PatientProtocol) and each is not self]
+        owing = [each for each in others if each._owes()]
+        min(owing, key=lambda each: each._since, default=self).transport.abort()

@@ -1,0 +1,117 @@
+"""Whoever connects and says nothing keeps nobody out."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+
+from brimful.server.run import connections
+from brimful.server.run.connections import PatientProtocol
+from tests.builders import eventually
+from tests.patience import PATIENCE_S
+
+WHOLE = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+BODY = b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 10\r\n\r\n"
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] != "http":
+        return
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"x-kind", b"test")]})
+    if scope["path"] == "/stream":
+        await send({"type": "http.response.body", "body": b"first", "more_body": True})
+        await asyncio.sleep(3600)
+    await send({"type": "http.response.body", "body": b"well"})
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[uvicorn.Server]:
+    monkeypatch.setattr(connections, "OWED_S", 0.2)
+    monkeypatch.setattr(connections, "most_connections", lambda: 20)
+    made = uvicorn.Server(
+        uvicorn.Config(app, port=0, http=PatientProtocol, log_config=None, timeout_graceful_shutdown=1)
+    )
+    thread = threading.Thread(target=made.run, daemon=True)
+    thread.start()
+    eventually(lambda: made.started)
+    yield made
+    while LINES:
+        LINES.pop().close()
+    made.should_exit = True
+    thread.join(PATIENCE_S)
+
+
+LINES: list[socket.socket] = []  # closed with the server they were made to
+
+
+def dial(server: uvicorn.Server, said: bytes = b"") -> socket.socket:
+    line = socket.create_connection(server.servers[0].sockets[0].getsockname(), timeout=PATIENCE_S)
+    LINES.append(line)
+    line.sendall(said)
+    return line
+
+
+def answer(line: socket.socket) -> bytes:
+    heard = b""
+    while not heard.endswith(b"0\r\n\r\n") and (more := line.recv(4096)):
+        heard += more
+    return heard
+
+
+def until_closed(line: socket.socket) -> bytes:
+    heard = b""
+    try:
+        while more := line.recv(4096):
+            heard += more
+    except ConnectionResetError:
+        pass
+    return heard
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: here\r\nX: ", BODY + b"half"])
+def test_a_request_that_never_becomes_whole_is_hung_up_on(server: uvicorn.Server, said: bytes) -> None:
+    assert b"200" not in until_closed(dial(server, said))
+
+
+def test_the_second_request_on_a_line_has_to_become_whole_too(server: uvicorn.Server) -> None:
+    line = dial(server, WHOLE)
+    assert b"well" in answer(line)
+    line.sendall(b"GET / HT")
+    assert until_closed(line) == b""
+
+
+def test_a_stream_and_a_line_that_owe_nothing_are_left_alone(server: uvicorn.Server) -> None:
+    stream = dial(server, WHOLE.replace(b"/ ", b"/stream "))
+    while b"first" not in stream.recv(4096):
+        pass
+    for _ in range(
+        3
+    ):  # each of them is hung up on when its time is over, which is time enough for the stream
+        until_closed(dial(server))
+    assert len(server.server_state.connections) == 1
+
+
+def test_the_one_who_waits_longest_makes_room(
+    server: uvicorn.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "OWED_S", 1e6)
+    idle = [dial(server) for _ in range(60)]
+    for _ in range(5):
+        assert b"well" in answer(dial(server, WHOLE))
+    assert len(server.server_state.connections) <= 21
+    assert until_closed(idle[0]) == b""
+
+
+def test_some_descriptors_are_kept_back_for_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    for soft, most in ((1024, 768), (64, 32), (1 << 20, 2_000), (-1, 2_000)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _kind, soft=soft: (soft, soft))
+        assert connections.most_connections() == most
