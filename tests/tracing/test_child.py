@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
-from brimful.errors import BrimfulError
+from brimful.errors import BadInput, BrimfulError
+from brimful.language import language
 from brimful.tracing.child import traced
+from brimful.tracing.launch import trace_script
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.torch
 
@@ -146,3 +149,17 @@ def test_a_failure_on_the_way_out_does_not_lose_the_trace(tmp_path: Path) -> Non
 
     assert data["steps"] == 2
     assert data["notes"] == ["after its steps the script ended with OSError"]
+
+
+def test_what_the_traced_process_says_is_told_in_any_language(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("x = 1\nx.shape")
+    with pytest.raises(BadInput) as caught:
+        trace_script(path, [], gpu="rtx-4070", steps=1, limit_s=PATIENCE_S)
+
+    assert caught.value.code == "script_failed"
+    assert caught.value.said.as_dict()["where"] == AT_2
+    assert caught.value.way_out is not None
+    assert caught.value.way_out.as_dict()["parts"][0] == {"code": "tracing.hint_unknown_case"}
+    german = language("de").text(caught.value.said)
+    assert (german != caught.value.problem, "train.py:2" in german) == (True, True)

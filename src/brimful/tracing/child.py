@@ -39,7 +39,9 @@ def main(request_path: str) -> NoReturn:
         try:
             answer = {"ok": True, "data": traced(request)}
         except BrimfulError as error:
-            answer = {"ok": False, "error": {**error.as_dict(), "exit_code": error.exit_code}}
+            hint = error.way_out.as_dict() if error.way_out else None
+            said = {"code": error.code, "reason": error.said.as_dict(), "hint": hint}
+            answer = {"ok": False, "error": {**said, "exit_code": error.exit_code}}
         faulthandler.cancel_dump_traceback_later()
     temporary = answer_path.with_suffix(".part")
     temporary.write_text(json.dumps(answer), encoding="utf-8")

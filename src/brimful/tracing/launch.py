@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFailed
-from brimful.language import Number, Plain, Sentence, Several, say, verbatim
+from brimful.language import Number, Plain, Sentence, Several, say
 
 START_S = 120  # beyond the script's own limit, which the child keeps: to start, load PyTorch, build the shim
 MARK = "BRIMFUL_TRACE"  # in the environment of whatever a traced script starts
@@ -105,9 +105,8 @@ def _answer(folder: Path, script: Path, status: int | None, limit_s: float) -> d
         if answer["ok"]:
             return answer["data"]  # type: ignore[no-any-return]
         error = answer["error"]
-        raise _ERRORS[error["exit_code"]](
-            verbatim(error["problem"]), hint=_with_tail(verbatim(error["hint"]), folder), code=error["code"]
-        )
+        hint = _with_tail(_said(error["hint"]) if error["hint"] else "", folder)
+        raise _ERRORS[error["exit_code"]](_said(error["reason"]), hint=hint, code=error["code"])
     if status is None or (folder / "stacks").stat().st_size:
         place = _place(folder, script)
         raise WorldFailed(
@@ -116,6 +115,17 @@ def _answer(folder: Path, script: Path, status: int | None, limit_s: float) -> d
             code="too_slow",
         )
     raise _ended(status, script, folder)
+
+
+def _said(plain: dict[str, Any]) -> Sentence | Several:
+    """What the child said, told by us in the language asked for; numbers come as they are."""
+
+    def value(each: Any) -> object:
+        return _said(each) if isinstance(each, dict) else Plain(each) if isinstance(each, int) else each
+
+    if "parts" in plain:
+        return Several(tuple(map(value, plain["parts"])))
+    return Sentence(plain["code"], {name: value(each) for name, each in plain.items() if name != "code"})
 
 
 def _ended(status: int, script: Path, folder: Path) -> BrimfulError:
@@ -132,7 +142,7 @@ def _ended(status: int, script: Path, folder: Path) -> BrimfulError:
     )
 
 
-def _with_tail(hint: Sentence, folder: Path) -> Several:
+def _with_tail(hint: object, folder: Path) -> Several:
     """And the last lines the script printed."""
     with suppress(OSError):
         lines = (folder / "output").read_bytes()[-20_000:].decode("utf-8", "replace").splitlines()
