@@ -39,6 +39,7 @@ ONLY_NAMES = {
 SAME = {
     "fr": {
         "options",
+        "site",
         "GPU",
         "images",
         "activations",

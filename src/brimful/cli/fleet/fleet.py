@@ -10,21 +10,16 @@ from brimful.cli.commands import Answer, Verb, whole
 from brimful.cli.fleet.show import clock, day
 from brimful.cli.options import add_dry_run, add_nothing
 from brimful.cli.render import noted_table, paint, table, wrapped
-from brimful.cli.spoken import tongue
 from brimful.client.client import Client
 from brimful.errors import BadInput
-from brimful.language import Quoted, say
+from brimful.language import Quoted, count, say, told, words
 from brimful.language.printable import all_printable, printable
 from brimful.language.record import said_in
-from brimful.units import HOUR_S, counted, show_seconds, show_usd
+from brimful.units import HOUR_S, show_seconds, show_usd
 
 if TYPE_CHECKING:
     from brimful.client.answers import EventAnswer, GpuAnswer, NodeAnswer
 
-LEGEND = (
-    "wants: GPUs its waiting jobs ask for; longest: how long one of them has waited;",
-    "held: jobs on hold; GPU-h: had lately, less the longer ago",
-)
 # What a line says of an event, in this order, where the event has it.
 SAID = ("job", "lease", "node", "site", "sites", "gpus", "exit_code", "reason", "why")
 
@@ -44,12 +39,12 @@ def show(args: argparse.Namespace) -> Answer:  # noqa: ARG001
         for node in fleet["nodes"]
         for gpu in node["gpus"]
     ]
-    lines = [f"{fleet['free']} of {fleet['gpus']} GPUs are free; policy {fleet['policy']}", ""]
+    lines = [words("fleet.gpus_free", **{name: fleet[name] for name in ("free", "gpus", "policy")}), ""]
     lines.append(table(["node", "GPU", "type", "held by", "price", "MFU"], rows, right=(1, 4)))
     for site, problem in fleet["problems"].items():
         lines += ["", *wrapped(f"site {site}: ", problem)]
     if fleet["trouble"]:
-        lines.append(f"\nthe scheduler is in trouble: {fleet['trouble']}")
+        lines += ["", words("fleet.scheduler_trouble", trouble=fleet["trouble"])]
     return Answer(data, "\n".join(lines))
 
 
@@ -81,7 +76,7 @@ def nodes(args: argparse.Namespace) -> Answer:
 
 def _nodes_text(nodes: list[NodeAnswer]) -> str:
     if not nodes:
-        return "no node has joined yet"
+        return words("fleet.no_nodes_yet")
     rows = [
         [
             node["node"],
@@ -92,9 +87,10 @@ def _nodes_text(nodes: list[NodeAnswer]) -> str:
         ]
         for node in nodes
     ]
-    notes = ["" if node["drained"] is None else f"drained: {node['drained']}" for node in nodes]
+    reasons = [node["drained"] for node in nodes]
+    notes = ["" if why is None else words("fleet.node_drained", reason=why) for why in reasons]
     drained = sum(node["drained"] is not None for node in nodes)
-    foot = f"\n\n{counted(drained, 'node')} drained" if drained else ""
+    foot = f"\n\n{words('fleet.nodes_drained', nodes=count('node', drained))}" if drained else ""
     return noted_table(["node", "site", "GPUs", "held", "per GPU-h"], rows, notes, right=(3, 4)) + foot
 
 
@@ -114,29 +110,31 @@ def drain(args: argparse.Namespace) -> Answer:
         return _would(client, args.node, "drain")
     done = client.drain(args.node, args.reason)
     running = ", ".join(done["running"])
-    goes_on = f"; {running} goes on there until it ends" if running else "; it is empty"
-    return Answer(done, f"{printable(args.node)} starts nothing more{goes_on}")
+    node = printable(args.node)
+    if not running:
+        return Answer(done, words("fleet.drain_empty", node=node))
+    return Answer(done, words("fleet.drain_running", node=node, jobs=running))
 
 
 def resume(args: argparse.Namespace) -> Answer:
     client = Client()
     if args.dry_run:
         return _would(client, args.node, "resume")
-    return Answer(client.resume(args.node), f"{printable(args.node)} takes work again")
+    return Answer(client.resume(args.node), words("fleet.takes_work_again", node=printable(args.node)))
 
 
 def _would(client: Client, name: str, verb: str) -> Answer:
     node = next((each for each in client.fleet()["nodes"] if each["node"] == name), None)
     if node is None:
         raise BadInput(say("fleet.no_node", name=Quoted(name[:100])))
-    held = sum(gpu["held"] for gpu in node["gpus"])
-    return Answer(node, f"{printable(name)}, {held} GPUs held, would {verb} (nothing was changed)")
+    held = count("gpu", sum(gpu["held"] for gpu in node["gpus"]))
+    return Answer(node, words(f"fleet.would_{verb}", node=printable(name), held=held))
 
 
 def queues(args: argparse.Namespace) -> Answer:  # noqa: ARG001
     queues = Client().queues()
     if not queues:
-        return Answer({"queues": queues}, "no queue has had work yet")
+        return Answer({"queues": queues}, words("fleet.no_queue_yet"))
     rows = [
         [
             queue["queue"],
@@ -152,7 +150,10 @@ def queues(args: argparse.Namespace) -> Answer:  # noqa: ARG001
         for queue in all_printable(queues)
     ]
     header = ["queue", "running", "GPUs", "quota", "waiting", "wants", "longest", "held", "GPU-h"]
-    return Answer({"queues": queues}, "\n".join([table(header, rows, right=range(1, 9)), "", *LEGEND]))
+    return Answer(
+        {"queues": queues},
+        "\n".join([table(header, rows, right=range(1, 9)), "", *wrapped("", words("fleet.queue_legend"))]),
+    )
 
 
 def _add_events(parser: argparse.ArgumentParser) -> None:
@@ -176,7 +177,7 @@ def events(args: argparse.Namespace) -> Answer:
     lines = [
         line for last, event in zip(days, found, strict=False) for line in _event_lines(event, after=last)
     ]
-    return Answer(data, "\n".join(lines) or "nothing has happened yet")
+    return Answer(data, "\n".join(lines) or words("fleet.nothing_happened"))
 
 
 def _json_line(event: EventAnswer) -> str:
@@ -201,7 +202,7 @@ def _event_lines(event: EventAnswer, *, after: str) -> list[str]:
 
 def _value(value: object) -> str:
     if isinstance(value, dict):
-        return tongue().text(said_in(value))
+        return told(said_in(value))
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

@@ -13,8 +13,10 @@ from brimful.cli.options import add_consent, add_dry_run, add_job, agree, usd
 from brimful.cli.render import noted_table, paint, wrapped
 from brimful.client.client import Client
 from brimful.errors import BrimfulError, WorldFailed
+from brimful.language import Sentence, Usd, count, say, told, words
+from brimful.language.catalog import is_held
 from brimful.language.printable import all_printable, printable
-from brimful.units import counted, show_usd
+from brimful.units import show_usd
 
 if TYPE_CHECKING:
     from brimful.client.answers import JobAnswer, LogAnswer, PoolAnswer, WhyAnswer
@@ -23,23 +25,29 @@ PIECE_BYTES = 1 << 20
 POLL_S = 0.5
 
 
+def in_phase(name: str) -> Sentence | str:
+    """What a job is doing, in words; as it is where a newer server has more phases."""
+    return say(f"fleet.phase_{name}") if is_held(f"fleet.phase_{name}") else name
+
+
 def why(args: argparse.Namespace) -> Answer:
     data = Client().why(args.job)
     return Answer(data, _why_text(all_printable(data)))
 
 
 def _why_text(why: WhyAnswer) -> str:
-    lines = [paint(f"{why['job']} is {why['phase']}", "bold"), ""]
+    lines = [paint(words("fleet.job_is", job=why["job"], phase=in_phase(why["phase"])), "bold"), ""]
     waiting = why["waiting"]
     if waiting and why["ahead"] is not None:
-        ahead = f"{counted(why['ahead'], 'job')} before it" if why["ahead"] else "it is next"
-        waiting = f"{waiting}; {ahead} in the order"
-    said = {"waits": waiting, "is here": why["here"], "price": why["price"]}
+        waiting = words("fleet.waits_next", waiting=waiting)
+        if why["ahead"]:
+            waiting = words("fleet.waits_behind", waiting=why["waiting"], jobs=count("job", why["ahead"]))
+    said = {"fleet.row_waits": waiting, "fleet.row_here": why["here"], "fleet.row_price": why["price"]}
     for name, text in said.items():
         if text:
-            lines += wrapped(f"  {name:<9}", text)
+            lines += wrapped(f"  {words(name):<9}", text)
     if not any(said.values()):
-        lines.append("  it is over: `brimful job show` has its leases and its bill")
+        lines.append(f"  {words('fleet.job_over')}")
     if why["pools"]:
         lines += ["", _pools(why["pools"])]
     return "\n".join(lines)
@@ -50,14 +58,15 @@ def _pools(pools: list[PoolAnswer]) -> str:
         [
             pool["site"],
             pool["gpu"],
-            f"{pool['free']} of {pool['gpus']}",
+            words("fleet.free_of", free=pool["free"], gpus=pool["gpus"]),
             show_usd(pool["microusd_per_gpu_hour"]),
             f"{pool['rate']:.2f}" if pool["rate"] else "",
             "" if pool["microusd_per_work_hour"] is None else show_usd(pool["microusd_per_work_hour"]),
         ]
         for pool in pools
     ]
-    header = ["site", "GPU", "free", "per GPU-hour", "speed", "per hour of work"]
+    names = ("site", "GPU", "free", "per_gpu_hour", "speed", "per_work_hour")
+    header = [name if name == "GPU" else words(f"fleet.col_{name}") for name in names]
     return noted_table(header, rows, [pool["verdict"] for pool in pools], right=(2, 3, 4, 5))
 
 
@@ -75,11 +84,8 @@ def logs(args: argparse.Namespace) -> Answer:
     pieces = list(_until_over(client, args.job) if args.follow else _until_now(client, args.job))
     text, phase = "".join(piece["text"] for piece in pieces), pieces[-1]["phase"]
     data = {"job": args.job, "phase": phase, "text": text}
-    shown = (
-        text.removesuffix("\n")
-        or f"{args.job} has printed nothing (it is {phase}); see `{called()} job show {args.job}`"
-    )
-    return Answer(data, shown)
+    nothing = words("fleet.printed_nothing", job=args.job, phase=in_phase(phase), brimful=called())
+    return Answer(data, text.removesuffix("\n") or nothing)
 
 
 def follow(client: Client, job: str, *, quiet: bool = False) -> JobAnswer:
@@ -96,7 +102,7 @@ def follow(client: Client, job: str, *, quiet: bool = False) -> JobAnswer:
             elif not quiet and piece["phase"] != told:
                 told = _tell(client, job)
     except KeyboardInterrupt:
-        sys.stderr.write(f"\n{job} goes on; `{called()} job cancel {job}` stops it\n")
+        sys.stderr.write(f"\n{words('fleet.goes_on', job=job, brimful=called())}\n")
         raise
     return client.job(job)
 
@@ -107,8 +113,11 @@ def _tell(client: Client, job: str) -> str:
     if now["phase"] == "waiting" and not now["why"]:
         return ""
     if now["phase"] in ("waiting", "starting", "running"):
-        why = f": {printable(now['why'])}" if now["why"] else ""
-        sys.stderr.write(f"{job} {now['phase']}{why}\n")
+        why = printable(now["why"])
+        said = say("fleet.job_doing", job=job, phase=in_phase(now["phase"]))
+        if why:
+            said = say("fleet.job_doing_why", job=job, phase=in_phase(now["phase"]), why=why)
+        sys.stderr.write(f"{told(said)}\n")
     return now["phase"]
 
 
@@ -167,15 +176,16 @@ def _one_of_several(client: Client, name: str, *, dry_run: bool) -> Answer:
     except WorldFailed:
         raise
     except BrimfulError as error:
-        return Answer({"job": name, "error": error.as_dict()}, f"{name}: {error.problem}", NO)
+        return Answer({"job": name, "error": error.as_dict()}, f"{name}: {told(error.said)}", NO)
 
 
 def _cancel(client: Client, name: str, *, dry_run: bool) -> Answer:
     if dry_run:
         job = client.job(name)
-        return Answer(job, f"{name} is {job['phase']} and would be cancelled (nothing was changed)")
+        return Answer(job, words("fleet.would_cancel", job=name, phase=in_phase(job["phase"])))
     job = client.cancel(name)
-    return Answer(job, f"{name} cancelled" if job["phase"] == "cancelled" else f"{name} is being stopped")
+    is_over = job["phase"] == "cancelled"
+    return Answer(job, words("fleet.job_cancelled" if is_over else "fleet.being_stopped", job=name))
 
 
 def _add_hold(parser: argparse.ArgumentParser) -> None:
@@ -188,19 +198,17 @@ def hold(args: argparse.Namespace) -> Answer:
     client = Client()
     if args.dry_run:
         job = client.job(args.job)
-        stop = " and would be stopped first" if job["node"] else ""
-        return Answer(job, f"{args.job} is {job['phase']}, would be put on hold{stop} (nothing was changed)")
+        code = "fleet.would_stop_and_hold" if job["node"] else "fleet.would_hold"
+        return Answer(job, words(code, job=args.job, phase=in_phase(job["phase"])))
     job = client.hold(args.job, args.reason)
-    if job["phase"] == "held":
-        text = f"{args.job} is on hold"
-    else:
-        text = f"{args.job} is being stopped, with the notice a preemption gives, and then stays on hold"
+    is_held = job["phase"] == "held"
+    text = words("fleet.is_on_hold" if is_held else "fleet.stopped_then_held", job=args.job)
     return Answer(job, f"{text}\n\n  {called()} job release {args.job}")
 
 
 def release(args: argparse.Namespace) -> Answer:
     job = Client().release(args.job)
-    return Answer(job, f"{args.job} is {job['phase']}")
+    return Answer(job, words("fleet.job_is", job=args.job, phase=in_phase(job["phase"])))
 
 
 def _add_move(parser: argparse.ArgumentParser) -> None:
@@ -215,15 +223,15 @@ def move(args: argparse.Namespace) -> Answer:
     before = client.job(args.job)
     leaves = printable(before["site"]) if site and before["site"] and before["site"] != site else ""
     if args.dry_run:
-        then = f"stopped at {leaves} and then " if leaves else ""
-        return Answer(
-            before,
-            f"{args.job} is {before['phase']}; it would be {then}started at {args.to} (nothing was changed)",
-        )
+        facts = {"job": args.job, "phase": in_phase(before["phase"]), "site": args.to}
+        if leaves:
+            return Answer(before, words("fleet.would_move", here=leaves, **facts))
+        return Answer(before, words("fleet.would_start_at", **facts))
     job = client.move(args.job, site)
-    where = f"at {args.to} only" if site else "wherever there is room"
-    what = f"is being stopped at {leaves} and goes on" if leaves else "runs from its next lease on"
-    return Answer(job, f"{args.job} {what} {where}")
+    where = say("fleet.at_site_only", site=args.to) if site else say("fleet.anywhere")
+    if leaves:
+        return Answer(job, words("fleet.moves_on", job=args.job, here=leaves, where=where))
+    return Answer(job, words("fleet.runs_next", job=args.job, where=where))
 
 
 def _add_bid(parser: argparse.ArgumentParser) -> None:
@@ -242,7 +250,7 @@ def bid(args: argparse.Namespace) -> Answer:
         return Answer(job, _bid_text(job))
     sentence = _bid_sentence(job, limit)
     if args.dry_run:
-        return Answer(job, f"{sentence} (nothing was changed)")
+        return Answer(job, words("fleet.unchanged", said=sentence))
     before = job["limit_microusd_per_gpu_hour"]
     if limit is None or before is None or limit > before:
         agree(sentence, yes=args.yes)
@@ -250,19 +258,19 @@ def bid(args: argparse.Namespace) -> Answer:
 
 
 def _bid_sentence(job: JobAnswer, limit: int | None) -> str:
-    name, gpus = job["job"], counted(job["gpus"], "GPU")
+    name, gpus = job["job"], count("gpu", job["gpus"])
     if limit is None:
-        return f"{name} bids what its class ({job['priority']}) stands for, for {gpus}"
-    hourly = show_usd(limit * job["gpus"])
-    return f"{name} bids up to {show_usd(limit)} per GPU-hour for {gpus}: at most {hourly} an hour"
+        return words("fleet.bids_class", job=name, priority=job["priority"], gpus=gpus)
+    return words("fleet.bids_limit", job=name, limit=Usd(limit), gpus=gpus, hourly=Usd(limit * job["gpus"]))
 
 
 def _bid_text(job: JobAnswer) -> str:
     limit = job["limit_microusd_per_gpu_hour"]
     lease = job["leases"][-1] if job["leases"] and job["leases"][-1]["ended_s"] is None else None
-    pays = f"\n  pays {show_usd(lease['microusd_per_gpu_hour'])} per GPU-hour now" if lease else ""
-    why = f"\n  {job['why']}" if job["why"] else ""
-    return f"{_bid_sentence(job, limit)}\n  it is {job['phase']}{pays}{why}"
+    lines = [_bid_sentence(job, limit), words("fleet.it_is", phase=in_phase(job["phase"]))]
+    if lease:
+        lines.append(words("fleet.pays_now", price=Usd(lease["microusd_per_gpu_hour"])))
+    return "\n  ".join([*lines, *filter(None, [job["why"]])])
 
 
 VERBS = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import cut, noted_table
 from brimful.client.client import Client
+from brimful.language import words
 from brimful.language.printable import all_printable, command_line
 from brimful.units import show_seconds, show_usd
 
@@ -40,9 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     data = {"jobs": Client().jobs(limit=args.limit, phase=args.phase, tenant=args.tenant)}
     if not data["jobs"] and (args.phase or args.tenant):
-        return Answer(data, "no such jobs")
+        return Answer(data, words("fleet.no_such_jobs"))
     if not data["jobs"]:
-        return Answer(data, "no jobs yet\n\n  brimful submit -- python examples/train_tiny.py")
+        return Answer(
+            data, f"{words('fleet.no_jobs_yet')}\n\n  brimful submit -- python examples/train_tiny.py"
+        )
     header = ["job", "phase", "GPUs", "waited", "ran", "cost", "what"]
     shown = all_printable(data["jobs"])
     rows = [
