@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from brimful.configs.yaml_file import MAX_BYTES
+from brimful.language import say
 from brimful.server.jobfiles import sbatch, skypilot
 from brimful.server.jobfiles.own import FIELDS, schema
 from tools.markdown import NOTE, row
@@ -53,7 +54,7 @@ A job's environment holds what `env` and `--env` say, what `env_from` names, and
 
 def job_file_page() -> str:
     lines = [NOTE, HEAD.format(bytes=MAX_BYTES)]
-    lines += [row(f"`{name}`", _form(field.schema), field.help) for name, field in FIELDS.items()]
+    lines += [row(f"`{name}`", _form(field.schema), field.help(name)) for name, field in FIELDS.items()]
     read = _list(sorted(skypilot.KNOWN - {"resources"}))
     lines += [
         OWN,
@@ -61,17 +62,19 @@ def job_file_page() -> str:
         "`num_nodes` multiplies them. `setup` runs before `run` at every start.\n",
         "| Not supported | Why |\n|---|---|",
     ]
-    lines += [row(f"`{name}`", why) for name, why in skypilot.CANNOT.items()]
-    lines += [row(f"`resources.{name}`", why) for name, why in skypilot.CANNOT_RESOURCE.items()]
+    lines += [row(f"`{name}`", str(say(f"jobfile.sky_{name}"))) for name in skypilot.CANNOT]
+    lines += [
+        row(f"`resources.{name}`", str(say(f"jobfile.sky_{name}"))) for name in skypilot.CANNOT_RESOURCE
+    ]
     lines += [
         "\n## Slurm batch scripts\n",
         f"Read: {_list([f'--{name}' for name in sorted({*sbatch.READERS, *sbatch.COUNTED})])}.",
         "`--account` is the tenant and `--partition` the queue. The script is kept as it is at submit.\n",
         "| Left out, with a note | Why |\n|---|---|",
     ]
-    lines += [row(f"`--{name}`", why) for name, why in sbatch.LEFT_OUT.items()]
+    lines += [row(f"`--{name}`", str(say(f"jobfile.drop_{why}"))) for name, why in sbatch.LEFT_OUT.items()]
     lines += ["\n| Not supported | Why |\n|---|---|"]
-    lines += [row(f"`--{name}`", why) for name, why in sbatch.CANNOT.items()]
+    lines += [row(f"`--{name}`", str(say(f"jobfile.sbatch_{name}"))) for name in sbatch.CANNOT]
     return "\n".join(lines) + "\n"
 
 

@@ -16,7 +16,7 @@ from brimful.cli.render import wrapped
 from brimful.client.client import Client
 from brimful.errors import BadInput
 from brimful.fleet.job import PRIORITIES
-from brimful.language import Quoted, say
+from brimful.language import Quoted, Several, say, told
 from brimful.language.printable import all_printable, command_line, printable
 from brimful.units import show_bytes, show_seconds, show_usd
 
@@ -103,10 +103,13 @@ def _asked(args: argparse.Namespace) -> tuple[dict[str, Any], list[str], str, in
 
         file = read_job_file(Path(args.file))
         if file.unsupported and not args.without_unsupported:
-            named = "; ".join(f"{name} ({why})" for name, why in file.unsupported.items())
+            named = Several(
+                tuple(say("jobfile.cannot", field=k, why=v) for k, v in file.unsupported.items()), "; "
+            )
             raise BadInput(say("fleet.says_brimful_cannot", file=args.file, named=named), code="unsupported")
         body |= file.body
-        notes += [*file.notes, *(f"{name} is left out: {why}" for name, why in file.unsupported.items())]
+        left_out = [say("jobfile.left_out", field=k, why=v) for k, v in file.unsupported.items()]
+        notes += [told(note) for note in (*file.notes, *left_out)]
         config, steps = config or file.fit, file.steps
         missing = [name for name in file.env_from if name not in os.environ]
         if missing:

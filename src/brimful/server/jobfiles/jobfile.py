@@ -11,7 +11,7 @@ from brimful.configs.files import decode
 from brimful.configs.plain import parse_plain
 from brimful.configs.yaml_file import MAX_BYTES
 from brimful.errors import BadInput, NotFound, WorldFailed
-from brimful.language import Number, Quoted, os_words, say
+from brimful.language import Number, Quoted, Sentence, os_words, say
 
 TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d)")
 SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -28,8 +28,8 @@ class JobFile:
     fit: str = ""  # the training config that an estimate is made of
     steps: int | None = None
     env_from: list[str] = field(default_factory=list)  # variables to take from who submits
-    unsupported: dict[str, str] = field(default_factory=dict)  # field -> why not
-    notes: list[str] = field(default_factory=list)
+    unsupported: dict[str, Sentence] = field(default_factory=dict)  # field -> why not
+    notes: list[Sentence] = field(default_factory=list)
 
 
 def read_job_file(path: Path) -> JobFile:
@@ -42,7 +42,7 @@ def read_job_file(path: Path) -> JobFile:
     if is_sbatch(text):
         return read_sbatch(text, path)
     if path.suffix not in (".yaml", ".yml", ".json"):
-        raise BadInput(say("server.no_job_file_neither_yaml", path=path))
+        raise BadInput(say("jobfile.unknown_kind", path=path))
     data = parse_plain(text, name=str(path), suffix=path.suffix)
     return read_skypilot(data, path) if is_skypilot(data) else read_own(data, path)
 
@@ -56,14 +56,12 @@ def _text(path: Path) -> str:
                 raw = file.read(MAX_BYTES + 1)  # a pipe does not tell its size
             size = max(size, len(raw))
     except FileNotFoundError as error:
-        raise NotFound(say("server.no_file", path=path)) from error
+        raise NotFound(say("jobfile.no_file", path=path)) from error
     except OSError as error:
-        raise WorldFailed(say("server.cannot_read_2", path=path, error=os_words(error))) from error
+        raise WorldFailed(say("jobfile.cannot_read", path=path, error=os_words(error))) from error
     if size > MAX_BYTES:
-        raise BadInput(
-            say("server.bytes_job_file_most", path=path, size=Number(size), max_bytes=Number(MAX_BYTES)),
-            code="too_large",
-        )
+        told = say("jobfile.too_large", path=path, size=Number(size), max_bytes=Number(MAX_BYTES))
+        raise BadInput(told, code="too_large")
     return decode(raw, name=str(path)).replace("\r\n", "\n")
 
 
@@ -73,10 +71,7 @@ def seconds(value: object, what: str) -> int:
         return value
     match = TIME.fullmatch(str(value).strip())
     if match is None:
-        raise BadInput(
-            say("server.no_time", what=what, str=Quoted(str(value)[:40])),
-            hint=say("server.hint_n_90s_15m_4h_2d"),
-        )
+        raise BadInput(say("jobfile.not_a_time", what=what, given=Quoted(str(value)[:40])))
     return round(float(match[1]) * SECONDS[match[2]])
 
 
@@ -84,5 +79,5 @@ def mebibytes(value: object, what: str) -> int:
     """'16GiB', '512M'; a bare number is gibibytes, as in SkyPilot."""
     match = SIZE.fullmatch(str(value).strip().rstrip("+"))
     if match is None or isinstance(value, bool):
-        raise BadInput(say("server.no_size", what=what, str=Quoted(str(value)[:40])))
+        raise BadInput(say("jobfile.not_a_size", what=what, given=Quoted(str(value)[:40])))
     return round(float(match[1]) * MIB[(match[2] or "g")[0].lower()])

@@ -32,17 +32,13 @@ SHORT = {
     "x": "exclude",
     "q": "qos",
 }
-# Harmless to leave out: the job does the same work without them.
+# Harmless to leave out: the job does the same work without them. Why each is: `jobfile.drop_<why>`.
 LEFT_OUT = {
-    "output": "`brimful job logs` shows what it prints",
-    "error": "`brimful job logs` shows what it prints",
-    "open-mode": "`brimful job logs` shows what it prints",
-    "mail-type": "brimful sends no mail",
-    "mail-user": "brimful sends no mail",
-    "comment": "a comment",
-    "ntasks-per-node": "brimful starts the script once",
-    "verbose": "of Slurm itself",
-    "parsable": "of Slurm itself",
+    **dict.fromkeys(("output", "error", "open-mode"), "prints"),
+    **dict.fromkeys(("mail-type", "mail-user"), "mail"),
+    **dict.fromkeys(("verbose", "parsable"), "slurm"),
+    "comment": "comment",
+    "ntasks-per-node": "tasks",
 }
 FLAGS = {"requeue", "no-requeue", "exclusive", "verbose", "parsable", "hold", "overcommit", "contiguous"}
 
@@ -58,17 +54,21 @@ def read_sbatch(text: str, path: Path) -> JobFile:
         if name in READERS:
             READERS[name](found, value, f"{path}: --{name}")
         elif name in LEFT_OUT:
-            found.notes.append(f"--{name} is left out: {LEFT_OUT[name]}")
+            why = say(f"jobfile.drop_{LEFT_OUT[name]}")
+            found.notes.append(say("jobfile.left_out", field=f"--{name}", why=why))
         elif name not in COUNTED:
-            found.unsupported[f"--{name}"] = CANNOT.get(name, "not a directive that brimful knows")
+            known = name in CANNOT
+            found.unsupported[f"--{name}"] = say(
+                f"jobfile.sbatch_{name}" if known else "jobfile.no_directive"
+            )
     _count(found, directives, path)
     interpreter = shlex.split(text.splitlines()[0].removeprefix("#!").strip()) or ["/bin/sh"]
     # The text itself, as Slurm keeps it: what is changed in the file after this does not matter.
     found.body["command"] = [*interpreter, "-c", text, path.name]
     if not interpreter[0].endswith("sh"):
-        raise BadInput(say("server.not_shell", path=path, interpreter=Quoted(interpreter[0])))
+        raise BadInput(say("jobfile.not_shell", path=path, interpreter=Quoted(interpreter[0])))
     if re.search(r"^\s*srun\s", text, re.MULTILINE):
-        found.notes.append("the script calls srun, which is there only where Slurm is")
+        found.notes.append(say("jobfile.calls_srun"))
     return found
 
 
@@ -84,7 +84,7 @@ def _directives(text: str, path: Path) -> dict[str, str]:
         try:
             words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
         except ValueError as error:
-            raise BadInput(say("server.line", path=path, number=Plain(number), error=error)) from error
+            raise BadInput(say("jobfile.bad_line", path=path, number=Plain(number), error=error)) from error
         while words:
             word = words.pop(0)
             if word.startswith("--"):
@@ -93,9 +93,8 @@ def _directives(text: str, path: Path) -> dict[str, str]:
                 name, value = SHORT.get(word[1], word[1]), word[2:].removeprefix("=")
                 equals = value
             else:
-                raise BadInput(
-                    say("server.line_no_directive", path=path, number=Plain(number), word=Quoted(word))
-                )
+                told = say("jobfile.bad_directive", path=path, number=Plain(number), word=Quoted(word))
+                raise BadInput(told)
             if not equals and name not in FLAGS and words:
                 value = words.pop(0)
             found[name] = value
@@ -116,14 +115,14 @@ def _count(found: JobFile, directives: dict[str, str], path: Path) -> None:
             parts = [part for part in value.split(",") if part.split(":")[0] == "gpu"]
             others = [part for part in value.split(",") if part not in parts]
             if others:
-                found.unsupported[f"--gres={','.join(others)}"] = "brimful counts GPUs only"
+                found.unsupported[f"--gres={','.join(others)}"] = say("jobfile.only_gpus")
             value = (parts[0].partition(":")[2] or "1") if parts else "0"
         kind, _, count = value.rpartition(":")
         times = {"gpus": 1, "gpus-per-task": tasks}.get(name, nodes)
         gpus = max(gpus, _integer(count, f"{path}: --{name}", least=0) * times)
         types = [catalog_name(kind)] if kind else types
     if not gpus:
-        raise BadInput(say("server.asks_no_gpu", path=path))
+        raise BadInput(say("jobfile.asks_no_gpu", path=path))
     found.body |= {"gpus": gpus, "gpu_types": types, "within": "node" if nodes == 1 else "site"}
     if "cpus-per-task" in directives:
         found.body["cpus"] = float(_integer(directives["cpus-per-task"], f"{path}: --cpus-per-task") * tasks)
@@ -136,10 +135,7 @@ def _count(found: JobFile, directives: dict[str, str], path: Path) -> None:
 
 def _integer(text: str, what: str, *, least: int = 1) -> int:
     if not (text.isascii() and text.isdigit() and least <= int(text) <= 100_000):
-        raise BadInput(
-            say("server.is_2", what=what, text=Quoted(text[:40])),
-            hint=say("server.hint_whole_number_from", least=least),
-        )
+        raise BadInput(say("jobfile.not_whole", what=what, given=Quoted(text[:40]), least=least))
     return int(text)
 
 
@@ -148,9 +144,7 @@ def minutes_of(text: str, what: str) -> int:
     days, dash, rest = text.rpartition("-")
     parts = rest.split(":")
     if not all(part.isdigit() for part in [*parts, *([days] if dash else [])]) or len(parts) > 3:
-        raise BadInput(
-            say("server.is_2", what=what, text=Quoted(text[:40])), hint=say("server.hint_minutes_h_m_s_d")
-        )
+        raise BadInput(say("jobfile.not_slurm_time", what=what, given=Quoted(text[:40])))
     numbers = [int(part) for part in parts]
     if dash:
         hours, minutes, seconds = [*numbers, 0, 0][:3]
@@ -177,34 +171,18 @@ def _folder(found: JobFile, value: str, _what: str) -> None:
     found.body["folder"] = str(Path(value).resolve())
 
 
-def _requeue(found: JobFile, _value: str, _what: str) -> None:
-    found.body["retries"] = 1
-
-
-def _no_requeue(found: JobFile, _value: str, _what: str) -> None:
-    found.body["retries"] = 0
-
-
 READERS: dict[str, Callable[[JobFile, str, str], Any]] = {
     "job-name": _put("name"),
     "account": _put("tenant"),
     "partition": _put("queue"),
     "time": _time,
     "chdir": _folder,
-    "requeue": _requeue,
-    "no-requeue": _no_requeue,
+    "requeue": lambda found, _value, _what: found.body.update(retries=1),
+    "no-requeue": lambda found, _value, _what: found.body.update(retries=0),
 }
 COUNTED = {"nodes", "ntasks", "gpus", "gpus-per-node", "gpus-per-task", "gres", "cpus-per-task", "mem"}
-CANNOT = {
-    "array": "submit it in a loop, each with its own --env",
-    "dependency": "brimful knows no order between jobs",
-    "constraint": "name the GPU type: --gpus=a100:2",
-    "nodelist": "brimful chooses the node",
-    "exclude": "drain the node: brimful fleet drain",
-    "exclusive": "ask for all GPUs of the node",
-    "qos": "use --priority urgent, normal or background",
-    "signal": "a job hears of its end by SIGTERM and BRIMFUL_NOTICE",
-    "export": "use --env NAME=VALUE; a job gets no other environment",
-    "begin": "use `brimful job hold` and `release`",
-    "deadline": "use `deadline` in a job file of brimful's own",
-}
+# Why, and what to do instead: `jobfile.sbatch_<name>`.
+CANNOT = (
+    *("array", "dependency", "constraint", "nodelist", "exclude", "exclusive", "qos", "signal", "export"),
+    *("begin", "deadline"),
+)

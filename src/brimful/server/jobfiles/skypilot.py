@@ -10,33 +10,13 @@ from brimful.errors import BadInput
 from brimful.language import Quoted, say
 from brimful.server.jobfiles.jobfile import JobFile, mebibytes
 
-# What a task may say and brimful cannot do, and why.
-CANNOT = {
-    "file_mounts": "brimful copies no files; put them where the site can read them",
-    "volumes": "brimful mounts no volumes",
-    "service": "brimful runs jobs, not services",
-    "inputs": "brimful moves no data",
-    "outputs": "brimful moves no data",
-    "config": "settings of SkyPilot itself",
-    "event_callback": "use `brimful fleet events -f`",
-    "pool": "use `queue` in a job file of brimful's own",
-}
-CANNOT_RESOURCE = {
-    "use_spot": "a site says itself whether it is spot",
-    "any_of": "name the GPU types instead: accelerators: {A100: 1, H100: 1}",
-    "ordered": "name the GPU types instead",
-    "ports": "brimful opens no ports",
-    "image_id": "brimful starts no images",
-    "disk_size": "brimful makes no disks",
-    "disk_tier": "brimful makes no disks",
-    "instance_type": "ask for GPUs, CPUs and memory",
-    "autostop": "a lease ends with its job",
-    "job_recovery": "use `retries` in a job file of brimful's own",
-    "accelerator_args": "TPUs are not in the catalog",
-    "network_tier": "use `within` in a job file of brimful's own",
-    "labels": "brimful keeps no labels",
-}
-PLACES = ("infra", "cloud", "region", "zone")
+# What a task may say and brimful cannot do; why: `jobfile.sky_<name>`.
+CANNOT = ("file_mounts", "volumes", "service", "inputs", "outputs", "config", "event_callback", "pool")
+CANNOT_RESOURCE = (
+    *("use_spot", "any_of", "ordered", "ports", "image_id", "disk_size", "disk_tier", "instance_type"),
+    *("autostop", "job_recovery", "accelerator_args", "network_tier", "labels"),
+)
+PLACES = {"infra", "cloud", "region", "zone"}
 KNOWN = {"name", "workdir", "num_nodes", "resources", "envs", "secrets", "setup", "run"}
 KNOWN_RESOURCE = {"accelerators", "cpus", "memory", *PLACES}
 
@@ -48,12 +28,14 @@ def is_skypilot(data: dict[str, Any]) -> bool:
 def read_skypilot(data: dict[str, Any], path: Path) -> JobFile:
     resources = data.get("resources") or {}
     if not isinstance(resources, dict):
-        raise BadInput(say("server.resources_no_mapping", path=path))
+        raise BadInput(say("jobfile.resources_no_mapping", path=path))
     if not isinstance(data.get("run"), str) or not data["run"].strip():
-        raise BadInput(say("server.no_run", path=path))
+        raise BadInput(say("jobfile.no_run", path=path))
     nodes = data.get("num_nodes", 1)
     if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1:
-        raise BadInput(say("server.num_nodes", path=path, str=Quoted(str(nodes)[:40])))
+        raise BadInput(
+            say("jobfile.not_whole", what=f"{path}: num_nodes", given=Quoted(str(nodes)[:40]), least=1)
+        )
     types, each = _accelerators(resources.get("accelerators"), path)
     setup = data.get("setup")
     script = f"set -e\n{setup}\n{data['run']}" if isinstance(setup, str) and setup.strip() else data["run"]
@@ -73,20 +55,18 @@ def read_skypilot(data: dict[str, Any], path: Path) -> JobFile:
     found = JobFile(kind="skypilot", body=body)
     _name_the_rest(found, data, resources)
     if isinstance(setup, str) and setup.strip():
-        found.notes.append("`setup` runs before `run`, at every start")
+        found.notes.append(say("jobfile.sky_setup"))
     return found
 
 
 def _name_the_rest(found: JobFile, data: dict[str, Any], resources: dict[str, Any]) -> None:
-    for name in data:
-        if name not in KNOWN:
-            found.unsupported[name] = CANNOT.get(name, "not a field that brimful knows")
-    for name in resources:
-        if name in PLACES:
-            found.unsupported[f"resources.{name}"] = "brimful's sites are its own: --site, or `brimful fleet`"
-        elif name not in KNOWN_RESOURCE:
-            why = CANNOT_RESOURCE.get(name, "not a field that brimful knows")
-            found.unsupported[f"resources.{name}"] = why
+    for name in sorted(data.keys() - KNOWN):
+        found.unsupported[name] = say(f"jobfile.sky_{name}" if name in CANNOT else "jobfile.no_field")
+    for name in sorted(resources.keys() - KNOWN_RESOURCE):
+        known = name in CANNOT_RESOURCE
+        found.unsupported[f"resources.{name}"] = say(f"jobfile.sky_{name}" if known else "jobfile.no_field")
+    for name in sorted(resources.keys() & PLACES):
+        found.unsupported[f"resources.{name}"] = say("jobfile.sky_place")
 
 
 def _accelerators(given: object, path: Path) -> tuple[list[str], int]:
@@ -100,14 +80,16 @@ def _accelerators(given: object, path: Path) -> tuple[list[str], int]:
         pairs = [(name, count or 1) for name, _, count in (str(word).partition(":") for word in words)]
     counts = {_count(count, path) for _, count in pairs}
     if len(counts) != 1:
-        raise BadInput(say("server.accelerators_asks_different_numbers_gpus", path=path))
+        raise BadInput(say("jobfile.accelerators_differ", path=path))
     return [catalog_name(str(name)) for name, _ in pairs], counts.pop()
 
 
 def _count(given: object, path: Path) -> int:
     text = str(given)
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1024):
-        raise BadInput(say("server.accelerators_asks_gpus", path=path, text=Quoted(text[:40])))
+        raise BadInput(
+            say("jobfile.not_whole", what=f"{path}: accelerators", given=Quoted(text[:40]), least=1)
+        )
     return int(text)
 
 
@@ -116,17 +98,15 @@ def _number(given: object, what: str) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise BadInput(
-            say("server.is_2", what=what, text=Quoted(text[:40])), hint=say("server.hint_number_such_8_8")
-        ) from error
+        raise BadInput(say("jobfile.not_a_number", what=what, given=Quoted(text[:40]))) from error
 
 
 def _pairs(given: object, path: Path) -> dict[str, str]:
     if given is None:
         return {}
     if not isinstance(given, dict):
-        raise BadInput(say("server.envs_no_mapping", path=path))
+        raise BadInput(say("jobfile.envs_no_mapping", path=path))
     empty = [str(name) for name, value in given.items() if value is None]
     if empty:
-        raise BadInput(say("server.envs_leaves_open", path=path, empty=Quoted(empty[0]), empty_2=empty[0]))
+        raise BadInput(say("jobfile.env_without_value", path=path, name=empty[0]))
     return {str(name): str(value) for name, value in given.items()}
