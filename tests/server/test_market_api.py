@@ -11,8 +11,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from brimful.adapters.stores.sql import SqlStore
-from brimful.fleet.events import Event, JobSubmitted, PoolPriced
+from brimful.fleet.events import BudgetSet, Event, JobSubmitted, LeaseEnded, LeaseStarted, PoolPriced
 from brimful.fleet.prices import PricePoint
+from brimful.language import Usd, say
 from brimful.market.pools import Market
 from brimful.market.spot import Terms
 from brimful.scheduler.ports import Observation
@@ -296,5 +297,23 @@ def test_two_prices_within_a_second_need_a_clearing_between_them(
     first += [priced(2)] if cleared_again else []
     assert store.append([*first, granted("b", gpus=(1,), at_s=10, usd=2)], after=0)
     broken = [each for finding in examine(store) for each in finding.broken]
-    assert broken == ([] if cleared_again else ["b.1: 2,000,000 where others pay 3,000,000"])
+    other = say("doctor.other_price", lease="b.1", pays=Usd(2 * USD), others=Usd(3 * USD))
+    assert broken == ([] if cleared_again else [other])
+    store.close()
+
+
+def test_a_hold_that_empties_the_purse_of_a_running_job_is_nothing_wrong(tmp_path: Path) -> None:
+    store = SqlStore(f"sqlite:///{tmp_path / 'log.db'}")
+    a, b = a_job("a"), replace(a_job("b"), budget_microusd=USD)
+    events: list[Event] = [
+        joined(a_node()),
+        BudgetSet(at_s=0, tenant=a.tenant, microusd=USD),
+        JobSubmitted(at_s=1, job=a),
+        granted("a", gpus=(0,), at_s=10, usd=3),
+        LeaseStarted(at_s=10, lease="a.1"),
+        JobSubmitted(at_s=11, job=b),  # all that the tenant has is set aside for it
+        LeaseEnded(at_s=3610, lease="a.1", exit_code=0),
+    ]
+    assert store.append(events, after=0)
+    assert not [finding.broken for finding in examine(store) if not finding.kept]
     store.close()

@@ -6,6 +6,7 @@ tables made of it and against the processes that run.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -17,19 +18,20 @@ from brimful.adapters.stores.past import PastJob
 from brimful.adapters.stores.snapshot import Fold
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BrimfulError
-from brimful.fleet.events import Event, LeaseGranted, PoolPriced
+from brimful.fleet.events import Event, LeaseEnded, LeaseGranted, PoolPriced
 from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.state import OVER, JobState, Lease
 from brimful.job import damage, whole_ones
+from brimful.language import Percent, Plain, Seconds, Sentence, Usd, count, say, verbatim
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One promise: how much was looked at, and what was found broken."""
 
-    promise: str
-    looked_at: str
-    broken: list[str] = field(default_factory=list)
+    promise: Sentence
+    looked_at: Sentence
+    broken: list[Sentence] = field(default_factory=list)
 
     @property
     def kept(self) -> bool:
@@ -40,17 +42,22 @@ def examine(store: SqlStore, engines: Sequence[LocalEngine] = ()) -> Iterator[Fi
     """Each promise in turn. Engines: those of this machine, if their processes are to be looked at too."""
     log = _LogCheck()
     failed = log.read(store)
-    events = f"{log.fold.fleet.seq:,} events"
-    yield Finding(promise="the log is whole, and understood", looked_at=events, broken=failed)
+    yield Finding(say("doctor.log_whole"), count("event", log.fold.fleet.seq), failed)
     if failed:
         return  # nothing that follows from half a log is worth saying
-    jobs = f"{log.jobs:,} jobs"
-    yield Finding(promise="no job is lost", looked_at=jobs, broken=log.lost)
-    yield Finding(promise="no job runs twice at once", looked_at=jobs, broken=log.twice)
-    leases = f"{log.leases:,} leases"
-    yield Finding(promise="a GPU has one tenant, or shares that fit", looked_at=leases, broken=log.tenants)
-    yield Finding(promise="progress never goes back", looked_at=leases, broken=log.progress)
-    yield from _money(log, jobs)
+    jobs, leases = count("job", log.jobs), count("lease", log.leases)
+    yield Finding(say("doctor.none_lost"), jobs, log.lost)
+    yield Finding(say("doctor.none_twice"), jobs, log.twice)
+    yield Finding(say("doctor.one_tenant"), leases, log.tenants)
+    yield Finding(say("doctor.progress_kept"), leases, log.progress)
+    balances = log.fold.ledger.balances
+    total = sum(balances.values())
+    uneven = [say("doctor.accounts_sum_to", total=total)] if total else []
+    yield Finding(say("doctor.accounts_even"), count("account", len(balances)), uneven)
+    yield Finding(say("doctor.billed_exactly"), jobs, log.bills)
+    yield Finding(say("doctor.budgets_kept"), jobs, log.budgets)
+    yield Finding(say("doctor.limits_kept"), jobs, log.limits)
+    yield Finding(say("doctor.one_price"), leases, log.prices)
     yield _tables(store, log)
     for engine in engines:
         yield _processes(engine, log)
@@ -63,31 +70,34 @@ class _LogCheck:
     def __init__(self) -> None:
         self.fold = Fold()
         self.jobs = self.leases = 0
-        self.lost: list[str] = []
-        self.twice: list[str] = []
-        self.tenants: list[str] = []
-        self.progress: list[str] = []
-        self.bills: list[str] = []
-        self.budgets: list[str] = []
-        self.limits: list[str] = []
-        self.prices: list[str] = []
+        self.lost: list[Sentence] = []
+        self.twice: list[Sentence] = []
+        self.tenants: list[Sentence] = []
+        self.progress: list[Sentence] = []
+        self.bills: list[Sentence] = []
+        self.budgets: list[Sentence] = []
+        self.limits: list[Sentence] = []
+        self.prices: list[Sentence] = []
         self.past: dict[str, int] = {}  # jobs that have left memory, and a fingerprint of each
         self._priced: dict[tuple[object, ...], int] = {}
         self._priced_at = -1
+        self._overrun: Counter[str] = Counter()  # by job: what the operator bears of its leases
 
-    def read(self, store: SqlStore) -> list[str]:
+    def read(self, store: SqlStore) -> list[Sentence]:
         fleet = self.fold.fleet
         while True:
             try:
                 events = store.since(fleet.seq)
             except BrimfulError as error:
-                return [error.problem]
+                return [error.said] if isinstance(error.said, Sentence) else [verbatim(error.problem)]
             for event in events:
                 try:
                     self.fold.apply(event)
                 except (AssertionError, KeyError, ValueError) as error:
-                    return [f"event {fleet.seq + 1} ({type(event).__name__}) does not follow: {error!r}"]
+                    kind, why = type(event).__name__, repr(error)
+                    return [say("doctor.event_strange", seq=fleet.seq + 1, kind=kind, error=why)]
                 self._price(event)
+                self._note_overrun(event)
             for past in self.fold.let_go(by_seq=fleet.seq):
                 self.past[past.state.job.job] = hash(repr(past))
                 self._job(past.state, past.spent_microusd)
@@ -109,27 +119,34 @@ class _LogCheck:
             "running": state.open_lease is not None,
         }
         if sum(placed.values()) != 1:
-            self.lost.append(f"{name} is {state.phase}, and {placed}")
-        self.twice += _overlaps(name, state.leases)
+            self.lost.append(say("doctor.misplaced", job=name, phase=state.phase, placed=placed))
+        self.twice += _overlaps(state.leases)
         self.progress += [
-            f"{each.lease} keeps {each.kept_work_s} s of work"
+            say("doctor.keeps_work", lease=each.lease, kept=Seconds(each.kept_work_s))
             for each in state.leases
             if each.kept_work_s < 0
         ]
         due = sum(_cost(each) for each in state.leases if each.ended_s is not None)
-        budget = state.job.budget_microusd
-        if spent_microusd != (due if budget is None else min(due, budget)):
-            self.bills.append(
-                f"{name} was billed {spent_microusd:,} micro-dollars; its leases come to {due:,}"
-            )
+        budget, limit = state.job.budget_microusd, state.job.limit_microusd_per_gpu_hour
+        # Above a hard budget, its own or its tenant's, the operator bears what a lease came to.
+        if spent_microusd + self._overrun[name] != due:
+            self.bills.append(say("doctor.billed", job=name, billed=Usd(spent_microusd), due=Usd(due)))
         if budget is not None and spent_microusd > budget:
-            self.budgets.append(f"{name} was billed {spent_microusd:,} of {budget:,} micro-dollars")
-        limit = state.job.limit_microusd_per_gpu_hour
+            told = say("doctor.above_budget", job=name, billed=Usd(spent_microusd), budget=Usd(budget))
+            self.budgets.append(told)
         self.limits += [
-            f"{each.lease} pays {each.microusd_per_gpu_hour:,} above its limit of {limit:,}"
+            _above_limit(each.lease, each.microusd_per_gpu_hour, limit)
             for each in state.leases
             if limit is not None and each.microusd_per_gpu_hour > limit
         ]
+
+    def _note_overrun(self, event: Event) -> None:
+        if isinstance(event, LeaseEnded):
+            for transfer in reversed(self.fold.ledger.transfers):
+                if transfer.lease == event.lease and transfer.kind == "overrun":
+                    self._overrun[transfer.job] += transfer.microusd
+                elif transfer.lease != event.lease and transfer.kind != "void":
+                    break
 
     def _one_tenant(self) -> None:
         """By the leases that are open, GPU by GPU; the fold has asserted the same at every event before."""
@@ -140,7 +157,7 @@ class _LogCheck:
                 for gpu in gpus:
                     held[node, gpu] = held.get((node, gpu), 0) + share
         self.tenants += [
-            f"GPU {gpu} of {node} is held to {share / WHOLE_GPU:.0%}"
+            say("doctor.gpu_crowded", gpu=Plain(gpu), node=node, share=Percent(share / WHOLE_GPU))
             for (node, gpu), share in held.items()
             if share > WHOLE_GPU
         ]
@@ -159,7 +176,8 @@ class _LogCheck:
         pool = (lease.site, lease.gpu, getattr(self.fold.fleet.nodes.get(lease.node), "tier", ""))
         first = self._priced.setdefault(pool, lease.microusd_per_gpu_hour)
         if first != lease.microusd_per_gpu_hour:
-            self.prices.append(f"{event.lease}: {lease.microusd_per_gpu_hour:,} where others pay {first:,}")
+            pays = Usd(lease.microusd_per_gpu_hour)
+            self.prices.append(say("doctor.other_price", lease=event.lease, pays=pays, others=Usd(first)))
 
     def _market_price(self, event: PoolPriced) -> None:
         """From here on every holder pays it: none may have a lower limit."""
@@ -168,63 +186,50 @@ class _LogCheck:
         for lease in fleet.leases_at.get(event.site, {}).values():
             limit = fleet.jobs[lease.job].job.limit_microusd_per_gpu_hour
             if lease.line is line and limit is not None and event.microusd_per_gpu_hour > limit:
-                self.limits.append(
-                    f"{lease.lease} pays {event.microusd_per_gpu_hour:,} above its limit of {limit:,}"
-                )
+                self.limits.append(_above_limit(lease.lease, event.microusd_per_gpu_hour, limit))
 
 
-def _overlaps(name: str, leases: Sequence[Lease]) -> Iterator[str]:
+def _above_limit(lease: str, pays: int, limit: int) -> Sentence:
+    return say("doctor.above_limit", lease=lease, pays=Usd(pays), limit=Usd(limit))
+
+
+def _overlaps(leases: Sequence[Lease]) -> Iterator[Sentence]:
     for before, after in pairwise(leases):
         if before.ended_s is None:
-            yield f"{after.lease} was granted while {before.lease} was open"
-        elif (
-            before.started_s is not None and after.started_s is not None and after.started_s < before.ended_s
-        ):
-            early_s = before.ended_s - after.started_s
-            yield f"{name}: {after.lease} began {early_s} s before {before.lease} ended"
+            yield say("doctor.granted_while_open", lease=after.lease, before=before.lease)
+        elif before.started_s is not None and (after.started_s or before.ended_s) < before.ended_s:
+            early = Seconds(before.ended_s - (after.started_s or 0))
+            yield say("doctor.began_early", lease=after.lease, before=before.lease, early=early)
 
 
 def _cost(lease: Lease) -> int:
     return lease.cost_microusd(lease.ended_s or 0)
 
 
-def _money(log: _LogCheck, jobs: str) -> Iterator[Finding]:
-    balances = log.fold.ledger.balances
-    total = sum(balances.values())
-    accounts = f"{len(balances):,} accounts"
-    broken = [f"they sum to {total:,} micro-dollars"] if total else []
-    yield Finding(promise="accounts sum to zero", looked_at=accounts, broken=broken)
-    yield Finding(promise="every lease is billed once, and exactly", looked_at=jobs, broken=log.bills)
-    yield Finding(promise="a hard budget is never crossed", looked_at=jobs, broken=log.budgets)
-    yield Finding(promise="nobody pays above the limit of a bid", looked_at=jobs, broken=log.limits)
-    grants = f"{log.leases:,} grants"
-    yield Finding(promise="one price per pool and moment", looked_at=grants, broken=log.prices)
-
-
 def _tables(store: SqlStore, log: _LogCheck) -> Finding:
     """Snapshot and past jobs are made of the log: they must say what it says."""
-    broken: list[str] = []
+    broken: list[Sentence] = []
     fold = snapshot.load(store)
     kept_seq = fold.fleet.seq
     kept = store.snapshot(snapshot.code_id())
     if kept is not None and kept[0] > kept_seq:
-        broken.append(f"the snapshot at event {kept[0]:,} is damaged; a start folds the whole log instead")
+        broken.append(say("doctor.snapshot_damaged", seq=kept[0]))
     fleet = log.fold.fleet
     while fold.fleet.seq < fleet.seq:
         for event in store.since(fold.fleet.seq)[: fleet.seq - fold.fleet.seq]:
             fold.apply(event)
     if list(fold.fleet.jobs) != list(fleet.jobs) or fold.fleet.jobs != fleet.jobs:
-        broken.append("jobs of the snapshot differ from those of the log")
+        broken.append(say("doctor.jobs_differ"))
     if fold.ledger.balances != log.fold.ledger.balances:
-        broken.append("balances of the snapshot differ from those of the log")
+        broken.append(say("doctor.balances_differ"))
     past = {each.state.job.job: hash(repr(each)) for each in _all_past(store)}
     for name, expected in log.past.items():
         if name not in past and name not in fold.fleet.leaving:
-            broken.append(f"{name} is over and in no table")
+            broken.append(say("doctor.past_missing", job=name))
         elif name in past and past[name] != expected:
-            broken.append(f"{name} in the table of past jobs differs from the log")
-    looked = f"snapshot at {kept_seq:,}, {len(past):,} past jobs"
-    return Finding(promise="tables say what the log says", looked_at=looked, broken=broken)
+            broken.append(say("doctor.past_differs", job=name))
+    looked = say("doctor.looked_tables", seq=kept_seq, past=len(past))
+    return Finding(say("doctor.tables_agree"), looked, broken)
 
 
 def _all_past(store: SqlStore) -> Iterator[PastJob]:
@@ -240,29 +245,25 @@ def _processes(engine: LocalEngine, log: _LogCheck) -> Finding:
     here = fleet.leases_at.get(engine.site, {})
     strays = [name for name in engine.living() if name not in here]
     going = {each.lease: each for each in engine.observe(list(here))}
-    broken = [f"processes of {name} run, and its lease is over" for name in strays]
+    broken = [say("doctor.stray", lease=name) for name in strays]
     for name, lease in here.items():
         seen = going.get(name)
         if lease.phase == "running" and (seen is None or seen.state == "absent"):
-            broken.append(f"{name} should run, and there is no trace of it")
-    broken += engine.complaints().values()
-    return Finding(
-        promise=f"what runs at {engine.site} is what should",
-        looked_at=f"{len(here):,} leases, {len(strays):,} strays",
-        broken=broken,
-    )
+            broken.append(say("doctor.no_trace", lease=name))
+    broken += [verbatim(each) for each in engine.complaints().values()]
+    looked = say("doctor.looked_processes", leases=len(here), strays=len(strays))
+    return Finding(say("doctor.processes_agree", site=engine.site), looked, broken)
 
 
 def _checkpoints(engine: LocalEngine) -> Finding:
-    checked, broken = 0, []
+    checked, broken = 0, list[Sentence]()
     for folder in _folders(Path(engine.checkpoints("x")).parent):
         for each in whole_ones(folder):
             checked += 1
             wrong = damage(each)
             if wrong:
-                broken.append(f"{each.folder}: {wrong}")
-    promise = f"checkpoints at {engine.site} are whole"
-    return Finding(promise=promise, looked_at=f"{checked:,} checkpoints", broken=broken)
+                broken.append(say("doctor.checkpoint_damaged", folder=each.folder, wrong=wrong))
+    return Finding(say("doctor.checkpoints_whole", site=engine.site), count("checkpoint", checked), broken)
 
 
 def _folders(root: Path) -> Iterable[Path]:

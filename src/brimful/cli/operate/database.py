@@ -13,8 +13,7 @@ from brimful.cli.options import add_dry_run
 from brimful.cli.render import paint
 from brimful.client.settings import Settings, read_settings
 from brimful.errors import Refused, WorldFailed
-from brimful.language import say
-from brimful.units import counted
+from brimful.language import Size, count, say, told, words
 
 if TYPE_CHECKING:
     from brimful.adapters.stores.backup import Backup
@@ -75,14 +74,8 @@ def backup(args: argparse.Namespace) -> Answer:
 
         made = back_up(store, target)
         size = target.stat().st_size
-    text = "\n".join(
-        [
-            f"wrote {target} ({size / 2**20:.1f} MiB): {_tables(made)}",
-            "",
-            "Not in it: checkpoints, logs and environment values of jobs. They stay in",
-            f"{settings.engines_folder}.",
-        ]
-    )
+    wrote = words("operate.backup_written", file=target, size=Size(size), tables=_tables(made))
+    text = f"{wrote}\n\n{words('operate.backup_leaves_out', folder=settings.engines_folder)}"
     return Answer({"file": str(target), "bytes": size, "schema": made.schema, "rows": made.rows}, text)
 
 
@@ -102,7 +95,8 @@ def restore(args: argparse.Namespace) -> Answer:
     from brimful.adapters.stores import backup
 
     made = backup.read_manifest(source)
-    about = f"{source}: {_tables(made)} (schema {made.schema}, brimful {made.brimful})"
+    facts = {"file": source, "tables": _tables(made), "schema": made.schema, "brimful": made.brimful}
+    about = words("operate.backup_about", **facts)
     data = {"file": str(source), "schema": made.schema, "rows": made.rows, "restored": not args.dry_run}
     if args.dry_run:
         return Answer(data, about)
@@ -113,18 +107,14 @@ def restore(args: argparse.Namespace) -> Answer:
         lost = _end_what_is_lost(store, settings, fold, last_s=last_s)
         tokens = _tokens(store, revoke=args.revoke_tokens)
     running = len(fold.fleet.open_leases)
-    lines = [f"restored {about}", f"into {store.where}"]
+    lines = [words("operate.restored", about=about, where=store.where)]
     if running:
-        lines += ["", f"Under way when it was made, and known here: {counted(running, 'run')}. They go on."]
+        lines += ["", words("operate.restored_running", runs=count("run", running))]
     if lost:
-        lines += [
-            "",
-            f"Under way when it was made, without a trace here: {', '.join(lost)}.",
-            "They ended, and are billed until, when the backup's log did; they start again if they may.",
-        ]
+        lines += ["", words("operate.restored_lost", leases=", ".join(lost))]
     if left:
-        lines += ["", f"Put aside, because this log knows nothing of them: {left}."]
-    lines += ["", *tokens]
+        lines += ["", words("operate.restored_aside", folders=left)]
+    lines += ["", tokens]
     return Answer({**data, "running": running, "lost": lost}, "\n".join(lines))
 
 
@@ -165,29 +155,25 @@ def _end_what_is_lost(store: SqlStore, settings: Settings, fold: Fold, *, last_s
     return [lease.lease for lease in lost]
 
 
-def _tokens(store: SqlStore, *, revoke: bool) -> list[str]:
+def _tokens(store: SqlStore, *, revoke: bool) -> str:
     import time
 
     from brimful.adapters.stores.access import AccessStore
 
     access, now_s = AccessStore(store), int(time.time())
     if revoke:
-        revoked = counted(access.revoke_all(at_s=now_s), "token")
-        return [f"Revoked: {revoked}. The next start makes the operator's anew."]
+        return words("operate.tokens_revoked", tokens=count("token", access.revoke_all(at_s=now_s)))
     good = access.count_good(at_s=now_s)
-    if not good:
-        return ["No token of it is good any more. The next start makes the operator's."]
-    return [
-        f"Good as they were then: {counted(good, 'token')}, also any that was revoked since.",
-        "`brimful admin tokens` lists them; restore with --revoke-tokens to trust none.",
-    ]
+    return (
+        words("operate.tokens_good", tokens=count("token", good)) if good else words("operate.no_good_token")
+    )
 
 
 def _roots(settings: Settings) -> list[Path]:
     return [settings.engines_folder / "leases", *(settings.engines_folder / "sites").glob("*")]
 
 
-def _adopt(store: SqlStore, settings: Settings, fold: Fold) -> str:
+def _adopt(store: SqlStore, settings: Settings, fold: Fold) -> int:
     """Make the log the folder's own, and put aside runs it does not know: their names will come again."""
     import time
 
@@ -215,7 +201,7 @@ def _adopt(store: SqlStore, settings: Settings, fold: Fold) -> str:
                 aside.mkdir(exist_ok=True, mode=0o700)
                 folder.replace(aside / folder.name)
                 moved += 1
-    return f"{moved} run folder(s)" if moved else ""
+    return moved
 
 
 def doctor(args: argparse.Namespace) -> Answer:
@@ -227,22 +213,32 @@ def doctor(args: argparse.Namespace) -> Answer:
         findings = list(examine(store, engines_in(settings.engines_folder)))
         policy = announced(settings).policy or None
     broken = sum(not finding.kept for finding in findings)
-    width = max(len(finding.promise) for finding in findings)
+    promises = [told(finding.promise) for finding in findings]
+    marks = {True: words("operate.kept"), False: words("operate.broken")}
+    wide, width = max(map(len, marks.values())), max(map(len, promises))
     lines = []
-    for finding in findings:
-        mark = paint("kept  ", "green") if finding.kept else paint("BROKEN", "red")
-        lines.append(f"{mark}  {finding.promise:<{width}}  {paint(finding.looked_at, 'dim')}")
-        lines += [f"        {each}" for each in finding.broken[:SHOWN]]
+    for finding, promise in zip(findings, promises, strict=True):
+        mark = paint(marks[finding.kept].ljust(wide), "green" if finding.kept else "red")
+        lines.append(f"{mark}  {promise:<{width}}  {paint(told(finding.looked_at), 'dim')}")
+        lines += [f"        {told(each)}" for each in finding.broken[:SHOWN]]
         if len(finding.broken) > SHOWN:
-            lines.append(f"        and {len(finding.broken) - SHOWN:,} more")
-    runs = "no server runs on this data" if policy is None else f"the server's policy is {policy}"
-    lines += ["", f"{len(findings) - broken} of {len(findings)} promises kept; nothing was changed; {runs}"]
+            lines.append(f"        {words('operate.and_more', more=len(finding.broken) - SHOWN)}")
+    runs = say("operate.no_server_here") if policy is None else say("operate.policy_is", policy=policy)
+    kept, of = len(findings) - broken, len(findings)
+    lines += ["", words("operate.promises_kept", kept=kept, of=of, runs=runs)]
     data = {
         "healthy": not broken,
         "policy": policy,
         "findings": [
-            {"promise": f.promise, "looked_at": f.looked_at, "kept": f.kept, "broken": f.broken}
-            for f in findings
+            {
+                "promise": promise,
+                "looked_at": told(f.looked_at),
+                "kept": f.kept,
+                "code": f.promise.code,
+                "broken": [told(each) for each in f.broken],
+                "reasons": [each.as_dict() for each in f.broken],
+            }
+            for f, promise in zip(findings, promises, strict=True)
         ],
     }
     return Answer(data, "\n".join(lines), NO if broken else YES)
