@@ -38,6 +38,8 @@ ONLY_NAMES = {
 # Words that are the same in the language, and what is nothing but names.
 SAME = {
     "fr": {
+        "job {job}",
+        "{tokens} tokens/s",
         "options",
         "site",
         "GPU",
@@ -66,6 +68,8 @@ SAME = {
         "{n} allocations",
     },
     "es": {
+        "token",
+        "{tokens} tokens/s",
         "GPU",
         "batch",
         "tokens/s",

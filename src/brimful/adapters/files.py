@@ -48,9 +48,9 @@ def read_json(path: Path) -> dict[str, Any] | None:
         return None
     except (ValueError, RecursionError) as error:
         # We only ever write it whole, so the disk or a person has changed it.
-        raise WorldFailed(say("adapters.damaged", path=path, error=error)) from error
+        raise WorldFailed(say("adapters.file_damaged", path=path, error=error)) from error
     if not isinstance(body, dict):
-        raise WorldFailed(say("adapters.damaged_holds", path=path, str=Quoted(str(body)[:40])))
+        raise WorldFailed(say("adapters.file_holds", path=path, found=Quoted(str(body)[:40])))
     return body
 
 
@@ -98,5 +98,5 @@ def identity(folder: Path) -> str:
             file.write(secrets.token_hex(16))
     found = path.read_text(encoding="utf-8", errors="replace").strip()
     if not re.fullmatch(r"[0-9a-f]{32}", found):
-        raise WorldFailed(say("adapters.holds_not_id_32_hexadecimal", path=path, found=Quoted(found[:40])))
+        raise WorldFailed(say("adapters.bad_folder_id", path=path, found=Quoted(found[:40])))
     return found

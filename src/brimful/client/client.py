@@ -52,7 +52,7 @@ class Client:
         self._is_ours = bool(named or found.url)
         self.url = named or found.url or f"http://{self._settings.host}:{self._settings.port}"
         if not self.url.startswith(("http://", "https://")):
-            raise BadInput(say("client.brimful_url", url=Quoted(self.url[:100])))
+            raise BadInput(say("client.bad_url", url=Quoted(self.url[:100])))
         # A proxy from the environment has no business between us and loopback.
         handlers: list[BaseHandler] = [ProxyHandler({})]
         if found.certificate:
@@ -228,19 +228,19 @@ class Client:
             reason = getattr(error, "reason", None) or error
             if "CERTIFICATE_VERIFY_FAILED" in str(reason):
                 raise WorldFailed(
-                    say("client.certificate_not_trusted_here", url=self.url, reason=reason),
+                    say("client.untrusted_certificate", url=self.url, reason=reason),
                     code="untrusted_certificate",
                 ) from error
             raise WorldFailed(
-                say("client.no_brimful_answers", url=self.url, reason=reason), code="no_server"
+                say("client.no_server", url=self.url, reason=reason), code="no_server"
             ) from error
         except (ValueError, KeyError, TypeError) as error:
-            raise WorldFailed(say("client.answers_not_brimful", url=self.url), code="no_server") from error
+            raise WorldFailed(say("client.not_brimful", url=self.url), code="no_server") from error
 
     def _headers(self) -> dict[str, str]:
         token = os.environ.get("BRIMFUL_TOKEN") or (self._kept_token() if self._is_ours else "")
         if not token.isascii() or not token.isprintable():
-            raise BadInput(say("client.token_holds_characters_no_token"))
+            raise BadInput(say("client.bad_token"))
         asked = {"accept-language": tongue().code}
         return asked | ({"authorization": f"Bearer {token}"} if token else {})
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import BadInput
-from brimful.language import Quoted, say
+from brimful.language import Quoted, Sentence, say
 from brimful.scheduler.policies import DEFAULT, Policy, read_policy
 from brimful.units import microusd_from_usd
 
@@ -127,9 +127,9 @@ def read_sites(text: str) -> list[Site]:
         match = SITE.fullmatch(part.strip())
         price = None if match is None else microusd_from_usd(match["usd"])
         if match is None or price is None or not 1 <= int(match["gpus"]) <= 1024:
-            raise BadInput(say("client.site_not_understood", a=Quoted(part.strip()[:80])))
+            raise BadInput(say("client.bad_site", site=Quoted(part.strip()[:80])))
         if match["site"] in {each.site for each in found}:
-            raise BadInput(say("client.site_twice", match=match["site"]))
+            raise BadInput(say("client.site_twice", site=match["site"]))
         gpu = _gpu_name(match["gpu"], "--sites")
         found.append(
             Site(
@@ -148,10 +148,7 @@ def _gpu_name(text: str, source: str) -> str:
 
     known = catalog_name(text)
     if not all(c.isalnum() or c in "-_." for c in known):
-        raise BadInput(
-            say("client.is", source=source, text=Quoted(text[:80])),
-            hint=say("client.hint_card_brimful_gpus_plain_word"),
-        )
+        raise _bad(source, text, say("client.hint_gpu_name"))
     return known
 
 
@@ -188,49 +185,36 @@ def read_settings(given: Mapping[str, object] | None = None, env: Mapping[str, s
 
 def _check_together(settings: Settings) -> None:
     if bool(settings.tls_cert) != bool(settings.tls_key):
-        raise BadInput(say("client.certificate_key_go_together_one"))
+        raise BadInput(say("client.tls_needs_both"))
     least_s = settings.notice_s + 2 * settings.market_period_s
     if settings.market and settings.market_wait_s < least_s:
         raise BadInput(
             say(
-                "client.market_wait_s_too_short",
+                "client.market_wait_too_short",
                 market_wait_s=settings.market_wait_s,
                 notice_s=settings.notice_s,
                 least_s=least_s,
             )
         )
     if settings.host not in LOOPBACK and not settings.tls_cert:
-        raise BadInput(
-            say("client.host_not_loopback_without_tls", host=Quoted(settings.host[:100])), code="not_loopback"
-        )
+        raise BadInput(say("client.host_needs_tls", host=Quoted(settings.host[:100])), code="not_loopback")
 
 
 def _checked(name: str, text: str, source: str) -> str | int:
     if name in LIMITS:
         low, high = LIMITS[name]
         if not (text.isascii() and text.isdigit() and len(text) < 10 and low <= int(text) <= high):
-            raise BadInput(
-                say("client.is", source=source, text=Quoted(text[:40])),
-                hint=say("client.hint_whole_number_from", low=low, high=high),
-            )
+            raise _bad(source, text, say("client.hint_range", low=low, high=high))
         return int(text)
     if name == "usd_per_hour" and microusd_from_usd(text) is None:
-        raise BadInput(
-            say("client.is", source=source, text=Quoted(text[:40])),
-            hint=say("client.hint_sum_dollars_such_0_25"),
-        )
+        raise _bad(source, text, say("client.hint_dollars"))
     if name == "host" and text not in LOOPBACK:
         try:
             ip_address(text)
         except ValueError as error:
-            raise BadInput(
-                say("client.is", source=source, text=Quoted(text[:100])),
-                hint=say("client.hint_address_machine"),
-            ) from error
+            raise _bad(source, text, say("client.hint_address")) from error
     if name == "log_format" and text not in ("text", "json"):
-        raise BadInput(
-            say("client.is", source=source, text=Quoted(text[:40])), hint=say("client.hint_text_json")
-        )
+        raise _bad(source, text, say("client.hint_log_format"))
     if name in ("tls_cert", "tls_key") and text and not Path(text).is_file():
         raise BadInput(say("client.no_such_file", source=source, text=Quoted(text[:200])))
     if name == "gpu":
@@ -242,6 +226,10 @@ def _checked(name: str, text: str, source: str) -> str | int:
     if name in ("data", "engines") and text:
         return str(Path(text).expanduser().absolute())
     return text
+
+
+def _bad(setting: str, given: str, hint: Sentence) -> BadInput:
+    return BadInput(say("client.bad_setting", setting=setting, given=Quoted(given[:80])), hint=hint)
 
 
 def _default_folder(env: Mapping[str, str]) -> Path:

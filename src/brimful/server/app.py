@@ -106,9 +106,7 @@ class Middleware:
         host = re.sub(r":\d+$", "", headers.get("host", "")).strip("[]")
         if host not in self._hosts:
             hint = say("server.hint_use_host", host=min(self._hosts))
-            return Refused(
-                say("server.host_not_server", host=Quoted(host[:100])), hint=hint, code="wrong_host"
-            )
+            return Refused(say("server.wrong_host", host=Quoted(host[:100])), hint=hint, code="wrong_host")
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > MAX_BODY_BYTES:
             return too_large()
@@ -122,12 +120,8 @@ def _asked_language(header: str) -> str:
 
 
 def too_large() -> BadInput:
-    hint = say("server.hint_large_in_a_file")
-    return BadInput(
-        say("server.body_larger_than_bytes", max_body_bytes=Number(MAX_BODY_BYTES)),
-        hint=hint,
-        code="too_large",
-    )
+    hint = say("server.hint_large_in_file")
+    return BadInput(say("server.body_too_large", most=Number(MAX_BODY_BYTES)), hint=hint, code="too_large")
 
 
 def _limited(receive: Receive) -> Receive:

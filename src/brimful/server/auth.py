@@ -74,7 +74,7 @@ def forbidden(who: Principal, role: str) -> Refused:
     made = f"brimful admin tokens add {who.name} --tenant '{tenant}' --role {role}"
     giver = "operator" if role == "operator" else "admin"
     hint = say(f"server.hint_role_from_{giver}", command=made)
-    return Refused(say("server.needs_role_yours", role=role, role_2=who.role), hint=hint, code="forbidden")
+    return Refused(say("server.needs_role", role=role, yours=who.role), hint=hint, code="forbidden")
 
 
 class Access:
@@ -139,7 +139,7 @@ class Access:
     ) -> tuple[str, Token]:
         """A new token: its text, which nobody can read again, and what is kept of it."""
         if role == "operator" and tenant != EVERYBODY:
-            raise BadInput(say("server.operator_one_all_tenants", everybody=Quoted(EVERYBODY)))
+            raise BadInput(say("server.operator_of_all", tenant=Quoted(EVERYBODY)))
         secret, now_s = secrets.token_urlsafe(32), int(self._clock())
         token = Token(
             token=secrets.token_hex(8),
@@ -163,11 +163,11 @@ class Access:
         if not who.may(role) or not who.sees(tenant):
             raise Refused(
                 say(
-                    "server.token_role_cannot_make_one",
+                    "server.token_beyond_own",
                     tenant=who.tenant,
                     role=who.role,
-                    tenant_2=tenant,
-                    role_2=role,
+                    other_tenant=tenant,
+                    other_role=role,
                 ),
                 code="forbidden",
             )
@@ -176,9 +176,9 @@ class Access:
         if left_s is not None and (ttl_s is None or ttl_s > left_s):
             raise Refused(
                 say(
-                    "server.token_good_more_one_asked",
-                    left_s=Seconds(left_s),
-                    a=f"{left_s // 3600}h" if left_s >= 3600 else f"{left_s}s",
+                    "server.token_outlives",
+                    left=Seconds(left_s),
+                    lifetime=f"{left_s // 3600}h" if left_s >= 3600 else f"{left_s}s",
                 ),
                 code="forbidden",
             )

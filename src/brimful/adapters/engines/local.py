@@ -85,7 +85,7 @@ class LocalEngine:
             self.identity = identity(root)
         except OSError as error:
             raise WorldFailed(
-                say("adapters.cannot_use", root=root, error=os_words(error)), code="folder_unusable"
+                say("adapters.folder_unusable", root=root, error=os_words(error)), code="folder_unusable"
             ) from error
 
     @property
@@ -358,7 +358,7 @@ class LocalEngine:
     def _kept_env(self, job: Job) -> Mapping[str, str]:
         kept = read_json(self._env_file(job.job))
         if kept is None and job.env and not any(value for _, value in job.env):
-            raise CannotStart(say("adapters.environment_submitted_lost_submit_again", job=job.job))
+            raise CannotStart(say("adapters.environment_lost", job=job.job))
         return dict(job.env) if kept is None else kept
 
     def _env_file(self, job: str) -> Path:

@@ -27,15 +27,9 @@ def read_sample(folder: Path) -> bytes | None:
         return None
     except OSError as error:
         what = "a link" if error.errno == errno.ELOOP else str(error.strerror)
-        raise BadInput(say("adapters.sample_cannot_read", what=what)) from error
+        raise BadInput(say("adapters.sample_unreadable", what=what)) from error
     if found.st_nlink > 1 or found.st_uid != os.geteuid():
-        raise BadInput(say("adapters.sample_not_plain_file_own"))
+        raise BadInput(say("adapters.sample_not_plain"))
     if len(data) > MOST_BYTES:
-        raise BadInput(
-            say(
-                "adapters.sample_bytes_most_read",
-                st_size=Number(found.st_size),
-                most_bytes=Number(MOST_BYTES),
-            )
-        )
+        raise BadInput(say("adapters.sample_too_large", size=Number(found.st_size), most=Number(MOST_BYTES)))
     return data

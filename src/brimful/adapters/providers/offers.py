@@ -65,7 +65,7 @@ def read_offers(path: Path) -> tuple[list[Offer], dict[str, int]]:
                     )
                 )
     if not offers:
-        raise BadInput(say("adapters.holds_no_offer_known_gpu", path=path))
+        raise BadInput(say("adapters.no_known_offer", path=path))
     return offers, unknown
 
 
@@ -73,7 +73,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
     if path.is_dir():
         files = sorted(path.glob("*/vms.csv"))
         if not files:
-            raise NotFound(say("adapters.holds_no_cloud_vms_csv", path=path))
+            raise NotFound(say("adapters.no_skypilot_catalog", path=path))
         for file in files:
             for where, row in _csv(file):
                 plain = {_SKYPILOT.get(key, key): value for key, value in row.items()}
@@ -94,8 +94,8 @@ def _csv(path: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
         raise NotFound(say("adapters.no_file", path=path)) from error
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(
-            say("adapters.cannot_read", name=path.name, error=error),
-            hint=say("adapters.hint_csv_utf_8_plain_gzip"),
+            say("adapters.offers_unreadable", name=path.name, error=error),
+            hint=say("adapters.hint_offers_csv"),
         ) from error
 
 
@@ -104,7 +104,8 @@ def _toml(path: Path) -> Iterable[tuple[str, Mapping[str, str]]]:
         rows = tomllib.loads(path.read_text(encoding="utf-8")).get("offer", [])
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadInput(
-            say("adapters.cannot_read", name=path.name, error=error), hint=say("adapters.hint_offer_tables")
+            say("adapters.offers_unreadable", name=path.name, error=error),
+            hint=say("adapters.hint_offers_toml"),
         ) from error
     for n, row in enumerate(rows if isinstance(rows, list) else [], 1):
         yield f"{path.name} offer {n}", {key: str(value) for key, value in row.items()}
@@ -129,5 +130,5 @@ def _number(text: str, what: str) -> Decimal:
     except InvalidOperation:
         number = Decimal("NaN")
     if not number.is_finite() or number < 0:
-        raise BadInput(say("adapters.the_is", what=what, text=Quoted(text[:40])))
+        raise BadInput(say("adapters.bad_number", what=what, text=Quoted(text[:40])))
     return number

@@ -54,7 +54,7 @@ def back_up(store: SqlStore, target: Path) -> Backup:
         Path(temporary).replace(target)
     except OSError as error:
         raise WorldFailed(
-            say("adapters.cannot_write_2", target=target, error=os_words(error)), code="backup_failed"
+            say("adapters.backup_failed", target=target, error=os_words(error)), code="backup_failed"
         ) from error
     finally:
         with contextlib.suppress(OSError):
@@ -73,9 +73,9 @@ def read_manifest(source: Path) -> Backup:
             sha256={str(k): str(v) for k, v in body["sha256"].items()},
         )
     except FileNotFoundError as error:
-        raise BadInput(say("adapters.no", source=source), code="not_found") from error
+        raise BadInput(say("adapters.no_backup", source=source), code="not_found") from error
     except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadInput(say("adapters.no_backup_brimful_damaged", source=source, error=error)) from error
+        raise BadInput(say("adapters.not_a_backup", source=source, error=error)) from error
 
 
 def restore(source: Path, store: SqlStore) -> Backup:
@@ -84,7 +84,7 @@ def restore(source: Path, store: SqlStore) -> Backup:
     if made.schema > SCHEMA_VERSION:
         raise WorldFailed(
             say(
-                "adapters.schema_brimful_knows",
+                "adapters.backup_too_new",
                 source=source,
                 schema=made.schema,
                 schema_version=SCHEMA_VERSION,
@@ -106,9 +106,7 @@ def restore(source: Path, store: SqlStore) -> Backup:
         for name in made.rows:
             if name not in tables.tables:
                 raise BadInput(
-                    say(
-                        "adapters.table_schema_not_know", source=source, name=Quoted(name), schema=made.schema
-                    )
+                    say("adapters.backup_unknown_table", source=source, name=Quoted(name), schema=made.schema)
                 )
             connection.execute(tables.tables[name].delete())
             for rows_of in _rows(source, name):
@@ -125,9 +123,7 @@ def _check_empty(connection: sa.Connection, *, where: str) -> None:
         if name in ("events", "past_jobs")
     )
     if rows:
-        raise Refused(
-            say("adapters.database_not_empty_rows", where=where, rows=Number(rows)), code="not_empty"
-        )
+        raise Refused(say("adapters.database_not_empty", where=where, rows=Number(rows)), code="not_empty")
 
 
 def _write(store: SqlStore, archive: zipfile.ZipFile) -> Backup:
@@ -168,7 +164,7 @@ def _verify(source: Path, made: Backup) -> None:
                 found = str(error)
             if found != wanted:
                 raise BadInput(
-                    say("adapters.damaged_not_hash_written", source=source, name=name), code="backup_damaged"
+                    say("adapters.backup_damaged", source=source, name=name), code="backup_damaged"
                 )
 
 

@@ -51,7 +51,7 @@ class Leadership:
         """Ours, while we may act."""
         token = self._token
         if token is None or self._clock() >= self._until:
-            raise LostLead(say("adapters.server_not_lead_any_more"))
+            raise LostLead(say("adapters.does_not_lead"))
         return token
 
     def seek(self) -> bool:

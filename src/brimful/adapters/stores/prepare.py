@@ -19,12 +19,7 @@ def prepare(connection: sa.Connection, *, where: str, target: int = SCHEMA_VERSI
     found = schema_of(connection)
     if found > SCHEMA_VERSION:
         raise WorldFailed(
-            say(
-                "adapters.database_schema_brimful_knows",
-                where=where,
-                found=found,
-                schema_version=SCHEMA_VERSION,
-            ),
+            say("adapters.database_too_new", where=where, found=found, schema_version=SCHEMA_VERSION),
             code="schema_too_new",
         )
     if found < target:

@@ -50,10 +50,10 @@ class SqlStore:
             # A connection that the database has closed meanwhile is noticed before it is used.
             self.engine = sa.create_engine(url, pool_pre_ping=True)
         except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ValueError) as error:
-            raise BadInput(say("adapters.database_url_not_understood", where=Quoted(self.where))) from error
+            raise BadInput(say("adapters.bad_database_url", where=Quoted(self.where))) from error
         except ModuleNotFoundError as error:
             raise BadInput(
-                say("adapters.driver_not_installed", where=Quoted(self.where), name=error.name)
+                say("adapters.no_database_driver", where=Quoted(self.where), name=error.name)
             ) from error
         if self.engine.dialect.name == "sqlite":
             _make_private(self.engine.url)
@@ -180,7 +180,7 @@ class SqlStore:
         if first != owner:
             raise WorldFailed(
                 say(
-                    "adapters.database_belongs_data_folder_not",
+                    "adapters.foreign_log",
                     where=self.where,
                     first_folder=first_folder,
                     folder=folder,
@@ -217,7 +217,7 @@ class SqlStore:
         wanted = sa.select(_leader.c.token).where(_leader.c.name == LEADER).with_for_update()
         found = connection.execute(wanted).scalar()
         if found != token:
-            raise LostLead(say("adapters.another_server_leads_now_token", found=found, token=token))
+            raise LostLead(say("adapters.another_leads", found=found, token=token))
 
     def _event(self, row: sa.Row[Any]) -> Event:
         try:
@@ -226,7 +226,7 @@ class SqlStore:
             raise self._damaged(f"event {row.seq} ({row.kind}) cannot be read") from error
 
     def _damaged(self, how: str) -> WorldFailed:
-        return WorldFailed(say("adapters.event_log_damaged", where=self.where, how=how), code="log_damaged")
+        return WorldFailed(say("adapters.log_damaged", where=self.where, how=how), code="log_damaged")
 
     @contextmanager
     def _failing_clearly(self) -> Iterator[None]:
@@ -235,7 +235,7 @@ class SqlStore:
         except sa.exc.SQLAlchemyError as error:
             cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
             raise WorldFailed(
-                say("adapters.database_not_answer", where=self.where, cause=cause), code="database_failed"
+                say("adapters.database_failed", where=self.where, cause=cause), code="database_failed"
             ) from error
 
 
@@ -243,7 +243,7 @@ def _make_private(url: sa.URL) -> None:
     """The log holds commands and names of jobs: its file and those beside it are the owner's."""
     name = url.database or ""
     if not name or ":memory:" in name or url.query.get("mode") == "memory":
-        raise BadInput(say("adapters.database_memory_would_forget_every"), code="database_in_memory")
+        raise BadInput(say("adapters.database_in_memory"), code="database_in_memory")
     if name.startswith("file:"):
         return  # SQLite's own way to write a path; whoever uses it has looked after the file
     path = Path(name)

@@ -30,7 +30,7 @@ def server_parts() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise WorldFailed(
-            say("operate.servers_parts_not_installed_missing", name=error.name), code="not_installed"
+            say("operate.server_not_installed", name=error.name), code="not_installed"
         ) from error
 
 
@@ -68,7 +68,7 @@ def _add_backup(parser: argparse.ArgumentParser) -> None:
 def backup(args: argparse.Namespace) -> Answer:
     target = Path(args.file).expanduser().absolute()
     if target.exists() and not args.force:
-        raise Refused(say("operate.already", target=target))
+        raise Refused(say("operate.file_exists", target=target))
     with open_store(args) as (store, settings):
         from brimful.adapters.stores.backup import back_up
 
@@ -149,7 +149,7 @@ def _end_what_is_lost(store: SqlStore, settings: Settings, fold: Fold, *, last_s
             LeaseEnded(at_s=last_s, lease=lease.lease, exit_code=None, reason=reason, requeue=again)
         )
     if events and not store.append(events, after=fold.fleet.seq):
-        raise WorldFailed(say("operate.somebody_written_meanwhile"))
+        raise WorldFailed(say("operate.written_meanwhile"))
     for event in events:
         fold.apply(event)
     return [lease.lease for lease in lost]

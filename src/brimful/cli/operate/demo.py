@@ -18,8 +18,7 @@ from typing import Any
 from brimful.cli.commands import Answer, called, whole
 from brimful.client.client import Client
 from brimful.errors import BrimfulError, WorldFailed
-from brimful.language import say, verbatim
-from brimful.units import counted, show_usd
+from brimful.language import Usd, count, say, told, verbatim, words
 
 EXAMPLE = """brimful demo
 brimful demo --minutes 1 --here"""
@@ -71,8 +70,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _play(client: Client, args: argparse.Namespace, *, top: str) -> Answer:
     link = client.url + client.ticket()["path"]
-    _say(args, f"\n  watch it in a browser   {link}")
-    _say(args, f"  or in a second terminal {top}\n")
+    _tell(args, words("operate.demo_watch", link=link, top=top))
     jobs: list[str] = []
     began = time.monotonic()
     try:
@@ -89,12 +87,12 @@ def _play(client: Client, args: argparse.Namespace, *, top: str) -> Answer:
                 budget_microusd=budget,
             )
             jobs.append(job["job"])
-            _say(args, f"  {job['job']:<7} {tenant:<7} {name:<20} {counted(gpus, 'GPU')}, {priority}")
-        _say(args, "\n  all submitted; Ctrl-C ends the demo\n")
+            _tell(args, f"  {job['job']:<7} {tenant:<7} {name:<20} {told(count('gpu', gpus))}, {priority}")
+        _tell(args, f"\n  {words('operate.demo_submitted')}\n")
         while time.monotonic() < began + args.minutes * 60 and _going(client, jobs):
             time.sleep(1)
     except KeyboardInterrupt:
-        _say(args, "")
+        _tell(args, "")
     finally:
         final = [client.job(job) for job in jobs]
         _stop(client, final)
@@ -126,9 +124,9 @@ def _summary(jobs: Sequence[Mapping[str, Any]]) -> str:
     cost = sum(job["cost_microusd"] for job in jobs)
     said = ", ".join(f"{n} {phase}" for phase, n in sorted(phases.items()))
     left = sum(job["ended_s"] is None for job in jobs)
-    ended = f"\n{left} not yet over: cancelled, as the demo has ended" if left else ""
-    total = f"{counted(preempted, 'preemption')}; {show_usd(cost)} in all"
-    return f"{counted(len(jobs), 'job')}: {said}; {total}{ended}"
+    facts = {"jobs": count("job", len(jobs)), "phases": said, "cost": Usd(cost)}
+    text = words("operate.demo_summary", **facts, preempted=count("preemption", preempted))
+    return text + (f"\n{words('operate.demo_left', left=left)}" if left else "")
 
 
 @contextlib.contextmanager
@@ -150,7 +148,7 @@ def _server(folder: Path) -> Iterator[Client]:
     line = process.stdout.readline()
     try:
         if not line:
-            raise WorldFailed(say("operate.demos_server_did_not_start"))
+            raise WorldFailed(say("operate.demo_not_started"))
         answer = json.loads(line)
         if not answer["ok"]:
             raise WorldFailed(verbatim(answer["error"]["problem"]), hint=verbatim(answer["error"]["hint"]))
@@ -166,7 +164,7 @@ def _wait_until(at: float) -> None:
     time.sleep(max(0.0, at - time.monotonic()))
 
 
-def _say(args: argparse.Namespace, text: str) -> None:
+def _tell(args: argparse.Namespace, text: str) -> None:
     if not args.json:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()

@@ -10,7 +10,7 @@ from importlib import resources
 
 from brimful.cli.commands import Answer, whole
 from brimful.errors import BadInput, WorldFailed
-from brimful.language import Plain, Quoted, os_words, say
+from brimful.language import Plain, Quoted, os_words, say, words
 
 EXAMPLE = """brimful admin exporter
 brimful admin exporter --dashboard > brimful-grafana.json
@@ -52,7 +52,8 @@ def run(args: argparse.Namespace) -> Answer:
         raise WorldFailed(
             say("gpu.cannot_listen", host=args.host, port=Plain(args.port), error=os_words(error))
         ) from error
-    sys.stderr.write(f"brimful admin exporter: http://{args.host}:{args.port}/metrics (Ctrl-C ends)\n")
+    url = f"http://{args.host}:{args.port}/metrics"
+    sys.stderr.write(words("operate.exporter_at", url=url) + "\n")
     try:
         threading.Event().wait()
     except KeyboardInterrupt:

@@ -7,11 +7,9 @@ from dataclasses import fields
 
 from brimful.cli.commands import Answer, Verb
 from brimful.cli.operate.database import server_parts
-from brimful.cli.spoken import tongue
 from brimful.client.client import Client
 from brimful.client.settings import Settings, read_settings
-from brimful.language import Plain, say
-from brimful.units import show_seconds
+from brimful.language import Plain, Seconds, say, told, words
 
 
 def _add_up(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +18,7 @@ def _add_up(parser: argparse.ArgumentParser) -> None:
         if each.default not in ("", None):
             does = say("help.with_default", does=does, default=Plain(each.default))
         flag = f"--{each.name.replace('_', '-')}"
-        parser.add_argument(flag, metavar=each.name.upper(), help=tongue().text(does))
+        parser.add_argument(flag, metavar=each.name.upper(), help=told(does))
 
 
 def up(args: argparse.Namespace) -> Answer:
@@ -43,7 +41,7 @@ def console(args: argparse.Namespace) -> Answer:
         import webbrowser
 
         webbrowser.open(url)
-    good = f"good once, within {show_seconds(ticket['expires_in_s'])}"
+    good = words("operate.link_good", within=Seconds(ticket["expires_in_s"]))
     return Answer({"url": url, "expires_in_s": ticket["expires_in_s"]}, f"{url}\n\n({good})")
 
 

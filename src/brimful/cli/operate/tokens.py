@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ from brimful.cli.render import table
 from brimful.client.client import Client
 from brimful.client.settings import LOOPBACK
 from brimful.errors import BadInput
-from brimful.language import Quoted, say, verbatim
+from brimful.language import Quoted, Sentence, say, told, verbatim, words
 from brimful.language.printable import all_printable, printable
 
 if TYPE_CHECKING:
@@ -45,12 +46,12 @@ def run(args: argparse.Namespace) -> Answer:
         return Answer(done, _audit(all_printable(done["deeds"])))
     if args.name is None:
         raise BadInput(
-            say("operate.brimful_admin_tokens_needs_name", verb=args.verb),
-            hint=verbatim(EXAMPLE.splitlines()[1]),
+            say("operate.token_needs_name", verb=args.verb), hint=verbatim(EXAMPLE.splitlines()[1])
         )
     if args.verb == "revoke":
         token = client.revoke_token(_id(args.name))
-        return Answer(token, f"{printable(token['name'])}'s token {token['token']} is revoked")
+        said = words("operate.token_revoked", name=printable(token["name"]), token=token["token"])
+        return Answer(token, said)
     made = client.add_token(args.name, tenant=args.tenant, role=args.role, ttl_s=_seconds(args.lasts))
     return Answer({**made, "url": client.url}, _to_hand_over(made, client.url))
 
@@ -58,25 +59,32 @@ def run(args: argparse.Namespace) -> Answer:
 def _to_hand_over(made: NewTokenAnswer, url: str) -> str:
     """Two lines for its owner's shell, and what there is to know of them."""
     token = all_printable(made["token"])
-    until = "for ever" if token["expires_s"] is None else f"until {clock(token['expires_s'])}"
+    facts = {name: token[name] for name in ("name", "role", "tenant")}
     lines = [
-        f"export BRIMFUL_URL={url}",
-        f"export BRIMFUL_TOKEN={made['secret']}",
-        "",
-        f"# for {token['name']}: {token['role']} of {token['tenant']} {until}",
-        "# shown this once: hand both lines over now",
+        *(f"export BRIMFUL_URL={url}", f"export BRIMFUL_TOKEN={made['secret']}", ""),
+        f"# {words('operate.token_for', **facts, until=_good(token, clock))}",
+        f"# {words('operate.token_shown_once')}",
     ]
     address = urlsplit(url)
     if address.hostname in LOOPBACK:
-        lines.append(f"# from another machine first: ssh -L {address.port}:127.0.0.1:{address.port} HOST")
+        tunnel = f"ssh -L {address.port}:127.0.0.1:{address.port} HOST"
+        lines.append(f"# {words('operate.token_from_elsewhere', tunnel=tunnel)}")
     return "\n".join(lines)
+
+
+def _good(token: TokenAnswer, when: Callable[[int], str]) -> Sentence:
+    if token["revoked_s"] is not None:
+        return say("operate.revoked_on", when=when(token["revoked_s"]))
+    if token["expires_s"] is None:
+        return say("operate.for_ever")
+    return say("operate.until", when=when(token["expires_s"]))
 
 
 def _id(text: str) -> str:
     """The id, also where somebody gives the whole token, which then goes no further."""
     match = re.match(r"(?:brim_)?([0-9a-f]{16})(?:_|$)", text)
     if match is None:
-        raise BadInput(say("operate.not_id_token", text=Quoted(text[:10])))
+        raise BadInput(say("operate.bad_token_id", text=Quoted(text[:10])))
     return match[1]
 
 
@@ -85,20 +93,20 @@ def _seconds(text: str) -> int | None:
         return None
     number, unit = text[:-1], text[-1:]
     if not (number.isascii() and number.isdigit() and len(number) < 6 and unit in UNITS and int(number)):
-        raise BadInput(say("operate.no_time", text=Quoted(text[:40])))
+        raise BadInput(say("operate.bad_lifetime", text=Quoted(text[:40])))
     return int(number) * UNITS[unit]
 
 
 def _list(tokens: list[TokenAnswer]) -> str:
-    def state(token: TokenAnswer) -> str:
-        if token["revoked_s"] is not None:
-            return f"revoked {day(token['revoked_s'])}"
-        return "for ever" if token["expires_s"] is None else f"until {day(token['expires_s'])}"
-
-    rows = [[t["token"], t["name"], t["tenant"], t["role"], day(t["created_s"]), state(t)] for t in tokens]
-    return table(["token", "name", "tenant", "role", "made", "good"], rows)
+    shown = ("token", "name", "tenant", "role")
+    rows = [
+        [t["token"], t["name"], t["tenant"], t["role"], day(t["created_s"]), told(_good(t, day))]
+        for t in tokens
+    ]
+    return table([words(f"operate.col_{name}") for name in (*shown, "made", "good")], rows)
 
 
 def _audit(deeds: list[DeedAnswer]) -> str:
     rows = [[clock(d["at_s"]), d["name"], d["tenant"], d["verb"], d["target"], d["outcome"]] for d in deeds]
-    return table(["when", "who", "tenant", "what", "of", "outcome"], rows) if rows else "nothing was done yet"
+    head = [words(f"operate.col_{name}") for name in ("when", "who", "tenant", "what", "of", "outcome")]
+    return table(head, rows) if rows else words("operate.no_deeds")

@@ -31,4 +31,4 @@ def read_cursor(text: str | None) -> int | None:
             return int(place)
     except (ValueError, binascii.Error):
         pass
-    raise BadInput(say("server.no_cursor", text=Quoted(text[:40])))
+    raise BadInput(say("server.bad_cursor", text=Quoted(text[:40])))

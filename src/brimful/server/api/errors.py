@@ -65,7 +65,7 @@ def add_error_handlers(app: FastAPI) -> None:
         where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
         return failed(
             422,
-            BadInput(say("server.where_first", where=where[:200], first=first["msg"][:500])),
+            BadInput(say("server.bad_shape", where=where[:200], why=first["msg"][:500])),
         )
 
     @app.exception_handler(HTTPException)
@@ -87,11 +87,9 @@ def _of_http(error: HTTPException) -> BrimfulError:
     """What the framework found wrong, in our words."""
     problem = verbatim(str(error.detail))
     if error.status_code == 404:
-        return NotFound(problem, hint=say("server.hint_see_v1_openapi_json_paths"))
+        return NotFound(problem, hint=say("server.hint_paths"))
     if error.status_code == 405:
-        return BadInput(
-            problem, hint=say("server.hint_see_v1_openapi_json_methods"), code="method_not_allowed"
-        )
+        return BadInput(problem, hint=say("server.hint_methods"), code="method_not_allowed")
     if error.status_code == 413:
         return BadInput(problem, code="too_large")
     return BadInput(problem, code="bad_request")

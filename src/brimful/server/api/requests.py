@@ -74,7 +74,7 @@ class Submission(Request):
             raise BadInput(say("server.command_empty"))
         for name in self.env:
             if not name.isidentifier() or not name.isascii() or len(name) > 200:
-                raise BadInput(say("server.no_name_environment_variable", name=Quoted(name[:80])))
+                raise BadInput(say("server.bad_env_name", name=Quoted(name[:80])))
         predicted = sorted(self.predicted.items())
         return Job(
             job="",  # numbered by the service

@@ -51,11 +51,11 @@ class Streams:
         if self.open.total() >= MAX_STREAMS or self.open[who.token] >= MAX_OF_ONE:
             raise Refused(
                 say(
-                    "server.streams_open_them_yours_may",
+                    "server.too_many_streams",
                     total=self.open.total(),
-                    open=self.open[who.token],
-                    max_streams=MAX_STREAMS,
-                    max_of_one=MAX_OF_ONE,
+                    yours=self.open[who.token],
+                    most=MAX_STREAMS,
+                    most_yours=MAX_OF_ONE,
                 ),
                 code="too_many",
             )

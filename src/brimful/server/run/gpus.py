@@ -75,9 +75,7 @@ def _ask_driver() -> list[GpuSample]:
     try:
         answer = answers.get(timeout=TIMEOUT_S)
     except queue.Empty:
-        raise WorldFailed(
-            say("server.nvidia_driver_not_answered_s", timeout_s=TIMEOUT_S), code="nvml_failed"
-        ) from None
+        raise WorldFailed(say("server.driver_silent", timeout_s=TIMEOUT_S), code="nvml_failed") from None
     if isinstance(answer, BrimfulError):
         raise answer
     return answer

@@ -179,15 +179,13 @@ def _folder_of_our_own(settings: Settings) -> Iterator[None]:
         lock = settings.lock_file.open("w")
     except OSError as error:
         raise WorldFailed(
-            say("server.cannot_use_data_folder_2", folder=settings.folder, error=os_words(error)),
+            say("server.cannot_use_folder", folder=settings.folder, error=os_words(error)),
             code="folder_unusable",
         ) from error
     with lock:
         if not _taken(lock):
             raise WorldFailed(
-                say(
-                    "server.another_brimful_using", whereabouts=_whereabouts(settings), folder=settings.folder
-                ),
+                say("server.folder_in_use", whereabouts=_whereabouts(settings), folder=settings.folder),
                 code="already_running",
             )
         yield
@@ -224,11 +222,11 @@ def _listening_socket(settings: Settings) -> Iterator[socket.socket]:
         except OSError as error:
             raise WorldFailed(
                 say(
-                    "server.cannot_listen_port_2",
+                    "server.cannot_listen",
                     host=settings.host,
                     port=Plain(settings.port),
                     error=os_words(error),
-                    a=settings.port % 65535 + 1,
+                    other=settings.port % 65535 + 1,
                 ),
                 code="port_taken",
             ) from error
@@ -251,12 +249,7 @@ def _certificate(settings: Settings) -> str:
         der = ssl.PEM_cert_to_DER_cert(first[0][begin:] + first[1])
     except (OSError, ValueError) as error:  # ssl's errors are OSErrors
         raise BadInput(
-            say(
-                "server.certificate_key_cannot_used",
-                tls_cert=settings.tls_cert,
-                tls_key=settings.tls_key,
-                error=error,
-            ),
+            say("server.bad_certificate", tls_cert=settings.tls_cert, tls_key=settings.tls_key, error=error),
             code="bad_certificate",
         ) from error
     return hashlib.sha256(der).hexdigest()

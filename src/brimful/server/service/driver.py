@@ -181,7 +181,7 @@ class Driver:
 
     def _check(self, token: int | None) -> None:
         if self._leadership is not None and self._leadership.token != token:
-            raise LostLead(say("server.server_did_not_lead_while"))
+            raise LostLead(say("server.lead_lost"))
 
     def _seek(self) -> None:
         """Beside the loop, so that an engine that takes long does not cost the lead."""

@@ -81,7 +81,7 @@ class Intake:
                 each.error = error
         except BaseException:
             for each in batch:
-                each.error = WorldFailed(say("server.server_met_bug_own"), code="internal_error")
+                each.error = WorldFailed(say("server.bug"), code="internal_error")
             raise
         finally:
             for each in batch:
@@ -154,7 +154,7 @@ def _different_request(asked: Job, known: Job) -> Refused | None:
     if not other:
         return None
     return Refused(
-        say("server.key_used_request_another", key=Quoted(asked.key), job=known.job, other=", ".join(other)),
+        say("server.key_reused", key=Quoted(asked.key), job=known.job, other=", ".join(other)),
         code="key_reused",
     )
 
@@ -167,7 +167,7 @@ def _cannot_hold(job: Job, money: Money) -> Refused | None:
     left = max(0, money.left[job.tenant])
     if budget > left:
         return Refused(
-            say("server.budget_left_jobs_own", tenant=job.tenant, left=Usd(left), budget=Usd(budget)),
+            say("server.budget_too_small", tenant=job.tenant, left=Usd(left), budget=Usd(budget)),
             code="no_money",
         )
     money.left[job.tenant] -= budget

@@ -184,7 +184,7 @@ class Reader:
     def read_log(self, lease: Lease, *, offset: int, limit: int) -> LogPiece:
         engine: object = self.engines.get(lease.site)
         if not isinstance(engine, KeepsLogs):
-            raise Refused(say("server.engine_keeps_no_logs", site=lease.site), code="no_logs")
+            raise Refused(say("server.no_logs", site=lease.site), code="no_logs")
         return engine.log(lease.lease, offset=offset, limit=limit)
 
     # -- the fleet -------------------------------------------------------------------------------------

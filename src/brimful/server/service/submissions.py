@@ -66,10 +66,7 @@ class Submissions:
         def events() -> Sequence[Event]:
             state = self._reader.job(name)
             if state.phase in OVER:
-                raise Refused(
-                    say("server.already", name=name, phase=state.phase),
-                    hint=say("server.hint_nothing_left_cancel"),
-                )
+                raise Refused(say("server.job_already", name=name, phase=state.phase))
             return [CancelRequested(at_s=self._reader.now_s(), job=name)]
 
         return self._change(name, "cancel", events)
@@ -78,7 +75,7 @@ class Submissions:
         """Keep it from starting; one that runs is stopped as a preemption stops it. Again changes nothing."""
 
         def events() -> Sequence[Event]:
-            state = self._active(name, "hold")
+            state = self._active(name)
             if state.hold:
                 return ()
             now_s = self._reader.now_s()
@@ -88,7 +85,7 @@ class Submissions:
 
     def release(self, name: str) -> JobState:
         def events() -> Sequence[Event]:
-            is_held = self._active(name, "release").hold
+            is_held = self._active(name).hold
             return [JobReleased(at_s=self._reader.now_s(), job=name)] if is_held else ()
 
         return self._change(name, "release", events)
@@ -97,10 +94,10 @@ class Submissions:
         """From now on it runs at this site (empty: at any); one that runs elsewhere is stopped first."""
 
         def events() -> Sequence[Event]:
-            state = self._active(name, "move")
+            state = self._active(name)
             here = {node.site for node in self._reader.fleet.nodes.values()}
             if site and site not in here:
-                raise NotFound(say("server.no_site", site=Quoted(site[:100]), sorted=", ".join(sorted(here))))
+                raise NotFound(say("server.no_site", site=Quoted(site[:100]), sites=", ".join(sorted(here))))
             wanted = (site,) if site else ()
             if state.job.sites == wanted:
                 return ()
@@ -118,7 +115,7 @@ class Submissions:
         """Another limit for a job that is not over; one that runs cannot go below what it pays."""
 
         def events() -> Sequence[Event]:
-            state = self._active(name, "bid for")
+            state = self._active(name)
             lease, fleet = state.open_lease, self._reader.fleet
             if state.job.limit_microusd_per_gpu_hour == limit_microusd:
                 return []
@@ -128,8 +125,7 @@ class Submissions:
             if lease is not None and now < lease.price_now():
                 price = show_usd(lease.price_now())
                 raise Refused(
-                    say("server.runs_per_gpu_hour_above", name=name, price=price, now=Usd(now)),
-                    code="below_price",
+                    say("server.bid_below_price", name=name, price=price, now=Usd(now)), code="below_price"
                 )
             at_s = self._reader.now_s()
             return [BidChanged(at_s=at_s, job=name, limit_microusd_per_gpu_hour=limit_microusd)]
@@ -156,7 +152,7 @@ class Submissions:
 
     def _is_drained(self, node: str) -> bool:
         if node not in self._reader.fleet.nodes:
-            raise NotFound(say("server.no_node_2", node=Quoted(node[:100])))
+            raise NotFound(say("server.no_node", node=Quoted(node[:100])))
         return node in self._reader.fleet.drained
 
     # -- budgets ---------------------------------------------------------------------------------------
@@ -169,10 +165,10 @@ class Submissions:
             if microusd is not None and microusd < accrued:
                 raise Refused(
                     say(
-                        "server.s_running_leases_come_already",
+                        "server.budget_below_accrued",
                         tenant=tenant,
                         accrued=Usd(accrued),
-                        a=Usd(accrued - microusd),
+                        more=Usd(accrued - microusd),
                     ),
                     code="below_accrued",
                 )
@@ -186,13 +182,11 @@ class Submissions:
 
     # -- the log ---------------------------------------------------------------------------------------
 
-    def _active(self, name: str, verb: str) -> JobState:
+    def _active(self, name: str) -> JobState:
         state = self._reader.job(name)
         if state.phase in OVER or state.cancel_requested:
-            phase = state.phase if state.phase in OVER else "being cancelled"
-            raise Refused(
-                say("server.already", name=name, phase=phase), hint=say("server.hint_nothing_left", verb=verb)
-            )
+            phase = state.phase if state.phase in OVER else say("server.being_cancelled")
+            raise Refused(say("server.job_already", name=name, phase=phase))
         return state
 
     def _change(self, name: str, verb: str, events: Callable[[], Sequence[Event]]) -> JobState:
@@ -221,9 +215,7 @@ class Submissions:
             if self._store.append(events, after=after):
                 return events
             self._reader.refresh()
-        raise WorldFailed(
-            say("server.log_written_others_times_row", max_conflicts=MAX_CONFLICTS), code="log_busy"
-        )
+        raise WorldFailed(say("server.log_busy", times=MAX_CONFLICTS), code="log_busy")
 
 
 def _stop_of(state: JobState, reason: Said, *, now_s: int) -> Sequence[Event]:
