@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -248,7 +247,7 @@ def test_a_full_disk_does_not_swallow_how_a_job_ended(
     def full(*_given: object, **_more: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(tempfile, "mkstemp", full)
+    monkeypatch.setattr("brimful.adapters.files.write_whole", full)
     with pytest.raises(OSError, match="No space left"):
         write_json(tmp_path / "other.json", {})
     write_reserved(tmp_path / "ended.json", {"exit_code": 0})
@@ -261,7 +260,7 @@ def test_a_start_that_met_a_full_disk_is_tried_again_later(site: Site) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempfile, "mkstemp", full)
+        patch.setattr("brimful.adapters.files.write_whole", full)
         with pytest.raises(WorldFailed, match=r"cannot start a\.1 .*: no space left"):
             site.start(["true"])
     assert site.is_state("absent")

@@ -11,7 +11,6 @@ import fcntl
 import io
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
@@ -22,6 +21,7 @@ from statistics import fmean
 from brimful.accuracy.runs import MAX_BYTES, NEEDED, Skipped, no_column, understand
 from brimful.configs.reading import Reading, own_lines
 from brimful.errors import BadInput, Refused, WorldFailed
+from brimful.files import write_whole
 from brimful.fit.count import parameters
 from brimful.language import Number, Sentence, Several, os_words, say
 from brimful.meter.samples import EndSample, RunSample, Sample, StepSample
@@ -271,7 +271,7 @@ def append_rows(path: Path, rows: Sequence[dict[str, str]]) -> list[str]:
                 )
             after, new = _added(before.decode("utf-8-sig"), rows, path)
             if new:
-                _replace(path, after)
+                write_whole(path, after, mode=path.stat().st_mode & 0o777 if path.exists() else 0o644)
             return new
     except UnicodeDecodeError as error:
         raise BadInput(say("accuracy.not_csv", path=path, error=error)) from error
@@ -295,20 +295,6 @@ def _added(before: str, rows: Sequence[dict[str, str]], path: Path) -> tuple[str
         writer.writerow({column: re.sub(r"[\r\n]+", " ", row.get(column, "")) for column in header})
     joint = "" if not before or before.endswith("\n") else "\n"
     return before + joint + text.getvalue(), [row["id"] for row in new]
-
-
-def _replace(path: Path, text: str) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Files that are either wholly there or not at all."""
+"""The small files of a state folder: JSON that is wholly there or not at all, and the id of a folder."""
 
 from __future__ import annotations
 
@@ -9,35 +9,19 @@ import re
 import secrets
 import shutil
 import stat
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from brimful.errors import WorldFailed
+from brimful.files import write_whole
 from brimful.job import read_plain
 from brimful.language import Quoted, say
 
 JSON_BYTES = 16 << 20
 
 
-def write_atomically(path: Path, text: str, *, mode: int = 0o600) -> None:
-    """Write beside, flush to disk, rename over: a reader or a crash never meets half a file."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise
-
-
 def write_json(path: Path, body: dict[str, Any]) -> None:
-    write_atomically(path, json.dumps(body))
+    write_whole(path, json.dumps(body), mode=0o600)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -69,7 +53,7 @@ RESERVED_BYTES = 4096
 def reserve(path: Path) -> None:
     """Take the disk space of a small file now, so that `write_reserved` cannot fail for want of it later."""
     if not _reserve_of(path).exists():
-        write_atomically(_reserve_of(path), " " * RESERVED_BYTES)
+        write_whole(_reserve_of(path), " " * RESERVED_BYTES, mode=0o600)
 
 
 def write_reserved(path: Path, body: dict[str, Any]) -> None:

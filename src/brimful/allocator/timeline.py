@@ -6,9 +6,6 @@ Both are imported only when a picture is asked for.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.allocator.run import EMPTY_CACHE, MALLOC, Request
 from brimful.errors import BadInput, WorldFailed
+from brimful.files import write_whole
 from brimful.language import Language, Quoted, Size, language, os_words, say
 from brimful.units import GIB
 
@@ -250,18 +248,8 @@ def _plain(text: str, most: int = 60) -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Beside it first, then renamed: a picture is whole or not there."""
     try:
-        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                os.fchmod(file.fileno(), 0o644)
-                file.write(data)
-            Path(beside).replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(beside).unlink()
-            raise
+        write_whole(path, data, mode=0o644)
     except OSError as error:
         raise WorldFailed(
             say("allocator.cannot_write", path=Quoted(str(path)), error=os_words(error))

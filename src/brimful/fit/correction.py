@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import BadInput, WorldFailed
+from brimful.files import write_whole
 from brimful.language import Plain, Quoted, Sentence, os_words, say, verbatim
 from brimful.specs.estimate import Estimate, Interval, Item, Memory, Speed
 
@@ -165,7 +166,6 @@ def calibration_path(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def write_correction(path: Path, correction: Correction) -> None:
-    """Beside and then over: a reader meets the old file or the new one, never half of one."""
     import json
 
     data = {
@@ -173,11 +173,9 @@ def write_correction(path: Path, correction: Correction) -> None:
         "gpus": list(correction.gpus),
         "factors": {name: factor.as_dict() for name, factor in correction.factors.items()},
     }
-    beside = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-        beside.replace(path)
+        write_whole(path, json.dumps(data, indent=2) + "\n")
     except OSError as error:
         raise WorldFailed(say("fit.cannot_write_calibration", path=path, error=os_words(error))) from error
 

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from brimful.adapters.capabilities import LogPiece
-from brimful.adapters.files import write_atomically
+from brimful.files import write_whole
 from brimful.job import open_plain, read_plain
 
 PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of linux/falloc.h
@@ -51,7 +51,7 @@ def shorten(log: Path, *, keep_bytes: int) -> bool:
         file.readline(LINE_BYTES)  # begin with a whole line
         first = file.tell()
         # Said first: a reader must never be shown the zeros of a hole.
-        write_atomically(_mark(log), str(first))
+        write_whole(_mark(log), str(first), mode=0o600)
         if not _punch(file.fileno(), first // BLOCK_BYTES * BLOCK_BYTES):
             with contextlib.suppress(OSError):
                 _mark(log).unlink()  # this file system cannot: nothing is gone

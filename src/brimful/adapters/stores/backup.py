@@ -8,11 +8,8 @@ longer true, the second is made again.
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import json
-import os
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -26,6 +23,7 @@ from brimful.adapters.stores.prepare import prepare, schema_of
 from brimful.adapters.stores.schema import SCHEMA_VERSION
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BadInput, Refused, WorldFailed
+from brimful.files import replacing
 from brimful.language import Number, Quoted, os_words, say
 
 LEFT_OUT = frozenset({"alembic_version", "leader", "snapshots"})  # the first: of older releases
@@ -44,21 +42,17 @@ class Backup:
 
 def back_up(store: SqlStore, target: Path) -> Backup:
     """Write the whole database as it is at one moment, beside a running server. Whole, or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
-        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        with (
+            replacing(target, mode=0o600) as file,
+            zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
+        ):
             made = _write(store, archive)
             archive.writestr(MANIFEST, json.dumps(asdict(made), indent=1))
-        with open(temporary, "rb") as written:  # noqa: PTH123 - to flush it
-            os.fsync(written.fileno())
-        Path(temporary).replace(target)
     except OSError as error:
         raise WorldFailed(
             say("adapters.backup_failed", target=target, error=os_words(error)), code="backup_failed"
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
     return made
 
 

@@ -12,6 +12,7 @@ from brimful.cli.commands import Answer
 from brimful.cli.render import table
 from brimful.cli.spoken import told, words
 from brimful.errors import BadInput, WorldFailed
+from brimful.files import write_whole
 from brimful.language import Percent, count, os_words, say
 
 if TYPE_CHECKING:
@@ -86,12 +87,9 @@ def _write_rows(path: Path, scored: list[Scored]) -> None:
                 "predicted_mfu": f"{speed.mfu.likely:.4f}",
             }
         writer.writerow(line)
-    # Beside and then over: nobody meets half a table. A link stays one, and what it names is written.
-    path = path.resolve()
-    beside = path.with_name(f".{path.name}.new")
+    path = path.resolve()  # a link stays one, and what it names is written
     try:
-        beside.write_text(out.getvalue(), encoding="utf-8")
-        beside.replace(path)
+        write_whole(path, out.getvalue())
     except OSError as error:
         raise WorldFailed(say("gpu.cannot_write_rows", path=path, error=os_words(error))) from error
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.cli.gpu.sweep import group_words
 from brimful.errors import BadInput, WorldFailed
+from brimful.files import write_whole
 from brimful.language import Size, os_words, say
 from brimful.units import GIB
 
@@ -37,12 +38,9 @@ def write_plot(file: str, done: Sweep, title: str, tongue: Language) -> None:
     drawn = picture(done, title, tongue, "png" if kind == ".png" else "svg")
     if kind == ".html":
         drawn = _page(drawn.decode("utf-8"), done, title, tongue).encode("utf-8")
-    beside = path.with_name(path.name + ".part")
     try:
-        beside.write_bytes(drawn)
-        beside.replace(path)
+        write_whole(path, drawn)
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise WorldFailed(say("gpu.cannot_write_plot", file=file, error=os_words(error))) from error
 
 

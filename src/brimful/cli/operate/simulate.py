@@ -16,6 +16,7 @@ from brimful.cli.commands import Answer
 from brimful.cli.render import bar, table, wrapped
 from brimful.cli.spoken import words
 from brimful.errors import BadInput, WorldFailed
+from brimful.files import write_whole
 from brimful.fleet.node import Node
 from brimful.language import Number, Quoted, os_words, say
 from brimful.market.pools import market_of
@@ -235,12 +236,9 @@ def _write_page(path: Path, title: str, outcomes: Sequence[tuple[str, Outcome]],
     from brimful.sim.charts import page
 
     text = page(title, outcomes, runs)
-    beside = path.with_name(f".{path.name}.part")
     try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        write_whole(path, text)
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise WorldFailed(say("fleet.cannot_write", path=path, error=os_words(error))) from error
 
 

@@ -6,7 +6,6 @@ import ast
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from brimful.configs.arguments import own_name
 from brimful.configs.yaml_file import read_page
 from brimful.errors import Refused, WorldFailed
+from brimful.files import replacing
 from brimful.language import Quoted, say
 
 _SPACE = " \t\r\n"
@@ -37,24 +37,19 @@ def write_patched(path: Path, text: str) -> Path:
     fails, nothing of its own stays behind.
     """
     target = path.resolve()
-    made: list[Path] = []
+    backup: Path | None = None
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        made.append(Path(name))
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        shutil.copystat(target, name)
-        handle, backup = _new_backup(target)
-        made.append(backup)
-        with os.fdopen(handle, "wb") as copy:
-            copy.write(target.read_bytes())
-        shutil.copystat(target, backup)
-        Path(name).replace(target)
+        with replacing(target, mode=0o600) as file:
+            file.write(text.encode())
+            file.flush()  # a later write would undo the copied time of the last change
+            shutil.copystat(target, file.name)
+            handle, backup = _new_backup(target)
+            with os.fdopen(handle, "wb") as copy:
+                copy.write(target.read_bytes())
+            shutil.copystat(target, backup)
     except BaseException as error:
-        for leftover in made:
-            leftover.unlink(missing_ok=True)
+        if backup is not None:
+            backup.unlink(missing_ok=True)
         if not isinstance(error, OSError):
             raise
         raise WorldFailed(say("fit.cannot_write", path=Quoted(str(path)), error=error)) from error

@@ -6,8 +6,8 @@ import logging
 import os
 from pathlib import Path
 
-from brimful.adapters.files import write_atomically
 from brimful.errors import WorldFailed
+from brimful.files import write_whole
 from brimful.language import os_words, say
 from brimful.server.auth import EVERYBODY, Access, Principal
 
@@ -35,7 +35,7 @@ def operator_token(access: Access, path: Path) -> Principal:
         raise _unusable(path, error) from error
     text, token = access.issue(name="owner", tenant=EVERYBODY, role="operator")
     try:
-        write_atomically(path, text)
+        write_whole(path, text, mode=0o600)
     except OSError as error:
         raise _unusable(path, error) from error
     return Principal(token=token.token, name=token.name, tenant=token.tenant, role=token.role)
