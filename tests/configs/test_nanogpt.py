@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from brimful.configs.nanogpt import read_nanogpt
-from brimful.configs.reading import Reading
+from brimful.configs.reading import Reading, change_text
 from brimful.errors import BadInput, NotFound
 from brimful.language import say
 from tests.builders import refuses
@@ -248,3 +248,7 @@ def test_a_character_dataset_has_the_letters_of_its_text_and_not_gpt2s_vocabular
     assert reading.model.vocab == 65
     assert "configs.vocab_size_from_meta" in {said.code for said in reading.warnings}
     assert read(tmp_path, "dataset = 'shakespeare_char'\nvocab_size = 100\n").model.vocab == 100
+
+
+def test_a_change_in_words_names_what_was_only_where_something_was() -> None:
+    assert change_text({"batch_size": (16, 8), "compile": [None, True]}) == "batch_size 16 -> 8, compile True"

@@ -104,6 +104,8 @@ class Reading:
     context_tokens: int = 0  # the longest sequence the model was made for; 0 where nobody said
 
 
-def change_text(change: Change) -> str:
-    """'batch_size 16 -> 8, compile False -> True': the same in every language."""
-    return ", ".join(f"{key} {now} -> {then}" for key, (now, then) in change.items())
+def change_text(change: Mapping[str, Sequence[Any]]) -> str:
+    """'batch_size 16 -> 8, compile True': the same in every language; nothing to go from where it is new."""
+    return ", ".join(
+        f"{key} {then}" if now is None else f"{key} {now} -> {then}" for key, (now, then) in change.items()
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from brimful.configs.reading import change_text
 from brimful.diagnose.explain import About, Explanation
 from brimful.language import Factor, Percent, Sentence, Size, say
 from brimful.specs.desktop import Others
@@ -60,14 +61,10 @@ def assumed_notes(others: Others, *, of_many: bool = False) -> tuple[Sentence, .
 
 def _effect(fix: Fix) -> dict[str, object]:
     """'batch_size 16 -> 8', 'fits, saves 4.53 GiB, step time x1.01'."""
-    change = ", ".join(
-        f"{key} {then}" if now is None else f"{key} {now} -> {then}"
-        for key, (now, then) in fix.change.items()
-    )
     time = Factor(fix.step_time_factor)
     if fix.saves_bytes < 0:
         effect = say("diagnose.effect_takes", size=Size(-fix.saves_bytes), time=time)
     else:
         outcome = verdict_words(fix.verdict) if fix.fits else say("diagnose.still_does_not_fit")
         effect = say("diagnose.effect_saves", verdict=outcome, size=Size(fix.saves_bytes), time=time)
-    return {"change": change, "effect": effect}
+    return {"change": change_text(fix.change), "effect": effect}

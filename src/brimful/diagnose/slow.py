@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
+from brimful.configs.reading import change_text
 from brimful.diagnose.findings import (
     CANNOT_TELL,
     HEALTHY,
@@ -498,8 +499,8 @@ def _by_fit(seen: _Seen) -> list[Sentence]:
     )
     if best is None:
         return []
-    change = ", ".join(f"{key} {now} -> {then}" for key, (now, then) in best["change"].items())
-    return [say("slow.by_fit", change=change, times=Number(best["step_time_factor"], 2))]
+    times = Number(best["step_time_factor"], 2)
+    return [say("slow.by_fit", change=change_text(best["change"]), times=times)]
 
 
 def _nothing_found(seen: _Seen) -> tuple[str, Sentence]:

@@ -17,6 +17,7 @@ class Estimates(NamedTuple):
 def estimates_for(config: str, types: list[str], *, gpus: int, other_bytes: int | None = None) -> Estimates:
     """An estimate for each type that the catalog knows and that holds the job; refused where none does."""
     from brimful.configs.read import read
+    from brimful.configs.reading import change_text
     from brimful.fit.correction import load_correction
     from brimful.fit.fit import fit_reading
     from brimful.specs.gpu import find_gpu
@@ -45,8 +46,8 @@ def estimates_for(config: str, types: list[str], *, gpus: int, other_bytes: int 
         first = next((fix for fix in answer.fixes if fix.fits), None)
         how = ""
         if first is not None:
-            change = ", ".join(f"{key} {now} -> {then}" for key, (now, then) in first.change.items())
-            how = f"; {change} would make it fit, {first.step_time_factor:.2f} times the step time"
+            change, times = change_text(first.change), first.step_time_factor
+            how = f"; {change} would make it fit, {times:.2f} times the step time"
         desktop = ""
         if answer.others.basis == "assumed":
             desktop = f", {show_bytes(answer.others.bytes)} of it assumed for a desktop (--headless if none)"

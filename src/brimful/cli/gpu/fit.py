@@ -271,6 +271,7 @@ def _patch(args: argparse.Namespace, reading: Reading, answer: Estimate) -> Answ
 
     from brimful.cli.spoken import spoken
     from brimful.configs.files import decode, read_config
+    from brimful.configs.reading import change_text
     from brimful.fit.advice.patch import patch_text, write_patched
     from brimful.language import say
 
@@ -289,8 +290,7 @@ def _patch(args: argparse.Namespace, reading: Reading, answer: Estimate) -> Answ
     shown = {key: list(pair) for key, pair in change.items()}
     data: dict[str, Any] = {"file": str(plain.file), "change": shown, "text": patched, "backup": None}
     tongue = spoken(args)
-    said = ", ".join(f"{key} {now} -> {then}" for key, (now, then) in change.items())
-    said = said or tongue.text(say("gpu.nothing_to_change"))
+    said = change_text(change) or tongue.text(say("gpu.nothing_to_change"))
     if not args.write or patched == text:
         unchanged = tongue.text(say("gpu.file_change", file=plain.file, change=said))
         return Answer(data, patched.rstrip("\n") if args.patch else unchanged)
@@ -309,15 +309,12 @@ def _launched(reading: Reading) -> list[str]:
 
 def _not_lines(plain: Reading, wanted: Reading, change: dict[str, tuple[Any, Any]]) -> Refused:
     """Why a change that no line of this kind of config can say is not written."""
+    from brimful.configs.reading import change_text
+
     known = plain.dialect.lines(wanted.training)
-    said = [f"{key} {now} -> {then}" for key, (now, then) in change.items() if key not in known]
+    said = change_text({key: pair for key, pair in change.items() if key not in known})
     return Refused(
-        say(
-            "gpu.patch_not_a_line",
-            change=", ".join(said) or "some of it",
-            file=plain.file,
-            code=plain.dialect.code,
-        )
+        say("gpu.patch_not_a_line", change=said or "some of it", file=plain.file, code=plain.dialect.code)
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from brimful.cli.render import bar, paint, table
 from brimful.cli.spoken import kept, released, wrapped
+from brimful.configs.reading import change_text
 from brimful.language import Factor, Number, Percent, Seconds, Several, Size, count, say
 
 if TYPE_CHECKING:
@@ -360,10 +361,7 @@ def _fix(number: int, fix: Fix, tongue: Language, *, saves: bool) -> list[str]:
 
 def _spelled(fix: Fix) -> str:
     """'batch_size 16 -> 8, …', broken after a comma only."""
-    parts = (
-        (f"{key} {then}" if now is None else f"{key} {now} -> {then}").replace(" ", "\xa0")
-        for key, (now, then) in fix.change.items()
-    )
+    parts = (change_text({key: pair}).replace(" ", "\xa0") for key, pair in fix.change.items())
     text = fill(", ".join(parts), width() - 5, subsequent_indent="     ", break_on_hyphens=False)
     return text.replace("\xa0", " ")
 
