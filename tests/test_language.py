@@ -38,6 +38,7 @@ ONLY_NAMES = {
 # Words that are the same in the language, and what is nothing but names.
 SAME = {
     "fr": {
+        "job",
         "job {job}",
         "{tokens} tokens/s",
         "options",
@@ -87,7 +88,7 @@ SAME = {
         "{n} M",
         *ONLY_NAMES,
     },
-    "de": {"GPU", "batch_size {size}", "{reasons}", "in float16", *ONLY_NAMES},
+    "de": {"GPU", "GPUs", "batch_size {size}", "{reasons}", "in float16", *ONLY_NAMES},
 }
 ENGLISH = re.compile(
     r"\b(the|and|with|which|that|from|more|less|than|memory|weights|step|saves|needs|fits|here)\b",

@@ -29,6 +29,7 @@ def test_clearing_a_book_tells_price_winners_and_why_the_others_lost(
     losers = {loss["bid"]: (loss["reason"], loss["shadow_price"]) for loss in data["losers"]}
     assert losers["pretrain"] == ("blocked_by_size", 2.1)
     assert losers["distil"] == ("displaced", 1.5)
+    assert data["losers"][0]["detail_code"]["code"] == "market.outweighed"
 
 
 def test_the_same_book_gives_the_same_bytes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,7 +51,7 @@ def test_a_bad_book_is_one_error(capsys: pytest.CaptureFixture[str], tmp_path: P
     bad.write_text(BOOK.read_text().replace("4.0", "-4.0"))
     error = answer(capsys, "market", "clear", str(bad), code=BAD_INPUT)["error"]
     assert error["code"] == "bad_book"
-    assert "bid 'serve' (entry 2)" in error["problem"]
+    assert error["reason"]["where"] == {"code": "market.bid_entry", "bid": "serve", "entry": 2}
     assert answer(capsys, "market", "clear", "no-such.json", code=BAD_INPUT)["error"]["code"] == "not_found"
 
 

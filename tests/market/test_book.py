@@ -37,48 +37,61 @@ X = {"bid": "x", "quantity": 1, "limit": 1}
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
+    ("text", "code", "entry", "field"),
     [
-        (book(GOOD, {**X, "limit": float("nan")}), "the limit of bid 'x' (entry 2) is NaN"),
-        (book(GOOD, {**X, "limit": float("inf")}), "the limit of bid 'x' (entry 2) is Infinity"),
-        (book(GOOD, {**X, "quantity": float("nan")}), "the quantity of bid 'x' (entry 2) is NaN"),
-        (book(GOOD, {**X, "quantity": float("-inf")}), "the quantity of bid 'x' (entry 2) is -Infinity"),
-        (book(GOOD, {**X, "arrival": float("nan")}), "bid 'x' (entry 2)"),
-        (book(GOOD, {**X, "hours": float("nan")}), "the hours of bid 'x' (entry 2)"),
-        (book(GOOD, {**X, "limit": 7}).replace("7", "1e" + 30 * "9"), "the limit of bid 'x' (entry 2)"),
-        (book(GOOD, {**X, "quantity": 7}).replace("7", "1e" + 30 * "9"), "the quantity of bid 'x' (entry 2)"),
-        (book(GOOD, {**X, "limit": 7}).replace("7", 5000 * "9"), "the limit of bid 'x' (entry 2)"),
-        (book(GOOD, {**X, "quantity": 7}).replace("7", 5000 * "9"), "the quantity of bid 'x' (entry 2)"),
-        (book(supply=[{"quantity": 4, "ask": float("nan")}]), "supply entry 1"),
-        (book(supply=float("nan")), "supply"),
-        (book(floor=float("nan")), "the book's floor is NaN"),
-        (book(GOOD, {"bid": "x", "quantity": 1, "limit": "nan"}), "bid 'x' (entry 2)"),
-        (book(GOOD, {"bid": "x", "quantity": 1, "limit": -1}), "bid 'x' (entry 2)"),
-        (book(GOOD, {"bid": "x", "quantity": -4, "limit": 1}), "bid 'x' (entry 2)"),
-        (book(GOOD, {"bid": "x", "quantity": 0, "limit": 1}), "bid 'x' (entry 2)"),
-        (book(GOOD, {"bid": "x", "quantity": 1, "limit": 0}), "bid 'x' (entry 2)"),
-        (book(GOOD, {"bid": "x", "quantity": 1, "limit": 10**30}), "bid 'x' (entry 2)"),
-        (book(GOOD, {"bid": "x", "quantity": 10**30, "limit": 1}), "bid 'x' (entry 2)"),
-        (book(GOOD, {"bid": "x", "quantity": 1.5, "limit": 1}), "bid 'x' (entry 2)"),
-        (book(GOOD, {"bid": "x", "quantity": 1}), "the limit of bid 'x' (entry 2) is missing"),
-        (book(GOOD, GOOD), "bid 'good' (entry 2)"),
-        (book({**GOOD, "arrival": 7}, {**GOOD, "bid": "x", "arrival": 5}), "bid 'x' (entry 2)"),
-        (book({**GOOD, "min_quantity": 2}), "min_quantity 2"),
-        (book({"quantity": 1, "limit": 1}), "bid entry 1"),
-        (book(GOOD, 7), "bid entry 2"),  # type: ignore[arg-type]
-        (book(supply=[{"quantity": 4, "ask": 2}, {"quantity": 4, "ask": 1}]), "supply entry 2"),
-        (book(supply=[{"quantity": 4}, {"quantity": 0, "ask": 1}]), "supply entry 2"),
-        (book(supply=[{"quantity": 4, "ask": 0}]), "supply entry 1"),
-        (book(supply=10**9), "supply entry 1"),
-        (book(floor=-1), "floor"),
-        ("[]", "JSON object"),
-        ("{", "not JSON"),
+        (book(GOOD, {**X, "limit": float("nan")}), "bad_number", 2, "limit"),
+        (book(GOOD, {**X, "limit": float("inf")}), "bad_number", 2, "limit"),
+        (book(GOOD, {**X, "quantity": float("nan")}), "bad_count", 2, "quantity"),
+        (book(GOOD, {**X, "quantity": float("-inf")}), "bad_count", 2, "quantity"),
+        (book(GOOD, {**X, "arrival": float("nan")}), "bad_arrival", 2, None),
+        (book(GOOD, {**X, "hours": float("nan")}), "bad_number", 2, "hours"),
+        (book(GOOD, {**X, "limit": 7}).replace("7", "1e" + 30 * "9"), "bad_number", 2, "limit"),
+        (book(GOOD, {**X, "quantity": 7}).replace("7", "1e" + 30 * "9"), "bad_count", 2, "quantity"),
+        (book(GOOD, {**X, "limit": 7}).replace("7", 5000 * "9"), "bad_number", 2, "limit"),
+        (book(GOOD, {**X, "quantity": 7}).replace("7", 5000 * "9"), "bad_count", 2, "quantity"),
+        (book(supply=[{"quantity": 4, "ask": float("nan")}]), "bad_number", 1, "ask"),
+        (book(supply=float("nan")), "bad_supply", None, None),
+        (book(supply=[7]), "bad_step", 1, None),
+        (book(supply=[{"quantity": 4, "bought": "yes"}]), "bad_flag", 1, "bought"),
+        (book(supply=2 * [{"quantity": 65_536}]), "supply_too_large", None, None),
+        (book(floor=float("nan")), "bad_number", None, "floor"),
+        (book(bonus_percent=101), "bad_bonus", None, None),
+        (book(bids=7), "bids_not_list", None, None),
+        (book(GOOD, {**X, "limit": "nan"}), "bad_number", 2, "limit"),
+        (book(GOOD, {**X, "limit": True}), "bad_number", 2, "limit"),
+        (book(GOOD, {**X, "limit": -1}), "bad_number", 2, "limit"),
+        (book(GOOD, {**X, "quantity": -4}), "bad_count", 2, "quantity"),
+        (book(GOOD, {**X, "quantity": 0}), "bad_count", 2, "quantity"),
+        (book(GOOD, {**X, "limit": 0}), "too_little", 2, "limit"),
+        (book(GOOD, {**X, "limit": 10**30}), "bad_number", 2, "limit"),
+        (book(GOOD, {**X, "quantity": 10**30}), "bad_count", 2, "quantity"),
+        (book(GOOD, {**X, "quantity": 1.5}), "bad_count", 2, "quantity"),
+        (book(GOOD, {"bid": "x", "quantity": 1}), "missing", 2, "limit"),
+        (book({"bid": "x", "quantity": 1, "priority": "soon"}), "no_such_class", 1, None),
+        (book({"bid": "x", "quantity": 1, "priority": "urgent"}, floor=0), "class_without_price", 1, None),
+        (book(GOOD, GOOD), "same_name", 2, None),
+        (book({**GOOD, "arrival": 7}, {**GOOD, "bid": "x", "arrival": 5}), "arrivals_fall", 2, None),
+        (book({**GOOD, "min_quantity": 2}), "least_above_quantity", 1, None),
+        (book({"quantity": 1, "limit": 1}), "no_name", 1, None),
+        (book(GOOD, 7), "bad_bid", 2, None),  # type: ignore[arg-type]
+        (book(supply=[{"quantity": 4, "ask": 2}, {"quantity": 4, "ask": 1}]), "asks_fall", 2, None),
+        (book(supply=[{"quantity": 4}, {"quantity": 0, "ask": 1}]), "bad_count", 2, "quantity"),
+        (book(supply=[{"quantity": 4, "ask": 0}]), "too_little", 1, "ask"),
+        (book(supply=[{"quantity": 4, "ask": 0.1}]), "ask_below_floor", 1, None),
+        (book(supply=10**9), "bad_count", 1, "quantity"),
+        (book(floor=-1), "bad_number", None, "floor"),
+        ("[]", "book_not_object", None, None),
+        ("{", "book_not_json", None, None),
     ],
 )
-def test_a_bad_book_is_refused_by_the_name_of_its_entry(text: str, named: str) -> None:
+def test_a_bad_book_is_refused_by_the_name_of_its_entry(
+    text: str, code: str, entry: int | None, field: str | None
+) -> None:
     with pytest.raises(BadInput) as refused:
         parse_book(text)
-    assert named in refused.value.problem
+    said = refused.value.said.as_dict()
+    where = said.get("where", said)
+    assert (said["code"], where.get("entry"), said.get("field")) == (f"market.{code}", entry, field)
     assert refused.value.hint
 
 

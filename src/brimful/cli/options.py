@@ -100,7 +100,7 @@ def add_log(parser: argparse.ArgumentParser) -> None:
 _AGREED = ("y", "yes", "o", "oui", "s", "si", "sí", "j", "ja")
 
 
-def agree(sentence: str, *, yes: bool) -> None:
+def agree(sentence: object, *, yes: bool) -> None:
     """Spending needs consent: `--yes`, or an answer where somebody can give one."""
     if yes:
         return

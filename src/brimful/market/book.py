@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
 
 from brimful.errors import BadInput
-from brimful.language import say
+from brimful.language import Plain, Quoted, Sentence, Usd, count, either, say
 from brimful.market.bid import PRESETS, Bid, Book, Step, preset_limit
 from brimful.units import MICROUSD
 
@@ -37,17 +38,18 @@ def parse_book(text: str) -> Book:
     except (ValueError, RecursionError) as error:
         raise BadInput(say("market.book_not_json", error=error)) from error
     if not isinstance(body, dict):
-        raise BadInput(say("market.book_not_json_object"))
+        raise BadInput(say("market.book_not_object"))
     return read_book(body)
 
 
 def read_book(body: Mapping[str, Any]) -> Book:
-    floor = _money(body.get("floor", 0), "the book's floor", zero=True)
+    book = say("market.book")
+    floor = _money(body.get("floor", 0), book, "floor", zero=True)
     bonus = body.get("bonus_percent", 25)
     if not _is_integer(bonus) or not 0 <= bonus <= 100:
-        _bad("the book's bonus_percent", f"is {_shown(bonus)}", "a whole number from 0 to 100")
+        _bad(say("market.bad_bonus", value=_shown(bonus)))
     supply = _supply(body.get("supply"), floor)
-    last = _money(body.get("last_price", 0), "the book's last_price", zero=True)
+    last = _money(body.get("last_price", 0), book, "last_price", zero=True)
     bids = _bids(body.get("bids"), reference=max(floor, last))
     return Book(pool=str(body.get("pool", "pool"))[:200], supply=supply, bids=bids, bonus_percent=int(bonus))
 
@@ -56,76 +58,69 @@ def _supply(given: object, floor: int) -> tuple[Step, ...]:
     if _is_integer(given):
         given = [{"quantity": given}]
     if not isinstance(given, list) or not given:
-        _bad("the book's supply", f"is {_shown(given)}", "a number of GPUs, or a list of steps")
+        _bad(say("market.bad_supply", value=_shown(given)))
     steps: list[Step] = []
     for i, entry in enumerate(given):
-        where = f"supply entry {i + 1}"
+        where = say("market.supply_entry", entry=Plain(i + 1))
         if not isinstance(entry, dict):
-            _bad(where, f"is {_shown(entry)}", 'an object such as {"quantity": 8, "ask": 1.25}')
-        ask = _money(_get(entry, "ask"), f"the ask of {where}") if _get(entry, "ask") is not None else floor
+            _bad(say("market.bad_step", where=where, value=_shown(entry)))
+        ask = _money(_get(entry, "ask"), where, "ask") if _get(entry, "ask") is not None else floor
         if ask < floor:
-            _bad(
-                where,
-                f"asks {ask / MICROUSD:g}, below the floor {floor / MICROUSD:g}",
-                "raise it or drop the floor",
-            )
+            _bad(say("market.ask_below_floor", where=where, ask=Usd(ask), floor=Usd(floor)))
         if steps and ask < steps[-1].ask:
-            _bad(where, f"asks {ask / MICROUSD:g} after {steps[-1].ask / MICROUSD:g}", "the cheapest first")
+            _bad(say("market.asks_fall", where=where, ask=Usd(ask), before=Usd(steps[-1].ask)))
         step = Step(
-            quantity=_count(_get(entry, "quantity"), f"the quantity of {where}", most=MOST_UNITS),
+            quantity=_count(_get(entry, "quantity"), where, "quantity", most=MOST_UNITS),
             ask=ask,
-            bought=_flag(entry.get("bought", False), f"`bought` of {where}"),
+            bought=_flag(entry.get("bought", False), where, "bought"),
             seller=_name(entry.get("seller")),
         )
         steps.append(step)
     if (units := sum(step.quantity for step in steps)) > MOST_UNITS:
-        _bad("the book's supply", f"is {units:,} GPUs", f"at most {MOST_UNITS:,} in one pool")
+        _bad(say("market.supply_too_large", gpus=count("gpu", units), most=MOST_UNITS))
     return tuple(steps)
 
 
 def _bids(given: object, *, reference: int) -> tuple[Bid, ...]:
     if not isinstance(given, list):
-        _bad("the book's bids", f"are {_shown(given)}", "a list")
+        _bad(say("market.bids_not_list", value=_shown(given)))
     if len(given) > MOST_BIDS:
-        _bad("the book's bids", f"are {len(given):,}", f"at most {MOST_BIDS:,}")
+        _bad(say("market.too_many_bids", bids=len(given), most=MOST_BIDS))
     bids: list[Bid] = []
     seen: dict[str, int] = {}
     for i, entry in enumerate(given):
         if not isinstance(entry, dict):
-            _bad(
-                f"bid entry {i + 1}",
-                f"is {_shown(entry)}",
-                'an object such as {"bid": "a", "quantity": 8, "limit": 2}',
-            )
+            _bad(say("market.bad_bid", entry=Plain(i + 1), value=_shown(entry)))
         bid = _bid(entry, i, reference=reference)
-        where = f"bid {bid.bid!r} (entry {i + 1})"
         if bid.bid in seen:
-            _bad(where, f"has the name of entry {seen[bid.bid] + 1}", "a name of its own")
+            _bad(say("market.same_name", where=_entry(bid.bid, i), other=Plain(seen[bid.bid] + 1)))
         if bids and bid.arrival < bids[-1].arrival:
-            _bad(where, f"has arrival {bid.arrival} after {bids[-1].arrival}", "entries in order of arrival")
+            before = Plain(bids[-1].arrival)
+            where = _entry(bid.bid, i)
+            _bad(say("market.arrivals_fall", where=where, arrival=Plain(bid.arrival), before=before))
         seen[bid.bid] = i
         bids.append(bid)
     return tuple(bids)
 
 
+def _entry(name: str, i: int) -> Sentence:
+    return say("market.bid_entry", bid=Quoted(name), entry=Plain(i + 1))
+
+
 def _bid(entry: Mapping[str, Any], i: int, *, reference: int) -> Bid:
     name = _get(entry, "bid")
     if not isinstance(name, str | int) or isinstance(name, bool) or not str(name).strip():
-        _bad(f"bid entry {i + 1}", "has no name", '"bid": a name of its own')
+        _bad(say("market.no_name", entry=Plain(i + 1)))
     name = str(name)[:200]
-    where = f"bid {name!r} (entry {i + 1})"
-    quantity = _count(_get(entry, "quantity"), f"the quantity of {where}", most=1_000_000)
+    where = _entry(name, i)
+    quantity = _count(_get(entry, "quantity"), where, "quantity", most=1_000_000)
     least = _get(entry, "min_quantity")
-    least = quantity if least is None else _count(least, f"the min_quantity of {where}", most=1_000_000)
+    least = quantity if least is None else _count(least, where, "min_quantity", most=1_000_000)
     if least > quantity:
-        _bad(
-            where,
-            f"has min_quantity {least} above its quantity {quantity}",
-            "a minimum of at most the quantity",
-        )
+        _bad(say("market.least_above_quantity", where=where, least=least, quantity=quantity))
     arrival = entry.get("arrival", i)
     if not _is_integer(arrival) or abs(arrival) > 2**62:
-        _bad(where, f"has arrival {_shown(arrival)}", "a whole number")
+        _bad(say("market.bad_arrival", where=where, value=_shown(arrival)))
     hours = entry.get("hours")
     return Bid(
         bid=name,
@@ -133,25 +128,21 @@ def _bid(entry: Mapping[str, Any], i: int, *, reference: int) -> Bid:
         min_quantity=least,
         limit=_limit(entry, where, reference),
         arrival=int(arrival),
-        running=_flag(entry.get("running", False), f"`running` of {where}"),
+        running=_flag(entry.get("running", False), where, "running"),
         owner=_name(entry.get("owner")),
-        expected_s=None if hours is None else int(_number(hours, f"the hours of {where}") * 3600),
+        expected_s=None if hours is None else int(_number(hours, where, "hours") * 3600),
     )
 
 
-def _limit(entry: Mapping[str, Any], where: str, reference: int) -> int:
+def _limit(entry: Mapping[str, Any], where: Sentence, reference: int) -> int:
     given, priority = _get(entry, "limit"), entry.get("priority")
     if given is None and isinstance(priority, str):
         if priority not in PRESETS:
-            _bad(where, f"has priority {_shown(priority)}", " or ".join(PRESETS))
+            _bad(say("market.no_such_class", where=where, value=_shown(priority), known=either([*PRESETS])))
         if not reference:
-            _bad(
-                where,
-                "names a class, and there is no price to take a multiple of",
-                "last_price or floor in the book",
-            )
+            _bad(say("market.class_without_price", where=where))
         return preset_limit(priority, price=reference)
-    return _money(given, f"the limit of {where}")
+    return _money(given, where, "limit")
 
 
 def _name(given: object) -> str:
@@ -167,44 +158,36 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _count(value: object, what: str, *, most: int) -> int:
+def _count(value: object, where: Sentence, field: str, *, most: int) -> int:
     if isinstance(value, Decimal) and value == value.to_integral_value() and abs(value) < 10**12:
         value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool):
-        _bad(what, f"is {_shown(value)}", "a whole number of GPUs")
-    if not 1 <= value <= most:
-        _bad(what, f"is {_shown(value)}", f"from 1 to {most:,}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        _bad(say("market.bad_count", where=where, field=field, value=_shown(value), most=most))
     return value
 
 
-def _number(value: object, what: str) -> Decimal:
-    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
-        _bad(what, f"is {_shown(value)}", "a number")
-    try:
-        number = Decimal(str(value).removeprefix("$")) if len(str(value)) < _MOST_DIGITS else Decimal("NaN")
-    except InvalidOperation:
-        number = Decimal("NaN")
-    if not number.is_finite():
-        _bad(what, f"is {_shown(value)}", "a number")
-    if number < 0:
-        _bad(what, f"is {_shown(value)}", "zero or more")
-    if number > MOST_USD:
-        _bad(what, f"is {_shown(value)}", f"at most {MOST_USD:,}")
+def _number(value: object, where: Sentence, field: str) -> Decimal:
+    number = Decimal("NaN")
+    if isinstance(value, int | float | str | Decimal) and not isinstance(value, bool):
+        with suppress(InvalidOperation):
+            number = Decimal(str(value).removeprefix("$")) if len(str(value)) < _MOST_DIGITS else number
+    if not number.is_finite() or not 0 <= number <= MOST_USD:
+        _bad(say("market.bad_number", where=where, field=field, value=_shown(value), most=MOST_USD))
     return number
 
 
-def _money(value: object, what: str, *, zero: bool = False) -> int:
+def _money(value: object, where: Sentence, field: str, *, zero: bool = False) -> int:
     if value is None:
-        _bad(what, "is missing", "dollars per GPU-hour")
-    microusd = round(_number(value, what) * MICROUSD)
+        _bad(say("market.missing", where=where, field=field))
+    microusd = round(_number(value, where, field) * MICROUSD)
     if microusd == 0 and not zero:
-        _bad(what, f"is {_shown(value)}", "at least a millionth of a dollar per GPU-hour")
+        _bad(say("market.too_little", where=where, field=field, value=_shown(value)))
     return microusd
 
 
-def _flag(value: object, what: str) -> bool:
+def _flag(value: object, where: Sentence, field: str) -> bool:
     if not isinstance(value, bool):
-        _bad(what, f"is {_shown(value)}", "true or false")
+        _bad(say("market.bad_flag", where=where, field=field, value=_shown(value)))
     return value
 
 
@@ -224,5 +207,5 @@ def _shown(value: object) -> str:
     return text if len(text) <= 40 else text[:40] + "…"
 
 
-def _bad(what: str, problem: str, wanted: str) -> NoReturn:
-    raise BadInput(say("market.what_problem", what=what, problem=problem, wanted=wanted), code="bad_book")
+def _bad(said: Sentence) -> NoReturn:
+    raise BadInput(said, code="bad_book")

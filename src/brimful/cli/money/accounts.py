@@ -18,9 +18,9 @@ from brimful.cli.render import bar, table
 from brimful.client.client import Client
 from brimful.errors import BadInput, BrimfulError, NotFound
 from brimful.fleet.events import KINDS, Event, from_record
-from brimful.language import Plain, Quoted, say
+from brimful.language import Number, Plain, Quoted, Sentence, Usd, count, say, told, words
 from brimful.language.printable import all_printable
-from brimful.units import HOUR_S, counted, show_usd
+from brimful.units import HOUR_S
 
 if TYPE_CHECKING:
     from brimful.client.answers import BudgetAnswer
@@ -67,37 +67,40 @@ def _change_budget(args: argparse.Namespace) -> Answer:
     tenant = args.tenant
     if args.credit is not None:
         microusd: int | None = usd(args.credit, "--credit")
-        sentence = f"{tenant} is given {show_usd(microusd or 0)} from the operator's account"
+        sentence = say("money.credited", tenant=tenant, sum=Usd(microusd or 0))
     else:
         microusd = None if args.unlimited else usd(args.amount, "--set", zero=True)
-        may = "spend without limit" if microusd is None else f"spend {show_usd(microusd)} more, and no more"
-        sentence = f"{tenant} may {may}"
+        sentence = say("money.unlimited", tenant=tenant)
+        if microusd is not None:
+            sentence = say("money.limited", tenant=tenant, sum=Usd(microusd))
     if args.dry_run:
-        return Answer({"tenant": tenant, "microusd": microusd}, f"{sentence} (nothing was changed)")
+        return Answer({"tenant": tenant, "microusd": microusd}, words("money.dry_run", would=sentence))
     agree(sentence, yes=args.yes)
     client = Client()
     if args.credit is not None:
         done = client.credit(tenant, microusd or 0, args.reason)
     else:
         done = client.set_budget(tenant, microusd)
-    return Answer(done, f"{sentence}\n\n{_budgets_text([done])}")
+    return Answer(done, f"{told(sentence)}\n\n{_budgets_text([done])}")
 
 
 def _budgets_text(budgets: list[BudgetAnswer]) -> str:
     if not budgets:
-        return "nobody has a budget, and nobody has spent anything"
+        return words("money.no_budgets")
     rows = [
         (
             each["tenant"],
-            "no limit" if each["left_microusd"] is None else show_usd(each["left_microusd"]),
-            show_usd(each["accruing_microusd"]),
-            show_usd(each["held_microusd"]),
-            show_usd(each["spent_microusd"]),
+            _usd(each["left_microusd"], "money.no_limit"),
+            *(_usd(each[name]) for name in ("accruing_microusd", "held_microusd", "spent_microusd")),
         )
         for each in all_printable(budgets)
     ]
-    header = ("tenant", "may still spend", "running", "set aside", "spent")
+    header = [words(f"money.col_{name}") for name in ("tenant", "left", "running", "aside", "spent")]
     return table(header, rows, right=(1, 2, 3, 4))
+
+
+def _usd(microusd: int | None, none: str = "") -> str:
+    return words(none) if microusd is None else told(Usd(microusd))
 
 
 def _add_invoice(parser: argparse.ArgumentParser) -> None:
@@ -118,25 +121,26 @@ def invoice(args: argparse.Namespace) -> Answer:
         writer.writerows(made)
         return Answer(data, out.getvalue().rstrip("\n"))
     if not made:
-        return Answer(data, "nothing has been billed yet")
+        return Answer(data, words("money.nothing_billed"))
     rows = [
         (
             bill["of"][:24],
             str(bill["leases"]),
-            f"{bill['gpu_s'] / HOUR_S:,.2f}",
-            show_usd(bill["failed_microusd"]),
-            show_usd(bill["lost_microusd"]),
-            "not measured" if bill["idle_microusd"] is None else show_usd(bill["idle_microusd"]),
-            show_usd(bill["microusd"]),
+            told(Number(bill["gpu_s"] / HOUR_S, 2)),
+            _usd(bill["failed_microusd"]),
+            _usd(bill["lost_microusd"]),
+            _usd(bill["idle_microusd"], "money.not_measured"),
+            _usd(bill["microusd"]),
             bar(bill["microusd"] / total, 12).rstrip() if total else "",
         )
         for bill in all_printable(made)
     ]
-    header = (args.by, "leases", "GPU-hours", "failed", "done again", "idle", "billed", "")
-    balance = f"; every account together: {data['sum_of_balances']}" if "sum_of_balances" in data else ""
-    return Answer(
-        data, f"{table(header, rows, right=(1, 2, 3, 4, 5, 6))}\n\n{show_usd(total)} in all{balance}"
-    )
+    names = (args.by, "leases", "gpu_hours", "failed", "redone", "idle", "billed")
+    shown = table([*(words(f"money.col_{name}") for name in names), ""], rows, right=(1, 2, 3, 4, 5, 6))
+    said = say("money.billed", total=Usd(total))
+    if "sum_of_balances" in data:
+        said = say("money.billed_of_accounts", total=Usd(total), accounts=data["sum_of_balances"])
+    return Answer(data, f"{shown}\n\n{told(said)}")
 
 
 def _of_log(args: argparse.Namespace) -> dict[str, Any]:
@@ -178,10 +182,12 @@ def ledger(args: argparse.Namespace) -> Answer:
         "sum": sum(balances.values()),
         "rounding_3600ths": book.rounding,
     }
-    rows = [(account, show_usd(microusd)) for account, microusd in balances.items()]
-    shown = table(("account", "balance"), rows, right=(1,)) if rows else "no account has been used"
-    counts = f"{counted(events, 'event')}, {counted(len(book.transfers), 'transfer')}"
-    return Answer(data, f"{shown}\n\n{counts}; sum {data['sum']}")
+    rows = [(account, _usd(microusd)) for account, microusd in balances.items()]
+    header = (words("money.col_account"), words("money.col_balance"))
+    shown = table(header, rows, right=(1,)) if rows else words("money.no_account_used")
+    transfers = count("transfer", len(book.transfers))
+    folded = words("money.folded", events=count("event", events), transfers=transfers, sum=data["sum"])
+    return Answer(data, f"{shown}\n\n{folded}")
 
 
 def all_events(store: Store) -> Iterator[Event]:
@@ -239,14 +245,16 @@ def fold_log(path: Path, apply: Callable[[Event], None]) -> int:
     return count
 
 
-def _records(text: str) -> Iterator[tuple[str, Any]]:
+def _records(text: str) -> Iterator[tuple[Sentence, Any]]:
     """(where it stands, the record or the line it is in)."""
     try:
         events = json.loads(text)["data"]["events"]
     except (ValueError, KeyError, TypeError):
-        yield from ((f"line {n}", line) for n, line in enumerate(text.splitlines(), 1) if line.strip())
+        for n, line in enumerate(text.splitlines(), 1):
+            if line.strip():
+                yield say("money.line", n=Plain(n)), line
     else:
-        yield from ((f"entry {n}", each) for n, each in enumerate(events, 1))
+        yield from ((say("money.entry", n=Plain(n)), each) for n, each in enumerate(events, 1))
 
 
 VERBS = {

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from brimful.cli.commands import Answer, Verb, whole
 from brimful.cli.render import bar, paint, table
 from brimful.errors import BadInput, WorldFailed
-from brimful.language import Number, os_words, say
-from brimful.units import MICROUSD, counted, show_usd
+from brimful.language import Number, Percent, Several, Usd, count, figures, os_words, say, told, words
+from brimful.units import MICROUSD
 
 if TYPE_CHECKING:
     import argparse
@@ -86,8 +86,8 @@ def _deadline_text(args: argparse.Namespace, data: dict[str, Any]) -> str:
     highest = max(each["mean_cost_usd"] for each in policies.values())
     rows = [
         (
-            name.replace("_", " "),
-            f"${each['mean_cost_usd']:.2f}",
+            name if name == "brim" else words(f"money.policy_{name}"),
+            told(Usd(round(each["mean_cost_usd"] * MICROUSD))),
             str(each["misses"]),
             bar(each["mean_cost_usd"] / highest, 32).rstrip(),
         )
@@ -95,19 +95,20 @@ def _deadline_text(args: argparse.Namespace, data: dict[str, Any]) -> str:
     ]
     usual = min(policies[name]["mean_cost_usd"] for name in ("greedy", "uniform_progress"))
     best, ours = policies["clairvoyant"]["mean_cost_usd"], policies["brim"]["mean_cost_usd"]
-    closed = (
-        f", {(usual - ours) / (usual - best):.0%} of the way to perfect foresight" if usual > best else ""
+    saved = say("money.brim_saves", saved=Percent(1 - ours / usual, 1))
+    if usual > best:
+        closed = Percent((usual - ours) / (usual - best))
+        saved = say("money.brim_saves_of_possible", saved=Percent(1 - ours / usual, 1), closed=closed)
+    head = words(
+        "money.deadline_tried",
+        work=figures(args.task_hours, 6),
+        within=figures(args.deadline_hours, 6),
+        starts=args.starts,
+        record=data["record"],
+        zones=", ".join(data["zones"]),
     )
-    head = f"{args.task_hours:g} h of work in {args.deadline_hours:g} h, {args.starts} starts"
-    return "\n".join(
-        [
-            f"{head}, {data['record']} in {', '.join(data['zones'])}",
-            "",
-            table(("policy", "mean cost", "missed", ""), rows, right=(1, 2)),
-            "",
-            f"brim saves {1 - ours / usual:.1%} of the better usual rule{closed}",
-        ]
-    )
+    header = [*(words(f"money.col_{name}") for name in ("policy", "mean_cost", "missed")), ""]
+    return "\n\n".join([head, table(header, rows, right=(1, 2)), told(saved)])
 
 
 def clear(args: argparse.Namespace) -> Answer:
@@ -135,6 +136,7 @@ def _as_dict(cleared: Cleared) -> dict[str, Any]:
                 "limit": loss.bid.limit / MICROUSD,
                 "displaced_by": list(loss.displaced_by),
                 "detail": str(loss.detail),
+                "detail_code": loss.detail.as_dict(),
             }
             for loss in cleared.losses
         ],
@@ -142,50 +144,46 @@ def _as_dict(cleared: Cleared) -> dict[str, Any]:
 
 
 def _shown(book: Book, cleared: Cleared) -> str:
-    used = cleared.units
-    lines = [
-        (
-            f"{paint(cleared.pool, 'bold')}  {show_usd(cleared.price)} per GPU-hour"
-            f"  {bar(used / book.units, 16)}  {used} of {counted(book.units, 'GPU')}"
-        ),
-        "",
-        _depth(cleared),
-    ]
+    price = words("money.per_gpu_hour", price=Usd(cleared.price))
+    used = words("money.used", used=cleared.units, gpus=count("gpu", book.units))
+    full = bar(cleared.units / book.units, 16)
+    lines = [f"{paint(cleared.pool, 'bold')}  {price}  {full}  {used}", "", _depth(cleared)]
     if cleared.losses:
         rows = [
             (
                 loss.bid.bid,
-                show_usd(loss.bid.limit),
-                "-" if loss.shadow_price is None else show_usd(loss.shadow_price),
-                loss.reason.replace("_", " "),
+                told(Usd(loss.bid.limit)),
+                "-" if loss.shadow_price is None else told(Usd(loss.shadow_price)),
+                words(f"market.lost_{loss.reason}"),
             )
             for loss in cleared.losses[:SHOWN]
         ]
         more = len(cleared.losses) - SHOWN
-        lines += ["", table(("lost", "limit", "would win at", "why"), rows, right=(1, 2))]
-        lines += [f"… and {more} more (--json has all)"] if more > 0 else []
+        header = [words(f"money.col_{name}") for name in ("lost", "limit", "would_win", "why")]
+        lines += ["", table(header, rows, right=(1, 2))]
+        lines += [words("money.more_in_json", n=more)] if more > 0 else []
         blocked = next((loss for loss in cleared.losses if loss.displaced_by), None)
-        lines += ["", f"{blocked.bid.bid}: {blocked.detail}"] if blocked else []
+        lines += ["", told(Several((blocked.bid.bid, blocked.detail), between=": "))] if blocked else []
     return "\n".join(lines)
 
 
 def _depth(cleared: Cleared) -> str:
     """The demand curve: who holds what, dearest first."""
     if not cleared.wins:
-        return "nobody wins: no bid reaches the floor with a size that fits"
+        return words("money.nobody_wins")
     highest = max(win.bid.limit for win in cleared.wins)
     rows = [
         (
-            win.bid.bid + (" (running)" if win.bid.running else ""),
+            words("money.won_running", bid=win.bid.bid) if win.bid.running else win.bid.bid,
             str(win.units),
-            show_usd(win.bid.limit),
+            told(Usd(win.bid.limit)),
             bar(win.bid.limit / highest, 24).rstrip(),
         )
         for win in sorted(cleared.wins, key=lambda win: -win.bid.limit)[:SHOWN]
     ]
     more = len(cleared.wins) - SHOWN
-    text = table(("won", "GPUs", "limit", ""), rows, right=(1, 2))
-    return text + (f"\n… and {more} more" if more > 0 else "")
+    header = [*(words(f"money.col_{name}") for name in ("won", "gpus", "limit")), ""]
+    return table(header, rows, right=(1, 2)) + ("\n" + words("money.more", n=more) if more > 0 else "")
 
 
 def _text(name: str) -> str:

@@ -12,9 +12,9 @@ from brimful.cli.options import add_log
 from brimful.cli.render import bar, page_columns, paint, table
 from brimful.client.client import Client
 from brimful.errors import BadInput, NotFound
-from brimful.language import Quoted, say
+from brimful.language import Quoted, Seconds, Usd, say, told, words
 from brimful.language.printable import all_printable
-from brimful.units import HOUR_S, show_seconds, show_usd
+from brimful.units import HOUR_S
 
 if TYPE_CHECKING:
     from brimful.client.answers import DepthAnswer, PoolPriceAnswer, PricePointAnswer, PricesAnswer
@@ -23,9 +23,7 @@ EXAMPLE = """brimful market price
 brimful market price h100 --history
 brimful market price --history --log events.jsonl"""
 
-DAY_S = 86_400
 ROWS = 8  # of the chart
-POINT = ("at_s", "microusd_per_gpu_hour", "cleared_microusd_per_gpu_hour", "held", "wanted", "gpus")
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
@@ -46,7 +44,7 @@ def run(args: argparse.Namespace) -> Answer:
         known = sorted({name for each in data["pools"] for name in _names(each)})
         raise NotFound(say("money.no_pool_called", pool=Quoted(args.pool[:60]), a=", ".join(known) or "none"))
     if not pools:
-        return Answer({**data, "pools": pools}, "no pool has a price yet")
+        return Answer({**data, "pools": pools}, words("money.no_price_yet"))
     shown = all_printable(pools)
     parts = [
         _pool_text(each, data["now_s"], back_s, history=args.history or bool(args.log)) for each in shown
@@ -116,16 +114,15 @@ def _of_log(path: Path, back_s: int) -> PricesAnswer:
 def _pool_text(pool: PoolPriceAnswer, now_s: int, back_s: int, *, history: bool) -> str:
     used = pool["gpus"] - pool["free"]
     tier = "" if pool["tier"] == "owned" else f" ({pool['tier']})"
-    name = paint(f"{pool['gpu']} at {pool['site']}{tier}", "bold")
-    frac = used / pool["gpus"] if pool["gpus"] else 0.0
-    price = paint(show_usd(pool["microusd_per_gpu_hour"]), "green")
-    lines = [f"{name}  {price} per GPU-hour  {bar(frac, 12)} {used} of {pool['gpus']} in use"]
+    name = paint(words("money.gpu_at_site", gpu=pool["gpu"], site=pool["site"]) + tier, "bold")
+    full = bar(used / pool["gpus"] if pool["gpus"] else 0.0, 12)
+    price = paint(told(Usd(pool["microusd_per_gpu_hour"])), "green")
+    in_use = words("money.in_use", used=used, gpus=pool["gpus"])
+    lines = [f"{name}  {words('money.per_gpu_hour', price=price)}  {full} {in_use}"]
     if not pool["market"]:
-        return f"{lines[0]}\n  posted: no bids, no clearing"
-    lines.append(
-        f"  clears at {show_usd(pool['cleared_microusd_per_gpu_hour'])}, "
-        f"never below {show_usd(pool['floor_microusd_per_gpu_hour'])}"
-    )
+        return f"{lines[0]}\n  {words('money.posted')}"
+    cleared, floor = pool["cleared_microusd_per_gpu_hour"], pool["floor_microusd_per_gpu_hour"]
+    lines.append("  " + words("money.clears_at", price=Usd(cleared), floor=Usd(floor)))
     if history:
         lines += ["", *_chart(pool["history"], now_s, back_s)]
     if pool["depth"]:
@@ -144,22 +141,23 @@ def _depth(steps: Sequence[DepthAnswer], gpus: int) -> list[str]:
         both = max(1, round(width * (step["held"] + step["wanted"]) / most))
         rows.append(
             (
-                show_usd(step["limit_microusd_per_gpu_hour"]),
+                told(Usd(step["limit_microusd_per_gpu_hour"])),
                 str(step["held"]),
                 str(step["wanted"]),
-                f"{total} of {gpus}",
+                words("money.used", used=total, gpus=gpus),
                 "█" * held + "░" * (both - held),
             )
         )
-    more = [f"  … and {len(steps) - len(shown)} lower limits"] if len(steps) > len(shown) else []
-    drawn = table(("limit", "hold", "wait", "GPUs so far", ""), rows, right=(0, 1, 2, 3))
-    return [*(f"  {line}" for line in drawn.splitlines()), *more]
+    header = [*(words(f"money.col_{name}") for name in ("limit", "hold", "wait", "so_far")), ""]
+    lines = table(header, rows, right=(0, 1, 2, 3)).splitlines()
+    lines += [words("money.lower_limits", n=len(steps) - len(shown))] if len(steps) > len(shown) else []
+    return [f"  {line}" for line in lines]
 
 
 def _chart(points: Sequence[PricePointAnswer], now_s: int, back_s: int) -> list[str]:
     """The billed price over time as bars, use and demand as a line of eighths below."""
     if not points:
-        return ["  it has had no price in this time"]
+        return ["  " + words("money.no_price_then")]
     columns = max(24, min(96, page_columns() - 14))
     start_s = max(points[0]["at_s"], now_s - back_s)
     span_s = max(1, now_s - start_s)
@@ -168,18 +166,18 @@ def _chart(points: Sequence[PricePointAnswer], now_s: int, back_s: int) -> list[
     top = max(prices) or 1
     out = []
     for row in range(ROWS, 0, -1):
-        label = show_usd(top) if row == ROWS else show_usd(top // 2) if row == ROWS // 2 else ""
+        label = told(Usd(top)) if row == ROWS else told(Usd(top // 2)) if row == ROWS // 2 else ""
         cells = (max(0, min(8, round(price / top * ROWS * 8) - (row - 1) * 8)) for price in prices)
         out.append(f"{label:>10} ▕{''.join(EIGHTHS[cell] for cell in cells)}")
     uses = "".join(EIGHTHS[min(8, round(8 * each["held"] / max(1, each["gpus"])))] for each in at)
     wants = "".join(EIGHTHS[min(8, round(4 * each["wanted"] / max(1, each["gpus"])))] for each in at)
-    ago = f"{show_seconds(span_s)} ago"
+    ago = words("money.ago", time=Seconds(span_s))
     return [
         *out,
-        f"{'in use':>10} ▕{uses}",
-        f"{'wanted':>10} ▕{wants}",
-        f"{'':>11} {ago}{'now'.rjust(columns - len(ago))}",
-        paint("  (in use: full block = all GPUs; wanted: full block = twice as many as there are)", "dim"),
+        f"{words('money.row_in_use'):>10} ▕{uses}",
+        f"{words('money.row_wanted'):>10} ▕{wants}",
+        f"{'':>11} {ago}{words('money.now').rjust(columns - len(ago))}",
+        paint("  " + words("money.chart_legend"), "dim"),
     ]
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import table
 from brimful.errors import BadInput, Refused
-from brimful.language import Sentence, Several, say
-from brimful.units import HOUR_S, MICROUSD, show_seconds, show_usd
+from brimful.language import Seconds, Sentence, Several, Usd, say, told, words
+from brimful.units import HOUR_S, MICROUSD
 
 if TYPE_CHECKING:
     import argparse
@@ -70,8 +70,7 @@ def run(args: argparse.Namespace) -> Answer:
     )
     places = rank(offers, need, rates)
     if not places:
-        nearest = (Several((card, why), between=": ") for card, why in list(unfit.items())[:3])
-        closest = Several(("", *nearest), between="; ")
+        closest = Several(("", *_first_three(unfit)), between="; ")
         raise Refused(say("money.fits_none_types_gpu_offer", unfit=len(unfit), closest=closest))
     data = {
         "places": [_as_dict(place) for place in places[: args.top]],
@@ -151,24 +150,30 @@ def _text(places: list[Place], top: int, unfit: dict[str, Sentence], offers: int
             (f"{p.offer.gpus} x " if p.offer.gpus > 1 else "") + p.offer.gpu,
             f"{p.offer.provider} {p.offer.region}"[:28],
             "spot" if p.offer.is_spot else "",
-            show_seconds(p.hours * HOUR_S),
-            show_usd(p.compute),
-            show_usd(p.egress),
-            show_usd(p.restarts + p.waiting),
-            show_usd(p.total),
+            told(Seconds(p.hours * HOUR_S)),
+            *(told(Usd(each)) for each in (p.compute, p.egress, p.restarts + p.waiting, p.total)),
         )
         for p in _one_per_card_and_region(places)[:top]
     ]
-    header = ("GPU", "where", "", "time", "compute", "egress", "risk", "total")
+    where, *sums = (
+        words(f"money.col_{name}") for name in ("where", "time", "compute", "egress", "risk", "total")
+    )
     lines = [
-        table(header, rows, right=(3, 4, 5, 6, 7)),
+        table(["GPU", where, "", *sums], rows, right=(3, 4, 5, 6, 7)),
         "",
-        f"{len(places):,} of {offers:,} offers fit.",
+        words("money.offers_fit", fit=len(places), offers=offers),
     ]
-    if unfit:
-        shown = [f"{card} ({why})" for card, why in list(unfit.items())[:3]]
-        lines.append(f"Not on {', '.join(shown)}{f' and {len(unfit) - 3} more' if len(unfit) > 3 else ''}.")
+    if len(unfit) > 3:
+        lines.append(
+            words("money.not_on_more", cards=Several(_first_three(unfit), "; "), more=len(unfit) - 3)
+        )
+    elif unfit:
+        lines.append(words("money.not_on", cards=Several(_first_three(unfit), "; ")))
     return "\n".join(lines)
+
+
+def _first_three(unfit: dict[str, Sentence]) -> tuple[Several, ...]:
+    return tuple(Several(each, between=": ") for each in list(unfit.items())[:3])
 
 
 def _one_per_card_and_region(places: list[Place]) -> list[Place]:
