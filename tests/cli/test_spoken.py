@@ -68,8 +68,7 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> None:
         byte_units=("GiB", "MiB", "KiB", "B"),
         template=Marked(),
     )
-    for room in ("cli", "language"):
-        monkeypatch.setattr(f"brimful.{room}.spoken.language", lambda _: made_up)
+    monkeypatch.setattr("brimful.language.spoken.language", lambda _: made_up)
     monkeypatch.setenv("COLUMNS", "2000")  # a line break inside a mark would hide a word
 
 
@@ -324,14 +323,11 @@ def traced() -> dict[str, Any]:
     )
 
 
+@pytest.mark.usefixtures("marked")
 def test_a_trace_is_in_the_catalogs(traced: dict[str, Any]) -> None:
     from brimful.cli.gpu.trace_text import show
     from brimful.specs.gpu import find_gpu
 
-    tongue = Language(
-        code="xx", decimal=",", group=".", least_grouped=1000, space=" ",
-        byte_units=("GiB", "MiB", "KiB", "B"), template=Marked(),
-    )  # fmt: skip
     failed = {"step": 1, "phase": "setup", "op": "mm", "line": "", "wanted_bytes": 2**31, "free_bytes": 2**30}
     notes = [{"code": "tracing.note_script_ended", "name": "KeyError"}]
     rough = {
@@ -343,7 +339,7 @@ def test_a_trace_is_in_the_catalogs(traced: dict[str, Any]) -> None:
         "note_codes": notes,
     }
     for data in (traced, rough):
-        text = show({**data, "rules_fired": {}}, find_gpu("rtx-4070"), "train_gpt2.py", tongue)
+        text = show({**data, "rules_fired": {}}, find_gpu("rtx-4070"), "train_gpt2.py")
         own = [holder["op"] for holder in data["top_holders"]] + list(data["modules"])
         assert not left_over(text.replace("\n", " "), "train_gpt2 mm KeyError", str(data["peak_at"]), *own)
 

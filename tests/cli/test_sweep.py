@@ -66,14 +66,15 @@ def test_the_axes_of_a_picture_speak_the_language() -> None:
     from brimful.cli.gpu.sweep_plot import _memory, _speed
     from brimful.configs.read import read
     from brimful.fit.advice.sweep import sweep
-    from brimful.language import language
+    from brimful.language import choose
     from brimful.specs.gpu import find_gpu
 
     done = sweep(read(SWEEP[1]), find_gpu("rtx-4070"), "seq_len", [512, 4096])
     figure = Figure()
     memory, speed = figure.subplots(2, 1)
-    _memory(memory, done, language("de"))
-    _speed(speed, done, language("de"))
+    choose("de")
+    _memory(memory, done)
+    _speed(speed, done)
     rate = figure.axes[2]
 
     assert (

@@ -107,7 +107,8 @@ def _print_error(error: BrimfulError, args: list[str], *, as_json: bool) -> None
     from brimful.cli.spoken import error_text
     from brimful.language import choose
 
-    sys.stderr.write(error_text(error, choose(asked_language(_split(args)[0]))) + "\n")
+    choose(asked_language(_split(args)[0]))
+    sys.stderr.write(error_text(error) + "\n")
 
 
 def _bad(problem: str, hint: str, **values: object) -> BadInput:

@@ -1,4 +1,4 @@
-"""`--lang`, and paragraphs as wide as the terminal."""
+"""What a command says in the language of `--lang`, in paragraphs as wide as the terminal."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from shutil import get_terminal_size
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from brimful.language import Language, language, say, told, tongue, words
+from brimful.language import told, tongue, words
 
 __all__ = ["told", "tongue", "words"]
 
 if TYPE_CHECKING:
-    import argparse
-
     from brimful.errors import BrimfulError
 
 _WIDEST = 100
@@ -21,15 +19,11 @@ KEPT = "\u2007"  # a space that textwrap does not break at
 _UNIT = re.compile(r"(?<=\d) (?=%|[GMK]i[Bo]\b|TFLOPS|W\b|s\b)")
 
 
-def spoken(args: argparse.Namespace) -> Language:
-    return language(args.lang) if args.lang else tongue()
-
-
-def error_text(error: BrimfulError, tongue: Language) -> str:
+def error_text(error: BrimfulError) -> str:
     """The problem and the hint."""
-    lines = [tongue.text(say("cli.error", problem=error.said))]
+    lines = [words("cli.error", problem=error.said)]
     if error.way_out is not None:
-        lines += ["", tongue.text(say("cli.way_out", hint=error.way_out))]
+        lines += ["", words("cli.way_out", hint=error.way_out)]
     return "\n".join(lines)
 
 

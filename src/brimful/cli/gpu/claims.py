@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from brimful.cli.commands import Answer
 from brimful.cli.gpu.others import add_others, other_bytes
 from brimful.cli.render import paint
-from brimful.cli.spoken import spoken, wrapped
+from brimful.cli.spoken import told, tongue, words, wrapped
 
 if TYPE_CHECKING:
     import argparse
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from brimful.configs.reading import Reading
     from brimful.diagnose.claims.judge import Judgement
     from brimful.diagnose.claims.paste import Line
-    from brimful.language import Language
 
 EXAMPLE = """brimful claims examples/nanogpt/train_fineweb.py --gpu rtx-4070
 brimful claims examples/nanogpt/train_fineweb.py --gpu rtx-4070 --text answer.txt
@@ -41,14 +40,13 @@ def run(args: argparse.Namespace) -> Answer:
 
     reading = read(args.config, overrides=args.set)
     case = Case(reading, find_gpu(args.gpu), other_bytes(args))
-    tongue = spoken(args)
     head, others = f"{reading.model.name}, {case.gpu.title}", case.now().others
-    titles = [paint(head, "bold"), *(wrapped(tongue.text(sentence)) for sentence in assumed_notes(others))]
+    titles = [paint(head, "bold"), *(wrapped(told(sentence)) for sentence in assumed_notes(others))]
     if args.text is None:
         judged = judge_all(case)
-        data = {"claims": [one.as_dict(tongue) for one in judged]}
-        text = "\n\n".join([*titles, *(_one(one, tongue) for one in judged)])
-        return Answer({"language": tongue.code, "other_programs": others.as_dict(), **data}, text)
+        data = {"claims": [one.as_dict(tongue()) for one in judged]}
+        text = "\n\n".join([*titles, *(_one(one) for one in judged)])
+        return Answer({"language": tongue().code, "other_programs": others.as_dict(), **data}, text)
     from brimful.cli.gpu.explain import read_text
     from brimful.diagnose.claims.paste import judge_paste
     from brimful.diagnose.explain import clean
@@ -57,31 +55,29 @@ def run(args: argparse.Namespace) -> Answer:
         return read(args.config, overrides=[*args.set, *words])
 
     lines = judge_paste(clean(read_text(args.text)), case, reread)
-    data = {"lines": [line.as_dict(tongue) for line in lines]}
-    text = "\n\n".join([*titles, *(_line(line, tongue) for line in lines)])
-    return Answer({"language": tongue.code, "other_programs": others.as_dict(), **data}, text)
+    data = {"lines": [line.as_dict(tongue()) for line in lines]}
+    text = "\n\n".join([*titles, *(_line(line) for line in lines)])
+    return Answer({"language": tongue().code, "other_programs": others.as_dict(), **data}, text)
 
 
-def _line(line: Line, tongue: Language) -> str:
-    from brimful.language import say
+def _line(line: Line) -> str:
 
     shown = wrapped(line.text, first=f"{line.number:>3} | ", rest="    | ")
     if not line.judged:
-        nothing = tongue.text(say("gpu.no_claim"))
+        nothing = words("gpu.no_claim")
         return f"{shown}\n      {paint(nothing, 'dim')}"
-    return "\n".join([shown, *(_one(one, tongue, indent="      ") for one in line.judged)])
+    return "\n".join([shown, *(_one(one, indent="      ") for one in line.judged)])
 
 
-def _one(one: Judgement, tongue: Language, indent: str = "") -> str:
+def _one(one: Judgement, indent: str = "") -> str:
     from brimful.diagnose.claims.judge import verdict_words
 
-    word = tongue.text(verdict_words(one.verdict)).upper()
-    said = tongue.text(one.said)
+    word = told(verdict_words(one.verdict)).upper()
+    said = told(one.said)
     head = wrapped(f"{word}  {said}", first=indent, rest=indent + "  ")
     lines = [head.replace(word, paint(word, _COLOURS[one.verdict]), 1)]
-    lines += [wrapped(tongue.text(why), first=indent + "  ", rest=indent + "  ") for why in one.why]
+    lines += [wrapped(told(why), first=indent + "  ", rest=indent + "  ") for why in one.why]
     lines += [
-        paint(wrapped(tongue.text(fact), first=indent + "  ", rest=indent + "  "), "dim")
-        for fact in one.published
+        paint(wrapped(told(fact), first=indent + "  ", rest=indent + "  "), "dim") for fact in one.published
     ]
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.gpu.others import add_others, other_bytes
 from brimful.cli.render import paint
-from brimful.cli.spoken import spoken, wrapped
+from brimful.cli.spoken import told, tongue, words, wrapped
 from brimful.errors import BadInput, WorldFailed
 from brimful.language import os_words, say
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import argparse
 
     from brimful.diagnose.explain import About, Explanation
-    from brimful.language import Language
 
 EXAMPLE = """brimful explain crash.log
 nvidia-smi | brimful explain
@@ -43,15 +42,14 @@ def run(args: argparse.Namespace) -> Answer:
     found = explain(text, about)
     if found:
         found = (*found, *advised(about))
-    tongue = spoken(args)
     data = {
-        "language": tongue.code,
-        "recognised": [one.as_dict(tongue) for one in found],
+        "language": tongue().code,
+        "recognised": [one.as_dict(tongue()) for one in found],
         "cannot_tell": not any(one.says for one in found),
     }
     if not found:
-        data["missing"] = [tongue.text(sentence) for sentence in _nothing()]
-    return Answer(data, _shown(found, tongue), NO if data["cannot_tell"] else YES)
+        data["missing"] = [told(sentence) for sentence in _nothing()]
+    return Answer(data, _shown(found), NO if data["cannot_tell"] else YES)
 
 
 def read_text(file: str) -> str:
@@ -106,19 +104,18 @@ def _nothing() -> list[object]:
     ]
 
 
-def _shown(found: tuple[Explanation, ...], tongue: Language) -> str:
-    from brimful.language import say
+def _shown(found: tuple[Explanation, ...]) -> str:
 
     if not found:
-        return "\n".join(wrapped(tongue.text(sentence)) for sentence in _nothing())
+        return "\n".join(wrapped(told(sentence)) for sentence in _nothing())
     blocks = []
     for one in found:
-        lines = [paint(wrapped(tongue.text(one.title)), "bold")]
-        lines += [wrapped(tongue.text(sentence), first="  ", rest="  ") for sentence in one.says]
+        lines = [paint(wrapped(told(one.title)), "bold")]
+        lines += [wrapped(told(sentence), first="  ", rest="  ") for sentence in one.says]
         if not one.says:
-            lines.append("  " + tongue.text(say("gpu.explain_no_more")))
+            lines.append("  " + words("gpu.explain_no_more"))
         if one.missing:
-            lines.append("  " + paint(tongue.text(say("gpu.tell_more")), "dim"))
-            lines += [wrapped(tongue.text(sentence), first="  - ", rest="    ") for sentence in one.missing]
+            lines.append("  " + paint(words("gpu.tell_more"), "dim"))
+            lines += [wrapped(told(sentence), first="  - ", rest="    ") for sentence in one.missing]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)

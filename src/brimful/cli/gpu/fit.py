@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from brimful.configs.reading import Reading
     from brimful.diagnose.sanity import Check
     from brimful.fit.advice.ladder import Rung
-    from brimful.language import Language
     from brimful.specs.estimate import Estimate, Fix
     from brimful.specs.gpu import Gpu
     from brimful.specs.model import Model
@@ -89,7 +88,7 @@ def run(args: argparse.Namespace) -> Answer:
     from brimful.specs.gpu import find_gpu
 
     if args.models:
-        return _models(args)
+        return _models()
     if fit_cards.wanted(args):
         return fit_cards.run(args, _read(args, _words(args)))
     _check(args)
@@ -110,18 +109,17 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _answer(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: Gpu) -> Answer:
     from brimful.cli.gpu.fit_text import checks_text, show
-    from brimful.cli.spoken import spoken
+    from brimful.cli.spoken import tongue
 
     data = answer.as_dict()
     rungs = _ladder(args, reading, gpu) if args.ladder else ()
-    tongue = spoken(args)
-    parts = [show(answer, gpu, reading, tongue, rungs=rungs)]
+    parts = [show(answer, gpu, reading, rungs=rungs)]
     if rungs:
         data["ladder"] = [rung.as_dict() for rung in rungs]
     checks = _checks(args, reading, answer, gpu)
     if checks:
-        data["checks"] = [check.as_dict(tongue) for check in checks]
-        parts.insert(0, checks_text(checks, tongue))
+        data["checks"] = [check.as_dict(tongue()) for check in checks]
+        parts.insert(0, checks_text(checks))
     return Answer(data, "\n\n".join(parts), YES if answer.fits else NO)
 
 
@@ -167,9 +165,8 @@ def _read(args: argparse.Namespace, words: list[str], config: str | None = None)
     return read(args.config, model=args.model, arguments=args.args, overrides=words)
 
 
-def _models(args: argparse.Namespace) -> Answer:
+def _models() -> Answer:
     from brimful.cli.gpu.fit_text import models_text
-    from brimful.cli.spoken import spoken
     from brimful.fit.count import parameters
     from brimful.specs.presets import all_presets
 
@@ -185,7 +182,7 @@ def _models(args: argparse.Namespace) -> Answer:
         }
         for p in presets
     ]
-    return Answer({"models": rows}, models_text(presets, spoken(args)))
+    return Answer({"models": rows}, models_text(presets))
 
 
 def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
@@ -196,19 +193,16 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
     from pathlib import Path
 
     from brimful.cli.gpu.fit_text import compare_text
-    from brimful.cli.spoken import spoken
-    from brimful.language import say
+    from brimful.cli.spoken import told, words
 
-    words = _words(args)
-    tongue = spoken(args)
-    compared = [(tongue.text(say("gpu.as_it_is")), reading)]
+    compared = [(words("gpu.as_it_is"), reading)]
     for what in args.compare:
         if "=" in what:
-            compared.append((what.replace(",", ", "), _read(args, [*words, *_split(what)])))
+            compared.append((what.replace(",", ", "), _read(args, [*_words(args), *_split(what)])))
         else:
             compared.append((Path(what).name, _read(args, [], config=what)))
     rows = [(name, r, _fit(args, r, gpu)) for name, r in compared]
-    own = _own_fix(reading, rows[0][2], [other.training for _, other in compared], tongue)
+    own = _own_fix(reading, rows[0][2], [other.training for _, other in compared])
     rows += [(name, r, _fit(args, r, gpu)) for name, r in own]
     data = {
         "compared": [
@@ -216,9 +210,9 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
             for name, r, answer in rows
         ]
     }
-    text = compare_text(rows, gpu, tongue)
+    text = compare_text(rows, gpu)
     if args.correction is not None:
-        text += "\n\n" + tongue.text(args.correction.note(gpu.name))
+        text += "\n\n" + told(args.correction.note(gpu.name))
     return Answer(data, text)
 
 
@@ -229,18 +223,16 @@ def _fit(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Estimate:
     return fit_reading(reading, gpu, other_bytes(args), args.correction)
 
 
-def _own_fix(
-    reading: Reading, answer: Estimate, others: list[Training], tongue: Language
-) -> list[tuple[str, Reading]]:
+def _own_fix(reading: Reading, answer: Estimate, others: list[Training]) -> list[tuple[str, Reading]]:
     from dataclasses import replace
 
-    from brimful.language import say
+    from brimful.cli.spoken import words
 
     best = next((fix for fix in answer.fixes if fix.fits), None)
     if best is None or best.training in others:
         return []
     said = ", ".join(f"{key}={then}" for key, (_, then) in best.change.items())
-    name = tongue.text(say("gpu.own_fix", change=said))
+    name = words("gpu.own_fix", change=said)
     return [(name, replace(reading, training=best.training))]
 
 
@@ -269,7 +261,7 @@ def _patch(args: argparse.Namespace, reading: Reading, answer: Estimate) -> Answ
     """Prints or writes the file with the lines of one fix changed, and those of `--set`."""
     from dataclasses import replace
 
-    from brimful.cli.spoken import spoken
+    from brimful.cli.spoken import words
     from brimful.configs.files import decode, read_config
     from brimful.configs.reading import change_text
     from brimful.fit.advice.patch import patch_text, write_patched
@@ -289,16 +281,15 @@ def _patch(args: argparse.Namespace, reading: Reading, answer: Estimate) -> Answ
     _hold(args, plain, patched, wanted)
     shown = {key: list(pair) for key, pair in change.items()}
     data: dict[str, Any] = {"file": str(plain.file), "change": shown, "text": patched, "backup": None}
-    tongue = spoken(args)
-    said = change_text(change) or tongue.text(say("gpu.nothing_to_change"))
+    said = change_text(change) or words("gpu.nothing_to_change")
     if not args.write or patched == text:
-        unchanged = tongue.text(say("gpu.file_change", file=plain.file, change=said))
+        unchanged = words("gpu.file_change", file=plain.file, change=said)
         return Answer(data, patched.rstrip("\n") if args.patch else unchanged)
     if args.dry_run:
-        return Answer(data, tongue.text(say("gpu.would_write", file=plain.file, change=said)))
+        return Answer(data, words("gpu.would_write", file=plain.file, change=said))
     backup = write_patched(plain.file, patched)
-    wrote = tongue.text(say("gpu.wrote", file=plain.file, change=said))
-    kept = tongue.text(say("gpu.as_it_was", backup=backup))
+    wrote = words("gpu.wrote", file=plain.file, change=said)
+    kept = words("gpu.as_it_was", backup=backup)
     return Answer({**data, "backup": str(backup)}, f"{wrote}\n{kept}")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.gpu.others import other_bytes
 from brimful.cli.render import bar, paint, table
-from brimful.cli.spoken import spoken, terminal_width, wrapped
+from brimful.cli.spoken import terminal_width, told, tongue, words, wrapped
 from brimful.errors import BadInput
 from brimful.language import Number, Percent, Size, say
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from brimful.configs.reading import Reading
     from brimful.fit.advice.cards import Ranked, Served
     from brimful.fit.inference import InferenceEstimate, Serving
-    from brimful.language import Language, Sentence
+    from brimful.language import Sentence
     from brimful.specs.estimate import Interval
     from brimful.specs.gpu import Gpu
     from brimful.specs.prices import Prices
@@ -56,13 +56,12 @@ def run(args: argparse.Namespace, reading: Reading) -> Answer:
     if args.gpu is None:
         raise BadInput(say("gpu.no_card"), hint=say("gpu.hint_name_card_or_all"))
     prices = known_prices() if args.prices is None else read_prices(Path(args.prices))
-    tongue = spoken(args)
     every = args.gpu.strip().lower() == "all"
     if not args.inference:
-        return _rank(args, reading, prices, tongue)
+        return _rank(args, reading, prices)
     serving = _serving(args, reading)
     if every:
-        return _rank_serving(args, reading, serving, prices, tongue)
+        return _rank_serving(args, reading, serving, prices)
     return _serve(args, reading, serving, prices)
 
 
@@ -87,7 +86,7 @@ def _serving(args: argparse.Namespace, reading: Reading) -> Serving:
     )
 
 
-def _rank(args: argparse.Namespace, reading: Reading, prices: Prices, tongue: Language) -> Answer:
+def _rank(args: argparse.Namespace, reading: Reading, prices: Prices) -> Answer:
     from brimful.fit.advice.cards import rank
 
     ranked = rank(reading, prices, other_bytes(args))
@@ -99,12 +98,10 @@ def _rank(args: argparse.Namespace, reading: Reading, prices: Prices, tongue: La
         tokens=t.sequence_tokens,
     )
     mfus = [Percent(one.estimate.speed.mfu.likely) for one in ranked]
-    return _ranking(head, "MFU", list(zip(ranked, mfus, strict=True)), prices, tongue)
+    return _ranking(head, "MFU", list(zip(ranked, mfus, strict=True)), prices)
 
 
-def _rank_serving(
-    args: argparse.Namespace, reading: Reading, serving: Serving, prices: Prices, tongue: Language
-) -> Answer:
+def _rank_serving(args: argparse.Namespace, reading: Reading, serving: Serving, prices: Prices) -> Answer:
     from brimful.fit.advice.cards import rank_serving
 
     fill = args.batch_size is None
@@ -117,21 +114,21 @@ def _rank_serving(
         output=serving.output_tokens,
     )
     sizes = [one.serving.batch_size for one in ranked]
-    return _ranking(head, say("gpu.batch"), list(zip(ranked, sizes, strict=True)), prices, tongue)
+    return _ranking(head, say("gpu.batch"), list(zip(ranked, sizes, strict=True)), prices)
 
 
-def _row(one: Ranked | Served, fifth: object, tongue: Language) -> list[str]:
+def _row(one: Ranked | Served, fifth: object) -> list[str]:
     cost, price = one.usd_per_million, one.microusd_per_gpu_hour
     assert cost is not None
     assert price is not None
     digits = min(6, max(2, 2 - math.floor(math.log10(cost))))  # three figures that count
     return [
         one.gpu.name,
-        tongue.number(cost, digits),
-        tongue.text(Number(one.tokens_per_s.likely)),
-        tongue.text(fifth),
-        tongue.number(price / 1e6, 2),
-        tongue.text(one.why),
+        tongue().number(cost, digits),
+        told(Number(one.tokens_per_s.likely)),
+        told(fifth),
+        tongue().number(price / 1e6, 2),
+        told(one.why),
     ]
 
 
@@ -140,37 +137,34 @@ def _ranking(
     fifth: object,
     listed: Sequence[tuple[Ranked | Served, object]],
     prices: Prices,
-    tongue: Language,
 ) -> Answer:
     """The table, and below it what is in none of its rows. `fifth` is the title of its fifth column."""
     from brimful.diagnose.advice import assumed_notes
 
     ranked = [one for one, _ in listed]
-    rows = [_row(one, value, tongue) for one, value in listed if one.usd_per_million is not None]
-    blocks = [paint(wrapped(tongue.text(head)), "bold")]
+    rows = [_row(one, value) for one, value in listed if one.usd_per_million is not None]
+    blocks = [paint(wrapped(told(head)), "bold")]
     if rows:
         first = (say("gpu.card"), say("gpu.usd_per_million"), say("gpu.tokens_s"))
         titles = (*first, fifth, "$/h", say("gpu.why"))
         numbered = [[str(number), *row] for number, row in enumerate(rows, start=1)]
-        blocks.append(_fitted(["", *map(tongue.text, titles)], numbered))
+        blocks.append(_fitted(["", *map(told, titles)], numbered))
     unpriced = [one.gpu.name for one in ranked if one.estimate.fits and one.usd_per_million is None]
     if unpriced:
-        blocks.append(wrapped(tongue.text(say("gpu.fits_unpriced", cards=", ".join(unpriced)))))
-    short = [f"{one.gpu.name}  {tongue.text(one.why)}" for one in ranked if not one.estimate.fits]
+        blocks.append(wrapped(words("gpu.fits_unpriced", cards=", ".join(unpriced))))
+    short = [f"{one.gpu.name}  {told(one.why)}" for one in ranked if not one.estimate.fits]
     if short:
-        lines = [tongue.text(say("gpu.fits_no_batch"))]
+        lines = [words("gpu.fits_no_batch")]
         blocks.append("\n".join([*lines, *(wrapped(line, first="  ", rest="    ") for line in short)]))
     said = say("gpu.prices", source=prices.source)
     if prices.as_of:
         said = say("gpu.prices_of", date=prices.as_of)
-    blocks.append(wrapped(tongue.text(said)))
+    blocks.append(wrapped(told(said)))
     assumed = {one.estimate.others for one in ranked if one.estimate.others.basis == "assumed"}
-    blocks += [
-        wrapped(tongue.text(note)) for others in assumed for note in assumed_notes(others, of_many=True)
-    ]
+    blocks += [wrapped(told(note)) for others in assumed for note in assumed_notes(others, of_many=True)]
     data = {
         "prices": {"as_of": prices.as_of, "source": prices.source},
-        "ranked": [one.as_dict(tongue) for one in ranked],
+        "ranked": [one.as_dict(tongue()) for one in ranked],
     }
     return Answer(data, "\n\n".join(blocks), YES if rows else NO)
 
@@ -191,7 +185,7 @@ def _serve(args: argparse.Namespace, reading: Reading, serving: Serving, prices:
     from brimful.fit.inference import infer, usd_per_million
     from brimful.specs.gpu import find_gpu
 
-    gpu, tongue = find_gpu(args.gpu), spoken(args)
+    gpu = find_gpu(args.gpu)
 
     answer = infer(reading.model, serving, gpu, other_bytes(args))
     price = prices.by_gpu.get(gpu.name)
@@ -209,17 +203,17 @@ def _serve(args: argparse.Namespace, reading: Reading, serving: Serving, prices:
         "usd_per_million_tokens": dollars and dict(zip(("low", "likely", "high"), dollars, strict=True)),
     }
     blocks = [
-        _serve_head(answer, reading, gpu, tongue),
-        _serve_items(answer, tongue),
-        _serve_speed(answer, serving, dollars, prices, tongue),
+        _serve_head(answer, reading, gpu),
+        _serve_items(answer),
+        _serve_speed(answer, serving, dollars, prices),
     ]
     return Answer(data, "\n\n".join(blocks), YES if answer.fits else NO)
 
 
-def _serve_head(answer: InferenceEstimate, reading: Reading, gpu: Gpu, tongue: Language) -> str:
+def _serve_head(answer: InferenceEstimate, reading: Reading, gpu: Gpu) -> str:
     from brimful.diagnose.advice import assumed_notes, verdict_words
 
-    word = tongue.text(verdict_words(answer.verdict)).upper()
+    word = told(verdict_words(answer.verdict)).upper()
     device = answer.device_bytes
     needs = say(
         "gpu.serving_needs_usable",
@@ -234,26 +228,26 @@ def _serve_head(answer: InferenceEstimate, reading: Reading, gpu: Gpu, tongue: L
         else say("gpu.not_even_one_sequence")
     )
     style = {"fits": "green", "does_not_fit": "red"}.get(answer.verdict, "yellow")
-    what = tongue.text(say("gpu.on", model=reading.model.name, gpu=gpu.title))
+    what = words("gpu.on", model=reading.model.name, gpu=gpu.title)
     title = f"{paint(word, style)}  {what}"
     said = (needs, largest, *assumed_notes(answer.others))
-    return "\n".join([title, *(wrapped(tongue.text(one), first="  ", rest="  ") for one in said)])
+    return "\n".join([title, *(wrapped(told(one), first="  ", rest="  ") for one in said)])
 
 
-def _serve_items(answer: InferenceEstimate, tongue: Language) -> str:
+def _serve_items(answer: InferenceEstimate) -> str:
     total = answer.device_bytes.likely
-    names = [tongue.text(item.name) for item in answer.items]
+    names = [told(item.name) for item in answer.items]
     width = max(map(len, names))
-    lines = [paint(tongue.text(say("gpu.memory")), "bold")]
+    lines = [paint(words("gpu.memory"), "bold")]
     for name, item in zip(names, answer.items, strict=True):
-        share = tongue.text(Percent(item.bytes / total))
-        size = tongue.text(Size(item.bytes))
+        share = told(Percent(item.bytes / total))
+        size = told(Size(item.bytes))
         lines.append(f"  {name:<{width}}  {size:>10} {share:>5}  {bar(item.bytes / total, 20)}".rstrip())
     return "\n".join(lines)
 
 
 def _serve_speed(
-    answer: InferenceEstimate, serving: Serving, dollars: list[float] | None, prices: Prices, tongue: Language
+    answer: InferenceEstimate, serving: Serving, dollars: list[float] | None, prices: Prices
 ) -> str:
     def between(interval: Interval, factor: float, digits: int) -> dict[str, Number]:
         return {name: Number(factor * value, digits) for name, value in interval.as_dict().items()}
@@ -288,5 +282,5 @@ def _serve_speed(
                 date=prices.as_of or prices.source,
             )
         )
-    title = paint(tongue.text(say("gpu.speed") if answer.fits else say("gpu.speed_if_it_fit")), "bold")
-    return "\n".join([title, *(wrapped(tongue.text(line), first="  ", rest="    ") for line in lines)])
+    title = paint(told(say("gpu.speed") if answer.fits else say("gpu.speed_if_it_fit")), "bold")
+    return "\n".join([title, *(wrapped(told(line), first="  ", rest="    ") for line in lines)])

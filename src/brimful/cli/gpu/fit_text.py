@@ -12,7 +12,7 @@ from textwrap import fill, wrap
 from typing import TYPE_CHECKING
 
 from brimful.cli.render import bar, paint, table
-from brimful.cli.spoken import kept, released, wrapped
+from brimful.cli.spoken import kept, released, told, tongue, words, wrapped
 from brimful.configs.reading import change_text
 from brimful.language import Factor, Number, Percent, Seconds, Several, Size, count, say
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from brimful.configs.reading import Reading
     from brimful.diagnose.sanity import Check
     from brimful.fit.advice.ladder import Rung
-    from brimful.language import Language, Sentence
+    from brimful.language import Sentence
     from brimful.specs.estimate import Estimate, Fix, Interval
     from brimful.specs.gpu import Gpu
     from brimful.specs.presets import Preset
@@ -39,26 +39,25 @@ def show(
     answer: Estimate,
     gpu: Gpu,
     reading: Reading,
-    tongue: Language,
     *,
     rungs: Sequence[Rung] = (),
 ) -> str:
     """The whole answer; with a ladder, that instead of the details."""
     details = [
-        _items(answer, tongue),
-        _counters(answer, tongue),
-        _speed(answer, gpu, reading, tongue),
-        _changes(answer, reading, tongue),
+        _items(answer),
+        _counters(answer),
+        _speed(answer, gpu, reading),
+        _changes(answer, reading),
     ]
     blocks = [
-        _verdict(answer, gpu, reading, tongue),
-        *([_ladder(rungs, tongue)] if rungs else details),
-        _small_print(answer, reading, tongue),
+        _verdict(answer, gpu, reading),
+        *([_ladder(rungs)] if rungs else details),
+        _small_print(answer, reading),
     ]
     return "\n\n".join(block for block in blocks if block)
 
 
-def compare_text(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu, tongue: Language) -> str:
+def compare_text(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu) -> str:
     """Side by side: bytes, verdict, sequences a step and speed, each against the first row."""
     from brimful.diagnose.advice import assumed_notes
 
@@ -72,9 +71,9 @@ def compare_text(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu, tongue
         say("gpu.tokens_s"),
         say("gpu.speed_column"),
     )
-    header = ("", *(tongue.text(title) for title in titles), "MFU")
+    header = ("", *(told(title) for title in titles), "MFU")
     cells = [
-        (letter, *_compared(answer, first, reading.training.effective_batch, tongue))
+        (letter, *_compared(answer, first, reading.training.effective_batch))
         for letter, (_, reading, answer) in zip(letters, rows, strict=True)
     ]
     head = say(
@@ -84,56 +83,56 @@ def compare_text(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu, tongue
         usable=Size(first.usable_bytes),
     )
     names = zip(letters, (name for name, _, _ in rows), strict=True)
-    lines = [tongue.text(head), ""]
+    lines = [told(head), ""]
     lines += [fill(f"{letter}  {name}", width(), subsequent_indent="   ") for letter, name in names]
     lines += ["", table(header, cells, right=(1, 2, 4, 5, 6, 7))]
     whole = base.training.effective_batch
     others = [x for x, (_, r, _) in zip(letters, rows, strict=True) if r.training.effective_batch != whole]
-    notes = list(dict.fromkeys(note for _, reading, _ in rows for note in _warned(reading, tongue)))
+    notes = list(dict.fromkeys(note for _, reading, _ in rows for note in _warned(reading)))
     if others:
         said = (
             say("gpu.other_run", rows=others[0], n=whole)
             if len(others) == 1
             else say("gpu.other_runs", rows=", ".join(others), n=whole)
         )
-        notes.insert(0, tongue.text(said))
-    told = [_note(note, tongue) for note in notes]
-    told += [_filled(note, tongue, "", "  ") for note in assumed_notes(first.others)]
-    return "\n".join([*lines, "", *told]).rstrip()
+        notes.insert(0, told(said))
+    lines += ["", *map(_note, notes)]
+    lines += [_filled(note, "", "  ") for note in assumed_notes(first.others)]
+    return "\n".join(lines).rstrip()
 
 
-def _compared(answer: Estimate, first: Estimate, sequences: int, tongue: Language) -> tuple[str, ...]:
+def _compared(answer: Estimate, first: Estimate, sequences: int) -> tuple[str, ...]:
     from brimful.diagnose.advice import verdict_words
 
     needs, before = answer.memory.device_bytes.likely, first.memory.device_bytes.likely
     rate, rate_before = answer.speed.tokens_per_s.likely, first.speed.tokens_per_s.likely
     return (
-        tongue.text(Size(needs)),
-        "" if answer is first else _signed(needs - before, tongue),
-        tongue.text(verdict_words(answer.verdict)),
-        tongue.text(sequences),
-        tongue.text(Number(rate)),
-        "" if answer is first else tongue.text(Factor(rate / rate_before)),
-        tongue.text(Percent(answer.speed.mfu.likely)),
+        told(Size(needs)),
+        "" if answer is first else _signed(needs - before),
+        told(verdict_words(answer.verdict)),
+        told(sequences),
+        told(Number(rate)),
+        "" if answer is first else told(Factor(rate / rate_before)),
+        told(Percent(answer.speed.mfu.likely)),
     )
 
 
-def _ladder(rungs: Sequence[Rung], tongue: Language) -> str:
+def _ladder(rungs: Sequence[Rung]) -> str:
     """The rungs from the safest up, each with what it adds."""
     from brimful.diagnose.advice import verdict_words
 
     title = say("gpu.ladder_head")
-    lines = _headed(say("gpu.ladder"), title, ": ", tongue)
+    lines = _headed(say("gpu.ladder"), title, ": ")
     if rungs[0].estimate.verdict != "fits":
-        lines.append("  " + tongue.text(say("gpu.ladder_closest")))
+        lines.append("  " + words("gpu.ladder_closest"))
     for number, rung in enumerate(rungs):
         change = ", ".join(f"{key} {then}" for key, (_, then) in rung.change.items())
-        change = change or tongue.text(say("gpu.configured"))
+        change = change or words("gpu.configured")
         device, speed = rung.estimate.memory.device_bytes, rung.estimate.speed
-        where = "" if rung.config_only else f"   ({tongue.text(say('gpu.code'))})"
+        where = "" if rung.config_only else f"   ({words('gpu.code')})"
         needs = say("gpu.up_to", size=Size(device.likely), high=Size(device.high))
-        added = (_signed(rung.adds_bytes, tongue),) if number else ()
-        told = say(
+        added = (_signed(rung.adds_bytes),) if number else ()
+        line = say(
             "gpu.compared_row",
             needs=Several((needs, *added)),
             verdict=verdict_words(rung.estimate.verdict),
@@ -141,30 +140,30 @@ def _ladder(rungs: Sequence[Rung], tongue: Language) -> str:
             mfu=Percent(speed.mfu.likely),
         )
         lines.append(fill(f"  {number}. {change}{where}", width(), subsequent_indent="     "))
-        lines.append(_filled(told, tongue, "     "))
+        lines.append(_filled(line, "     "))
     return "\n".join(lines)
 
 
-def checks_text(checks: Sequence[Check], tongue: Language) -> str:
+def checks_text(checks: Sequence[Check]) -> str:
     lines = []
     for check in checks:
-        word = paint(tongue.text(say("gpu.possible")), "green")
+        word = paint(words("gpu.possible"), "green")
         if check.unusual:
-            word = paint(tongue.text(say("gpu.unusual")), "yellow")
+            word = paint(words("gpu.unusual"), "yellow")
         if not check.possible:
-            word = paint(tongue.text(say("gpu.impossible")).upper(), "red")
-        told = kept(f"{check.name}: {tongue.text(check.why)}")
-        lines.append(released(fill(f"{word}  {told}", width(), subsequent_indent="  ")))
+            word = paint(words("gpu.impossible").upper(), "red")
+        line = kept(f"{check.name}: {told(check.why)}")
+        lines.append(released(fill(f"{word}  {line}", width(), subsequent_indent="  ")))
     return "\n".join(lines)
 
 
-def models_text(presets: Sequence[Preset], tongue: Language) -> str:
+def models_text(presets: Sequence[Preset]) -> str:
     from brimful.fit.count import parameters
 
     rows = [
         (
             p.model.name,
-            _many(parameters(p.model), tongue),
+            _many(parameters(p.model)),
             str(p.model.layers),
             str(p.model.width),
             str(p.model.vocab),
@@ -177,67 +176,65 @@ def models_text(presets: Sequence[Preset], tongue: Language) -> str:
         say("gpu.name"), say("gpu.parameters"), say("gpu.layers"), say("gpu.width"),
         say("gpu.vocabulary"), say("gpu.context"), say("gpu.published"),
     )  # fmt: skip
-    header = [tongue.text(title) for title in titles]
-    many = tongue.text(say("gpu.models_legend", n=len(presets)))
+    header = [told(title) for title in titles]
+    many = words("gpu.models_legend", n=len(presets))
     return "\n".join([table(header, rows, right=(1, 2, 3, 4, 5)), "", many])
 
 
-def _verdict(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> str:
+def _verdict(answer: Estimate, gpu: Gpu, reading: Reading) -> str:
     from brimful.diagnose.advice import verdict_words
 
     device, gap = answer.memory.device_bytes, Size(abs(answer.short_bytes))
     style = {"fits": "green", "does_not_fit": "red"}.get(answer.verdict, "yellow")
-    word = paint(tongue.text(verdict_words(answer.verdict)).upper(), style)
+    word = paint(told(verdict_words(answer.verdict)).upper(), style)
     gpus = f"{reading.training.gpus} x " if reading.training.gpus > 1 else ""
     values = {
         "model": reading.model.name,
-        "many": _many(answer.parameters, tongue),
+        "many": _many(answer.parameters),
         "gpu": f"{gpus}{gpu.title}",
     }
     what = say("gpu.model_on", **values)
     if answer.active_parameters is not None:
-        few = _many(answer.active_parameters, tongue)
+        few = _many(answer.active_parameters)
         what = say("gpu.model_on_active", few=few, **values)
     room = say("gpu.spare", size=gap) if answer.fits else say("gpu.short", size=gap)
-    needs = tongue.text(
-        say(
-            "gpu.needs_of_usable",
-            likely=Size(device.likely),
-            usable=Size(answer.usable_bytes),
-            room=room,
-        )
+    needs = words(
+        "gpu.needs_of_usable",
+        likely=Size(device.likely),
+        usable=Size(answer.usable_bytes),
+        room=room,
     )
-    between = tongue.text(say("gpu.between", low=Size(device.low), high=Size(device.high)))
+    between = words("gpu.between", low=Size(device.low), high=Size(device.high))
     peak = say("gpu.peak_at", where=answer.memory.peak_at.says())
     one_line = f"  {needs}   {between}"
     return "\n".join(
         [
-            f"{word}  {tongue.text(what)}",
+            f"{word}  {told(what)}",
             one_line if len(one_line) <= width() else f"  {needs}\n  {between}",
-            _filled(peak, tongue, "  "),
+            _filled(peak, "  "),
         ]
     )
 
 
-def _items(answer: Estimate, tongue: Language) -> str:
+def _items(answer: Estimate) -> str:
     total = answer.memory.device_bytes.likely
     largest = max(item.bytes for item in answer.memory.items)
-    names = [tongue.text(item.name) for item in answer.memory.items]
+    names = [told(item.name) for item in answer.memory.items]
     named = max(map(len, names))
     columns = width()
     blocks = _WIDE_BAR if columns == _WIDEST else _NARROW_BAR
-    lines = [paint(tongue.text(say("gpu.memory_at_peak")), "bold")]
+    lines = [paint(words("gpu.memory_at_peak"), "bold")]
     for name, item in zip(names, answer.memory.items, strict=True):
-        share = f"{tongue.text(Size(item.bytes)):>9} {tongue.text(Percent(item.bytes / total)):>5}"
+        share = f"{told(Size(item.bytes)):>9} {told(Percent(item.bytes / total)):>5}"
         head = f"  {name:<{named}}  {share}  {bar(item.bytes / largest, blocks)}  "
-        first, *rest = wrap(tongue.text(item.why), max(16, columns - len(head)))
+        first, *rest = wrap(told(item.why), max(16, columns - len(head)))
         lines += [head + first, *(" " * len(head) + more for more in rest)]
-    whole = tongue.text(say("gpu.total"))
-    lines.append(f"  {whole:<{named}}  {tongue.text(Size(total)):>9}")
+    whole = words("gpu.total")
+    lines.append(f"  {whole:<{named}}  {told(Size(total)):>9}")
     return "\n".join(lines)
 
 
-def _counters(answer: Estimate, tongue: Language) -> str:
+def _counters(answer: Estimate) -> str:
     memory = answer.memory
     rows = [
         ("allocated", memory.allocated_bytes, "torch.cuda.max_memory_allocated()"),
@@ -245,22 +242,18 @@ def _counters(answer: Estimate, tongue: Language) -> str:
         (say("gpu.device"), memory.device_bytes, say("gpu.in_nvidia_smi")),
         (say("gpu.first_step"), memory.first_step_bytes, say("gpu.before_optimizer_state")),
     ]
-    labels = [tongue.text(label) for label, _, _ in rows]
+    labels = [told(label) for label, _, _ in rows]
     named = max(10, *map(len, labels))
-    titles = "".join(
-        f"{tongue.text(title):>11}" for title in (say("gpu.low"), say("gpu.likely"), say("gpu.high"))
-    )
-    head = (
-        f"{tongue.text(say('gpu.counter')):<{named + 2}}{titles}  {tongue.text(say('gpu.where_you_see_it'))}"
-    )
+    titles = "".join(f"{told(title):>11}" for title in (say("gpu.low"), say("gpu.likely"), say("gpu.high")))
+    head = f"{words('gpu.counter'):<{named + 2}}{titles}  {words('gpu.where_you_see_it')}"
     lines = [paint(head, "bold")]
     for label, (_, counter, where) in zip(labels, rows, strict=True):
-        cells = "".join(f"{tongue.text(Size(n)):>11}" for n in (counter.low, counter.likely, counter.high))
-        lines.append(f"  {label:<{named}}{cells}  {tongue.text(where)}")
+        cells = "".join(f"{told(Size(n)):>11}" for n in (counter.low, counter.likely, counter.high))
+        lines.append(f"  {label:<{named}}{cells}  {told(where)}")
     return "\n".join(lines)
 
 
-def _speed(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> str:
+def _speed(answer: Estimate, gpu: Gpu, reading: Reading) -> str:
     speed, training = answer.speed, reading.training
     said: list[tuple[object, Sentence]] = [
         (
@@ -283,7 +276,7 @@ def _speed(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> st
             say(
                 "gpu.of_peak",
                 spread=_between(speed.mfu, Percent),
-                peak=tongue.plain(speed.peak_flops_per_s / 1e12),
+                peak=tongue().plain(speed.peak_flops_per_s / 1e12),
                 format=speed.peak_format,
                 bound=say(f"fit.bound_{speed.bound_by}"),
             ),
@@ -292,70 +285,66 @@ def _speed(answer: Estimate, gpu: Gpu, reading: Reading, tongue: Language) -> st
     if reading.dialect.name == "nanoGPT" and gpu.dense_flops_per_s.get("bf16") != _NANOGPT_PEAK_FLOPS_PER_S:
         printed = Percent(speed.mfu.likely * speed.peak_flops_per_s / _NANOGPT_PEAK_FLOPS_PER_S)
         said.append(("", say("gpu.nanogpt_mfu", mfu=printed)))
-    labels = [tongue.text(label) for label, _ in said]
+    labels = [told(label) for label, _ in said]
     named = max(map(len, labels)) + 2
-    lines = [paint(tongue.text(say("gpu.speed") if answer.fits else say("gpu.speed_if_it_fit")), "bold")]
+    lines = [paint(told(say("gpu.speed") if answer.fits else say("gpu.speed_if_it_fit")), "bold")]
     for label, (_, sentence) in zip(labels, said, strict=True):
-        lines.append(_filled(sentence, tongue, f"  {label:<{named}}", " " * (named + 2)))
+        lines.append(_filled(sentence, f"  {label:<{named}}", " " * (named + 2)))
     return "\n".join(lines)
 
 
-def _changes(answer: Estimate, reading: Reading, tongue: Language) -> str:
+def _changes(answer: Estimate, reading: Reading) -> str:
     keeping = say("gpu.keeping_step", sequences=count("sequence", reading.training.effective_batch))
     if answer.fixes:
-        lines = _headed(say("gpu.what_to_change"), keeping, ", ", tongue)
-        lines += [
-            line for i, fix in enumerate(answer.fixes, start=1) for line in _fix(i, fix, tongue, saves=True)
-        ]
+        lines = _headed(say("gpu.what_to_change"), keeping, ", ")
+        lines += [line for i, fix in enumerate(answer.fixes, start=1) for line in _fix(i, fix, saves=True)]
         more = [say("gpu.hint_ladder")]
         if reading.file:
             more.append(say("gpu.hint_patch"))
-        lines.append(_filled(Several(tuple(more), between="; "), tongue, "  "))
+        lines.append(_filled(Several(tuple(more), between="; "), "  "))
     elif answer.faster:
-        lines = _headed(say("gpu.what_is_faster"), keeping, ", ", tongue)
-        lines += [
-            line for i, fix in enumerate(answer.faster, start=1) for line in _fix(i, fix, tongue, saves=False)
-        ]
+        lines = _headed(say("gpu.what_is_faster"), keeping, ", ")
+        lines += [line for i, fix in enumerate(answer.faster, start=1) for line in _fix(i, fix, saves=False)]
     else:
-        lines = [paint(tongue.text(say("gpu.room")), "bold")]
+        lines = [paint(words("gpu.room"), "bold")]
     if answer.largest_batch is None:
         largest = say("gpu.not_even_batch_1")
     else:
         largest = say("gpu.largest_batch_as_configured", n=answer.largest_batch)
-    return "\n".join([*lines, _filled(largest, tongue, "  ")])
+    return "\n".join([*lines, _filled(largest, "  ")])
 
 
-def _headed(title: Sentence, more: Sentence, joint: str, tongue: Language) -> list[str]:
-    head, rest = tongue.text(title), kept(tongue.text(more))
-    filled = released(fill(f"{head}{tongue.joint(joint)}{rest}", width(), subsequent_indent="  "))
+def _headed(title: Sentence, more: Sentence, joint: str) -> list[str]:
+    head, rest = told(title), kept(told(more))
+    filled = released(fill(f"{head}{tongue().joint(joint)}{rest}", width(), subsequent_indent="  "))
     return [filled.replace(head, paint(head, "bold"), 1)]
 
 
-def _fix(number: int, fix: Fix, tongue: Language, *, saves: bool) -> list[str]:
+def _fix(number: int, fix: Fix, *, saves: bool) -> list[str]:
     """One change, what comes of it, and why: a fix saves, what is faster may take more."""
     from brimful.diagnose.advice import verdict_words
 
     verdict = verdict_words(fix.verdict) if fix.fits else say("gpu.still_not_fit")
     time = Factor(fix.step_time_factor)
     if saves:
-        told = say(
+        line = say(
             "gpu.saves_step_time",
             verdict=verdict,
             size=Size(fix.saves_bytes),
             time=time,
         )
     else:
-        told = say(
+        line = say(
             "gpu.ladder_rung",
             mfu=Percent(fix.mfu),
             time=time,
-            size=_signed(-fix.saves_bytes, tongue),
+            size=_signed(-fix.saves_bytes),
             verdict=verdict,
         )
     return [
         f"  {number}. {_spelled(fix)}",
-        _filled(told, tongue, "     "),
-        _filled(fix.says(), tongue, "     "),
+        _filled(line, "     "),
+        _filled(fix.says(), "     "),
     ]
 
 
@@ -366,38 +355,38 @@ def _spelled(fix: Fix) -> str:
     return text.replace("\xa0", " ")
 
 
-def _small_print(answer: Estimate, reading: Reading, tongue: Language) -> str:
+def _small_print(answer: Estimate, reading: Reading) -> str:
     from brimful.diagnose.advice import assumed_notes
 
-    notes = [tongue.text(warning) for warning in answer.warnings]
+    notes = [told(warning) for warning in answer.warnings]
     if reading.unsure:
         guessed = say("gpu.intervals_wider", n=reading.unsure)
-        notes.append(tongue.text(guessed))
-    lines = [_note(note, tongue) for note in notes]
-    lines += [_filled(note, tongue, "", "  ") for note in assumed_notes(answer.others)]
+        notes.append(told(guessed))
+    lines = [_note(note) for note in notes]
+    lines += [_filled(note, "", "  ") for note in assumed_notes(answer.others)]
     if answer.assumed:
         settings = ", ".join(f"{a.name}={a.value}" for a in answer.assumed)
-        lines.append(_filled(say("gpu.assumed", settings=settings), tongue, "", "  "))
+        lines.append(_filled(say("gpu.assumed", settings=settings), "", "  "))
     return "\n".join(lines)
 
 
-def _warned(reading: Reading, tongue: Language) -> list[str]:
-    return [tongue.text(warning) for warning in reading.warnings]
+def _warned(reading: Reading) -> list[str]:
+    return [told(warning) for warning in reading.warnings]
 
 
-def _note(text: str, tongue: Language) -> str:
-    return _filled(say("gpu.note", text=text), tongue, "", "  ")
+def _note(text: str) -> str:
+    return _filled(say("gpu.note", text=text), "", "  ")
 
 
-def _filled(said: object, tongue: Language, first: str, rest: str | None = None) -> str:
+def _filled(said: object, first: str, rest: str | None = None) -> str:
     """One paragraph; a number stays with its unit."""
-    return wrapped(tongue.text(said), first=first, rest=first if rest is None else rest, width=width())
+    return wrapped(told(said), first=first, rest=first if rest is None else rest, width=width())
 
 
-def _many(parameters: int, tongue: Language) -> str:
+def _many(parameters: int) -> str:
     if parameters >= 1e9:
-        return tongue.text(say("gpu.billions", n=Number(parameters / 1e9, 2)))
-    return tongue.text(say("gpu.millions", n=Number(parameters / 1e6, 1)))
+        return words("gpu.billions", n=Number(parameters / 1e9, 2))
+    return words("gpu.millions", n=Number(parameters / 1e6, 1))
 
 
 def _between(interval: Interval, unit: Callable[[float], object]) -> Sentence:
@@ -405,6 +394,6 @@ def _between(interval: Interval, unit: Callable[[float], object]) -> Sentence:
     return say("gpu.to", likely=likely, low=low, high=high)
 
 
-def _signed(n: float, tongue: Language) -> str:
+def _signed(n: float) -> str:
     sign = "" if round(n) == 0 else "+" if n > 0 else "-"
-    return sign + tongue.text(Size(0 if round(n) == 0 else abs(n)))
+    return sign + told(Size(0 if round(n) == 0 else abs(n)))

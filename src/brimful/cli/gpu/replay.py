@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brimful.cli.commands import NO, YES, Answer
-from brimful.cli.spoken import spoken, words
+from brimful.cli.spoken import tongue, words
 from brimful.errors import BadInput
 from brimful.language import Quoted, say
 
@@ -57,7 +57,7 @@ def _pictures(args: argparse.Namespace, replayed: Replay) -> list[str]:
     if args.html or args.png:
         from brimful.allocator.timeline import timeline, write_html, write_png
 
-        drawn = timeline(replayed, spoken(args))
+        drawn = timeline(replayed, tongue())
         if args.html:
             write_html(drawn, Path(args.html))
         if args.png:

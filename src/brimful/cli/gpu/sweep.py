@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from brimful.cli.commands import Answer
 from brimful.cli.gpu.others import add_others, other_bytes
 from brimful.cli.render import paint
-from brimful.cli.spoken import KEPT, spoken, terminal_width, wrapped
+from brimful.cli.spoken import KEPT, terminal_width, told, tongue, words, wrapped
 
 if TYPE_CHECKING:
     import argparse
 
     from brimful.fit.advice.sweep import Point, Sweep
-    from brimful.language import Language, Sentence
+    from brimful.language import Sentence
 
 EXAMPLE = """brimful sweep examples/nanogpt/train_fineweb.py --gpu rtx-4070 --batch-size 1:64
 brimful sweep examples/nanogpt/train_fineweb.py --gpu rtx-4070 --seq-len 256,512,1024,2048,4096
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> Answer:
     from brimful.fit.advice.sweep import parse_range, sweep
     from brimful.specs.gpu import find_gpu
 
-    words = list(args.set)
+    overrides = list(args.set)
     if args.seq_len is not None and args.batch_size is None:
         swept, values = "seq_len", parse_range(args.seq_len, "seq_len")
     else:
@@ -51,20 +51,19 @@ def run(args: argparse.Namespace) -> Answer:
                 from brimful.cli.gpu.sweep_grid import grid
 
                 return grid(args, values, lengths)
-            words.append(f"seq_len={lengths[0]}")
-    reading, gpu = read(args.config, overrides=words), find_gpu(args.gpu)
+            overrides.append(f"seq_len={lengths[0]}")
+    reading, gpu = read(args.config, overrides=overrides), find_gpu(args.gpu)
     done = sweep(reading, gpu, "seq_len" if swept == "seq_len" else "batch_size", values, other_bytes(args))
-    tongue = spoken(args)
     title = f"{reading.model.name}, {gpu.title}"
     if args.plot is not None:
         from brimful.cli.gpu.sweep_plot import write_plot
 
-        write_plot(args.plot, done, title, tongue)
+        write_plot(args.plot, done, title)
     others = done.points[0].estimate.others
-    says = [tongue.text(sentence) for sentence in done.says()]
-    notes = [tongue.text(note) for note in assumed_notes(others)]
+    says = [told(sentence) for sentence in done.says()]
+    notes = [told(note) for note in assumed_notes(others)]
     data = {
-        "language": tongue.code,
+        "language": tongue().code,
         "swept": done.swept,
         "gpu": gpu.name,
         "usable_bytes": done.usable_bytes,
@@ -76,7 +75,7 @@ def run(args: argparse.Namespace) -> Answer:
         "points": [point.as_dict() for point in done.points],
         "plot": args.plot,
     }
-    text = "\n".join([paint(title, "bold"), "", _chart(done, tongue), "", *map(wrapped, says + notes)])
+    text = "\n".join([paint(title, "bold"), "", _chart(done), "", *map(wrapped, says + notes)])
     return Answer(data, text)
 
 
@@ -93,18 +92,17 @@ def group_words() -> dict[str, Sentence]:
     }
 
 
-def _chart(done: Sweep, tongue: Language) -> str:
+def _chart(done: Sweep) -> str:
     """A stacked bar for each value, as wide as the terminal allows, and a mark where the card ends."""
-    from brimful.language import say
 
     rows = _rows(done)
-    cells = [_cells(point, tongue) for point in rows]
+    cells = [_cells(point) for point in rows]
     widths = [max(len(cell[i]) for cell in cells) for i in range(4)]
     name = max(len(done.swept), widths[0])
     room = max(20, min(60, terminal_width() - name - sum(widths[1:]) - 16))
     whole = max(done.usable_bytes, *(point.device_bytes for point in rows))
     edge = round(room * done.usable_bytes / whole)
-    rate_title = tongue.text(say("gpu.tokens_s"))
+    rate_title = words("gpu.tokens_s")
     widths[2], widths[3] = max(widths[2], len("MFU")), max(widths[3], len(rate_title))
     blank = " " * (room + widths[1] + 3)
     lines = [paint(f"{done.swept:>{name}} {blank}  {'MFU':>{widths[2]}}  {rate_title:>{widths[3]}}", "dim")]
@@ -114,10 +112,10 @@ def _chart(done: Sweep, tongue: Language) -> str:
         mark = "*" if point.value == done.knee else ">" if point.value == done.largest else " "
         line = f"{value:>{name}} {mark}{marked} {size:>{widths[1]}}  {mfu:>{widths[2]}}  {rate:>{widths[3]}}"
         lines.append(line if point.estimate.fits else paint(line, "red"))
-    words = group_words()
-    used = [group for group in words if any(point.groups()[group] for point in rows)]
-    keys = [f"{_FILLS[group]} {tongue.text(words[group])}" for group in used]
-    keys += tongue.text(_marks()).split("   ")
+    titles = group_words()
+    used = [group for group in titles if any(point.groups()[group] for point in rows)]
+    keys = [f"{_FILLS[group]} {told(titles[group])}" for group in used]
+    keys += told(_marks()).split("   ")
     legend = wrapped("   ".join(key.replace(" ", KEPT) for key in keys))
     return "\n".join([*lines, "", legend.replace(KEPT, " ")])
 
@@ -139,14 +137,14 @@ def _rows(done: Sweep) -> list[Point]:
     return [points[i] for i in sorted(kept)]
 
 
-def _cells(point: Point, tongue: Language) -> tuple[str, str, str, str]:
+def _cells(point: Point) -> tuple[str, str, str, str]:
     from brimful.language import Number, Percent, Size
 
     return (
-        tongue.text(point.value),
-        tongue.text(Size(point.device_bytes)),
-        tongue.text(Percent(point.mfu)),
-        tongue.text(Number(point.tokens_per_s)),
+        told(point.value),
+        told(Size(point.device_bytes)),
+        told(Percent(point.mfu)),
+        told(Number(point.tokens_per_s)),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.gpu.others import other_bytes
 from brimful.cli.render import paint, table
-from brimful.cli.spoken import spoken, wrapped
+from brimful.cli.spoken import told, tongue, words, wrapped
 from brimful.errors import BadInput
 from brimful.language import Number, Percent, Size, say
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import argparse
 
     from brimful.fit.advice.sweep import Sweep
-    from brimful.language import Language
 
 _MOST_POINTS = 2048
 
@@ -39,7 +38,7 @@ def grid(args: argparse.Namespace, batches: Sequence[int], lengths: Sequence[int
                 most=Number(_MOST_POINTS),
             )
         )
-    gpu, tongue = find_gpu(args.gpu), spoken(args)
+    gpu = find_gpu(args.gpu)
     found = []
     for length in lengths:
         reading = read(args.config, overrides=[*args.set, f"seq_len={length}"])
@@ -52,15 +51,15 @@ def grid(args: argparse.Namespace, batches: Sequence[int], lengths: Sequence[int
         usable=Size(found[0][1].usable_bytes),
     )
     titles = (say("gpu.largest_batch"), say("gpu.needs"), "MFU", say("gpu.tokens_s"), say("gpu.knee"))
-    rows = [_row(length, done, tongue) for length, done in found]
-    shown = table(("seq_len", *map(tongue.text, titles)), rows, right=range(6))
+    rows = [_row(length, done) for length, done in found]
+    shown = table(("seq_len", *map(told, titles)), rows, right=range(6))
     note = say(
         "gpu.sweep_legend",
         first=batches[0],
         last=batches[-1],
     )
     data = {
-        "language": tongue.code,
+        "language": tongue().code,
         "gpu": gpu.name,
         "usable_bytes": found[0][1].usable_bytes,
         "other_programs": others.as_dict(),
@@ -75,20 +74,20 @@ def grid(args: argparse.Namespace, batches: Sequence[int], lengths: Sequence[int
             for length, done in found
         ],
     }
-    notes = [wrapped(tongue.text(one)) for one in (note, *assumed_notes(others))]
-    text = "\n".join([paint(tongue.text(head), "bold"), "", shown, "", *notes])
+    notes = [wrapped(told(one)) for one in (note, *assumed_notes(others))]
+    text = "\n".join([paint(told(head), "bold"), "", shown, "", *notes])
     return Answer(data, text, YES if any(done.largest for _, done in found) else NO)
 
 
-def _row(length: int, done: Sweep, tongue: Language) -> tuple[str, ...]:
+def _row(length: int, done: Sweep) -> tuple[str, ...]:
     """With the smallest batch where none fits: by how much it does not."""
     point = next((p for p in done.points if p.value == done.largest), done.points[0])
     fits = done.largest is not None
     return (
-        tongue.text(length),
-        tongue.text(done.largest) if fits else tongue.text(say("gpu.none")),
-        tongue.text(Size(point.device_bytes)),
-        tongue.text(Percent(point.mfu)) if fits else "",
-        tongue.text(Number(point.tokens_per_s)) if fits else "",
-        tongue.text(done.knee) if done.knee is not None and fits else "",
+        told(length),
+        told(done.largest) if fits else words("gpu.none"),
+        told(Size(point.device_bytes)),
+        told(Percent(point.mfu)) if fits else "",
+        told(Number(point.tokens_per_s)) if fits else "",
+        told(done.knee) if done.knee is not None and fits else "",
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brimful.cli.gpu.sweep import group_words
+from brimful.cli.spoken import told, tongue, words
 from brimful.errors import BadInput, WorldFailed
 from brimful.files import write_whole
 from brimful.language import Size, os_words, say
@@ -18,7 +19,6 @@ from brimful.units import GIB
 
 if TYPE_CHECKING:
     from brimful.fit.advice.sweep import Sweep
-    from brimful.language import Language
 
 # Colours that people with any colour vision can tell apart (Okabe and Ito).
 _COLOURS = {
@@ -29,22 +29,22 @@ _GROUND = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": "non
 _KINDS = (".png", ".svg", ".html")
 
 
-def write_plot(file: str, done: Sweep, title: str, tongue: Language) -> None:
+def write_plot(file: str, done: Sweep, title: str) -> None:
     """The picture, or a page with the picture and its sentences that needs nothing else."""
     path = Path(file)
     kind = path.suffix.lower()
     if kind not in _KINDS:
         raise BadInput(say("gpu.plot_kind_unknown", file=file[:80], kinds=", ".join(_KINDS)))
-    drawn = picture(done, title, tongue, "png" if kind == ".png" else "svg")
+    drawn = picture(done, title, "png" if kind == ".png" else "svg")
     if kind == ".html":
-        drawn = _page(drawn.decode("utf-8"), done, title, tongue).encode("utf-8")
+        drawn = _page(drawn.decode("utf-8"), done, title).encode("utf-8")
     try:
         write_whole(path, drawn)
     except OSError as error:
         raise WorldFailed(say("gpu.cannot_write_plot", file=file, error=os_words(error))) from error
 
 
-def picture(done: Sweep, title: str, tongue: Language, kind: str) -> bytes:
+def picture(done: Sweep, title: str, kind: str) -> bytes:
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -55,31 +55,29 @@ def picture(done: Sweep, title: str, tongue: Language, kind: str) -> bytes:
     figure = Figure(figsize=(9.6, 6.4), layout="constrained")
     memory, speed = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": (3, 2)})
     figure.suptitle(title, fontsize=12)
-    _memory(memory, done, tongue)
-    _speed(speed, done, tongue)
+    _memory(memory, done)
+    _speed(speed, done)
     out = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
     figure.savefig(out, format=kind, dpi=110, metadata=metadata)
     return out.getvalue()
 
 
-def _memory(axes: Any, done: Sweep, tongue: Language) -> None:  # noqa: ANN401 - matplotlib's own type
-    words = group_words()
+def _memory(axes: Any, done: Sweep) -> None:  # noqa: ANN401 - matplotlib's own type
+    titles = group_words()
     values = [point.value for point in done.points]
-    groups = {name: [point.groups()[name] / GIB for point in done.points] for name in words}
+    groups = {name: [point.groups()[name] / GIB for point in done.points] for name in titles}
     used = [name for name, sizes in groups.items() if any(sizes)]
     axes.stackplot(
         values,
         [groups[name] for name in used],
-        labels=[tongue.text(words[name]) for name in used],
+        labels=[told(titles[name]) for name in used],
         colors=[_COLOURS[name] for name in used],
     )
     card = say("gpu.end_of_card", size=Size(done.usable_bytes))
-    axes.axhline(
-        done.usable_bytes / GIB, color="black", linestyle="--", linewidth=1.2, label=tongue.text(card)
-    )
-    axes.set_ylabel(tongue.byte_units[0])
-    _grouped(axes.yaxis, tongue)
+    axes.axhline(done.usable_bytes / GIB, color="black", linestyle="--", linewidth=1.2, label=told(card))
+    axes.set_ylabel(tongue().byte_units[0])
+    _grouped(axes.yaxis)
     axes.margins(x=0)
     handles, labels = axes.get_legend_handles_labels()
     # Beside the picture, from its top down: inside it would lie over the lines.
@@ -88,26 +86,26 @@ def _memory(axes: Any, done: Sweep, tongue: Language) -> None:  # noqa: ANN401 -
     )
     if done.largest is not None:
         axes.axvline(done.largest, color="black", linewidth=0.8)
-        _label(axes, tongue.text(say("gpu.largest_fits", value=done.largest)), done.largest, done)
+        _label(axes, words("gpu.largest_fits", value=done.largest), done.largest, done)
 
 
-def _speed(axes: Any, done: Sweep, tongue: Language) -> None:  # noqa: ANN401 - matplotlib's own type
+def _speed(axes: Any, done: Sweep) -> None:  # noqa: ANN401 - matplotlib's own type
     values = [point.value for point in done.points]
     axes.plot(values, [100 * point.mfu for point in done.points], color="#009E73")
     axes.set_ylabel("MFU, %")
     axes.set_ylim(0, 100)
     axes.set_xlabel(done.swept)
-    _grouped(axes.xaxis, tongue)
+    _grouped(axes.xaxis)
     rate = axes.twinx()
     rate.plot(values, [point.tokens_per_s for point in done.points], color="#CC79A7", linestyle=":")
-    rate.set_ylabel(tongue.text(say("gpu.tokens_s_dotted")))
-    _grouped(rate.yaxis, tongue)
+    rate.set_ylabel(words("gpu.tokens_s_dotted"))
+    _grouped(rate.yaxis)
     rate.set_ylim(0, 1.15 * max(point.tokens_per_s for point in done.points))
     if done.knee is not None:
         knee = next(point for point in done.points if point.value == done.knee)
         axes.plot([knee.value], [100 * knee.mfu], "o", color="black", markersize=4)
         axes.annotate(
-            tongue.text(say("gpu.knee_at", value=done.knee)),
+            words("gpu.knee_at", value=done.knee),
             (knee.value, 100 * knee.mfu),
             xytext=(6, -14),
             textcoords="offset points",
@@ -131,22 +129,22 @@ def _label(axes: Any, text: str, value: int, done: Sweep) -> None:  # noqa: ANN4
     )
 
 
-def _grouped(axis: Any, tongue: Language) -> None:  # noqa: ANN401 - matplotlib's own type
+def _grouped(axis: Any) -> None:  # noqa: ANN401 - matplotlib's own type
     """Numbers as the language writes them, with no more decimals than their distance asks for."""
     from matplotlib.ticker import FuncFormatter
 
     def shown(value: float, _: int | None = None) -> str:
         digits = 0 if value == round(value) else 1 if 10 * value == round(10 * value) else 2
-        return tongue.number(value, digits)
+        return tongue().number(value, digits)
 
     axis.set_major_formatter(FuncFormatter(shown))
 
 
-def _page(svg: str, done: Sweep, title: str, tongue: Language) -> str:
+def _page(svg: str, done: Sweep, title: str) -> str:
     drawn = svg[svg.index("<svg") :]
-    sentences = "".join(f"<p>{escape(tongue.text(sentence))}</p>" for sentence in done.says())
+    sentences = "".join(f"<p>{escape(told(sentence))}</p>" for sentence in done.says())
     return (
-        f'<!doctype html><html lang="{tongue.code}"><head><meta charset="utf-8">'
+        f'<!doctype html><html lang="{tongue().code}"><head><meta charset="utf-8">'
         f"<title>{escape(title)}</title><style>body{{font:16px sans-serif;max-width:52rem;margin:2rem auto}}"
         f"svg{{max-width:100%;height:auto}}</style></head><body>{drawn}{sentences}</body></html>\n"
     )

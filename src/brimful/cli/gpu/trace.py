@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brimful.cli.commands import NO, YES, Answer, whole
-from brimful.cli.spoken import spoken
+from brimful.cli.spoken import told, tongue, words
 
 if TYPE_CHECKING:
     import argparse
 
-    from brimful.language import Language
 
 EXAMPLE = """\
 brimful trace examples/train_gpt2.py --gpu rtx-4070
@@ -54,15 +53,13 @@ def run(options: argparse.Namespace) -> Answer:
         rough=options.rough,
         world=options.gpus,
     )
-    tongue = spoken(options)
-    _draw(data, options, tongue)
-    return Answer(data, show(data, gpu, options.script.name, tongue), YES if data["fits"] else NO)
+    _draw(data, options)
+    return Answer(data, show(data, gpu, options.script.name), YES if data["fits"] else NO)
 
 
-def _draw(data: dict[str, Any], options: argparse.Namespace, tongue: Language) -> None:
+def _draw(data: dict[str, Any], options: argparse.Namespace) -> None:
     """The timeline as pictures, where asked for."""
     from brimful.allocator.timeline import LAYERS, OTHERS, Timeline, write_html, write_png
-    from brimful.language import say
     from brimful.specs.parts import PARTS, part
     from brimful.tracing.items import key
 
@@ -75,25 +72,21 @@ def _draw(data: dict[str, Any], options: argparse.Namespace, tongue: Language) -
         rest = [sum(values) for values in zip(*(values for _, values in layers[LAYERS:]), strict=True)]
         layers = [*layers[:LAYERS], (OTHERS, rest)]
     picture = Timeline(
-        title=tongue.text(
-            say(
-                "gpu.trace_title",
-                script=options.script.name,
-                gpu=data["gpu"],
-                steps=data["steps"],
-            )
+        title=words(
+            "gpu.trace_title",
+            script=options.script.name,
+            gpu=data["gpu"],
+            steps=data["steps"],
         ),
-        tongue=tongue,
+        tongue=tongue(),
         x=tuple(line["event"]),
         layers=tuple(
-            (name if name == OTHERS else tongue.text(names[name]), tuple(values)) for name, values in layers
+            (name if name == OTHERS else told(names[name]), tuple(values)) for name, values in layers
         ),
         reserved=tuple(zip(line["event"], line["reserved_bytes"], strict=True)),
         capacity_bytes=data["usable_bytes"],
         failed_at=failure["event"] if failure else None,
-        failure=tongue.text(say("gpu.out_of_memory", op=failure["op"], line=failure["line"]))
-        if failure
-        else "",
+        failure=words("gpu.out_of_memory", op=failure["op"], line=failure["line"]) if failure else "",
     )
     if options.html:
         write_html(picture, options.html)

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from brimful.cli.render import bar, paint, table
-from brimful.cli.spoken import wrapped
+from brimful.cli.spoken import told, tongue, words, wrapped
 from brimful.language import Number, Percent, Seconds, Sentence, Several, Size, count, say
 from brimful.specs.parts import part
 
 if TYPE_CHECKING:
-    from brimful.language import Language
     from brimful.specs.gpu import Gpu
 
 _WIDTH = 80
@@ -30,47 +29,47 @@ def said_again(data: dict[str, Any]) -> Sentence:
     return Sentence(data["code"], {name: value for name, value in data.items() if name != "code"})
 
 
-def show(data: dict[str, Any], gpu: Gpu, script: str, tongue: Language) -> str:
+def show(data: dict[str, Any], gpu: Gpu, script: str) -> str:
     blocks = [
-        _verdict(data, gpu, script, tongue),
-        _counters(data, tongue),
-        _items(data, tongue),
-        _timeline(data, tongue),
-        _modules(data, tongue),
-        _holders(data, tongue),
-        _changes(data, tongue),
-        _speed(data, tongue),
-        _small_print(data, tongue),
+        _verdict(data, gpu, script),
+        _counters(data),
+        _items(data),
+        _timeline(data),
+        _modules(data),
+        _holders(data),
+        _changes(data),
+        _speed(data),
+        _small_print(data),
     ]
     return "\n\n".join(block for block in blocks if block)
 
 
-def _verdict(data: dict[str, Any], gpu: Gpu, script: str, tongue: Language) -> str:
+def _verdict(data: dict[str, Any], gpu: Gpu, script: str) -> str:
     word, style = (say("gpu.fits"), "green") if data["fits"] else (say("gpu.does_not_fit"), "red")
     gap = data["usable_bytes"] - data["device_bytes"]
     room = say("gpu.spare", size=Size(gap)) if gap >= 0 else say("gpu.more_than_it_has", size=Size(-gap))
-    what = tongue.text(say("gpu.on", model=script, gpu=gpu.title))
+    what = words("gpu.on", model=script, gpu=gpu.title)
     held = say(
         "gpu.trace_would_hold",
         held=Size(data["device_bytes"]),
         usable=Size(data["usable_bytes"]),
         room=room,
     )
-    lines = [f"{paint(tongue.text(word).upper(), style)}  {what}"]
-    lines += [_filled(one, tongue, "  ") for one in (_headline(data), held)]
+    lines = [f"{paint(told(word).upper(), style)}  {what}"]
+    lines += [_filled(one, "  ") for one in (_headline(data), held)]
     failure = data["out_of_memory"]
     if failure:
-        where = say("gpu.out_of_memory_in", step=failure["step"], where=_at(failure, tongue))
+        where = say("gpu.out_of_memory_in", step=failure["step"], where=_at(failure))
         wants = say(
             "gpu.wants_free",
             op=failure["op"],
             wanted=Size(failure["wanted_bytes"]),
             free=Size(failure["free_bytes"]),
         )
-        lines += [paint(_filled(where, tongue, "  "), "red"), _filled(wants, tongue, "    ")]
+        lines += [paint(_filled(where, "  "), "red"), _filled(wants, "    ")]
     if data["mode"] == "rough":
         rough = say("gpu.trace_rough")
-        lines.append(paint(_filled(rough, tongue, "  "), "yellow"))
+        lines.append(paint(_filled(rough, "  "), "yellow"))
     return "\n".join(lines)
 
 
@@ -82,47 +81,48 @@ def _headline(data: dict[str, Any]) -> Sentence:
         return say("gpu.nothing_held")
     largest = max(tensors, key=lambda item: item["bytes"])
     share = largest["bytes"] / total
-    told = {"name": part(largest["code"]), "size": Size(largest["bytes"]), "frac": Percent(share)}
+    values = {"name": part(largest["code"]), "size": Size(largest["bytes"]), "frac": Percent(share)}
     if share > 0.5:
-        return say("gpu.trace_most_of_it", **told)
-    return say("gpu.trace_largest_part", **told)
+        return say("gpu.trace_most_of_it", **values)
+    return say("gpu.trace_largest_part", **values)
 
 
-def _counters(data: dict[str, Any], tongue: Language) -> str:
+def _counters(data: dict[str, Any]) -> str:
     names = ("requested", "allocated", "reserved")  # PyTorch's own words
     rows = []
     for title, key in ((say("gpu.first_step"), "first_step"), (say("gpu.steady_step"), "steady_step")):
-        sizes = (tongue.text(Size(data[key][f"{name}_bytes"])) for name in names)
-        rows.append((tongue.text(title), *sizes))
-    whole = (tongue.text(Size(data[f"peak_{name}_bytes"])) for name in names)
-    rows.append((tongue.text(say("gpu.whole_run")), *whole))
-    body = table((tongue.text(say("gpu.peak")), *names), rows, right=(1, 2, 3))
-    unit = tongue.byte_units[3]
+        sizes = (told(Size(data[key][f"{name}_bytes"])) for name in names)
+        rows.append((told(title), *sizes))
+    whole = (told(Size(data[f"peak_{name}_bytes"])) for name in names)
+    rows.append((words("gpu.whole_run"), *whole))
+    body = table((words("gpu.peak"), *names), rows, right=(1, 2, 3))
+    unit = tongue().byte_units[3]
     exact = "  ".join(
-        f"{tongue.number(data[f'peak_{name}_bytes'], 0)} {unit} {name}" for name in ("allocated", "reserved")
+        f"{tongue().number(data[f'peak_{name}_bytes'], 0)} {unit} {name}"
+        for name in ("allocated", "reserved")
     )
     return f"{body}\n{paint(exact, 'dim')}"
 
 
-def _items(data: dict[str, Any], tongue: Language) -> str:
+def _items(data: dict[str, Any]) -> str:
     whole = max(1, data["device_bytes"])
     rows = [
         (
-            tongue.text(part(item["code"])),
-            tongue.text(Size(item["bytes"])),
-            tongue.text(Percent(item["bytes"] / whole)),
+            told(part(item["code"])),
+            told(Size(item["bytes"])),
+            told(Percent(item["bytes"] / whole)),
             bar(item["bytes"] / whole, 28),
         )
         for item in data["items"]
         if item["bytes"]
     ]
     peak = data["peak_at"]
-    place = tongue.text(say("gpu.step_op", step=peak["step"], op=peak["op"]))
-    title = f"{paint(tongue.text(say('gpu.held_at_peak')), 'bold')}, {place}\n  {_at(peak, tongue)}"
+    place = words("gpu.step_op", step=peak["step"], op=peak["op"])
+    title = f"{paint(words('gpu.held_at_peak'), 'bold')}, {place}\n  {_at(peak)}"
     return f"{title}\n{table(('', '', '', ''), rows, right=(1, 2)).partition(chr(10))[2]}"
 
 
-def _timeline(data: dict[str, Any], tongue: Language) -> str:
+def _timeline(data: dict[str, Any]) -> str:
     """Allocated bytes over the events of the run, one column each for as many as fit."""
     points = data["timeline"]["allocated_bytes"]
     if not points:
@@ -135,58 +135,56 @@ def _timeline(data: dict[str, Any], tongue: Language) -> str:
     for row in (3, 2, 1, 0):
         cells = (max(0, min(8, round((value / top * 4 - row) * 8))) for value in highest)
         rows.append("  " + "".join(_BLOCKS[cell] for cell in cells))
-    told = tongue.text(say("gpu.timeline_top", events=count("event", data["events"]), size=Size(top)))
-    return "\n".join(
-        [paint(tongue.text(say("gpu.allocated_over_time")), "bold") + tongue.joint(": ") + told, *rows]
-    )
+    line = words("gpu.timeline_top", events=count("event", data["events"]), size=Size(top))
+    return "\n".join([paint(words("gpu.allocated_over_time"), "bold") + tongue().joint(": ") + line, *rows])
 
 
-def _modules(data: dict[str, Any], tongue: Language) -> str:
+def _modules(data: dict[str, Any]) -> str:
     listed = list(data["modules"].items())[:8]
-    rows = [(tongue.text(Size(size)), _module(name, tongue)) for name, size in listed]
+    rows = [(told(Size(size)), _module(name)) for name, size in listed]
     if len(rows) < 2:
         return ""
-    return paint(tongue.text(say("gpu.by_module")), "bold") + "\n" + _listed(rows)
+    return paint(words("gpu.by_module"), "bold") + "\n" + _listed(rows)
 
 
-def _module(name: str, tongue: Language) -> str:
+def _module(name: str) -> str:
     from brimful.tracing.items import OUTSIDE
 
-    return tongue.text(say("gpu.outside_module")) if name == OUTSIDE else name
+    return words("gpu.outside_module") if name == OUTSIDE else name
 
 
-def _holders(data: dict[str, Any], tongue: Language) -> str:
+def _holders(data: dict[str, Any]) -> str:
     rows = []
     for holder in data["top_holders"][:8]:
         many = f"{holder['count']} x " if holder["count"] > 1 else ""
-        rows.append((tongue.text(Size(holder["bytes"])), f"{many}{holder['op']}  {holder['line']}"))
-    return paint(tongue.text(say("gpu.top_holders")), "bold") + "\n" + _listed(rows)
+        rows.append((told(Size(holder["bytes"])), f"{many}{holder['op']}  {holder['line']}"))
+    return paint(words("gpu.top_holders"), "bold") + "\n" + _listed(rows)
 
 
 def _listed(rows: Sequence[tuple[str, str]]) -> str:
     return "\n".join(f"  {size:>10}  {text}"[:_WIDTH] for size, text in rows)
 
 
-def _changes(data: dict[str, Any], tongue: Language) -> str:
+def _changes(data: dict[str, Any]) -> str:
     from brimful.tracing.fixes import fix_name
 
     lines = []
     for found in data["saving_settings"]:
         fits = say("gpu.fits_reserved", size=Size(found["peak_reserved_bytes"]))
-        lines.append(f"  PYTORCH_CUDA_ALLOC_CONF={found['settings']}\n      {tongue.text(fits)}")
+        lines.append(f"  PYTORCH_CUDA_ALLOC_CONF={found['settings']}\n      {told(fits)}")
     for fix in data["fixes"]:
-        told = say(
+        line = say(
             "gpu.trace_fix",
             name=fix_name(fix["code"]),
             size=Size(fix["at_stake_bytes"]),
             change=Several(tuple(map(said_again, fix["change_codes"])), between="; "),
         )
-        lines.append(_filled(told, tongue, "  ", "      "))
-    title = paint(tongue.text(say("gpu.what_helps")), "bold")
+        lines.append(_filled(line, "  ", "      "))
+    title = paint(words("gpu.what_helps"), "bold")
     return title + "\n" + "\n".join(lines) if lines else ""
 
 
-def _speed(data: dict[str, Any], tongue: Language) -> str:
+def _speed(data: dict[str, Any]) -> str:
     speed = data["speed"]
     if speed is None:
         return ""
@@ -194,7 +192,7 @@ def _speed(data: dict[str, Any], tongue: Language) -> str:
     def between(kind: type, of: dict[str, float]) -> Sentence:
         return say("gpu.to", **{name: kind(of[name]) for name in ("likely", "low", "high")})
 
-    told = say(
+    line = say(
         "gpu.trace_speed",
         step=between(Seconds, speed["step_s"]),
         mfu=between(Percent, speed["mfu"]),
@@ -206,12 +204,12 @@ def _speed(data: dict[str, Any], tongue: Language) -> str:
         work=Number(speed["flops"] / 1e12, 2),
         bound=say(f"fit.bound_{speed['bound_by']}"),
     )
-    title = tongue.text(say("gpu.speed"))
-    head = _filled(Several((title, told)), tongue, "", "  ").replace(title, paint(title, "bold"), 1)
-    return f"{head}\n{_filled(peak, tongue, '  ')}"
+    title = words("gpu.speed")
+    head = _filled(Several((title, line)), "", "  ").replace(title, paint(title, "bold"), 1)
+    return f"{head}\n{_filled(peak, '  ')}"
 
 
-def _small_print(data: dict[str, Any], tongue: Language) -> str:
+def _small_print(data: dict[str, Any]) -> str:
     said: list[object] = []
     rules = ", ".join(f"{name} {times}" for name, times in data["rules_fired"].items())
     if rules:
@@ -236,13 +234,13 @@ def _small_print(data: dict[str, Any], tongue: Language) -> str:
             high=Size(context["high"]),
         )
     )
-    return "\n".join(_filled(one, tongue, "", "  ") for one in said)
+    return "\n".join(_filled(one, "", "  ") for one in said)
 
 
-def _at(place: dict[str, Any], tongue: Language) -> str:
+def _at(place: dict[str, Any]) -> str:
     phase = _PHASES.get(place["phase"], place["phase"])
-    return tongue.text(Several((phase, *([place["line"]] if place["line"] else []))))
+    return told(Several((phase, *([place["line"]] if place["line"] else []))))
 
 
-def _filled(said: object, tongue: Language, first: str, rest: str | None = None) -> str:
-    return wrapped(tongue.text(said), first=first, rest=first if rest is None else rest, width=_WIDTH)
+def _filled(said: object, first: str, rest: str | None = None) -> str:
+    return wrapped(told(said), first=first, rest=first if rest is None else rest, width=_WIDTH)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.cli.commands import NO, YES, Answer, whole
 from brimful.cli.render import paint, wrapped
-from brimful.cli.spoken import spoken
+from brimful.cli.spoken import told, words
 from brimful.errors import BadInput
 from brimful.language import Percent, Seconds, say
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import argparse
 
     from brimful.diagnose.findings import Diagnosis
-    from brimful.language import Language
     from brimful.meter.samples import Sample
 
 EXAMPLE = """\
@@ -42,7 +41,7 @@ def run(args: argparse.Namespace) -> Answer:
     looks = _look(args.look) if args.look else []
     files = [list(read_samples(path)) for path in args.samples] + [looks]
     found = diagnose(files, estimate=_estimate(args))
-    return Answer(found.as_dict(), _text(found, spoken(args)), NO if found.cause == CANNOT_TELL else YES)
+    return Answer(found.as_dict(), _text(found), NO if found.cause == CANNOT_TELL else YES)
 
 
 def _look(seconds: int) -> list[Sample]:
@@ -75,28 +74,28 @@ def _estimate(args: argparse.Namespace) -> dict[str, Any] | None:
     return fit_reading(reading, find_gpu(args.gpu), None, load_correction()).as_dict()
 
 
-def _text(found: Diagnosis, tongue: Language) -> str:
+def _text(found: Diagnosis) -> str:
     from brimful.diagnose.findings import HEALTHY, cause_words
 
     lines = []
     if not found.findings:
         style = "green" if found.verdict == HEALTHY else "yellow"
-        verdict = tongue.text(cause_words(found.verdict)).upper()
-        lines += wrapped(paint(verdict, style) + "  ", tongue.text(found.says))
+        verdict = told(cause_words(found.verdict)).upper()
+        lines += wrapped(paint(verdict, style) + "  ", told(found.says))
     for number, finding in enumerate(found.findings):
         cause = cause_words(finding.cause)
-        head = tongue.text(say("slow.also", cause=cause)) if number else tongue.text(cause).upper()
-        lines += [head if number else paint(head, "bold"), *wrapped("  ", tongue.text(finding.says))]
+        head = words("slow.also", cause=cause) if number else told(cause).upper()
+        lines += [head if number else paint(head, "bold"), *wrapped("  ", told(finding.says))]
         for evidence in finding.evidence:
-            lines += wrapped("  - ", tongue.text(evidence))
-        lines += [*wrapped(f"  {tongue.text(say('slow.to_do'))} ", tongue.text(finding.change)), ""]
+            lines += wrapped("  - ", told(evidence))
+        lines += [*wrapped(f"  {words('slow.to_do')} ", told(finding.change)), ""]
     if found.step_s is not None:
         looked = {"steps": found.steps, "step": Seconds(found.step_s)}
         said = say("slow.looked_at", **looked)
         if found.mfu is not None:
             said = say("slow.looked_at_mfu", mfu=Percent(found.mfu, 1), **looked)
-        lines.append(paint(tongue.text(said), "dim"))
+        lines.append(paint(told(said), "dim"))
     if found.missing:
-        lines.append(paint(tongue.text(say("slow.to_tell_more")), "dim"))
-        lines += [line for what in found.missing for line in wrapped("  - ", tongue.text(what))]
+        lines.append(paint(words("slow.to_tell_more"), "dim"))
+        lines += [line for what in found.missing for line in wrapped("  - ", told(what))]
     return "\n".join(lines).rstrip()
