@@ -18,15 +18,13 @@ from brimful.cli.render import bar, table
 from brimful.client.client import Client
 from brimful.errors import BadInput, BrimfulError, NotFound
 from brimful.fleet.events import KINDS, Event, from_record
-from brimful.language import Number, Plain, Quoted, Sentence, Usd, count, say, told, words
+from brimful.language import Number, Plain, Quoted, Sentence, Usd, count, os_words, say, told, words
 from brimful.language.printable import all_printable
 from brimful.units import HOUR_S
 
 if TYPE_CHECKING:
     from brimful.client.answers import BudgetAnswer
     from brimful.scheduler.ports import Store
-
-_WANTED = say("money.every_event_from_first_brimful")
 
 COLUMNS = (
     "of",
@@ -52,13 +50,13 @@ def _add_budget(parser: argparse.ArgumentParser) -> None:
 def budget(args: argparse.Namespace) -> Answer:
     changes = args.amount is not None or args.unlimited or args.credit is not None
     if changes and not args.tenant:
-        raise BadInput(say("money.whose_budget_not_said"))
+        raise BadInput(say("money.whose_budget"))
     if not changes:
         budgets = Client().budgets()
         if args.tenant:
             budgets = [each for each in budgets if each["tenant"] == args.tenant]
             if not budgets:
-                raise NotFound(say("money.no_budget_spent_nothing", tenant=Quoted(args.tenant[:60])))
+                raise NotFound(say("money.no_such_budget", tenant=Quoted(args.tenant[:60])))
         return Answer({"budgets": budgets}, _budgets_text(budgets))
     return _change_budget(args)
 
@@ -208,9 +206,11 @@ def read_log(path: Path, *, whole: bool = True) -> Iterator[Event]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise NotFound(say("money.no_file", path=path)) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(say("money.cannot_read", path=path, error=error)) from error
+        raise NotFound(say("money.no_file", file=path)) from error
+    except UnicodeDecodeError as error:
+        raise BadInput(say("money.not_text", file=path)) from error
+    except OSError as error:
+        raise BadInput(say("money.unreadable", file=path, error=os_words(error))) from error
     last = 0
     for where, found in _records(text):
         try:
@@ -220,13 +220,12 @@ def read_log(path: Path, *, whole: bool = True) -> Iterator[Event]:
         except BrimfulError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadInput(
-                say("money.not_an_event", file=path.name, where=where, error=repr(error)[:160]), hint=_WANTED
-            ) from error
+            problem = say("money.not_an_event", file=path.name, where=where, error=repr(error)[:160])
+            raise BadInput(problem) from error
         if whole and (seq <= last or (not last and seq != 1)):
             before = say("money.after_event", seq=Plain(last)) if last else say("money.after_none")
             raise BadInput(
-                say("money.event", name=path.name, where=where, seq=seq, before=before), hint=_WANTED
+                say("money.out_of_order", file=path.name, where=where, seq=Plain(seq), before=before)
             )
         last = seq
         yield event
@@ -239,9 +238,8 @@ def fold_log(path: Path, apply: Callable[[Event], None]) -> int:
         try:
             apply(event)
         except KeyError as error:
-            raise BadInput(
-                say("money.tells_not_how_began", name=path.name, error=error), hint=_WANTED
-            ) from error
+            what = Quoted(error.args[0])
+            raise BadInput(say("money.begun_before", file=path.name, what=what)) from error
     return count
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from brimful.cli.commands import Answer, Verb, whole
 from brimful.cli.render import bar, paint, table
 from brimful.errors import BadInput, WorldFailed
-from brimful.language import Number, Percent, Several, Usd, count, figures, os_words, say, told, words
+from brimful.language import Number, Percent, Several, Size, Usd, count, figures, os_words, say, told, words
 from brimful.units import MICROUSD
 
 if TYPE_CHECKING:
@@ -49,18 +49,18 @@ def deadline(args: argparse.Namespace) -> Answer:
 
     for name in ("task_hours", "deadline_hours", "restart_hours", "on_demand", "spot"):
         value = getattr(args, name)
-        least = 0.0 if name == "restart_hours" else 1e-6
+        least, code = (0.0, "money.negative") if name == "restart_hours" else (1e-6, "money.not_positive")
         if not least <= value <= 100_000:
-            raise BadInput(say("money.is", replace=name.replace("_", "-"), value=f"{value:g}"))
+            raise BadInput(say(code, option=name.replace("_", "-"), value=f"{value:g}", most=100_000))
     if args.deadline_hours < args.task_hours + args.restart_hours:
         short = args.task_hours + args.restart_hours - args.deadline_hours
         raise BadInput(
             say(
-                "money.h_work_start_h_not",
-                task_hours=f"{args.task_hours:g}",
-                restart_hours=f"{args.restart_hours:g}",
-                deadline_hours=f"{args.deadline_hours:g}",
-                short=f"{short:g}",
+                "money.deadline_too_early",
+                work=figures(args.task_hours, 6),
+                start=figures(args.restart_hours, 6),
+                within=figures(args.deadline_hours, 6),
+                short=figures(short, 6),
             )
         )
     capacity, used = read_capacity(
@@ -68,7 +68,7 @@ def deadline(args: argparse.Namespace) -> Answer:
     )
     hours = capacity.ticks * capacity.tick_s / 3600
     if hours < args.deadline_hours:
-        raise BadInput(say("money.record_covers_h_less_than", hours=Number(hours, 1)))
+        raise BadInput(say("money.record_too_short", hours=Number(hours, 1)))
     task = Task(
         work_s=args.task_hours * 3600,
         deadline_s=args.deadline_hours * 3600,
@@ -190,21 +190,15 @@ def _text(name: str) -> str:
     path = Path(name)
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise BadInput(
-                say(
-                    "money.bytes",
-                    name=name,
-                    st_size=Number(path.stat().st_size),
-                    most_bytes=Number(MOST_BYTES),
-                )
-            )
+            size = Size(path.stat().st_size)
+            raise BadInput(say("money.too_large", file=name, size=size, most=Size(MOST_BYTES)))
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise BadInput(say("money.no_file_2", name=name), code="not_found") from error
+        raise BadInput(say("money.no_file", file=name), code="not_found") from error
     except UnicodeDecodeError as error:
-        raise BadInput(say("money.not_text", name=name)) from error
+        raise BadInput(say("money.not_text", file=name)) from error
     except OSError as error:
-        raise WorldFailed(say("money.cannot_read_3", name=name, error=os_words(error))) from error
+        raise WorldFailed(say("money.unreadable", file=name, error=os_words(error))) from error
 
 
 VERBS = {

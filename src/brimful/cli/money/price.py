@@ -36,13 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     if not 0 < args.hours <= 24 * 366:  # NaN is neither
-        raise BadInput(say("money.hours", hours=args.hours))
+        raise BadInput(say("money.bad_hours", hours=args.hours))
     back_s = int(args.hours * HOUR_S) or 1
     data = _of_log(Path(args.log), back_s) if args.log else _of_server(back_s, history=args.history)
     pools = [each for each in data["pools"] if not args.pool or _is_called(each, args.pool.lower())]
     if not pools and args.pool:
-        known = sorted({name for each in data["pools"] for name in _names(each)})
-        raise NotFound(say("money.no_pool_called", pool=Quoted(args.pool[:60]), a=", ".join(known) or "none"))
+        known = ", ".join(sorted({name for each in data["pools"] for name in _names(each)}))
+        called = Quoted(args.pool[:60])
+        raise NotFound(say("money.no_such_pool", pool=called, known=known or say("money.none")))
     if not pools:
         return Answer({**data, "pools": pools}, words("money.no_price_yet"))
     shown = all_printable(pools)

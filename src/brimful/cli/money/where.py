@@ -51,9 +51,9 @@ def run(args: argparse.Namespace) -> Answer:
 
     for name in ("tokens", "data_gb", "restart_minutes", "interruptions", "value_of_time"):
         if not 0 <= getattr(args, name) <= 1e18 or (name == "tokens" and not args.tokens):
-            raise BadInput(
-                say("money.is_2", replace=name.replace("_", "-"), getattr=f"{getattr(args, name):g}")
-            )
+            code = "money.not_positive" if name == "tokens" else "money.negative"
+            value = f"{getattr(args, name):g}"
+            raise BadInput(say(code, option=name.replace("_", "-"), value=value, most="1e18"))
     reading = read(args.job, model=args.model, overrides=args.set)
     offers, unknown = read_offers(Path(args.offers))
     offers = [o for o in offers if not (args.no_spot and o.is_spot)]
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> Answer:
     places = rank(offers, need, rates)
     if not places:
         closest = Several(("", *_first_three(unfit)), between="; ")
-        raise Refused(say("money.fits_none_types_gpu_offer", unfit=len(unfit), closest=closest))
+        raise Refused(say("money.fits_nowhere", types=len(unfit), closest=closest))
     data = {
         "places": [_as_dict(place) for place in places[: args.top]],
         "offers": len(offers),
@@ -90,13 +90,13 @@ def _job(args: argparse.Namespace, reading: Reading) -> Rates:
 
     model = reading.model
     if args.inference and args.teacher:
-        raise BadInput(say("money.inference_teacher_two_jobs"))
+        raise BadInput(say("money.two_jobs"))
     if args.teacher:
         return distilling_rates(find_preset(args.teacher).model, model, reading.training)
     if not args.inference:
         return training_rates(model, reading.training)
     if model.encoder or model.classes is not None:
-        raise BadInput(say("money.writes_no_text", name=model.name))
+        raise BadInput(say("money.writes_no_text", model=model.name))
     return serving_rates(
         model,
         Serving(
