@@ -10,7 +10,14 @@ from fastapi.routing import APIRoute
 from brimful.client.settings import LIMITS, Settings
 from brimful.language import say
 from brimful.meter import exporter
-from brimful.scheduler.policies import DEFAULT, OPTIONS, POLICIES, WORDS, read_policy, values_of
+from brimful.scheduler.policies import (
+    DEFAULT,
+    OPTIONS,
+    POLICIES,
+    about_policy,
+    read_policy,
+    values_of,
+)
 from brimful.server.api.requests import Submission
 from brimful.server.api.router import make_router
 from brimful.server.app import MAX_BODY_BYTES
@@ -45,13 +52,15 @@ def settings_page() -> str:
         "A server may be started again with another policy: jobs, leases and bills are in the event log,",
         "and the policy decides only what comes next.\n",
         "| Policy | Who goes first |\n|---|---|",
-        *[row(f"`{name}`", WORDS[name]) for name in POLICIES],
+        *[row(f"`{name}`", str(about_policy(name))) for name in POLICIES],
         "\n| Option | Values | In the default policy | Meaning |\n|---|---|---|---|",
     ]
-    for name, option in OPTIONS.items():
+    for name in OPTIONS:
         value = getattr(default, name)
         shown = int(value) if isinstance(value, bool) else value
-        lines.append(row(f"`{name}`", str(values_of(name)), f"`{shown}`", option.metadata["words"]))
+        lines.append(
+            row(f"`{name}`", str(values_of(name)), f"`{shown}`", str(say(f"scheduler.option_{name}")))
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -56,18 +56,6 @@ POLICIES: dict[str, Rules] = {
 # The best all-round one, with money looked at where somebody pays: docs/decisions/0029.
 DEFAULT = "brim?types=cheap"
 
-WORDS = {
-    "fifo": "first come, first served; nobody passes",
-    "priority": "urgent before normal before background, then by arrival; nobody passes",
-    "backfill": "the same, and whoever does not delay a blocked gang passes it",
-    "bid": "the highest bid first, with backfill",
-    "fair": "the queue that has had least first, with backfill",
-    "las": "who has had least first, on every GPU type in turn; preempts",
-    "las-aware": "who has had least first, each on the GPU type that suits it; preempts",
-    "srpt": "the shortest remaining work first; preempts at once",
-    "brim": "the least expected work first within a class, each on the GPU type that suits it, long waits "
-    "made up for, with backfill; preempts",
-}
 OPTIONS = {each.name: each for each in fields(Rules) if each.metadata}
 MOST = 1e9  # of any number
 _READ: dict[type, Callable[[str], Any]] = {
@@ -84,6 +72,14 @@ class Policy:
 
     text: str
     rules: Rules
+
+
+def about_policy(name: str) -> Sentence:
+    return say(f"scheduler.policy_{name.replace('-', '_')}")
+
+
+def about_option(name: str) -> Sentence:
+    return say(f"scheduler.option_{name}")
 
 
 def read_policy(text: str, changed: Mapping[str, int] | None = None) -> Policy:
