@@ -42,7 +42,11 @@ SAME = {
         "job {job}",
         "{tokens} tokens/s",
         "options",
+        "budget",
+        "job",
+        "quota",
         "site",
+        "type",
         "GPU",
         "images",
         "activations",
@@ -88,7 +92,7 @@ SAME = {
         "{n} M",
         *ONLY_NAMES,
     },
-    "de": {"GPU", "GPUs", "batch_size {size}", "{reasons}", "in float16", *ONLY_NAMES},
+    "de": {"GPU", "GPUs", "{size} GPUs", "batch_size {size}", "{reasons}", "in float16", *ONLY_NAMES},
 }
 ENGLISH = re.compile(
     r"\b(the|and|with|which|that|from|more|less|than|memory|weights|step|saves|needs|fits|here)\b",

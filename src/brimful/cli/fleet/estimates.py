@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brimful.errors import BrimfulError, NotFound, Refused
-from brimful.language import say
-from brimful.units import show_bytes
+from brimful.language import Number, Sentence, Several, Size, say
+
+if TYPE_CHECKING:
+    from brimful.specs.estimate import Estimate
 
 
 class Estimates(NamedTuple):
     predicted: dict[str, dict[str, Any]]  # GPU type -> peak_bytes, step_s
-    notes: list[str]
+    notes: list[Sentence]
 
 
 def estimates_for(config: str, types: list[str], *, gpus: int, other_bytes: int | None = None) -> Estimates:
     """An estimate for each type that the catalog knows and that holds the job; refused where none does."""
     from brimful.configs.read import read
-    from brimful.configs.reading import change_text
     from brimful.fit.correction import load_correction
     from brimful.fit.fit import fit_reading
     from brimful.specs.gpu import find_gpu
@@ -25,13 +26,13 @@ def estimates_for(config: str, types: list[str], *, gpus: int, other_bytes: int 
     reading = read(config, overrides=[f"gpus={gpus}"] if gpus > 1 else [])
     correction = load_correction()
     predicted: dict[str, dict[str, Any]] = {}
-    notes: list[str] = []
-    tight: list[tuple[int, str]] = []
+    notes: list[Sentence] = []
+    tight: list[tuple[int, Sentence]] = []
     for name in types:
         try:
             card = find_gpu(name)
         except NotFound:
-            notes.append(f"{name} names no card of the catalog, so nothing is predicted there")
+            notes.append(say("fleet.no_such_card", gpu=name))
             continue
         answer = fit_reading(reading, card, other_bytes, correction)
         likely = round(answer.memory.device_bytes.likely)
@@ -40,30 +41,35 @@ def estimates_for(config: str, types: list[str], *, gpus: int, other_bytes: int 
             own = likely - answer.others.bytes
             predicted[name] = {"peak_bytes": own, "step_s": answer.speed.step_s.likely}
             if answer.verdict == "at_risk":
-                high, usable = show_bytes(answer.memory.device_bytes.high), show_bytes(answer.usable_bytes)
-                notes.append(f"at risk on {name}: it may need up to {high}, and {usable} are usable")
+                high, usable = Size(answer.memory.device_bytes.high), Size(answer.usable_bytes)
+                notes.append(say("fleet.at_risk_on", gpu=name, high=high, usable=usable))
             continue
-        first = next((fix for fix in answer.fixes if fix.fits), None)
-        how = ""
-        if first is not None:
-            change, times = change_text(first.change), first.step_time_factor
-            how = f"; {change} would make it fit, {times:.2f} times the step time"
-        desktop = ""
-        if answer.others.basis == "assumed":
-            desktop = f", {show_bytes(answer.others.bytes)} of it assumed for a desktop (--headless if none)"
-        need = f"{name}: needs {show_bytes(likely)}{desktop}, has {show_bytes(answer.usable_bytes)} usable"
-        tight.append((answer.short_bytes, f"{need} ({show_bytes(answer.short_bytes)} short){how}"))
+        tight.append((answer.short_bytes, _too_small(name, answer)))
+    short = [said for _, said in sorted(tight, key=lambda each: (each[0], each[1].values["gpu"]))]
     if not predicted:
-        raise _refusal(config, tight, notes)
-    notes += [f"left out {words}" for _, words in sorted(tight)]
-    return Estimates(predicted, notes)
+        raise _refusal(config, short, notes)
+    return Estimates(predicted, notes + [say("fleet.left_out", gpu=said) for said in short])
 
 
-def _refusal(config: str, tight: list[tuple[int, str]], notes: list[str]) -> BrimfulError:
-    if not tight:
-        return Refused(
-            say("gpu.nothing_predicted", config=config, why="; ".join(notes) or "the fleet has no GPUs"),
-            code="will_not_fit",
-        )
-    said = "; ".join(words for _, words in sorted(tight))
-    return Refused(say("gpu.fits_nowhere", config=config, why=said), code="will_not_fit")
+def _too_small(name: str, answer: Estimate) -> Sentence:
+    from brimful.configs.reading import change_text
+
+    needs: object = Size(round(answer.memory.device_bytes.likely))
+    if answer.others.basis == "assumed":
+        needs = say("fleet.with_desktop", needs=needs, desktop=Size(answer.others.bytes))
+    usable, short = Size(answer.usable_bytes), Size(answer.short_bytes)
+    first = next((fix for fix in answer.fixes if fix.fits), None)
+    if first is None:
+        return say("fleet.too_small", gpu=name, needs=needs, usable=usable, short=short)
+    change, slower = change_text(first.change), Number(first.step_time_factor, 2)
+    return say(
+        "fleet.too_small.fix", gpu=name, needs=needs, usable=usable, short=short, change=change, factor=slower
+    )
+
+
+def _refusal(config: str, short: list[Sentence], notes: list[Sentence]) -> BrimfulError:
+    problem = say("gpu.fits_nowhere", config=config, why=Several(tuple(short), "; "))
+    if not short:
+        why = Several(tuple(notes or [say("fleet.no_gpus")]), "; ")
+        problem = say("gpu.nothing_predicted", config=config, why=why)
+    return Refused(problem, code="will_not_fit")

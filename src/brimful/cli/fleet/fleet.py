@@ -7,15 +7,16 @@ import sys
 from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer, Verb, whole
+from brimful.cli.fleet.jobs import columns
 from brimful.cli.fleet.show import clock, day
 from brimful.cli.options import add_dry_run, add_nothing
 from brimful.cli.render import noted_table, paint, table, wrapped
 from brimful.client.client import Client
 from brimful.errors import BadInput
-from brimful.language import Quoted, count, say, told, words
+from brimful.language import Quoted, Seconds, Usd, count, say, told, words
 from brimful.language.printable import all_printable, printable
 from brimful.language.record import said_in
-from brimful.units import HOUR_S, show_seconds, show_usd
+from brimful.units import HOUR_S
 
 if TYPE_CHECKING:
     from brimful.client.answers import EventAnswer, GpuAnswer, NodeAnswer
@@ -31,18 +32,18 @@ def show(args: argparse.Namespace) -> Answer:  # noqa: ARG001
         [
             node["node"],
             str(gpu["index"]),
-            node["gpu"] + (" (declared)" if node["declared"] else ""),
+            _type(node),
             gpu["job"] or _state(node, gpu),
-            f"{show_usd(node['microusd_per_gpu_hour'])}/h",
-            "unknown" if gpu["mfu"] is None else f"{gpu['mfu']:.0%}",
+            words("fleet.per_h", price=Usd(node["microusd_per_gpu_hour"])),
+            words("fleet.unknown") if gpu["mfu"] is None else f"{gpu['mfu']:.0%}",
         ]
         for node in fleet["nodes"]
         for gpu in node["gpus"]
     ]
     lines = [words("fleet.gpus_free", **{name: fleet[name] for name in ("free", "gpus", "policy")}), ""]
-    lines.append(table(["node", "GPU", "type", "held by", "price", "MFU"], rows, right=(1, 4)))
+    lines.append(table(columns("node", "GPU", "type", "held_by", "price", "MFU"), rows, right=(1, 4)))
     for site, problem in fleet["problems"].items():
-        lines += ["", *wrapped(f"site {site}: ", problem)]
+        lines += ["", *wrapped("", words("fleet.site_problem", site=site, problem=problem))]
     if fleet["trouble"]:
         lines += ["", words("fleet.scheduler_trouble", trouble=fleet["trouble"])]
     return Answer(data, "\n".join(lines))
@@ -50,10 +51,14 @@ def show(args: argparse.Namespace) -> Answer:  # noqa: ARG001
 
 def _state(node: NodeAnswer, gpu: GpuAnswer) -> str:
     if gpu["held"]:
-        return "held"
+        return words("fleet.gpu_held")
     if gpu["bad"]:
-        return "bad"
-    return "free" if node["drained"] is None else "drained"
+        return words("fleet.gpu_bad")
+    return words("fleet.gpu_free") if node["drained"] is None else words("fleet.drained")
+
+
+def _type(node: NodeAnswer) -> str:
+    return words("fleet.declared", gpu=node["gpu"]) if node["declared"] else node["gpu"]
 
 
 def _add_nodes(parser: argparse.ArgumentParser) -> None:
@@ -81,9 +86,9 @@ def _nodes_text(nodes: list[NodeAnswer]) -> str:
         [
             node["node"],
             node["site"],
-            f"{len(node['gpus'])} x {node['gpu']}" + (" (declared)" if node["declared"] else ""),
+            f"{len(node['gpus'])} x {_type(node)}",
             str(sum(gpu["held"] for gpu in node["gpus"])),
-            show_usd(node["microusd_per_gpu_hour"]),
+            told(Usd(node["microusd_per_gpu_hour"])),
         ]
         for node in nodes
     ]
@@ -91,7 +96,8 @@ def _nodes_text(nodes: list[NodeAnswer]) -> str:
     notes = ["" if why is None else words("fleet.node_drained", reason=why) for why in reasons]
     drained = sum(node["drained"] is not None for node in nodes)
     foot = f"\n\n{words('fleet.nodes_drained', nodes=count('node', drained))}" if drained else ""
-    return noted_table(["node", "site", "GPUs", "held", "per GPU-h"], rows, notes, right=(3, 4)) + foot
+    header = columns("node", "site", "gpus", "held", "per_gpu_h")
+    return noted_table(header, rows, notes, right=(3, 4)) + foot
 
 
 def _add_node(parser: argparse.ArgumentParser) -> None:
@@ -143,17 +149,15 @@ def queues(args: argparse.Namespace) -> Answer:  # noqa: ARG001
             "" if queue["quota_gpus"] is None else str(queue["quota_gpus"]),
             str(queue["waiting"]),
             str(queue["waiting_gpus"]),
-            "" if queue["oldest_wait_s"] is None else show_seconds(queue["oldest_wait_s"]),
+            "" if queue["oldest_wait_s"] is None else told(Seconds(queue["oldest_wait_s"])),
             str(queue["on_hold"]),
             f"{queue['recent_gpu_s'] / HOUR_S:.1f}",
         ]
         for queue in all_printable(queues)
     ]
-    header = ["queue", "running", "GPUs", "quota", "waiting", "wants", "longest", "held", "GPU-h"]
-    return Answer(
-        {"queues": queues},
-        "\n".join([table(header, rows, right=range(1, 9)), "", *wrapped("", words("fleet.queue_legend"))]),
-    )
+    names = ("queue", "running", "gpus", "quota", "waiting", "wants", "longest", "on_hold", "gpu_h")
+    lines = [table(columns(*names), rows, right=range(1, 9)), "", *wrapped("", words("fleet.queue_legend"))]
+    return Answer({"queues": queues}, "\n".join(lines))
 
 
 def _add_events(parser: argparse.ArgumentParser) -> None:

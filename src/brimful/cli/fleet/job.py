@@ -9,25 +9,19 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from brimful.cli.commands import NO, Answer, Verb, called
+from brimful.cli.fleet.jobs import columns, in_phase
 from brimful.cli.options import add_consent, add_dry_run, add_job, agree, usd
 from brimful.cli.render import noted_table, paint, wrapped
 from brimful.client.client import Client
 from brimful.errors import BrimfulError, WorldFailed
-from brimful.language import Sentence, Usd, count, say, told, words
-from brimful.language.catalog import is_held
+from brimful.language import Usd, count, say, told, words
 from brimful.language.printable import all_printable, printable
-from brimful.units import show_usd
 
 if TYPE_CHECKING:
     from brimful.client.answers import JobAnswer, LogAnswer, PoolAnswer, WhyAnswer
 
 PIECE_BYTES = 1 << 20
 POLL_S = 0.5
-
-
-def in_phase(name: str) -> Sentence | str:
-    """What a job is doing, in words; as it is where a newer server has more phases."""
-    return say(f"fleet.phase_{name}") if is_held(f"fleet.phase_{name}") else name
 
 
 def why(args: argparse.Namespace) -> Answer:
@@ -59,14 +53,13 @@ def _pools(pools: list[PoolAnswer]) -> str:
             pool["site"],
             pool["gpu"],
             words("fleet.free_of", free=pool["free"], gpus=pool["gpus"]),
-            show_usd(pool["microusd_per_gpu_hour"]),
+            told(Usd(pool["microusd_per_gpu_hour"])),
             f"{pool['rate']:.2f}" if pool["rate"] else "",
-            "" if pool["microusd_per_work_hour"] is None else show_usd(pool["microusd_per_work_hour"]),
+            "" if pool["microusd_per_work_hour"] is None else told(Usd(pool["microusd_per_work_hour"])),
         ]
         for pool in pools
     ]
-    names = ("site", "GPU", "free", "per_gpu_hour", "speed", "per_work_hour")
-    header = [name if name == "GPU" else words(f"fleet.col_{name}") for name in names]
+    header = columns("site", "GPU", "free", "per_gpu_hour", "speed", "per_work_hour")
     return noted_table(header, rows, [pool["verdict"] for pool in pools], right=(2, 3, 4, 5))
 
 
@@ -79,7 +72,7 @@ def logs(args: argparse.Namespace) -> Answer:
     client = Client()
     if args.follow and not args.json:
         final = follow(client, args.job)
-        sys.stderr.write(f"{args.job} {final['phase']}\n")
+        sys.stderr.write(f"{args.job} {told(in_phase(final['phase']))}\n")
         return Answer(None, "")
     pieces = list(_until_over(client, args.job) if args.follow else _until_now(client, args.job))
     text, phase = "".join(piece["text"] for piece in pieces), pieces[-1]["phase"]

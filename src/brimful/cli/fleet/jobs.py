@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import cut, noted_table
 from brimful.client.client import Client
-from brimful.language import words
+from brimful.language import Seconds, Sentence, Usd, say, told, words
+from brimful.language.catalog import is_held
 from brimful.language.printable import all_printable, command_line
-from brimful.units import show_seconds, show_usd
 
 if TYPE_CHECKING:
     from brimful.client.answers import JobAnswer
@@ -46,21 +46,31 @@ def run(args: argparse.Namespace) -> Answer:
         return Answer(
             data, f"{words('fleet.no_jobs_yet')}\n\n  brimful submit -- python examples/train_tiny.py"
         )
-    header = ["job", "phase", "GPUs", "waited", "ran", "cost", "what"]
+    header = columns("job", "phase", "gpus", "waited", "ran", "cost", "what")
     shown = all_printable(data["jobs"])
     rows = [
         [
             job["job"],
-            job["phase"],
+            told(in_phase(job["phase"])),
             str(job["gpus"]),
             waited(job),
             ran(job),
-            show_usd(job["cost_microusd"]),
+            told(Usd(job["cost_microusd"])),
             label(job),
         ]
         for job in shown
     ]
     return Answer(data, noted_table(header, rows, [job["why"] for job in shown], right=(2, 3, 4, 5)))
+
+
+def columns(*names: str) -> list[str]:
+    """Titles of a table's columns; what is written in capitals is the same in every language."""
+    return [name if name.isupper() else words(f"fleet.col_{name}") for name in names]
+
+
+def in_phase(name: str) -> Sentence | str:
+    """What a job is doing, in words; as it is where a newer server has more phases."""
+    return say(f"fleet.phase_{name}") if is_held(f"fleet.phase_{name}") else name
 
 
 def label(job: JobAnswer) -> str:
@@ -72,10 +82,10 @@ def waited(job: JobAnswer) -> str:
     """All the time it was here and did not run: before its first start, and after each stop."""
     until_s = job["now_s"] if job["ended_s"] is None else job["ended_s"]
     ran_s = sum(lease["billed_s"] for lease in job["leases"])
-    return show_seconds(max(0, until_s - job["submitted_s"] - ran_s))
+    return told(Seconds(max(0, until_s - job["submitted_s"] - ran_s)))
 
 
 def ran(job: JobAnswer) -> str:
     """The time its leases are billed for; empty where it never ran."""
     seconds = sum(lease["billed_s"] for lease in job["leases"])
-    return show_seconds(seconds) if job["started_s"] is not None else ""
+    return told(Seconds(seconds)) if job["started_s"] is not None else ""

@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer
-from brimful.cli.fleet.jobs import ran, waited
+from brimful.cli.fleet.jobs import columns, in_phase, ran, waited
 from brimful.cli.render import noted_table, paint, wrapped
 from brimful.client.client import Client
+from brimful.language import Seconds, Usd, count, either, say, told, words
 from brimful.language.printable import all_printable, command_line, measured_words
-from brimful.units import counted, show_seconds, show_usd, spans
+from brimful.units import spans
 
 if TYPE_CHECKING:
     from brimful.client.answers import JobAnswer, LeaseAnswer
@@ -30,26 +31,29 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _text(job: JobAnswer) -> str:
     budget = job["budget_microusd"]
-    gpus = f"{counted(job['gpus'], 'GPU')}, {' or '.join(job['gpu_types']) or 'any type'}"
+    types = either(job["gpu_types"]) if job["gpu_types"] else say("fleet.any_type")
+    cost = Usd(job["cost_microusd"])
     facts = {
         "what": command_line(job["command"]),
-        "in": job["folder"],
-        "asks for": f"{gpus}, {job['priority']}",
+        "folder": job["folder"],
+        "asks": f"{told(count('gpu', job['gpus']))}, {told(types)}, {job['priority']}",
         "tenant": job["tenant"],
         "submitted": clock(job["submitted_s"]),
         "waited": waited(job),
-        "ran": ran(job) or "not yet",
-        "delayed": f"{show_seconds(job['delay_s'])}: waits, restarts and lost work",
-        "cost": show_usd(job["cost_microusd"]) + (f" of {show_usd(budget)}" if budget else ""),
+        "ran": ran(job) or words("fleet.not_yet"),
+        "delayed": words("fleet.delay", delay=Seconds(job["delay_s"])),
+        "cost": words("fleet.cost_of", cost=cost, budget=Usd(budget)) if budget else told(cost),
     }
     if job["leases"]:
         facts["measured"] = _measured(job)
-    why = f": {job['why']}" if job["why"] else ""
-    title = f" ({job['name']})" if job["name"] else ""
-    lines = [paint(line, "bold") for line in wrapped("", f"{job['job']}{title} is {job['phase']}{why}")]
+    title = f"{job['job']} ({job['name']})" if job["name"] else job["job"]
+    doing = say("fleet.job_is", job=title, phase=in_phase(job["phase"]))
+    head = words("fleet.said_why", said=doing, why=job["why"]) if job["why"] else told(doing)
+    lines = [paint(line, "bold") for line in wrapped("", head)]
     lines.append("")
     for name, value in facts.items():
-        lines += wrapped(f"  {name:<10} ", value) or [f"  {name}"]
+        title = words(f"fleet.row_{name}")
+        lines += wrapped(f"  {title:<10} ", value) or [f"  {title}"]
     if job["leases"]:
         lines += ["", _leases(job["leases"])]
     return "\n".join(lines)
@@ -59,7 +63,9 @@ def _measured(job: JobAnswer) -> str:
     """'3 s ago: step 120, 412 ms · 39,800 tokens/s · MFU 41.2% of 117 TFLOPS bf16 · …'"""
     found = job["measured"]
     if found is None:
-        return ": ".join(filter(None, ("nothing", job["not_measured"])))
+        nothing = say("fleet.nothing")
+        why = job["not_measured"]
+        return words("fleet.said_why", said=nothing, why=why) if why else told(nothing)
     (_, age), *facts = measured_words(found)
     parts = [
         text if name == "Speed" else f"{name.lower() if name != 'MFU' else name} {text}"
@@ -75,15 +81,20 @@ def _leases(leases: list[LeaseAnswer]) -> str:
             lease["lease"],
             f"{lease['node']} GPU {spans(lease['gpus'])}",
             clock(lease["started_s"]).removeprefix(today),
-            show_seconds(lease["billed_s"]),
-            show_usd(lease["microusd_per_gpu_hour"]),
-            show_usd(lease["cost_microusd"]),
+            told(Seconds(lease["billed_s"])),
+            told(Usd(lease["microusd_per_gpu_hour"])),
+            told(Usd(lease["cost_microusd"])),
         ]
         for lease in leases
     ]
-    header = ["lease", "where", "started", "billed", "per GPU-h", "cost"]
-    notes = [": ".join(filter(None, (lease["phase"], lease["reason"]))) for lease in leases]
+    header = columns("lease", "where", "started", "billed", "per_gpu_h", "cost")
+    notes = [_lease_note(lease) for lease in leases]
     return noted_table(header, rows, notes, right=(3, 4, 5))
+
+
+def _lease_note(lease: LeaseAnswer) -> str:
+    phase, why = in_phase(lease["phase"]), lease["reason"]
+    return words("fleet.said_why", said=phase, why=why) if why else told(phase)
 
 
 def day(at_s: int) -> str:
@@ -93,5 +104,5 @@ def day(at_s: int) -> str:
 def clock(at_s: int | None) -> str:
     """The viewer's local time; stored times are UTC."""
     if at_s is None:
-        return "not yet"
+        return words("fleet.not_yet")
     return datetime.fromtimestamp(at_s, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")

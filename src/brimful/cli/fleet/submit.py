@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from brimful.adapters.engines.devices import catalog_name
 from brimful.cli.commands import NO, Answer, called, whole
 from brimful.cli.fleet.job import follow
+from brimful.cli.fleet.jobs import in_phase
 from brimful.cli.options import add_dry_run, usd
 from brimful.cli.render import wrapped
 from brimful.client.client import Client
 from brimful.errors import BadInput
 from brimful.fleet.job import PRIORITIES
-from brimful.language import Quoted, Several, say, told
+from brimful.language import Quoted, Seconds, Sentence, Several, Size, Usd, either, say, told, words
 from brimful.language.printable import all_printable, command_line, printable
-from brimful.units import show_bytes, show_seconds, show_usd
 
 if TYPE_CHECKING:
     from brimful.client.answers import JobAnswer
@@ -64,21 +64,25 @@ def run(args: argparse.Namespace) -> Answer:
         notes += _attach_estimates(body, config, types, steps, headless=args.headless)
     if args.dry_run or client is None:
         shown = {**body, "env": dict.fromkeys(body["env"], "…")}
-        return Answer({"job": shown, "notes": notes}, _dry_text(shown, notes))
+        data = {"job": shown, "notes": [*map(told, notes)], "note_codes": [note.as_dict() for note in notes]}
+        return Answer(data, _dry_text(shown, notes))
     command, folder = body.pop("command"), body.pop("folder")
     job = client.submit(command, folder=folder, key=args.key, **body)
     if args.follow:
         final = follow(client, job["job"], quiet=args.json)
-        why = printable(final["why"])
-        outcome = f"{job['job']} {final['phase']}" + (f": {why}" if why else "")
-        text = f"{outcome}  (cost {show_usd(final['cost_microusd'])})"
+        text = words("fleet.over_at_cost", said=_doing(final), cost=Usd(final["cost_microusd"]))
         return Answer(final, text, 0 if final["phase"] == "finished" else NO)
     job = _after_a_look(client, job)
-    why = f": {printable(job['why'])}" if job["why"] else ""
-    state = f"{job['job']} {'submitted, ' if job['phase'] == 'waiting' else ''}{job['phase']}{why}"
-    said = "".join(f"\n  note: {printable(note)}" for note in notes)
+    said = "".join(f"\n  {words('fleet.note', note=printable(told(note)))}" for note in notes)
     then = f"  {called()} job logs -f {job['job']}\n  {called()} job show {job['job']}"
-    return Answer(job, f"{state}{said}\n\n{then}")
+    return Answer(job, f"{told(_doing(job))}{said}\n\n{then}")
+
+
+def _doing(job: JobAnswer) -> Sentence:
+    phase = say("fleet.submitted_waiting") if job["phase"] == "waiting" else in_phase(job["phase"])
+    if not job["why"]:
+        return say("fleet.job_doing", job=job["job"], phase=phase)
+    return say("fleet.job_doing_why", job=job["job"], phase=phase, why=printable(job["why"]))
 
 
 def _after_a_look(client: Client, job: JobAnswer) -> JobAnswer:
@@ -91,10 +95,10 @@ def _after_a_look(client: Client, job: JobAnswer) -> JobAnswer:
     return job
 
 
-def _asked(args: argparse.Namespace) -> tuple[dict[str, Any], list[str], str, int | None]:
+def _asked(args: argparse.Namespace) -> tuple[dict[str, Any], list[Sentence], str, int | None]:
     """The submission, what there is to say of it, and the config it names. Flags win over the file."""
     body: dict[str, Any] = {"env": {}}
-    notes: list[str] = []
+    notes: list[Sentence] = []
     config, steps = args.fit or "", None
     if args.file is not None and args.command:
         raise BadInput(say("fleet.both_file_command_given"))
@@ -109,7 +113,7 @@ def _asked(args: argparse.Namespace) -> tuple[dict[str, Any], list[str], str, in
             raise BadInput(say("fleet.says_brimful_cannot", file=args.file, named=named), code="unsupported")
         body |= file.body
         left_out = [say("jobfile.left_out", field=k, why=v) for k, v in file.unsupported.items()]
-        notes += [told(note) for note in (*file.notes, *left_out)]
+        notes += [*file.notes, *left_out]
         config, steps = config or file.fit, file.steps
         missing = [name for name in file.env_from if name not in os.environ]
         if missing:
@@ -145,7 +149,7 @@ def _flags(args: argparse.Namespace) -> dict[str, Any]:
 
 def _attach_estimates(
     body: dict[str, Any], config: str, types: list[str], steps: int | None, *, headless: bool
-) -> list[str]:
+) -> list[Sentence]:
     """Predict bytes and step time on each GPU type; only those that hold it stay candidates."""
     from brimful.cli.fleet.estimates import estimates_for
 
@@ -175,23 +179,27 @@ def _pairs(given: list[str]) -> dict[str, str]:
     return pairs
 
 
-def _dry_text(body: dict[str, Any], notes: list[str]) -> str:
+def _dry_text(body: dict[str, Any], notes: list[Sentence]) -> str:
     body = all_printable(body)
-    budget = body.get("budget_microusd")
-    types = " or ".join(body.get("gpu_types", ())) or "any type"
-    lines = [
-        "would submit (nothing was changed):",
-        *([f"  name      {body['name']}"] if body.get("name") else []),
-        *wrapped("  command   ", command_line(body["command"])),
-        f"  in        {body['folder']}",
-        f"  GPUs      {body.get('gpus', 1)} ({types}), within one {body.get('within', 'node')}",
-        f"  priority  {body.get('priority', 'normal')}",
-        f"  budget    {show_usd(budget) if budget else 'none: it runs until it ends'}",
+    budget, longest = body.get("budget_microusd"), body.get("max_run_s")
+    types = either(body["gpu_types"]) if body.get("gpu_types") else say("fleet.any_type")
+    within = say(f"fleet.within_{body.get('within', 'node')}", gpus=body.get("gpus", 1), types=types)
+    rows: list[tuple[str, object]] = [
+        ("name", body.get("name") or ""),
+        ("command", command_line(body["command"])),
+        ("folder", body["folder"]),
+        ("gpus", within),
+        ("priority", body.get("priority", "normal")),
+        ("budget", Usd(budget) if budget else say("fleet.no_budget")),
+        ("longest", Seconds(longest) if longest else ""),
     ]
-    if body.get("max_run_s"):
-        lines.append(f"  longest   {show_seconds(body['max_run_s'])}")
     for gpu, each in body.get("predicted", {}).items():
-        lines.append(
-            f"  predicted {gpu}: {show_bytes(each['peak_bytes'])}, {show_seconds(each['step_s'])} a step"
-        )
-    return "\n".join([*lines, *(f"  note      {printable(note)}" for note in notes)])
+        size, step = Size(each["peak_bytes"]), Seconds(each["step_s"])
+        rows.append(("predicted", say("fleet.predicted_on", gpu=gpu, size=size, step=step)))
+    rows += [("note", printable(told(note))) for note in notes]
+    lines = [line for name, said in rows for line in wrapped(_head(name), told(said))]
+    return "\n".join([words("fleet.would_submit"), *lines])
+
+
+def _head(name: str) -> str:
+    return f"  {words(f'fleet.row_{name}'):<9} "

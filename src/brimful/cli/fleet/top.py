@@ -9,12 +9,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from brimful.cli.commands import Answer, whole
-from brimful.cli.fleet.jobs import label, ran, waited
+from brimful.cli.fleet.jobs import columns as titles
+from brimful.cli.fleet.jobs import in_phase, label, ran, waited
 from brimful.cli.render import ALTERNATE, CLEAR_BELOW, HIDE, HOME, NORMAL, SHOW, bar, paint, table
 from brimful.client.client import Client
 from brimful.errors import BrimfulError, WorldFailed
+from brimful.language import Usd, count, told, words
 from brimful.language.printable import all_printable
-from brimful.units import counted, show_usd
 
 if TYPE_CHECKING:
     from brimful.client.answers import JobAnswer, MeasuredAnswer, NodeAnswer
@@ -42,7 +43,8 @@ def run(args: argparse.Namespace) -> Answer:
             try:
                 text = screen(_look(client), *size)
             except WorldFailed as error:
-                text = f"{paint('connection lost', 'red')}: {error.problem}\n\nretrying; Ctrl-C ends"
+                lost = words("fleet.connection_lost", problem=error.problem)
+                text = f"{paint(lost, 'red')}\n\n{words('fleet.retrying')}"
             rows = [f"{line}\x1b[K" for line in text.splitlines()[: size.lines - 1]]
             sys.stdout.write(HOME + "\n".join(rows) + CLEAR_BELOW)
             sys.stdout.flush()
@@ -73,14 +75,17 @@ def screen(data: dict[str, Any], columns: int, lines: int) -> str:
     width = max(8, min(30, columns - 62))
     rate = fleet["allocation_rate"]
     full = paint(bar(held / total if total else 0, width), "cyan")
-    allocated = "unknown" if rate is None else f"{rate:.0%}"
-    spent = f"{show_usd(spend['posted_microusd'])} + {show_usd(spend['accruing_microusd'])} accruing"
-    head = f"{paint('brimful', 'bold')}  {full} {held} of {total} GPUs held"
-    tail = f"allocated {allocated}   spent {spent}"
-    plain = len(f"brimful  {'':{width}} {held} of {total} GPUs held   {tail}")
+    allocated = words("fleet.unknown") if rate is None else f"{rate:.0%}"
+    posted, accruing = Usd(spend["posted_microusd"]), Usd(spend["accruing_microusd"])
+    gpus = words("fleet.gpus_held", held=held, gpus=total)
+    head = f"{paint('brimful', 'bold')}  {full} {gpus}"
+    tail = words("fleet.top_spent", allocated=allocated, posted=posted, accruing=accruing)
+    plain = len(f"brimful  {'':{width}} {gpus}   {tail}")
     out = [f"{head}   {tail}", ""] if plain <= columns else [head, tail, ""]
-    out += [f"{paint('trouble', 'red')}: {fleet['trouble']}", ""] if fleet["trouble"] else []
-    out += [f"{paint(f'site {site}', 'yellow')}: {problem}" for site, problem in fleet["problems"].items()]
+    if fleet["trouble"]:
+        out += [paint(words("fleet.scheduler_trouble", trouble=fleet["trouble"]), "red"), ""]
+    problems = fleet["problems"].items()
+    out += [paint(words("fleet.site_problem", site=site, problem=why), "yellow") for site, why in problems]
     out += _nodes(fleet["nodes"], columns, most=max(3, lines // 3))
     out.append("")
     out += _jobs(jobs, columns, most=max(3, lines - len(out) - 3))
@@ -92,41 +97,41 @@ def _nodes(nodes: list[NodeAnswer], columns: int, *, most: int) -> list[str]:
     out = []
     for node in nodes[:most]:
         cells = "".join("■" if gpu["held"] else "·" for gpu in node["gpus"])[: max(8, columns - wide - 42)]
-        state = "" if node["drained"] is None else paint("  drained", "yellow")
+        state = "" if node["drained"] is None else paint(f"  {words('fleet.drained')}", "yellow")
         out.append(
             f"{node['node']:<{wide}}  {paint(cells, 'cyan')}  {node['gpu']}"
-            f"  {show_usd(node['microusd_per_gpu_hour'])}/GPU-h{state}"
+            f"  {words('fleet.per_gpu_h', price=Usd(node['microusd_per_gpu_hour']))}{state}"
         )
-    return out + ([f"{len(nodes) - most} more nodes"] if len(nodes) > most else [])
+    return out + _more("node", len(nodes) - most)
+
+
+def _more(noun: str, n: int) -> list[str]:
+    return [words("fleet.more", counted=count(noun, n))] if n > 0 else []
 
 
 def _jobs(jobs: list[JobAnswer], columns: int, *, most: int) -> list[str]:
     if not jobs:
-        return ["no job is running or waiting", "", "  brimful submit -- python examples/train_tiny.py"]
+        return [words("fleet.no_jobs_going"), "", "  brimful submit -- python examples/train_tiny.py"]
     order = {phase: i for i, phase in enumerate(GOING)}
     jobs = sorted(jobs, key=lambda job: order.get(job["phase"], 9))
     rows = [
         [
             job["job"],
-            job["phase"],
+            told(in_phase(job["phase"])),
             str(job["gpus"]),
             waited(job),
             ran(job),
             _mfu(job["measured"]),
-            show_usd(job["cost_microusd"]),
+            told(Usd(job["cost_microusd"])),
             job["node"] or "",
             job["why"] if job["phase"] in ("waiting", "held") else label(job),
         ]
         for job in jobs[:most]
     ]
-    text = table(
-        ["job", "phase", "GPUs", "waited", "ran", "MFU", "cost", "node", "what / why"],
-        rows,
-        right=(2, 3, 4, 5, 6),
-    )
+    header = titles("job", "phase", "gpus", "waited", "ran", "MFU", "cost", "node", "what_or_why")
+    text = table(header, rows, right=(2, 3, 4, 5, 6))
     title, *lines = (line[:columns] for line in text.splitlines())
-    more = [f"{counted(len(jobs) - most, 'job')} more"] if len(jobs) > most else []
-    return [paint(title, "dim"), *lines, *more]
+    return [paint(title, "dim"), *lines, *_more("job", len(jobs) - most)]
 
 
 def _mfu(found: MeasuredAnswer | None) -> str:
@@ -134,5 +139,5 @@ def _mfu(found: MeasuredAnswer | None) -> str:
     if found is None:
         return ""
     if found["idle"]:
-        return "idle"
+        return words("fleet.idle")
     return f"{found['mfu']:.0%}" if found["fresh"] and found["mfu"] is not None else ""
