@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from brimful.errors import BadInput, NotFound
+from brimful.language import count, say
 from brimful.sim.traces import reading
 from brimful.sim.traces.read import read
 from brimful.sim.world import Arrival
@@ -112,7 +113,7 @@ def test_philly_job_log_sums_attempts_and_counts_gpus_over_nodes(put: Put) -> No
     trace, _ = read([put(json.dumps(PHILLY_LOG))])
     (only,) = trace.arrivals
     assert (only.job.job, only.job.gpus, only.work_s, only.at_s) == ("application_1", 4, 5400, 0)
-    assert trace.notes == ["1 jobs never held a GPU and are left out"]
+    assert trace.notes == [say("sim.left_out_never_held", jobs=count("job", 1))]
 
 
 def test_gavel_jobs_have_the_speeds_of_their_table(put: Put) -> None:
@@ -138,7 +139,7 @@ def test_sia_jobs_say_what_is_assumed(put: Put) -> None:
         ("imagenet", 8, 20),
     ]
     assert trace.arrivals[1].work_s * 8 == pytest.approx(316 * 3600)
-    assert "no run times" in trace.notes[0]
+    assert trace.notes == [say("sim.sia_no_run_times")]
 
 
 def test_one_of_several_sia_workloads_is_chosen_by_name(put: Put) -> None:
@@ -161,9 +162,9 @@ def test_sacct_keeps_jobs_with_gpus_and_counts_the_rest(put: Put) -> None:
     assert (nine.job.memory_mib, nine.job.gpu_types, nine.at_s) == (2048, (), 0)
     assert seven.job.within == "node"
     assert trace.notes == [
-        "left out: 1 step",
-        "left out: 1 job without GPUs",
-        "left out: 1 job that never ran",
+        say("sim.left_out_step", left=count("step", 1)),
+        say("sim.left_out_no_gpus", left=count("job", 1)),
+        say("sim.left_out_never_ran", left=count("job", 1)),
     ]
     assert jobs(f"{path}?types=any")["7"].job.gpu_types == ()
 
@@ -271,7 +272,7 @@ def test_a_quote_in_a_slurm_job_name_is_a_letter(put: Put) -> None:
 def test_numbers_as_tables_spell_them_and_columns_nobody_knows(put: Put) -> None:
     trace, _ = read([put("job,submit_s,run_s,gpus,priorty\r\na,0.0,10,8.0,urgent\r\n")])
     assert (trace.arrivals[0].job.gpus, trace.arrivals[0].at_s) == (8, 0)
-    assert trace.notes == ["columns that are not known and not used: priorty"]
+    assert trace.notes == [say("sim.columns_not_used", columns="priorty")]
 
 
 def test_a_gpu_the_fleet_does_not_have_is_named_with_its_row(put: Put) -> None:

@@ -12,50 +12,23 @@ from typing import Any
 
 from brimful.errors import BadInput
 from brimful.fleet.job import WHOLE_GPU
-from brimful.language import say
+from brimful.language import say, tongue, words
 from brimful.sim.world import Outcome
 from brimful.units import HOUR_S, MICROUSD
 
-NOTHING = "none"
-LEGEND = (
-    "JCT: from submit to finish. Delay: JCT less the time the work took, so waiting, restarts and lost work. "
-    "Useful share: work that was kept, of the most this fleet could have done. Rho: JCT over that on a "
-    "private 1/N of the fleet. Least possible: no schedule can reach less, and perhaps none as little."
-)
 POINTS = 400  # of a curve over time; more cannot be told apart on a screen
 # Colours that people with any colour vision can tell apart (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 Steps = list[tuple[int, float]]
 
-# Figure of a run -> how the table names it; what is not here stands in --json.
-WORDS = {
-    "gpus": "GPUs",
-    "seed": "seed",
-    "jobs": "jobs",
-    "finished": "finished",
-    "failed": "failed",
-    "mean_jct_h": "mean JCT, h",
-    "p50_jct_h": "p50 JCT, h",
-    "p95_jct_h": "p95 JCT, h",
-    "p99_jct_h": "p99 JCT, h",
-    "mean_delay_h": "mean delay, h",
-    "p99_delay_h": "p99 delay, h",
-    "delay_share": "delay, of JCT",
-    "mean_first_wait_h": "mean wait before the first start, h",
-    "makespan_h": "makespan, h",
-    "mean_slowdown": "mean slowdown",
-    "allocation_rate": "GPU time allocated",
-    "useful_share": "useful share",
-    "worst_rho": "worst rho",
-    "unfair_share": "share of jobs with rho over 1",
-    "preemptions": "preemptions",
-    "lost_gpu_h": "GPU-hours lost",
-    "gpu_h": "GPU-hours billed",
-    "deadline_met": "deadlines met",
-    "cost_usd": "cost, USD",
-    "cpu_s": "CPU seconds of this rehearsal",
-}
+# Figures of a run that the table shows, `sim.figure_NAME`; what is not here is in --json.
+FIGURES = (
+    *("gpus", "seed", "jobs", "finished", "failed", "mean_jct_h", "p50_jct_h", "p95_jct_h", "p99_jct_h"),
+    *("mean_delay_h", "p99_delay_h", "delay_share", "mean_first_wait_h", "makespan_h", "mean_slowdown"),
+    *("allocation_rate", "useful_share", "worst_rho", "unfair_share", "preemptions", "lost_gpu_h", "gpu_h"),
+    *("deadline_met", "cost_usd", "cpu_s"),
+)
 SHARES = ("delay_share", "allocation_rate", "useful_share", "unfair_share", "deadline_met")
 
 
@@ -71,7 +44,7 @@ def page(title: str, outcomes: Sequence[tuple[str, Outcome]], runs: Sequence[dic
     from plotly.offline import get_plotlyjs
     from plotly.subplots import make_subplots
 
-    names = ("GPUs allocated, per cent", "Jobs that wait", "Jobs finished within, per cent", "Spent, USD")
+    names = [words(f"sim.chart_{name}") for name in ("allocated", "queue", "jct", "spent")]
     figure: Figure = make_subplots(rows=2, cols=2, subplot_titles=names)
     for i, (policy, outcome) in enumerate(outcomes):
         colour = COLOURS[i % len(COLOURS)]
@@ -90,8 +63,8 @@ def page(title: str, outcomes: Sequence[tuple[str, Outcome]], runs: Sequence[dic
                 row=j // 2 + 1,
                 col=j % 2 + 1,
             )
-    figure.update_xaxes(title_text="hours since the first submit")
-    figure.update_xaxes(title_text="hours from submit to finish", type="log", row=2, col=1)
+    figure.update_xaxes(title_text=words("sim.axis_since_first"))
+    figure.update_xaxes(title_text=words("sim.axis_jct"), type="log", row=2, col=1)
     figure.update_yaxes(rangemode="tozero")
     figure.update_layout(height=760, margin={"t": 40}, template="plotly_white")
     charts = figure.to_html(full_html=False, include_plotlyjs=False, div_id="charts")
@@ -178,28 +151,26 @@ def _end(ended_s: int | None, outcome: Outcome) -> int:
 
 def _table(runs: Sequence[dict[str, Any]]) -> str:
     rows = ["<tr><th></th>" + "".join(f"<th>{escape(str(run['policy']))}</th>" for run in runs) + "</tr>"]
-    shown = [(words, [_cell(key, run.get(key)) for run in runs]) for key, words in WORDS.items()]
+    shown = [(words(f"sim.figure_{key}"), [_cell(key, run.get(key)) for run in runs]) for key in FIGURES]
     shown += [
-        (words, [_cell(key, (run.get("bound") or {}).get(key)) for run in runs])
-        for key, words in (
-            ("mean_jct_h", "least possible mean JCT, h"),
-            ("mean_jct_ratio", "mean JCT, times that"),
-        )
+        (words(f"sim.bound_{key}"), [_cell(key, (run.get("bound") or {}).get(key)) for run in runs])
+        for key in ("mean_jct_h", "mean_jct_ratio")
     ]
     for name in dict.fromkeys(name for run in runs for name in run.get("by_class") or {}):
         each = [(run.get("by_class") or {}).get(name) or {} for run in runs]
-        shown.append((f"mean JCT of {name} jobs, h", [_cell("", some.get("mean_jct_h")) for some in each]))
-    for words, cells in shown:
-        if any(cell != NOTHING for cell in cells):
-            told = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-            rows.append(f"<tr><th>{escape(words)}</th>{told}</tr>")
+        title = words("sim.figure_class_jct", name=name)
+        shown.append((title, [_cell("", some.get("mean_jct_h")) for some in each]))
+    for title, cells in shown:
+        if any(cells):
+            told = "".join(f"<td>{escape(cell or words('sim.none'))}</td>" for cell in cells)
+            rows.append(f"<tr><th>{escape(title)}</th>{told}</tr>")
     body = "".join(rows)
-    return f'<div class="wide"><table>{body}</table></div><p>{escape(LEGEND)}</p>'
+    return f'<div class="wide"><table>{body}</table></div><p>{escape(words("sim.page_legend"))}</p>'
 
 
 def _cell(key: str, value: object) -> str:
     if value is None:
-        return NOTHING
+        return ""
     if isinstance(value, float):
         return f"{value:.1%}" if key in SHARES else f"{value:,.2f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
@@ -213,7 +184,7 @@ def _page(title: str, script: str, charts: str, table: str) -> str:
         "border-bottom:1px solid #ddd}th:first-child{text-align:left;font-weight:normal}"
     )
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{style}</style>'
-        f"<script>{script}</script></head><body><h1>{escape(title)}</h1>{charts}{table}</body></html>\n"
+        f'<!doctype html><html lang="{tongue().code}"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
+        f"<style>{style}</style><script>{script}</script></head><body><h1>{escape(title)}</h1>{charts}{table}</body></html>\n"
     )

@@ -14,11 +14,10 @@ from typing import Any
 
 from brimful.cli.commands import Answer
 from brimful.cli.render import bar, table, wrapped
-from brimful.cli.spoken import words
 from brimful.errors import BadInput, WorldFailed
 from brimful.files import write_whole
 from brimful.fleet.node import Node
-from brimful.language import Number, Quoted, os_words, say
+from brimful.language import Number, Quoted, Seconds, Sentence, count, os_words, say, told, words
 from brimful.market.pools import market_of
 from brimful.market.spot import Terms
 from brimful.scheduler.policies import DEFAULT, POLICIES, read_policy
@@ -28,7 +27,7 @@ from brimful.sim.report import fill_report, report
 from brimful.sim.traces.read import read
 from brimful.sim.traces.reading import Skips, Trace
 from brimful.sim.world import Arrival, Outcome, rehearse
-from brimful.units import HOUR_S, counted, show_seconds
+from brimful.units import HOUR_S
 
 __all__ = ["EXAMPLE", "add_arguments", "parse_fleet", "run"]
 
@@ -108,19 +107,21 @@ def run(args: argparse.Namespace) -> Answer:
     for some in fleets:
         runs += _fill(args, trace, some) if args.fill is not None else _rehearse(args, trace, some, outcomes)
     if args.html:
-        _write_page(Path(args.html), f"{' and '.join(args.trace)} on {show_fleet(nodes)}", outcomes, runs)
+        title = words("sim.page_title", traces=_named(args.trace), fleet=show_fleet(nodes))
+        _write_page(Path(args.html), title, outcomes, runs)
+    if args.seeds > 1 and args.fill is None and not args.faults:
+        trace.notes.append(say("sim.seeds_without_faults"))
     data: dict[str, Any] = {
         "gpus": sum(node.gpus for node in nodes),
         "nodes": len(nodes),
         "format": trace.format,
         "skipped": {"rows": skips.count, "first": skips.first},
         "reordered_rows": skips.reordered,
-        "notes": trace.notes,
+        "notes": [*map(told, trace.notes)],
+        "note_codes": [note.as_dict() for note in trace.notes],
         "runs": runs,
     }
     text = _text(runs) if args.fill is None else _fill_text(runs)
-    if args.seeds > 1 and args.fill is None and not args.faults:
-        trace.notes.append("--seeds: without --faults nothing is left to chance, so that one run tells all")
     if sizes and args.fill is None:
         enough = _enough(runs)
         data["enough_gpus"] = enough
@@ -204,7 +205,6 @@ def _rehearse(
     for policy, seed in [(policy, seed) for policy in policies for seed in seeds]:
         began = time.process_time()
         gpus = sum(node.gpus for node in nodes)
-        what = f"jobs, {policy} on {gpus:,} GPUs"
         outcome = rehearse(
             arrivals,
             nodes,
@@ -212,14 +212,15 @@ def _rehearse(
             faults=faults,
             seed=seed,
             market=market,
-            progress=_progress(what),
+            progress=_progress("sim.jobs_done", policy=policy, gpus=count("gpu", gpus)),
         )
         cpu_s = time.process_time() - began
-        told = report(outcome, arrivals, nodes, policy=policy, seed=seed, cpu_s=cpu_s)
-        runs.append({**told, "gpus": gpus, "fleet": show_fleet(nodes)})
+        figures = report(outcome, arrivals, nodes, policy=policy, seed=seed, cpu_s=cpu_s)
+        runs.append({**figures, "gpus": gpus, "fleet": show_fleet(nodes)})
         if args.html:
-            size = f", {gpus:,} GPUs" if args.sweep else ""  # the fleet's words would fill the legend
-            outcomes.append((f"{policy}{size}{f', seed {seed}' if len(seeds) > 1 else ''}", outcome))
+            size = [told(count("gpu", gpus))] if args.sweep else []  # the fleet's words would fill the legend
+            chance = [words("sim.seed_n", seed=seed)] if len(seeds) > 1 else []
+            outcomes.append((", ".join([policy, *size, *chance]), outcome))
     return runs
 
 
@@ -266,15 +267,15 @@ def _fill(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> Runs
                 policy=policy,
                 seed=seed,
                 until=args.fill,
-                progress=_progress(f"tasks, {policy}"),
+                progress=_progress("sim.tasks_done", policy=policy),
             )
-            told = fill_report(filled, cpu_s=time.process_time() - began)
-            runs.append({**told, "gpus": sum(node.gpus for node in nodes)})
+            figures = fill_report(filled, cpu_s=time.process_time() - began)
+            runs.append({**figures, "gpus": sum(node.gpus for node in nodes)})
     return runs
 
 
 def _note_unfit(trace: Trace, unfit: int) -> None:
-    note = f"{unfit:,} tasks fit on no GPU type of the fleet, by type, memory or rate: they count as arrived"
+    note = say("sim.unfit_tasks", tasks=count("task", unfit))
     if unfit and note not in trace.notes:
         trace.notes.append(note)
 
@@ -288,11 +289,11 @@ def _spread(arrivals: Sequence[Arrival], nodes: Sequence[Node]) -> list[Arrival]
     ]
 
 
-def _progress(what: str) -> Callable[[int, int], None]:
+def _progress(code: str, **values: object) -> Callable[[int, int], None]:
     def show(done: int, total: int) -> None:
         if sys.stderr.isatty() and (done == total or done % 500 == 0):
             end = "\r\x1b[K" if done == total else ""
-            sys.stderr.write(f"\r{bar(done / total)} {done:,} of {total:,} {what}{end}")
+            sys.stderr.write(f"\r{bar(done / total)} {words(code, done=done, total=total, **values)}{end}")
             sys.stderr.flush()
 
     return show
@@ -300,19 +301,24 @@ def _progress(what: str) -> Callable[[int, int], None]:
 
 def _heading(names: Sequence[str], trace: Trace, nodes: Sequence[Node], skips: Skips) -> str:
     gpus = sum(node.gpus for node in nodes)
-    jobs = len(trace.arrivals)
-    lines = [f"{counted(jobs, 'job')} of {' and '.join(names)} on {gpus:,} GPUs ({show_fleet(nodes)})"]
+    jobs, fleet = count("job", len(trace.arrivals)), show_fleet(nodes)
+    lines = [say("sim.heading", jobs=jobs, traces=_named(names), gpus=count("gpu", gpus), fleet=fleet)]
     if skips.count:
-        lines.append(f"{counted(skips.count, 'row')} left out, such as: {skips.first[0]}")
+        lines.append(say("sim.rows_left_out", rows=count("row", skips.count), first=skips.first[0]))
     if skips.reordered:
-        lines.append(f"{counted(skips.reordered, 'row')} came after a later one: sorted by submit time")
-    lines += trace.notes
-    return "\n".join(line for text in lines for line in wrapped("", text))
+        lines.append(say("sim.rows_sorted", rows=count("row", skips.reordered)))
+    return "\n".join(line for said in [*lines, *trace.notes] for line in wrapped("", told(said)))
+
+
+def _named(traces: Sequence[str]) -> Sentence | str:
+    *first, last = traces
+    return say("sim.and", some=", ".join(first), last=last) if first else last
 
 
 def _fill_text(runs: Runs) -> str:
     points = list(runs[0]["allocation_at"])
-    header = ["policy", "seeds", "GPUs", "placed", *[f"at {point} %" for point in points]]
+    header = [_title(name) for name in ("policy", "seeds", "gpus", "placed")]
+    header += [words("sim.col_at", percent=point) for point in points]
     rows = []
     for policy, gpus in dict.fromkeys((run["policy"], run["gpus"]) for run in runs):
         mine = [run for run in runs if (run["policy"], run["gpus"]) == (policy, gpus)]
@@ -320,55 +326,55 @@ def _fill_text(runs: Runs) -> str:
         rows.append(
             [
                 policy,
-                f"{len(mine)}",
-                f"{gpus:,}",
+                told(len(mine)),
+                told(gpus),
                 f"{placed:.1%}",
                 *[_mean_percent([run["allocation_at"][point] for run in mine]) for point in points],
             ]
         )
-    note = wrapped(
-        "",
-        "At N %: GPUs allocated, of all, when tasks asking for N % of them have arrived. "
-        "A task that fits is placed; one that does not is gone. Nothing ends and nothing moves.",
-    )
+    note = wrapped("", words("sim.fill_legend"))
     return "\n".join([table(header, rows, right=range(1, len(header))), "", *note])
 
 
 def _mean_percent(values: Sequence[float | None]) -> str:
     there = [value for value in values if value is not None]
-    return f"{fmean(there):.2f} %" if there else "none"
+    return f"{fmean(there):.2f} %" if there else words("sim.none")
 
 
-# Column of the comparison -> how a run shows it.
+# Column of the comparison, `sim.col_NAME` -> how a run shows it.
 COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "policy": lambda run: str(run["policy"]),
-    "GPUs": lambda run: f"{run['gpus']:,}",
+    "gpus": lambda run: told(run["gpus"]),
     "seed": lambda run: f"{run['seed']}",
-    "finished": lambda run: f"{run['finished']:,}/{run['jobs']:,}",
-    "mean delay": lambda run: _time(run["mean_delay_h"]),
-    "mean JCT": lambda run: _time(run["mean_jct_h"]),
-    "of bound": lambda run: _times(run["bound"]["mean_jct_ratio"]),
-    "p99 JCT": lambda run: _time(run["p99_jct_h"]),
+    "finished": lambda run: f"{told(run['finished'])}/{told(run['jobs'])}",
+    "mean_delay": lambda run: _time(run["mean_delay_h"]),
+    "mean_jct": lambda run: _time(run["mean_jct_h"]),
+    "of_bound": lambda run: _times(run["bound"]["mean_jct_ratio"]),
+    "p99_jct": lambda run: _time(run["p99_jct_h"]),
     "makespan": lambda run: _time(run["makespan_h"]),
     "allocated": lambda run: _share(run["allocation_rate"]),
     "useful": lambda run: _share(run["useful_share"]),
-    "worst rho": lambda run: _times(run["worst_rho"]),
-    "in time": lambda run: _share(run["deadline_met"]),
-    "preempted": lambda run: f"{run['preemptions']:,}",
-    "GPU-h lost": lambda run: f"{run['lost_gpu_h']:,.1f}",
-    "cost": lambda run: "none" if run["cost_usd"] is None else f"${run['cost_usd']:,.2f}",
+    "worst_rho": lambda run: _times(run["worst_rho"]),
+    "in_time": lambda run: _share(run["deadline_met"]),
+    "preempted": lambda run: told(run["preemptions"]),
+    "gpu_h_lost": lambda run: told(Number(run["lost_gpu_h"], 1)),
+    "cost": lambda run: words("sim.none") if run["cost_usd"] is None else f"${run['cost_usd']:,.2f}",
 }
+
+
+def _title(column: str) -> str:
+    return words(f"sim.col_{column}")
 
 
 def _columns(runs: Runs) -> list[str]:
     """Those that tell something: what is the same in every run has its place in the heading."""
     dull = {
-        "GPUs": len({run["gpus"] for run in runs}) == 1,
+        "gpus": len({run["gpus"] for run in runs}) == 1,
         "seed": len({run["seed"] for run in runs}) == 1,
         "finished": all(run["finished"] == run["jobs"] for run in runs),
-        "in time": all(run["deadline_met"] is None for run in runs),
+        "in_time": all(run["deadline_met"] is None for run in runs),
         "preempted": not any(run["preemptions"] for run in runs),
-        "GPU-h lost": not any(run["lost_gpu_h"] for run in runs),
+        "gpu_h_lost": not any(run["lost_gpu_h"] for run in runs),
         "cost": all(run["cost_usd"] is None for run in runs),
     }
     return [name for name in COLUMNS if not dull.get(name, False)]
@@ -378,22 +384,19 @@ def _text(runs: Runs) -> str:
     names = _columns(runs)
     lines = ["\n\n".join([*_tables(names, runs), *_class_table(names, runs)]), ""]
     for run in runs:
-        told = [f"{name} {COLUMNS[name](run)}" for name in _lead(names)[1:]]
-        who = ", ".join([run["policy"], *told])
-        if run["failed"]:
-            job, reason = next(iter(run["failed_first"].items()))
-            lines += wrapped("", f"{who}: {counted(run['failed'], 'job')} failed, such as {job}: {reason}")
-        lines += [line for text in _never_ran(who, run["never_ran"]) for line in wrapped("", text)]
+        which = [f"{_title(name)} {COLUMNS[name](run)}" for name in _lead(names)[1:]]
+        who = ", ".join([run["policy"], *which])
+        for said in [*_failed(who, run), *_never_ran(who, run["never_ran"])]:
+            lines += wrapped("", told(said))
     if lines[-1]:
         lines.append("")
-    lines += wrapped(
-        "",
-        "JCT: from submit to finish. Delay: JCT less the time the work took, so waiting, restarts and lost "
-        "work. Of bound: times the least mean JCT any schedule could reach. Allocated: leased GPU time of "
-        "all. Useful: work that was kept, of the most the fleet could do. Rho: JCT over that on a private "
-        "1/N of the fleet.",
-    )
-    return "\n".join(lines)
+    return "\n".join([*lines, *wrapped("", words("sim.legend"))])
+
+
+def _failed(who: str, run: dict[str, Any]) -> Iterator[Sentence]:
+    if run["failed"]:
+        job, reason = next(iter(run["failed_first"].items()))
+        yield say("sim.failed", who=who, jobs=count("job", run["failed"]), job=job, reason=reason)
 
 
 def _class_table(names: Sequence[str], runs: Runs) -> list[str]:
@@ -407,32 +410,36 @@ def _class_table(names: Sequence[str], runs: Runs) -> list[str]:
         + [_time(run["by_class"][each]["mean_jct_h"]) for each in classes]
         for run in runs
     ]
-    return [table([*lead, *[f"{each} JCT" for each in classes]], rows, right=range(1, len(rows[0])))]
+    header = [*map(_title, lead), *[words("sim.col_class_jct", name=each) for each in classes]]
+    return [table(header, rows, right=range(1, len(rows[0])))]
 
 
-def _never_ran(who: str, reasons: dict[str, str]) -> Iterator[str]:
+def _never_ran(who: str, reasons: dict[str, str]) -> Iterator[Sentence]:
     """One line for each reason, with how many jobs have it."""
     by_reason: dict[str, list[str]] = {}
     for job, reason in reasons.items():
         by_reason.setdefault(reason, []).append(job)
     most = sorted(by_reason.items(), key=lambda each: -len(each[1]))
     for reason, jobs in most[:MAX_REASONS]:
-        subject = jobs[0] if len(jobs) == 1 else f"{len(jobs):,} jobs, {jobs[0]} the first,"
-        yield f"{who}: {subject} never ran: {reason}"
+        if len(jobs) == 1:
+            yield say("sim.never_ran", who=who, job=jobs[0], reason=reason)
+        else:
+            many = count("job", len(jobs))
+            yield say("sim.never_ran.many", who=who, jobs=many, job=jobs[0], reason=reason)
     if rest := sum(len(jobs) for _, jobs in most[MAX_REASONS:]):
-        yield f"{who}: {counted(rest, 'more job')} never ran; --json gives each one's reason"
+        yield say("sim.never_ran.more", who=who, jobs=count("job", rest))
 
 
 def _lead(names: Sequence[str]) -> list[str]:
     """The columns that tell which run it is."""
-    return [name for name in names if name in ("policy", "GPUs", "seed")]
+    return [name for name in names if name in ("policy", "gpus", "seed")]
 
 
 def _tables(names: Sequence[str], runs: Runs) -> Iterator[str]:
     """The comparison, one below the other where the terminal is too narrow for all columns at once."""
     lead, width = _lead(names), get_terminal_size((MAX_WIDTH, 24)).columns
     shown = {name: [COLUMNS[name](run) for run in runs] for name in names}
-    wide = {name: max(len(cell) for cell in [name, *shown[name]]) + 2 for name in names}
+    wide = {name: max(len(cell) for cell in [_title(name), *shown[name]]) + 2 for name in names}
     rest = [name for name in names if name not in lead]
     narrow = sum(wide.values()) > width + 2
     while rest:
@@ -443,7 +450,7 @@ def _tables(names: Sequence[str], runs: Runs) -> Iterator[str]:
             room -= wide[rest[0]]
             mine.append(rest.pop(0))
         rows = [[shown[name][i] for name in mine] for i in range(len(runs))]
-        yield table(mine, rows, right=range(1, len(mine)))
+        yield table([_title(name) for name in mine], rows, right=range(1, len(mine)))
 
 
 def _enough(runs: Runs) -> dict[str, int | None]:
@@ -464,11 +471,11 @@ def _is_enough(run: dict[str, Any]) -> bool:
 
 
 def _enough_text(enough: dict[str, int | None]) -> str:
-    said = f"all jobs finish, and delay is at most {ENOUGH_DELAY:.0%} of JCT for gangs of every size"
+    most = f"{ENOUGH_DELAY:.0%}"
     return "\n".join(
-        f"{policy}: {gpus:,} GPUs are enough: {said}"
+        words("sim.enough", policy=policy, gpus=count("gpu", gpus), most=most)
         if gpus
-        else f"{policy}: none of these fleets is enough. Enough means: {said}"
+        else words("sim.enough.none", policy=policy, most=most)
         for policy, gpus in enough.items()
     )
 
@@ -482,17 +489,18 @@ def _size_table(runs: Runs) -> str:
         + [_share(run["by_size"][size]["delay_share"]) for size in sizes]
         for run in runs
     ]
-    header = [*lead, "delay/JCT", *[f"{size} GPU{'' if size == '1' else 's'}" for size in sizes]]
+    header = [_title(name) for name in (*lead, "delay_share")]
+    header += [told(count("gpu", 1)) if size == "1" else words("sim.col_size", size=size) for size in sizes]
     return table(header, rows, right=range(1, len(header)))
 
 
 def _time(hours: float | None) -> str:
-    return "none" if hours is None else show_seconds(hours * HOUR_S)
+    return words("sim.none") if hours is None else told(Seconds(hours * HOUR_S))
 
 
 def _times(value: float | None) -> str:
-    return "none" if value is None else f"{value:.2f}x"
+    return words("sim.none") if value is None else f"{told(Number(value, 2))}x"
 
 
 def _share(value: float | None) -> str:
-    return "none" if value is None else f"{value:.1%}"
+    return words("sim.none") if value is None else f"{told(Number(100 * value, 1))}%"

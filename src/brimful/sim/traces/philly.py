@@ -18,7 +18,7 @@ from typing import Any
 
 from brimful.errors import BadInput
 from brimful.fleet.job import Job
-from brimful.language import Number, Quoted, say
+from brimful.language import Number, Quoted, count, say
 from brimful.sim.traces.reading import (
     MAX_GPUS,
     MAX_S,
@@ -64,7 +64,7 @@ def read_json(source: Source, skips: Skips) -> Trace:
     idle: list[str] = []
     found = from_zero(_jobs(jobs, source.name, skips, idle), skips)
     arrivals = in_order(found, name=source.name, skips=skips, sort=True)
-    notes = [f"{len(idle):,} jobs never held a GPU and are left out"] if idle else []
+    notes = [say("sim.left_out_never_held", jobs=count("job", len(idle)))] if idle else []
     return Trace(format="Philly", arrivals=arrivals, notes=notes)
 
 

@@ -39,7 +39,7 @@ class Format:
 def _own(source: Source, reading: Reading) -> Trace:
     arrivals = own.parse(source.lines(), name=source.name, skips=reading.skips)
     unknown = [column for column in _columns(source.head()) if column and column not in own.COLUMNS]
-    notes = [f"columns that are not known and not used: {', '.join(unknown)[:200]}"] if unknown else []
+    notes = [say("sim.columns_not_used", columns=", ".join(unknown)[:200])] if unknown else []
     return Trace(format="brimful", arrivals=arrivals, notes=notes)
 
 

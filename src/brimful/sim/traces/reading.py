@@ -16,7 +16,7 @@ from typing import IO, cast
 from brimful.errors import BadInput, NotFound, WorldFailed
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node
-from brimful.language import Number, Plain, Quoted, os_words, say
+from brimful.language import Number, Plain, Quoted, Sentence, os_words, say
 from brimful.sim.world import Arrival
 
 # The largest public trace (Philly's raw job log) is 1.1 GB. A packed file that grows past this is a trap.
@@ -61,7 +61,7 @@ class Trace:
     format: str
     arrivals: list[Arrival] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # what the reader had to assume
+    notes: list[Sentence] = field(default_factory=list)  # what the reader had to assume
     # True: the format does not say how close together a gang must be, so one larger than a node may spread.
     gangs_may_spread: bool = False
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 
 from brimful.errors import BadInput
 from brimful.fleet.job import Job
-from brimful.language import Quoted, say
+from brimful.language import Quoted, Several, count, say
 from brimful.sim.traces.reading import (
     MAX_GPUS,
     MAX_S,
@@ -32,7 +32,6 @@ from brimful.sim.traces.reading import (
     table,
 )
 from brimful.sim.world import Arrival
-from brimful.units import counted
 
 ASK = say("sim.sacct_p_x_o_jobid")
 ELAPSED = re.compile(r"(?:(\d{1,5})-)?(\d{1,2}):(\d{2}):(\d{2})")
@@ -46,11 +45,15 @@ def recognises(head: str) -> bool:
 
 
 def read(source: Source, *, any_type: bool, skips: Skips) -> Trace:
-    left_out = {"step": 0, "job without GPUs": 0, "job that never ran": 0}
+    left_out = {"step": 0, "no_gpus": 0, "never_ran": 0}
     found = list(from_zero(_rows(source.lines(), source.name, left_out, skips, any_type=any_type), skips))
-    notes = [f"left out: {_counted(count, what)}" for what, count in left_out.items() if count]
+    notes = [
+        say(f"sim.left_out_{what}", left=count("step" if what == "step" else "job", n))
+        for what, n in left_out.items()
+        if n
+    ]
     if notes and not found and not skips.count:
-        raise BadInput(say("sim.no_job_held_gpu", name=source.name, notes="; ".join(notes)))
+        raise BadInput(say("sim.no_job_held_gpu", name=source.name, notes=Several(tuple(notes), "; ")))
     arrivals = in_order(found, name=source.name, skips=skips, sort=True)
     return Trace(format="sacct", arrivals=arrivals, notes=notes, gangs_may_spread=True)
 
@@ -74,7 +77,7 @@ def _rows(
             )
             run_s = _elapsed(row, where)
             if gpus == 0 or run_s == 0:
-                left_out["job without GPUs" if gpus == 0 else "job that never ran"] += 1
+                left_out["no_gpus" if gpus == 0 else "never_ran"] += 1
                 continue
             job = Job(
                 job=entry(row, "JobID"),
@@ -93,12 +96,6 @@ def _rows(
             skips.note(error)
 
 
-def _counted(n: int, what: str) -> str:
-    """'1 job without GPUs', '2 jobs without GPUs'."""
-    noun, _, rest = what.partition(" ")
-    return f"{counted(n, noun)} {rest}".rstrip()
-
-
 def _tres(text: str, where: str) -> tuple[tuple[str, ...], int, int, int, bool]:
     """'billing=8,cpu=64,gres/gpu:a100=8,gres/gpu=8,mem=512G,node=1' -> (('a100',), 8, 64, 524288, True)."""
     types: list[str] = []
@@ -106,14 +103,14 @@ def _tres(text: str, where: str) -> tuple[tuple[str, ...], int, int, int, bool]:
     for part in text.split(","):
         name, _, value = part.partition("=")
         if name.startswith("gres/gpu") or name == "cpu":
-            count = integer({name: value}, name, where, low=0, high=MAX_GPUS)
+            number = integer({name: value}, name, where, low=0, high=MAX_GPUS)
             if name == "cpu":
-                cpus = count
+                cpus = number
             elif name == "gres/gpu":
-                gpus = count
-            elif name.startswith("gres/gpu:") and count:
+                gpus = number
+            elif name.startswith("gres/gpu:") and number:
                 types.append(name.removeprefix("gres/gpu:"))
-                typed += count
+                typed += number
         elif name == "mem" and (found := MEMORY.fullmatch(value)):
             memory_mib = int(float(found[1]) * MIB[found[2]])
     return tuple(types), gpus or typed, cpus, memory_mib, "node=1" in text.split(",")

@@ -43,7 +43,6 @@ GPU_HOURS = {
 }
 # Sia's checkpoint-restore takes 25 to 250 s by model.
 RESTART_S = {"cifar10": 25, "ncf": 25, "bert": 120, "deepspeech2": 60, "yolov3": 80, "imagenet": 250}
-NOTE = "Sia's file tells no run times: each job has the middle of its category's GPU-hours"
 
 
 def recognises(head: str) -> bool:
@@ -53,7 +52,7 @@ def recognises(head: str) -> bool:
 def read(source: Source, *, workload: str | None, skips: Skips) -> Trace:
     found = _rows(source.lines(), source.name, workload, skips)
     arrivals = in_order(found, name=source.name, skips=skips, sort=False)
-    return Trace(format="Sia", arrivals=arrivals, notes=[NOTE])
+    return Trace(format="Sia", arrivals=arrivals, notes=[say("sim.sia_no_run_times")])
 
 
 def _rows(
