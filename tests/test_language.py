@@ -43,7 +43,6 @@ SAME = {
         "{tokens} tokens/s",
         "options",
         "budget",
-        "job",
         "quota",
         "site",
         "type",
