@@ -42,7 +42,7 @@ def test_the_same_book_gives_the_same_bytes(capsys: pytest.CaptureFixture[str]) 
 def test_a_book_is_shown_to_people_in_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["market", "clear", str(BOOK)]) == YES
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("h100 here  $0.90 per GPU-hour")
+    assert lines[0].startswith("h100 here  $0.90")
     assert max(map(len, lines[:-1])) <= 80
 
 
@@ -71,7 +71,7 @@ def test_a_deadline_that_cannot_be_met_is_refused_with_the_hours_missing(
 ) -> None:
     record = str(BOOK.with_name("spot.jsonl"))
     error = answer(capsys, "market", "deadline", record, "--deadline-hours", "40", code=BAD_INPUT)["error"]
-    assert "8.2 h short" in error["problem"]
+    assert (error["reason"]["code"], round(error["reason"]["short"], 9)) == ("money.deadline_too_early", 8.2)
     assert (
         answer(capsys, "market", "deadline", record, "--zone", "x", code=BAD_INPUT)["error"]["code"]
         == "not_found"
@@ -96,14 +96,22 @@ def test_balances_are_folded_from_a_whole_log_or_not_at_all(
     assert whole["balances"]["budget:t4"] == 4
     assert replay({"ok": True, "data": {"events": records}})["data"] == whole  # `brimful fleet events --json`
     assert len(replay(records[0], *records[2:])["data"]["balances"]) == 6  # others' events are not told
-    for cut, said in (
-        (records[2:], "line 1 is event 3, with none before it"),
-        (records[:3] + records[1:], "line 4 is event 2, after event 3"),
-        ([{"ok": True, "data": {"events": records[1:]}}], "entry 1 is event 2, with none before it"),
+    nothing = {"code": "money.after_none"}
+    for cut, where, seq, before in (
+        (records[2:], {"code": "money.line", "n": 1}, 3, nothing),
+        (
+            records[:3] + records[1:],
+            {"code": "money.line", "n": 4},
+            2,
+            {"code": "money.after_event", "seq": 3},
+        ),
+        ([{"ok": True, "data": {"events": records[1:]}}], {"code": "money.entry", "n": 1}, 2, nothing),
     ):
-        assert said in replay(*cut, code=BAD_INPUT)["error"]["problem"]
+        reason = replay(*cut, code=BAD_INPUT)["error"]["reason"]
+        assert (reason["code"], reason["where"], reason["seq"]) == ("money.out_of_order", where, seq)
+        assert reason["before"] == before
     kind, version, body = to_record(LeaseStarted(at_s=9, lease="job-1.1"))
     unknown = {"kind": kind, "version": version, "body": body}
-    problem = replay(*records, unknown, code=BAD_INPUT)["error"]["problem"]
-    assert "tells of 'job-1.1' and not how it began" in problem
-    assert answer(capsys, "invoice", "--log", str(log), code=BAD_INPUT)["error"]["problem"] == problem
+    reason = replay(*records, unknown, code=BAD_INPUT)["error"]["reason"]
+    assert reason == {"code": "money.begun_before", "file": "log.jsonl", "what": "job-1.1"}
+    assert answer(capsys, "invoice", "--log", str(log), code=BAD_INPUT)["error"]["reason"] == reason

@@ -380,6 +380,90 @@ def test_scores_and_corrections_are_in_the_catalogs(
     assert not left_over(said(capsys, "runs", "calibrate", "--forget"), str(tmp_path), "brimful calibration")
 
 
+BOOK, SPOT, OFFERS = (str(ROOT / "examples" / name) for name in ("book.json", "spot.jsonl", "offers.csv"))
+MONEY = {
+    "clear": ["clear", BOOK],
+    "no such book": ["clear", "absent.json"],
+    "deadline": [
+        "deadline",
+        SPOT,
+        "--zone",
+        "a",
+        "--task-hours",
+        "9",
+        "--deadline-hours",
+        "12",
+        "--starts",
+        "2",
+    ],
+    "too early": ["deadline", SPOT, "--deadline-hours", "40"],
+    "never": ["deadline", SPOT, "--task-hours", "0"],
+    "where": ["where", NANOGPT, "--offers", OFFERS],
+    "some places": ["where", "--model", "gpt2-xl", "--offers", OFFERS],
+    "nowhere": ["where", "--model", "llama-3.1-8b", "--offers", OFFERS],
+    "no tokens": ["where", NANOGPT, "--offers", OFFERS, "--tokens", "0"],
+    "no log": ["ledger", "absent.jsonl"],
+    "folder": ["ledger", "."],
+    "no hours": ["price", "--hours", "nan"],
+}
+
+
+@pytest.mark.parametrize("name", MONEY)
+@pytest.mark.usefixtures("marked")
+def test_the_market_is_in_the_catalogs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    own = Path(BOOK).read_text(), Path(OFFERS).read_text(), "synthetic from made up brim spot nan e18"
+
+    assert not left_over(said(capsys, "market", *MONEY[name]), *own, *names(), *MONEY[name])
+
+
+BOOKS: dict[str, Any] = {
+    "no list": 7,
+    "no object": [7],
+    "no name": [{"quantity": 1}],
+    "no limit": [{"bid": "a", "quantity": 1}],
+    "no count": [{"bid": "a", "quantity": 0, "limit": 1}],
+    "no number": [{"bid": "a", "quantity": 1, "limit": "many"}],
+    "no flag": [{"bid": "a", "quantity": 1, "limit": 1, "running": 3}],
+    "no class": [{"bid": "a", "quantity": 1, "priority": "soon"}],
+    "no price": [{"bid": "a", "quantity": 1, "priority": "urgent"}],
+    "twice": 2 * [{"bid": "a", "quantity": 1, "limit": 1}],
+    "nobody wins": [],
+}
+
+
+@pytest.mark.parametrize("name", BOOKS)
+@pytest.mark.usefixtures("marked")
+def test_the_faults_of_a_book_are_in_the_catalogs(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "book.json").write_text(json.dumps({"supply": 8, "bids": BOOKS[name]}))
+    fields = "pool quantity limit running many soon urgent normal background"
+
+    assert not left_over(said(capsys, "market", "clear", str(tmp_path / "book.json")), fields)
+
+
+@pytest.mark.usefixtures("marked")
+def test_accounts_are_in_the_catalogs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from dataclasses import replace
+
+    from brimful.fleet.events import PoolPriced
+    from tests.market.test_invoice import random_log, written
+
+    log = written(tmp_path / "log.jsonl", random_log(3))
+    own = (Path(log).read_text(), "budget operator overrun rounding")
+    for words in (
+        ["market", "ledger", log],
+        *(["invoice", "--log", log, "--by", by] for by in ("team", "job")),
+    ):
+        assert not left_over(said(capsys, *words), *own)
+    priced = PoolPriced(
+        at_s=60, site="here", gpu="h100", tier="spot", microusd_per_gpu_hour=2_000_000,
+        cleared_microusd_per_gpu_hour=2_000_000, held=8, wanted=12, gpus=8,
+    )  # fmt: skip
+    log = written(tmp_path / "prices.jsonl", [priced, replace(priced, at_s=600)])
+    assert not left_over(said(capsys, "market", "price", "--log", log), "h100 here spot")
+
+
 # -- the machinery itself ----------------------------------------------------------------------------------
 
 
