@@ -349,7 +349,7 @@ def from_record(kind: str, version: int, body: dict[str, Any]) -> Event:
     """The event a record holds, or a clear refusal: guessing would corrupt every number after it."""
     if kind not in KINDS or version > KINDS[kind].version:
         raise WorldFailed(
-            say("fleet.event_log_holds_version_brimful", kind=kind, version=Plain(version)),
+            say("fleet.newer_event", kind=kind, version=Plain(version)),
             code="log_too_new",
         )
     filled = dict(body)  # what an older version did not write has its default

@@ -67,7 +67,7 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
             ports.decided.seq, ports.decided.at_s, ports.decided.plan = fleet.seq, now_s, plan
             break
     else:
-        raise WorldFailed(say("scheduler.log_moved_times_during_one", max_conflicts=MAX_CONFLICTS))
+        raise WorldFailed(say("scheduler.log_keeps_moving", times=MAX_CONFLICTS))
     if fleet.unsettled or fleet.warned:
         _act(fleet, ports, rules, problems, now_s=now_s)
     return Tick(plan, problems)
@@ -298,10 +298,10 @@ def _act_on(lease: Lease, fleet: Fleet, ports: Ports, engine: Engine, rules: Rul
             if not isinstance(engine, Carries):
                 raise CannotStart(
                     say(
-                        "scheduler.site_cannot_fetch_checkpoint_from",
+                        "scheduler.cannot_fetch_checkpoint",
                         site=lease.site,
                         job=job.job,
-                        site_2=before.site,
+                        origin=before.site,
                     )
                 )
             engine.start_from(lease.lease, before.checkpoints(job.job))

@@ -124,15 +124,15 @@ def order(workload: Workload, capacity_milli: int, *, until: float, rng: np.rand
     asked = workload.kinds.asked_milli[workload.kind]
     target = until * capacity_milli
     if asked.sum() <= 0:
-        raise BadInput(say("sim.no_task_trace_asks_gpu"))
+        raise BadInput(say("sim.no_gpu_tasks"))
     expected = target / float(asked.mean())
     if expected > MAX_TASKS:
         raise BadInput(
             say(
-                "sim.takes_about_tasks_trace_ask",
-                expected=Number(expected),
+                "sim.fill_too_many_tasks",
+                tasks=Number(expected),
                 until=f"{until:g}",
-                max_tasks=Number(MAX_TASKS),
+                most=Number(MAX_TASKS),
             )
         )
     shuffled = rng.permutation(len(asked))
@@ -204,7 +204,7 @@ def columns_of(nodes: Sequence[Node], gpu_types: Sequence[str]) -> Columns:
         free[i, : node.gpus] = WHOLE_GPU
         free[i, list(node.holes)] = 0
     if not free.sum():
-        raise BadInput(say("sim.fleet_no_gpus"))
+        raise BadInput(say("sim.fill_without_gpus"))
     index = {gpu: i for i, gpu in enumerate(gpu_types)}
     return Columns(
         cpu_milli=np.array([PLENTY if n.cpu_milli is None else n.cpu_milli for n in nodes], dtype=np.int64),

@@ -25,7 +25,7 @@ MAX_NODES = 100_000
 MAX_GPUS_PER_NODE = 1024
 MAX_FILE_BYTES = 2**20
 WORD = re.compile(r"(\d{1,9})x(\d{1,9})(?::([A-Za-z0-9._-]{1,64}))?(?:@(\$?[0-9.]{1,20}))?")
-HINT = say("sim.write_nodesxgpus_type_usd_several")
+HINT = say("sim.hint_fleet")
 # Key of a [[nodes]] table -> the type of its value.
 KEYS: dict[str, tuple[type, ...]] = {
     "count": (int,),
@@ -50,17 +50,17 @@ def parse_fleet(text: str) -> list[Node]:
         found = WORD.fullmatch(word.strip())
         price = microusd_from_usd(found[4] or "0") if found else None
         if found is None or price is None:
-            raise BadInput(say("sim.fleet_not_understood", text=Quoted(text)), hint=HINT)
+            raise BadInput(say("sim.fleet_unreadable", fleet=Quoted(text)), hint=HINT)
         count, gpus = int(found[1]), int(found[2])
         if not (1 <= count <= MAX_NODES - len(nodes) and 1 <= gpus <= MAX_GPUS_PER_NODE):
             raise BadInput(
                 say(
-                    "sim.fleet_asks_nodes_gpus",
-                    text=Quoted(text),
-                    count=Number(count),
+                    "sim.fleet_out_of_range",
+                    fleet=Quoted(text),
+                    nodes=Number(count),
                     gpus=Number(gpus),
                     max_nodes=Number(MAX_NODES),
-                    max_gpus_per_node=Number(MAX_GPUS_PER_NODE),
+                    max_gpus=Number(MAX_GPUS_PER_NODE),
                 )
             )
         nodes += [
@@ -89,7 +89,7 @@ def read_fleet(path: Path) -> list[Node]:
     try:
         tables = tomllib.loads(raw.decode("utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadInput(say("sim.not_toml_file", path=path, error=error)) from error
+        raise BadInput(say("sim.not_toml", path=path, error=error)) from error
     kinds = tables.get("nodes")
     if not isinstance(kinds, list) or not kinds or len(raw) > MAX_FILE_BYTES:
         raise BadInput(say("sim.no_nodes_table", path=path))
@@ -102,10 +102,10 @@ def read_fleet(path: Path) -> list[Node]:
 def _nodes(kind: dict[str, Any], *, where: str, first: int) -> list[Node]:
     for key, value in kind.items():
         if key not in KEYS:
-            raise BadInput(say("sim.not_known", where=where, key=key, keys=", ".join(KEYS)))
+            raise BadInput(say("sim.unknown_key", where=where, key=key, known=", ".join(KEYS)))
         if not isinstance(value, KEYS[key]) or isinstance(value, bool):
             raise BadInput(
-                say("sim.is", where=where, key=key, value=Quoted(value), name=KEYS[key][0].__name__)
+                say("sim.bad_value", where=where, key=key, value=Quoted(value), kind=KEYS[key][0].__name__)
             )
     count, gpus = kind.get("count", 1), kind.get("gpus", 0)
     price = microusd_from_usd(str(kind.get("usd_per_gpu_hour", 0)))
@@ -113,16 +113,16 @@ def _nodes(kind: dict[str, Any], *, where: str, first: int) -> list[Node]:
     if not (1 <= count <= MAX_NODES - first and 1 <= gpus <= MAX_GPUS_PER_NODE):
         raise BadInput(
             say(
-                "sim.nodes_gpus",
+                "sim.nodes_out_of_range",
                 where=where,
-                count=Number(count),
+                nodes=Number(count),
                 gpus=Number(gpus),
                 max_nodes=Number(MAX_NODES),
-                max_gpus_per_node=Number(MAX_GPUS_PER_NODE),
+                max_gpus=Number(MAX_GPUS_PER_NODE),
             )
         )
     if price is None or tier not in TIERS or any(kind.get(key, 0) < 0 for key in ("cpu_milli", "memory_mib")):
-        raise BadInput(say("sim.price_tier_size_out_range", where=where, tiers=", ".join(TIERS)))
+        raise BadInput(say("sim.fleet_row_out_of_range", where=where, known=", ".join(TIERS)))
     site, rack_nodes = kind.get("site", SITE), kind.get("rack_nodes", 0)
     return [
         Node(
@@ -159,7 +159,7 @@ def scaled(nodes: Sequence[Node], gpus: int) -> list[Node]:
         kinds[kind] = kinds.get(kind, 0) + 1
     factor = gpus / sum(node.gpus for node in nodes)
     if len(nodes) * factor > MAX_NODES:
-        raise BadInput(say("sim.gpus_more_than_nodes", gpus=Number(gpus), max_nodes=Number(MAX_NODES)))
+        raise BadInput(say("sim.too_many_nodes", gpus=Number(gpus), max_nodes=Number(MAX_NODES)))
     wanted = {kind: count * factor for kind, count in kinds.items()}
     counts = {kind: int(want) for kind, want in wanted.items()}
     # What is missing goes to the kinds that lost most by rounding down.

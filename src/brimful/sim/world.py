@@ -94,7 +94,7 @@ class TimedEngine:
 
     def nodes(self) -> Sequence[Node]:
         if self.now_s < self.silent_until_s:
-            raise WorldFailed(say("sim.site_not_answer", site=SITE))
+            raise WorldFailed(say("sim.site_silent", site=SITE))
         return self._nodes
 
     def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int], rest: Parts = ()) -> None:  # noqa: ARG002

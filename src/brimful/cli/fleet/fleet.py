@@ -75,7 +75,7 @@ def nodes(args: argparse.Namespace) -> Answer:
         found = Client().fleet()["nodes"]
         return Answer(found, _nodes_text(all_printable(found)))
     if args.node is None:
-        raise BadInput(say("fleet.node", verb=args.verb))
+        raise BadInput(say("fleet.which_node", verb=args.verb))
     return drain(args) if args.verb == "drain" else resume(args)
 
 

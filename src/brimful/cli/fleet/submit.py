@@ -101,7 +101,7 @@ def _asked(args: argparse.Namespace) -> tuple[dict[str, Any], list[Sentence], st
     notes: list[Sentence] = []
     config, steps = args.fit or "", None
     if args.file is not None and args.command:
-        raise BadInput(say("fleet.both_file_command_given"))
+        raise BadInput(say("fleet.file_and_command"))
     if args.file is not None:
         from brimful.server.jobfiles.jobfile import read_job_file
 
@@ -110,21 +110,19 @@ def _asked(args: argparse.Namespace) -> tuple[dict[str, Any], list[Sentence], st
             named = Several(
                 tuple(say("jobfile.cannot", field=k, why=v) for k, v in file.unsupported.items()), "; "
             )
-            raise BadInput(say("fleet.says_brimful_cannot", file=args.file, named=named), code="unsupported")
+            raise BadInput(say("fleet.file_unsupported", file=args.file, fields=named), code="unsupported")
         body |= file.body
         left_out = [say("jobfile.left_out", field=k, why=v) for k, v in file.unsupported.items()]
         notes += [*file.notes, *left_out]
         config, steps = config or file.fit, file.steps
         missing = [name for name in file.env_from if name not in os.environ]
         if missing:
-            raise BadInput(
-                say("fleet.env_from_names_not_set", missing=Quoted(missing[0]), missing_2=missing[0])
-            )
+            raise BadInput(say("fleet.env_from_not_set", missing=Quoted(missing[0]), name=missing[0]))
         body["env"] = {**body.get("env", {}), **{name: os.environ[name] for name in file.env_from}}
     elif args.command:
         body |= {"command": args.command, "folder": _folder()}
     else:
-        raise BadInput(say("fleet.no_command_run"))
+        raise BadInput(say("fleet.no_command"))
     body |= _flags(args)
     carried = {key: os.environ[key] for key in CARRIED if key in os.environ}
     body["env"] = carried | body["env"] | _pairs(args.env)
@@ -166,7 +164,7 @@ def _folder() -> str:
     try:
         return str(Path.cwd())
     except OSError as error:
-        raise BadInput(say("fleet.folder_not_any_more")) from error
+        raise BadInput(say("fleet.folder_gone")) from error
 
 
 def _pairs(given: list[str]) -> dict[str, str]:
@@ -174,7 +172,7 @@ def _pairs(given: list[str]) -> dict[str, str]:
     for pair in given:
         key, equals, value = pair.partition("=")
         if not (equals and key.isidentifier()):
-            raise BadInput(say("fleet.env_not_name_value", pair=Quoted(pair[:60])))
+            raise BadInput(say("fleet.bad_env", pair=Quoted(pair[:60])))
         pairs[key] = value
     return pairs
 

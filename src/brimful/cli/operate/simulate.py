@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     if not (0 <= args.seed < 2**31 and 1 <= args.seeds <= MAX_SEEDS):
         raise BadInput(
-            say("fleet.seed_seeds_out_range", seed=args.seed, seeds=args.seeds, max_seeds=Number(MAX_SEEDS))
+            say("sim.seeds_out_of_range", seed=args.seed, seeds=args.seeds, most=Number(MAX_SEEDS))
         )
     what, sizes = _sweep(args.sweep)
     if args.html and args.fill is None:
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> Answer:
         otherwise={node.gpu for node in usual},
     )
     if not trace.arrivals:
-        raise BadInput(say("fleet.holds_no_jobs", trace=" ".join(args.trace)))
+        raise BadInput(say("sim.no_jobs_in_trace", trace=" ".join(args.trace)))
     nodes = fleet or trace.nodes or usual
     fleets = [_swept(nodes, what, gpus) for gpus in sizes] or [nodes]
     outcomes: list[tuple[str, Outcome]] = []
@@ -137,9 +137,9 @@ def _sweep(text: str | None) -> tuple[str, list[int]]:
     sizes = [int(part) for part in values.split(",") if part.strip().isdigit() and len(part) < 9]
     least = 1 if name == "gpus" else 0
     if not name or len(sizes) != values.count(",") + 1 or not all(least <= n <= MAX_GPUS for n in sizes):
-        raise BadInput(say("fleet.sweep_not_understood", text=Quoted(text)))
+        raise BadInput(say("sim.sweep_unreadable", sweep=Quoted(text)))
     if len(sizes) > MAX_SWEEP:
-        raise BadInput(say("fleet.sweep_asks_fleets", sizes=len(sizes), max_sweep=MAX_SWEEP))
+        raise BadInput(say("sim.sweep_too_long", fleets=len(sizes), most=MAX_SWEEP))
     return name, sizes
 
 
@@ -151,9 +151,9 @@ def _swept(nodes: Sequence[Node], what: str, gpus: int) -> list[Node]:
     others = [node for node in nodes if node.gpu != what]
     if not mine:
         types = dict.fromkeys(node.gpu for node in nodes)
-        raise BadInput(say("fleet.sweep_fleet_no_such_gpu", what=what, types=", ".join(types)))
+        raise BadInput(say("sim.sweep_gpu_unknown", gpu=what, types=", ".join(types)))
     if not others and not gpus:
-        raise BadInput(say("fleet.sweep_0_leaves_no_gpu", what=what))
+        raise BadInput(say("sim.sweep_leaves_none", gpu=what))
     more = scaled(mine, gpus) if gpus else []
     return others + [replace(node, node=f"swept-{i}") for i, node in enumerate(more)]
 
@@ -170,14 +170,14 @@ def _faults(text: str | None) -> Faults | None:
             given[name] = known[name](value)
         except (KeyError, ValueError) as error:
             raise BadInput(
-                say("fleet.faults_not_understood", a=Quoted(part.strip()), known=", ".join(known))
+                say("sim.faults_unreadable", fault=Quoted(part.strip()), known=", ".join(known))
             ) from error
         # Seconds, times a day, or a share.
         low = 0.01 if name == "slow_rate" else 0
         high = MAX_FAULT_S if name.endswith("_s") else MAX_PER_DAY if name.endswith("_per_day") else 1
         if not low <= given[name] <= high:
             raise BadInput(
-                say("fleet.faults_out_range", a=Quoted(part.strip()), low=f"{low:g}", high=Number(high))
+                say("sim.faults_out_of_range", fault=Quoted(part.strip()), low=f"{low:g}", high=Number(high))
             )
     return Faults(**given)
 
@@ -186,7 +186,7 @@ def _policies(args: argparse.Namespace, known: Sequence[str], default: str) -> l
     wanted = args.policy or [default]
     for policy in wanted:
         if policy not in known:
-            raise BadInput(say("fleet.policy_not_known_here_2", policy=policy, known=", ".join(known)))
+            raise BadInput(say("sim.fill_policy_unknown", policy=policy, known=", ".join(known)))
     return list(dict.fromkeys(wanted))
 
 
@@ -230,7 +230,7 @@ def _can_write(path: Path) -> None:
 
     need_plotly()
     if not path.parent.is_dir():
-        raise WorldFailed(say("fleet.cannot_write_no_folder", path=path, parent=path.parent))
+        raise WorldFailed(say("sim.no_folder_to_write", path=path, folder=path.parent))
 
 
 def _write_page(path: Path, title: str, outcomes: Sequence[tuple[str, Outcome]], runs: Runs) -> None:
@@ -240,21 +240,21 @@ def _write_page(path: Path, title: str, outcomes: Sequence[tuple[str, Outcome]],
     try:
         write_whole(path, text)
     except OSError as error:
-        raise WorldFailed(say("fleet.cannot_write", path=path, error=os_words(error))) from error
+        raise WorldFailed(say("sim.cannot_write", path=path, error=os_words(error))) from error
 
 
 def _fill(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> Runs:
     if args.html:
-        raise BadInput(say("fleet.html_not_go_fill"))
+        raise BadInput(say("sim.html_with_fill"))
     if args.market:
-        raise BadInput(say("fleet.market_not_with_fill"))
+        raise BadInput(say("sim.market_with_fill"))
     if not 0 < args.fill <= MAX_FILL:
-        raise BadInput(say("fleet.fill_out_range", fill=f"{args.fill:g}", max_fill=f"{MAX_FILL:g}"))
+        raise BadInput(say("sim.fill_out_of_range", fill=f"{args.fill:g}", most=f"{MAX_FILL:g}"))
     policies = _policies(args, FILL_POLICIES, "brim")
     try:
         from brimful.sim.fill import fill, gpu_types_of, workload_of
     except ImportError as error:
-        raise BadInput(say("fleet.fill_needs_numpy")) from error
+        raise BadInput(say("sim.fill_needs_numpy")) from error
     workload = workload_of([arrival.job for arrival in trace.arrivals], gpu_types_of(nodes))
     _note_unfit(trace, workload.unfit)
     runs = []

@@ -331,5 +331,5 @@ def _numpy() -> Any:  # noqa: ANN401 - a module
     try:
         import numpy
     except ModuleNotFoundError as error:
-        raise WorldFailed(say("scheduler.planning_deadline_needs_numpy"), code="not_installed") from error
+        raise WorldFailed(say("scheduler.deadlines_need_numpy"), code="not_installed") from error
     return numpy

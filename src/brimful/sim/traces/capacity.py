@@ -40,12 +40,12 @@ def read_capacity(
         groups.setdefault(key, {}).setdefault(record["zone"], record)
     if not groups:
         wanted = ", ".join(zones) or "any zone"
-        raise NotFound(say("sim.holds_no_record", name=path.name, wanted=wanted))
+        raise NotFound(say("sim.no_capacity_record", name=path.name, wanted=wanted))
     preferred = [key for key in groups if key[0] == "availability"] or list(groups)
     key = max(preferred, key=lambda key: len(groups[key]))
     chosen = groups[key]
     if missing := [zone for zone in zones if zone not in chosen]:
-        raise NotFound(say("sim.no_record_made_together_covers", missing=", ".join(missing)))
+        raise NotFound(say("sim.no_common_record", missing=", ".join(missing)))
     names = tuple(zones) or tuple(chosen)
     ups = [_looks(chosen[name]) for name in names]
     length = min(map(len, ups))
@@ -63,7 +63,7 @@ def _records(path: Path) -> Iterator[Record]:
     except FileNotFoundError as error:
         raise NotFound(say("sim.no_file", path=path), hint=say("sim.hint_name_file")) from error
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise BadInput(say("sim.cannot_read_2", name=path.name, error=error)) from error
+        raise BadInput(say("sim.capacity_unreadable", name=path.name, error=error)) from error
 
 
 def _record(line: str, where: str) -> Record:
@@ -72,11 +72,11 @@ def _record(line: str, where: str) -> Record:
         gap, nodes, runs = float(body["gap_seconds"]), int(body.get("nodes", 1)), body["runs"]
         looks = [(float(value), int(ticks)) for value, ticks in runs]
     except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(say("sim.not_a_record_of_capacity", where=where, error=repr(error)[:160])) from error
+        raise BadInput(say("sim.bad_capacity_record", where=where, error=repr(error)[:160])) from error
     if not 1 <= gap <= 86_400 or nodes < 1 or any(ticks < 0 for _, ticks in looks):
-        raise BadInput(say("sim.gap_nodes_run_out_range", where=where))
+        raise BadInput(say("sim.capacity_out_of_range", where=where))
     if sum(ticks for _, ticks in looks) > MOST_LOOKS:
-        raise BadInput(say("sim.too_many_looks", where=where, most_looks=Number(MOST_LOOKS)))
+        raise BadInput(say("sim.too_many_looks", where=where, most=Number(MOST_LOOKS)))
     return {
         "zone": str(body.get("zone", "zone")),
         "accelerator": str(body.get("accelerator", "")),

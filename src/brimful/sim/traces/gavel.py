@@ -61,9 +61,9 @@ def read_throughputs(source: Source) -> Throughputs:
             for gpu, kinds in tables.items()
         }
     except TypeError as error:
-        raise BadInput(say("sim.holds_no_throughputs_gpu_type", name=source.name)) from error
+        raise BadInput(say("sim.throughputs_misshapen", name=source.name)) from error
     except (ValueError, AttributeError, RecursionError) as error:
-        raise BadInput(say("sim.holds_no_throughputs", name=source.name, error=error)) from error
+        raise BadInput(say("sim.no_throughputs", name=source.name, error=error)) from error
 
 
 def _speed(value: object) -> float:
@@ -81,7 +81,7 @@ def _key(text: str) -> tuple[str, int]:
 
 def read_trace(source: Source, throughputs: Throughputs | None, skips: Skips) -> Trace:
     if throughputs is None:
-        raise BadInput(say("sim.gavel_trace_counts_steps_how", name=source.name))
+        raise BadInput(say("sim.gavel_without_throughputs", name=source.name))
     found = _jobs(source.lines(), source.name, throughputs, skips)
     arrivals = in_order(found, name=source.name, skips=skips, sort=False)
     return Trace(format="Gavel", arrivals=arrivals, gangs_may_spread=True)
@@ -99,11 +99,11 @@ def _jobs(
             if len(fields) != len(FIELDS):
                 raise BadInput(
                     say(
-                        "sim.fields_not",
+                        "sim.field_count",
                         where=where,
                         fields=len(fields),
-                        fields_2=len(FIELDS),
-                        fields_3=", ".join(FIELDS),
+                        wanted=len(FIELDS),
+                        names=", ".join(FIELDS),
                     )
                 )
             yield where, _job(dict(zip(FIELDS, fields, strict=True)), where, f"gavel-{i}", throughputs)
@@ -118,12 +118,12 @@ def _job(row: Row, where: str, name: str, throughputs: Throughputs) -> Arrival:
     together = {gpu: speed for gpu, speed in speeds.items() if not gpu.endswith(SPREAD)}
     if not together:
         raise BadInput(
-            say("sim.no_throughput_known", where=where, kind=Quoted(kind[0]), counted=counted(gpus, "GPU"))
+            say("sim.throughput_unknown", where=where, kind=Quoted(kind[0]), gpus=counted(gpus, "GPU"))
         )
     reference = REFERENCE if REFERENCE in together else max(together, key=lambda gpu: together[gpu])
     work_s = integer(row, "total_steps", where, low=0, high=MAX_STEPS) / together[reference]
     if work_s > MAX_S:
-        raise BadInput(say("sim.s_work", where=where, work_s=Number(work_s), max_s=Number(MAX_S)))
+        raise BadInput(say("sim.work_too_long", where=where, work_s=Number(work_s), most=Number(MAX_S)))
     spread = speeds.get(reference + SPREAD, together[reference])
     at_s = number(row, "arrival_time", where, low=0, high=MAX_S)
     slo = number(row, "SLO", where, low=-1, high=MAX_S)

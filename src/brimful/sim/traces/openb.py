@@ -40,7 +40,7 @@ def read_nodes(lines: Iterable[str], *, name: str, skips: Skips) -> list[Node]:
         try:
             node = _node(row, where)
             if node.node in nodes:
-                raise BadInput(say("sim.node_before", where=where, node=Quoted(node.node)))
+                raise BadInput(say("sim.duplicate_node", where=where, node=Quoted(node.node)))
         except BadInput as error:
             skips.note(error)
             continue
@@ -61,7 +61,7 @@ def _columns(head: str) -> set[str]:
 def _node(row: Row, where: str) -> Node:
     name = entry(row, "sn")
     if not name:
-        raise BadInput(say("sim.sn_empty", where=where))
+        raise BadInput(say("sim.no_id", where=where, column="sn"))
     gpus = integer(row, "gpu", where, low=0, high=MAX_NODE_GPUS)
     return Node(
         site=SITE,
@@ -86,11 +86,11 @@ def _pods(lines: Iterable[str], name: str, skips: Skips) -> Iterator[tuple[str, 
 def _pod(row: Row, where: str) -> Arrival:
     name = entry(row, "name")
     if not name:
-        raise BadInput(say("sim.name_empty", where=where))
+        raise BadInput(say("sim.no_id", where=where, column="name"))
     gpus = integer(row, "num_gpu", where, low=0, high=MAX_NODE_GPUS)
     milli = integer(row, "gpu_milli", where, low=1 if gpus else 0, high=WHOLE_GPU)
     if gpus > 1 and milli < WHOLE_GPU:
-        raise BadInput(say("sim.gpus_milli_each", where=where, gpus=gpus, milli=milli))
+        raise BadInput(say("sim.shared_gpus", where=where, gpus=gpus, milli=milli))
     job = Job(
         job=name,
         gpus=gpus,
@@ -110,5 +110,5 @@ def _pod(row: Row, where: str) -> Arrival:
     ended = number(row, "deletion_time", where, low=0, high=MAX_S) if entry(row, "deletion_time") else begun
     run_s = 0.0 if begun is None or ended is None else ended - begun
     if run_s < 0:
-        raise BadInput(say("sim.deletion_time_s_before_scheduled", where=where, a=f"{-run_s:g}"))
+        raise BadInput(say("sim.deleted_before_scheduled", where=where, seconds=f"{-run_s:g}"))
     return Arrival(at_s=int(created), job=job, work_s=run_s)

@@ -77,22 +77,20 @@ def _arrival(row: Row, where: str) -> Arrival:
     name = entry(row, "job")
     if not name or not name.isprintable():
         problem = "is empty" if not name else f"is {name[:40]!r}"
-        raise BadInput(say("sim.job", where=where, problem=problem))
+        raise BadInput(say("sim.bad_job_id", where=where, problem=problem))
     priority = entry(row, "priority") or "normal"
     if priority not in PRIORITIES:
         raise BadInput(
             say(
-                "sim.priority_not_known",
+                "sim.priority_unknown",
                 where=where,
                 priority=Quoted(priority),
-                priorities=", ".join(PRIORITIES),
+                known=", ".join(PRIORITIES),
             )
         )
     within = entry(row, "within") or "node"
     if within not in WITHIN:
-        raise BadInput(
-            say("sim.within_not_known", where=where, within=Quoted(within), within_2=", ".join(WITHIN))
-        )
+        raise BadInput(say("sim.within_unknown", where=where, within=Quoted(within), known=", ".join(WITHIN)))
     more = {
         column: integer(row, column, where, low=low, high=high)
         for column, (low, high) in WHOLE_NUMBERS.items()
@@ -103,9 +101,11 @@ def _arrival(row: Row, where: str) -> Arrival:
         integer(row, "submit_s", where, low=0, high=MAX_S),
     )
     if gpus > 1 and more.get("gpu_milli", WHOLE_GPU) < WHOLE_GPU:
-        raise BadInput(say("sim.gpus_milli_each_2", where=where, gpus=gpus, more=more["gpu_milli"]))
+        raise BadInput(say("sim.shared_gpus", where=where, gpus=gpus, milli=more["gpu_milli"]))
     if more.get("deadline_s", at_s) < at_s:
-        raise BadInput(say("sim.deadline_s_before_submit_s", where=where, more=more["deadline_s"], at_s=at_s))
+        raise BadInput(
+            say("sim.deadline_before_submit", where=where, deadline_s=more["deadline_s"], submit_s=at_s)
+        )
     job = Job(
         job=name,
         gpus=gpus,
@@ -145,7 +145,7 @@ def _by_type(row: Row, column: str, where: str, gpu_types: tuple[str, ...]) -> l
     if cells and (len(cells) not in (1, len(gpu_types)) or not gpu_types):
         raise BadInput(
             say(
-                "sim.numbers_gpu_types",
+                "sim.numbers_per_type",
                 where=where,
                 column=column,
                 cells=len(cells),

@@ -60,7 +60,7 @@ def read_json(source: Source, skips: Skips) -> Trace:
     except (ValueError, RecursionError) as error:
         raise BadInput(say("sim.not_json", name=source.name, error=error)) from error
     if not isinstance(jobs, list):
-        raise BadInput(say("sim.not_list_jobs", name=source.name))
+        raise BadInput(say("sim.not_a_job_list", name=source.name))
     idle: list[str] = []
     found = from_zero(_jobs(jobs, source.name, skips, idle), skips)
     arrivals = in_order(found, name=source.name, skips=skips, sort=True)
@@ -107,20 +107,20 @@ def _jobs(jobs: list[Any], name: str, skips: Skips, idle: list[str]) -> Iterator
 
 def _job(record: object, where: str) -> Arrival | None:
     if not isinstance(record, dict) or not isinstance(record.get("attempts"), list):
-        raise BadInput(say("sim.no_list_attempts", where=where))
+        raise BadInput(say("sim.no_attempts", where=where))
     job = str(record.get("jobid") or "")
     if not job:
-        raise BadInput(say("sim.jobid_empty", where=where))
+        raise BadInput(say("sim.no_id", where=where, column="jobid"))
     run_s, gpus = 0, 0
     for attempt in record["attempts"]:
         if not isinstance(attempt, dict):
-            raise BadInput(say("sim.attempt", where=where, attempt=Quoted(attempt)))
+            raise BadInput(say("sim.bad_attempt", where=where, attempt=Quoted(attempt)))
         began, ended = attempt.get("start_time"), attempt.get("end_time")
         if _missing(began) or _missing(ended):
             continue
         spent = _second(str(ended), "end_time", where) - _second(str(began), "start_time", where)
         if spent < 0:
-            raise BadInput(say("sim.attempt_ends_s_before_starts", where=where, a=Number(-spent)))
+            raise BadInput(say("sim.attempt_ends_early", where=where, seconds=Number(-spent)))
         run_s += spent
         gpus = max(gpus, _gpus(attempt.get("detail"), where))
     if gpus == 0:
@@ -148,7 +148,7 @@ def _gpus(detail: object, where: str) -> int:
     if not isinstance(detail, list):
         return 0
     if not all(isinstance(node, dict) and isinstance(node.get("gpus", []), list) for node in detail):
-        raise BadInput(say("sim.detail_not_list_nodes", where=where))
+        raise BadInput(say("sim.detail_not_nodes", where=where))
     return sum(len(node.get("gpus", [])) for node in detail)
 
 

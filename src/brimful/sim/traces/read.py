@@ -150,9 +150,9 @@ def _recognised(text: str) -> tuple[Format, Source, dict[str, str]]:
 def _nearest(head: str, name: str) -> Format:
     """Of a file that is of no known form the reader that says best what is missing."""
     if head.lstrip()[:1] in ("[", "{"):
-        raise BadInput(say("sim.json_neither_phillys_cluster_job", name=name))
+        raise BadInput(say("sim.json_unknown", name=name))
     if head.split()[:1] == ["JobID"]:
-        raise BadInput(say("sim.saccts_output_columns", name=name), hint=sacct.ASK)
+        raise BadInput(say("sim.sacct_in_columns", name=name), hint=sacct.ASK)
     columns = set(_columns(head))
     shared = [len(columns & set(known.columns)) for known in FORMATS]
     best = max(shared)
@@ -169,10 +169,8 @@ def _options(source: str, query: str, known: tuple[str, ...]) -> dict[str, str]:
     for option in options:
         if option not in known:
             raise BadInput(
-                say("sim.option_not_known_here", source=source, option=Quoted(option)),
-                hint=say("sim.hint_known_2", known=", ".join(known))
-                if known
-                else say("sim.hint_format_none"),
+                say("sim.option_unknown", source=source, option=Quoted(option)),
+                hint=say("sim.hint_known", known=", ".join(known)) if known else say("sim.hint_no_options"),
             )
     return options
 
@@ -181,7 +179,7 @@ def _joined(parts: Sequence[Trace]) -> Trace:
     arrivals = [arrival for part in parts for arrival in part.arrivals]
     ids = {arrival.job.job for arrival in arrivals}
     if len(ids) < len(arrivals):
-        raise BadInput(say("sim.jobs_stand_more_than_one", a=Number(len(arrivals) - len(ids))))
+        raise BadInput(say("sim.jobs_in_several_files", jobs=Number(len(arrivals) - len(ids))))
     return Trace(
         format=" + ".join(dict.fromkeys(part.format for part in parts)),
         arrivals=sorted(arrivals, key=lambda arrival: arrival.at_s),

@@ -97,25 +97,23 @@ class Source:
                 if len(line) > MAX_ROW_BYTES or total > MAX_UNPACKED_BYTES:
                     raise BadInput(
                         say(
-                            "sim.row_more_than_bytes_row",
+                            "sim.row_too_long",
                             name=self.name,
                             number=Plain(number),
-                            max_row_bytes=Number(MAX_ROW_BYTES),
+                            most=Number(MAX_ROW_BYTES),
                         )
                         if len(line) > MAX_ROW_BYTES
                         else say(
-                            "sim.unpacks_more_than_bytes",
+                            "sim.unpacks_too_large",
                             name=self.name,
-                            max_unpacked_bytes=Number(MAX_UNPACKED_BYTES),
+                            most=Number(MAX_UNPACKED_BYTES),
                         ),
                         hint=say("sim.hint_no_trace"),
                     )
                 try:
                     yield line.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
-                    raise BadInput(
-                        say("sim.not_text_file_row", name=self.name, number=Plain(number))
-                    ) from error
+                    raise BadInput(say("sim.not_text", name=self.name, number=Plain(number))) from error
 
     def text(self) -> str:
         return "".join(self.lines())
@@ -126,16 +124,14 @@ class Source:
                 packed = file.read(2) == b"\x1f\x8b"
             return cast(IO[bytes], gzip.open(self.path, "rb")) if packed else self.path.open("rb")
         except FileNotFoundError as error:
-            raise NotFound(
-                say("sim.no_file", path=self.path), hint=say("sim.hint_give_path_trace")
-            ) from error
+            raise NotFound(say("sim.no_file", path=self.path), hint=say("sim.hint_trace_path")) from error
         except IsADirectoryError as error:
-            raise BadInput(say("sim.folder", path=self.path)) from error
+            raise BadInput(say("sim.is_folder", path=self.path)) from error
         except OSError as error:
             raise WorldFailed(say("sim.cannot_read", path=self.path, error=os_words(error))) from error
 
     def _broken(self, error: Exception) -> BadInput:
-        return BadInput(say("sim.cannot_unpacked", name=self.name, error=error))
+        return BadInput(say("sim.cannot_unpack", name=self.name, error=error))
 
 
 def table(
@@ -171,8 +167,8 @@ def table(
         if len(row) > len(columns):
             skips.note(
                 BadInput(
-                    say("sim.fields_columns", where=where, row=Plain(len(row)), columns=len(columns)),
-                    hint=say("sim.hint_put_entry_inside_into_quotes", delimiter=Quoted(delimiter))
+                    say("sim.too_many_fields", where=where, fields=Plain(len(row)), columns=len(columns)),
+                    hint=say("sim.hint_quote_entry", delimiter=Quoted(delimiter))
                     if quoted
                     else say("sim.hint_leave_out"),
                 )
@@ -186,16 +182,16 @@ def _check_columns(columns: Sequence[str], needed: Sequence[str], *, name: str, 
         raise BadInput(say("sim.empty", name=name, needed=", ".join(needed)))
     twice = [column for column in dict.fromkeys(columns) if column and columns.count(column) > 1]
     if twice:
-        raise BadInput(say("sim.row_1_names_twice", name=name, twice=", ".join(twice)))
+        raise BadInput(say("sim.duplicate_column", name=name, twice=", ".join(twice)))
     missing = [column for column in needed if column not in columns]
     if not missing:
         return
     other = next((sign for sign in (",", ";", "\t", "|") if sign != delimiter and sign in columns[0]), None)
     raise BadInput(
         say("sim.no_column", name=name, missing=", ".join(missing), shown=_shown(columns)),
-        hint=say("sim.hint_put_between_columns_not", delimiter=Quoted(delimiter), other=Quoted(other))
+        hint=say("sim.hint_delimiter", delimiter=Quoted(delimiter), other=Quoted(other))
         if other
-        else say("sim.hint_first_row_names_columns_needed", needed=", ".join(needed)),
+        else say("sim.hint_columns_needed", needed=", ".join(needed)),
     )
 
 
@@ -209,10 +205,10 @@ def _not_csv(where: str, error: csv.Error) -> BadInput:
     """The csv module's words, where ours say better what to do."""
     text = str(error)
     if "unexpected end of data" in text:
-        return BadInput(say("sim.quote_opened_never_closed", where=where))
+        return BadInput(say("sim.quote_not_closed", where=where))
     if "new-line character" in text:
         return BadInput(say("sim.lone_carriage_return", where=where))
-    return BadInput(say("sim.where_text", where=where, text=text))
+    return BadInput(say("sim.not_csv", where=where, text=text))
 
 
 def entry(row: Row, column: str) -> str:
@@ -225,14 +221,16 @@ def integer(row: Row, column: str, where: str, *, low: int, high: int) -> int:
     value = int(found[1]) if (found := WHOLE.fullmatch(text)) else None
     if value is None or not low <= value <= high:
         raise BadInput(
-            say("sim.where_said", where=where, said=_said(column, text)),
-            hint=say("sim.hint_whole_number_from", low=Number(low), high=Number(high)),
+            _bad_entry(where, column, text),
+            hint=say("sim.hint_whole_number", low=Number(low), high=Number(high)),
         )
     return value
 
 
-def _said(column: str, text: str) -> str:
-    return f"{column} is {text[:40]!r}" if text else f"{column} is empty"
+def _bad_entry(where: str, column: str, text: str) -> Sentence:
+    if not text:
+        return say("sim.bad_entry.empty", where=where, column=column)
+    return say("sim.bad_entry", where=where, column=column, entry=Quoted(text[:40]))
 
 
 def number(row: Row, column: str, where: str, *, low: float, high: float) -> float:
@@ -243,8 +241,8 @@ def number(row: Row, column: str, where: str, *, low: float, high: float) -> flo
         value = None
     if value is None or not low <= value <= high:  # NaN is in no range
         raise BadInput(
-            say("sim.where_said", where=where, said=_said(column, text)),
-            hint=say("sim.hint_number_from", low=Number(low), high=Number(high)),
+            _bad_entry(where, column, text),
+            hint=say("sim.hint_number", low=Number(low), high=Number(high)),
         )
     return value
 
@@ -255,9 +253,7 @@ def second(text: str, column: str, where: str, *, like: str) -> int:
         moment = datetime.fromisoformat(text.strip())
         return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
     except (ValueError, OverflowError) as error:
-        raise BadInput(
-            say("sim.where_said", where=where, said=_said(column, text)), hint=say("sim.hint_like", like=like)
-        ) from error
+        raise BadInput(_bad_entry(where, column, text), hint=say("sim.hint_example", like=like)) from error
 
 
 def from_zero(found: Iterable[tuple[str, Arrival]], skips: Skips) -> Iterator[tuple[str, Arrival]]:
@@ -270,11 +266,11 @@ def from_zero(found: Iterable[tuple[str, Arrival]], skips: Skips) -> Iterator[tu
             skips.note(
                 BadInput(
                     say(
-                        "sim.days_after_first_job",
+                        "sim.too_late",
                         where=where,
-                        a=Number(at_s // 86400),
-                        split=" ".join(first.split()[-2:]),
-                        a_2=Number(MAX_S // 86400),
+                        days=Number(at_s // 86400),
+                        first=" ".join(first.split()[-2:]),
+                        most=Number(MAX_S // 86400),
                     )
                 )
             )
@@ -292,16 +288,16 @@ def in_order(found: Iterable[tuple[str, Arrival]], *, name: str, skips: Skips, s
     unsorted = False
     for where, arrival in found:
         if arrival.job.job in seen:
-            skips.note(BadInput(say("sim.job_before", where=where, job=Quoted(arrival.job.job))))
+            skips.note(BadInput(say("sim.duplicate_job", where=where, job=Quoted(arrival.job.job))))
             continue
         if not sort and arrivals and arrival.at_s < arrivals[-1].at_s:
             if not skips.lenient:
                 raise BadInput(
                     say(
-                        "sim.submitted_s_row_before_s",
+                        "sim.not_in_order",
                         where=where,
                         at_s=arrival.at_s,
-                        at_s_2=arrivals[-1].at_s,
+                        before_s=arrivals[-1].at_s,
                     )
                 )
             unsorted = True
@@ -311,11 +307,11 @@ def in_order(found: Iterable[tuple[str, Arrival]], *, name: str, skips: Skips, s
             skips.note(
                 BadInput(
                     say(
-                        "sim.wants_gpu_type_fleet",
+                        "sim.gpu_type_not_in_fleet",
                         where=where,
                         wants=" or ".join(wants),
-                        sorted=", ".join(sorted(skips.gpu_types)),
-                        wants_2=wants[0],
+                        has=", ".join(sorted(skips.gpu_types)),
+                        example=wants[0],
                     )
                 )
             )
@@ -324,7 +320,7 @@ def in_order(found: Iterable[tuple[str, Arrival]], *, name: str, skips: Skips, s
         arrivals.append(arrival)
     if not arrivals and skips.count:
         raise BadInput(
-            say("sim.no_row_can_used_left", name=name, count=Number(skips.count), first=skips.first[0])
+            say("sim.no_usable_row", name=name, left_out=Number(skips.count), first=skips.first[0])
         )
     if not arrivals:
         raise BadInput(say("sim.no_jobs", name=name))

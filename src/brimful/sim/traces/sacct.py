@@ -33,7 +33,7 @@ from brimful.sim.traces.reading import (
 )
 from brimful.sim.world import Arrival
 
-ASK = say("sim.sacct_p_x_o_jobid")
+ASK = say("sim.hint_sacct")
 ELAPSED = re.compile(r"(?:(\d{1,5})-)?(\d{1,2}):(\d{2}):(\d{2})")
 MEMORY = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([KMGT]?)")
 MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
@@ -53,7 +53,7 @@ def read(source: Source, *, any_type: bool, skips: Skips) -> Trace:
         if n
     ]
     if notes and not found and not skips.count:
-        raise BadInput(say("sim.no_job_held_gpu", name=source.name, notes=Several(tuple(notes), "; ")))
+        raise BadInput(say("sim.no_gpu_jobs", name=source.name, notes=Several(tuple(notes), "; ")))
     arrivals = in_order(found, name=source.name, skips=skips, sort=True)
     return Trace(format="sacct", arrivals=arrivals, notes=notes, gangs_may_spread=True)
 
@@ -67,7 +67,7 @@ def _rows(
     ):
         for either in (("AllocTRES", "ReqTRES"), ("ElapsedRaw", "Elapsed")):
             if not any(column in row for column in either):
-                raise BadInput(say("sim.no_column_2", name=name, either=" or ".join(either)), hint=ASK)
+                raise BadInput(say("sim.no_column_of", name=name, either=" or ".join(either)), hint=ASK)
         try:
             if "." in entry(row, "JobID"):
                 left_out["step"] += 1
@@ -121,7 +121,7 @@ def _elapsed(row: Row, where: str) -> int:
         return integer(row, "ElapsedRaw", where, low=0, high=MAX_S)
     found = ELAPSED.fullmatch(entry(row, "Elapsed"))
     if found is None:
-        raise BadInput(say("sim.elapsed", where=where, entry=Quoted(entry(row, "Elapsed")[:40])))
+        raise BadInput(say("sim.bad_elapsed", where=where, entry=Quoted(entry(row, "Elapsed")[:40])))
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 

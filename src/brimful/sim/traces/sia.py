@@ -66,12 +66,12 @@ def _rows(
         if workload is None and mine != first:
             raise BadInput(
                 say(
-                    "sim.file_holds_several_workloads_among",
+                    "sim.several_workloads",
                     where=where,
                     first=Quoted(first),
-                    mine=Quoted(mine),
+                    other=Quoted(mine),
                     name=name,
-                    first_2=first,
+                    workload=first,
                 )
             )
         there[mine] = None
@@ -87,7 +87,7 @@ def _rows(
                 "sim.no_workload",
                 name=name,
                 workload=Quoted(workload),
-                a=", ".join(filter(None, there)) or "one",
+                has=", ".join(filter(None, there)) or "one",
             )
         )
 
@@ -95,14 +95,14 @@ def _rows(
 def _row(row: Row, where: str) -> Arrival:
     name, application = entry(row, "name"), entry(row, "application")
     if not name:
-        raise BadInput(say("sim.name_empty", where=where))
+        raise BadInput(say("sim.no_id", where=where, column="name"))
     if application not in GPU_HOURS:
         raise BadInput(
             say(
-                "sim.application_not_known",
+                "sim.application_unknown",
                 where=where,
                 application=Quoted(application),
-                gpu_hours=", ".join(GPU_HOURS),
+                known=", ".join(GPU_HOURS),
             )
         )
     gpus = integer(row, "num_replicas", where, low=1, high=MAX_GPUS)

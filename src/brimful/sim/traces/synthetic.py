@@ -41,7 +41,7 @@ DEFAULTS = {"jobs": "1000", "gpus": "64", "load": "0.9", "seed": "0", "tenants":
 
 def generate(shape: str, options: dict[str, str]) -> Trace:
     if shape != "philly":
-        raise BadInput(say("sim.synthetic_not_known", shape=shape))
+        raise BadInput(say("sim.synthetic_unknown", shape=shape))
     row: Row = {**DEFAULTS, **options}
     where = f"{PREFIX}{shape}"
     jobs = integer(row, "jobs", where, low=1, high=MAX_JOBS)
