@@ -12,6 +12,7 @@ from babel.numbers import format_decimal, format_percent
 
 from brimful.cli.main import main
 from brimful.language import LANGUAGES, Number, Percent, Several, Size, language, language_of_locale, say
+from brimful.language.printable import MARK, printable
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = str(ROOT / "examples" / "nanogpt" / "train_fineweb.py")
@@ -292,3 +293,9 @@ def test_a_command_says_nothing_in_english(
     text = QUOTED.sub("", text).replace("gradient checkpointing", "").replace("Gradient Checkpointing", "")
 
     assert not ENGLISH.search(text), ENGLISH.search(text)
+
+
+def test_spaces_that_keep_words_together_print_and_what_moves_a_cursor_does_not() -> None:
+    said = language("fr").text(say("cli.way_out", hint="oui\u202f; non"))
+    assert printable(said) == said
+    assert printable("a\x1b[2Jb\u202ec\n") == f"a{MARK}[2Jb{MARK}c{MARK}"

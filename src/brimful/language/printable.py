@@ -16,9 +16,14 @@ def printable(text: str) -> str:
     """The text with a mark for every character that would not print.
 
     Names and commands come from users; line ends, control characters and changes of writing direction in
-    them could make a line read as something else, or move the cursor of a terminal.
+    them could make a line read as something else, or move the cursor of a terminal. Spaces that keep words
+    together do none of this, and languages need them.
     """
-    return text if text.isprintable() else "".join(c if c.isprintable() else MARK for c in text)
+    return text if text.isprintable() else "".join(c if _prints(c) else MARK for c in text)
+
+
+def _prints(character: str) -> bool:
+    return character.isprintable() or character in "\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}"
 
 
 def command_line(command: Sequence[str]) -> str:
