@@ -63,7 +63,8 @@ def test_a_bid_is_raised_a_budget_set_and_the_price_shown(tmp_path: Path) -> Non
         )
         wait_for(lambda: (server.show(first)["why_code"] or {}).get("code") == "server.notice")
         assert server.ask("job", "bid", first)["why_code"]["code"] == "server.notice"
-        assert "$0.50" in said(server, "job", "bid", first, "--limit", "0.5", "--yes", code=1)
+        below = refused(server, "job", "bid", first, "--limit", "0.5", "--yes", code=1)
+        assert below == "server.bid_below_price"
 
         left = server.ask("budget", "a", "--set", "5", "--yes")["left_microusd"]
         assert 4 * USD < left < 5 * USD  # what its running lease has come to is part of it

@@ -19,8 +19,8 @@ from urllib.parse import quote, urlencode
 from urllib.request import BaseHandler, ProxyHandler, Request, build_opener
 
 from brimful.client.settings import Settings, read_settings
-from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFailed
-from brimful.language import Plain, Quoted, say, tongue, verbatim
+from brimful.errors import BadInput, BrimfulError, NotFound, Refused, Said, WorldFailed
+from brimful.language import Plain, Quoted, Retold, say, tongue, verbatim
 from brimful.language.printable import printable
 
 if TYPE_CHECKING:  # the shapes take time to make, and only a type checker looks at them
@@ -300,7 +300,7 @@ def _refusal(error: HTTPError) -> BrimfulError:
     try:
         told = json.load(error)["error"]
         problem, hint, code = (printable(str(told[key])) for key in ("problem", "hint", "code"))
-        said = verbatim(problem)
+        said: Said = Retold(problem, dict(told["reason"])) if told.get("reason") else verbatim(problem)
     except (ValueError, KeyError, TypeError):
         said = say("client.server_answered", status=Plain(error.code), reason=error.reason)
         hint, code = "", "server_failed"

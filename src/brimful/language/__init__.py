@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from brimful.language.sentence import Percent as Percent
     from brimful.language.sentence import Plain as Plain
     from brimful.language.sentence import Quoted as Quoted
+    from brimful.language.sentence import Retold as Retold
     from brimful.language.sentence import Seconds as Seconds
     from brimful.language.sentence import Sentence as Sentence
     from brimful.language.sentence import Several as Several

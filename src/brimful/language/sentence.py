@@ -180,6 +180,25 @@ def verbatim(text: str) -> Sentence:
     return Sentence("language.verbatim", {"text": text})
 
 
+@dataclass(frozen=True, slots=True)
+class Retold(Value):
+    """A sentence that another brimful has put into words already: its words, and for programs its code."""
+
+    words: str
+    reason: dict[str, Any]
+
+    def text(self, tongue: Language) -> str:  # noqa: ARG002
+        return self.words
+
+    def as_dict(self) -> dict[str, Any]:
+        return self.reason
+
+    plain = as_dict
+
+    def hint(self) -> None:
+        """It came with its own."""
+
+
 def os_words(error: OSError) -> Sentence:
     """What the operating system said; its own words where we have none."""
     name = errno.errorcode.get(error.errno or 0, "")
