@@ -41,6 +41,7 @@ SAME = {
     "fr": {
         "job",
         "job {job}",
+        "job {name}",
         "{tokens} tokens/s",
         "options",
         "budget",

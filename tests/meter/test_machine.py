@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from brimful.cli.main import main
 from brimful.cli.operate.watch import History, remember, screen
+from brimful.language import choose
 from brimful.meter.exporter import COUNTERS, GAUGES, as_text
 from brimful.meter.machine import Looker, Machine
 from brimful.meter.runtime import Place
@@ -250,6 +251,18 @@ def test_a_lost_card_is_told_and_counted_as_down(fake_nvml: FakeNvml) -> None:
     assert "fell off the bus" in screen(look(), History(), 80, 60)
     exported = scraped(as_text(Looker()))
     assert (exported["brimful_gpu_up", "0"], exported["brimful_gpu_up", "1"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "busy"), [("fr", "97% occupé"), ("es", "97% ocupada"), ("de", "97% belegt")]
+)
+def test_the_screen_is_in_the_language_asked_for(fake_nvml: FakeNvml, code: str, busy: str) -> None:
+    choose(code)
+    fake_nvml.show(*cards(throttle=4), a_card(uuid="GPU-1", fails=LOST))
+    text = screen(look(), History(), 80, 60)
+    assert busy in text
+    assert "\ufffd" not in text, "French sets spaces that are no control characters"
+    assert not re.search(r"\b(memory|compute|busy|driver|useful|held|answer)\b", text)
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120, 160])

@@ -13,23 +13,19 @@ from brimful.cli.commands import Answer, whole
 from brimful.cli.render import ALTERNATE, CLEAR_BELOW, HIDE, HOME, NORMAL, SHOW, bar, paint, spark
 from brimful.diagnose.slow import why_line
 from brimful.errors import WorldFailed
-from brimful.language import os_words, say, told
+from brimful.language import Number, Plain, Seconds, Size, count, os_words, say, told, tongue, words
 from brimful.language.printable import printable
 from brimful.meter.machine import Holder, Looker, Machine, SeenGpu
 from brimful.meter.nvml import meaning, problem_said, throttle_said
 from brimful.meter.runtime import Live
 from brimful.meter.samples import GpuSample, RunSample, StepSample, as_line
 from brimful.meter.sinks import peak_said
-from brimful.units import GIB, counted, show_bytes, show_seconds
+from brimful.units import GIB
 
 EXAMPLE = """brimful watch
 brimful watch --once --json
 brimful watch --jsonl cards.jsonl"""
 KEPT, STEPS, ENOUGH = 600, 60, 8  # looks of history; steps of each run, and how many tell why it is slow
-ABOUT = (
-    "MFU: useful FLOPs of the card's own peak, where a process has a Meter. "
-    "busy ░: some kernel ran, not how much useful work it did."
-)
 
 
 class History:
@@ -94,7 +90,7 @@ def write(path: Path | None, machine: Machine) -> None:
         with path.open("a", encoding="utf-8") as file:
             file.writelines(as_line(card.sample) + "\n" for card in machine.cards)
     except OSError as error:
-        raise WorldFailed(say("gpu.cannot_written", path=path, error=os_words(error))) from error
+        raise WorldFailed(say("operate.watch_cannot_write", path=path, error=os_words(error))) from error
 
 
 def remember(history: History, machine: Machine) -> None:
@@ -116,17 +112,17 @@ def remember(history: History, machine: Machine) -> None:
 def screen(machine: Machine, history: History, columns: int, lines: int) -> str:
     """Everything on one screen of this size: a block for each card, or a line where blocks would not fit."""
     when = time.strftime("%H:%M:%S", time.localtime(machine.at_s))
-    driver = f"driver {machine.driver}" if machine.driver else "no driver"
-    whole_cards = sum(card.sample.mig is None for card in machine.cards)
-    out = [f"{paint('brimful watch', 'bold')}  {counted(whole_cards, 'GPU')}  {driver}  {when}", ""]
-    if machine.problem:
-        out += [
-            f"{paint('no GPU is seen', 'yellow')}: {machine.problem.problem}",
-            f"hint: {machine.problem.hint}",
-            "",
-        ]
+    driver = words("operate.watch_no_driver")
+    if machine.driver:
+        driver = words("operate.watch_driver", version=machine.driver)
+    gpus = told(count("gpu", sum(card.sample.mig is None for card in machine.cards)))
+    out = [f"{paint('brimful watch', 'bold')}  {gpus}  {driver}  {when}", ""]
+    if problem := machine.problem:
+        seen = paint(words("operate.watch_no_gpu"), "yellow") + tongue().joint(": ")
+        out += [seen + told(problem.said), words("cli.way_out", hint=problem.way_out or ""), ""]
     blocks = [_block(card, history, columns) for card in machine.cards]
-    tail = [*_elsewhere(machine, columns), *(paint(line, "dim") for line in _wrapped(ABOUT, columns))]
+    about = _wrapped(words("operate.watch_about"), columns)
+    tail = [*_elsewhere(machine, columns), *(paint(line, "dim") for line in about)]
     if sum(map(len, blocks)) + len(out) + len(tail) > lines:
         blocks = _compact(machine.cards, history, columns, most=max(4, lines - len(out) - len(tail)))
     lines_shown = [*out, *(line for block in blocks for line in block), *tail]
@@ -135,27 +131,26 @@ def screen(machine: Machine, history: History, columns: int, lines: int) -> str:
 
 def _block(card: SeenGpu, history: History, columns: int) -> list[str]:
     sample = card.sample
-    head = f"{card.label:>3}  {printable(sample.name) or 'a card without a name'}"
+    head = f"{card.label:>3}  {printable(sample.name) or words('operate.watch_nameless')}"
     if sample.problem:
-        return [
-            f"{head}  {paint('does not answer', 'red')}",
-            *_wrapped(_problem(sample), columns, 5),
-            "",
-        ]
+        silent = paint(words("operate.watch_silent"), "red")
+        return [f"{head}  {silent}", *_wrapped(_problem(sample), columns, 5), ""]
     facts = "  ".join(_facts(card))
     gap = columns - len(head) - len(facts)
     out = [f"{head}{' ' * gap}{facts}".rstrip()] if gap >= 2 else [head, f"     {facts}"]
     width = max(10, min(40, columns - 56))
     curve = spark(history.curve(card), max(0, columns - width - 50), top=1.0)
-    out.append(f"     memory   {_memory_bar(card, width)}  {_memory_words(card)}")
-    words = _compute_words(card)
-    out.append(f"     compute  {_compute_bar(card, width)}  {words:<32}  {paint(curve, 'dim')}".rstrip())
+    memory, compute = words("operate.watch_memory"), words("operate.watch_compute")
+    out.append(f"     {memory:<9}{_memory_bar(card, width)}  {_memory_words(card)}")
+    work = f"{_compute_bar(card, width)}  {_compute_words(card):<32}"
+    out.append(f"     {compute:<9}{work}  {paint(curve, 'dim')}".rstrip())
     if sample.throttle:
-        out.append(f"     {paint('clock held down', 'yellow')}: {', '.join(map(_throttle, sample.throttle))}")
+        held = paint(words("operate.watch_held_down"), "yellow") + tongue().joint(": ")
+        out.append(f"     {held}{', '.join(map(_throttle, sample.throttle))}")
     if sample.ecc_errors:
-        out.append(f"     {paint(f'{sample.ecc_errors} uncorrected memory errors', 'red')}")
+        out.append(f"     {paint(words('operate.watch_memory_errors', n=sample.ecc_errors), 'red')}")
     for field, why in sample.gaps.items():
-        out.append(f"     {paint(f'{field} is unknown: {told(meaning(why))}', 'dim')}")
+        out.append(f"     {paint(words('operate.watch_gap', field=field, why=meaning(why)), 'dim')}")
     for holder in _by_size(card):
         out += _process(holder, card, history, columns)
     return [*out, ""]
@@ -163,28 +158,42 @@ def _block(card: SeenGpu, history: History, columns: int) -> list[str]:
 
 def _facts(card: SeenGpu) -> list[str]:
     sample = card.sample
-    out = []
-    if sample.power_w is not None:
-        limit = f" of {sample.power_limit_w:.0f}" if sample.power_limit_w else ""
-        out.append(f"{sample.power_w:.0f}{limit} W")
-    if sample.sm_clock_hz is not None:
-        most = f" of {sample.sm_clock_max_hz / 1e6:.0f}" if sample.sm_clock_max_hz else ""
-        out.append(f"{sample.sm_clock_hz / 1e6:.0f}{most} MHz")
-    if sample.temperature_c is not None:
-        out.append(f"{sample.temperature_c} °C")
-    return out
+    readings: tuple[tuple[float | None, float | None, float, str], ...] = (
+        (sample.power_w, sample.power_limit_w, 1, "W"),
+        (sample.sm_clock_hz, sample.sm_clock_max_hz, 1e6, "MHz"),
+        (sample.temperature_c, None, 1, "°C"),
+    )
+    return [
+        f"{_of(Plain(round(now / scale)), most and Plain(round(most / scale)))} {unit}"
+        for now, most, scale, unit in readings
+        if now is not None
+    ]
+
+
+def _of(now: object, most: object) -> str:
+    return words("operate.watch_of", n=now, most=most) if most else told(now)
+
+
+def _share(frac: float, digits: int = 0) -> str:
+    """As tight as nvidia-smi writes it, in every language: a column is four wide."""
+    return f"{told(Number(100 * frac, digits))}%"
+
+
+def _memory(card: SeenGpu) -> float | None:
+    used, total = card.sample.memory_used_bytes, card.sample.memory_total_bytes
+    return None if used is None or not total else used / total
 
 
 def _memory_bar(card: SeenGpu, width: int) -> str:
-    used, total = card.sample.memory_used_bytes, card.sample.memory_total_bytes
-    return " " * width if used is None or not total else paint(bar(used / total, width), "cyan")
+    frac = _memory(card)
+    return " " * width if frac is None else paint(bar(frac, width), "cyan")
 
 
 def _memory_words(card: SeenGpu) -> str:
-    used, total = card.sample.memory_used_bytes, card.sample.memory_total_bytes
-    if used is None or not total:
-        return "unknown"
-    return f"{used / total:.0%}  {used / GIB:.2f} of {show_bytes(total)}"
+    used, total, frac = card.sample.memory_used_bytes, card.sample.memory_total_bytes, _memory(card)
+    if frac is None:
+        return words("operate.watch_unknown")
+    return f"{_share(frac)}  {_of(Number((used or 0) / GIB, 2), Size(total or 0))}"
 
 
 def _compute_bar(card: SeenGpu, width: int) -> str:
@@ -200,20 +209,21 @@ def _compute_bar(card: SeenGpu, width: int) -> str:
 def _compute_words(card: SeenGpu) -> str:
     frac, kind = card.compute
     if frac is None:
-        return "unknown"
+        return words("operate.watch_unknown")
     if kind == "busy":
-        return f"{frac:.0%} busy, not useful work"
+        return words("operate.watch_busy", share=_share(frac))
     run = next(holder.live.run for holder in card.holders if holder.live and holder.works_here)
-    return f"{frac:.1%} MFU of {_peak(run)}"
+    return words("operate.watch_mfu", share=_share(frac, 1), peak=peak_said(run))
 
 
 def _process(holder: Holder, card: SeenGpu, history: History, columns: int) -> list[str]:
     process = holder.process
-    held = "  ?" if process.used_bytes is None else f"{process.used_bytes / GIB:.2f} GiB"
+    held = "  ?"
+    if process.used_bytes is not None:
+        held = f"{told(Number(process.used_bytes / GIB, 2))} {tongue().byte_units[0]}"
     who = f"{printable(process.user)} " if process.user else ""
-    job = f"job {printable(holder.job)}  " if holder.job else ""
-    name = printable(process.name) or ("another container" if not process.user else "")
-    out = [f"     {process.pid:>7}  {held:>9}  {who}{job}{name}"[:columns]]
+    name = printable(process.name) or ("" if process.user else words("operate.watch_container"))
+    out = [f"     {process.pid:>7}  {held:>9}  {who}{_job(holder.job)}{name}"[:columns]]
     if holder.idle:
         out.append(f"              {paint(told(holder.idle), 'yellow')}"[: columns + 9])
     if holder.live and holder.live.step:
@@ -224,86 +234,78 @@ def _process(holder: Holder, card: SeenGpu, history: History, columns: int) -> l
 
 
 def _step_words(step: StepSample) -> str:
-    parts = [f"step {step.step:,}", show_seconds(step.step_s)]
+    parts = [words("operate.watch_step", n=step.step), told(Seconds(step.step_s))]
     if step.tokens_per_s is not None:
-        parts.append(f"{step.tokens_per_s:,.0f} tokens/s")
+        parts.append(f"{told(Number(step.tokens_per_s))} {words('gpu.tokens_s')}")
     waits = step.data_s / step.step_s if step.step_s else 0.0
     if waits >= 0.1:
-        parts.append(f"{waits:.0%} waiting for data")
+        parts.append(words("operate.watch_waits", share=_share(waits)))
     if step.pauses_s:
-        parts.append(f"{', '.join(step.pauses_s)} {show_seconds(sum(step.pauses_s.values()))}")
+        parts.append(f"{', '.join(step.pauses_s)} {told(Seconds(sum(step.pauses_s.values())))}")
     if step.malloc_retries:
-        parts.append(f"{step.malloc_retries} cudaMalloc retries")
+        parts.append(words("operate.watch_retries", n=step.malloc_retries))
     return "  ".join(parts)
+
+
+def _job(name: str | None) -> str:
+    return words("operate.watch_job", name=printable(name)) + "  " if name else ""
 
 
 def _compact(cards: tuple[SeenGpu, ...], history: History, columns: int, *, most: int) -> list[list[str]]:
     """One line for each card. What does not fit is counted, not dropped silently."""
     narrow = columns < 110
     width, named = (7, 11) if narrow else (14, 24)
-    bars = f"{'memory':<{width + 5}}  {'compute':<{width + 10}}"
-    title = f"{'GPU':>4}  {'name':<{named}}  {bars}  {'power':>6}  {'°C':>3}  who"
+    titles = ("memory", "compute", "power", "who")
+    memory, compute, power, who = (words(f"operate.watch_{title}") for title in titles)
+    bars = f"{memory:<{width + 5}}  {compute:<{width + 10}}"
+    title = f"{'GPU':>4}  {words('gpu.name'):<{named}}  {bars}  {power:>6}  {'°C':>3}  {who}"
     out = [[paint(title[:columns], "dim")]]
     shown = cards if len(cards) < most else cards[: most - 2]
     out += [[_line(card, history, columns, width=width, named=named)] for card in shown]
-    hidden = cards[len(shown) :]
-    if hidden:
+    if hidden := cards[len(shown) :]:
         busy = sum((card.compute[0] or 0.0) >= 0.05 for card in hidden)
-        out.append(
-            [f"      {counted(len(hidden), 'GPU')} more, {busy} of them at work: make the window taller"]
-        )
+        out.append(["      " + words("operate.watch_more", gpus=count("gpu", len(hidden)), busy=busy)])
     return [*out, [""]]
 
 
 def _line(card: SeenGpu, history: History, columns: int, *, width: int, named: int) -> str:
     sample = card.sample
-    name = _short(printable(sample.name))[:named]
+    name = printable(sample.name).removeprefix("NVIDIA ").removeprefix("GeForce ")[:named]
+    left = f"{card.label:>4}  {name:<{named}}  "
     if sample.problem:
-        head = f"{card.label:>4}  {name:<{named}}  "
-        return head + paint(_problem(sample)[: columns - len(head)], "red")
-    used, total = sample.memory_used_bytes, sample.memory_total_bytes
-    share = "   ?" if used is None or not total else f"{used / total:>4.0%}"
+        return left + paint(_problem(sample)[: columns - len(left)], "red")
+    held = _memory(card)
+    share = "?" if held is None else _share(held)
     frac, kind = card.compute
-    word = {"mfu": " MFU", "busy": " busy", "unknown": "unknown"}[kind]
-    compute = word if frac is None else f"{frac:>4.0%}{word}"
+    word = "MFU" if kind == "mfu" else words(f"operate.watch_short_{kind}")
+    compute = word if frac is None else f"{_share(frac):>4} {word}"
     watts = "" if sample.power_w is None else f"{sample.power_w:.0f} W"
     heat = "" if sample.temperature_c is None else str(sample.temperature_c)
-    left = f"{card.label:>4}  {name:<{named}}  "
     plain = len(left) + 2 * width + 36
     flag = f"{paint('!', 'yellow')} " if sample.throttle else "  "
     who = _who(card)[: max(0, columns - plain)]
     rest = max(0, columns - plain - len(who) - 2)
     curve = spark(history.curve(card), min(rest, 40), top=1.0) if rest >= 8 else ""
     return (
-        f"{left}{_memory_bar(card, width)} {share}  {_compute_bar(card, width)} {compute:<9}  "
+        f"{left}{_memory_bar(card, width)} {share:>4}  {_compute_bar(card, width)} {compute:<9}  "
         f"{watts:>6}  {heat:>3}{flag}{who}{'  ' if curve else ''}{paint(curve, 'dim')}"
     ).rstrip()
 
 
 def _who(card: SeenGpu) -> str:
-    """The process that holds the most, and how many others there are."""
-    if card.sample.throttle:
-        return f"{_throttle(card.sample.throttle[0])}; {_holders(card)}"
-    return _holders(card)
-
-
-def _holders(card: SeenGpu) -> str:
+    """What holds the clock down; the process that holds the most, and how many others there are."""
+    held = f"{_throttle(card.sample.throttle[0])}; " if card.sample.throttle else ""
     holders = _by_size(card)
     if not holders:
-        return ""
+        return held
     first = holders[0]
-    name, user = _program(printable(first.process.name)), printable(first.process.user)
-    words = [printable(first.job or ""), name, user]
+    parts = [first.job or "", _program(printable(first.process.name)), first.process.user]
     more = f" +{len(holders) - 1}" if len(holders) > 1 else ""
-    return " ".join(word for word in words if word) + more
+    return held + " ".join(filter(None, map(printable, parts))) + more
 
 
 def _problem(sample: GpuSample) -> str:
-    return printable(told(problem_said(sample.problem)))
-
-
-def _peak(run: RunSample) -> str:
-    return told(peak_said(run))
+    return told(problem_said(printable(sample.problem)))
 
 
 def _throttle(name: str) -> str:
@@ -316,30 +318,29 @@ def _by_size(card: SeenGpu) -> list[Holder]:
 
 def _program(name: str) -> str:
     """'train.py' of 'python3 train.py config/x.py'."""
-    words = [word for word in name.split() if not word.startswith("-")]
-    scripts = [word for word in words[:4] if word.endswith(".py")]
-    return (scripts or words or [""])[0].rsplit("/", 1)[-1]
-
-
-def _short(name: str) -> str:
-    return name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+    parts = [word for word in name.split() if not word.startswith("-")]
+    scripts = [word for word in parts[:4] if word.endswith(".py")]
+    return (scripts or parts or [""])[0].rsplit("/", 1)[-1]
 
 
 def _elsewhere(machine: Machine, columns: int) -> list[str]:
     """Runs that hold no card the driver shows: on a CPU, another vendor's card, in a container."""
     out = [_elsewhere_line(each, machine.at_s)[:columns] for each in machine.elsewhere]
-    return [paint("runs that hold no GPU seen here", "dim"), *out, ""] if out else []
+    return [paint(words("operate.watch_elsewhere"), "dim"), *out, ""] if out else []
 
 
 def _elsewhere_line(each: Live, now_s: float) -> str:
-    job = f"job {printable(each.run.job)}  " if each.run.job else ""
-    head = f"     {each.pid:>7}  {job}{printable(each.run.model)} on {each.run.device}"
+    model = words("gpu.on", model=printable(each.run.model), gpu=each.run.device)
+    head = f"     {each.pid:>7}  {_job(each.run.job)}{model}  "
+    age = Seconds(round(each.age_s(now_s)))
     if each.step is None:
-        return f"{head}  no step yet, for {show_seconds(round(each.age_s(now_s)))}"
+        return head + words("operate.watch_no_step_yet", age=age)
     if not each.fresh(now_s):
-        return f"{head}  no step for {show_seconds(round(each.age_s(now_s)))}"
-    mfu = "" if each.step.mfu is None else f"  {each.step.mfu:.1%} MFU of {_peak(each.run)}"
-    return f"{head}{mfu}  {_step_words(each.step)}"
+        return head + words("operate.watch_no_step", age=age)
+    if each.step.mfu is not None:
+        share = _share(each.step.mfu, 1)
+        head += words("operate.watch_mfu", share=share, peak=peak_said(each.run)) + "  "
+    return head + _step_words(each.step)
 
 
 def _wrapped(text: str, columns: int, indent: int = 0) -> list[str]:
