@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +42,7 @@ class Factor:
         return self.error_before - self.error_after > LEAST_GAIN
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "factor": self.factor,
-            "low": self.low,
-            "high": self.high,
-            "runs": self.runs,
-            "error_before": self.error_before,
-            "error_after": self.error_after,
-            "helps": self.helps,
-        }
+        return {**asdict(self), "helps": self.helps}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +106,7 @@ def _memory(memory: Memory, factors: Mapping[str, float], correction: Correction
         )
     else:
         device, first = _moved(device, moved), _moved(first, moved)
-    device = _whole(_at_least(device, _moved(reserved, other)))
+    device = _at_least(device, _moved(reserved, other)).each(round)
     change = round(device.likely - memory.device_bytes.likely)
     why = say("fit.why_calibration", n=correction.runs)
     items = (*memory.items, Item("calibration", change, why)) if change else memory.items
@@ -122,7 +115,7 @@ def _memory(memory: Memory, factors: Mapping[str, float], correction: Correction
         allocated_bytes=allocated,
         reserved_bytes=reserved,
         device_bytes=device,
-        first_step_bytes=_whole(first),
+        first_step_bytes=first.each(round),
         items=items,
     )
 
@@ -137,22 +130,17 @@ def _speed(speed: Speed, factor: float) -> Speed:
     )
 
 
-def _scaled(interval: Interval, factor: float, most: float | None = None) -> Interval:
-    ends = (interval.low * factor, interval.likely * factor, interval.high * factor)
-    return Interval(*ends) if most is None else Interval(*(min(most, end) for end in ends))
+def _scaled(interval: Interval, factor: float, most: float = inf) -> Interval:
+    return interval.each(lambda end: min(most, end * factor))
 
 
 def _moved(interval: Interval, amount: float) -> Interval:
-    return Interval(*(max(0, end + amount) for end in (interval.low, interval.likely, interval.high)))
+    return interval.each(lambda end: max(0, end + amount))
 
 
 def _at_least(outer: Interval, inner: Interval) -> Interval:
     """Counters nest whatever their factors say."""
     return Interval(max(outer.low, inner.low), max(outer.likely, inner.likely), max(outer.high, inner.high))
-
-
-def _whole(interval: Interval) -> Interval:
-    return Interval(round(interval.low), round(interval.likely), round(interval.high))
 
 
 # -- keeping -----------------------------------------------------------------------------------------------

@@ -63,23 +63,18 @@ def distill(teacher: Model, student: Model, training: Training, gpu: Gpu) -> Dis
         ),
     )
     more = sum(item.bytes for item in added)
-    device, step = alone.memory.device_bytes, alone.speed.step_s
     forward = training.accumulation * forward_seconds(
         teacher, gpu, sequences=training.batch_size, sequence_tokens=training.sequence_tokens
     )
-    likely = step.likely + forward
+    step = alone.speed.step_s.each(lambda seconds: seconds + forward)
     return DistillEstimate(
         gpu=gpu.name,
         usable_bytes=alone.usable_bytes,
-        device_bytes=Interval(device.low + more, device.likely + more, device.high + more),
+        device_bytes=alone.memory.device_bytes.each(lambda size: size + more),
         items=(*alone.memory.items, *added),
-        step_s=Interval(step.low + forward, likely, step.high + forward),
-        tokens_per_s=Interval(
-            training.step_tokens / (step.high + forward),
-            training.step_tokens / likely,
-            training.step_tokens / (step.low + forward),
-        ),
-        teacher_frac=forward / likely,
+        step_s=step,
+        tokens_per_s=step.rate(training.step_tokens),
+        teacher_frac=forward / step.likely,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from math import inf
 
 from brimful.configs.reading import FLAGS, Dialect, Reading
 from brimful.errors import BadInput
@@ -173,9 +174,9 @@ def _wider_speed(speed: Speed, widen: float) -> Speed:
     )
 
 
-def _wider(interval: Interval, widen: float, most: float | None = None) -> Interval:
-    high = interval.high * (1 + widen)
-    return Interval(interval.low * (1 - widen), interval.likely, high if most is None else min(most, high))
+def _wider(interval: Interval, widen: float, most: float = inf) -> Interval:
+    high = min(most, interval.high * (1 + widen))
+    return Interval(interval.low * (1 - widen), interval.likely, high)
 
 
 # Compute capability below 7.0. Source: Triton's own refusal, karpathy/nanoGPT issues 157 and 326.

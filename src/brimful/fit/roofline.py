@@ -163,9 +163,9 @@ def predict_speed(model: Model, training: Training, gpu: Gpu, rates: Rates = RAT
     hardware = flops + recompute_flops(model, training) / training.gpus
     return Speed(
         step_s=step,
-        tokens_per_s=_rate(training.step_tokens, step),
-        mfu=_share(flops / peak, step),
-        hfu=_share(hardware / peak, step),
+        tokens_per_s=step.rate(training.step_tokens),
+        mfu=step.rate(flops / peak, most=1.0),
+        hfu=step.rate(hardware / peak, most=1.0),
         peak_flops_per_s=peak,
         peak_format=number,
         bound_by=micro.bound_by,
@@ -401,12 +401,3 @@ def _pipeline_bytes(model: Model, training: Training) -> float:
         return 0.0
     hidden = training.micro_tokens * model.width * dtype_bytes(training.dtype) / training.tensor
     return 2 * hidden * training.virtual_stages
-
-
-def _rate(amount: float, step: Interval) -> Interval:
-    return Interval(amount / step.high, amount / step.likely, amount / step.low)
-
-
-def _share(peak_s: float, step: Interval) -> Interval:
-    """Part of the peak reached; never above 1, whatever the interval allows."""
-    return Interval(*(min(1.0, peak_s / seconds) for seconds in (step.high, step.likely, step.low)))

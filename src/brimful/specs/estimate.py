@@ -8,7 +8,9 @@ Three counters are never mixed:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Literal
 
 from brimful.language import Sentence, Several, say
@@ -35,6 +37,14 @@ class Interval:
 
     def __post_init__(self) -> None:
         assert self.low <= self.likely <= self.high, self
+
+    def each(self, change: Callable[[float], float]) -> Interval:
+        """All three changed alike, by something that keeps their order."""
+        return Interval(change(self.low), change(self.likely), change(self.high))
+
+    def rate(self, amount: float, *, most: float = inf) -> Interval:
+        """How much of `amount` a second, where this is its seconds: the longest gives the least."""
+        return Interval(*(min(most, amount / seconds) for seconds in (self.high, self.likely, self.low)))
 
     def as_dict(self) -> dict[str, float]:
         return {"low": self.low, "likely": self.likely, "high": self.high}
@@ -217,10 +227,8 @@ class Estimate:
     @property
     def images_per_s(self) -> Interval | None:
         """Of a vision transformer, whose sequence is an image."""
-        if not self.sequence_tokens:
-            return None
-        rate = self.speed.tokens_per_s
-        return Interval(*(each / self.sequence_tokens for each in (rate.low, rate.likely, rate.high)))
+        tokens = self.sequence_tokens
+        return self.speed.tokens_per_s.each(lambda rate: rate / tokens) if tokens else None
 
     def _images(self) -> dict[str, Any]:
         return {} if (rate := self.images_per_s) is None else {"images_per_s": rate.as_dict()}

@@ -79,10 +79,9 @@ def pace(costs: Mapping[tuple[str, str], Cost], gpu: Gpu, *, tf32: bool) -> Pace
     peak = gpu.dense_flops_per_s[number]
     least = min(likely, max(likely * FASTER / _WIDER, flops / peak))
     step = Interval(least, likely, likely * SLOWER * _WIDER)
-    shares = (min(1.0, flops / peak / seconds) for seconds in (step.high, step.likely, step.low))
     return Pace(
         step_s=step,
-        mfu=Interval(*shares),
+        mfu=step.rate(flops / peak, most=1.0),
         flops=flops,
         moved_bytes=sum(cost.bytes for cost in costs.values()),
         kernels=kernels,
