@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -142,8 +142,17 @@ def eventually(check: Callable[[], object]) -> None:
 
 
 @contextmanager
-def refuses(kind: type[BrimfulError], code: str) -> Iterator[pytest.ExceptionInfo[BrimfulError]]:
-    """What is done here ends in an error of this kind whose sentence has this code."""
+def refuses(
+    kind: type[BrimfulError], code: str, *values: object
+) -> Iterator[pytest.ExceptionInfo[BrimfulError]]:
+    """What is done here ends in an error of this kind whose sentence has this code and these values."""
     with pytest.raises(kind) as caught:
         yield caught
-    assert code_of(caught.value.said) == code
+    check_reason(caught.value.said.as_dict(), code, *values)
+
+
+def check_reason(reason: Mapping[str, object], code: str, *values: object) -> None:
+    """It is this sentence, with these values; of a place its end is enough: 'row 2' of 'trace.csv row 2'."""
+    assert reason["code"] == code
+    told = [f" {value}" for value in reason.values()]
+    assert all(any(one.endswith(f" {value}") for one in told) for value in values), reason

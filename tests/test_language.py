@@ -34,7 +34,6 @@ ONLY_NAMES = {
     "{file}: {change}",
     "{name} ({size}): {change}",
     "{one}; {other}",
-    "{where}: job {problem}",
 }
 # Words that are the same in the language, and what is nothing but names.
 SAME = {

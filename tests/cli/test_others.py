@@ -21,6 +21,7 @@ from brimful.specs.desktop import others_on
 from brimful.specs.gpu import all_gpus, find_gpu
 from brimful.specs.prices import known_prices
 from brimful.units import MIB
+from tests.builders import refuses
 
 CONFIG = str(Path(__file__).parents[2] / "examples" / "nanogpt" / "train_fineweb.py")
 CARD = find_gpu("rtx-4070")
@@ -126,9 +127,10 @@ def test_a_job_is_handed_over_with_its_own_bytes_and_judged_with_the_desktops() 
 
     assert set(alone) == {"rtx-4070", "rtx-4090"}
     assert beside.predicted == {"rtx-4090": alone["rtx-4090"]}
-    with pytest.raises(Refused, match="assumed for a desktop") as refused:
+    with refuses(Refused, "gpu.fits_nowhere") as refused:
         estimates_for(CONFIG, ["rtx-4070"], gpus=1)
     assert refused.value.code == "will_not_fit"
+    assert refused.value.said.as_dict()["why"][0]["needs"]["code"] == "fleet.with_desktop"
 
 
 def test_a_sweep_says_from_where_on_it_is_at_risk(capsys: pytest.CaptureFixture[str]) -> None:

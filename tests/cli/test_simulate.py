@@ -12,12 +12,18 @@ import pytest
 
 from brimful.cli.commands import BAD_INPUT, WORLD_FAILED, YES
 from brimful.cli.main import main
+from tests.builders import check_reason
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FILL = [str(EXAMPLES / "fill_nodes.csv"), str(EXAMPLES / "fill_pods.csv"), "--fill", "1.3"]
 
 
 SMALL = str(Path(__file__).parents[2] / "examples" / "small.csv")
+
+
+def check_refused(args: list[str], capsys: pytest.CaptureFixture[str], code: str, *values: object) -> None:
+    assert main(["simulate", *args, "--json"]) in (BAD_INPUT, WORLD_FAILED)
+    check_reason(json.loads(capsys.readouterr().out)["error"]["reason"], code, *values)
 
 
 def data(args: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
@@ -48,44 +54,53 @@ def test_a_fill_for_people_is_a_table_of_means(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("args", "words"),
+    ("args", "reason"),
     [
-        ([*FILL, "--policy", "fifo"], "--policy fifo is not known here"),
-        ([*FILL[:2], "--fill", "0"], "--fill 0 is out of range"),
-        ([*FILL[:2], "--fill", "nan"], "--fill nan is out of range"),
-        ([str(EXAMPLES / "fill_nodes.csv")], "holds no jobs"),
-        ([str(EXAMPLES / "small.csv"), "--policy", "best"], "policy 'best' is not known"),
-        ([str(EXAMPLES / "small.csv"), "--policy", "brim?mvoe=0"], "mvoe=0 is not valid"),
-        ([str(EXAMPLES / "small.csv"), "--policy", "brim?preempt=all"], "preempt=all is not valid"),
-        ([str(EXAMPLES / "small.csv"), "--policy", "brim?ageing=nan"], "ageing=nan is not valid"),
-        ([str(EXAMPLES / "small.csv"), "--sweep", "gpus"], "--sweep 'gpus' is not understood"),
-        ([str(EXAMPLES / "small.csv"), "--sweep", "gpus=8,x"], "--sweep 'gpus=8,x' is not understood"),
-        ([str(EXAMPLES / "small.csv"), "--sweep", "h100=8"], "--sweep h100: the fleet has no such GPU"),
-        ([str(EXAMPLES / "small.csv"), "--sweep", "gpu=0"], "--sweep gpu=0 leaves no GPU"),
-        ([str(EXAMPLES / "small.csv"), "--html", "/nowhere/x.html"], "there is no folder /nowhere"),
-        ([*FILL, "--html", "x.html"], "--html does not go with --fill"),
-        ([*FILL, "--market", "all"], "--market does not go with --fill"),
-        ([str(EXAMPLES / "small.csv"), "--market", "moon"], "--market names 'moon'"),
-        ([str(EXAMPLES / "small.csv"), "--faults", "fire=1"], "--faults 'fire=1' is not understood"),
+        ([*FILL, "--policy", "fifo"], ("sim.fill_policy_unknown", "fifo")),
+        ([*FILL[:2], "--fill", "0"], ("sim.fill_out_of_range", "0")),
+        ([*FILL[:2], "--fill", "nan"], ("sim.fill_out_of_range", "nan")),
+        ([str(EXAMPLES / "fill_nodes.csv")], ("sim.no_jobs_in_trace",)),
+        ([str(EXAMPLES / "small.csv"), "--policy", "best"], ("scheduler.policy_unknown",)),
+        (
+            [str(EXAMPLES / "small.csv"), "--policy", "brim?mvoe=0"],
+            ("scheduler.policy_option_not_valid", "mvoe", "0"),
+        ),
+        (
+            [str(EXAMPLES / "small.csv"), "--policy", "brim?preempt=all"],
+            ("scheduler.policy_option_not_valid", "preempt", "all"),
+        ),
+        (
+            [str(EXAMPLES / "small.csv"), "--policy", "brim?ageing=nan"],
+            ("scheduler.policy_option_not_valid", "ageing", "nan"),
+        ),
+        ([str(EXAMPLES / "small.csv"), "--sweep", "gpus"], ("sim.sweep_unreadable", "gpus")),
+        ([str(EXAMPLES / "small.csv"), "--sweep", "gpus=8,x"], ("sim.sweep_unreadable", "gpus=8,x")),
+        ([str(EXAMPLES / "small.csv"), "--sweep", "h100=8"], ("sim.sweep_gpu_unknown", "h100")),
+        ([str(EXAMPLES / "small.csv"), "--sweep", "gpu=0"], ("sim.sweep_leaves_none", "gpu")),
+        ([str(EXAMPLES / "small.csv"), "--html", "/nowhere/x.html"], ("sim.no_folder_to_write", "/nowhere")),
+        ([*FILL, "--html", "x.html"], ("sim.html_with_fill",)),
+        ([*FILL, "--market", "all"], ("sim.market_with_fill",)),
+        ([str(EXAMPLES / "small.csv"), "--market", "moon"], ("market.no_such_pool", "moon")),
+        ([str(EXAMPLES / "small.csv"), "--faults", "fire=1"], ("sim.faults_unreadable", "fire=1")),
         (
             [str(EXAMPLES / "small.csv"), "--faults", "slow_share=x"],
-            "--faults 'slow_share=x' is not understood",
+            ("sim.faults_unreadable", "slow_share=x"),
         ),
-        ([str(EXAMPLES / "small.csv"), "--faults", "slow_share=-1"], "out of range"),
-        ([str(EXAMPLES / "small.csv"), "--seeds", "0"], "out of range"),
-        ([str(EXAMPLES / "small.csv"), str(EXAMPLES / "small.csv")], "more than one of the files"),
+        ([str(EXAMPLES / "small.csv"), "--faults", "slow_share=-1"], ("sim.faults_out_of_range",)),
+        ([str(EXAMPLES / "small.csv"), "--seeds", "0"], ("sim.seeds_out_of_range",)),
+        ([str(EXAMPLES / "small.csv"), str(EXAMPLES / "small.csv")], ("sim.jobs_in_several_files",)),
     ],
 )
-def test_what_cannot_be_done_is_said(args: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", *args]) in (BAD_INPUT, WORLD_FAILED)
-    assert words in capsys.readouterr().err
+def test_what_cannot_be_done_is_said(
+    args: list[str], reason: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_refused(args, capsys, *reason)
 
 
 def test_a_bad_row_ends_the_run_or_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = tmp_path / "t.csv"
     trace.write_text("job,submit_s,run_s,gpus\na,0,10,1\nb,0,-1,1\nc,1,10,0\n", encoding="utf-8")
-    assert main(["simulate", str(trace)]) == BAD_INPUT
-    assert "row 3: run_s is '-1'" in capsys.readouterr().err
+    check_refused([str(trace)], capsys, "sim.bad_entry", "row 3", "run_s", "-1")
     answer = data([str(trace), "--lenient"], capsys)
     assert answer["skipped"] == {
         "rows": 2,
@@ -149,8 +164,7 @@ def test_a_gpu_the_fleet_does_not_have_is_named_with_its_row(
 ) -> None:
     trace = tmp_path / "t.csv"
     trace.write_text("job,submit_s,run_s,gpus,gpu\na,0,10,1,\nb,0,1,1,h100|h200\n", encoding="utf-8")
-    assert main(["simulate", str(trace)]) == BAD_INPUT
-    assert "row 3: wants a GPU of type h100 or h200; the fleet has gpu" in capsys.readouterr().err
+    check_refused([str(trace)], capsys, "sim.gpu_type_not_in_fleet", "row 3", "h100 or h200", "gpu")
     assert main(["simulate", str(trace), "--fleet", "1x1:t4+1x1:h200"]) == YES
 
 
@@ -292,7 +306,7 @@ def test_jobs_that_never_ran_are_gathered_by_reason(
 def test_more_seeds_without_chance_are_answered(capsys: pytest.CaptureFixture[str]) -> None:
     found = data([SMALL, "--seeds", "3"], capsys)
     assert len(cast(list[object], found["runs"])) == 1
-    assert "nothing is left to chance" in str(found["notes"])
+    assert found["note_codes"] == [{"code": "sim.seeds_without_faults"}]
 
 
 def test_a_made_up_trace_brings_its_own_gpus(capsys: pytest.CaptureFixture[str]) -> None:
@@ -317,8 +331,7 @@ def test_a_faster_gpu_type_is_told_in_the_trace(tmp_path: Path, capsys: pytest.C
         )
         assert run["makespan_h"] == pytest.approx(hours)
     trace.write_text("job,submit_s,run_s,gpus,gpu,rate\na,0,7200,1,old|new,1|2|3\n")
-    assert main(["simulate", str(trace), "--fleet", "1x1:old"]) == BAD_INPUT
-    assert "row 2: rate has 3 numbers for 2 GPU types" in capsys.readouterr().err
+    check_refused([str(trace), "--fleet", "1x1:old"], capsys, "sim.numbers_per_type", "row 2", "rate", 3, 2)
 
 
 def test_a_sweep_of_one_type_leaves_the_others(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from brimful.cli.main import main
+from brimful.fleet.job import PRIORITIES
 from brimful.language import Language
 from brimful.language.catalog import template
+from brimful.scheduler.policies import DEFAULT, POLICIES
 from brimful.specs.gpu import all_gpus
 from brimful.specs.presets import all_presets
 
@@ -130,6 +132,33 @@ def test_fit_says_nothing_past_the_catalogs(name: str, capsys: pytest.CaptureFix
     text = said(capsys, "fit", *FITS[name])
 
     assert not left_over(text, *names(), *FITS[name])
+
+
+EXAMPLES = ROOT / "examples"
+FLEETS: dict[str, list[str]] = {
+    "compared": ["simulate", str(EXAMPLES / "small.csv"), "--policy", "fifo", "--policy", "brim"],
+    "swept": ["simulate", str(EXAMPLES / "small.csv"), "--sweep", "gpus=8,16", "--seeds", "2"],
+    "filled": [
+        *("simulate", str(EXAMPLES / "fill_nodes.csv"), str(EXAMPLES / "fill_pods.csv")),
+        *("--fill", "1.3", "--policy", "brim"),
+    ],
+    "submitted": ["submit", "--dry-run", "--gpu", "h100", "--fit", NANOGPT, "--", "true"],
+    "too large": ["submit", "--dry-run", "--gpu", "4070", "--fit", NANOGPT, "--", "true"],
+    "no such policy": ["simulate", str(EXAMPLES / "small.csv"), "--policy", "moon"],
+    "no such fleet": ["simulate", str(EXAMPLES / "small.csv"), "--fleet", "moon"],
+}
+
+
+@pytest.mark.parametrize("name", FLEETS)
+@pytest.mark.usefixtures("marked")
+def test_fleets_say_nothing_past_the_catalogs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = FLEETS[name][:-2] if "--" in FLEETS[name] else FLEETS[name]
+    main([*given, "--lang", "fr", *FLEETS[name][len(given) :]])
+    captured = capsys.readouterr()
+    text = captured.out + captured.err
+
+    assert "⟦" in text
+    assert not left_over(text, *names(), *FLEETS[name], *POLICIES, DEFAULT, *PRIORITIES, str(Path.cwd()))
 
 
 CONFIGS = {

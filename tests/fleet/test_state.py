@@ -21,7 +21,7 @@ from brimful.fleet.events import (
 from brimful.fleet.metrics import measure, percentile
 from brimful.fleet.node import Node
 from brimful.language import verbatim
-from tests.builders import AFleet, a_fleet, a_job, a_node, granted, joined
+from tests.builders import AFleet, a_fleet, a_job, a_node, granted, joined, refuses
 
 
 def ended(job: str, *, at_s: int, exit_code: int | None = 0) -> LeaseEnded:
@@ -134,7 +134,7 @@ def test_a_log_written_by_version_0_1_still_opens() -> None:
 
 @pytest.mark.parametrize(("kind", "version"), [("LeaseEnded", 4), ("Teleported", 1)])
 def test_an_event_of_a_newer_brimful_is_refused_not_guessed(kind: str, version: int) -> None:
-    with pytest.raises(WorldFailed, match=f"{kind} version {version}"):
+    with refuses(WorldFailed, "fleet.newer_event", kind, version):
         from_record(kind, version, {})
 
 

@@ -14,6 +14,7 @@ from brimful.language import count, say
 from brimful.sim.traces import reading
 from brimful.sim.traces.read import read
 from brimful.sim.world import Arrival
+from tests.builders import refuses
 
 OWN = "job,submit_s,run_s,gpus,gpu_milli,deadline_s\n"
 PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
@@ -127,7 +128,7 @@ def test_gavel_jobs_have_the_speeds_of_their_table(put: Put) -> None:
 
 
 def test_a_gavel_trace_alone_asks_for_its_speeds(put: Put) -> None:
-    with pytest.raises(BadInput, match="counts steps") as caught:
+    with refuses(BadInput, "sim.gavel_without_throughputs") as caught:
         read([put(GAVEL)])
     assert "simulation_throughputs.json" in caught.value.hint
 
@@ -146,9 +147,9 @@ def test_one_of_several_sia_workloads_is_chosen_by_name(put: Put) -> None:
     rows = [f"{w},{row}" for w in ("a/1", "a/2") for row in SIA.splitlines()[1:]]
     path = put("\n".join([f"workload,{SIA.splitlines()[0]}", *rows]))
     assert len(jobs(f"{path}?workload=a/2")) == 2
-    with pytest.raises(BadInput, match="row 4: the file holds several workloads"):
+    with refuses(BadInput, "sim.several_workloads", "row 4"):
         read([path])
-    with pytest.raises(BadInput, match="option 'wokload' is not known"):
+    with refuses(BadInput, "sim.option_unknown", "wokload"):
         read([f"{path}?wokload=a/2"])
 
 
@@ -192,55 +193,57 @@ def test_gzip_is_opened_by_its_content_not_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "reason"),
     [
-        (PHILLY.replace("66.0,1,", "-66.0,1,"), "row 2: duration is '-66.0'"),
-        (PHILLY.replace("66.0,1,", "66.0,0,"), "row 2: num_gpus is '0'"),
-        (PHILLY.replace("2017-10-09 06:13:03", "yesterday"), "row 3: timestamp is 'yesterday'"),
-        (SIA.replace("imagenet,8", "imagenet,0"), "row 3: num_replicas is '0'"),
-        (SIA.replace("imagenet,8", "llama,8"), "row 3: application 'llama' is not known"),
-        (SIA.replace("20,imagenet", "2,imagenet"), "row 3: submitted at 2 s, the row before at 10 s"),
-        (SIA.replace("imagenet-1", "cifar10-0"), "row 3: job 'cifar10-0' was there before"),
-        (SACCT.replace("1-02:03:04|billing", "soon|billing"), "row 2: Elapsed is 'soon'"),
-        (SACCT.replace("gres/gpu=1,mem", "gres/gpu=-1,mem"), "row 5: gres/gpu is '-1'"),
-        (PODS.replace("1,460", "3,460"), "row 3: 3 GPUs of 460 milli each"),
-        (PODS.replace("500,110", "100,110"), "row 2: deletion_time is 10 s before scheduled_time"),
-        (PODS.replace("p1,", "p0,"), "row 3: job 'p0' was there before"),
-        (NODES.replace("n1", "n0"), "row 3: node 'n0' was there before"),
+        (PHILLY.replace("66.0,1,", "-66.0,1,"), ("sim.bad_entry", "row 2", "duration", "-66.0")),
+        (PHILLY.replace("66.0,1,", "66.0,0,"), ("sim.bad_entry", "row 2", "num_gpus", "0")),
+        (
+            PHILLY.replace("2017-10-09 06:13:03", "yesterday"),
+            ("sim.bad_entry", "row 3", "timestamp", "yesterday"),
+        ),
+        (SIA.replace("imagenet,8", "imagenet,0"), ("sim.bad_entry", "row 3", "num_replicas", "0")),
+        (SIA.replace("imagenet,8", "llama,8"), ("sim.application_unknown", "row 3", "llama")),
+        (SIA.replace("20,imagenet", "2,imagenet"), ("sim.not_in_order", "row 3", 2, 10)),
+        (SIA.replace("imagenet-1", "cifar10-0"), ("sim.duplicate_job", "row 3", "cifar10-0")),
+        (SACCT.replace("1-02:03:04|billing", "soon|billing"), ("sim.bad_elapsed", "row 2", "soon")),
+        (SACCT.replace("gres/gpu=1,mem", "gres/gpu=-1,mem"), ("sim.bad_entry", "row 5", "gres/gpu", "-1")),
+        (PODS.replace("1,460", "3,460"), ("sim.shared_gpus", "row 3", 3, 460)),
+        (PODS.replace("500,110", "100,110"), ("sim.deleted_before_scheduled", "row 2", "10")),
+        (PODS.replace("p1,", "p0,"), ("sim.duplicate_job", "row 3", "p0")),
+        (NODES.replace("n1", "n0"), ("sim.duplicate_node", "row 3", "n0")),
         (
             "timestamp,num_gpus\n2017-10-09 07:01:55,1\n",
-            "has no column duration; it has 'timestamp, num_gpus'",
+            ("sim.no_column", "duration", "'timestamp, num_gpus'"),
         ),
-        ("", "is empty"),
-        ("\ufeff\n", "is empty"),
-        ("hello\nworld\n", "has no column job, submit_s, run_s, gpus; it has 'hello'"),
-        ("[]", "is JSON, and neither Philly's"),
-        (OWN, "has no jobs"),
-        (OWN.replace("gpus", "gpus,gpus"), "row 1 names gpus twice"),
-        (OWN.replace(",", ";"), "it has 'job;submit_s;run_s;gpus;gpu_milli;deadline_s'"),
-        (OWN.replace("\n", "\r") + "a,0,1,1\r", "row 1: a lone carriage return"),
-        (OWN + "a,0,1,1,,,\n", "row 2 has 7 fields for 6 columns"),
-        (OWN + "a,0,1\n", "row 2: gpus is empty"),
-        (OWN + 'a,0,1,1,,\n"b,1,1,1,,\nc,2,1,1,,\n', "row 3: a quote is opened and never closed"),
-        (OWN + "a,1_0,1,1,,\n", "row 2: submit_s is '1_0'"),
-        (OWN + "a,0,1,2,500,\n", "row 2: 2 GPUs of 500 milli each"),
-        (OWN + "a,100,1,1,,50\n", "row 2: deadline_s 50 is before submit_s 100"),
-        (OWN + "a\0,0,1,1,,\n", "row 2: job is 'a\\x00'"),
-        (PHILLY.replace("2017-10-09 06:13:03", "9999-10-09 06:13:03"), "days after the first job, of row 2"),
-        ("JobID|Submit|ElapsedRaw\n1|2026-01-01T00:00:00|5\n", "has no column AllocTRES or ReqTRES"),
-        ("JobID   Submit\n-----   ------\n", "is sacct's output in columns"),
+        ("", ("sim.empty",)),
+        ("\ufeff\n", ("sim.empty",)),
+        ("hello\nworld\n", ("sim.no_column", "job, submit_s, run_s, gpus", "'hello'")),
+        ("[]", ("sim.json_unknown",)),
+        (OWN, ("sim.no_jobs",)),
+        (OWN.replace("gpus", "gpus,gpus"), ("sim.duplicate_column", "gpus")),
+        (OWN.replace(",", ";"), ("sim.no_column", "'job;submit_s;run_s;gpus;gpu_milli;deadline_s'")),
+        (OWN.replace("\n", "\r") + "a,0,1,1\r", ("sim.lone_carriage_return", "row 1")),
+        (OWN + "a,0,1,1,,,\n", ("sim.too_many_fields", "row 2", 7, 6)),
+        (OWN + "a,0,1\n", ("sim.bad_entry.empty", "row 2", "gpus")),
+        (OWN + 'a,0,1,1,,\n"b,1,1,1,,\nc,2,1,1,,\n', ("sim.quote_not_closed", "row 3")),
+        (OWN + "a,1_0,1,1,,\n", ("sim.bad_entry", "row 2", "submit_s", "1_0")),
+        (OWN + "a,0,1,2,500,\n", ("sim.shared_gpus", "row 2", 2, 500)),
+        (OWN + "a,100,1,1,,50\n", ("sim.deadline_before_submit", "row 2", 50, 100)),
+        (OWN + "a\0,0,1,1,,\n", ("sim.bad_entry", "row 2", "job", "a\0")),
+        (PHILLY.replace("2017-10-09 06:13:03", "9999-10-09 06:13:03"), ("sim.too_late", "row 2")),
+        ("JobID|Submit|ElapsedRaw\n1|2026-01-01T00:00:00|5\n", ("sim.no_column_of", "AllocTRES or ReqTRES")),
+        ("JobID   Submit\n-----   ------\n", ("sim.sacct_in_columns",)),
         (
             "JobID|Submit|ElapsedRaw|AllocTRES\n1|2026-01-01T00:00:00|5|cpu=1\n",
-            "has no job that held a GPU (left out: 1 job without GPUs)",
+            ("sim.no_gpu_jobs",),
         ),
-        (json.dumps([{**PHILLY_LOG[0], "attempts": 3}]), "job 1 has no list of attempts"),
-        ('[{"submitted_time": 1, "attempts": ', "is not JSON"),
+        (json.dumps([{**PHILLY_LOG[0], "attempts": 3}]), ("sim.no_attempts", "job 1")),
+        ('[{"submitted_time": 1, "attempts": ', ("sim.not_json",)),
     ],
 )
-def test_a_bad_row_is_named(text: str, words: str, put: Put) -> None:
-    with pytest.raises(BadInput) as caught:
+def test_a_bad_row_is_named(text: str, reason: tuple[str, ...], put: Put) -> None:
+    with refuses(BadInput, *reason) as caught:
         read([put(text)])
-    assert words in caught.value.problem
     assert caught.value.hint
 
 
@@ -253,7 +256,7 @@ def test_lenient_reading_counts_bad_rows_and_keeps_the_good(put: Put) -> None:
 
 
 def test_where_nothing_can_be_used_lenient_reading_says_so(put: Put) -> None:
-    with pytest.raises(BadInput, match=r"no row that can be used: 1 left out, such as .* row 2: gpus is '0'"):
+    with refuses(BadInput, "sim.no_usable_row", 1):
         read([put("job,submit_s,run_s,gpus\na,0,1,0\n")], lenient=True)
 
 
@@ -276,11 +279,11 @@ def test_numbers_as_tables_spell_them_and_columns_nobody_knows(put: Put) -> None
 
 
 def test_a_gpu_the_fleet_does_not_have_is_named_with_its_row(put: Put) -> None:
-    with pytest.raises(BadInput, match="row 2: wants a GPU of type a100; the fleet has h100, v100"):
+    with refuses(BadInput, "sim.gpu_type_not_in_fleet", "row 2", "a100", "h100, v100"):
         read([put(SACCT)], gpu_types=["v100", "h100"])
     _, skips = read([put(SACCT)], gpu_types=["v100"], lenient=True)
     assert skips.count == 1
-    with pytest.raises(BadInput, match="row 1: wants a GPU of type k80 or v100; the fleet has t4"):
+    with refuses(BadInput, "sim.gpu_type_not_in_fleet", "row 1", "k80 or v100", "t4"):
         read([put(GAVEL), put(json.dumps(SPEEDS), "s")], gpu_types=["t4"])
 
 
@@ -288,10 +291,10 @@ def test_a_file_that_unpacks_without_end_is_stopped(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(reading, "MAX_UNPACKED_BYTES", 100_000)
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(b"timestamp,duration,num_gpus\n" + b"0\n" * 1_000_000))
-    with pytest.raises(BadInput, match="unpacks to more than 100,000 bytes"):
+    with refuses(BadInput, "sim.unpacks_too_large", 100_000):
         read([str(path)], lenient=True)
     path.write_bytes(gzip.compress(b"timestamp,duration,num_gpus\n" + b"0" * 3_000_000))
-    with pytest.raises(BadInput, match="row 2: more than 1,048,576 bytes in a row"):
+    with refuses(BadInput, "sim.row_too_long", 2, 1_048_576):
         read([str(path)], lenient=True)
 
 

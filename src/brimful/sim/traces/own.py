@@ -22,6 +22,7 @@ from brimful.sim.traces.reading import (
     Row,
     Skips,
     Source,
+    bad_entry,
     entry,
     in_order,
     integer,
@@ -76,8 +77,7 @@ def _arrivals(lines: Iterable[str], name: str, skips: Skips) -> Iterator[tuple[s
 def _arrival(row: Row, where: str) -> Arrival:
     name = entry(row, "job")
     if not name or not name.isprintable():
-        problem = "is empty" if not name else f"is {name[:40]!r}"
-        raise BadInput(say("sim.bad_job_id", where=where, problem=problem))
+        raise BadInput(bad_entry(where, "job", name), hint=say("sim.hint_plain_id"))
     priority = entry(row, "priority") or "normal"
     if priority not in PRIORITIES:
         raise BadInput(

@@ -221,13 +221,13 @@ def integer(row: Row, column: str, where: str, *, low: int, high: int) -> int:
     value = int(found[1]) if (found := WHOLE.fullmatch(text)) else None
     if value is None or not low <= value <= high:
         raise BadInput(
-            _bad_entry(where, column, text),
+            bad_entry(where, column, text),
             hint=say("sim.hint_whole_number", low=Number(low), high=Number(high)),
         )
     return value
 
 
-def _bad_entry(where: str, column: str, text: str) -> Sentence:
+def bad_entry(where: str, column: str, text: str) -> Sentence:
     if not text:
         return say("sim.bad_entry.empty", where=where, column=column)
     return say("sim.bad_entry", where=where, column=column, entry=Quoted(text[:40]))
@@ -241,7 +241,7 @@ def number(row: Row, column: str, where: str, *, low: float, high: float) -> flo
         value = None
     if value is None or not low <= value <= high:  # NaN is in no range
         raise BadInput(
-            _bad_entry(where, column, text),
+            bad_entry(where, column, text),
             hint=say("sim.hint_number", low=Number(low), high=Number(high)),
         )
     return value
@@ -253,7 +253,7 @@ def second(text: str, column: str, where: str, *, like: str) -> int:
         moment = datetime.fromisoformat(text.strip())
         return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
     except (ValueError, OverflowError) as error:
-        raise BadInput(_bad_entry(where, column, text), hint=say("sim.hint_example", like=like)) from error
+        raise BadInput(bad_entry(where, column, text), hint=say("sim.hint_example", like=like)) from error
 
 
 def from_zero(found: Iterable[tuple[str, Arrival]], skips: Skips) -> Iterator[tuple[str, Arrival]]:
