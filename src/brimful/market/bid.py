@@ -35,10 +35,6 @@ class Bid:
     owner: str = ""
     expected_s: int | None = None  # how long it will hold them, where somebody knows
 
-    @property
-    def is_elastic(self) -> bool:
-        return self.min_quantity < self.quantity
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:

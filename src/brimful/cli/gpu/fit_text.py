@@ -88,7 +88,7 @@ def compare_text(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu) -> str
     lines += ["", table(header, cells, right=(1, 2, 4, 5, 6, 7))]
     whole = base.training.effective_batch
     others = [x for x, (_, r, _) in zip(letters, rows, strict=True) if r.training.effective_batch != whole]
-    notes = list(dict.fromkeys(note for _, reading, _ in rows for note in _warned(reading)))
+    notes = list(dict.fromkeys(note for _, reading, _ in rows for note in map(told, reading.warnings)))
     if others:
         said = (
             say("gpu.other_run", rows=others[0], n=whole)
@@ -295,18 +295,14 @@ def _speed(answer: Estimate, gpu: Gpu, reading: Reading) -> str:
 
 def _changes(answer: Estimate, reading: Reading) -> str:
     keeping = say("gpu.keeping_step", sequences=count("sequence", reading.training.effective_batch))
+    lines = [paint(words("gpu.room"), "bold")]
+    if ways := answer.fixes or answer.faster:
+        saves = bool(answer.fixes)
+        lines = _headed(say("gpu.what_to_change") if saves else say("gpu.what_is_faster"), keeping, ", ")
+        lines += [line for i, fix in enumerate(ways, start=1) for line in _fix(i, fix, saves=saves)]
     if answer.fixes:
-        lines = _headed(say("gpu.what_to_change"), keeping, ", ")
-        lines += [line for i, fix in enumerate(answer.fixes, start=1) for line in _fix(i, fix, saves=True)]
-        more = [say("gpu.hint_ladder")]
-        if reading.file:
-            more.append(say("gpu.hint_patch"))
+        more = [say("gpu.hint_ladder"), *([say("gpu.hint_patch")] if reading.file else [])]
         lines.append(_filled(Several(tuple(more), between="; "), "  "))
-    elif answer.faster:
-        lines = _headed(say("gpu.what_is_faster"), keeping, ", ")
-        lines += [line for i, fix in enumerate(answer.faster, start=1) for line in _fix(i, fix, saves=False)]
-    else:
-        lines = [paint(words("gpu.room"), "bold")]
     if answer.largest_batch is None:
         largest = say("gpu.not_even_batch_1")
     else:
@@ -362,16 +358,12 @@ def _small_print(answer: Estimate, reading: Reading) -> str:
     if reading.unsure:
         guessed = say("gpu.intervals_wider", n=reading.unsure)
         notes.append(told(guessed))
-    lines = [_note(note) for note in notes]
+    lines = list(map(_note, notes))
     lines += [_filled(note, "", "  ") for note in assumed_notes(answer.others)]
     if answer.assumed:
         settings = ", ".join(f"{a.name}={a.value}" for a in answer.assumed)
         lines.append(_filled(say("gpu.assumed", settings=settings), "", "  "))
     return "\n".join(lines)
-
-
-def _warned(reading: Reading) -> list[str]:
-    return [told(warning) for warning in reading.warnings]
 
 
 def _note(text: str) -> str:
