@@ -60,7 +60,14 @@ class PatientProtocol(HttpToolsProtocol):
         self._due = self.loop.call_later(left_s if left_s > 0 else OWED_S, self._look)
 
     def _make_room(self) -> None:
-        """The one who has owed for longest goes; where nobody else owes anything, the one who came last."""
-        others = [each for each in self.connections if isinstance(each, PatientProtocol) and each is not self]
+        """The connection that has owed for longest goes; if no other owes anything, the newest one."""
+        # A connection that is being closed stays in the set until its loop comes round.
+        others = [
+            each
+            for each in self.connections
+            if isinstance(each, PatientProtocol) and each is not self and not each.transport.is_closing()
+        ]
+        if len(others) < most_connections():
+            return
         owing = [each for each in others if each._owes()]
         min(owing, key=lambda each: each._since, default=self).transport.abort()
