@@ -14,6 +14,7 @@ from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BadInput, WorldFailed
 from brimful.fleet.events import CancelRequested, Event, JobSubmitted
 from tests.builders import a_job
+from tests.patience import PATIENCE_S
 
 
 def submitted(*names: str) -> list[Event]:
@@ -130,7 +131,8 @@ def test_nobody_writes_beyond_the_end_of_the_log(url: str) -> None:
     store.close()
 
 
-def test_many_first_starts_at_once_make_one_log(url: str) -> None:
+def test_many_first_starts_at_once_make_one_log(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql, "BUSY_MS", int(1000 * PATIENCE_S))
     told: list[str] = []
 
     def begin() -> None:
@@ -148,8 +150,11 @@ def test_many_first_starts_at_once_make_one_log(url: str) -> None:
     assert told == ["ok"] * 8
 
 
-def test_a_new_file_that_another_is_making_is_waited_for(tmp_path: Path) -> None:
+def test_a_new_file_that_another_is_making_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SQLite refuses a change to WAL at once while another holds the file, whatever its time-out."""
+    monkeypatch.setattr(sql, "BUSY_MS", int(1000 * PATIENCE_S))
     other = sqlite3.connect(tmp_path / "log.db", isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
     let_go = threading.Timer(0.3, other.execute, ["COMMIT"])
