@@ -25,7 +25,7 @@ def write_json(path: Path, body: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """What the file holds, or None where there is no such file. Never waits, whatever is in its place."""
+    """The contents of the file, or None if it does not exist. Never blocks, not even on a named pipe."""
     try:
         body: object = json.loads(read_plain(path, below=path.parent, most_bytes=JSON_BYTES))
     except (FileNotFoundError, NotADirectoryError):
