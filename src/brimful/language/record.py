@@ -64,7 +64,7 @@ def said_in(record: Any) -> Sentence | Several | None:  # noqa: ANN401 - JSON
     return found
 
 
-def told(record: Any, *, most_chars: int = 500) -> Sentence | Several | None:  # noqa: ANN401 - JSON
+def said_by_anybody(record: Any, *, most_chars: int = 500) -> Sentence | Several | None:  # noqa: ANN401 - JSON
     """`said_in` for a record that anybody may have written: what cannot be said is told as it stands."""
     with contextlib.suppress(Exception):  # a code that is none, a value that is missing or of another kind, …
         said = said_in(record)

@@ -36,7 +36,7 @@ from brimful.fleet.job import Job
 from brimful.fleet.state import Node
 from brimful.job import newest, read_plain
 from brimful.language import Plain, Sentence, os_words, say, verbatim
-from brimful.language.record import as_record, told
+from brimful.language.record import as_record, said_by_anybody
 from brimful.scheduler.ports import CannotStart, Observation
 
 log = logging.getLogger("brimful")
@@ -273,7 +273,7 @@ class LocalEngine:
             started_s=began_s,
             ended_s=ended_s,
             exit_code=code if isinstance(code, int) and abs(code) <= MOST_EXIT_CODE else None,
-            problem=told(ended["problem"]),
+            problem=said_by_anybody(ended["problem"]),
             kept_work_s=None if started is None else self._kept_work_s(folder, started, code, ended_s),
         )
 
