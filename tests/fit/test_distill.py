@@ -24,15 +24,19 @@ def test_it_is_the_students_training_and_the_teacher_beside_it() -> None:
     teacher = find_preset("gpt2-xl").model
     alone = estimate(student.model, student.training, T4)
     both = distill(teacher, student.model, student.training, T4)
-    added = both.device_bytes.likely - alone.memory.device_bytes.likely
+    added = both.memory.device_bytes.likely - alone.memory.device_bytes.likely
     logits = 4 * student.training.micro_tokens * teacher.vocab
     assert added == pytest.approx(2 * parameters(teacher) + logits, rel=0.01)
-    assert sum(item.bytes for item in both.items) == pytest.approx(both.device_bytes.likely, rel=0.01)
-    assert both.step_s.likely > alone.speed.step_s.likely
+    items = sum(item.bytes for item in both.memory.items)
+    assert items == pytest.approx(both.memory.device_bytes.likely, rel=0.01)
+    assert both.memory.allocated_bytes.low > alone.memory.allocated_bytes.high
     tokens = student.training.step_tokens
-    assert both.tokens_per_s.likely == pytest.approx(tokens / both.step_s.likely)
+    step_s = both.speed.step_s.likely
+    assert both.speed.tokens_per_s.likely == pytest.approx(tokens / step_s)
     # The teacher's forward pass of ten times the parameters against the student's three.
-    assert 0.6 < both.teacher_frac < 0.9
+    own_frac = alone.speed.step_s.likely / step_s
+    assert 0.6 < 1 - own_frac < 0.9
+    assert both.speed.mfu.likely == pytest.approx(alone.speed.mfu.likely * own_frac)
 
 
 def test_the_teachers_pass_is_never_faster_than_its_flops_at_peak() -> None:

@@ -12,7 +12,7 @@ from brimful.cli.money.where import rates_of
 from brimful.configs.read import read
 from brimful.errors import BadInput, NotFound
 from brimful.fit.inference import Serving
-from brimful.fit.rates import Rates, distilling_rates, serving_rates, spread, training_rates
+from brimful.fit.rates import Rates, serving_rates, spread, training_rates
 from brimful.language import Sentence, say
 from brimful.market.where import EGRESS, Need, Place, egress_microusd, is_worth_moving, rank, weigh
 from brimful.specs.offer import Offer
@@ -116,7 +116,7 @@ def test_a_distillation_goes_to_an_old_card(real_offers: list[Offer], provider: 
     """GPT-2 learns from GPT-2 XL: a forward pass of 1.6 B parameters for each of its own steps."""
     offers = [offer for offer in real_offers if offer.provider == provider]
     student = read(NANOGPT, overrides=HALF)
-    job = distilling_rates(find_preset("gpt2-xl").model, student.model, student.training)
+    job = training_rates(student.model, student.training, find_preset("gpt2-xl").model)
     assert best_place(offers, job)[0].offer.gpu in OLD
 
 

@@ -12,7 +12,7 @@ from brimful.adapters.providers.offers import read_offers
 from brimful.cli.fleet.estimates import estimates_for
 from brimful.configs.read import read
 from brimful.fit.inference import Serving
-from brimful.fit.rates import Rates, distilling_rates, serving_rates
+from brimful.fit.rates import Rates, serving_rates, training_rates
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node
 from brimful.scheduler.plan import Start
@@ -73,7 +73,7 @@ def a_distillation(folder: Path) -> Predicted:
     config.write_text(NANOGPT + HALF)
     student = read(str(config))
     teacher = find_preset("gpt2-xl").model
-    return predicted(distilling_rates(teacher, student.model, student.training))
+    return predicted(training_rates(student.model, student.training, teacher))
 
 
 def an_inference(_: Path) -> Predicted:

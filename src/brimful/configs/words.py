@@ -6,9 +6,10 @@ interval grows, because the truth may lie elsewhere.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from brimful.language import Quoted, Sentence, say
+from brimful.specs.training import OPTIMIZERS, Attention, Checkpointing, Sharding
 
 Fields = dict[str, Any]  # of Training
 
@@ -31,35 +32,14 @@ CHOICES: dict[str, dict[str, Fields]] = {
         "fp32": {"dtype": "float32", "tf32": False},
     },
     "optimizer": {
-        "adamw": {"optimizer": "adamw"},
-        "adam": {"optimizer": "adam"},
-        "adam8bit": {"optimizer": "adam8bit"},
-        "sgd": {"optimizer": "sgd"},
-        "momentum": {"optimizer": "momentum"},
-        "lion": {"optimizer": "lion"},
-        "muon": {"optimizer": "muon"},
-        "adafactor": {"optimizer": "adafactor"},
+        **{name: {"optimizer": name} for name in OPTIMIZERS},
         "adamw-fused": {"optimizer": "adamw", "optimizer_kernel": "fused"},
         "adamw-foreach": {"optimizer": "adamw", "optimizer_kernel": "foreach"},
         "adamw-loop": {"optimizer": "adamw", "optimizer_kernel": "loop"},
     },
-    "attention": {
-        "flash": {"attention": "flash"},
-        "efficient": {"attention": "efficient"},
-        "math": {"attention": "math"},
-    },
-    "checkpointing": {
-        "none": {"checkpointing": "none"},
-        "selective": {"checkpointing": "selective"},
-        "full": {"checkpointing": "full"},
-    },
-    "sharding": {
-        "none": {"sharding": "none"},
-        "ddp": {"sharding": "ddp"},
-        "zero1": {"sharding": "zero1"},
-        "zero2": {"sharding": "zero2"},
-        "zero3": {"sharding": "zero3"},
-    },
+    "attention": {word: {"attention": word} for word in get_args(Attention)},
+    "checkpointing": {word: {"checkpointing": word} for word in get_args(Checkpointing)},
+    "sharding": {word: {"sharding": word} for word in get_args(Sharding)},
 }
 
 # What others call it -> our word.

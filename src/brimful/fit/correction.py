@@ -97,7 +97,7 @@ def _memory(memory: Memory, factors: Mapping[str, float], correction: Correction
         if "reserved" in factors
         else _moved(memory.reserved_bytes, moved)
     )
-    reserved = _at_least(reserved, allocated)
+    reserved = reserved.with_each(allocated, max)  # counters nest whatever their factors say
     moved = reserved.likely - memory.reserved_bytes.likely
     device, first = memory.device_bytes, memory.first_step_bytes
     if "device" in factors:
@@ -106,7 +106,7 @@ def _memory(memory: Memory, factors: Mapping[str, float], correction: Correction
         )
     else:
         device, first = _moved(device, moved), _moved(first, moved)
-    device = _at_least(device, _moved(reserved, other)).each(round)
+    device = device.with_each(_moved(reserved, other), max).each(round)
     change = round(device.likely - memory.device_bytes.likely)
     why = say("fit.why_calibration", n=correction.runs)
     items = (*memory.items, Item("calibration", change, why)) if change else memory.items
@@ -136,11 +136,6 @@ def _scaled(interval: Interval, factor: float, most: float = inf) -> Interval:
 
 def _moved(interval: Interval, amount: float) -> Interval:
     return interval.each(lambda end: max(0, end + amount))
-
-
-def _at_least(outer: Interval, inner: Interval) -> Interval:
-    """Counters nest whatever their factors say."""
-    return Interval(max(outer.low, inner.low), max(outer.likely, inner.likely), max(outer.high, inner.high))
 
 
 # -- keeping -----------------------------------------------------------------------------------------------

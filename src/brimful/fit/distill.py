@@ -9,7 +9,7 @@ own activations, one layer at a time, are gone before the student's are there, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 from brimful.errors import BadInput
 from brimful.fit.count import output_parameters
@@ -17,7 +17,7 @@ from brimful.fit.fit import estimate
 from brimful.fit.inference import MATMUL_FRAC, Serving, prefill_seconds, weight_bytes
 from brimful.fit.roofline import achievable_flops_per_s
 from brimful.language import Number, say
-from brimful.specs.estimate import Interval, Item
+from brimful.specs.estimate import Estimate, Item
 from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
 from brimful.specs.training import Training
@@ -26,23 +26,11 @@ PADDED = 128  # tokens: tables of one tokenizer differ by less, being rounded up
 LOGIT_BYTES = 4  # the teacher's log-probabilities, in fp32 as the loss wants them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DistillEstimate:
-    gpu: str
-    usable_bytes: int
-    device_bytes: Interval
-    items: tuple[Item, ...]
-    step_s: Interval
-    tokens_per_s: Interval
-    teacher_frac: float  # of the step: how much of it is the teacher
+def distill(teacher: Model, student: Model, training: Training, gpu: Gpu) -> Estimate:
+    """The student's estimate with the teacher in it; its MFU counts the student's own work.
 
-    @property
-    def fits(self) -> bool:
-        return self.device_bytes.likely <= self.usable_bytes
-
-
-def distill(teacher: Model, student: Model, training: Training, gpu: Gpu) -> DistillEstimate:
-    """Every GPU holds the whole teacher; a split of the student (shards, tensor, …) does not split it."""
+    Every GPU holds the whole teacher: a split of the student (shards, tensor, …) does not split it.
+    """
     if -(-teacher.vocab // PADDED) != -(-student.vocab // PADDED):
         raise BadInput(
             say(
@@ -67,14 +55,20 @@ def distill(teacher: Model, student: Model, training: Training, gpu: Gpu) -> Dis
         teacher, gpu, sequences=training.batch_size, sequence_tokens=training.sequence_tokens
     )
     step = alone.speed.step_s.each(lambda seconds: seconds + forward)
-    return DistillEstimate(
-        gpu=gpu.name,
-        usable_bytes=alone.usable_bytes,
-        device_bytes=alone.memory.device_bytes.each(lambda size: size + more),
-        items=(*alone.memory.items, *added),
-        step_s=step,
-        tokens_per_s=step.rate(training.step_tokens),
-        teacher_frac=forward / step.likely,
+    beside = alone.speed.step_s.likely / step.likely
+    return replace(
+        alone,
+        memory=replace(
+            alone.memory.each(lambda counter: counter.each(lambda size: size + more)),
+            items=(*alone.memory.items, *added),
+        ),
+        speed=replace(
+            alone.speed,
+            step_s=step,
+            tokens_per_s=step.rate(training.step_tokens),
+            mfu=alone.speed.mfu.each(lambda share: share * beside),
+            hfu=alone.speed.hfu.each(lambda share: share * beside),
+        ),
     )
 
 

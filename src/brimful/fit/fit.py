@@ -16,7 +16,7 @@ from brimful.fit.memory import peak_memory
 from brimful.fit.roofline import peak_format, predict_speed
 from brimful.language import Sentence, say
 from brimful.specs.desktop import others_on
-from brimful.specs.estimate import Assumption, Estimate, Interval, Memory, Speed
+from brimful.specs.estimate import Assumption, Estimate, Interval, Speed
 from brimful.specs.framework import Framework, find_framework
 from brimful.specs.gpu import Gpu, find_gpu
 from brimful.specs.model import Model
@@ -53,7 +53,7 @@ def estimate(
         gpu=gpu.name,
         parameters=parameters(model),
         usable_bytes=gpu.memory_bytes,
-        memory=_wider_memory(memory, widen) if widen else memory,
+        memory=memory.each(lambda counter: _wider(counter, widen)) if widen else memory,
         speed=_wider_speed(speed, widen) if widen else speed,
         others=others,
         active_parameters=active_parameters(model) if model.experts is not None else None,
@@ -154,16 +154,6 @@ def widening(unsure: int) -> float:
     return min(_MOST_UNSURE_FRAC, _UNSURE_FRAC * unsure)
 
 
-def _wider_memory(memory: Memory, widen: float) -> Memory:
-    return replace(
-        memory,
-        allocated_bytes=_wider(memory.allocated_bytes, widen),
-        reserved_bytes=_wider(memory.reserved_bytes, widen),
-        device_bytes=_wider(memory.device_bytes, widen),
-        first_step_bytes=_wider(memory.first_step_bytes, widen),
-    )
-
-
 def _wider_speed(speed: Speed, widen: float) -> Speed:
     return replace(
         speed,
@@ -180,7 +170,7 @@ def _wider(interval: Interval, widen: float, most: float = inf) -> Interval:
 
 
 # Compute capability below 7.0. Source: Triton's own refusal, karpathy/nanoGPT issues 157 and 326.
-_NO_TRITON = ("Kepler", "Maxwell", "Pascal")
+NO_TRITON = ("Kepler", "Maxwell", "Pascal")
 
 
 def _nothing_fits(training: Training, gpu: Gpu, enough: int | None) -> Sentence:
@@ -195,7 +185,7 @@ def _nothing_fits(training: Training, gpu: Gpu, enough: int | None) -> Sentence:
 
 def _warnings(model: Model, training: Training, gpu: Gpu) -> list[Sentence]:
     said = []
-    if training.compiled and gpu.architecture in _NO_TRITON:
+    if training.compiled and gpu.architecture in NO_TRITON:
         said.append(say("fit.no_triton", gpu=gpu.title))
     if training.dtype == "bfloat16" and not gpu.bf16:
         peak = peak_format(training, gpu)

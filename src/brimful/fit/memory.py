@@ -13,6 +13,7 @@ Six moments can be the peak; which one depends on vocabulary, batch and depth:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import add
 
 from brimful.fit.activations import (
     FP32_BYTES,
@@ -36,18 +37,14 @@ from brimful.fit.overhead import (
 )
 from brimful.fit.stages import Stage, pipeline_stages
 from brimful.fit.states import (
-    adapter_bytes,
-    bucket_bytes,
     cast_bytes,
     dequantized_bytes,
     dtype_bytes,
     fixed_items,
     gathered_bytes,
     gradient_bytes,
-    optimizer_bytes,
     reduce_bytes,
     waiting_bytes,
-    weights_bytes,
 )
 from brimful.language import Sentence, say
 from brimful.specs.desktop import NO_OTHERS, Others
@@ -77,27 +74,6 @@ class _Moment:
     alive: bool = True  # whether activations, casts and gathered weights are held
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """What is the same at every moment of the step."""
-
-    weights: int  # and adapter and DDP buckets
-    state: int
-    gathered: int  # weights: only while activations are alive
-    scratch: int
-    kept: int
-
-    def bytes_at(self, moment: _Moment, *, has_state: bool) -> int:
-        alive = self.gathered + self.kept + moment.casts + moment.left if moment.alive else 0
-        state = self.state if has_state else 0
-        return self.weights + state + self.scratch + alive + self.moving_at(moment, kept=0) + moment.gradients
-
-    def moving_at(self, moment: _Moment, *, kept: int | None = None) -> int:
-        """The part that comes and goes within the step."""
-        held = self.kept if kept is None else kept
-        return (held if moment.alive else 0) + moment.logits + moment.temporary
-
-
 def peak_memory(model: Model, training: Training, gpu: Gpu, others: Others = NO_OTHERS) -> Memory:
     """The three counters at the larger of first and steady step, itemised where it peaks.
 
@@ -109,70 +85,60 @@ def peak_memory(model: Model, training: Training, gpu: Gpu, others: Others = NO_
 
 def _stage_memory(stage: Stage, training: Training, gpu: Gpu, others: Others) -> Memory:
     model = stage.model
+    weights, adapter, state, buckets = fixed = fixed_items(model, training)
+    gathered = Item("gathered_weights", gathered_bytes(model, training), _gathered_why(training))
+    scratch = Item("workspaces", workspace_bytes(gpu), say("fit.why_workspaces"))
     kept = kept_items(model, training, stage.in_flight)
-    held = _Held(
-        weights=weights_bytes(model, training)
-        + adapter_bytes(model, training)
-        + bucket_bytes(model, training),
-        state=optimizer_bytes(model, training),
-        gathered=gathered_bytes(model, training),
-        scratch=workspace_bytes(gpu),
-        kept=sum(item.bytes for item in kept),
-    )
+    always, kept_bytes = (sum(item.bytes for item in items) for items in ((*fixed, scratch), kept))
+
+    def moving_at(moment: _Moment) -> int:
+        """The part that comes and goes within the step."""
+        return (kept_bytes if moment.alive else 0) + moment.logits + moment.temporary
+
+    def bytes_at(moment: _Moment) -> int:
+        alive = gathered.bytes + moment.casts + moment.left if moment.alive else 0
+        return always + alive + moving_at(moment) + moment.gradients
+
+    def first_bytes_at(moment: _Moment) -> int:
+        """In the first step the optimizer has no state until its own step creates it."""
+        return bytes_at(moment) - (0 if moment.code == "optimizer_step" else state.bytes)
+
     moments = _moments(model, training)
-    steady = max(moments, key=lambda moment: held.bytes_at(moment, has_state=True))
-    steady_bytes = held.bytes_at(steady, has_state=True)
-    # In the first step the optimizer has no state until its own step creates it.
-    first_bytes, first = max(
-        ((held.bytes_at(each, has_state=each.code == "optimizer_step"), each) for each in moments),
-        key=lambda pair: pair[0],
-    )
+    peak, first = max(moments, key=bytes_at), max(moments, key=first_bytes_at)
     # The allocator's cache is left over from every moment of the step, not from the peak alone.
-    moving = max(held.moving_at(moment) for moment in moments)
-    reserve = _Reserve.of(model, training, moving, gathered_bytes(model, training))
+    reserve = _reserve(model, training, max(map(moving_at, moments)), gathered.bytes)
     shares = _TRAINED_FRAC if training.tuning == "full" else _FROZEN_FRAC
-    allocated = _allocated(steady_bytes, held.moving_at(steady), shares)
-    reserved = reserve.over(allocated)
-    first_reserved = reserve.over(_allocated(first_bytes, held.moving_at(first), shares))
+    allocated = _allocated(bytes_at(peak), moving_at(peak), shares)
+    reserved = allocated.with_each(reserve, add)
+    first_reserved = _allocated(first_bytes_at(first), moving_at(first), shares).with_each(reserve, add)
     context = context_bytes(gpu, gpus=training.gpus, lazy=training.torch.lazy_loading)
-    items = _items(model, training, gpu, kept, steady)
-    items += [
-        Item(
-            "allocator_cache",
-            round(reserved.likely - allocated.likely),
-            say("fit.why_allocator_cache"),
-        ),
+    casts = Item("weight_casts", peak.casts, say("fit.why_weight_casts", dtype=training.dtype))
+    left = Item("activations_last_step", peak.left, say("fit.why_quantized_inputs"))
+    items = [
+        weights,
+        adapter,
+        Item("gradients", peak.gradients, say("fit.why_gradients")),
+        state,
+        buckets,
+        *((casts, gathered, scratch, *kept, left) if peak.alive else (scratch,)),
+        Item("logits_loss", peak.logits, _logits_why(model, training, peak.code)),
+        Item("temporaries", peak.temporary, peak.why),
+        Item("allocator_cache", round(reserve.likely), say("fit.why_allocator_cache")),
         Item("cuda_context", round(context.likely), say("fit.why_cuda_context")),
         others_item(others),
     ]
+
+    def device(reserved: Interval) -> Interval:
+        return reserved.with_each(context, lambda inside, outside: round(inside + outside) + others.bytes)
+
     return Memory(
         allocated_bytes=allocated,
         reserved_bytes=reserved,
-        device_bytes=_device(reserved, context, others.bytes),
-        first_step_bytes=_device(first_reserved, context, others.bytes),
+        device_bytes=device(reserved),
+        first_step_bytes=device(first_reserved),
         items=tuple(item for item in items if item.bytes),
-        peak_at=Peak(steady.code, stage.number, training.pipeline if stage.number else 0),
+        peak_at=Peak(peak.code, stage.number, training.pipeline if stage.number else 0),
     )
-
-
-def _items(model: Model, training: Training, gpu: Gpu, kept: list[Item], moment: _Moment) -> list[Item]:
-    """What is alive at one moment of the steady step, by name."""
-    items = fixed_items(model, training, gradients=moment.gradients)
-    items.append(Item("ddp_buckets", bucket_bytes(model, training), say("fit.why_ddp_buckets")))
-    if moment.alive:
-        items += [
-            Item("weight_casts", moment.casts, say("fit.why_weight_casts", dtype=training.dtype)),
-            Item("gathered_weights", gathered_bytes(model, training), _gathered_why(training)),
-        ]
-    items.append(Item("workspaces", workspace_bytes(gpu), say("fit.why_workspaces")))
-    if moment.alive:
-        items += kept
-        items.append(Item("activations_last_step", moment.left, say("fit.why_quantized_inputs")))
-    items += [
-        Item("logits_loss", moment.logits, _logits_why(model, training, moment.code)),
-        Item("temporaries", moment.temporary, moment.why),
-    ]
-    return items
 
 
 def _gathered_why(training: Training) -> Sentence:
@@ -294,30 +260,11 @@ def _allocated(total: int, moving: int, shares: tuple[float, float]) -> Interval
     return Interval(round(total - less * moving), total, round(total + more * moving))
 
 
-@dataclass(frozen=True, slots=True)
-class _Reserve:
+def _reserve(model: Model, training: Training, moving: int, gathered: int) -> Interval:
     """What the allocator holds beyond what is allocated."""
-
-    low: int
-    likely: int
-    high: int
-
-    @classmethod
-    def of(cls, model: Model, training: Training, moving: int, gathered: int) -> _Reserve:
-        shares = COMPILED_CACHE_FRAC if training.compiled else CACHE_FRAC
-        rounding = rounding_frac(training.micro_tokens * model.width * number_bytes(training))
-        if training.checkpointing == "full" and not training.compiled:
-            # Made again in a different order than they were freed, activations leave more holes.
-            shares, rounding, moving = CHECKPOINTED_CACHE_FRAC, 0.0, moving + gathered
-        return cls(*(round((share + rounding) * moving) for share in shares))
-
-    def over(self, allocated: Interval) -> Interval:
-        return Interval(allocated.low + self.low, allocated.likely + self.likely, allocated.high + self.high)
-
-
-def _device(reserved: Interval, context: Interval, other_bytes: int) -> Interval:
-    return Interval(
-        round(reserved.low + context.low) + other_bytes,
-        round(reserved.likely) + round(context.likely) + other_bytes,
-        round(reserved.high + context.high) + other_bytes,
-    )
+    shares = COMPILED_CACHE_FRAC if training.compiled else CACHE_FRAC
+    rounding = rounding_frac(training.micro_tokens * model.width * number_bytes(training))
+    if training.checkpointing == "full" and not training.compiled:
+        # Made again in a different order than they were freed, activations leave more holes.
+        shares, rounding, moving = CHECKPOINTED_CACHE_FRAC, 0.0, moving + gathered
+    return Interval(*(round((share + rounding) * moving) for share in shares))

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from brimful.errors import BrimfulError
 from brimful.fit.distill import distill
 from brimful.fit.fit import estimate
-from brimful.fit.inference import Serving, filled
+from brimful.fit.inference import InferenceEstimate, Serving, filled
 from brimful.language import Sentence, Size, say, verbatim
+from brimful.specs.estimate import Estimate
 from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
 from brimful.specs.training import Training
@@ -29,28 +30,18 @@ class Rate:
 Rates = Callable[[Gpu, int], Rate]  # on so many of this card, in one instance
 
 
-def training_rates(model: Model, training: Training) -> Rates:
-    """Tokens trained on. On several GPUs each reads its part of the same effective batch."""
+def training_rates(model: Model, training: Training, teacher: Model | None = None) -> Rates:
+    """Tokens trained on, beside a teacher where there is one. Several GPUs share one effective batch."""
 
     def rate(gpu: Gpu, gpus: int) -> Rate:
         split = spread(training, gpus)
         if split is None:
             return _cannot_split(training, gpus)
-        answer = estimate(model, split, gpu, _NOBODY_BYTES)
-        return _judged(answer.memory.device_bytes.likely, gpu, answer.fits, answer.speed.tokens_per_s.likely)
-
-    return _refusals(rate)
-
-
-def distilling_rates(teacher: Model, student: Model, training: Training) -> Rates:
-    """Tokens the student was trained on."""
-
-    def rate(gpu: Gpu, gpus: int) -> Rate:
-        split = spread(training, gpus)
-        if split is None:
-            return _cannot_split(training, gpus)
-        answer = distill(teacher, student, split, gpu)
-        return _judged(answer.device_bytes.likely, gpu, answer.fits, answer.tokens_per_s.likely)
+        if teacher is None:
+            answer = estimate(model, split, gpu, _NOBODY_BYTES)
+        else:
+            answer = distill(teacher, model, split, gpu)
+        return _judged(answer, answer.speed.tokens_per_s.likely)
 
     return _refusals(rate)
 
@@ -60,7 +51,7 @@ def serving_rates(model: Model, serving: Serving) -> Rates:
 
     def rate(gpu: Gpu, gpus: int) -> Rate:
         _, answer = filled(model, serving, gpu, _NOBODY_BYTES)
-        return _judged(answer.device_bytes.likely, gpu, answer.fits, gpus * answer.tokens_per_s.likely)
+        return _judged(answer, gpus * answer.tokens_per_s.likely)
 
     return _refusals(rate)
 
@@ -87,10 +78,10 @@ def _cannot_split(training: Training, gpus: int) -> Rate:
     return Rate(0.0, say("fit.step_cannot_split", n=training.effective_batch, gpus=gpus))
 
 
-def _judged(bytes_: float, gpu: Gpu, fits: bool, tokens_per_s: float) -> Rate:
-    if fits:
+def _judged(answer: Estimate | InferenceEstimate, tokens_per_s: float) -> Rate:
+    if answer.fits:
         return Rate(tokens_per_s)
-    return Rate(0.0, say("fit.short_by", size=Size(round(bytes_) - gpu.memory_bytes)))
+    return Rate(0.0, say("fit.short_by", size=Size(answer.short_bytes)))
 
 
 def _refusals(rate: Rates) -> Rates:

@@ -253,14 +253,14 @@ def dequantized_bytes(model: Model, training: Training) -> int:
     return training.framework.dequantized_copies * 2 * output_parameters(model)
 
 
-def fixed_items(model: Model, training: Training, *, gradients: int) -> list[Item]:
-    """Weights, `gradients` bytes of gradients, and the optimizer's state."""
+def fixed_items(model: Model, training: Training) -> list[Item]:
+    """What is the same at every moment of the step: weights, adapter, optimizer state, DDP's buckets."""
     state = say("fit.why_optimizer_state", name=training.optimizer)
     return [
         Item("weights", weights_bytes(model, training), _weights_why(model, training)),
         Item("adapter", adapter_bytes(model, training), say("fit.why_adapter", name=training.tuning)),
-        Item("gradients", gradients, say("fit.why_gradients")),
         Item("optimizer_state", optimizer_bytes(model, training), state),
+        Item("ddp_buckets", bucket_bytes(model, training), say("fit.why_ddp_buckets")),
     ]
 
 

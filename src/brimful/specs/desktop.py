@@ -33,34 +33,18 @@ class Others:
 NO_OTHERS = Others()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DesktopReading:
-    """What nvidia-smi showed as used on one card with nothing but a desktop on it."""
-
-    gpu: str
-    system: str
-    used_bytes: int
-    source: str
-
-
 @cache
-def desktop_readings() -> tuple[DesktopReading, ...]:
-    """Every published reading, least first."""
+def desktop_bytes() -> list[int]:
+    """What nvidia-smi showed as used on cards with nothing but a desktop on them, least first."""
     import tomllib
 
     table = tomllib.loads((Path(__file__).parent / "desktops.toml").read_text(encoding="utf-8"))
-    readings = [
-        DesktopReading(
-            gpu=row["gpu"], system=row["system"], used_bytes=row["used_mib"] * MIB, source=row["source"]
-        )
-        for row in table["readings"]
-    ]
-    return tuple(sorted(readings, key=lambda reading: reading.used_bytes))
+    return sorted(row["used_mib"] * MIB for row in table["readings"])
 
 
 @cache
 def _a_desktop() -> Others:
-    used = [reading.used_bytes for reading in desktop_readings()]
+    used = desktop_bytes()
     middle = len(used) // 2
     median = used[middle] if len(used) % 2 else (used[middle - 1] + used[middle]) // 2
     return Others(bytes=median, basis="assumed", readings=len(used))

@@ -9,7 +9,7 @@ Three counters are never mixed:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Literal
 
@@ -41,6 +41,10 @@ class Interval:
     def each(self, change: Callable[[float], float]) -> Interval:
         """All three changed alike, by something that keeps their order."""
         return Interval(change(self.low), change(self.likely), change(self.high))
+
+    def with_each(self, other: Interval, change: Callable[[float, float], float]) -> Interval:
+        """Low with low, likely with likely, high with high: `operator.add`, `max`."""
+        return Interval(*map(change, self.as_dict().values(), other.as_dict().values()))
 
     def rate(self, amount: float, *, most: float = inf) -> Interval:
         """How much of `amount` a second, where this is its seconds: the longest gives the least."""
@@ -107,6 +111,12 @@ class Memory:
     first_step_bytes: Interval  # device bytes of the first optimizer step, which has no AdamW state yet
     items: tuple[Item, ...]
     peak_at: Peak
+
+    def each(self, change: Callable[[Interval], Interval]) -> Memory:
+        """All counters changed alike."""
+        names = ("allocated_bytes", "reserved_bytes", "device_bytes", "first_step_bytes")
+        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in names}
+        return replace(self, **changed)
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -94,13 +94,10 @@ def framework_at(address: str) -> Framework:
 @cache
 def all_frameworks() -> tuple[Framework, ...]:
     """Plain PyTorch, and every table of the file in its order."""
-    return (PLAIN, *(_framework(name, table) for name, table in _tables().items()))
+    import tomllib
 
-
-def framework_facts(name: str) -> dict[str, tuple[Any, str]]:
-    """Fact -> its value and the file it was read in; nothing for plain PyTorch."""
-    facts = _tables().get(name, {}).get("facts", {})
-    return {fact: (each["is"], each["source"]) for fact, each in facts.items()}
+    tables = tomllib.loads((Path(__file__).parent / "frameworks.toml").read_text(encoding="utf-8"))
+    return (PLAIN, *(_framework(name, table) for name, table in tables.items()))
 
 
 def _framework(name: str, table: dict[str, Any]) -> Framework:
@@ -109,10 +106,3 @@ def _framework(name: str, table: dict[str, Any]) -> Framework:
     if "recipes" in values:
         values["recipes"] = tuple((part, *numbers) for part, numbers in values["recipes"].items())
     return Framework(name=name, title=table["title"], known_as=tuple(table["known_as"]), **values)
-
-
-@cache
-def _tables() -> dict[str, Any]:
-    import tomllib
-
-    return tomllib.loads((Path(__file__).parent / "frameworks.toml").read_text(encoding="utf-8"))

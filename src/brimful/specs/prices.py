@@ -18,20 +18,10 @@ _HINT = say("specs.how_to_write_prices")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """Of one GPU for an hour, on demand."""
-
-    gpu: str
-    microusd_per_gpu_hour: int
-    low_microusd_per_gpu_hour: int  # the cheapest seller's
-    offers: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
     as_of: str
     source: str
-    by_gpu: dict[str, Price]
+    microusd_per_gpu_hour: dict[str, int]  # of one GPU on demand, by its name
 
 
 @cache
@@ -39,16 +29,9 @@ def known_prices() -> Prices:
     """The table that comes with brimful; `prices.toml` says how it was made."""
     table = tomllib.loads((Path(__file__).parent / "prices.toml").read_text(encoding="utf-8"))
     rows = {
-        name: Price(
-            gpu=name,
-            microusd_per_gpu_hour=round(row["usd_per_hour"] * MICROUSD),
-            low_microusd_per_gpu_hour=round(row["low"] * MICROUSD),
-            offers=row["offers"],
-        )
-        for name, row in table.items()
-        if isinstance(row, dict)
+        name: round(row["usd_per_hour"] * MICROUSD) for name, row in table.items() if isinstance(row, dict)
     }
-    return Prices(as_of=table["as_of"], source=table["source"], by_gpu=rows)
+    return Prices(as_of=table["as_of"], source=table["source"], microusd_per_gpu_hour=rows)
 
 
 def read_prices(path: Path) -> Prices:
@@ -77,12 +60,10 @@ def read_prices(path: Path) -> Prices:
             raise BadInput(
                 say("specs.no_price", path=path, dollars=Quoted(dollars[:40]), gpu=gpu), hint=_HINT
             )
-        rows[gpu] = Price(
-            gpu=gpu, microusd_per_gpu_hour=microusd, low_microusd_per_gpu_hour=microusd, offers=1
-        )
+        rows[gpu] = microusd
     if not rows:
         raise BadInput(say("specs.no_prices", path=path), hint=_HINT)
-    return Prices(as_of="", source=str(path), by_gpu=rows)
+    return Prices(as_of="", source=str(path), microusd_per_gpu_hour=rows)
 
 
 def _csv(text: str) -> list[tuple[str, str]]:

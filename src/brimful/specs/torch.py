@@ -10,7 +10,6 @@ import re
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from brimful.errors import BadInput
 from brimful.language import Quoted, say
@@ -46,29 +45,14 @@ def find_torch(text: str) -> Torch:
     return _torch(int(match[1]), int(match[2]))
 
 
-def torch_changes() -> dict[str, tuple[str, str]]:
-    """Fact -> the release that changed it, and where."""
-    return {fact: (each["since"], each["source"]) for fact, each in _changes().items()}
-
-
 @cache
 def _torch(major: int, minor: int) -> Torch:
-    values = {
-        fact: each["is"] if (major, minor) >= _numbers(each["since"]) else each["before"]
-        for fact, each in _changes().items()
-    }
-    return Torch(release=f"{major}.{minor}", **values)
-
-
-def _numbers(release: str) -> tuple[int, int]:
-    major, minor = release.split(".")
-    return int(major), int(minor)
-
-
-@cache
-def _changes() -> dict[str, Any]:
     import tomllib
 
     changes = tomllib.loads((Path(__file__).parent / "torch_changes.toml").read_text(encoding="utf-8"))
     assert changes.keys() == _FACTS, changes.keys() ^ _FACTS
-    return changes
+    values = {
+        fact: each["is"] if [major, minor] >= [*map(int, each["since"].split("."))] else each["before"]
+        for fact, each in changes.items()
+    }
+    return Torch(release=f"{major}.{minor}", **values)

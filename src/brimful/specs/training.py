@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 from brimful.specs.framework import PLAIN, Framework
 from brimful.specs.torch import CURRENT, Torch
@@ -18,7 +18,7 @@ Tuning = Literal["full", "lora", "adapter"]  # adapter: any small add-on that ke
 Sharding = Literal["none", "ddp", "zero1", "zero2", "zero3"]
 OptimizerKernel = Literal["fused", "foreach", "loop"]
 
-DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16", "float16")
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 # Optimizer -> numbers of state for each trained one; Muon's and Adafactor's depend on the shape, and are told
 # in fit/states.py.
 OPTIMIZERS: dict[str, float] = {
@@ -124,3 +124,7 @@ class Training:
     def effective_batch(self) -> int:
         """Sequences per optimizer step: what decides the run that is trained, so no fix may change it."""
         return self.batch_size * self.accumulation * self.data_parallel
+
+    def in_batches_of(self, size: int) -> Training:
+        """The same optimizer step in micro-batches of so many sequences, which have to divide it."""
+        return replace(self, batch_size=size, accumulation=self.batch_size * self.accumulation // size)

@@ -188,15 +188,10 @@ def _serve(args: argparse.Namespace, reading: Reading, serving: Serving, prices:
     gpu = find_gpu(args.gpu)
 
     answer = infer(reading.model, serving, gpu, other_bytes(args))
-    price = prices.by_gpu.get(gpu.name)
+    price = prices.microusd_per_gpu_hour.get(gpu.name)
     rate = answer.tokens_per_s
     dollars = (
-        [
-            usd_per_million(tokens, price.microusd_per_gpu_hour)
-            for tokens in (rate.high, rate.likely, rate.low)
-        ]
-        if price
-        else None
+        [usd_per_million(tokens, price) for tokens in (rate.high, rate.likely, rate.low)] if price else None
     )
     data = {
         **answer.as_dict(),

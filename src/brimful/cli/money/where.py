@@ -85,16 +85,15 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _job(args: argparse.Namespace, reading: Reading) -> Rates:
     from brimful.fit.inference import Serving
-    from brimful.fit.rates import distilling_rates, serving_rates, training_rates
+    from brimful.fit.rates import serving_rates, training_rates
     from brimful.specs.presets import find_preset
 
     model = reading.model
     if args.inference and args.teacher:
         raise BadInput(say("money.two_jobs"))
-    if args.teacher:
-        return distilling_rates(find_preset(args.teacher).model, model, reading.training)
     if not args.inference:
-        return training_rates(model, reading.training)
+        teacher = find_preset(args.teacher).model if args.teacher else None
+        return training_rates(model, reading.training, teacher)
     if model.encoder or model.classes is not None:
         raise BadInput(say("money.writes_no_text", model=model.name))
     return serving_rates(

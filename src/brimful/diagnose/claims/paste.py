@@ -16,7 +16,7 @@ from brimful.diagnose.claims.judge import CLAIMS, Case, Judgement, Verdict, effe
 from brimful.diagnose.claims.words import claims_in, folded, settings_in
 from brimful.errors import BadInput
 from brimful.language import Language, Number, Percent, Size, say
-from brimful.specs.desktop import desktop_readings
+from brimful.specs.desktop import desktop_bytes
 
 MAX_LINES = 2000
 Reread = Callable[[Sequence[str]], Reading]  # the same config, with `key=value` words on top
@@ -161,7 +161,7 @@ def _never(together: dict[str, str], case: Case, reread: Reread) -> Judgement:
     span = {end: Size(nbytes) for end, nbytes in answer.memory.device_bytes.as_dict().items()}
     why = [say("diagnose.settings_need", usable=Size(answer.usable_bytes), **span), saves(e)]
     if answer.fits:
-        low, *_, high = (Size(each.used_bytes) for each in desktop_readings())
+        low, *_, high = map(Size, desktop_bytes())
         why.append(say("diagnose.predicted_to_fit", low=low, high=high))
     else:
         why.append(say("diagnose.predicted_to_fail", short=Size(max(0, answer.short_bytes))))

@@ -94,7 +94,7 @@ class _Search:
 
     def _smallest(self, pool: Sequence[Move], enough: Enough, *, most: int) -> tuple[int, list[Fix]]:
         # Where all of it together is not enough, no part of it is.
-        if self.predict(_with(_one_by_one(self.training), pool)).verdict in enough:
+        if self.predict(_with(one_by_one(self.training), pool)).verdict in enough:
             for size in range(1, most + 1):
                 tried = self._tried(_sets(pool, size), enough)
                 found = [fix for fix in tried if fix.verdict in enough]
@@ -118,8 +118,8 @@ class _Search:
         changed = _with(training, others)
         if not sizes or (others and predict(changed).verdict in enough):
             return None  # nothing smaller, or a smaller set is enough
-        size = largest_that(sizes, lambda size: predict(_batch(changed, size)).verdict in enough)
-        batch = _batch(training, size)
+        size = largest_that(sizes, lambda size: predict(changed.in_batches_of(size)).verdict in enough)
+        batch = training.in_batches_of(size)
         note = (say("fit.note_same_step", n=training.effective_batch),)
         fields = {"batch_size": batch.batch_size, "accumulation": batch.accumulation}
         return _fix(training, self.before, predict, self.dialect, (Move(fields, note), *others))
@@ -146,7 +146,7 @@ def faster(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect = FL
 def enough_gpus(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect = FLAGS) -> int | None:
     """How many such cards, sharing weights and states, hold what no set of changes fits on one."""
     moves = [move for move in savers(training, gpu, dialect) if move.keeps_numerics and not move.last_resort]
-    low = _with(_one_by_one(training), [move for move in moves if "sharding" not in move.fields])
+    low = _with(one_by_one(training), [move for move in moves if "sharding" not in move.fields])
     if low.half and low.casts == "autocast":
         low = replace(low, casts="gather")
     for gpus in (2**power for power in range(1, 13)):
@@ -337,14 +337,10 @@ def largest_that(sizes: Sequence[int], fits: Callable[[int], bool]) -> int:
     return sizes[low]
 
 
-def _one_by_one(training: Training) -> Training:
+def one_by_one(training: Training) -> Training:
+    """The same step in the smallest micro-batches that divide it."""
     sizes = smaller_batches(training)
-    return _batch(training, sizes[0]) if sizes else training
-
-
-def _batch(training: Training, size: int) -> Training:
-    whole = training.batch_size * training.accumulation
-    return replace(training, batch_size=size, accumulation=whole // size)
+    return training.in_batches_of(sizes[0]) if sizes else training
 
 
 def _with(training: Training, moves: Sequence[Move]) -> Training:

@@ -11,15 +11,13 @@ from typing import Any
 
 from brimful.configs.reading import Reading
 from brimful.fit.advice.advise import largest_that, smaller_batches
-from brimful.fit.fit import predictor
+from brimful.fit.fit import NO_TRITON, predictor
 from brimful.fit.inference import InferenceEstimate, Serving, filled, infer, usd_per_million
 from brimful.language import Language, Sentence, Several, Size, say
 from brimful.specs.estimate import Estimate, Interval
 from brimful.specs.gpu import Gpu, all_gpus
 from brimful.specs.prices import Prices
 from brimful.specs.training import Training
-
-_NO_TRITON = ("Kepler", "Maxwell", "Pascal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,22 +26,24 @@ class OnCard:
 
     gpu: Gpu
     estimate: Estimate | InferenceEstimate
+    tokens_per_s: Interval
+    settled: Sentence  # why it is what it is, where it fits and has a price
     microusd_per_gpu_hour: int | None
-    usd_per_million: float | None  # None: it does not fit, or nobody told a price
+    gpus: int = 1
 
     @property
-    def tokens_per_s(self) -> Interval:
-        raise NotImplementedError
-
-    def settled(self) -> Sentence:
-        """Why it is what it is, where it fits and has a price."""
-        raise NotImplementedError
+    def usd_per_million(self) -> float | None:
+        """None: it does not fit, or nobody told a price."""
+        price = self.microusd_per_gpu_hour
+        if price is None or not self.estimate.fits:
+            return None
+        return usd_per_million(self.tokens_per_s.likely, price, self.gpus)
 
     @property
     def why(self) -> Sentence:
         if not self.estimate.fits:
             return say("fit.does_not_fit_by", size=Size(self.estimate.short_bytes))
-        return say("fit.fits_unpriced") if self.microusd_per_gpu_hour is None else self.settled()
+        return say("fit.fits_unpriced") if self.microusd_per_gpu_hour is None else self.settled
 
     def _common(self, spoken: Language) -> dict[str, Any]:
         return {
@@ -58,16 +58,6 @@ class OnCard:
 class Ranked(OnCard):
     training: Training
     estimate: Estimate
-    changed: tuple[Sentence, ...]
-
-    @property
-    def tokens_per_s(self) -> Interval:
-        return self.estimate.speed.tokens_per_s
-
-    def settled(self) -> Sentence:
-        bound = say(f"fit.bound_{self.estimate.speed.bound_by}")
-        risk = (say("fit.at_risk"),) if self.estimate.verdict == "at_risk" else ()
-        return say("fit.reasons", reasons=Several((*risk, *self.changed, bound), between="; "))
 
     def as_dict(self, spoken: Language) -> dict[str, Any]:
         return {
@@ -97,35 +87,26 @@ def _order(one: OnCard) -> tuple[int, float]:
     return (1, -one.tokens_per_s.likely) if one.estimate.fits else (2, one.estimate.short_bytes)
 
 
-def _price(prices: Prices, gpu: Gpu) -> int | None:
-    price = prices.by_gpu.get(gpu.name)
-    return price.microusd_per_gpu_hour if price else None
-
-
 def _one(reading: Reading, gpu: Gpu, prices: Prices, other_bytes: int | None) -> Ranked:
     predict = predictor(reading, gpu, other_bytes)
     training, changed = _runnable(reading.training, gpu)
     answer = predict(training)
     if not answer.fits and (sizes := smaller_batches(training)):
-        whole = training.batch_size * training.accumulation
-
-        def at(size: int) -> Training:
-            return replace(training, batch_size=size, accumulation=whole // size)
-
-        smaller = at(largest_that(sizes, lambda size: predict(at(size)).fits))
+        size = largest_that(sizes, lambda size: predict(training.in_batches_of(size)).fits)
+        smaller = training.in_batches_of(size)
         if predict(smaller).fits:
             training, answer = smaller, predict(smaller)
             changed.append(say("fit.batch_size", size=training.batch_size))
-    microusd, cost = _price(prices, gpu), None
-    if answer.fits and microusd is not None:
-        cost = usd_per_million(answer.speed.tokens_per_s.likely, microusd, training.gpus)
+    bound = say(f"fit.bound_{answer.speed.bound_by}")
+    risk = (say("fit.at_risk"),) if answer.verdict == "at_risk" else ()
     return Ranked(
         gpu=gpu,
         training=training,
         estimate=answer,
-        microusd_per_gpu_hour=microusd,
-        usd_per_million=cost,
-        changed=tuple(changed),
+        tokens_per_s=answer.speed.tokens_per_s,
+        settled=say("fit.reasons", reasons=Several((*risk, *changed, bound), between="; ")),
+        microusd_per_gpu_hour=prices.microusd_per_gpu_hour.get(gpu.name),
+        gpus=training.gpus,
     )
 
 
@@ -138,7 +119,7 @@ def _runnable(training: Training, gpu: Gpu) -> tuple[Training, list[Sentence]]:
     if training.dtype == "bfloat16" and not gpu.bf16 and "fp16" in gpu.dense_flops_per_s:
         training = replace(training, dtype="float16")
         changed.append(say("fit.float16"))
-    if training.compiled and gpu.architecture in _NO_TRITON:
+    if training.compiled and gpu.architecture in NO_TRITON:
         training = replace(training, compiled=False)
         changed.append(say("fit.not_compiled"))
     return training, changed
@@ -150,14 +131,6 @@ class Served(OnCard):
 
     serving: Serving
     estimate: InferenceEstimate
-
-    @property
-    def tokens_per_s(self) -> Interval:
-        return self.estimate.tokens_per_s
-
-    def settled(self) -> Sentence:
-        full = self.serving.batch_size == self.estimate.largest_batch
-        return say("fit.memory_full") if full else say("fit.room_left")
 
     def as_dict(self, spoken: Language) -> dict[str, Any]:
         batch = {"batch_size": self.serving.batch_size}
@@ -174,12 +147,15 @@ def rank_serving(
             own, answer = filled(reading.model, serving, gpu, other_bytes)
         else:
             own, answer = serving, infer(reading.model, serving, gpu, other_bytes)
-        microusd, cost = _price(prices, gpu), None
-        if microusd is not None and answer.fits:
-            cost = usd_per_million(answer.tokens_per_s.likely, microusd)
+        full = own.batch_size == answer.largest_batch
         served.append(
             Served(
-                gpu=gpu, serving=own, estimate=answer, microusd_per_gpu_hour=microusd, usd_per_million=cost
+                gpu=gpu,
+                serving=own,
+                estimate=answer,
+                tokens_per_s=answer.tokens_per_s,
+                settled=say("fit.memory_full") if full else say("fit.room_left"),
+                microusd_per_gpu_hour=prices.microusd_per_gpu_hour.get(gpu.name),
             )
         )
     return tuple(sorted(served, key=_order))

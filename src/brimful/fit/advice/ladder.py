@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from brimful.configs.reading import Change, Dialect
-from brimful.fit.advice.advise import Predict, savers, smaller_batches
+from brimful.fit.advice.advise import Predict, one_by_one, savers, smaller_batches
 from brimful.specs.estimate import Estimate
 from brimful.specs.gpu import Gpu
 from brimful.specs.training import Training
@@ -67,9 +67,7 @@ def ladder(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect) -> 
 
 def _safest(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect) -> Training:
     """One sequence at a time and as much else as it takes to fit surely; what keeps the numbers first."""
-    sizes = smaller_batches(training)
-    whole = training.batch_size * training.accumulation
-    low = replace(training, batch_size=sizes[0], accumulation=whole // sizes[0]) if sizes else training
+    low = one_by_one(training)
     if not _possible(low):
         low = training
     moves = sorted(savers(low, gpu, dialect), key=lambda move: (move.last_resort, not move.keeps_numerics))
@@ -91,8 +89,7 @@ def _steps(now: Training, goal: Training) -> list[Training]:
     steps = []
     if now.batch_size < goal.batch_size:
         sizes = [size for size in (*smaller_batches(goal), goal.batch_size) if size > now.batch_size]
-        whole = goal.batch_size * goal.accumulation
-        steps.append(replace(now, batch_size=sizes[0], accumulation=whole // sizes[0]))
+        steps.append(now.in_batches_of(sizes[0]))
     groups = [*_TOGETHER, *((name,) for name in _FIELDS if name not in _GROUPED)]
     wanted = [{name: getattr(goal, name) for name in group} for group in groups]
     steps += [after for group in wanted if (after := replace(now, **group)) != now]
