@@ -6,15 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.fleet.charge import PARTS, Charge, change_price
+from brimful.fleet.events import PoolPriced
 from brimful.fleet.node import Pool
-from brimful.fleet.prices import PriceLine, PricePoint
+from brimful.fleet.prices import PriceLine
 
 POOL = Pool("here", "h100")
 STEPS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9_000_000)), max_size=8)
 
 
-def a_point(at_s: int, billed: int) -> PricePoint:
-    return PricePoint(at_s=at_s, billed=billed, cleared=billed, held=0, wanted=0, gpus=8)
+def a_price(at_s: int, price: int) -> PoolPriced:
+    of_pool = {"site": POOL.site, "gpu": POOL.gpu, "tier": POOL.tier}
+    prices = {"microusd_per_gpu_hour": price, "cleared_microusd_per_gpu_hour": price}
+    return PoolPriced(at_s=at_s, held=0, wanted=0, gpus=8, **of_pool, **prices)  # type: ignore[arg-type]
 
 
 def a_charge(**more: object) -> Charge:
@@ -28,7 +31,7 @@ def priced(charge: Charge, steps: list[tuple[int, int]], *, from_s: int = 0) -> 
     at_s, changes = from_s, {}
     for after_s, price in steps:
         at_s += after_s
-        change_price(lines, POOL, a_point(at_s, price), here=[charge], everywhere=[charge])
+        change_price(lines, a_price(at_s, price), here=[charge], everywhere=[charge])
         changes[at_s] = price
     return changes
 
@@ -82,9 +85,9 @@ def test_what_never_ran_owes_nothing_whatever_the_price() -> None:
 def test_a_price_that_moves_after_the_end_changes_nothing() -> None:
     charge = a_charge(started_s=0)
     lines: dict[Pool, PriceLine] = {}
-    change_price(lines, POOL, a_point(0, 3_600_000), here=[charge], everywhere=[charge])
+    change_price(lines, a_price(0, 3_600_000), here=[charge], everywhere=[charge])
     charge.close(1800)
-    change_price(lines, POOL, a_point(900, 90_000_000), here=[], everywhere=[])
+    change_price(lines, a_price(900, 90_000_000), here=[], everywhere=[])
 
     assert charge.cost_microusd(9999) == 3_600_000  # two GPUs for half an hour
     assert charge.price_paid() == 3_600_000

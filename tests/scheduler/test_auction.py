@@ -74,7 +74,7 @@ def check(log: Sequence[Event]) -> None:
                 )
         if isinstance(event, LeaseGranted):
             pool = fleet.nodes[event.node].pool
-            assert event.microusd_per_gpu_hour == fleet.prices[pool].last.billed
+            assert event.microusd_per_gpu_hour == fleet.prices[pool].last.microusd_per_gpu_hour
         if isinstance(event, LeaseEnding) and code_of(event.reason) == "scheduler.outbid_short":
             notice_s = fleet.leases[event.lease].notice_s
             assert notice_s is not None
@@ -153,14 +153,14 @@ def test_a_lease_is_billed_at_the_price_of_its_time() -> None:
         ]
     )
     points = done.fleet.prices[POOL].points
-    assert points[0].billed == USD  # the floor, while there is room
-    assert max(point.cleared for point in points) == 3 * USD
-    assert USD < max(point.billed for point in points) < 3 * USD  # it rises slowly
+    assert points[0].microusd_per_gpu_hour == USD  # the floor, while there is room
+    assert max(point.cleared_microusd_per_gpu_hour for point in points) == 3 * USD
+    assert USD < max(point.microusd_per_gpu_hour for point in points) < 3 * USD  # it rises slowly
     lease = done.fleet.jobs["one"].leases[0]
     assert lease.started_s == 0
     by_hand = sum(
-        point.billed * (min(after.at_s, 3600) - point.at_s)
-        for point, after in zip(points, [*points[1:], points[-1]._replace(at_s=3600)], strict=True)
+        point.microusd_per_gpu_hour * (min(after.at_s, 3600) - point.at_s)
+        for point, after in zip(points, [*points[1:], replace(points[-1], at_s=3600)], strict=True)
         if point.at_s < 3600
     )
     assert lease.final_owed == by_hand * 4 * 1000

@@ -12,7 +12,6 @@ from starlette.testclient import TestClient
 
 from brimful.adapters.stores.sql import SqlStore
 from brimful.fleet.events import BudgetSet, Event, JobSubmitted, LeaseEnded, LeaseStarted, PoolPriced
-from brimful.fleet.prices import PricePoint
 from brimful.language import Usd, say
 from brimful.market.pools import Market
 from brimful.market.spot import Terms
@@ -268,7 +267,18 @@ def test_the_console_draws_price_and_depth_of_market_pools(shop: Shop) -> None:
 
 
 def test_a_long_history_is_thinned_and_keeps_its_ends() -> None:
-    points = [PricePoint(at_s=i, billed=i, cleared=i, held=0, wanted=0, gpus=1) for i in range(10_000)]
+    first = PoolPriced(
+        at_s=0,
+        site="here",
+        gpu="h100",
+        tier="owned",
+        microusd_per_gpu_hour=1,
+        cleared_microusd_per_gpu_hour=1,
+        held=0,
+        wanted=0,
+        gpus=1,
+    )
+    points = [replace(first, at_s=i) for i in range(10_000)]
     few = thinned(points, 100)
     assert len(few) <= 102
     assert (few[0], few[-1]) == (points[0], points[-1])

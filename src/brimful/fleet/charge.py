@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from brimful.fleet.events import PoolPriced
 from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.node import Pool
-from brimful.fleet.prices import PriceLine, PricePoint
+from brimful.fleet.prices import PriceLine
 from brimful.units import HOUR_S
 
 PARTS = HOUR_S * WHOLE_GPU  # of a micro-dollar
@@ -70,7 +71,7 @@ class Charge:
         """Micro-dollars per GPU-hour that it pays at this moment, or paid last."""
         if self.line is None or self.line.last.at_s < self.granted_s:  # a pool that was a market once
             return self.microusd_per_gpu_hour
-        return self.line.last.billed
+        return self.line.last.microusd_per_gpu_hour
 
     def price_paid(self) -> int:
         """The same; of one that is over and whose price moved, what it paid on the average."""
@@ -100,20 +101,19 @@ class Charge:
 
 def change_price(
     lines: dict[Pool, PriceLine],
-    pool: Pool,
-    point: PricePoint,
+    event: PoolPriced,
     *,
     here: Iterable[Charge],
     everywhere: Iterable[Charge],
 ) -> PriceLine:
     """A market pool's price from here on. `here`: what is open in this pool; `everywhere`: in any."""
-    line = lines.get(pool)
+    line = lines.get(event.pool)
     if line is None:
-        line = lines[pool] = PriceLine()
+        line = lines[event.pool] = PriceLine()
         for charge in here:  # it began at the posted price
             charge.line = line
-    line.add(point)
+    line.add(event)
     if len(line.points) > 2 * PRICES_KEPT:
-        oldest_s = min((charge.granted_s for charge in everywhere), default=point.at_s)
+        oldest_s = min((charge.granted_s for charge in everywhere), default=event.at_s)
         line.forget_before(min(oldest_s, line.points[-PRICES_KEPT].at_s))
     return line

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from brimful.errors import Said, WorldFailed
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node, Pool
-from brimful.fleet.prices import PricePoint
 from brimful.language import Plain, say
 from brimful.language.record import as_record, said_in
 
@@ -22,25 +21,26 @@ from brimful.language.record import as_record, said_in
 Parts = tuple[tuple[str, tuple[int, ...]], ...]
 
 
+KINDS: dict[str, type[Event]] = {}  # by name, as records have it
+
+
+class Event:
+    """Anything that has happened."""
+
+    __slots__ = ()
+    version: ClassVar[int] = 1
+    at_s: int
+
+    def __init_subclass__(cls) -> None:
+        KINDS[cls.__name__] = cls
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeJoined:
+class NodeJoined(Node, Event):
     """A node offers `gpus` GPUs, or its description changed."""
 
     version: ClassVar[int] = 3
     at_s: int
-    site: str
-    node: str
-    gpu: str
-    gpus: int
-    microusd_per_gpu_hour: int
-    declared: bool  # True: somebody said so in the settings; False: found on the machine
-    rack: str = ""
-    nvlink_gpus: int = 0
-    cpu_milli: int | None = None
-    memory_mib: int | None = None
-    tier: str = "owned"
-    holes: tuple[int, ...] = ()
-    owner: str = ""
 
     @classmethod
     def of(cls, node: Node, *, at_s: int) -> NodeJoined:
@@ -51,14 +51,13 @@ class NodeJoined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLeft:
-    version: ClassVar[int] = 1
+class NodeLeft(Event):
     at_s: int
     node: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeDrained:
+class NodeDrained(Event):
     """Nothing more starts there and what runs goes on, until NodeResumed; it may leave and join meanwhile."""
 
     version: ClassVar[int] = 2
@@ -68,28 +67,26 @@ class NodeDrained:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeResumed:
-    version: ClassVar[int] = 1
+class NodeResumed(Event):
     at_s: int
     node: str
 
 
 @dataclass(frozen=True, slots=True)
-class JobSubmitted:
+class JobSubmitted(Event):
     version: ClassVar[int] = 3
     at_s: int
     job: Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CancelRequested:
-    version: ClassVar[int] = 1
+class CancelRequested(Event):
     at_s: int
     job: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobHeld:
+class JobHeld(Event):
     """It does not start until it is released. What stops a running one is a LeaseEnding beside this."""
 
     version: ClassVar[int] = 2
@@ -99,24 +96,22 @@ class JobHeld:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobReleased:
-    version: ClassVar[int] = 1
+class JobReleased(Event):
     at_s: int
     job: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MoveRequested:
+class MoveRequested(Event):
     """From its next lease on it runs at these sites only; none: anywhere. A LeaseEnding may stand beside."""
 
-    version: ClassVar[int] = 1
     at_s: int
     job: str
     sites: tuple[str, ...]
 
 
 @dataclass(slots=True, kw_only=True)
-class LeaseGranted:
+class LeaseGranted(Event):
     """The intent to start: from here on these GPUs are taken, whether or not the process is up yet.
 
     `node` and `gpus` are the first node's; a gang that spans nodes names the others in `rest`.
@@ -134,16 +129,15 @@ class LeaseGranted:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseStarted:
+class LeaseStarted(Event):
     """The engine saw it run. Billing begins here."""
 
-    version: ClassVar[int] = 1
     at_s: int
     lease: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseEnding:
+class LeaseEnding(Event):
     """The intent to stop. The GPUs stay taken until LeaseEnded."""
 
     version: ClassVar[int] = 2
@@ -154,7 +148,7 @@ class LeaseEnding:
 
 
 @dataclass(slots=True, kw_only=True)
-class LeaseEnded:
+class LeaseEnded(Event):
     """The engine saw that nothing of it runs any more. Billing ends here and the GPUs are free."""
 
     version: ClassVar[int] = 3
@@ -168,7 +162,7 @@ class LeaseEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SiteLost:
+class SiteLost(Event):
     """The site does not answer: what runs there is unknown. It is neither ended nor started elsewhere."""
 
     version: ClassVar[int] = 2
@@ -178,19 +172,17 @@ class SiteLost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SiteFound:
+class SiteFound(Event):
     """The site answers again."""
 
-    version: ClassVar[int] = 1
     at_s: int
     site: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolPriced:
+class PoolPriced(Event):
     """From here on an hour in this market pool is billed at so much, to all who hold GPUs of it alike."""
 
-    version: ClassVar[int] = 1
     at_s: int
     site: str
     gpu: str
@@ -205,20 +197,9 @@ class PoolPriced:
     def pool(self) -> Pool:
         return Pool(self.site, self.gpu, self.tier)
 
-    @property
-    def point(self) -> PricePoint:
-        return PricePoint(
-            at_s=self.at_s,
-            billed=self.microusd_per_gpu_hour,
-            cleared=self.cleared_microusd_per_gpu_hour,
-            held=self.held,
-            wanted=self.wanted,
-            gpus=self.gpus,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoticeGiven:
+class NoticeGiven(Event):
     """The lease will be told to end at `until_s`, unless the notice is withdrawn before."""
 
     version: ClassVar[int] = 2
@@ -229,105 +210,48 @@ class NoticeGiven:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoticeWithdrawn:
-    version: ClassVar[int] = 1
+class NoticeWithdrawn(Event):
     at_s: int
     lease: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BidChanged:
+class BidChanged(Event):
     """Another limit for the same job; None: what its class stands for."""
 
-    version: ClassVar[int] = 1
     at_s: int
     job: str
     limit_microusd_per_gpu_hour: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GangBlocked:
+class GangBlocked(Event):
     """A gang that would pay the price is kept out by its size alone, from here on or no longer."""
 
-    version: ClassVar[int] = 1
     at_s: int
     job: str
     blocked: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetSet:
+class BudgetSet(Event):
     """So much a tenant may still spend from here on, and not a micro-dollar more; None: without limit."""
 
-    version: ClassVar[int] = 1
     at_s: int
     tenant: str
     microusd: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreditGranted:
+class CreditGranted(Event):
     """The operator gives a tenant something to spend."""
 
-    version: ClassVar[int] = 1
     at_s: int
     tenant: str
     microusd: int
     reason: str = ""
 
 
-Event = (
-    NodeJoined
-    | NodeLeft
-    | NodeDrained
-    | NodeResumed
-    | JobSubmitted
-    | CancelRequested
-    | JobHeld
-    | JobReleased
-    | MoveRequested
-    | LeaseGranted
-    | LeaseStarted
-    | LeaseEnding
-    | LeaseEnded
-    | SiteLost
-    | SiteFound
-    | PoolPriced
-    | NoticeGiven
-    | NoticeWithdrawn
-    | BidChanged
-    | GangBlocked
-    | BudgetSet
-    | CreditGranted
-)
-
-KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        NodeJoined,
-        NodeLeft,
-        NodeDrained,
-        NodeResumed,
-        JobSubmitted,
-        CancelRequested,
-        JobHeld,
-        JobReleased,
-        MoveRequested,
-        LeaseGranted,
-        LeaseStarted,
-        LeaseEnding,
-        LeaseEnded,
-        SiteLost,
-        SiteFound,
-        PoolPriced,
-        NoticeGiven,
-        NoticeWithdrawn,
-        BidChanged,
-        GangBlocked,
-        BudgetSet,
-        CreditGranted,
-    )
-}
 _NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (*KINDS.values(), Job)}
 
 
@@ -364,8 +288,7 @@ def from_record(kind: str, version: int, body: dict[str, Any]) -> Event:
         filled["sites"] = tuple(filled["sites"])
     elif "reason" in filled and kind != "CreditGranted":  # there it is the operator's own words
         filled["reason"] = said_in(filled["reason"])
-    event: Event = KINDS[kind](**filled)
-    return event
+    return KINDS[kind](**filled)
 
 
 def job_from_record(body: dict[str, Any]) -> Job:

@@ -7,37 +7,27 @@ however often the price moved meanwhile.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
-
-class PricePoint(NamedTuple):
-    """From this second on. All money is in micro-dollars per GPU-hour."""
-
-    at_s: int
-    billed: int
-    cleared: int  # what clearing alone would have charged
-    held: int  # GPUs in use
-    wanted: int  # GPUs that open bids ask for, those that run included
-    gpus: int  # GPUs there are
+from brimful.fleet.events import PoolPriced
 
 
 @dataclass(slots=True)
 class PriceLine:
-    points: list[PricePoint] = field(default_factory=list)
+    points: list[PoolPriced] = field(default_factory=list)
     _at_s: list[int] = field(default_factory=list)
-    _sums: list[int] = field(default_factory=list)  # of billed x seconds, up to each point
+    _sums: list[int] = field(default_factory=list)  # of price x seconds, up to each point
 
     @property
-    def last(self) -> PricePoint:
+    def last(self) -> PoolPriced:
         return self.points[-1]
 
-    def add(self, point: PricePoint) -> None:
+    def add(self, point: PoolPriced) -> None:
         if self.points:
             before = self.points[-1]
             if point.at_s < before.at_s:  # a clock that was set back; time in the log does not run backwards
-                point = point._replace(at_s=before.at_s)
-            self._sums.append(self._sums[-1] + before.billed * (point.at_s - before.at_s))
+                point = replace(point, at_s=before.at_s)
+            self._sums.append(self._sums[-1] + before.microusd_per_gpu_hour * (point.at_s - before.at_s))
         else:
             self._sums.append(0)
         self.points.append(point)
@@ -60,4 +50,4 @@ class PriceLine:
 
     def _until(self, at_s: int) -> int:
         i = bisect_right(self._at_s, at_s) - 1
-        return self._sums[i] + self.points[i].billed * (at_s - self._at_s[i])
+        return self._sums[i] + self.points[i].microusd_per_gpu_hour * (at_s - self._at_s[i])

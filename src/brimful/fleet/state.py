@@ -11,6 +11,7 @@ A job that is put on hold leaves `waiting` for `held` and comes back when it is 
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
@@ -21,6 +22,7 @@ from brimful.errors import Said
 from brimful.fleet.capacity import Capacity
 from brimful.fleet.charge import change_price
 from brimful.fleet.events import (
+    KINDS,
     BidChanged,
     BudgetSet,
     CancelRequested,
@@ -169,10 +171,10 @@ class Fleet:
         _FOLDS[type(event)](self, event)
         self.seq += 1
 
-    def _lose(self, event: SiteLost) -> None:
+    def _site_lost(self, event: SiteLost) -> None:
         self.silent[event.site] = event
 
-    def _find(self, event: SiteFound) -> None:
+    def _site_found(self, event: SiteFound) -> None:
         self.silent.pop(event.site, None)
 
     def gpu_s(self, now_s: int) -> int:
@@ -199,7 +201,7 @@ class Fleet:
         self._gpus += gpus
         self._gpus_since_s = max(self._gpus_since_s, at_s)
 
-    def _leave(self, event: NodeLeft) -> None:
+    def _node_left(self, event: NodeLeft) -> None:
         node = self.nodes.pop(event.node, None)
         if node is not None:
             self._count_gpus(-node.good_gpus, at_s=event.at_s)
@@ -208,10 +210,10 @@ class Fleet:
         self.capacity.leave(event.node)
         self.nodes_changed = self.seq + 1
 
-    def _join(self, event: NodeJoined) -> None:
+    def _node_joined(self, event: NodeJoined) -> None:
         before = self.nodes.get(event.node)
-        self._count_gpus(event.described().good_gpus - (before.good_gpus if before else 0), at_s=event.at_s)
         node = self.nodes[event.node] = event.described()
+        self._count_gpus(node.good_gpus - (before.good_gpus if before else 0), at_s=event.at_s)
         if before is not None and before.tier == "spot" and before.pool != node.pool:
             self.spot[before.pool].went(before, at_s=event.at_s)
         if node.tier == "spot":
@@ -226,19 +228,19 @@ class Fleet:
             held.update(i for name, gpus in lease.parts if name == node.node for i in gpus)
         self.capacity.join(node, held)
 
-    def _drain(self, event: NodeDrained) -> None:
+    def _node_drained(self, event: NodeDrained) -> None:
         self.drained[event.node] = event.reason
         self.capacity.leave(event.node)
         self.nodes_changed = self.seq + 1
 
-    def _resume(self, event: NodeResumed) -> None:
+    def _node_resumed(self, event: NodeResumed) -> None:
         was_drained = event.node in self.drained
         self.drained.pop(event.node, None)
         if was_drained and event.node in self.nodes:
             self._offer(self.nodes[event.node])
         self.nodes_changed = self.seq + 1
 
-    def _submit(self, event: JobSubmitted) -> None:
+    def _job_submitted(self, event: JobSubmitted) -> None:
         job = event.job
         assert job.job not in self.jobs, f"{job.job} was submitted twice"
         assert job.gpu_milli == WHOLE_GPU or job.gpus == 1, "only a share of one GPU can be asked for"
@@ -263,7 +265,7 @@ class Fleet:
             self.of_shape.append(job)
         return shape
 
-    def _hold(self, event: JobHeld) -> None:
+    def _job_held(self, event: JobHeld) -> None:
         state = self.jobs[event.job]
         state.hold, state.hold_reason = True, event.reason
         if state.phase == "waiting":
@@ -271,18 +273,18 @@ class Fleet:
             state.phase = "held"
             self.on_hold[event.job] = state
 
-    def _release(self, event: JobReleased) -> None:
+    def _job_released(self, event: JobReleased) -> None:
         state = self.jobs[event.job]
         state.hold, state.hold_reason = False, None
         if state.phase == "held":
             del self.on_hold[event.job]
             self._wait(state, at_s=event.at_s)
 
-    def _move(self, event: MoveRequested) -> None:
+    def _move_requested(self, event: MoveRequested) -> None:
         state = self.jobs[event.job]
         self._change(state, replace(state.job, sites=event.sites))
 
-    def _rebid(self, event: BidChanged) -> None:
+    def _bid_changed(self, event: BidChanged) -> None:
         state = self.jobs[event.job]
         limit = event.limit_microusd_per_gpu_hour
         self._change(state, replace(state.job, limit_microusd_per_gpu_hour=limit))
@@ -297,12 +299,11 @@ class Fleet:
         for each in sets:
             each.add(state)
 
-    def _price(self, event: PoolPriced) -> None:
+    def _pool_priced(self, event: PoolPriced) -> None:
         at_site = self.leases_at.get(event.site, {}).values()
         line = change_price(
             self.prices,
-            event.pool,
-            event.point,
+            event,
             here=(
                 lease
                 for lease in at_site
@@ -314,25 +315,25 @@ class Fleet:
             if lease.line is line:
                 self._find_limit(self.jobs[lease.job], lease)
 
-    def _warn(self, event: NoticeGiven) -> None:
+    def _notice_given(self, event: NoticeGiven) -> None:
         lease = self.open_leases[event.lease]
         lease.notice_s, lease.notice = event.until_s, event.reason
         self.warned[event.lease] = lease
 
-    def _unwarn(self, event: NoticeWithdrawn) -> None:
+    def _notice_withdrawn(self, event: NoticeWithdrawn) -> None:
         lease = self.open_leases[event.lease]
         lease.notice_s, lease.notice = None, None
 
-    def _block(self, event: GangBlocked) -> None:
+    def _gang_blocked(self, event: GangBlocked) -> None:
         state = self.jobs[event.job]
         if state.blocked_since_s is not None:
             state.blocked_s += max(0, event.at_s - state.blocked_since_s)
         state.blocked_since_s = event.at_s if event.blocked else None
 
-    def _budget(self, event: BudgetSet) -> None:
+    def _budget_set(self, event: BudgetSet) -> None:
         self.purses.set(event.tenant, event.microusd)
 
-    def _credit(self, event: CreditGranted) -> None:
+    def _credit_granted(self, event: CreditGranted) -> None:
         self.purses.add(event.tenant, event.microusd)
 
     def _wait(self, state: JobState, *, at_s: int) -> None:
@@ -343,7 +344,7 @@ class Fleet:
         else:
             self.waiting.add(state)
 
-    def _cancel(self, event: CancelRequested) -> None:
+    def _cancel_requested(self, event: CancelRequested) -> None:
         state = self.jobs[event.job]
         if state.phase in ("waiting", "held"):
             if state.phase == "waiting":
@@ -361,7 +362,7 @@ class Fleet:
             if state.phase != "stopping":
                 self.cancelling[event.job] = state
 
-    def _grant(self, event: LeaseGranted) -> None:
+    def _lease_granted(self, event: LeaseGranted) -> None:
         state, node = self.jobs[event.job], self.nodes[event.node]
         job = state.job
         assert state.phase == "waiting", f"{event.job} is {state.phase} and cannot be given GPUs"
@@ -411,7 +412,7 @@ class Fleet:
             self.turns.granted(state, lease, at_s=event.at_s)
         self._use(job, held, at_s=event.at_s)
 
-    def _start(self, event: LeaseStarted) -> None:
+    def _lease_started(self, event: LeaseStarted) -> None:
         lease = self.open_leases[event.lease]
         state = self.jobs[lease.job]
         lease.started_s = event.at_s
@@ -421,7 +422,7 @@ class Fleet:
             del self.unsettled[lease.lease]
             self.running.add(state)
 
-    def _ending(self, event: LeaseEnding) -> None:
+    def _lease_ending(self, event: LeaseEnding) -> None:
         lease = self.open_leases[event.lease]
         state = self.jobs[lease.job]
         if lease.phase == "running":
@@ -433,7 +434,7 @@ class Fleet:
         self.cancelling.pop(lease.job, None)
         self._forget_limit(state, lease)
 
-    def _end(self, event: LeaseEnded) -> None:
+    def _lease_ended(self, event: LeaseEnded) -> None:
         ended, at_s = event.lease, event.at_s
         lease = self.open_leases.pop(ended)
         state = self.jobs[lease.job]
@@ -525,30 +526,9 @@ class Fleet:
             del self._limits[bisect_left(self._limits, (due_s, lease.lease))]
 
 
-# A table and not a chain of questions: this is asked of every event there is.
+# Each event has the method of its name. A table and not a chain of questions: it is asked of every event.
 _FOLDS: dict[type[Event], Callable[[Fleet, Any], None]] = {
-    LeaseStarted: Fleet._start,
-    LeaseEnded: Fleet._end,
-    LeaseGranted: Fleet._grant,
-    LeaseEnding: Fleet._ending,
-    JobSubmitted: Fleet._submit,
-    CancelRequested: Fleet._cancel,
-    JobHeld: Fleet._hold,
-    JobReleased: Fleet._release,
-    MoveRequested: Fleet._move,
-    NodeJoined: Fleet._join,
-    NodeLeft: Fleet._leave,
-    NodeDrained: Fleet._drain,
-    NodeResumed: Fleet._resume,
-    SiteLost: Fleet._lose,
-    SiteFound: Fleet._find,
-    PoolPriced: Fleet._price,
-    NoticeGiven: Fleet._warn,
-    NoticeWithdrawn: Fleet._unwarn,
-    BidChanged: Fleet._rebid,
-    GangBlocked: Fleet._block,
-    BudgetSet: Fleet._budget,
-    CreditGranted: Fleet._credit,
+    kind: getattr(Fleet, re.sub("([A-Z])", r"_\1", name).lower()) for name, kind in KINDS.items()
 }
 
 

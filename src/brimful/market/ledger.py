@@ -84,7 +84,7 @@ class Ledger:
         match event:
             case NodeJoined(node=node):
                 earner = f"seller:{event.owner}" if event.owner else f"site:{event.site}"
-                self._nodes[node] = (event.described().pool, earner)
+                self._nodes[node] = (event.pool, earner)
             case JobSubmitted(job=job, at_s=at_s):
                 self._submit(job, at_s=at_s)
             case LeaseGranted():
@@ -152,7 +152,7 @@ class Ledger:
     def _price(self, event: PoolPriced) -> None:
         unposted = self.unposted.values()
         here = (charge for charge in unposted if charge.pool == event.pool)
-        change_price(self._lines, event.pool, event.point, here=here, everywhere=unposted)
+        change_price(self._lines, event, here=here, everywhere=unposted)
 
     def _budget(self, event: BudgetSet) -> None:
         """Set aside what the tenant may spend, or give back what is left of it."""

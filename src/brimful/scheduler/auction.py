@@ -9,7 +9,7 @@ else gets them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from brimful.errors import Said
 from brimful.fleet.events import Event, GangBlocked, NoticeGiven, NoticeWithdrawn, Parts, PoolPriced
@@ -103,7 +103,7 @@ class Auctions:
         for pool in pools:
             if pool.site in unreachable or pool.site in fleet.silent:
                 if pool in fleet.prices:
-                    found.prices[pool] = fleet.prices[pool].last.billed
+                    found.prices[pool] = fleet.prices[pool].last.microusd_per_gpu_hour
                 continue
             before = self._open(fleet, pool, waiting.get(pool, ()), money, now_s=now_s)
             done = self._clear(fleet, before, found, now_s=now_s)
@@ -205,7 +205,7 @@ class Auctions:
             leaving=sorted(limit_of(fleet.jobs[n].job, floor=floor) for n in leases if n not in running),
             state=PoolState(
                 at_s=line.last.at_s if line else 0,
-                billed=line.last.billed if line else None,
+                billed=line.last.microusd_per_gpu_hour if line else None,
                 held={name: lease.size for name, lease in running.items()},
                 notices={name: each.notice_s for name, each in running.items() if each.notice_s is not None},
                 blocked_s={
@@ -273,7 +273,7 @@ def _carry_out(
         gpus=before.book.units,
     )
     # Also where the price stays: who looks back at how full a pool was would else see it full for ever.
-    if line is None or line.last != priced.point._replace(at_s=line.last.at_s):
+    if line is None or line.last != replace(priced, at_s=line.last.at_s):
         found.events.append(priced)
     losses = {loss.bid.bid: loss for loss in done.cleared.losses} if done.notices else {}
     for name in done.notices:

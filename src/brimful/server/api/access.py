@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 
-from brimful.adapters.stores.access import Token
 from brimful.client.answers import (
     AuditAnswer,
     NewTokenAnswer,
@@ -23,14 +22,9 @@ from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
 from brimful.server.api.requests import NewToken
 from brimful.server.auth import TICKET_S, Access, Principal
+from brimful.server.views import alike
 
 TokenName = Annotated[str, Path(max_length=40, pattern=r"^[^\x00]+$")]
-SHOWN = ("token", "name", "tenant", "role", "created_s", "expires_s", "revoked_s")
-
-
-def token_view(token: Token) -> dict[str, Any]:
-    """Never its digest."""
-    return {name: getattr(token, name) for name in SHOWN}
 
 
 def add_access_routes(router: APIRouter, access: Access, gate: Gate) -> None:
@@ -42,7 +36,7 @@ def add_access_routes(router: APIRouter, access: Access, gate: Gate) -> None:
 
     @router.get("/tokens", response_model=envelope(TokensAnswer), responses=COMMON)
     def tokens(who: Principal = admin) -> Response:
-        return ok({"tokens": [token_view(token) for token in access.tokens(who)]})
+        return ok({"tokens": [alike(TokenAnswer, token) for token in access.tokens(who)]})
 
     @router.post("/tokens", status_code=201, response_model=envelope(NewTokenAnswer), responses=CHANGING)
     def add(body: NewToken, who: Principal = admin) -> Response:
@@ -50,12 +44,12 @@ def add_access_routes(router: APIRouter, access: Access, gate: Gate) -> None:
             secret, token = access.issue_for(
                 who, name=body.name, tenant=body.tenant, role=body.role, ttl_s=body.ttl_s
             )
-        return ok({"token": token_view(token), "secret": secret}, 201)
+        return ok({"token": alike(TokenAnswer, token), "secret": secret}, 201)
 
     @router.post("/tokens/{token}/revoke", response_model=envelope(TokenAnswer), responses=CHANGING)
     def revoke(token: TokenName, who: Principal = admin) -> Response:
         with gate.audited(who, "token.revoke", lambda: token):
-            return ok(token_view(access.revoke(who, token)))
+            return ok(alike(TokenAnswer, access.revoke(who, token)))
 
     @router.post("/tickets", status_code=201, response_model=envelope(TicketAnswer), responses=CHANGING)
     def ticket(who: Principal = viewer) -> Response:

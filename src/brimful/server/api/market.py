@@ -8,8 +8,6 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 
 from brimful.client.answers import BudgetAnswer, BudgetsAnswer, InvoiceAnswer, JobAnswer, PricesAnswer
-from brimful.errors import NotFound
-from brimful.language import Quoted, say
 from brimful.server.api.answers import envelope
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
@@ -70,13 +68,4 @@ def add_market_routes(router: APIRouter, reader: Reader, submissions: Submission
 
 
 def _budget_of(reader: Reader, who: Principal, tenant: str) -> BudgetAnswer:
-    found = next((each for each in budgets_view(reader, who) if each["tenant"] == tenant), None)
-    if found is None and not who.sees(tenant):
-        raise NotFound(say("server.no_tenant", tenant=Quoted(tenant)))
-    return found or {
-        "tenant": tenant,
-        "left_microusd": None,
-        "accruing_microusd": 0,
-        "held_microusd": 0,
-        "spent_microusd": 0,
-    }
+    return next(each for each in budgets_view(reader, who, tenant) if each["tenant"] == tenant)

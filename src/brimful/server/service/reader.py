@@ -196,7 +196,7 @@ class Reader:
             if self.market is None:
                 return posted
             sold = (pool for pool in self.market.in_fleet(self.fleet) if pool in self.fleet.prices)
-            return {**posted, **{pool: self.fleet.prices[pool].last.billed for pool in sold}}
+            return {**posted, **{pool: self.fleet.prices[pool].last.microusd_per_gpu_hour for pool in sold}}
 
     def floor_microusd(self, pool: Pool) -> int:
         """Of a GPU-hour there: nobody sells it for less."""

@@ -7,6 +7,7 @@ from brimful.fleet.state import JobState, Lease, Node
 from brimful.language import told
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
+from brimful.server.views import alike
 
 
 def fleet_view(reader: Reader, who: Principal) -> FleetAnswer:
@@ -38,13 +39,8 @@ def fleet_view(reader: Reader, who: Principal) -> FleetAnswer:
 def _node_view(reader: Reader, node: Node, holders: dict[tuple[str, int], Lease | None]) -> NodeAnswer:
     now_s, held = reader.now_s(), [holders.get((node.node, i)) for i in range(node.gpus)]
     return {
-        "node": node.node,
-        "site": node.site,
-        "gpu": node.gpu,
-        "rack": node.rack,
-        "declared": node.declared,
+        **alike(NodeAnswer, node),
         "drained": _drained(reader, node.node),
-        "microusd_per_gpu_hour": node.microusd_per_gpu_hour,
         "gpus": [
             {
                 "index": i,

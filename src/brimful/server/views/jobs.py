@@ -12,6 +12,7 @@ from brimful.errors import Said
 from brimful.fleet.state import OVER, JobState, Lease
 from brimful.language import Seconds, say, told
 from brimful.server.service.reader import Reader
+from brimful.server.views import alike
 
 
 class Page(NamedTuple):
@@ -31,36 +32,16 @@ def _job_view(reader: Reader, state: JobState, *, explain: bool) -> JobAnswer:
     why = _why(reader, state, explain=explain)
     measured, not_measured = reader.samples.view(state, now_s=now_s)
     return {
-        "job": job.job,
-        "name": job.name,
-        "tenant": job.tenant,
+        **alike(JobAnswer, state, job),
         "queue": job.queue or job.tenant,
-        "submitter": job.submitter,
-        "priority": job.priority,
-        "gpus": job.gpus,
-        "gpu_types": list(job.gpu_types),
-        "sites": list(job.sites),
-        "within": job.within,
-        "command": list(job.command),
-        "folder": job.folder,
         "phase": reader.phase_of(state),
         "why": told(why) if why else "",
         "why_code": why.as_dict() if why else None,
-        "submitted_s": state.submitted_s,
         "now_s": now_s,
         "started_s": state.first_start_s,
-        "ended_s": state.ended_s,
         "delay_s": round(state.delay_s(now_s)),
-        "exit_code": state.exit_code,
         "node": lease.node if lease else None,
         "site": lease.site if lease else None,
-        "preemptions": state.preemptions,
-        "failures": state.failures,
-        "retries": job.retries,
-        "max_run_s": job.max_run_s,
-        "deadline_s": job.deadline_s,
-        "limit_microusd_per_gpu_hour": job.limit_microusd_per_gpu_hour,
-        "budget_microusd": job.budget_microusd,
         # What is on the ledger, and what the running lease has come to on top of that.
         "posted_microusd": reader.spent_microusd(job.job),
         "cost_microusd": capped(state.cost_microusd(now_s), job.budget_microusd),
@@ -97,21 +78,10 @@ def _why(reader: Reader, state: JobState, *, explain: bool) -> Said | None:
 
 def lease_view(lease: Lease, *, now_s: int) -> LeaseAnswer:
     return {
-        "lease": lease.lease,
-        "site": lease.site,
-        "node": lease.node,
-        "gpu": lease.gpu,
-        "gpus": list(lease.gpus),
-        "rest": [[node, list(gpus)] for node, gpus in lease.rest],
-        "phase": lease.phase,
-        "granted_s": lease.granted_s,
-        "started_s": lease.started_s,
-        "ended_s": lease.ended_s,
+        **alike(LeaseAnswer, lease),
         "billed_s": lease.billed_s(now_s),
         "microusd_per_gpu_hour": lease.price_paid(),
         "cost_microusd": lease.cost_microusd(now_s),
-        "notice_s": lease.notice_s,
-        "exit_code": lease.exit_code,
         "reason": told(lease.reason) if lease.reason else "",
         "reason_code": lease.reason.as_dict() if lease.reason else None,
     }

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import islice
-from typing import cast
 
 from brimful.client.answers import (
     BillAnswer,
@@ -18,13 +16,14 @@ from brimful.client.answers import (
     SpendAnswer,
     TransferAnswer,
 )
+from brimful.fleet.events import PoolPriced
 from brimful.fleet.node import Pool
-from brimful.fleet.prices import PricePoint
 from brimful.market.invoice import Invoices, bills
 from brimful.market.pools import limit_of
 from brimful.scheduler.budgets import Money
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
+from brimful.server.views import alike
 from brimful.server.views.jobs import capped
 
 TRANSFERS_SHOWN = 50
@@ -77,23 +76,15 @@ def _transfers(reader: Reader, who: Principal) -> Iterator[TransferAnswer]:
             who.only_tenant is not None and (state is None or not who.sees(state.job.tenant))
         ):
             continue
-        yield {
-            "at_s": t.at_s,
-            "kind": t.kind,
-            "source": t.source,
-            "target": t.target,
-            "microusd": t.microusd,
-            "job": t.job,
-            "lease": t.lease,
-        }
+        yield alike(TransferAnswer, t)
 
 
-def budgets_view(reader: Reader, who: Principal) -> list[BudgetAnswer]:
-    """Every tenant that has a budget or has spent anything."""
+def budgets_view(reader: Reader, who: Principal, *named: str) -> list[BudgetAnswer]:
+    """Every tenant that has a budget or has spent anything, and those that are named."""
     with reader.locked():
         fleet, ledger = reader.fleet, reader.ledger
         money = Money(fleet, now_s=reader.now_s())
-        names = {*fleet.purses.left_microusd, *ledger.spent_by_tenant}
+        names = {*fleet.purses.left_microusd, *ledger.spent_by_tenant, *named}
         holds: dict[str, int] = {}
         for account, n in ledger.balances.items():
             if account.startswith("hold:") and (state := fleet.jobs.get(account[5:])) is not None:
@@ -120,17 +111,15 @@ def prices_view(reader: Reader, *, since_s: int | None = None) -> list[PoolPrice
         fleet, prices = reader.fleet, reader.prices()
         return [
             {
-                "site": pool.site,
-                "gpu": pool.gpu,
-                "tier": pool.tier,
+                **alike(PoolPriceAnswer, pool, index),
                 "market": (is_market := reader.market is not None and reader.market.covers(pool)),
                 "microusd_per_gpu_hour": prices[pool],
                 "cleared_microusd_per_gpu_hour": (
-                    fleet.prices[pool].last.cleared if is_market and pool in fleet.prices else prices[pool]
+                    fleet.prices[pool].last.cleared_microusd_per_gpu_hour
+                    if is_market and pool in fleet.prices
+                    else prices[pool]
                 ),
                 "floor_microusd_per_gpu_hour": reader.floor_microusd(pool),
-                "gpus": index.gpus,
-                "free": index.free,
                 "depth": list(_depth(reader, pool)) if is_market else [],
                 "history": _history(reader, pool, since_s) if is_market and since_s is not None else [],
             }
@@ -160,27 +149,16 @@ def _history(reader: Reader, pool: Pool, since_s: int) -> list[PricePointAnswer]
         return []
     points = line.points
     first = max((i for i, point in enumerate(points) if point.at_s <= since_s), default=0)
-    return [_point(each) for each in thinned(points[first:], HISTORY_POINTS)]
+    return [alike(PricePointAnswer, each) for each in thinned(points[first:], HISTORY_POINTS)]
 
 
-def thinned(points: list[PricePoint], most: int) -> list[PricePoint]:
+def thinned(points: list[PoolPriced], most: int) -> list[PoolPriced]:
     """The last of each of `most` equal stretches of time, and the first of all."""
     if len(points) <= most:
         return points
     start_s, span_s = points[0].at_s, max(1, points[-1].at_s - points[0].at_s)
     kept = {(point.at_s - start_s) * most // span_s: point for point in points}
     return [points[0], *kept.values()] if points[0] not in kept.values() else list(kept.values())
-
-
-def _point(point: PricePoint) -> PricePointAnswer:
-    return {
-        "at_s": point.at_s,
-        "microusd_per_gpu_hour": point.billed,
-        "cleared_microusd_per_gpu_hour": point.cleared,
-        "held": point.held,
-        "wanted": point.wanted,
-        "gpus": point.gpus,
-    }
 
 
 class Bills:
@@ -202,6 +180,6 @@ class Bills:
         made = bills(seen, by=by)
         return {
             "by": by,
-            "bills": [cast("BillAnswer", asdict(bill)) for bill in made],
+            "bills": [alike(BillAnswer, bill) for bill in made],
             "total_microusd": sum(bill.microusd for bill in made),
         }

@@ -10,6 +10,7 @@ from brimful.fleet.state import OVER, JobState, Lease, Pool
 from brimful.language import Number, Seconds, Sentence, Several, Usd, count, either, say, told
 from brimful.scheduler.ordering import waiting_in_order
 from brimful.server.service.reader import Reader
+from brimful.server.views import alike
 from brimful.units import HOUR_S
 
 
@@ -96,11 +97,7 @@ def _pool(reader: Reader, state: JobState, pool: Pool) -> PoolAnswer:
     price = reader.prices().get(pool, 0)
     rate = job.rate(pool.gpu) if job.may_be_at(pool.site) else 0.0
     return {
-        "site": pool.site,
-        "gpu": pool.gpu,
-        "tier": pool.tier,
-        "free": index.free,
-        "gpus": index.gpus,
+        **alike(PoolAnswer, pool, index),
         "microusd_per_gpu_hour": price,
         "rate": rate,
         # What an hour of the job's reference work costs there: the number that compares old and new cards.
