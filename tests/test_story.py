@@ -76,12 +76,13 @@ class Desk:
     def training(self) -> tuple[str, ...]:
         """`python train.py config.py`, on a card of which a desktop holds its part."""
         left_bytes = find_gpu(CARD).memory_bytes - DESKTOP_MIB * MIB
-        head = (sys.executable, "-m", "brimful.tracing.rehearse", "--gpu", CARD)
+        head = (sys.executable, "-m", "tests.tracing.rehearse", "--gpu", CARD)
         return (*head, "--memory", str(left_bytes), str(TRAIN), "config.py")
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # where the rehearsal is
     return Desk(tmp_path)
 
 

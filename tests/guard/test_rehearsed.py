@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import subprocess
 import sys
@@ -29,7 +30,7 @@ SMALL = [
 
 
 def rehearsed(memory_bytes: int, *words: str) -> list[str]:
-    head = [sys.executable, "-m", "brimful.tracing.rehearse", "--gpu", "rtx-4070"]
+    head = [sys.executable, "-m", "tests.tracing.rehearse", "--gpu", "rtx-4070"]
     return [*head, "--memory", str(memory_bytes), str(SCRIPT), *words]
 
 
@@ -37,7 +38,8 @@ def guarded(folder: Path, *options: str, command: list[str]) -> tuple[int, dict[
     """Exit code, the JSON answer, and what was said on the way."""
     done = subprocess.run(
         [sys.executable, "-m", "brimful.cli.main", "run", "--json", *options, "--", *command],
-        cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+        timeout=PATIENCE_S,
     )  # fmt: skip
     return done.returncode, json.loads(done.stdout)["data"], done.stderr
 

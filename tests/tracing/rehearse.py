@@ -1,11 +1,11 @@
-"""Run a script to its end on a card that is not there: `python -m brimful.tracing.rehearse`.
+"""Run a script to its end on a card that is not there.
 
-    python -m brimful.tracing.rehearse --gpu rtx-4070 --memory 4GiB train.py --batch_size=8
+    python -m tests.tracing.rehearse --gpu rtx-4070 --memory 4294967296 train.py --batch_size=8
 
 A trace looks at two steps and reports; this goes on, and where the card has no room left it raises what
-PyTorch raises there, in the op that asks. The script's own handlers, its checkpoints and how it goes on from
-one can so be tried on a machine without a GPU: `brimful run` is tested with it. Tensors have shapes and no
-numbers, and so have the checkpoints it writes. Each is marked, and a file that is not is never overwritten.
+PyTorch raises there, in the op that asks. So `brimful run` is tested on a machine without a GPU: the script's
+own handlers, its checkpoints and how it goes on from one. Tensors have shapes and no numbers, and so have the
+checkpoints it writes; each is marked, and a file that is not is never overwritten.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ import torch
 
 from brimful.allocator import Allocator, Settings
 from brimful.allocator.caching import OutOfMemory
-from brimful.errors import BadInput, BrimfulError, Refused
 from brimful.fit.overhead import context_bytes
-from brimful.language import Quoted, say
 from brimful.specs.gpu import Gpu, find_gpu
 from brimful.tracing.child import die_with_parent, refuse_fork
 from brimful.tracing.cuda_device import cuda_device
@@ -37,7 +35,7 @@ from brimful.tracing.fakecuda import patched
 from brimful.tracing.program import allocator_settings
 from brimful.tracing.recorder import Recorder
 from brimful.tracing.session import recording
-from brimful.units import GIB, KIB, MIB, bytes_from_text
+from brimful.units import GIB, KIB, MIB
 
 MARK = "brimful-rehearsal"  # the one member of a checkpoint without numbers
 _SEE = "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf"
@@ -46,11 +44,13 @@ _SEE = "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-u
 def main(words: list[str]) -> None:
     """Returns where the script ends well; whatever it raises, it raises."""
     die_with_parent()
-    options, script = _options(words)
-    gpu = find_gpu(options.gpu)
-    if options.memory is not None:
-        gpu = replace(gpu, memory_bytes=_size("--memory", options.memory))
-    with rehearsing(gpu, other_bytes=_size("--other", options.other)):
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--gpu", required=True)
+    parser.add_argument("--memory", type=int, required=True, help="bytes of the card, instead of its own")
+    parser.add_argument("script", nargs=argparse.REMAINDER)
+    options = parser.parse_args(words)
+    script = options.script
+    with rehearsing(replace(find_gpu(options.gpu), memory_bytes=options.memory)):
         as_started = [
             (sys, "argv", script),
             (sys, "path", [str(Path(script[0]).resolve().parent), *sys.path[1:]]),
@@ -60,30 +60,12 @@ def main(words: list[str]) -> None:
             runpy.run_path(script[0], run_name="__main__")
 
 
-def _options(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    parser = argparse.ArgumentParser(prog="python -m brimful.tracing.rehearse", allow_abbrev=False)
-    parser.add_argument("--gpu", required=True)
-    parser.add_argument("--memory", help="of the card, instead of its own: 4GiB")
-    parser.add_argument("--other", default="0", help="held by other programs: 800MiB")
-    parser.add_argument("script")
-    parser.add_argument("words", nargs=argparse.REMAINDER)
-    options = parser.parse_args(words)
-    return options, [options.script, *options.words]
-
-
-def _size(option: str, text: str) -> int:
-    size = bytes_from_text(text)
-    if size is None:
-        raise BadInput(say("tracing.not_a_size", option=option, text=Quoted(text[:40])))
-    return size
-
-
 @contextmanager
-def rehearsing(gpu: Gpu, *, other_bytes: int = 0) -> Iterator[Recorder]:
+def rehearsing(gpu: Gpu) -> Iterator[Recorder]:
     """Fake CUDA of that card with no more memory than it has, and checkpoints of shapes alone."""
     save, load = torch.save, torch.load
     with recording(cuda_device(gpu), steps=sys.maxsize) as recorder:
-        recorder.tape.allocator = RehearsedAllocator(gpu, recorder, other_bytes=other_bytes)
+        recorder.tape.allocator = RehearsedAllocator(gpu, recorder)
         changes = [
             (place, name, function)
             for name, function in (("save", _saving(save)), ("load", _loading(load)))
@@ -96,12 +78,10 @@ def rehearsing(gpu: Gpu, *, other_bytes: int = 0) -> Iterator[Recorder]:
 class RehearsedAllocator(Allocator):
     """The allocator of one card: what it cannot serve is PyTorch's own error, with PyTorch's own words."""
 
-    def __init__(self, gpu: Gpu, recorder: Recorder, *, other_bytes: int) -> None:
+    def __init__(self, gpu: Gpu, recorder: Recorder) -> None:
         self._context_bytes = round(context_bytes(gpu).likely)
         super().__init__(
-            Settings.parse(allocator_settings()),
-            gpu.memory_bytes,
-            other_bytes=self._context_bytes + other_bytes,
+            Settings.parse(allocator_settings()), gpu.memory_bytes, other_bytes=self._context_bytes
         )
         self._recorder = recorder
 
@@ -195,8 +175,7 @@ def _saving(plain: Any) -> Any:
             plain(value, file, *args, **kwargs)
             return
         path = Path(file)
-        if path.exists() and not _rehearsed(path):
-            raise Refused(say("tracing.real_checkpoint", path=path), code="real_checkpoint")
+        assert not path.exists() or _rehearsed(path), f"{path} holds real numbers"
         body = io.BytesIO()
         _Shapes(body).dump(value)
         part = path.with_name(path.name + ".part")
@@ -214,7 +193,7 @@ def _loading(plain: Any) -> Any:
         _TENSORS.device = None if callable(map_location) else map_location
         with zipfile.ZipFile(file) as whole:
             # Written by this module, for a script that is run anyway.
-            found = pickle.loads(whole.read(MARK))  # noqa: S301
+            found = pickle.loads(whole.read(MARK))
         _TENSORS.made.clear()
         return found
 
@@ -231,10 +210,6 @@ def _rehearsed(path: Path) -> bool:
 
 if __name__ == "__main__":
     # By its own name: while the script runs, `__main__` is the script, and checkpoints name where we are.
-    from brimful.tracing import rehearse  # noqa: PLW0406
+    from tests.tracing import rehearse
 
-    try:
-        rehearse.main(sys.argv[1:])
-    except BrimfulError as error:
-        sys.stderr.write(f"error: {error.problem}\n\nhint: {error.hint}\n")
-        sys.exit(error.exit_code)
+    rehearse.main(sys.argv[1:])
