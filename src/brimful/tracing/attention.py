@@ -12,6 +12,7 @@ nested tensors; the split of long keys over blocks at inference with a small bat
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -98,10 +99,8 @@ def _gemm_alignment(card: CudaDevice, element_bytes: int) -> int:
     return 16 // element_bytes if tensor_cores else 1
 
 
-def replacement(
-    card: CudaDevice, original: Callable[..., Any], fired: Callable[[str], None]
-) -> Callable[..., Any]:
-    """`scaled_dot_product_attention` as the card would run it."""
+def replacement(card: CudaDevice, original: Callable[..., Any], rules: Counter[str]) -> Callable[..., Any]:
+    """`scaled_dot_product_attention` as the card would run it; `rules` counts what was chosen."""
 
     def scaled_dot_product_attention(
         query: Any,
@@ -123,7 +122,7 @@ def replacement(
             return plain()
         q, k, v, mask = _autocast(query, key, value, attn_mask)
         kernel = choose_kernel(card, q, k, v, mask=mask, dropout=dropout_p, causal=is_causal)
-        fired(f"attention kernel: {kernel}")
+        rules[f"attention kernel: {kernel}"] += 1
         if kernel == FLASH:
             return _flash(q, k, v, dropout=dropout_p, causal=is_causal, scale=scale)
         if kernel == EFFICIENT:

@@ -101,9 +101,7 @@ def traced(request: dict[str, Any]) -> dict[str, Any]:
         )
     settings = request["settings"] if request["settings"] is not None else allocator_settings()
     tf32 = torch.get_float32_matmul_precision() != "highest"
-    found = report(
-        recorder.tape, recorder.costs.steps, gpu, settings=settings, rough=request["rough"], tf32=tf32
-    )
+    found = report(recorder.tape, recorder.costs, gpu, settings=settings, rough=request["rough"], tf32=tf32)
     return found.as_dict()
 
 

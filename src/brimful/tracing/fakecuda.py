@@ -106,43 +106,19 @@ class FakeStream:
     def __enter__(self) -> FakeStream:
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        return None
-
     def record_event(self, event: Any = None) -> Any:
         return event or FakeEvent()
 
-    def wait_stream(self, stream: Any) -> None:
-        return None
-
-    wait_event = wait_stream
-
-    def synchronize(self) -> None:
-        return None
-
-    def query(self) -> bool:
-        return True
+    __exit__ = wait_stream = wait_event = synchronize = always(None)
+    query = always(True)
 
 
 class FakeEvent:
     """An event that has happened. Times between two are a made-up millisecond."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        return
-
-    def record(self, stream: Any = None) -> None:
-        return None
-
-    wait = record
-
-    def synchronize(self) -> None:
-        return None
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, other: Any) -> float:
-        return 1.0
+    __init__ = record = wait = synchronize = always(None)
+    query = always(True)
+    elapsed_time = always(1.0)
 
 
 def _stream_changes() -> list[tuple[Any, str, Any]]:
@@ -178,10 +154,8 @@ def _memory_changes(card: CudaDevice, recorder: Recorder) -> list[tuple[Any, str
         "memory_snapshot": lambda *_, **__: [],
         "_snapshot": lambda *_, **__: {"segments": [], "device_traces": []},
     }
-    functions["memory_cached"], functions["max_memory_cached"] = (
-        functions["memory_reserved"],
-        functions["max_memory_reserved"],
-    )
+    for name in ("memory_reserved", "max_memory_reserved"):
+        functions[name.replace("reserved", "cached")] = functions[name]
     resets = ("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached")
     functions |= dict.fromkeys(resets, lambda *_, **__: tape.reset_peaks())
     silent = (
@@ -265,10 +239,7 @@ def _pinned(recorder: Recorder, tensor: Any) -> Any:
 
 
 def _attention_changes(card: CudaDevice, recorder: Recorder) -> list[tuple[Any, str, Any]]:
-    def fired(rule: str) -> None:
-        recorder.tape.rules[rule] += 1
-
-    ours = attention.replacement(card, torch._C._nn.scaled_dot_product_attention, fired)
+    ours = attention.replacement(card, torch._C._nn.scaled_dot_product_attention, recorder.tape.rules)
     return [
         (torch.nn.functional, "scaled_dot_product_attention", ours),
         (torch._C._nn, "scaled_dot_product_attention", ours),
@@ -297,27 +268,26 @@ def _data_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
     from torch.utils.data import DataLoader
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-    make, fetch = DataLoader.__init__, _BaseDataLoaderIter.__next__
-    begin = DataLoader.__iter__
+    make = DataLoader.__init__
+    workers = (
+        *("num_workers", "persistent_workers", "prefetch_factor", "pin_memory", "timeout"),
+        "multiprocessing_context",
+    )
 
     def init(loader: Any, *args: Any, **kwargs: Any) -> None:
         if kwargs.get("num_workers") or kwargs.get("pin_memory"):
             recorder.tape.rules["data loader: in this process"] += 1
-        for name in ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory", "timeout"):
-            kwargs.pop(name, None)
-        kwargs.pop("multiprocessing_context", None)
-        make(loader, *args, **kwargs)
+        make(loader, *args, **{name: value for name, value in kwargs.items() if name not in workers})
 
-    def iterate(loader: Any) -> Any:
-        with _disable_current_modes():
-            return begin(loader)
+    def for_real(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def called(of: Any) -> Any:
+            with _disable_current_modes():
+                return method(of)
 
-    def following(iterator: Any) -> Any:
-        with _disable_current_modes():
-            return fetch(iterator)
+        return called
 
     return [
         (DataLoader, "__init__", init),
-        (DataLoader, "__iter__", iterate),
-        (_BaseDataLoaderIter, "__next__", following),
+        (DataLoader, "__iter__", for_real(DataLoader.__iter__)),
+        (_BaseDataLoaderIter, "__next__", for_real(_BaseDataLoaderIter.__next__)),
     ]

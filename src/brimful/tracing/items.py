@@ -104,13 +104,10 @@ def _category(tape: Tape, number: int, block: Block, loss: Collection[int]) -> P
         return "optimizer_temporaries" if phase == OPTIMIZER else "temporaries"
     if phase == SETUP or not (block.place.module or block.sources):
         return "data"
-    if block.place.op == "_to_copy" and block.sources and _is_parameter(tape, block.sources):
+    made_of = {tape.blocks[source].role for source in block.sources}
+    if block.place.op == "_to_copy" and made_of == {"weights"}:
         return "weight_casts"
     return "activations" if _waits_for_backward(tape, block) else "temporaries"
-
-
-def _is_parameter(tape: Tape, sources: tuple[int, ...]) -> bool:
-    return all(tape.blocks[source].role == "weights" for source in sources)
 
 
 def _waits_for_backward(tape: Tape, block: Block) -> bool:

@@ -61,7 +61,7 @@ def trace(
         raise BadInput(say("tracing.nothing_on_gpu_function"), code="nothing_on_gpu")
     return report(
         recorder.tape,
-        recorder.costs.steps,
+        recorder.costs,
         card,
         settings=allocator_settings() if settings is None else settings,
         rough=rough,

@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from brimful.language import say
 from brimful.tracing.tape import Tape
 
@@ -17,8 +20,6 @@ NOTE = say("tracing.note_nccl")
 
 def _reduced_at_once(_, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  DDP reads annotations
     """A bucket of gradients that has been summed over all ranks: in its own memory, as NCCL does."""
-    import torch
-
     done: Any = torch.futures.Future()
     done.set_result(bucket.buffer())
     return done
@@ -26,8 +27,6 @@ def _reduced_at_once(_, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001
 
 def rank_changes(tape: Tape) -> list[tuple[Any, str, Any]]:
     """A fake process group for whoever asks for one; nothing where PyTorch was built without distributed."""
-    import torch.distributed as dist
-
     if not dist.is_available():
         return []
     begin = dist.init_process_group

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from brimful.language import say
 from brimful.tracing.buffers import GEMMS, buffers_of
-from brimful.tracing.costs import Costs
 from brimful.tracing.cuda_device import CudaDevice
 from brimful.tracing.places import Places
 from brimful.tracing.rules import InPlace
+from brimful.tracing.speed import Cost
 from brimful.tracing.tape import Place, Tape
 
 CUDA = "cuda"
@@ -43,7 +45,8 @@ class Recorder(TorchDispatchMode):
         self.tape = Tape()
         self.paused = 0  # while a compiler traces: its own runs are not the GPU's
         self.places = Places()
-        self.costs = Costs()
+        # By step, then op and number format.
+        self.costs: defaultdict[int, dict[tuple[str, str], Cost]] = defaultdict(dict)
         self.in_place = InPlace()
         self._blocks: dict[
             int, tuple[int, Any]
@@ -96,9 +99,19 @@ class Recorder(TorchDispatchMode):
             self._take_buffers(name, args, results, place)
         if len(self.tape.blocks) > before or func._schema.is_mutable or overwritten is not None:
             again = backward and bool(self.places.inside)  # a module called in backward: checkpointing
-            step = len(self.tape.step_ends)
-            self.costs.add(func, name, args, kwargs, out, [*inputs, *results], step=step, again=again)
+            count = flop_registry.get(func._overloadpacket)
+            flops = int(count(*args, **kwargs, out_val=out)) if count is not None else 0
+            self._add_cost(name, flops, [*inputs, *results], again=again)
         return out
+
+    def _add_cost(self, name: str, flops: int, tensors: Sequence[Any], *, again: bool) -> None:
+        """One call. FLOPs are PyTorch's own count; bytes are every tensor read or written, once."""
+        dtype = next((str(t.dtype).removeprefix("torch.") for t in tensors if t.is_floating_point()), "int64")
+        cost = self.costs[len(self.tape.step_ends)].setdefault((name, dtype), Cost())
+        cost.calls += 1
+        cost.flops += flops
+        cost.recomputed_flops += flops if again else 0
+        cost.bytes += sum(t.numel() * t.element_size() for t in tensors)
 
     def _in_backward(self) -> bool:
         graph = torch._C._current_graph_task_id()

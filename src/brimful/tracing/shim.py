@@ -15,6 +15,9 @@ import sys
 import tempfile
 from importlib import resources
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from brimful.errors import WorldFailed
 from brimful.language import Plain, say
@@ -30,11 +33,10 @@ def load_shim() -> None:
     global _loaded  # noqa: PLW0603  one process has one libtorch, and this is a fact about it
     if _loaded:
         return
-    import torch
-
     library = shim_path()
     if torch.version.cuda is not None or torch.version.hip is not None:
-        _refuse_a_gpu_in_use()
+        if torch.cuda.is_available():
+            raise WorldFailed(say("tracing.gpu_in_use"), code="gpu_in_use")
         _probe(library)
     ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL).brimful_install()
     _loaded = True
@@ -42,8 +44,6 @@ def load_shim() -> None:
 
 def shim_path() -> Path:
     """The built library, from the cache or built now."""
-    import torch
-
     source = resources.files("brimful.tracing").joinpath("shim.cpp").read_bytes()
     mark = hashlib.sha256(source + sys.version.encode()).hexdigest()[:12]
     folder = cache_folder() / f"torch-{torch.__version__}-{mark}"
@@ -58,9 +58,19 @@ def cache_folder() -> Path:
     return Path(root) / "brimful" / "shim"
 
 
-def _build(source: bytes, library: Path) -> None:
-    import torch
+def _run(command: list[str], limit_s: float, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=limit_s,
+        **more,
+    )
 
+
+def _build(source: bytes, library: Path) -> None:
     compiler = os.environ.get("CXX") or next(
         (path for name in COMPILERS if (path := shutil.which(name))), None
     )
@@ -78,14 +88,7 @@ def _build(source: bytes, library: Path) -> None:
             str(code), f"-L{home}/lib", "-lc10", "-ltorch_cpu", "-o", str(built),
         ]  # fmt: skip
         try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                timeout=BUILD_LIMIT_S,
-                check=False,
-                stdin=subprocess.DEVNULL,
-            )
+            done = _run(command, BUILD_LIMIT_S)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise _cannot_build(compiler, str(error)) from error
         if done.returncode != 0:
@@ -94,18 +97,9 @@ def _build(source: bytes, library: Path) -> None:
 
 
 def _cannot_build(compiler: str, why: str) -> WorldFailed:
-    import torch
-
     version = Plain(torch.__version__)
     said = say("tracing.shim_not_built", compiler=compiler, version=version, why=why[:300])
     return WorldFailed(said, code="no_shim")
-
-
-def _refuse_a_gpu_in_use() -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        raise WorldFailed(say("tracing.gpu_in_use"), code="gpu_in_use")
 
 
 # Forward, backward and an optimizer: what an unsuited build would abort in.
@@ -126,27 +120,14 @@ os._exit(0)
 
 def _probe(library: Path) -> None:
     """Try the shim in a process of its own first: a build it does not suit would take ours down with it."""
-    import torch
-
     works = library.with_suffix(".works")
     if works.exists():
         return
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _PROBE, str(library)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=PROBE_LIMIT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-        failure = (
-            None
-            if done.returncode == 0
-            else (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
-        )
+        done = _run([sys.executable, "-c", _PROBE, str(library)], PROBE_LIMIT_S, env=environment)
+        last = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
+        failure = None if done.returncode == 0 else last
     except subprocess.TimeoutExpired:
         failure = f"no answer within {PROBE_LIMIT_S} s"
     if failure is not None:
