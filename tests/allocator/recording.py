@@ -7,7 +7,6 @@ from typing import Any
 
 from brimful.allocator import Allocator, OutOfMemory, Settings
 from brimful.allocator.blocks import DEFAULT_POOL, FREE, USED, Block, PoolId
-from brimful.allocator.run import malloc_in
 from brimful.units import KIB, MIB
 
 
@@ -27,7 +26,7 @@ class Recording:
     def __init__(self, conf: str = "", capacity_bytes: int | None = None) -> None:
         self.settings = Settings.parse(conf)
         self.log: list[tuple[str, int, int, int]] = []
-        self.allocator = Logged(self.settings, capacity_bytes, log=self.log, events_complete=False)
+        self.allocator = Logged(self.settings, capacity_bytes, log=self.log)
         self.trace: list[dict[str, Any]] = []
         self.requested: dict[int, tuple[int, int, PoolId]] = {}
         self.emptying = False
@@ -53,10 +52,7 @@ class Recording:
 
     def malloc(self, nbytes: int, stream: int = 0, owner: PoolId = DEFAULT_POOL) -> int:
         try:
-            if owner == DEFAULT_POOL:
-                address = self.allocator.malloc(nbytes, stream)
-            else:
-                address = malloc_in(self.allocator, owner, nbytes, stream)
+            address = self.allocator.malloc(nbytes, stream, owner)
         except OutOfMemory as error:
             self._flush(owner)
             self._say("oom", error.free_bytes, self.allocator.round_size(nbytes), stream, owner)
@@ -104,8 +100,7 @@ class Recording:
 
     def _segments(self) -> list[dict[str, Any]]:
         blocks: dict[int, Block] = {}
-        pools = [self.allocator.small, self.allocator.large]
-        pools += [pool for pair in self.allocator.private.values() for pool in pair]
+        pools = [pool for pair in self.allocator.pools.values() for pool in pair]
         for block in (*(b for pool in pools for b in pool.in_order()), *self.allocator.live.values()):
             blocks[block.address] = block
         blocks |= self.allocator.pending

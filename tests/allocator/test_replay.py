@@ -78,7 +78,7 @@ def _rounds_to_1024(patch: pytest.MonkeyPatch) -> None:
 
 
 def _small_ends_at_half_a_mib(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Allocator, "pool_for", lambda self, n, stream: self.small if n <= 512 * KIB else self.large)
+    patch.setattr(Allocator, "pool_of", lambda self, _, n: self.small if n <= 512 * KIB else self.large)
 
 
 def _small_segments_of_4_mib(patch: pytest.MonkeyPatch) -> None:

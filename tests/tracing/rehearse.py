@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from brimful.allocator import Allocator, Settings
+from brimful.allocator.blocks import DEFAULT_POOL, PoolId
 from brimful.allocator.caching import OutOfMemory
 from brimful.fit.overhead import context_bytes
 from brimful.specs.gpu import Gpu, find_gpu
@@ -85,9 +86,9 @@ class RehearsedAllocator(Allocator):
         )
         self._recorder = recorder
 
-    def malloc(self, nbytes: int, stream: int = 0) -> int:
+    def malloc(self, nbytes: int, stream: int = 0, owner: PoolId = DEFAULT_POOL) -> int:
         try:
-            return super().malloc(nbytes, stream)
+            return super().malloc(nbytes, stream, owner)
         except OutOfMemory as full:
             error = torch.OutOfMemoryError(out_of_memory_message(full, self._context_bytes))
             line, event = self._recorder.places.line(), len(self._recorder.tape.events)

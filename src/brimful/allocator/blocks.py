@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Iterator
+from operator import attrgetter
 
 PoolId = tuple[int, int]
 DEFAULT_POOL: PoolId = (0, 0)
@@ -20,7 +21,7 @@ class Block:
 
     __slots__ = (
         *("address", "size", "stream", "pool", "state", "requested"),
-        *("before", "after", "mapped", "va", "born", "uses"),
+        *("before", "after", "mapped", "va", "born"),
     )
 
     def __init__(self, address: int, size: int, stream: int, pool: Pool, va: int | None = None) -> None:
@@ -35,7 +36,6 @@ class Block:
         self.mapped = True
         self.va = va  # where its expandable segment begins; None in an ordinary segment
         self.born = 0  # the pool's count of searches when it became free: its age for garbage collection
-        self.uses: set[int] | None = None  # other streams it was used on
 
     @property
     def whole(self) -> bool:
@@ -105,7 +105,7 @@ class Pool:
 
     def add_unmapped(self, block: Block) -> None:
         ranges = self.unmapped.setdefault(block.stream, [])
-        ranges.insert(bisect_left(ranges, block.address, key=_address), block)
+        insort(ranges, block, key=attrgetter("address"))
 
     def discard_unmapped(self, block: Block) -> None:
         self.unmapped[block.stream].remove(block)
@@ -114,7 +114,3 @@ class Pool:
         """Every free block as it stands now: by stream, size, address."""
         for stream in sorted(self.free):
             yield from tuple(self.free[stream].blocks)
-
-
-def _address(block: Block) -> int:
-    return block.address

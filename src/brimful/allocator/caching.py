@@ -7,18 +7,9 @@ rule is proven by recordings and which is from the source alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from brimful.allocator.blocks import (
-    DEFAULT_POOL,
-    FREE,
-    PENDING,
-    USED,
-    Block,
-    FreeBlocks,
-    Pool,
-    PoolId,
-)
+from brimful.allocator.blocks import DEFAULT_POOL, FREE, PENDING, USED, Block, FreeBlocks, Pool, PoolId
 from brimful.allocator.settings import Settings, divisions_for
 from brimful.errors import Refused
 from brimful.language import Size, say
@@ -77,8 +68,6 @@ class Allocator:
 
     `other_bytes` is what lives on the device outside PyTorch (CUDA context, other processes).
     `address_of` places new segments (replaying a recording); by default they follow one another.
-    `events_complete` says when a block that another stream used comes back: at the next request (True),
-    or when `complete` or `synchronize` is called (False).
     """
 
     def __init__(
@@ -88,7 +77,6 @@ class Allocator:
         *,
         other_bytes: int = 0,
         address_of: Callable[[int], int] | None = None,
-        events_complete: bool = True,
         log: list[SegmentEvent] | None = None,
     ) -> None:
         self.settings = settings = settings or Settings()
@@ -102,11 +90,9 @@ class Allocator:
             else None
         )
         self.log = log
-        self.small = Pool(small=True)
-        self.large = Pool(small=False)
-        self.private: dict[PoolId, tuple[Pool, Pool]] = {}  # small, large
+        self.pools: dict[PoolId, tuple[Pool, Pool]] = {}  # small, large
+        self.small, self.large = self.pools_of(DEFAULT_POOL)
         self.releasable: list[PoolId] = []  # private pools whose graph is gone
-        self.capturing: list[tuple[PoolId, frozenset[int] | None]] = []
         self.live: dict[int, Block] = {}
         self.pending: dict[int, Block] = {}
         self.allocated_bytes = self.peak_allocated_bytes = 0
@@ -115,7 +101,6 @@ class Allocator:
         self.active_bytes = 0
         self.retries = 0
         self._address_of = address_of
-        self._events_complete = events_complete
         self._next_address = _FIRST_ADDRESS
         self.expandable = settings.expandable_segments  # a program may switch it while it runs
         self._max_split = 1 << 62 if settings.max_split_bytes is None else settings.max_split_bytes
@@ -125,15 +110,18 @@ class Allocator:
 
     # What a program can ask for.
 
-    def malloc(self, nbytes: int, stream: int = 0) -> int:
-        """The address of `nbytes` on `stream`. Raises OutOfMemory; 0 bytes are the null pointer."""
+    def malloc(self, nbytes: int, stream: int = 0, owner: PoolId = DEFAULT_POOL) -> int:
+        """The address of `nbytes` on `stream`. Raises OutOfMemory; 0 bytes are the null pointer.
+
+        `owner` is the private pool it goes to: that of a CUDA graph capture, or a MemPool.
+        """
         if nbytes <= 0:
             assert nbytes == 0
             return 0
-        if self.pending and self._events_complete and not self.capturing:
-            self.synchronize()
+        if owner in self.releasable:
+            self.releasable.remove(owner)
         size = self.round_size(nbytes)
-        pool = self.pool_for(size, stream)
+        pool = self.pool_of(owner, size)
         block = self.find_free(pool, size, stream)
         if block is None:
             block = self._obtain(pool, size, stream, nbytes)
@@ -154,35 +142,22 @@ class Allocator:
         return block.address
 
     def free(self, address: int) -> None:
-        """Give a block back; one that other streams used stays active until they are done."""
         if not address:
             return
         block = self.live.pop(address)
         self.allocated_bytes -= block.size
-        if block.uses:
-            block.state = PENDING
-            self.pending[address] = block
-        else:
-            self._give_back(block)
+        self._give_back(block)
 
     def request_free(self, address: int) -> None:
-        """Free a block that some other stream still uses: `complete` brings it back."""
+        """Free a block that some other stream still uses: active until `complete` brings it back."""
         block = self.live.pop(address)
         self.allocated_bytes -= block.size
         block.state = PENDING
         self.pending[address] = block
 
-    def record_stream(self, address: int, stream: int) -> None:
-        """The block at `address` is also used on `stream`; its own stream needs no record."""
-        block = self.live[address]
-        if stream != block.stream:
-            block.uses = (block.uses or set()) | {stream}
-
     def complete(self, address: int) -> None:
         """The other streams are done with a freed block."""
-        block = self.pending.pop(address)
-        block.uses = None
-        self._give_back(block)
+        self._give_back(self.pending.pop(address))
 
     def synchronize(self) -> None:
         """Every other stream is done with every freed block."""
@@ -191,35 +166,29 @@ class Allocator:
 
     def empty_cache(self) -> None:
         """Return every wholly free segment (or page) to the device."""
-        if not self.capturing:
-            self.synchronize()
-            self._release_pool(self.large)
-            self._release_pool(self.small)
+        self.synchronize()
+        for pool in self.emptied():
+            self._release_pool(pool)
+
+    def emptied(self) -> Iterator[Pool]:
+        """The pools that emptying the cache goes through, in its order."""
+        yield from (self.large, self.small)
         for owner in self.releasable:
-            for pool in self.private[owner]:
-                self._release_pool(pool)
-
-    def begin_pool(self, owner: PoolId, streams: frozenset[int] | None = None) -> None:
-        """Requests on `streams` (None: all) go to a private pool: a CUDA graph capture, a MemPool."""
-        self.private_pools(owner)
-        if owner in self.releasable:
-            self.releasable.remove(owner)
-        self.capturing.append((owner, streams))
-
-    def end_pool(self, owner: PoolId) -> None:
-        self.capturing = [entry for entry in self.capturing if entry[0] != owner]
+            yield from self.pools_of(owner)
 
     def release_pool(self, owner: PoolId) -> None:
         """The graph is gone: from now on its free segments may be returned."""
-        self.releasable.append(owner)
+        if owner not in self.releasable:
+            self.releasable.append(owner)
 
-    def private_pools(self, owner: PoolId) -> tuple[Pool, Pool]:
-        if owner not in self.private:
-            self.private[owner] = (Pool(small=True, owner=owner), Pool(small=False, owner=owner))
-        return self.private[owner]
+    def pools_of(self, owner: PoolId) -> tuple[Pool, Pool]:
+        found = self.pools.get(owner)
+        if found is None:
+            found = self.pools[owner] = (Pool(small=True, owner=owner), Pool(small=False, owner=owner))
+        return found
 
     def pool_of(self, owner: PoolId, size: int) -> Pool:
-        small, large = (self.small, self.large) if owner == DEFAULT_POOL else self.private_pools(owner)
+        small, large = self.pools_of(owner)
         return small if size <= SMALL_MAX else large
 
     # Rules: sizes.
@@ -232,13 +201,6 @@ class Allocator:
                 step = (1 << nbytes.bit_length() - 1) // divisions
                 return -(-nbytes // step) * step
         return -(-nbytes // MIN_BLOCK) * MIN_BLOCK
-
-    def pool_for(self, size: int, stream: int) -> Pool:
-        if self.capturing:
-            for owner, streams in reversed(self.capturing):
-                if streams is None or stream in streams:
-                    return self.pool_of(owner, size)
-        return self.small if size <= SMALL_MAX else self.large
 
     def segment_size(self, size: int) -> int:
         """What to ask the device for, to serve a rounded `size`."""
@@ -340,7 +302,7 @@ class Allocator:
         block = self._new(pool, size, stream)
         if block is None and self._release_oversize(pool, size, stream):
             block = self._new(pool, size, stream)
-        if block is None and not self.capturing:
+        if block is None and pool.owner == DEFAULT_POOL:  # during a capture nothing may be returned
             self.empty_cache()
             self.retries += 1
             block = self._new(pool, size, stream)
@@ -535,6 +497,3 @@ def _could_be(block: Block) -> int:
     """A block's size if it grew into the address space after it."""
     after = block.after
     return block.size + (after.size if after is not None and not after.mapped else 0)
-
-
-__all__ = ["DEFAULT_POOL", "Allocator", "OutOfMemory", "SegmentEvent"]

@@ -12,15 +12,7 @@ from brimful.allocator.blocks import DEFAULT_POOL, PoolId
 from brimful.allocator.caching import MIN_BLOCK, Allocator, SegmentEvent
 from brimful.allocator.force import map_at, release_at, whole_free
 from brimful.allocator.rebuild import Before, before, restore
-from brimful.allocator.run import (
-    COMPLETE,
-    EMPTY_CACHE,
-    FREE,
-    MALLOC,
-    REQUEST_FREE,
-    Request,
-    malloc_in,
-)
+from brimful.allocator.run import COMPLETE, EMPTY_CACHE, FREE, MALLOC, REQUEST_FREE, Request
 from brimful.allocator.snapshot import Event, Segment, Snapshot
 from brimful.language import Number, Plain, Sentence, Several, Size, say
 
@@ -89,7 +81,7 @@ class _Walk:
         self.events: Sequence[Event] = snapshot.traces[device] if device < len(snapshot.traces) else ()
         self.log: list[SegmentEvent] = []
         self.feed: list[int] = []  # where the recording's new segments lie
-        self.allocator = make(snapshot.settings, address_of=self._place, events_complete=False, log=self.log)
+        self.allocator = make(snapshot.settings, address_of=self._place, log=self.log)
         state = before(segments, self.events, snapshot.settings.large_segment_bytes)
         self.unsure = {unsure.free: unsure for unsure in restore(self.allocator, state, self.events)}
         self.owners = _Owners(segments, state, self.events)
@@ -188,9 +180,7 @@ class _Walk:
                 self.allocator.expandable = wanted[0][0] == "segment_map"
             elif i == 0:
                 self._cut_off(event)
-            address = self.allocator.malloc(event.nbytes, event.stream)
-        else:
-            address = malloc_in(self.allocator, owner, event.nbytes, event.stream)
+        address = self.allocator.malloc(event.nbytes, event.stream, owner)
         self._request(MALLOC, event._replace(owner=owner))
         if address != event.address:
             self.where[event.address] = address
@@ -277,8 +267,7 @@ class _Walk:
         returned = self.events[i:end]
         for event in returned:  # a private pool's segments go only once its graph is gone
             owner = event.owner or self.owners.of(event.address)
-            if owner != DEFAULT_POOL and owner not in self.allocator.releasable:
-                self.allocator.private_pools(owner)
+            if owner != DEFAULT_POOL:
                 self.allocator.release_pool(owner)
             self.owners.returned(event)
         wanted: Taken = [(event.action, event.address, event.nbytes) for event in returned]

@@ -6,41 +6,28 @@ at first, and whether garbage was collected, has to be taken from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from brimful.allocator.blocks import Block, Pool
+from brimful.allocator.blocks import Block
 from brimful.allocator.caching import Allocator
-
-
-def pools(allocator: Allocator) -> Iterator[Pool]:
-    """Those that emptying the cache goes through, in its order."""
-    yield from (allocator.large, allocator.small)
-    for owner in allocator.releasable:
-        yield from allocator.private[owner]
 
 
 def whole_free(allocator: Allocator) -> list[Block]:
     """The ordinary segments that emptying the cache would return, in its order."""
-    return [
-        block for pool in pools(allocator) for block in pool.in_order() if block.whole and block.va is None
-    ]
-
-
-def whole_free_at(allocator: Allocator, address: int) -> Block | None:
-    return next((block for block in whole_free(allocator) if block.address == address), None)
+    free = (block for pool in allocator.emptied() for block in pool.in_order())
+    return [block for block in free if block.whole and block.va is None]
 
 
 def release_at(allocator: Allocator, address: int) -> bool:
     """Return the segment at `address`, if all of it is free."""
-    block = whole_free_at(allocator, address)
-    if block is not None:
-        allocator.release(block)
-    return block is not None
+    for block in whole_free(allocator):
+        if block.address == address:
+            allocator.release(block)
+            return True
+    return False
 
 
 def map_at(allocator: Allocator, address: int, nbytes: int) -> bool:
     """Map pages at `address`, if that is where address space begins that has none."""
-    for pool in (allocator.small, allocator.large, *(p for pair in allocator.private.values() for p in pair)):
+    for pool in (pool for pair in allocator.pools.values() for pool in pair):
         for ranges in pool.unmapped.values():
             for block in ranges:
                 if block.address == address and block.size >= nbytes:

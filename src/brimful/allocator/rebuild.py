@@ -204,7 +204,7 @@ def restore(allocator: Allocator, state: Before, events: Sequence[Event]) -> lis
     builder = _Builder(allocator, state, events)
     plain_owners = {span.owner for span in state.segments.values() if span.owner != DEFAULT_POOL}
     for owner in plain_owners:
-        for pool in allocator.private_pools(owner):
+        for pool in allocator.pools_of(owner):
             pool.expandable = False
     for span in state.segments.values():
         builder.chain([span], va=None, low=span.low, high=span.high)
@@ -349,12 +349,7 @@ class _Builder:
         return (min(shown)[1] - address, True) if shown else (rounded, False)
 
     def _block(self, address: int, nbytes: int, span: Span, va: int | None, last: Block | None) -> Block:
-        allocator = self.allocator
-        small, large = (
-            (allocator.small, allocator.large)
-            if span.owner == DEFAULT_POOL
-            else allocator.private_pools(span.owner)
-        )
+        small, large = self.allocator.pools_of(span.owner)
         block = Block(address, nbytes, span.stream, small if span.small else large, va)
         block.link(last, None)
         return block

@@ -34,8 +34,6 @@ class Outcome:
     peak_requested_bytes: int
     peak_allocated_bytes: int
     peak_reserved_bytes: int
-    allocated_bytes: int
-    reserved_bytes: int
     retries: int
     out_of_memory: OutOfMemory | None  # why it stopped, where it did
     failed_at: int | None  # the index of the request it stopped at
@@ -49,17 +47,14 @@ def run(
     other_bytes: int = 0,
 ) -> Outcome:
     """Replay `requests` on an empty device. A failed request ends the run, as it ends most programs."""
-    allocator = Allocator(settings, capacity_bytes, other_bytes=other_bytes, events_complete=False)
+    allocator = Allocator(settings, capacity_bytes, other_bytes=other_bytes)
     addresses: dict[int, int] = {}
     malloc, free = allocator.malloc, allocator.free
     failure, at = None, None
     for i, (op, key, nbytes, stream, owner, _) in enumerate(requests):
         if op == MALLOC:
             try:
-                if owner == DEFAULT_POOL:
-                    addresses[key] = malloc(nbytes, stream)
-                else:
-                    addresses[key] = malloc_in(allocator, owner, nbytes, stream)
+                addresses[key] = malloc(nbytes, stream, owner)
             except OutOfMemory as error:
                 failure, at = error, i
                 break
@@ -68,7 +63,9 @@ def run(
         elif op == REQUEST_FREE:
             allocator.request_free(addresses[key])
         elif op == COMPLETE:
-            complete(allocator, addresses.pop(key))
+            address = addresses.pop(key)
+            if address in allocator.pending:  # else running out of memory has already waited for it
+                allocator.complete(address)
         else:
             assert op == EMPTY_CACHE, op
             allocator.empty_cache()
@@ -77,24 +74,7 @@ def run(
         peak_requested_bytes=allocator.peak_requested_bytes,
         peak_allocated_bytes=allocator.peak_allocated_bytes,
         peak_reserved_bytes=allocator.peak_reserved_bytes,
-        allocated_bytes=allocator.allocated_bytes,
-        reserved_bytes=allocator.reserved_bytes,
         retries=allocator.retries,
         out_of_memory=failure,
         failed_at=at,
     )
-
-
-def malloc_in(allocator: Allocator, owner: PoolId, nbytes: int, stream: int) -> int:
-    """A request that goes to a private pool."""
-    allocator.begin_pool(owner)
-    try:
-        return allocator.malloc(nbytes, stream)
-    finally:
-        allocator.end_pool(owner)
-
-
-def complete(allocator: Allocator, address: int) -> None:
-    """Bring a freed block back, unless running out of memory has already waited for it."""
-    if address in allocator.pending:
-        allocator.complete(address)
