@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from brimful.configs.read import read
+from brimful.configs.reading import change_text
 from brimful.errors import BrimfulError, NotFound, Refused
+from brimful.fit.correction import load_correction
+from brimful.fit.fit import fit_reading
 from brimful.language import Number, Sentence, Several, Size, say
-
-if TYPE_CHECKING:
-    from brimful.specs.estimate import Estimate
+from brimful.specs.estimate import Estimate
+from brimful.specs.gpu import find_gpu
 
 
 class Estimates(NamedTuple):
@@ -18,10 +21,6 @@ class Estimates(NamedTuple):
 
 def estimates_for(config: str, types: list[str], *, gpus: int, other_bytes: int | None = None) -> Estimates:
     """An estimate for each type that the catalog knows and that holds the job; refused where none does."""
-    from brimful.configs.read import read
-    from brimful.fit.correction import load_correction
-    from brimful.fit.fit import fit_reading
-    from brimful.specs.gpu import find_gpu
 
     reading = read(config, overrides=[f"gpus={gpus}"] if gpus > 1 else [])
     correction = load_correction()
@@ -52,8 +51,6 @@ def estimates_for(config: str, types: list[str], *, gpus: int, other_bytes: int 
 
 
 def _too_small(name: str, answer: Estimate) -> Sentence:
-    from brimful.configs.reading import change_text
-
     needs: object = Size(round(answer.memory.device_bytes.likely))
     if answer.others.basis == "assumed":
         needs = say("fleet.with_desktop", needs=needs, desktop=Size(answer.others.bytes))

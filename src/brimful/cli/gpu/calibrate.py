@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from brimful.accuracy.calibrate import Calibration, calibrate, enough
+from brimful.accuracy.runs import read_rows
+from brimful.accuracy.score import report, score
 from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.render import table
 from brimful.cli.spoken import told, tongue, words
-from brimful.errors import BadInput
+from brimful.errors import BadInput, WorldFailed
+from brimful.fit.correction import calibration_path, write_correction
 from brimful.language import Factor, Percent, os_words, say
-
-if TYPE_CHECKING:
-    import argparse
-
-    from brimful.accuracy.calibrate import Calibration
 
 EXAMPLE = """brimful runs calibrate my_runs.csv
 brimful runs calibrate my_runs.csv --write
@@ -31,11 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.accuracy.calibrate import calibrate, enough
-    from brimful.accuracy.runs import read_rows
-    from brimful.accuracy.score import report, score
-    from brimful.fit.correction import calibration_path, write_correction
-
     path = calibration_path()
     if args.forget:
         return _forget(path, dry_run=args.dry_run, asked=args.runs or args.write)
@@ -62,8 +57,6 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _forget(path: Path, *, dry_run: bool, asked: object) -> Answer:
-    from brimful.errors import WorldFailed
-
     if asked:
         raise BadInput(say("gpu.forget_goes_alone"))
     there = path.is_file()

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
+from collections.abc import Sequence
 
 from brimful.cli.commands import Answer
+from brimful.cli.gpu.explain import read_text
 from brimful.cli.gpu.others import add_others, other_bytes
 from brimful.cli.render import paint
 from brimful.cli.spoken import told, tongue, words, wrapped
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
-    from brimful.configs.reading import Reading
-    from brimful.diagnose.claims.judge import Judgement
-    from brimful.diagnose.claims.paste import Line
+from brimful.configs.read import read
+from brimful.configs.reading import Reading
+from brimful.diagnose.advice import assumed_notes
+from brimful.diagnose.claims.judge import Case, Judgement, judge_all, verdict_words
+from brimful.diagnose.claims.paste import Line, judge_paste
+from brimful.diagnose.explain import clean
+from brimful.specs.gpu import find_gpu
 
 EXAMPLE = """brimful claims examples/nanogpt/train_fineweb.py --gpu rtx-4070
 brimful claims examples/nanogpt/train_fineweb.py --gpu rtx-4070 --text answer.txt
@@ -33,11 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.configs.read import read
-    from brimful.diagnose.advice import assumed_notes
-    from brimful.diagnose.claims.judge import Case, judge_all
-    from brimful.specs.gpu import find_gpu
-
     reading = read(args.config, overrides=args.set)
     case = Case(reading, find_gpu(args.gpu), other_bytes(args))
     head, others = f"{reading.model.name}, {case.gpu.title}", case.now().others
@@ -47,9 +43,6 @@ def run(args: argparse.Namespace) -> Answer:
         data = {"claims": [one.as_dict(tongue()) for one in judged]}
         text = "\n\n".join([*titles, *(_one(one) for one in judged)])
         return Answer({"language": tongue().code, "other_programs": others.as_dict(), **data}, text)
-    from brimful.cli.gpu.explain import read_text
-    from brimful.diagnose.claims.paste import judge_paste
-    from brimful.diagnose.explain import clean
 
     def reread(words: Sequence[str]) -> Reading:
         return read(args.config, overrides=[*args.set, *words])
@@ -70,8 +63,6 @@ def _line(line: Line) -> str:
 
 
 def _one(one: Judgement, indent: str = "") -> str:
-    from brimful.diagnose.claims.judge import verdict_words
-
     word = told(verdict_words(one.verdict)).upper()
     said = told(one.said)
     head = wrapped(f"{word}  {said}", first=indent, rest=indent + "  ")

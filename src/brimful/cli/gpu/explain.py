@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.gpu.others import add_others, other_bytes
 from brimful.cli.render import paint
 from brimful.cli.spoken import told, tongue, words, wrapped
+from brimful.configs.read import read
+from brimful.diagnose.advice import advised
+from brimful.diagnose.explain import About, Explanation, explain
 from brimful.errors import BadInput, WorldFailed
+from brimful.fit.fit import fit_reading
 from brimful.language import os_words, say
-
-if TYPE_CHECKING:
-    import argparse
-
-    from brimful.diagnose.explain import About, Explanation
+from brimful.specs.gpu import find_gpu
 
 EXAMPLE = """brimful explain crash.log
 nvidia-smi | brimful explain
@@ -34,9 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.diagnose.advice import advised
-    from brimful.diagnose.explain import explain
-
     text = read_text(args.file)
     about = _about(args)
     found = explain(text, about)
@@ -74,30 +72,20 @@ def _end_of(source: BinaryIO) -> bytes:
 
 
 def _about(args: argparse.Namespace) -> About:
-    from brimful.diagnose.explain import About
-
     reading = gpu = estimate = None
     given_bytes = other_bytes(args)
     if args.config is not None:
-        from brimful.configs.read import read
-
         reading = read(args.config, overrides=args.set)
     elif args.set:
         raise BadInput(say("gpu.set_needs_config"))
     if args.gpu is not None:
-        from brimful.specs.gpu import find_gpu
-
         gpu = find_gpu(args.gpu)
     if reading is not None and gpu is not None:
-        from brimful.fit.fit import fit_reading
-
         estimate = fit_reading(reading, gpu, given_bytes)
     return About(reading=reading, gpu=gpu, estimate=estimate)
 
 
 def _nothing() -> list[object]:
-    from brimful.language import say
-
     return [
         say("gpu.explain_nothing_known"),
         say("gpu.explain_give_all"),

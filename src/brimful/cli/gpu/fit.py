@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import argparse
+import re
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brimful.cli.commands import NO, YES, Answer
+from brimful.cli.gpu import fit_cards
+from brimful.cli.gpu.fit_text import checks_text, compare_text, models_text, show
+from brimful.cli.gpu.others import add_others, other_bytes
+from brimful.cli.spoken import told, tongue, words
+from brimful.configs.files import decode, read_config
+from brimful.configs.read import read
+from brimful.configs.reading import Reading, change_text
+from brimful.diagnose.sanity import Check, check_mfu, check_peak, check_rate
 from brimful.errors import BadInput, Refused
+from brimful.fit.correction import load_correction
+from brimful.fit.count import parameters
+from brimful.fit.fit import fit_reading, predictor
 from brimful.language import Plain, say
+from brimful.specs.estimate import Estimate, Fix
+from brimful.specs.gpu import Gpu, find_gpu
+from brimful.specs.model import Model
+from brimful.specs.presets import all_presets
+from brimful.specs.training import Training
 from brimful.units import GIB
 
 if TYPE_CHECKING:
-    import argparse
-
-    from brimful.configs.reading import Reading
-    from brimful.diagnose.sanity import Check
     from brimful.fit.advice.ladder import Rung
-    from brimful.specs.estimate import Estimate, Fix
-    from brimful.specs.gpu import Gpu
-    from brimful.specs.model import Model
-    from brimful.specs.training import Training
 
 EXAMPLE = """brimful fit examples/nanogpt/train_fineweb.py --gpu rtx-4070
 brimful fit examples/nanogpt/train_fineweb.py --gpu 4070 --other-mib 2100 --set batch_size=8
@@ -46,10 +58,6 @@ _FLAGS: dict[str, tuple[str, str]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from argparse import BooleanOptionalAction
-
-    from brimful.cli.gpu.others import add_others
-
     parser.add_argument("config", nargs="?")
     parser.add_argument("--gpu", metavar="NAME")
     add_others(parser)
@@ -61,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     training = parser.add_argument_group("training")
     for flag, (_, placeholder) in _FLAGS.items():
         training.add_argument(flag, metavar=placeholder)
-    training.add_argument("--compile", action=BooleanOptionalAction)
+    training.add_argument("--compile", action=argparse.BooleanOptionalAction)
     training.add_argument("--fused-loss", action="store_true")
     training.add_argument("--lora", action="store_true")
     training.add_argument("--qlora", action="store_true")
@@ -73,9 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     advice.add_argument("--write", action="store_true")
     advice.add_argument("--dry-run", action="store_true")
     advice.add_argument("--fix", type=int, metavar="N")
-    from brimful.cli.gpu.fit_cards import add_arguments as add_cards
 
-    add_cards(parser)
+    fit_cards.add_arguments(parser)
     measured = parser.add_argument_group("measured")
     measured.add_argument("--measured-mfu", type=float, metavar="X")
     measured.add_argument("--measured-peak-gib", type=float, metavar="X")
@@ -83,10 +90,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.cli.gpu import fit_cards
-    from brimful.fit.correction import load_correction
-    from brimful.specs.gpu import find_gpu
-
     if args.models:
         return _models()
     if fit_cards.wanted(args):
@@ -108,9 +111,6 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _answer(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: Gpu) -> Answer:
-    from brimful.cli.gpu.fit_text import checks_text, show
-    from brimful.cli.spoken import tongue
-
     data = answer.as_dict()
     rungs = _ladder(args, reading, gpu) if args.ladder else ()
     parts = [show(answer, gpu, reading, rungs=rungs)]
@@ -124,9 +124,7 @@ def _answer(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: G
 
 
 def _ladder(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> tuple[Rung, ...]:
-    from brimful.cli.gpu.others import other_bytes
     from brimful.fit.advice.ladder import ladder
-    from brimful.fit.fit import predictor
 
     predict = predictor(reading, gpu, other_bytes(args), args.correction)
     return ladder(reading.training, predict, gpu, reading.dialect)
@@ -158,18 +156,12 @@ def _words(args: argparse.Namespace) -> list[str]:
 
 
 def _read(args: argparse.Namespace, words: list[str], config: str | None = None) -> Reading:
-    from brimful.configs.read import read
-
     if config is not None:
         return read(config, overrides=words)
     return read(args.config, model=args.model, arguments=args.args, overrides=words)
 
 
 def _models() -> Answer:
-    from brimful.cli.gpu.fit_text import models_text
-    from brimful.fit.count import parameters
-    from brimful.specs.presets import all_presets
-
     presets = all_presets()
     rows: list[dict[str, Any]] = [
         {
@@ -190,10 +182,6 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
 
     Where it does not fit as it is, brimful's own fix is the last row.
     """
-    from pathlib import Path
-
-    from brimful.cli.gpu.fit_text import compare_text
-    from brimful.cli.spoken import told, words
 
     compared = [(words("gpu.as_it_is"), reading)]
     for what in args.compare:
@@ -217,17 +205,10 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
 
 
 def _fit(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Estimate:
-    from brimful.cli.gpu.others import other_bytes
-    from brimful.fit.fit import fit_reading
-
     return fit_reading(reading, gpu, other_bytes(args), args.correction)
 
 
 def _own_fix(reading: Reading, answer: Estimate, others: list[Training]) -> list[tuple[str, Reading]]:
-    from dataclasses import replace
-
-    from brimful.cli.spoken import words
-
     best = next((fix for fix in answer.fixes if fix.fits), None)
     if best is None or best.training in others:
         return []
@@ -238,14 +219,11 @@ def _own_fix(reading: Reading, answer: Estimate, others: list[Training]) -> list
 
 def _split(what: str) -> list[str]:
     """'a=1,b=(2,3)' -> a=1 and b=(2,3): a comma only parts words where a new key follows."""
-    import re
 
     return re.split(r",\s*(?=[A-Za-z_]\w*=)", what)
 
 
 def _checks(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: Gpu) -> list[Check]:
-    from brimful.diagnose.sanity import check_mfu, check_peak, check_rate
-
     checks = []
     if args.measured_mfu is not None:
         nanogpt = reading.dialect.name == "nanoGPT"
@@ -259,13 +237,8 @@ def _checks(args: argparse.Namespace, reading: Reading, answer: Estimate, gpu: G
 
 def _patch(args: argparse.Namespace, reading: Reading, answer: Estimate) -> Answer:
     """Prints or writes the file with the lines of one fix changed, and those of `--set`."""
-    from dataclasses import replace
 
-    from brimful.cli.spoken import words
-    from brimful.configs.files import decode, read_config
-    from brimful.configs.reading import change_text
     from brimful.fit.advice.patch import patch_text, write_patched
-    from brimful.language import say
 
     plain = _read(args, _launched(reading))
     if plain.file is None:
@@ -300,7 +273,6 @@ def _launched(reading: Reading) -> list[str]:
 
 def _not_lines(plain: Reading, wanted: Reading, change: dict[str, tuple[Any, Any]]) -> Refused:
     """Why a change that no line of this kind of config can say is not written."""
-    from brimful.configs.reading import change_text
 
     known = plain.dialect.lines(wanted.training)
     said = change_text({key: pair for key, pair in change.items() if key not in known})
@@ -311,9 +283,6 @@ def _not_lines(plain: Reading, wanted: Reading, change: dict[str, tuple[Any, Any
 
 def _hold(args: argparse.Namespace, plain: Reading, patched: str, wanted: Reading) -> None:
     """Reads the patched text again: what would be printed or written must say what was predicted."""
-    from argparse import Namespace
-    from dataclasses import replace
-    from pathlib import Path
     from tempfile import TemporaryDirectory
 
     assert plain.file is not None
@@ -324,7 +293,7 @@ def _hold(args: argparse.Namespace, plain: Reading, patched: str, wanted: Readin
             if beside.name in patched and beside.name != copy.name:
                 (Path(folder) / beside.name).symlink_to(beside.resolve())
         which = "args" if args.args else "config"
-        again = _read(Namespace(**{**vars(args), which: str(copy)}), _launched(wanted))
+        again = _read(argparse.Namespace(**{**vars(args), which: str(copy)}), _launched(wanted))
     if names := _differ(replace(again.model, name=wanted.model.name), wanted.model):
         raise Refused(say("gpu.patch_other_model", names=", ".join(names), file=plain.file))
     # Where multiplies are in 16 bits there is none left that tf32 could be for.
@@ -334,8 +303,6 @@ def _hold(args: argparse.Namespace, plain: Reading, patched: str, wanted: Readin
 
 
 def _differ(one: Model | Training, other: Model | Training) -> list[str]:
-    from dataclasses import fields
-
     return [f.name for f in fields(one) if getattr(one, f.name) != getattr(other, f.name)]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,19 +13,16 @@ from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.gpu.others import other_bytes
 from brimful.cli.render import bar, paint, table
 from brimful.cli.spoken import terminal_width, told, tongue, words, wrapped
+from brimful.configs.reading import Reading
+from brimful.diagnose.advice import assumed_notes, verdict_words
 from brimful.errors import BadInput
-from brimful.language import Number, Percent, Size, say
+from brimful.language import Number, Percent, Sentence, Size, say
+from brimful.specs.estimate import Interval
+from brimful.specs.gpu import Gpu, find_gpu
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
-    from brimful.configs.reading import Reading
     from brimful.fit.advice.cards import Ranked, Served
     from brimful.fit.inference import InferenceEstimate, Serving
-    from brimful.language import Sentence
-    from brimful.specs.estimate import Interval
-    from brimful.specs.gpu import Gpu
     from brimful.specs.prices import Prices
 
 _MOST_TOKENS = 10_000_000
@@ -139,7 +138,6 @@ def _ranking(
     prices: Prices,
 ) -> Answer:
     """The table, and below it what is in none of its rows. `fifth` is the title of its fifth column."""
-    from brimful.diagnose.advice import assumed_notes
 
     ranked = [one for one, _ in listed]
     rows = [_row(one, value) for one, value in listed if one.usd_per_million is not None]
@@ -183,7 +181,6 @@ def _fitted(header: list[str], rows: list[list[str]]) -> str:
 
 def _serve(args: argparse.Namespace, reading: Reading, serving: Serving, prices: Prices) -> Answer:
     from brimful.fit.inference import infer, usd_per_million
-    from brimful.specs.gpu import find_gpu
 
     gpu = find_gpu(args.gpu)
 
@@ -206,8 +203,6 @@ def _serve(args: argparse.Namespace, reading: Reading, serving: Serving, prices:
 
 
 def _serve_head(answer: InferenceEstimate, reading: Reading, gpu: Gpu) -> str:
-    from brimful.diagnose.advice import assumed_notes, verdict_words
-
     word = told(verdict_words(answer.verdict)).upper()
     device = answer.device_bytes
     needs = say(

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 from brimful.cli.render import bar, paint, table
 from brimful.cli.spoken import kept, released, told, tongue, words, wrapped
-from brimful.configs.reading import change_text
-from brimful.language import Factor, Number, Percent, Seconds, Several, Size, count, say
+from brimful.configs.reading import Reading, change_text
+from brimful.diagnose.advice import assumed_notes, verdict_words
+from brimful.diagnose.sanity import Check
+from brimful.fit.count import parameters
+from brimful.language import Factor, Number, Percent, Seconds, Sentence, Several, Size, count, say
+from brimful.specs.estimate import Estimate, Fix, Interval
+from brimful.specs.gpu import Gpu
+from brimful.specs.presets import Preset
 
 if TYPE_CHECKING:
-    from brimful.configs.reading import Reading
-    from brimful.diagnose.sanity import Check
     from brimful.fit.advice.ladder import Rung
-    from brimful.language import Sentence
-    from brimful.specs.estimate import Estimate, Fix, Interval
-    from brimful.specs.gpu import Gpu
-    from brimful.specs.presets import Preset
 
 _NARROWEST, _WIDEST = 72, 100  # columns the report is laid out for, as the terminal allows
 _WIDE_BAR, _NARROW_BAR = 12, 5
@@ -59,7 +59,6 @@ def show(
 
 def compare_text(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu) -> str:
     """Side by side: bytes, verdict, sequences a step and speed, each against the first row."""
-    from brimful.diagnose.advice import assumed_notes
 
     _, base, first = rows[0]
     letters = [chr(ord("A") + number) if number < 26 else str(number) for number in range(len(rows))]
@@ -102,8 +101,6 @@ def compare_text(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu) -> str
 
 
 def _compared(answer: Estimate, first: Estimate, sequences: int) -> tuple[str, ...]:
-    from brimful.diagnose.advice import verdict_words
-
     needs, before = answer.memory.device_bytes.likely, first.memory.device_bytes.likely
     rate, rate_before = answer.speed.tokens_per_s.likely, first.speed.tokens_per_s.likely
     return (
@@ -119,7 +116,6 @@ def _compared(answer: Estimate, first: Estimate, sequences: int) -> tuple[str, .
 
 def _ladder(rungs: Sequence[Rung]) -> str:
     """The rungs from the safest up, each with what it adds."""
-    from brimful.diagnose.advice import verdict_words
 
     title = say("gpu.ladder_head")
     lines = _headed(say("gpu.ladder"), title, ": ")
@@ -158,8 +154,6 @@ def checks_text(checks: Sequence[Check]) -> str:
 
 
 def models_text(presets: Sequence[Preset]) -> str:
-    from brimful.fit.count import parameters
-
     rows = [
         (
             p.model.name,
@@ -182,8 +176,6 @@ def models_text(presets: Sequence[Preset]) -> str:
 
 
 def _verdict(answer: Estimate, gpu: Gpu, reading: Reading) -> str:
-    from brimful.diagnose.advice import verdict_words
-
     device, gap = answer.memory.device_bytes, Size(abs(answer.short_bytes))
     style = {"fits": "green", "does_not_fit": "red"}.get(answer.verdict, "yellow")
     word = paint(told(verdict_words(answer.verdict)).upper(), style)
@@ -318,7 +310,6 @@ def _headed(title: Sentence, more: Sentence, joint: str) -> list[str]:
 
 def _fix(number: int, fix: Fix, *, saves: bool) -> list[str]:
     """One change, what comes of it, and why: a fix saves, what is faster may take more."""
-    from brimful.diagnose.advice import verdict_words
 
     verdict = verdict_words(fix.verdict) if fix.fits else say("gpu.still_not_fit")
     time = Factor(fix.step_time_factor)
@@ -352,8 +343,6 @@ def _spelled(fix: Fix) -> str:
 
 
 def _small_print(answer: Estimate, reading: Reading) -> str:
-    from brimful.diagnose.advice import assumed_notes
-
     notes = [told(warning) for warning in answer.warnings]
     if reading.unsure:
         guessed = say("gpu.intervals_wider", n=reading.unsure)

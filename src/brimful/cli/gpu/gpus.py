@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
 from brimful.cli.commands import Answer
 from brimful.cli.render import paint, table
 from brimful.cli.spoken import told, tongue, words
 from brimful.language import Size, say
-
-if TYPE_CHECKING:
-    import argparse
-
-    from brimful.specs.gpu import Gpu
+from brimful.specs.gpu import Gpu, all_gpus, find_gpu
 
 EXAMPLE = """brimful gpus
 brimful gpus 4070
@@ -24,8 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.specs.gpu import all_gpus, find_gpu
-
     if args.name is not None:
         gpu = find_gpu(args.name)
         return Answer(gpu.as_dict(), _one(gpu))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
 from brimful.errors import BadInput
 from brimful.language import say
 from brimful.units import MIB
-
-if TYPE_CHECKING:
-    import argparse
 
 _MAX_OTHER_MIB = 1_000_000
 

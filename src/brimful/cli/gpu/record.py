@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from brimful.accuracy.record import append_rows, rows_of
 from brimful.cli.commands import Answer
 from brimful.cli.render import wrapped
 from brimful.cli.spoken import told, words
+from brimful.configs.reading import Reading
+from brimful.configs.settings import own_word
 from brimful.errors import BadInput
+from brimful.guard.command import read_command
+from brimful.guard.forecast import read_settings
 from brimful.language import say
-
-if TYPE_CHECKING:
-    import argparse
-
-    from brimful.configs.reading import Reading
-    from brimful.meter.samples import RunSample, Sample
+from brimful.meter.samples import RunSample, Sample, read_samples
+from brimful.specs.gpu import find_gpu
 
 EXAMPLE = """\
 brimful runs record run.jsonl --config config/train_gpt2.py
@@ -36,10 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.accuracy.record import append_rows, rows_of
-    from brimful.meter.samples import RunSample, read_samples
-    from brimful.specs.gpu import find_gpu
-
     samples: list[Sample] = list(read_samples(args.samples))
     first = next((sample for sample in reversed(samples) if isinstance(sample, RunSample)), None)
     if first is None:
@@ -71,9 +68,6 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _reading(args: argparse.Namespace, first: RunSample) -> Reading:
     """What was run: as the user says, or as the run's own command line does; with what the Meter was told."""
-    from brimful.configs.settings import own_word
-    from brimful.guard.command import read_command
-    from brimful.guard.forecast import read_settings
 
     told = [f"{key}={value}" for key, value in first.more.items() if own_word(key) is not None]
     if first.world > 1:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from brimful.allocator.replay import Replay, replay
+from brimful.allocator.timeline import timeline, write_html, write_png
 from brimful.cli.commands import NO, YES, Answer
+from brimful.cli.gpu.replay_text import text
 from brimful.cli.spoken import tongue, words
 from brimful.errors import BadInput
 from brimful.language import Quoted, say
-
-if TYPE_CHECKING:
-    import argparse
-
-    from brimful.allocator.replay import Replay
+from brimful.units import MIB, bytes_from_text
 
 EXAMPLE = """brimful replay snapshot.pickle
 brimful replay snapshot.pickle --capacity 12GiB
@@ -31,9 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.allocator.replay import replay
-    from brimful.cli.gpu.replay_text import text
-
     replayed = replay(
         args.snapshot, conf=args.conf, capacity_bytes=_capacity(args.capacity), device=args.device
     )
@@ -45,7 +41,6 @@ def run(args: argparse.Namespace) -> Answer:
 def _capacity(written: str | None) -> int | None:
     if written is None:
         return None
-    from brimful.units import MIB, bytes_from_text
 
     capacity_bytes = bytes_from_text(written)
     if capacity_bytes is None or not 2 * MIB <= capacity_bytes < 1 << 50:
@@ -55,8 +50,6 @@ def _capacity(written: str | None) -> int | None:
 
 def _pictures(args: argparse.Namespace, replayed: Replay) -> list[str]:
     if args.html or args.png:
-        from brimful.allocator.timeline import timeline, write_html, write_png
-
         drawn = timeline(replayed, tongue())
         if args.html:
             write_html(drawn, Path(args.html))

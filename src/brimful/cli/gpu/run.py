@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import shlex
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer, whole
+from brimful.cli.gpu.others import add_others, other_bytes
 from brimful.cli.render import paint, wrapped
+from brimful.errors import BrimfulError
+from brimful.fit.correction import load_correction
+from brimful.guard.checkpoints import Keeper
+from brimful.guard.command import Command, read_command
+from brimful.guard.forecast import Forecast, Room, forecast, room_by_driver, try_settings
+from brimful.guard.guard import TRIES, Guard, Wishes, sealed_folder
 from brimful.language import Quoted, Several, Value, plain_value, say, told, words
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-
-    from brimful.guard.command import Command
-    from brimful.guard.forecast import Forecast, Room
-    from brimful.meter.idle import IdleWatch
-    from brimful.meter.samples import GpuSample
+from brimful.meter.idle import IdleWatch
+from brimful.meter.samples import GpuSample
+from brimful.specs.desktop import others_on
+from brimful.specs.gpu import find_gpu
 
 EXAMPLE = """\
 brimful run -- python train.py config/train_gpt2.py --batch_size=16
@@ -30,9 +35,6 @@ TAKES_COMMAND = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from brimful.cli.gpu.others import add_others
-    from brimful.guard.guard import TRIES
-
     parser.add_argument("--gpu", metavar="NAME")
     add_others(parser)
     parser.add_argument("--fix", action="store_true")
@@ -54,10 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.guard.checkpoints import Keeper
-    from brimful.guard.command import read_command
-    from brimful.guard.guard import Guard, Wishes, sealed_folder
-
     command = read_command(args.command, args.set_key)
     keeper = Keeper(
         command=command, path=args.checkpoint, words=tuple(args.resume_with), sealed=sealed_folder()
@@ -81,13 +79,12 @@ def run(args: argparse.Namespace) -> Answer:
 
 def duration(text: str) -> float:
     """Seconds in '30m', '2h', '90s' or '90', for argparse."""
-    from argparse import ArgumentTypeError
 
     number, unit = text.rstrip("smh"), text[-1:]
     seconds = float(number) if number.isascii() and number.isdigit() and len(number) < 8 else 0.0
     seconds *= {"m": 60, "h": 3600}.get(unit, 1)
     if seconds <= 0 or len(text) - len(number) > 1:
-        raise ArgumentTypeError(words("gpu.not_a_duration", text=Quoted(text[:40])))
+        raise argparse.ArgumentTypeError(words("gpu.not_a_duration", text=Quoted(text[:40])))
     return seconds
 
 
@@ -95,10 +92,6 @@ def _idle(args: argparse.Namespace, tell: Callable[[Value], None]) -> IdleWatch 
     after_s = args.stop_idle or args.idle
     if after_s is None:
         return None
-    import time
-
-    from brimful.errors import BrimfulError
-    from brimful.meter.idle import IdleWatch
 
     def look() -> list[GpuSample] | None:
         from brimful.meter.nvml import read_gpus
@@ -113,8 +106,6 @@ def _idle(args: argparse.Namespace, tell: Callable[[Value], None]) -> IdleWatch 
 
 def _forecast(args: argparse.Namespace, command: Command, tell: Callable[[Value], None]) -> Forecast | None:
     """What can be predicted; nothing is no reason not to start."""
-    from brimful.fit.correction import load_correction
-    from brimful.guard.forecast import forecast, try_settings
 
     reading, why = try_settings(command, config=args.config, model=args.model, sets=args.set)
     room, no_room = _room(args, command)
@@ -126,14 +117,6 @@ def _forecast(args: argparse.Namespace, command: Command, tell: Callable[[Value]
 
 def _room(args: argparse.Namespace, command: Command) -> tuple[Room | None, Value | None]:
     """The card and what others hold of it: as the user says, or as the driver does now."""
-    import os
-    import time
-
-    from brimful.cli.gpu.others import other_bytes
-    from brimful.errors import BrimfulError
-    from brimful.guard.forecast import Room, room_by_driver
-    from brimful.specs.desktop import others_on
-    from brimful.specs.gpu import find_gpu
 
     given_bytes = other_bytes(args)
     named = find_gpu(args.gpu) if args.gpu is not None else None

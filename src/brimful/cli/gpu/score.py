@@ -6,17 +6,16 @@ import argparse
 import csv
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from brimful.accuracy.runs import read_rows
+from brimful.accuracy.score import Errors, Report, Scored, report, score
 from brimful.cli.commands import Answer
 from brimful.cli.render import table
 from brimful.cli.spoken import told, words
 from brimful.errors import BadInput, WorldFailed
 from brimful.files import write_whole
 from brimful.language import Percent, count, os_words, say
-
-if TYPE_CHECKING:
-    from brimful.accuracy.score import Errors, Report, Scored
+from brimful.units import GIB
 
 EXAMPLE = """brimful runs score my_runs.csv
 brimful runs score training_runs.csv --quality quality.csv --rows predictions.csv"""
@@ -42,9 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.accuracy.runs import read_rows
-    from brimful.accuracy.score import report, score
-
     quality = None
     if args.quality:
         quality = {row["id"]: row for row in read_rows(Path(args.quality), needed=("id",))}
@@ -68,8 +64,6 @@ def _check_target(path: Path, inputs: set[str | None]) -> None:
 
 
 def _write_rows(path: Path, scored: list[Scored]) -> None:
-    from brimful.units import GIB
-
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()

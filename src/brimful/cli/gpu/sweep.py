@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
 from brimful.cli.commands import Answer
 from brimful.cli.gpu.others import add_others, other_bytes
 from brimful.cli.render import paint
 from brimful.cli.spoken import KEPT, terminal_width, told, tongue, words, wrapped
-
-if TYPE_CHECKING:
-    import argparse
-
-    from brimful.fit.advice.sweep import Point, Sweep
-    from brimful.language import Sentence
+from brimful.configs.read import read
+from brimful.diagnose.advice import assumed_notes
+from brimful.fit.advice.sweep import Point, Sweep, parse_range, sweep
+from brimful.language import Number, Percent, Sentence, Size, say
+from brimful.specs.gpu import find_gpu
 
 EXAMPLE = """brimful sweep examples/nanogpt/train_fineweb.py --gpu rtx-4070 --batch-size 1:64
 brimful sweep examples/nanogpt/train_fineweb.py --gpu rtx-4070 --seq-len 256,512,1024,2048,4096
@@ -35,11 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.configs.read import read
-    from brimful.diagnose.advice import assumed_notes
-    from brimful.fit.advice.sweep import parse_range, sweep
-    from brimful.specs.gpu import find_gpu
-
     overrides = list(args.set)
     if args.seq_len is not None and args.batch_size is None:
         swept, values = "seq_len", parse_range(args.seq_len, "seq_len")
@@ -80,8 +74,6 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def group_words() -> dict[str, Sentence]:
-    from brimful.language import say
-
     return {
         "states": say("gpu.states"),
         "activations": say("gpu.activations"),
@@ -121,8 +113,6 @@ def _chart(done: Sweep) -> str:
 
 
 def _marks() -> Sentence:
-    from brimful.language import say
-
     return say("gpu.sweep_marks")
 
 
@@ -138,8 +128,6 @@ def _rows(done: Sweep) -> list[Point]:
 
 
 def _cells(point: Point) -> tuple[str, str, str, str]:
-    from brimful.language import Number, Percent, Size
-
     return (
         told(point.value),
         told(Size(point.device_bytes)),

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.gpu.others import other_bytes
 from brimful.cli.render import paint, table
 from brimful.cli.spoken import told, tongue, words, wrapped
+from brimful.configs.read import read
+from brimful.diagnose.advice import assumed_notes
 from brimful.errors import BadInput
+from brimful.fit.advice.sweep import Sweep, sweep
 from brimful.language import Number, Percent, Size, say
-
-if TYPE_CHECKING:
-    import argparse
-
-    from brimful.fit.advice.sweep import Sweep
+from brimful.specs.gpu import find_gpu
 
 _MOST_POINTS = 2048
 
 
 def grid(args: argparse.Namespace, batches: Sequence[int], lengths: Sequence[int]) -> Answer:
     """One sweep of the batch for each length, told in one line each."""
-    from brimful.configs.read import read
-    from brimful.diagnose.advice import assumed_notes
-    from brimful.fit.advice.sweep import sweep
-    from brimful.specs.gpu import find_gpu
 
     if args.plot is not None:
         raise BadInput(say("gpu.plot_one_range"))

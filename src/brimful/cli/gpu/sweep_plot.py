@@ -8,17 +8,15 @@ from __future__ import annotations
 import io
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from brimful.cli.gpu.sweep import group_words
 from brimful.cli.spoken import told, tongue, words
 from brimful.errors import BadInput, WorldFailed
 from brimful.files import write_whole
+from brimful.fit.advice.sweep import Sweep
 from brimful.language import Size, os_words, say
 from brimful.units import GIB
-
-if TYPE_CHECKING:
-    from brimful.fit.advice.sweep import Sweep
 
 # Colours that people with any colour vision can tell apart (Okabe and Ito).
 _COLOURS = {

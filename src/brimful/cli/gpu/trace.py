@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from brimful.allocator import Settings
+from brimful.allocator.timeline import LAYERS, OTHERS, Timeline, write_html, write_png
 from brimful.cli.commands import NO, YES, Answer, whole
+from brimful.cli.gpu.trace_text import show
 from brimful.cli.spoken import told, tongue, words
-
-if TYPE_CHECKING:
-    import argparse
-
+from brimful.specs.gpu import find_gpu
+from brimful.specs.parts import PARTS, part
+from brimful.tracing.items import key
+from brimful.tracing.launch import trace_script
+from brimful.tracing.program import need_torch
 
 EXAMPLE = """\
 brimful trace examples/train_gpt2.py --gpu rtx-4070
@@ -34,12 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Answer:
-    from brimful.allocator import Settings
-    from brimful.cli.gpu.trace_text import show
-    from brimful.specs.gpu import find_gpu
-    from brimful.tracing.launch import trace_script
-    from brimful.tracing.program import need_torch
-
     gpu = find_gpu(options.gpu)
     Settings.parse(options.conf or "")
     need_torch()
@@ -59,9 +58,6 @@ def run(options: argparse.Namespace) -> Answer:
 
 def _draw(data: dict[str, Any], options: argparse.Namespace) -> None:
     """The timeline as pictures, where asked for."""
-    from brimful.allocator.timeline import LAYERS, OTHERS, Timeline, write_html, write_png
-    from brimful.specs.parts import PARTS, part
-    from brimful.tracing.items import key
 
     if not (options.html or options.png):
         return

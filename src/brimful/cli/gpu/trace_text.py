@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from brimful.cli.render import bar, paint, table
 from brimful.cli.spoken import told, tongue, words, wrapped
 from brimful.language import Number, Percent, Seconds, Sentence, Several, Size, count, say
+from brimful.specs.gpu import Gpu
 from brimful.specs.parts import part
-
-if TYPE_CHECKING:
-    from brimful.specs.gpu import Gpu
+from brimful.tracing.fixes import fix_name
+from brimful.tracing.items import OUTSIDE
 
 _WIDTH = 80
 _BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -148,8 +148,6 @@ def _modules(data: dict[str, Any]) -> str:
 
 
 def _module(name: str) -> str:
-    from brimful.tracing.items import OUTSIDE
-
     return words("gpu.outside_module") if name == OUTSIDE else name
 
 
@@ -166,8 +164,6 @@ def _listed(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def _changes(data: dict[str, Any]) -> str:
-    from brimful.tracing.fixes import fix_name
-
     lines = []
     for found in data["saving_settings"]:
         fits = say("gpu.fits_reserved", size=Size(found["peak_reserved_bytes"]))

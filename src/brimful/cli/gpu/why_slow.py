@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from brimful.cli.commands import NO, YES, Answer, whole
 from brimful.cli.render import paint, wrapped
 from brimful.cli.spoken import told, words
+from brimful.configs.read import read
+from brimful.diagnose.findings import CANNOT_TELL, HEALTHY, Diagnosis, cause_words
+from brimful.diagnose.slow import diagnose
 from brimful.errors import BadInput
+from brimful.fit.correction import load_correction
+from brimful.fit.fit import fit_reading
 from brimful.language import Percent, Seconds, say
-
-if TYPE_CHECKING:
-    import argparse
-
-    from brimful.diagnose.findings import Diagnosis
-    from brimful.meter.samples import Sample
+from brimful.meter.nvml import NvidiaDriver
+from brimful.meter.samples import Sample, read_samples
+from brimful.specs.gpu import find_gpu
 
 EXAMPLE = """\
 brimful why-slow run.jsonl
@@ -34,10 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.diagnose.findings import CANNOT_TELL
-    from brimful.diagnose.slow import diagnose
-    from brimful.meter.samples import read_samples
-
     looks = _look(args.look) if args.look else []
     files = [list(read_samples(path)) for path in args.samples] + [looks]
     found = diagnose(files, estimate=_estimate(args))
@@ -46,9 +46,6 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _look(seconds: int) -> list[Sample]:
     """What the driver says while the run goes on; its steps of that time are read afterwards."""
-    import time
-
-    from brimful.meter.nvml import NvidiaDriver
 
     found: list[Sample] = []
     with NvidiaDriver() as driver:
@@ -65,18 +62,12 @@ def _estimate(args: argparse.Namespace) -> dict[str, Any] | None:
         return None
     if args.gpu is None:
         raise BadInput(say("gpu.no_card"), hint=say("gpu.hint_name_card"))
-    from brimful.configs.read import read
-    from brimful.fit.correction import load_correction
-    from brimful.fit.fit import fit_reading
-    from brimful.specs.gpu import find_gpu
 
     reading = read(args.config, model=args.model, overrides=args.set)
     return fit_reading(reading, find_gpu(args.gpu), None, load_correction()).as_dict()
 
 
 def _text(found: Diagnosis) -> str:
-    from brimful.diagnose.findings import HEALTHY, cause_words
-
     lines = []
     if not found.findings:
         style = "green" if found.verdict == HEALTHY else "yellow"

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from brimful.cli.commands import Answer, Verb, whole
 from brimful.cli.render import bar, paint, table
 from brimful.errors import BadInput, WorldFailed
 from brimful.language import Number, Percent, Several, Size, Usd, count, figures, os_words, say, told, words
+from brimful.market import auction
+from brimful.market.auction import Cleared
+from brimful.market.bid import Book
+from brimful.market.book import parse_book
+from brimful.scheduler.deadlines.programme import Task
+from brimful.sim.deadlines import compare
+from brimful.sim.traces.capacity import read_capacity
 from brimful.units import MICROUSD
-
-if TYPE_CHECKING:
-    import argparse
-
-    from brimful.market.auction import Cleared
-    from brimful.market.bid import Book
 
 MOST_BYTES = 256 * 1024**2
 SHOWN = 12  # losers a person looks at
@@ -43,10 +45,6 @@ def _add_deadline(parser: argparse.ArgumentParser) -> None:
 
 
 def deadline(args: argparse.Namespace) -> Answer:
-    from brimful.scheduler.deadlines.programme import Task
-    from brimful.sim.deadlines import compare
-    from brimful.sim.traces.capacity import read_capacity
-
     for name in ("task_hours", "deadline_hours", "restart_hours", "on_demand", "spot"):
         value = getattr(args, name)
         least, code = (0.0, "money.negative") if name == "restart_hours" else (1e-6, "money.not_positive")
@@ -112,9 +110,6 @@ def _deadline_text(args: argparse.Namespace, data: dict[str, Any]) -> str:
 
 
 def clear(args: argparse.Namespace) -> Answer:
-    from brimful.market import auction
-    from brimful.market.book import parse_book
-
     book = parse_book(_text(args.file))
     cleared = auction.clear(book)
     return Answer(_as_dict(cleared), _shown(book, cleared))

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from brimful.adapters.providers.offers import read_offers
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import table
+from brimful.configs.read import read
+from brimful.configs.reading import Reading
 from brimful.errors import BadInput, Refused
+from brimful.fit.inference import Serving
+from brimful.fit.rates import Rates, serving_rates, training_rates
 from brimful.language import Seconds, Sentence, Several, Usd, say, told, words
+from brimful.market.where import Need, Place, rank
+from brimful.specs.gpu import find_gpu
+from brimful.specs.presets import find_preset
 from brimful.units import HOUR_S, MICROUSD
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterable
-
-    from brimful.configs.reading import Reading
-    from brimful.fit.rates import Rates
-    from brimful.market.where import Place
 
 EXAMPLE = """brimful market where examples/nanogpt/train_fineweb.py --offers examples/offers.csv --tokens 1e9
 brimful market where --model gpt2-xl --inference --offers examples/offers.csv --tokens 1e9
@@ -45,10 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from brimful.adapters.providers.offers import read_offers
-    from brimful.configs.read import read
-    from brimful.market.where import Need, rank
-
     for name in ("tokens", "data_gb", "restart_minutes", "interruptions", "value_of_time"):
         if not 0 <= getattr(args, name) <= 1e18 or (name == "tokens" and not args.tokens):
             code = "money.not_positive" if name == "tokens" else "money.negative"
@@ -84,10 +82,6 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _job(args: argparse.Namespace, reading: Reading) -> Rates:
-    from brimful.fit.inference import Serving
-    from brimful.fit.rates import serving_rates, training_rates
-    from brimful.specs.presets import find_preset
-
     model = reading.model
     if args.inference and args.teacher:
         raise BadInput(say("money.two_jobs"))
@@ -108,7 +102,6 @@ def rates_of(
     job: Rates, instances: Iterable[tuple[str, int]]
 ) -> tuple[dict[tuple[str, int], float], dict[str, Sentence]]:
     """Tokens per second of each kind of instance where the job fits, and why not where no count does."""
-    from brimful.specs.gpu import find_gpu
 
     rates: dict[tuple[str, int], float] = {}
     why_not: dict[str, Sentence] = {}
