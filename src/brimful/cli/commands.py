@@ -184,8 +184,7 @@ def whole(text: str) -> int:
     if value < 1:
         from argparse import ArgumentTypeError
 
-        from brimful.cli.spoken import words
-        from brimful.language import Quoted
+        from brimful.language import Quoted, words
 
         raise ArgumentTypeError(words("cli.not_a_count", text=Quoted(text[:40])))
     return value

@@ -104,11 +104,11 @@ def _print_error(error: BrimfulError, args: list[str], *, as_json: bool) -> None
     if as_json:
         _out(envelope({"ok": False, "error": error.as_dict()}))
         return
-    from brimful.cli.spoken import error_text
-    from brimful.language import choose
+    from brimful.language import choose, words
 
     choose(asked_language(_split(args)[0]))
-    sys.stderr.write(error_text(error) + "\n")
+    way_out = "" if error.way_out is None else "\n\n" + words("cli.way_out", hint=error.way_out)
+    sys.stderr.write(words("cli.error", problem=error.said) + way_out + "\n")
 
 
 def _bad(problem: str, hint: str, **values: object) -> BadInput:

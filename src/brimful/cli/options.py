@@ -8,9 +8,8 @@ from functools import cache
 from typing import NoReturn
 
 from brimful.cli.commands import Command, about
-from brimful.cli.spoken import tongue, words
 from brimful.errors import BadInput, Refused
-from brimful.language import LANGUAGES, Quoted, Usd, say, verbatim
+from brimful.language import LANGUAGES, Quoted, Usd, say, tongue, verbatim, words
 from brimful.language.catalog import catalog
 from brimful.units import microusd_from_usd
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
+from shutil import get_terminal_size
+from textwrap import wrap
+
+from brimful.language import told
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 # For a screen that is drawn again and again.
 HOME, CLEAR_BELOW, HIDE, SHOW = "\x1b[H", "\x1b[J", "\x1b[?25l", "\x1b[?25h"
 ALTERNATE, NORMAL = "\x1b[?1049h", "\x1b[?1049l"
+KEPT = "\u2007"  # a space that textwrap does not break at
+_UNIT = re.compile(r"(?<=\d) (?=%|[GMK]i[Bo]\b|TFLOPS|W\b|s\b)")
 
 
 def colours() -> bool:
@@ -65,24 +72,28 @@ def spark(values: Sequence[float], width: int, *, top: float | None = None) -> s
 
 def page_columns() -> int:
     """How wide text for people may be: as the terminal is, within reason."""
-    import shutil
-
-    return max(40, min(120, shutil.get_terminal_size((100, 24)).columns))
+    return max(40, min(120, get_terminal_size((100, 24)).columns))
 
 
 def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
 
-def wrapped(head: str, text: str, *, columns: int = 0) -> list[str]:
-    """The text after its head, over as many lines as it takes, each as far in as the first."""
-    import textwrap
+def wrapped(head: str, said: object, *, rest: str | None = None, columns: int = 0) -> list[str]:
+    """A sentence after its head, over as many lines as it takes: `rest` before the others, else as far in.
 
-    return textwrap.wrap(
-        text,
+    A number stays with its unit.
+    """
+    lines = wrap(
+        _UNIT.sub(KEPT, told(said)),
         width=columns or page_columns(),
         initial_indent=head,
-        subsequent_indent=" " * len(head),
+        subsequent_indent=" " * len(head) if rest is None else rest,
         break_on_hyphens=False,
         break_long_words=False,  # a path is there to be copied
     )
+    return [line.replace(KEPT, " ") for line in lines]
+
+
+def paragraph(said: object, first: str = "", rest: str | None = None, *, columns: int = 0) -> str:
+    return "\n".join(wrapped(first, said, rest=rest, columns=columns))

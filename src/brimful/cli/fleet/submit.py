@@ -195,7 +195,7 @@ def _dry_text(body: dict[str, Any], notes: list[Sentence]) -> str:
         size, step = Size(each["peak_bytes"]), Seconds(each["step_s"])
         rows.append(("predicted", say("fleet.predicted_on", gpu=gpu, size=size, step=step)))
     rows += [("note", printable(told(note))) for note in notes]
-    lines = [line for name, said in rows for line in wrapped(_head(name), told(said))]
+    lines = [line for name, said in rows for line in wrapped(_head(name), said)]
     return "\n".join([words("fleet.would_submit"), *lines])
 
 

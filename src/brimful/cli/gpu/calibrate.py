@@ -11,10 +11,9 @@ from brimful.accuracy.runs import read_rows
 from brimful.accuracy.score import report, score
 from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.render import table
-from brimful.cli.spoken import told, tongue, words
 from brimful.errors import BadInput, WorldFailed
 from brimful.fit.correction import calibration_path, write_correction
-from brimful.language import Factor, Percent, os_words, say
+from brimful.language import Factor, Percent, os_words, say, told, tongue, words
 
 EXAMPLE = """brimful runs calibrate my_runs.csv
 brimful runs calibrate my_runs.csv --write

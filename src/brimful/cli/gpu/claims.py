@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from brimful.cli.commands import Answer
 from brimful.cli.gpu.explain import read_text
 from brimful.cli.gpu.others import add_others, other_bytes
-from brimful.cli.render import paint
-from brimful.cli.spoken import told, tongue, words, wrapped
+from brimful.cli.render import paint, paragraph
 from brimful.configs.read import read
 from brimful.configs.reading import Reading
 from brimful.diagnose.advice import assumed_notes
 from brimful.diagnose.claims.judge import Case, Judgement, judge_all, verdict_words
 from brimful.diagnose.claims.paste import Line, judge_paste
 from brimful.diagnose.explain import clean
+from brimful.language import told, tongue, words
 from brimful.specs.gpu import find_gpu
 
 EXAMPLE = """brimful claims examples/nanogpt/train_fineweb.py --gpu rtx-4070
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> Answer:
     reading = read(args.config, overrides=args.set)
     case = Case(reading, find_gpu(args.gpu), other_bytes(args))
     head, others = f"{reading.model.name}, {case.gpu.title}", case.now().others
-    titles = [paint(head, "bold"), *(wrapped(told(sentence)) for sentence in assumed_notes(others))]
+    titles = [paint(head, "bold"), *(paragraph(sentence) for sentence in assumed_notes(others))]
     if args.text is None:
         judged = judge_all(case)
         data = {"claims": [one.as_dict(tongue()) for one in judged]}
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _line(line: Line) -> str:
 
-    shown = wrapped(line.text, first=f"{line.number:>3} | ", rest="    | ")
+    shown = paragraph(line.text, f"{line.number:>3} | ", "    | ")
     if not line.judged:
         nothing = words("gpu.no_claim")
         return f"{shown}\n      {paint(nothing, 'dim')}"
@@ -65,10 +65,8 @@ def _line(line: Line) -> str:
 def _one(one: Judgement, indent: str = "") -> str:
     word = told(verdict_words(one.verdict)).upper()
     said = told(one.said)
-    head = wrapped(f"{word}  {said}", first=indent, rest=indent + "  ")
+    head = paragraph(f"{word}  {said}", indent, indent + "  ")
     lines = [head.replace(word, paint(word, _COLOURS[one.verdict]), 1)]
-    lines += [wrapped(told(why), first=indent + "  ", rest=indent + "  ") for why in one.why]
-    lines += [
-        paint(wrapped(told(fact), first=indent + "  ", rest=indent + "  "), "dim") for fact in one.published
-    ]
+    lines += [paragraph(why, indent + "  ") for why in one.why]
+    lines += [paint(paragraph(fact, indent + "  "), "dim") for fact in one.published]
     return "\n".join(lines)

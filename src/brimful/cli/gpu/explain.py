@@ -8,14 +8,13 @@ from typing import BinaryIO
 
 from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.gpu.others import add_others, other_bytes
-from brimful.cli.render import paint
-from brimful.cli.spoken import told, tongue, words, wrapped
+from brimful.cli.render import paint, paragraph
 from brimful.configs.read import read
 from brimful.diagnose.advice import advised
 from brimful.diagnose.explain import About, Explanation, explain
 from brimful.errors import BadInput, WorldFailed
 from brimful.fit.fit import fit_reading
-from brimful.language import os_words, say
+from brimful.language import os_words, say, told, tongue, words
 from brimful.specs.gpu import find_gpu
 
 EXAMPLE = """brimful explain crash.log
@@ -95,15 +94,15 @@ def _nothing() -> list[object]:
 def _shown(found: tuple[Explanation, ...]) -> str:
 
     if not found:
-        return "\n".join(wrapped(told(sentence)) for sentence in _nothing())
+        return "\n".join(paragraph(sentence) for sentence in _nothing())
     blocks = []
     for one in found:
-        lines = [paint(wrapped(told(one.title)), "bold")]
-        lines += [wrapped(told(sentence), first="  ", rest="  ") for sentence in one.says]
+        lines = [paint(paragraph(one.title), "bold")]
+        lines += [paragraph(sentence, "  ") for sentence in one.says]
         if not one.says:
             lines.append("  " + words("gpu.explain_no_more"))
         if one.missing:
             lines.append("  " + paint(words("gpu.tell_more"), "dim"))
-            lines += [wrapped(told(sentence), first="  - ", rest="    ") for sentence in one.missing]
+            lines += [paragraph(sentence, "  - ") for sentence in one.missing]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)

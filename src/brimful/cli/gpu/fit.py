@@ -12,7 +12,6 @@ from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.gpu import fit_cards
 from brimful.cli.gpu.fit_text import checks_text, compare_text, models_text, show
 from brimful.cli.gpu.others import add_others, other_bytes
-from brimful.cli.spoken import told, tongue, words
 from brimful.configs.files import decode, read_config
 from brimful.configs.read import read
 from brimful.configs.reading import Reading, change_text
@@ -21,7 +20,7 @@ from brimful.errors import BadInput, Refused
 from brimful.fit.correction import load_correction
 from brimful.fit.count import parameters
 from brimful.fit.fit import fit_reading, predictor
-from brimful.language import Plain, say
+from brimful.language import Plain, say, told, tongue, words
 from brimful.specs.estimate import Estimate, Fix
 from brimful.specs.gpu import Gpu, find_gpu
 from brimful.specs.model import Model

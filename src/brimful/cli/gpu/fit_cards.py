@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.gpu.others import other_bytes
-from brimful.cli.render import bar, paint, table
-from brimful.cli.spoken import terminal_width, told, tongue, words, wrapped
+from brimful.cli.render import bar, page_columns, paint, paragraph, table
 from brimful.configs.reading import Reading
 from brimful.diagnose.advice import assumed_notes, verdict_words
 from brimful.errors import BadInput
-from brimful.language import Number, Percent, Sentence, Size, say
+from brimful.language import Number, Percent, Sentence, Size, say, told, tongue, words
 from brimful.specs.estimate import Interval
 from brimful.specs.gpu import Gpu, find_gpu
 
@@ -141,7 +140,7 @@ def _ranking(
 
     ranked = [one for one, _ in listed]
     rows = [_row(one, value) for one, value in listed if one.usd_per_million is not None]
-    blocks = [paint(wrapped(told(head)), "bold")]
+    blocks = [paint(paragraph(head), "bold")]
     if rows:
         first = (say("gpu.card"), say("gpu.usd_per_million"), say("gpu.tokens_s"))
         titles = (*first, fifth, "$/h", say("gpu.why"))
@@ -149,17 +148,17 @@ def _ranking(
         blocks.append(_fitted(["", *map(told, titles)], numbered))
     unpriced = [one.gpu.name for one in ranked if one.estimate.fits and one.usd_per_million is None]
     if unpriced:
-        blocks.append(wrapped(words("gpu.fits_unpriced", cards=", ".join(unpriced))))
+        blocks.append(paragraph(words("gpu.fits_unpriced", cards=", ".join(unpriced))))
     short = [f"{one.gpu.name}  {told(one.why)}" for one in ranked if not one.estimate.fits]
     if short:
         lines = [words("gpu.fits_no_batch")]
-        blocks.append("\n".join([*lines, *(wrapped(line, first="  ", rest="    ") for line in short)]))
+        blocks.append("\n".join([*lines, *(paragraph(line, "  ", "    ") for line in short)]))
     said = say("gpu.prices", source=prices.source)
     if prices.as_of:
         said = say("gpu.prices_of", date=prices.as_of)
-    blocks.append(wrapped(told(said)))
+    blocks.append(paragraph(said))
     assumed = {one.estimate.others for one in ranked if one.estimate.others.basis == "assumed"}
-    blocks += [wrapped(told(note)) for others in assumed for note in assumed_notes(others, of_many=True)]
+    blocks += [paragraph(note) for others in assumed for note in assumed_notes(others, of_many=True)]
     data = {
         "prices": {"as_of": prices.as_of, "source": prices.source},
         "ranked": [one.as_dict(tongue()) for one in ranked],
@@ -170,7 +169,7 @@ def _ranking(
 def _fitted(header: list[str], rows: list[list[str]]) -> str:
     """The table with its last column broken so that it fits the terminal."""
     others = sum(max(len(row[i]) for row in (header, *rows)) + 2 for i in range(len(header) - 1))
-    room = max(12, terminal_width() - others)
+    room = max(12, page_columns() - others)
     broken: list[list[str]] = []
     for row in rows:
         first, *rest = textwrap.wrap(row[-1], room) or [""]
@@ -221,7 +220,7 @@ def _serve_head(answer: InferenceEstimate, reading: Reading, gpu: Gpu) -> str:
     what = words("gpu.on", model=reading.model.name, gpu=gpu.title)
     title = f"{paint(word, style)}  {what}"
     said = (needs, largest, *assumed_notes(answer.others))
-    return "\n".join([title, *(wrapped(told(one), first="  ", rest="  ") for one in said)])
+    return "\n".join([title, *(paragraph(one, "  ") for one in said)])
 
 
 def _serve_items(answer: InferenceEstimate) -> str:
@@ -273,4 +272,4 @@ def _serve_speed(
             )
         )
     title = paint(told(say("gpu.speed") if answer.fits else say("gpu.speed_if_it_fit")), "bold")
-    return "\n".join([title, *(wrapped(told(line), first="  ", rest="    ") for line in lines)])
+    return "\n".join([title, *(paragraph(line, "  ", "    ") for line in lines)])

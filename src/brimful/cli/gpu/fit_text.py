@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from shutil import get_terminal_size
-from textwrap import fill, wrap
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from brimful.cli.render import bar, paint, table
-from brimful.cli.spoken import kept, released, told, tongue, words, wrapped
+from brimful.cli.render import KEPT, bar, paint, paragraph, table
 from brimful.configs.reading import Reading, change_text
 from brimful.diagnose.advice import assumed_notes, verdict_words
 from brimful.diagnose.sanity import Check
 from brimful.fit.count import parameters
 from brimful.language import Factor, Number, Percent, Seconds, Sentence, Several, Size, count, say
+from brimful.language.spoken import told, tongue, words
 from brimful.specs.estimate import Estimate, Fix, Interval
 from brimful.specs.gpu import Gpu
 from brimful.specs.presets import Preset
@@ -83,7 +83,7 @@ def compare_text(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu) -> str
     )
     names = zip(letters, (name for name, _, _ in rows), strict=True)
     lines = [told(head), ""]
-    lines += [fill(f"{letter}  {name}", width(), subsequent_indent="   ") for letter, name in names]
+    lines += [_filled(name, f"{letter}  ", "   ") for letter, name in names]
     lines += ["", table(header, cells, right=(1, 2, 4, 5, 6, 7))]
     whole = base.training.effective_batch
     others = [x for x, (_, r, _) in zip(letters, rows, strict=True) if r.training.effective_batch != whole]
@@ -135,7 +135,7 @@ def _ladder(rungs: Sequence[Rung]) -> str:
             time=Seconds(speed.step_s.likely),
             mfu=Percent(speed.mfu.likely),
         )
-        lines.append(fill(f"  {number}. {change}{where}", width(), subsequent_indent="     "))
+        lines.append(_filled(f"{change}{where}", f"  {number}. ", "     "))
         lines.append(_filled(line, "     "))
     return "\n".join(lines)
 
@@ -148,8 +148,7 @@ def checks_text(checks: Sequence[Check]) -> str:
             word = paint(words("gpu.unusual"), "yellow")
         if not check.possible:
             word = paint(words("gpu.impossible").upper(), "red")
-        line = kept(f"{check.name}: {told(check.why)}")
-        lines.append(released(fill(f"{word}  {line}", width(), subsequent_indent="  ")))
+        lines.append(_filled(f"{word}  {check.name}: {told(check.why)}", "", "  "))
     return "\n".join(lines)
 
 
@@ -303,8 +302,8 @@ def _changes(answer: Estimate, reading: Reading) -> str:
 
 
 def _headed(title: Sentence, more: Sentence, joint: str) -> list[str]:
-    head, rest = told(title), kept(told(more))
-    filled = released(fill(f"{head}{tongue().joint(joint)}{rest}", width(), subsequent_indent="  "))
+    head = told(title)
+    filled = _filled(f"{head}{tongue().joint(joint)}{told(more)}", "", "  ")
     return [filled.replace(head, paint(head, "bold"), 1)]
 
 
@@ -329,7 +328,7 @@ def _fix(number: int, fix: Fix, *, saves: bool) -> list[str]:
             verdict=verdict,
         )
     return [
-        f"  {number}. {_spelled(fix)}",
+        _filled(_spelled(fix), f"  {number}. ", "     "),
         _filled(line, "     "),
         _filled(fix.says(), "     "),
     ]
@@ -337,9 +336,7 @@ def _fix(number: int, fix: Fix, *, saves: bool) -> list[str]:
 
 def _spelled(fix: Fix) -> str:
     """'batch_size 16 -> 8, …', broken after a comma only."""
-    parts = (change_text({key: pair}).replace(" ", "\xa0") for key, pair in fix.change.items())
-    text = fill(", ".join(parts), width() - 5, subsequent_indent="     ", break_on_hyphens=False)
-    return text.replace("\xa0", " ")
+    return ", ".join(change_text({key: pair}).replace(" ", KEPT) for key, pair in fix.change.items())
 
 
 def _small_print(answer: Estimate, reading: Reading) -> str:
@@ -361,7 +358,7 @@ def _note(text: str) -> str:
 
 def _filled(said: object, first: str, rest: str | None = None) -> str:
     """One paragraph; a number stays with its unit."""
-    return wrapped(told(said), first=first, rest=first if rest is None else rest, width=width())
+    return paragraph(said, first, rest, columns=width())
 
 
 def _many(parameters: int) -> str:

@@ -6,8 +6,7 @@ import argparse
 
 from brimful.cli.commands import Answer
 from brimful.cli.render import paint, table
-from brimful.cli.spoken import told, tongue, words
-from brimful.language import Size, say
+from brimful.language import Size, say, told, tongue, words
 from brimful.specs.gpu import Gpu, all_gpus, find_gpu
 
 EXAMPLE = """brimful gpus

@@ -9,13 +9,12 @@ from pathlib import Path
 from brimful.accuracy.record import append_rows, rows_of
 from brimful.cli.commands import Answer
 from brimful.cli.render import wrapped
-from brimful.cli.spoken import told, words
 from brimful.configs.reading import Reading
 from brimful.configs.settings import own_word
 from brimful.errors import BadInput
 from brimful.guard.command import read_command
 from brimful.guard.forecast import read_settings
-from brimful.language import say
+from brimful.language import say, words
 from brimful.meter.samples import RunSample, Sample, read_samples
 from brimful.specs.gpu import find_gpu
 
@@ -62,7 +61,7 @@ def run(args: argparse.Namespace) -> Answer:
     kinds = [f"{r['peak_mem_gib']} GiB {r['mem_kind']}" for r in found.rows if r["peak_mem_gib"]]
     lines += wrapped("  ", ", ".join([rate, *kinds]))
     head = f"  {words('gpu.record_unsaid')} "
-    lines += [line for what in found.unsaid for line in wrapped(head, told(what))]
+    lines += [line for what in found.unsaid for line in wrapped(head, what)]
     return Answer(data, "\n".join(lines))
 
 

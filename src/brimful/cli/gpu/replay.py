@@ -9,9 +9,8 @@ from brimful.allocator.replay import Replay, replay
 from brimful.allocator.timeline import timeline, write_html, write_png
 from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.gpu.replay_text import text
-from brimful.cli.spoken import tongue, words
 from brimful.errors import BadInput
-from brimful.language import Quoted, say
+from brimful.language import Quoted, say, tongue, words
 from brimful.units import MIB, bytes_from_text
 
 EXAMPLE = """brimful replay snapshot.pickle

@@ -9,8 +9,7 @@ from brimful.allocator import Outcome
 from brimful.allocator.replay import Replay, best
 from brimful.allocator.settings import LARGE_SEGMENT
 from brimful.cli.render import bar, paint, spark, table
-from brimful.cli.spoken import told, words
-from brimful.language import Percent, Sentence, Several, Size, count, say
+from brimful.language import Percent, Sentence, Several, Size, count, say, told, words
 from brimful.language.printable import all_printable
 
 SHOWN_HOLDERS = 8

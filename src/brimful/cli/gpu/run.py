@@ -19,7 +19,7 @@ from brimful.guard.checkpoints import Keeper
 from brimful.guard.command import Command, read_command
 from brimful.guard.forecast import Forecast, Room, forecast, room_by_driver, try_settings
 from brimful.guard.guard import TRIES, Guard, Wishes, sealed_folder
-from brimful.language import Quoted, Several, Value, plain_value, say, told, words
+from brimful.language import Quoted, Several, Value, plain_value, say, words
 from brimful.meter.idle import IdleWatch
 from brimful.meter.samples import GpuSample
 from brimful.specs.desktop import others_on
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> Answer:
     guard = Guard(command, _forecast(args, command, tell), keeper, wishes, tell, idle=_idle(args, tell))
     if args.dry_run:
         data = guard.preview()
-        lines = [line for each in said for line in wrapped("", told(each))]
+        lines = [line for each in said for line in wrapped("", each)]
         text = "\n".join([*lines, words("gpu.run_would_start", command=shlex.join(data["words"]))])
         codes = [plain_value(each) for each in said]
         return Answer({**data, "said": [str(each) for each in said], "said_codes": codes}, text)
@@ -138,6 +138,6 @@ def _room(args: argparse.Namespace, command: Command) -> tuple[Room | None, Valu
 
 def _tell(said: Value) -> None:
     """Our own words go to standard error: standard output is the command's."""
-    lines = wrapped("brimful: ", told(said))
+    lines = wrapped("brimful: ", said)
     sys.stderr.write("\n".join(paint(line, "cyan") for line in lines) + "\n")
     sys.stderr.flush()

@@ -11,10 +11,9 @@ from brimful.accuracy.runs import read_rows
 from brimful.accuracy.score import Errors, Report, Scored, report, score
 from brimful.cli.commands import Answer
 from brimful.cli.render import table
-from brimful.cli.spoken import told, words
 from brimful.errors import BadInput, WorldFailed
 from brimful.files import write_whole
-from brimful.language import Percent, count, os_words, say
+from brimful.language import Percent, count, os_words, say, told, words
 from brimful.units import GIB
 
 EXAMPLE = """brimful runs score my_runs.csv

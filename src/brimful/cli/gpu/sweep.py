@@ -6,12 +6,11 @@ import argparse
 
 from brimful.cli.commands import Answer
 from brimful.cli.gpu.others import add_others, other_bytes
-from brimful.cli.render import paint
-from brimful.cli.spoken import KEPT, terminal_width, told, tongue, words, wrapped
+from brimful.cli.render import KEPT, page_columns, paint, paragraph
 from brimful.configs.read import read
 from brimful.diagnose.advice import assumed_notes
 from brimful.fit.advice.sweep import Point, Sweep, parse_range, sweep
-from brimful.language import Number, Percent, Sentence, Size, say
+from brimful.language import Number, Percent, Sentence, Size, say, told, tongue, words
 from brimful.specs.gpu import find_gpu
 
 EXAMPLE = """brimful sweep examples/nanogpt/train_fineweb.py --gpu rtx-4070 --batch-size 1:64
@@ -69,7 +68,7 @@ def run(args: argparse.Namespace) -> Answer:
         "points": [point.as_dict() for point in done.points],
         "plot": args.plot,
     }
-    text = "\n".join([paint(title, "bold"), "", _chart(done), "", *map(wrapped, says + notes)])
+    text = "\n".join([paint(title, "bold"), "", _chart(done), "", *map(paragraph, says + notes)])
     return Answer(data, text)
 
 
@@ -91,7 +90,7 @@ def _chart(done: Sweep) -> str:
     cells = [_cells(point) for point in rows]
     widths = [max(len(cell[i]) for cell in cells) for i in range(4)]
     name = max(len(done.swept), widths[0])
-    room = max(20, min(60, terminal_width() - name - sum(widths[1:]) - 16))
+    room = max(20, min(60, page_columns() - name - sum(widths[1:]) - 16))
     whole = max(done.usable_bytes, *(point.device_bytes for point in rows))
     edge = round(room * done.usable_bytes / whole)
     rate_title = words("gpu.tokens_s")
@@ -108,8 +107,8 @@ def _chart(done: Sweep) -> str:
     used = [group for group in titles if any(point.groups()[group] for point in rows)]
     keys = [f"{_FILLS[group]} {told(titles[group])}" for group in used]
     keys += told(_marks()).split("   ")
-    legend = wrapped("   ".join(key.replace(" ", KEPT) for key in keys))
-    return "\n".join([*lines, "", legend.replace(KEPT, " ")])
+    legend = paragraph("   ".join(key.replace(" ", KEPT) for key in keys))
+    return "\n".join([*lines, "", legend])
 
 
 def _marks() -> Sentence:

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.gpu.others import other_bytes
-from brimful.cli.render import paint, table
-from brimful.cli.spoken import told, tongue, words, wrapped
+from brimful.cli.render import paint, paragraph, table
 from brimful.configs.read import read
 from brimful.diagnose.advice import assumed_notes
 from brimful.errors import BadInput
 from brimful.fit.advice.sweep import Sweep, sweep
-from brimful.language import Number, Percent, Size, say
+from brimful.language import Number, Percent, Size, say, told, tongue, words
 from brimful.specs.gpu import find_gpu
 
 _MOST_POINTS = 2048
@@ -69,7 +68,7 @@ def grid(args: argparse.Namespace, batches: Sequence[int], lengths: Sequence[int
             for length, done in found
         ],
     }
-    notes = [wrapped(told(one)) for one in (note, *assumed_notes(others))]
+    notes = [paragraph(one) for one in (note, *assumed_notes(others))]
     text = "\n".join([paint(told(head), "bold"), "", shown, "", *notes])
     return Answer(data, text, YES if any(done.largest for _, done in found) else NO)
 

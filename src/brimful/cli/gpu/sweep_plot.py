@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from brimful.cli.gpu.sweep import group_words
-from brimful.cli.spoken import told, tongue, words
 from brimful.errors import BadInput, WorldFailed
 from brimful.files import write_whole
 from brimful.fit.advice.sweep import Sweep
-from brimful.language import Size, os_words, say
+from brimful.language import Size, os_words, say, told, tongue, words
 from brimful.units import GIB
 
 # Colours that people with any colour vision can tell apart (Okabe and Ito).

@@ -10,7 +10,7 @@ from brimful.allocator import Settings
 from brimful.allocator.timeline import LAYERS, OTHERS, Timeline, write_html, write_png
 from brimful.cli.commands import NO, YES, Answer, whole
 from brimful.cli.gpu.trace_text import show
-from brimful.cli.spoken import told, tongue, words
+from brimful.language import told, tongue, words
 from brimful.specs.gpu import find_gpu
 from brimful.specs.parts import PARTS, part
 from brimful.tracing.items import key

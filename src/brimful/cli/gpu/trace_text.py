@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from brimful.cli.render import bar, paint, table
-from brimful.cli.spoken import told, tongue, words, wrapped
+from brimful.cli.render import bar, paint, paragraph, table
 from brimful.language import Number, Percent, Seconds, Sentence, Several, Size, count, say
+from brimful.language.spoken import told, tongue, words
 from brimful.specs.gpu import Gpu
 from brimful.specs.parts import part
 from brimful.tracing.fixes import fix_name
@@ -239,4 +239,4 @@ def _at(place: dict[str, Any]) -> str:
 
 
 def _filled(said: object, first: str, rest: str | None = None) -> str:
-    return wrapped(told(said), first=first, rest=first if rest is None else rest, width=_WIDTH)
+    return paragraph(said, first, rest, columns=_WIDTH)

@@ -9,14 +9,13 @@ from typing import Any
 
 from brimful.cli.commands import NO, YES, Answer, whole
 from brimful.cli.render import paint, wrapped
-from brimful.cli.spoken import told, words
 from brimful.configs.read import read
 from brimful.diagnose.findings import CANNOT_TELL, HEALTHY, Diagnosis, cause_words
 from brimful.diagnose.slow import diagnose
 from brimful.errors import BadInput
 from brimful.fit.correction import load_correction
 from brimful.fit.fit import fit_reading
-from brimful.language import Percent, Seconds, say
+from brimful.language import Percent, Seconds, say, told, words
 from brimful.meter.nvml import NvidiaDriver
 from brimful.meter.samples import Sample, read_samples
 from brimful.specs.gpu import find_gpu
@@ -72,14 +71,14 @@ def _text(found: Diagnosis) -> str:
     if not found.findings:
         style = "green" if found.verdict == HEALTHY else "yellow"
         verdict = told(cause_words(found.verdict)).upper()
-        lines += wrapped(paint(verdict, style) + "  ", told(found.says))
+        lines += wrapped(paint(verdict, style) + "  ", found.says)
     for number, finding in enumerate(found.findings):
         cause = cause_words(finding.cause)
         head = words("slow.also", cause=cause) if number else told(cause).upper()
-        lines += [head if number else paint(head, "bold"), *wrapped("  ", told(finding.says))]
+        lines += [head if number else paint(head, "bold"), *wrapped("  ", finding.says)]
         for evidence in finding.evidence:
-            lines += wrapped("  - ", told(evidence))
-        lines += [*wrapped(f"  {words('slow.to_do')} ", told(finding.change)), ""]
+            lines += wrapped("  - ", evidence)
+        lines += [*wrapped(f"  {words('slow.to_do')} ", finding.change), ""]
     if found.step_s is not None:
         looked = {"steps": found.steps, "step": Seconds(found.step_s)}
         said = say("slow.looked_at", **looked)
@@ -88,5 +87,5 @@ def _text(found: Diagnosis) -> str:
         lines.append(paint(told(said), "dim"))
     if found.missing:
         lines.append(paint(words("slow.to_tell_more"), "dim"))
-        lines += [line for what in found.missing for line in wrapped("  - ", told(what))]
+        lines += [line for what in found.missing for line in wrapped("  - ", what)]
     return "\n".join(lines).rstrip()

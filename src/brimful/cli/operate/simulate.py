@@ -307,7 +307,7 @@ def _heading(names: Sequence[str], trace: Trace, nodes: Sequence[Node], skips: S
         lines.append(say("sim.rows_left_out", rows=count("row", skips.count), first=skips.first[0]))
     if skips.reordered:
         lines.append(say("sim.rows_sorted", rows=count("row", skips.reordered)))
-    return "\n".join(line for said in [*lines, *trace.notes] for line in wrapped("", told(said)))
+    return "\n".join(line for said in [*lines, *trace.notes] for line in wrapped("", said))
 
 
 def _named(traces: Sequence[str]) -> Sentence | str:
@@ -387,7 +387,7 @@ def _text(runs: Runs) -> str:
         which = [f"{_title(name)} {COLUMNS[name](run)}" for name in _lead(names)[1:]]
         who = ", ".join([run["policy"], *which])
         for said in [*_failed(who, run), *_never_ran(who, run["never_ran"])]:
-            lines += wrapped("", told(said))
+            lines += wrapped("", said)
     if lines[-1]:
         lines.append("")
     return "\n".join([*lines, *wrapped("", words("sim.legend"))])

@@ -10,7 +10,7 @@ from collections import deque
 from pathlib import Path
 
 from brimful.cli.commands import Answer, whole
-from brimful.cli.render import ALTERNATE, CLEAR_BELOW, HIDE, HOME, NORMAL, SHOW, bar, paint, spark
+from brimful.cli.render import ALTERNATE, CLEAR_BELOW, HIDE, HOME, NORMAL, SHOW, bar, paint, spark, wrapped
 from brimful.diagnose.slow import why_line
 from brimful.errors import WorldFailed
 from brimful.language import Number, Plain, Seconds, Size, count, os_words, say, told, tongue, words
@@ -121,7 +121,7 @@ def screen(machine: Machine, history: History, columns: int, lines: int) -> str:
         seen = paint(words("operate.watch_no_gpu"), "yellow") + tongue().joint(": ")
         out += [seen + told(problem.said), words("cli.way_out", hint=problem.way_out or ""), ""]
     blocks = [_block(card, history, columns) for card in machine.cards]
-    about = _wrapped(words("operate.watch_about"), columns)
+    about = wrapped("", words("operate.watch_about"), columns=columns)
     tail = [*_elsewhere(machine, columns), *(paint(line, "dim") for line in about)]
     if sum(map(len, blocks)) + len(out) + len(tail) > lines:
         blocks = _compact(machine.cards, history, columns, most=max(4, lines - len(out) - len(tail)))
@@ -134,7 +134,7 @@ def _block(card: SeenGpu, history: History, columns: int) -> list[str]:
     head = f"{card.label:>3}  {printable(sample.name) or words('operate.watch_nameless')}"
     if sample.problem:
         silent = paint(words("operate.watch_silent"), "red")
-        return [f"{head}  {silent}", *_wrapped(_problem(sample), columns, 5), ""]
+        return [f"{head}  {silent}", *wrapped(" " * 5, _problem(sample), columns=columns), ""]
     facts = "  ".join(_facts(card))
     gap = columns - len(head) - len(facts)
     out = [f"{head}{' ' * gap}{facts}".rstrip()] if gap >= 2 else [head, f"     {facts}"]
@@ -229,7 +229,8 @@ def _process(holder: Holder, card: SeenGpu, history: History, columns: int) -> l
     if holder.live and holder.live.step:
         out.append(f"              {paint(_step_words(holder.live.step)[: columns - 14], 'green')}")
         why = history.why(holder.live, card.sample) if holder.works_here else None
-        out += [paint(line, "dim") for line in _wrapped(why, columns, 14)[:2]] if why else []
+        lines = wrapped(" " * 14, why or "", columns=columns)[:2]
+        out += [paint(line, "dim") for line in lines]
     return out
 
 
@@ -341,10 +342,3 @@ def _elsewhere_line(each: Live, now_s: float) -> str:
         share = _share(each.step.mfu, 1)
         head += words("operate.watch_mfu", share=share, peak=peak_said(each.run)) + "  "
     return head + _step_words(each.step)
-
-
-def _wrapped(text: str, columns: int, indent: int = 0) -> list[str]:
-    import textwrap
-
-    pad = " " * indent
-    return textwrap.wrap(text, width=columns, initial_indent=pad, subsequent_indent=pad)
