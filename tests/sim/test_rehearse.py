@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
@@ -13,15 +14,22 @@ from brimful.errors import BadInput
 from brimful.fleet.metrics import measure
 from brimful.scheduler.cycle import Rules
 from brimful.sim.kernel import Kernel
-from brimful.sim.traces.own import parse, read_trace
+from brimful.sim.traces.read import read
 from brimful.sim.world import Arrival, Outcome, rehearse
 from tests.builders import USD, a_job, code_of, refuses
 
 HEADER = "job,submit_s,run_s,gpus,priority\n"
 
 
+def parse(text: str) -> list[Arrival]:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.csv"
+        path.write_text(text, encoding="utf-8")
+        return read([str(path)])[0].arrivals
+
+
 def run(rows: str, fleet: str = "1x2@2", order: str = "priority") -> Outcome:
-    return rehearse(parse((HEADER + rows).splitlines()), parse_fleet(fleet), Rules(order=order))
+    return rehearse(parse(HEADER + rows), parse_fleet(fleet), Rules(order=order))
 
 
 def test_with_room_for_all_the_trace_replays_exactly() -> None:
@@ -50,7 +58,7 @@ def test_a_job_that_can_never_run_is_reported_with_its_reason() -> None:
 
 
 def test_the_same_trace_gives_the_same_log() -> None:
-    trace = read_trace(Path(__file__).parents[2] / "examples" / "small.csv")
+    trace = read([str(Path(__file__).parents[2] / "examples" / "small.csv")])[0].arrivals
     first, second = (rehearse(trace, parse_fleet("2x4"), Rules()) for _ in range(2))
     assert first.log == second.log
 
@@ -136,7 +144,7 @@ def test_every_job_that_fits_finishes_and_runs_its_time_once(
 )
 def test_a_bad_trace_names_the_row(text: str, reason: tuple[str, ...]) -> None:
     with refuses(BadInput, *reason) as caught:
-        parse(text.splitlines(keepends=True))
+        parse(text)
     assert caught.value.hint
 
 
@@ -151,13 +159,13 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
     binary.write_bytes(bytes(range(256)))
     for path in (tmp_path / "none.csv", tmp_path, binary):
         with pytest.raises(BadInput):
-            read_trace(path)
+            read([str(path)])
 
 
 def test_predicted_memory_of_the_own_format_goes_with_its_types() -> None:
     head = "job,submit_s,run_s,gpus,gpu,peak_mib"
-    one, each = parse([head, "a,0,1,1,t4|l4,1024", "b,0,1,1,t4|l4,1|2"])
+    one, each = parse(f"{head}\na,0,1,1,t4|l4,1024\nb,0,1,1,t4|l4,1|2\n")
     assert one.job.peak_bytes == (("t4", 1 << 30), ("l4", 1 << 30))
     assert each.job.peak_bytes == (("t4", 1 << 20), ("l4", 2 << 20))
     with refuses(BadInput, "sim.numbers_per_type", "peak_mib", 2, 1):
-        parse([head, "a,0,1,1,t4,1|2"])
+        parse(f"{head}\na,0,1,1,t4,1|2\n")

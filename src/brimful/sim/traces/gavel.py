@@ -14,13 +14,23 @@ from __future__ import annotations
 
 import json
 from ast import literal_eval
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from math import inf
 
 from brimful.errors import BadInput
 from brimful.fleet.job import Job
 from brimful.language import Number, Quoted, say
-from brimful.sim.traces.reading import MAX_GPUS, MAX_S, Row, Skips, Source, Trace, in_order, integer, number
+from brimful.sim.traces.reading import (
+    MAX_GPUS,
+    MAX_S,
+    Row,
+    Skips,
+    Source,
+    Throughputs,
+    Trace,
+    in_order,
+    usable,
+)
 from brimful.sim.world import Arrival
 from brimful.units import counted
 
@@ -40,23 +50,16 @@ SPREAD = "_unconsolidated"
 REFERENCE = "v100"
 MAX_STEPS = 10**15
 
-# GPU type -> (job type, GPUs) -> steps per second.
-Throughputs = Mapping[str, Mapping[tuple[str, int], float]]
 
-
-def recognises_trace(head: str) -> bool:
+def recognises(head: str) -> bool:
     fields = head.partition("\n")[0].rstrip("\r").split("\t")
     return len(fields) in (7, len(FIELDS)) and not head.startswith("job\t")
 
 
-def recognises_throughputs(head: str) -> bool:
-    return head.lstrip().startswith("{") and '"null"' in head
-
-
-def read_throughputs(source: Source) -> Throughputs:
+def read_throughputs(source: Source, skips: Skips) -> Trace:
     try:
         tables = json.loads(source.text())
-        return {
+        skips.throughputs = {
             gpu: {_key(kind): _speed(speeds["null"]) for kind, speeds in kinds.items() if "null" in speeds}
             for gpu, kinds in tables.items()
         }
@@ -64,6 +67,7 @@ def read_throughputs(source: Source) -> Throughputs:
         raise BadInput(say("sim.throughputs_misshapen", name=source.name)) from error
     except (ValueError, AttributeError, RecursionError) as error:
         raise BadInput(say("sim.no_throughputs", name=source.name, error=error)) from error
+    return Trace(format="Gavel")
 
 
 def _speed(value: object) -> float:
@@ -79,56 +83,46 @@ def _key(text: str) -> tuple[str, int]:
     return str(kind), int(gpus)
 
 
-def read_trace(source: Source, throughputs: Throughputs | None, skips: Skips) -> Trace:
+def read_trace(source: Source, skips: Skips) -> Trace:
+    throughputs = skips.throughputs
     if throughputs is None:
         raise BadInput(say("sim.gavel_without_throughputs", name=source.name))
-    found = _jobs(source.lines(), source.name, throughputs, skips)
-    arrivals = in_order(found, name=source.name, skips=skips, sort=False)
+    found = usable(_rows(source, skips), lambda row: _job(row, throughputs), skips)
+    arrivals = in_order(found, source, skips, sort=False)
     return Trace(format="Gavel", arrivals=arrivals, gangs_may_spread=True)
 
 
-def _jobs(
-    lines: Iterable[str], name: str, throughputs: Throughputs, skips: Skips
-) -> Iterator[tuple[str, Arrival]]:
-    for i, line in enumerate(lines):
+def _rows(source: Source, skips: Skips) -> Iterator[Row]:
+    for i, line in enumerate(source.lines()):
         if not line.strip():
             continue
-        where = f"{name} row {i + 1}"
-        try:
-            fields = line.rstrip("\r\n").split("\t")
-            if len(fields) != len(FIELDS):
-                raise BadInput(
-                    say(
-                        "sim.field_count",
-                        where=where,
-                        fields=len(fields),
-                        wanted=len(FIELDS),
-                        names=", ".join(FIELDS),
-                    )
-                )
-            yield where, _job(dict(zip(FIELDS, fields, strict=True)), where, f"gavel-{i}", throughputs)
-        except BadInput as error:
-            skips.note(error)
+        fields = line.rstrip("\r\n").split("\t")
+        row = Row(
+            f"{source.name} row {i + 1}", {**dict(zip(FIELDS, fields, strict=False)), "job": f"gavel-{i}"}
+        )
+        if len(fields) == len(FIELDS):
+            yield row
+        else:
+            wanted = {"wanted": len(FIELDS), "names": ", ".join(FIELDS)}
+            skips.note(row.refused("sim.field_count", fields=len(fields), **wanted))
 
 
-def _job(row: Row, where: str, name: str, throughputs: Throughputs) -> Arrival:
-    gpus = integer(row, "scale_factor", where, low=1, high=MAX_GPUS)
-    kind = ((row["job_type"] or "").strip(), gpus)
+def _job(row: Row, throughputs: Throughputs) -> Arrival:
+    gpus = row.integer("scale_factor", low=1, high=MAX_GPUS)
+    kind = (row["job_type"], gpus)
     speeds = {gpu: speed[kind] for gpu, speed in throughputs.items() if speed.get(kind, 0.0) > 0}
     together = {gpu: speed for gpu, speed in speeds.items() if not gpu.endswith(SPREAD)}
     if not together:
-        raise BadInput(
-            say("sim.throughput_unknown", where=where, kind=Quoted(kind[0]), gpus=counted(gpus, "GPU"))
-        )
+        raise row.refused("sim.throughput_unknown", kind=Quoted(kind[0]), gpus=counted(gpus, "GPU"))
     reference = REFERENCE if REFERENCE in together else max(together, key=lambda gpu: together[gpu])
-    work_s = integer(row, "total_steps", where, low=0, high=MAX_STEPS) / together[reference]
+    work_s = row.integer("total_steps", low=0, high=MAX_STEPS) / together[reference]
     if work_s > MAX_S:
-        raise BadInput(say("sim.work_too_long", where=where, work_s=Number(work_s), most=Number(MAX_S)))
+        raise row.refused("sim.work_too_long", work_s=Number(work_s), most=Number(MAX_S))
     spread = speeds.get(reference + SPREAD, together[reference])
-    at_s = number(row, "arrival_time", where, low=0, high=MAX_S)
-    slo = number(row, "SLO", where, low=-1, high=MAX_S)
+    at_s = row.number("arrival_time", low=0, high=MAX_S)
+    slo = row.number("SLO", low=-1, high=MAX_S)
     job = Job(
-        job=name,
+        job=row["job"],
         gpus=gpus,
         name=kind[0],
         rates=tuple(sorted((gpu, speed / together[reference]) for gpu, speed in together.items())),

@@ -10,13 +10,21 @@ arrives at 0 and has no work, which is all that a fill needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 from brimful.errors import BadInput
-from brimful.fleet.job import WHOLE_GPU, Job
+from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.node import Node
 from brimful.language import Quoted, say
-from brimful.sim.traces.reading import MAX_S, RESTART_S, Row, Skips, entry, in_order, integer, number, table
+from brimful.sim.traces.reading import (
+    MAX_S,
+    Row,
+    Skips,
+    Source,
+    Trace,
+    in_order,
+    saving_job,
+    table,
+    usable,
+)
 from brimful.sim.world import SITE, Arrival
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
@@ -25,90 +33,59 @@ MAX_MILLI = 10**9
 MAX_NODE_GPUS = 1024
 
 
-def recognises_nodes(head: str) -> bool:
-    return {"sn", "cpu_milli", "gpu"} <= _columns(head)
-
-
-def recognises_pods(head: str) -> bool:
-    return {"name", "cpu_milli", "num_gpu"} <= _columns(head)
-
-
-def read_nodes(lines: Iterable[str], *, name: str, skips: Skips) -> list[Node]:
+def read_nodes(source: Source, skips: Skips) -> Trace:
     """The nodes that have GPUs, and those that have none."""
     nodes: dict[str, Node] = {}
-    for where, row in table(lines, name=name, needed=NODE_COLUMNS, skips=skips):
-        try:
-            node = _node(row, where)
-            if node.node in nodes:
-                raise BadInput(say("sim.duplicate_node", where=where, node=Quoted(node.node)))
-        except BadInput as error:
-            skips.note(error)
-            continue
-        nodes[node.node] = node
+    for where, node in usable(table(source, skips, NODE_COLUMNS), _node, skips):
+        if nodes.setdefault(node.node, node) is not node:
+            skips.note(BadInput(say("sim.duplicate_node", where=where, node=Quoted(node.node))))
     if not nodes:
-        raise BadInput(say("sim.no_nodes", name=name))
-    return list(nodes.values())
+        raise BadInput(say("sim.no_nodes", name=source.name))
+    skips.gpu_types = skips.gpu_types or frozenset(node.gpu for node in nodes.values() if node.gpus)
+    return Trace(format="openb", nodes=list(nodes.values()))
 
 
-def read_pods(lines: Iterable[str], *, name: str, skips: Skips) -> list[Arrival]:
-    return in_order(_pods(lines, name, skips), name=name, skips=skips, sort=True)
+def read_pods(source: Source, skips: Skips) -> Trace:
+    found = usable(table(source, skips, POD_COLUMNS), _pod, skips)
+    arrivals = in_order(found, source, skips, sort=True)
+    return Trace(format="openb", arrivals=arrivals, gangs_may_spread=True)
 
 
-def _columns(head: str) -> set[str]:
-    return {column.strip() for column in head.partition("\n")[0].split(",")}
-
-
-def _node(row: Row, where: str) -> Node:
-    name = entry(row, "sn")
-    if not name:
-        raise BadInput(say("sim.no_id", where=where, column="sn"))
-    gpus = integer(row, "gpu", where, low=0, high=MAX_NODE_GPUS)
+def _node(row: Row) -> Node:
+    name, gpus = row.name("sn"), row.integer("gpu", low=0, high=MAX_NODE_GPUS)
     return Node(
         site=SITE,
         node=name,
-        gpu=entry(row, "model") or ("gpu" if gpus else "none"),
+        gpu=row["model"] or ("gpu" if gpus else "none"),
         gpus=gpus,
         microusd_per_gpu_hour=0,
         declared=True,
-        cpu_milli=integer(row, "cpu_milli", where, low=0, high=MAX_MILLI),
-        memory_mib=integer(row, "memory_mib", where, low=0, high=MAX_MILLI),
+        cpu_milli=row.integer("cpu_milli", low=0, high=MAX_MILLI),
+        memory_mib=row.integer("memory_mib", low=0, high=MAX_MILLI),
     )
 
 
-def _pods(lines: Iterable[str], name: str, skips: Skips) -> Iterator[tuple[str, Arrival]]:
-    for where, row in table(lines, name=name, needed=POD_COLUMNS, skips=skips):
-        try:
-            yield where, _pod(row, where)
-        except BadInput as error:
-            skips.note(error)
-
-
-def _pod(row: Row, where: str) -> Arrival:
-    name = entry(row, "name")
-    if not name:
-        raise BadInput(say("sim.no_id", where=where, column="name"))
-    gpus = integer(row, "num_gpu", where, low=0, high=MAX_NODE_GPUS)
-    milli = integer(row, "gpu_milli", where, low=1 if gpus else 0, high=WHOLE_GPU)
+def _pod(row: Row) -> Arrival:
+    name, gpus = row.name("name"), row.integer("num_gpu", low=0, high=MAX_NODE_GPUS)
+    milli = row.integer("gpu_milli", low=1 if gpus else 0, high=WHOLE_GPU)
     if gpus > 1 and milli < WHOLE_GPU:
-        raise BadInput(say("sim.shared_gpus", where=where, gpus=gpus, milli=milli))
-    job = Job(
+        raise row.refused("sim.shared_gpus", gpus=gpus, milli=milli)
+    job = saving_job(
         job=name,
         gpus=gpus,
         gpu_milli=milli if gpus else WHOLE_GPU,
-        gpu_types=tuple(dict.fromkeys(gpu for gpu in entry(row, "gpu_spec").split("|") if gpu)),
-        cpu_milli=integer(row, "cpu_milli", where, low=0, high=MAX_MILLI),
-        memory_mib=integer(row, "memory_mib", where, low=0, high=MAX_MILLI),
-        priority={"LS": "urgent", "BE": "background"}.get(entry(row, "qos"), "normal"),
-        checkpoint_interval_s=0,
-        checkpoint_cost_s=RESTART_S,
+        gpu_types=tuple(dict.fromkeys(gpu for gpu in row["gpu_spec"].split("|") if gpu)),
+        cpu_milli=row.integer("cpu_milli", low=0, high=MAX_MILLI),
+        memory_mib=row.integer("memory_mib", low=0, high=MAX_MILLI),
+        priority={"LS": "urgent", "BE": "background"}.get(row["qos"], "normal"),
     )
-    if not entry(row, "creation_time"):
+    if not row["creation_time"]:
         return Arrival(at_s=0, job=job, work_s=0)
-    created = number(row, "creation_time", where, low=0, high=MAX_S)
+    created = row.number("creation_time", low=0, high=MAX_S)
     # A pod that was never scheduled never ran; its row tells no work.
-    begun = number(row, "scheduled_time", where, low=0, high=MAX_S) if entry(row, "scheduled_time") else None
-    ended = number(row, "deletion_time", where, low=0, high=MAX_S) if entry(row, "deletion_time") else begun
+    begun = row.number("scheduled_time", low=0, high=MAX_S) if row["scheduled_time"] else None
+    ended = row.number("deletion_time", low=0, high=MAX_S) if row["deletion_time"] else begun
     run_s = 0.0 if begun is None or ended is None else ended - begun
     if run_s < 0:
-        raise BadInput(say("sim.deleted_before_scheduled", where=where, seconds=f"{-run_s:g}"))
+        raise row.refused("sim.deleted_before_scheduled", seconds=f"{-run_s:g}")
     return Arrival(at_s=int(created), job=job, work_s=run_s)

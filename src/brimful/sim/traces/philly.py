@@ -12,45 +12,36 @@ Gangs may use any GPUs: Philly's own scheduler gave up locality for those that w
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterable, Iterator
-from typing import Any
+from functools import partial
 
 from brimful.errors import BadInput
-from brimful.fleet.job import Job
 from brimful.language import Number, Quoted, count, say
 from brimful.sim.traces.reading import (
     MAX_GPUS,
     MAX_S,
-    RESTART_S,
     Row,
     Skips,
     Source,
     Trace,
-    entry,
     from_zero,
     in_order,
-    integer,
-    number,
-    second,
+    saving_job,
     table,
+    usable,
 )
 from brimful.sim.world import Arrival
 
 COLUMNS = ("timestamp", "duration", "num_gpus")
-
-
-def recognises_csv(head: str) -> bool:
-    return set(COLUMNS) <= {column.strip() for column in head.partition("\n")[0].split(",")}
-
-
-def recognises_json(head: str) -> bool:
-    return head.lstrip().startswith("[") and '"submitted_time"' in head and '"attempts"' in head
+LIKE = "2017-10-09 07:01:55"
 
 
 def read_csv(source: Source, skips: Skips) -> Trace:
-    found = from_zero(_rows(source.lines(), source.name, skips), skips)
-    arrivals = in_order(found, name=source.name, skips=skips, sort=True)
+    number = itertools.count()
+    rows = table(source, skips, COLUMNS)
+    found = usable(rows, lambda row: _row(row, job=f"philly-{next(number)}"), skips)
+    arrivals = in_order(from_zero(found, skips), source, skips, sort=True)
     return Trace(format="Philly", arrivals=arrivals)
 
 
@@ -61,96 +52,62 @@ def read_json(source: Source, skips: Skips) -> Trace:
         raise BadInput(say("sim.not_json", name=source.name, error=error)) from error
     if not isinstance(jobs, list):
         raise BadInput(say("sim.not_a_job_list", name=source.name))
-    idle: list[str] = []
-    found = from_zero(_jobs(jobs, source.name, skips, idle), skips)
-    arrivals = in_order(found, name=source.name, skips=skips, sort=True)
+    rows = [
+        Row(f"{source.name} job {i}", record if isinstance(record, dict) else {})
+        for i, record in enumerate(jobs, start=1)
+    ]
+    idle: list[Row] = []
+    arrivals = in_order(from_zero(usable(rows, partial(_job, idle), skips), skips), source, skips, sort=True)
     notes = [say("sim.left_out_never_held", jobs=count("job", len(idle)))] if idle else []
     return Trace(format="Philly", arrivals=arrivals, notes=notes)
 
 
-def _rows(lines: Iterable[str], name: str, skips: Skips) -> Iterator[tuple[str, Arrival]]:
-    for i, (where, row) in enumerate(table(lines, name=name, needed=COLUMNS, skips=skips)):
-        try:
-            yield where, _row(row, where, job=f"philly-{i}")
-        except BadInput as error:
-            skips.note(error)
-
-
-def _row(row: Row, where: str, *, job: str) -> Arrival:
+def _row(row: Row, *, job: str) -> Arrival:
     return Arrival(
-        at_s=_second(entry(row, "timestamp"), "timestamp", where),
-        job=Job(
+        at_s=row.second("timestamp", like=LIKE),
+        job=saving_job(
             job=job,
-            gpus=integer(row, "num_gpus", where, low=1, high=MAX_GPUS),
+            gpus=row.integer("num_gpus", low=1, high=MAX_GPUS),
             within="any",
-            tenant=entry(row, "cluster") or "default",
-            checkpoint_interval_s=0,
-            checkpoint_cost_s=RESTART_S,
+            tenant=row["cluster"] or "default",
         ),
-        work_s=number(row, "duration", where, low=0, high=MAX_S),
+        work_s=row.number("duration", low=0, high=MAX_S),
     )
 
 
-def _jobs(jobs: list[Any], name: str, skips: Skips, idle: list[str]) -> Iterator[tuple[str, Arrival]]:
-    for i, record in enumerate(jobs, start=1):
-        where = f"{name} job {i}"
-        try:
-            arrival = _job(record, where)
-        except BadInput as error:
-            skips.note(error)
-            continue
-        if arrival is None:
-            idle.append(where)
-        else:
-            yield where, arrival
-
-
-def _job(record: object, where: str) -> Arrival | None:
-    if not isinstance(record, dict) or not isinstance(record.get("attempts"), list):
-        raise BadInput(say("sim.no_attempts", where=where))
-    job = str(record.get("jobid") or "")
-    if not job:
-        raise BadInput(say("sim.no_id", where=where, column="jobid"))
+def _job(idle: list[Row], record: Row) -> Arrival | None:
+    attempts = record.cells.get("attempts")
+    if not isinstance(attempts, list):
+        raise record.refused("sim.no_attempts")
+    job = record.name("jobid")
     run_s, gpus = 0, 0
-    for attempt in record["attempts"]:
+    for attempt in attempts:
         if not isinstance(attempt, dict):
-            raise BadInput(say("sim.bad_attempt", where=where, attempt=Quoted(attempt)))
-        began, ended = attempt.get("start_time"), attempt.get("end_time")
-        if _missing(began) or _missing(ended):
+            raise record.refused("sim.bad_attempt", attempt=Quoted(attempt))
+        tried = Row(record.where, attempt)
+        if {tried["start_time"], tried["end_time"]} & {"", "None"}:
             continue
-        spent = _second(str(ended), "end_time", where) - _second(str(began), "start_time", where)
+        spent = tried.second("end_time", like=LIKE) - tried.second("start_time", like=LIKE)
         if spent < 0:
-            raise BadInput(say("sim.attempt_ends_early", where=where, seconds=Number(-spent)))
+            raise record.refused("sim.attempt_ends_early", seconds=Number(-spent))
         run_s += spent
-        gpus = max(gpus, _gpus(attempt.get("detail"), where))
+        gpus = max(gpus, _gpus(tried))
     if gpus == 0:
+        idle.append(record)
         return None
     return Arrival(
-        at_s=_second(str(record.get("submitted_time")), "submitted_time", where),
-        job=Job(
-            job=job,
-            gpus=gpus,
-            within="any",
-            name=str(record.get("user") or ""),
-            tenant=str(record.get("vc") or "default"),
-            checkpoint_interval_s=0,
-            checkpoint_cost_s=RESTART_S,
+        at_s=record.second("submitted_time", like=LIKE),
+        job=saving_job(
+            job=job, gpus=gpus, within="any", name=record["user"], tenant=record["vc"] or "default"
         ),
         work_s=run_s,
     )
 
 
-def _missing(value: object) -> bool:
-    return value is None or str(value).strip() in ("", "None")
-
-
-def _gpus(detail: object, where: str) -> int:
+def _gpus(attempt: Row) -> int:
+    detail = attempt.cells.get("detail")
     if not isinstance(detail, list):
         return 0
     if not all(isinstance(node, dict) and isinstance(node.get("gpus", []), list) for node in detail):
-        raise BadInput(say("sim.detail_not_nodes", where=where))
+        raise attempt.refused("sim.detail_not_nodes")
     return sum(len(node.get("gpus", [])) for node in detail)
-
-
-def _second(text: str, column: str, where: str) -> int:
-    return second(text, column, where, like="2017-10-09 07:01:55")

@@ -6,12 +6,13 @@ import csv
 import gzip
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, TypeVar, cast
 
 from brimful.errors import BadInput, NotFound, WorldFailed
 from brimful.fleet.job import Job
@@ -27,13 +28,15 @@ HEAD_BYTES = 2**16
 MAX_S = 10 * 366 * 86400
 MAX_GPUS = 1_000_000
 SHOWN = 72  # letters of a first row that is none
-# What a stop costs a job of a trace that does not say: it saves when told to, and is back after a minute.
+# A job of a trace that does not say what a stop costs: it saves when told to, and is back after a minute.
 # Sia's measured checkpoint-restore takes 25 to 250 s.
-RESTART_S = 60
+saving_job = partial(Job, checkpoint_interval_s=0, checkpoint_cost_s=60)
 
 WHOLE = re.compile(r"([+-]?[0-9]{1,20})(?:\.0{1,10})?")
 
-Row = Mapping[str, str | None]
+# GPU type -> (job type, GPUs) -> steps per second.
+Throughputs = Mapping[str, Mapping[tuple[str, int], float]]
+Made = TypeVar("Made")
 
 
 @dataclass(slots=True)
@@ -42,6 +45,7 @@ class Skips:
 
     lenient: bool = False
     gpu_types: frozenset[str] = frozenset()  # what the fleet has, where that is known beforehand
+    throughputs: Throughputs | None = None  # of a Gavel trace's jobs, from the file beside it
     count: int = 0
     first: list[str] = field(default_factory=list)
     reordered: int = 0  # rows that came too late in the file: kept, and put where their time says
@@ -67,11 +71,12 @@ class Trace:
 
 
 class Source:
-    """One file, plain or gzip, as text."""
+    """One file, plain or gzip, as text, and what was written behind its name: `FILE?option=value`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, options: Mapping[str, str] | None = None) -> None:
         self.path = path
         self.name = str(path)
+        self.options = options or {}
 
     def head(self) -> str:
         """The beginning, enough to tell what it is."""
@@ -134,16 +139,69 @@ class Source:
         return BadInput(say("sim.cannot_unpack", name=self.name, error=error))
 
 
+class Row:
+    """A row's entries by column, and where it is: every refusal says so."""
+
+    def __init__(self, where: str, cells: Mapping[str, Any]) -> None:
+        self.where, self.cells = where, cells
+
+    def __getitem__(self, column: str) -> str:
+        """Empty where there is no such entry."""
+        value = self.cells.get(column)
+        return "" if value is None else str(value).strip()
+
+    def refused(self, code: str, **values: object) -> BadInput:
+        return BadInput(say(code, where=self.where, **values))
+
+    def bad(self, column: str, hint: Sentence) -> BadInput:
+        """The entry cannot be used as it is."""
+        problem = say("sim.bad_entry.empty", where=self.where, column=column)
+        if text := self[column]:
+            problem = say("sim.bad_entry", where=self.where, column=column, entry=Quoted(text[:40]))
+        return BadInput(problem, hint=hint)
+
+    def name(self, column: str) -> str:
+        if not self[column]:
+            raise self.refused("sim.no_id", column=column)
+        return self[column]
+
+    def integer(self, column: str, *, low: int, high: int) -> int:
+        # As plain digits: int() would take 1_000 and the digits of every script. 8.0 is how tables spell 8.
+        value = int(found[1]) if (found := WHOLE.fullmatch(self[column])) else None
+        if value is None or not low <= value <= high:
+            raise self.bad(column, say("sim.hint_whole_number", low=Number(low), high=Number(high)))
+        return value
+
+    def number(self, column: str, *, low: float, high: float) -> float:
+        text = self[column]
+        try:
+            value = float(text) if len(text) <= 40 and text.isascii() and "_" not in text else None
+        except ValueError:
+            value = None
+        if value is None or not low <= value <= high:  # NaN is in no range
+            raise self.bad(column, say("sim.hint_number", low=Number(low), high=Number(high)))
+        return value
+
+    def second(self, column: str, *, like: str) -> int:
+        """A calendar time; where it names no zone, as if it were UTC: only differences count."""
+        try:
+            moment = datetime.fromisoformat(self[column])
+            return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+        except (ValueError, OverflowError) as error:
+            raise self.bad(column, say("sim.hint_example", like=like)) from error
+
+
+def columns_of(head: str) -> list[str]:
+    """The names in a file's first row."""
+    first = head.partition("\n")[0]
+    return [column.strip(' \r"') for column in first.split("|" if "|" in first else ",")]
+
+
 def table(
-    lines: Iterable[str],
-    *,
-    name: str,
-    needed: Sequence[str],
-    skips: Skips,
-    delimiter: str = ",",
-    quoted: bool = True,
-) -> Iterator[tuple[str, Row]]:
-    """('name row 3', the row by column) for each row below the column names."""
+    source: Source, skips: Skips, needed: Sequence[str], *, delimiter: str = ",", quoted: bool = True
+) -> Iterator[Row]:
+    """Each row below the column names."""
+    name, lines = source.name, source.lines()
     rows = csv.reader(
         lines, strict=True, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     )
@@ -174,7 +232,21 @@ def table(
                 )
             )
             continue
-        yield where, dict(zip_longest(columns, row, fillvalue=""))
+        yield Row(where, dict(zip_longest(columns, row, fillvalue="")))
+
+
+def usable(
+    rows: Iterable[Row], make: Callable[[Row], Made | None], skips: Skips
+) -> Iterator[tuple[str, Made]]:
+    """(where, what was made of it) for each row that can be used and of which anything is made."""
+    for row in rows:
+        try:
+            made = make(row)
+        except BadInput as error:
+            skips.note(error)
+            continue
+        if made is not None:
+            yield row.where, made
 
 
 def _check_columns(columns: Sequence[str], needed: Sequence[str], *, name: str, delimiter: str) -> None:
@@ -211,51 +283,6 @@ def _not_csv(where: str, error: csv.Error) -> BadInput:
     return BadInput(say("sim.not_csv", where=where, text=text))
 
 
-def entry(row: Row, column: str) -> str:
-    return (row.get(column) or "").strip()
-
-
-def integer(row: Row, column: str, where: str, *, low: int, high: int) -> int:
-    text = entry(row, column)
-    # As plain digits: int() would take 1_000 and the digits of every script. 8.0 is how tables spell 8.
-    value = int(found[1]) if (found := WHOLE.fullmatch(text)) else None
-    if value is None or not low <= value <= high:
-        raise BadInput(
-            bad_entry(where, column, text),
-            hint=say("sim.hint_whole_number", low=Number(low), high=Number(high)),
-        )
-    return value
-
-
-def bad_entry(where: str, column: str, text: str) -> Sentence:
-    if not text:
-        return say("sim.bad_entry.empty", where=where, column=column)
-    return say("sim.bad_entry", where=where, column=column, entry=Quoted(text[:40]))
-
-
-def number(row: Row, column: str, where: str, *, low: float, high: float) -> float:
-    text = entry(row, column)
-    try:
-        value = float(text) if len(text) <= 40 and text.isascii() and "_" not in text else None
-    except ValueError:
-        value = None
-    if value is None or not low <= value <= high:  # NaN is in no range
-        raise BadInput(
-            bad_entry(where, column, text),
-            hint=say("sim.hint_number", low=Number(low), high=Number(high)),
-        )
-    return value
-
-
-def second(text: str, column: str, where: str, *, like: str) -> int:
-    """A calendar time; where it names no zone, as if it were UTC: only differences count."""
-    try:
-        moment = datetime.fromisoformat(text.strip())
-        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
-    except (ValueError, OverflowError) as error:
-        raise BadInput(bad_entry(where, column, text), hint=say("sim.hint_example", like=like)) from error
-
-
 def from_zero(found: Iterable[tuple[str, Arrival]], skips: Skips) -> Iterator[tuple[str, Arrival]]:
     """Calendar times as seconds since the first of them, which all must follow within ten years."""
     kept = list(found)
@@ -278,7 +305,9 @@ def from_zero(found: Iterable[tuple[str, Arrival]], skips: Skips) -> Iterator[tu
         yield where, replace(arrival, at_s=at_s)
 
 
-def in_order(found: Iterable[tuple[str, Arrival]], *, name: str, skips: Skips, sort: bool) -> list[Arrival]:
+def in_order(
+    found: Iterable[tuple[str, Arrival]], source: Source, skips: Skips, *, sort: bool
+) -> list[Arrival]:
     """The arrivals by time, each id once.
 
     A format that is published unsorted is sorted; in the others a step back in time is a mistake.
@@ -320,10 +349,10 @@ def in_order(found: Iterable[tuple[str, Arrival]], *, name: str, skips: Skips, s
         arrivals.append(arrival)
     if not arrivals and skips.count:
         raise BadInput(
-            say("sim.no_usable_row", name=name, left_out=Number(skips.count), first=skips.first[0])
+            say("sim.no_usable_row", name=source.name, left_out=Number(skips.count), first=skips.first[0])
         )
     if not arrivals:
-        raise BadInput(say("sim.no_jobs", name=name))
+        raise BadInput(say("sim.no_jobs", name=source.name))
     return sorted(arrivals, key=lambda arrival: arrival.at_s) if sort or unsorted else arrivals
 
 

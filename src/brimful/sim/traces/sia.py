@@ -11,10 +11,9 @@ job is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from brimful.errors import BadInput
-from brimful.fleet.job import Job
 from brimful.language import Quoted, say
 from brimful.sim.traces.reading import (
     MAX_GPUS,
@@ -23,11 +22,10 @@ from brimful.sim.traces.reading import (
     Skips,
     Source,
     Trace,
-    entry,
     in_order,
-    integer,
-    number,
+    saving_job,
     table,
+    usable,
 )
 from brimful.sim.world import Arrival
 from brimful.units import HOUR_S
@@ -45,76 +43,36 @@ GPU_HOURS = {
 RESTART_S = {"cifar10": 25, "ncf": 25, "bert": 120, "deepspeech2": 60, "yolov3": 80, "imagenet": 250}
 
 
-def recognises(head: str) -> bool:
-    return {"application", "num_replicas", "time"} <= {c.strip() for c in head.partition("\n")[0].split(",")}
-
-
-def read(source: Source, *, workload: str | None, skips: Skips) -> Trace:
-    found = _rows(source.lines(), source.name, workload, skips)
-    arrivals = in_order(found, name=source.name, skips=skips, sort=False)
+def read(source: Source, skips: Skips) -> Trace:
+    arrivals = in_order(usable(_rows(source, skips), _arrival, skips), source, skips, sort=False)
     return Trace(format="Sia", arrivals=arrivals, notes=[say("sim.sia_no_run_times")])
 
 
-def _rows(
-    lines: Iterable[str], name: str, workload: str | None, skips: Skips
-) -> Iterator[tuple[str, Arrival]]:
-    first: str | None = None
-    there: dict[str, None] = {}
-    for where, row in table(lines, name=name, needed=COLUMNS, skips=skips):
-        mine = entry(row, "workload")
-        first = mine if first is None else first
-        if workload is None and mine != first:
-            raise BadInput(
-                say(
-                    "sim.several_workloads",
-                    where=where,
-                    first=Quoted(first),
-                    other=Quoted(mine),
-                    name=name,
-                    workload=first,
-                )
-            )
+def _rows(source: Source, skips: Skips) -> Iterator[Row]:
+    """Those of the workload that is named, or of the only one there is."""
+    wanted, there = source.options.get("workload"), dict[str, None]()
+    for row in table(source, skips, COLUMNS):
+        mine = row["workload"]
         there[mine] = None
-        if workload is not None and mine != workload:
-            continue
-        try:
-            yield where, _row(row, where)
-        except BadInput as error:
-            skips.note(error)
-    if workload is not None and there and workload not in there:
-        raise BadInput(
-            say(
-                "sim.no_workload",
-                name=name,
-                workload=Quoted(workload),
-                has=", ".join(filter(None, there)) or "one",
-            )
-        )
+        if wanted is None and len(there) > 1:
+            first = next(iter(there))
+            known = {"name": source.name, "workload": first}
+            raise row.refused("sim.several_workloads", first=Quoted(first), other=Quoted(mine), **known)
+        if wanted in (None, mine):
+            yield row
+    if wanted is not None and there and wanted not in there:
+        has = ", ".join(filter(None, there)) or "one"
+        raise BadInput(say("sim.no_workload", name=source.name, workload=Quoted(wanted), has=has))
 
 
-def _row(row: Row, where: str) -> Arrival:
-    name, application = entry(row, "name"), entry(row, "application")
-    if not name:
-        raise BadInput(say("sim.no_id", where=where, column="name"))
+def _arrival(row: Row) -> Arrival:
+    name, application = row.name("name"), row["application"]
     if application not in GPU_HOURS:
-        raise BadInput(
-            say(
-                "sim.application_unknown",
-                where=where,
-                application=Quoted(application),
-                known=", ".join(GPU_HOURS),
-            )
-        )
-    gpus = integer(row, "num_replicas", where, low=1, high=MAX_GPUS)
-    return Arrival(
-        at_s=int(number(row, "time", where, low=0, high=MAX_S)),
-        job=Job(
-            job=name,
-            gpus=gpus,
-            within="any",
-            name=application,
-            checkpoint_interval_s=0,
-            checkpoint_cost_s=RESTART_S[application],
-        ),
-        work_s=GPU_HOURS[application] * HOUR_S / gpus,
+        known = ", ".join(GPU_HOURS)
+        raise row.refused("sim.application_unknown", application=Quoted(application), known=known)
+    gpus = row.integer("num_replicas", low=1, high=MAX_GPUS)
+    job = saving_job(
+        job=name, gpus=gpus, within="any", name=application, checkpoint_cost_s=RESTART_S[application]
     )
+    at_s = int(row.number("time", low=0, high=MAX_S))
+    return Arrival(at_s=at_s, job=job, work_s=GPU_HOURS[application] * HOUR_S / gpus)

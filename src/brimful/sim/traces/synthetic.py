@@ -14,10 +14,9 @@ from math import cos, exp, log, pi
 from random import Random
 
 from brimful.errors import BadInput
-from brimful.fleet.job import Job
 from brimful.fleet.node import Node
 from brimful.language import say
-from brimful.sim.traces.reading import MAX_GPUS, RESTART_S, Row, Trace, integer, number
+from brimful.sim.traces.reading import MAX_GPUS, Row, Trace, saving_job
 from brimful.sim.world import SITE, Arrival
 from brimful.units import HOUR_S
 
@@ -42,13 +41,12 @@ DEFAULTS = {"jobs": "1000", "gpus": "64", "load": "0.9", "seed": "0", "tenants":
 def generate(shape: str, options: dict[str, str]) -> Trace:
     if shape != "philly":
         raise BadInput(say("sim.synthetic_unknown", shape=shape))
-    row: Row = {**DEFAULTS, **options}
-    where = f"{PREFIX}{shape}"
-    jobs = integer(row, "jobs", where, low=1, high=MAX_JOBS)
-    gpus = integer(row, "gpus", where, low=1, high=MAX_GPUS)
-    tenants = integer(row, "tenants", where, low=1, high=MAX_GPUS)
-    load = number(row, "load", where, low=0.001, high=1000)
-    rng = Random(integer(row, "seed", where, low=0, high=2**31))  # noqa: S311 - not for secrets
+    row = Row(f"{PREFIX}{shape}", {**DEFAULTS, **options})
+    jobs = row.integer("jobs", low=1, high=MAX_JOBS)
+    gpus = row.integer("gpus", low=1, high=MAX_GPUS)
+    tenants = row.integer("tenants", low=1, high=MAX_GPUS)
+    load = row.number("load", low=0.001, high=1000)
+    rng = Random(row.integer("seed", low=0, high=2**31))  # noqa: S311 - not for secrets
     sizes = [size for size in SIZES if size <= gpus]
     shares = list(accumulate(SIZES[size] for size in sizes))
     drawn = []
@@ -60,19 +58,14 @@ def generate(shape: str, options: dict[str, str]) -> Trace:
     arrivals = [
         Arrival(
             at_s=int(at_s),
-            job=Job(
-                job=f"job-{i}",
-                gpus=size,
-                within="any",
-                tenant=f"tenant-{rng.randrange(tenants)}",
-                checkpoint_interval_s=0,
-                checkpoint_cost_s=RESTART_S,
+            job=saving_job(
+                job=f"job-{i}", gpus=size, within="any", tenant=f"tenant-{rng.randrange(tenants)}"
             ),
             work_s=run_s,
         )
         for i, (at_s, (size, run_s)) in enumerate(zip(times, drawn, strict=True))
     ]
-    return Trace(format=where, arrivals=arrivals, nodes=_nodes(gpus))
+    return Trace(format=row.where, arrivals=arrivals, nodes=_nodes(gpus))
 
 
 def _nodes(gpus: int) -> list[Node]:
