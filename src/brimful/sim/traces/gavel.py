@@ -20,17 +20,7 @@ from math import inf
 from brimful.errors import BadInput
 from brimful.fleet.job import Job
 from brimful.language import Number, Quoted, say
-from brimful.sim.traces.reading import (
-    MAX_GPUS,
-    MAX_S,
-    Row,
-    Skips,
-    Source,
-    Throughputs,
-    Trace,
-    in_order,
-    usable,
-)
+from brimful.sim.traces.reading import MAX_GPUS, MAX_S, Row, Source, Throughputs, Trace
 from brimful.sim.world import Arrival
 from brimful.units import counted
 
@@ -56,10 +46,10 @@ def recognises(head: str) -> bool:
     return len(fields) in (7, len(FIELDS)) and not head.startswith("job\t")
 
 
-def read_throughputs(source: Source, skips: Skips) -> Trace:
+def read_throughputs(source: Source) -> Trace:
     try:
         tables = json.loads(source.text())
-        skips.throughputs = {
+        source.skips.throughputs = {
             gpu: {_key(kind): _speed(speeds["null"]) for kind, speeds in kinds.items() if "null" in speeds}
             for gpu, kinds in tables.items()
         }
@@ -83,16 +73,16 @@ def _key(text: str) -> tuple[str, int]:
     return str(kind), int(gpus)
 
 
-def read_trace(source: Source, skips: Skips) -> Trace:
-    throughputs = skips.throughputs
+def read_trace(source: Source) -> Trace:
+    throughputs = source.skips.throughputs
     if throughputs is None:
         raise BadInput(say("sim.gavel_without_throughputs", name=source.name))
-    found = usable(_rows(source, skips), lambda row: _job(row, throughputs), skips)
-    arrivals = in_order(found, source, skips, sort=False)
+    found = source.usable(_rows(source), lambda row: _job(row, throughputs))
+    arrivals = source.in_order(found)
     return Trace(format="Gavel", arrivals=arrivals, gangs_may_spread=True)
 
 
-def _rows(source: Source, skips: Skips) -> Iterator[Row]:
+def _rows(source: Source) -> Iterator[Row]:
     for i, line in enumerate(source.lines()):
         if not line.strip():
             continue
@@ -104,7 +94,7 @@ def _rows(source: Source, skips: Skips) -> Iterator[Row]:
             yield row
         else:
             wanted = {"wanted": len(FIELDS), "names": ", ".join(FIELDS)}
-            skips.note(row.refused("sim.field_count", fields=len(fields), **wanted))
+            source.skips.note(row.refused("sim.field_count", fields=len(fields), **wanted))
 
 
 def _job(row: Row, throughputs: Throughputs) -> Arrival:

@@ -14,17 +14,7 @@ from brimful.errors import BadInput
 from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.node import Node
 from brimful.language import Quoted, say
-from brimful.sim.traces.reading import (
-    MAX_S,
-    Row,
-    Skips,
-    Source,
-    Trace,
-    in_order,
-    saving_job,
-    table,
-    usable,
-)
+from brimful.sim.traces.reading import MAX_S, Row, Source, Trace, saving_job
 from brimful.sim.world import SITE, Arrival
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
@@ -33,21 +23,21 @@ MAX_MILLI = 10**9
 MAX_NODE_GPUS = 1024
 
 
-def read_nodes(source: Source, skips: Skips) -> Trace:
+def read_nodes(source: Source) -> Trace:
     """The nodes that have GPUs, and those that have none."""
-    nodes: dict[str, Node] = {}
-    for where, node in usable(table(source, skips, NODE_COLUMNS), _node, skips):
+    skips, nodes = source.skips, dict[str, Node]()
+    for row, node in source.usable(source.table(NODE_COLUMNS), _node):
         if nodes.setdefault(node.node, node) is not node:
-            skips.note(BadInput(say("sim.duplicate_node", where=where, node=Quoted(node.node))))
+            skips.note(row.refused("sim.duplicate_node", node=Quoted(node.node)))
     if not nodes:
         raise BadInput(say("sim.no_nodes", name=source.name))
     skips.gpu_types = skips.gpu_types or frozenset(node.gpu for node in nodes.values() if node.gpus)
     return Trace(format="openb", nodes=list(nodes.values()))
 
 
-def read_pods(source: Source, skips: Skips) -> Trace:
-    found = usable(table(source, skips, POD_COLUMNS), _pod, skips)
-    arrivals = in_order(found, source, skips, sort=True)
+def read_pods(source: Source) -> Trace:
+    found = source.usable(source.table(POD_COLUMNS), _pod)
+    arrivals = source.in_order(found, sort=True)
     return Trace(format="openb", arrivals=arrivals, gangs_may_spread=True)
 
 

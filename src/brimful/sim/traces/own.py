@@ -12,18 +12,7 @@ from __future__ import annotations
 
 from brimful.fleet.job import PRIORITIES, WHOLE_GPU, WITHIN, Job
 from brimful.language import Quoted, say
-from brimful.sim.traces.reading import (
-    MAX_GPUS,
-    MAX_S,
-    Row,
-    Skips,
-    Source,
-    Trace,
-    columns_of,
-    in_order,
-    table,
-    usable,
-)
+from brimful.sim.traces.reading import MAX_GPUS, MAX_S, Row, Source, Trace, columns_of
 from brimful.sim.world import Arrival
 from brimful.units import MIB
 
@@ -46,9 +35,9 @@ WHOLE_NUMBERS = {
 COLUMNS = (*NEEDED, "name", "tenant", "priority", "within", "gpu", "rate", "peak_mib", *WHOLE_NUMBERS)
 
 
-def read(source: Source, skips: Skips) -> Trace:
-    found = usable(table(source, skips, NEEDED), _arrival, skips)
-    arrivals = in_order(found, source, skips, sort=False)
+def read(source: Source) -> Trace:
+    found = source.usable(source.table(NEEDED), _arrival)
+    arrivals = source.in_order(found)
     unknown = [column for column in columns_of(source.head()) if column and column not in COLUMNS]
     notes = [say("sim.columns_not_used", columns=", ".join(unknown)[:200])] if unknown else []
     return Trace(format="brimful", arrivals=arrivals, notes=notes)

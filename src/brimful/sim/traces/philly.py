@@ -18,34 +18,22 @@ from functools import partial
 
 from brimful.errors import BadInput
 from brimful.language import Number, Quoted, count, say
-from brimful.sim.traces.reading import (
-    MAX_GPUS,
-    MAX_S,
-    Row,
-    Skips,
-    Source,
-    Trace,
-    from_zero,
-    in_order,
-    saving_job,
-    table,
-    usable,
-)
+from brimful.sim.traces.reading import MAX_GPUS, MAX_S, Row, Source, Trace, saving_job
 from brimful.sim.world import Arrival
 
 COLUMNS = ("timestamp", "duration", "num_gpus")
 LIKE = "2017-10-09 07:01:55"
 
 
-def read_csv(source: Source, skips: Skips) -> Trace:
+def read_csv(source: Source) -> Trace:
     number = itertools.count()
-    rows = table(source, skips, COLUMNS)
-    found = usable(rows, lambda row: _row(row, job=f"philly-{next(number)}"), skips)
-    arrivals = in_order(from_zero(found, skips), source, skips, sort=True)
+    rows = source.table(COLUMNS)
+    found = source.usable(rows, lambda row: _row(row, job=f"philly-{next(number)}"))
+    arrivals = source.in_order(found, calendar=True)
     return Trace(format="Philly", arrivals=arrivals)
 
 
-def read_json(source: Source, skips: Skips) -> Trace:
+def read_json(source: Source) -> Trace:
     try:
         jobs = json.loads(source.text())
     except (ValueError, RecursionError) as error:
@@ -57,7 +45,7 @@ def read_json(source: Source, skips: Skips) -> Trace:
         for i, record in enumerate(jobs, start=1)
     ]
     idle: list[Row] = []
-    arrivals = in_order(from_zero(usable(rows, partial(_job, idle), skips), skips), source, skips, sort=True)
+    arrivals = source.in_order(source.usable(rows, partial(_job, idle)), calendar=True)
     notes = [say("sim.left_out_never_held", jobs=count("job", len(idle)))] if idle else []
     return Trace(format="Philly", arrivals=arrivals, notes=notes)
 

@@ -21,7 +21,7 @@ class Format:
     """One published format: how to tell it by the beginning of a file, and how to read it."""
 
     recognises: Callable[[str], bool]
-    read: Callable[[Source, Skips], Trace]
+    read: Callable[[Source], Trace]
     options: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()  # by which a file that lacks one of them is still known
 
@@ -77,12 +77,12 @@ def read(
     """
     skips = Skips(lenient=lenient, gpu_types=frozenset(gpu_types))
     made = [synthetic_trace(source) for source in sources if source.startswith(synthetic.PREFIX)]
-    files = [_recognised(source) for source in sources if not source.startswith(synthetic.PREFIX)]
+    files = [_recognised(source, skips) for source in sources if not source.startswith(synthetic.PREFIX)]
     if not skips.gpu_types and all(known is not NODES for known, _ in files):
         skips.gpu_types = frozenset(otherwise)
     # Speeds and nodes first: a Gavel trace tells its jobs in steps, and an openb job names its GPUs.
     files.sort(key=lambda known: known[0] not in (THROUGHPUTS, NODES))
-    return _joined([*made, *(known.read(source, skips) for known, source in files)]), skips
+    return _joined([*made, *(known.read(source) for known, source in files)]), skips
 
 
 def synthetic_trace(source: str) -> Trace:
@@ -90,13 +90,15 @@ def synthetic_trace(source: str) -> Trace:
     return synthetic.generate(shape, _options(source, query, tuple(synthetic.DEFAULTS)))
 
 
-def _recognised(text: str) -> tuple[Format, Source]:
+def _recognised(text: str, skips: Skips) -> tuple[Format, Source]:
     name, _, query = text.partition("?")
     if query and Path(text).exists():
         name, query = text, ""
-    head = Source(Path(name)).head()
+    source = Source(Path(name), skips)
+    head = source.head()
     known = next((known for known in FORMATS if known.recognises(head)), None) or _nearest(head, name)
-    return known, Source(Path(name), _options(text, query, known.options))
+    source.options = _options(text, query, known.options)
+    return known, source
 
 
 def _nearest(head: str, name: str) -> Format:

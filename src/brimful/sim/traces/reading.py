@@ -70,75 +70,6 @@ class Trace:
     gangs_may_spread: bool = False
 
 
-class Source:
-    """One file, plain or gzip, as text, and what was written behind its name: `FILE?option=value`."""
-
-    def __init__(self, path: Path, options: Mapping[str, str] | None = None) -> None:
-        self.path = path
-        self.name = str(path)
-        self.options = options or {}
-
-    def head(self) -> str:
-        """The beginning, enough to tell what it is."""
-        with self._open() as stream:
-            try:
-                # Cut inside a letter is no fault; a file that is not text is caught when it is read.
-                return stream.read(HEAD_BYTES).decode("utf-8-sig", errors="ignore")
-            except (OSError, EOFError, zlib.error) as error:
-                raise self._broken(error) from error
-
-    def lines(self) -> Iterator[str]:
-        """Line by line, so that a file that unpacks without end is stopped, not swallowed."""
-        total = 0
-        with self._open() as stream:
-            for number in range(1, MAX_UNPACKED_BYTES):
-                try:
-                    line = stream.readline(MAX_ROW_BYTES + 1)
-                except (OSError, EOFError, zlib.error) as error:
-                    raise self._broken(error) from error
-                if not line:
-                    return
-                total += len(line)
-                if len(line) > MAX_ROW_BYTES or total > MAX_UNPACKED_BYTES:
-                    raise BadInput(
-                        say(
-                            "sim.row_too_long",
-                            name=self.name,
-                            number=Plain(number),
-                            most=Number(MAX_ROW_BYTES),
-                        )
-                        if len(line) > MAX_ROW_BYTES
-                        else say(
-                            "sim.unpacks_too_large",
-                            name=self.name,
-                            most=Number(MAX_UNPACKED_BYTES),
-                        ),
-                        hint=say("sim.hint_no_trace"),
-                    )
-                try:
-                    yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    raise BadInput(say("sim.not_text", name=self.name, number=Plain(number))) from error
-
-    def text(self) -> str:
-        return "".join(self.lines())
-
-    def _open(self) -> IO[bytes]:
-        try:
-            with self.path.open("rb") as file:
-                packed = file.read(2) == b"\x1f\x8b"
-            return cast(IO[bytes], gzip.open(self.path, "rb")) if packed else self.path.open("rb")
-        except FileNotFoundError as error:
-            raise NotFound(say("sim.no_file", path=self.path), hint=say("sim.hint_trace_path")) from error
-        except IsADirectoryError as error:
-            raise BadInput(say("sim.is_folder", path=self.path)) from error
-        except OSError as error:
-            raise WorldFailed(say("sim.cannot_read", path=self.path, error=os_words(error))) from error
-
-    def _broken(self, error: Exception) -> BadInput:
-        return BadInput(say("sim.cannot_unpack", name=self.name, error=error))
-
-
 class Row:
     """A row's entries by column, and where it is: every refusal says so."""
 
@@ -191,62 +122,164 @@ class Row:
             raise self.bad(column, say("sim.hint_example", like=like)) from error
 
 
+class Source:
+    """One file, plain or gzip, as text, as rows, as arrivals."""
+
+    def __init__(self, path: Path, skips: Skips) -> None:
+        self.path = path
+        self.name = str(path)
+        self.skips = skips
+        self.options: dict[str, str] = {}  # FILE?option=value
+
+    def head(self) -> str:
+        """The beginning, enough to tell what it is."""
+        with self._open() as stream:
+            try:
+                # Cut inside a letter is no fault; a file that is not text is caught when it is read.
+                return stream.read(HEAD_BYTES).decode("utf-8-sig", errors="ignore")
+            except (OSError, EOFError, zlib.error) as error:
+                raise self._broken(error) from error
+
+    def lines(self) -> Iterator[str]:
+        """Line by line, so that a file that unpacks without end is stopped, not swallowed."""
+        total = 0
+        with self._open() as stream:
+            for number in range(1, MAX_UNPACKED_BYTES):
+                try:
+                    line = stream.readline(MAX_ROW_BYTES + 1)
+                except (OSError, EOFError, zlib.error) as error:
+                    raise self._broken(error) from error
+                if not line:
+                    return
+                total += len(line)
+                if len(line) > MAX_ROW_BYTES:
+                    most = Number(MAX_ROW_BYTES)
+                    problem = say("sim.row_too_long", name=self.name, number=Plain(number), most=most)
+                    raise BadInput(problem, hint=say("sim.hint_no_trace"))
+                if total > MAX_UNPACKED_BYTES:
+                    problem = say("sim.unpacks_too_large", name=self.name, most=Number(MAX_UNPACKED_BYTES))
+                    raise BadInput(problem, hint=say("sim.hint_no_trace"))
+                try:
+                    yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise BadInput(say("sim.not_text", name=self.name, number=Plain(number))) from error
+
+    def text(self) -> str:
+        return "".join(self.lines())
+
+    def table(self, needed: Sequence[str], *, delimiter: str = ",", quoted: bool = True) -> Iterator[Row]:
+        """Each row below the column names."""
+        name, lines, skips = self.name, self.lines(), self.skips
+        rows = csv.reader(
+            lines, strict=True, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+        )
+        try:
+            columns = [column.strip() for column in next(rows, [])]
+        except csv.Error as error:
+            raise _not_csv(f"{name} row 1", error) from error
+        _check_columns(columns, needed, name=name, delimiter=delimiter)
+        while True:
+            before = rows.line_num
+            try:
+                row = next(rows, None)
+            except csv.Error as error:
+                skips.note(_not_csv(f"{name} row {before + 1}", error))
+                continue
+            if row is None:
+                return
+            if not "".join(row).strip():
+                continue
+            where = f"{name} row {rows.line_num}"
+            if len(row) > len(columns):
+                skips.note(
+                    BadInput(
+                        say("sim.too_many_fields", where=where, fields=Plain(len(row)), columns=len(columns)),
+                        hint=say("sim.hint_quote_entry", delimiter=Quoted(delimiter))
+                        if quoted
+                        else say("sim.hint_leave_out"),
+                    )
+                )
+                continue
+            yield Row(where, dict(zip_longest(columns, row, fillvalue="")))
+
+    def usable(self, rows: Iterable[Row], make: Callable[[Row], Made | None]) -> Iterator[tuple[Row, Made]]:
+        """Each row that can be used and of which anything is made, and what."""
+        for row in rows:
+            try:
+                made = make(row)
+            except BadInput as error:
+                self.skips.note(error)
+                continue
+            if made is not None:
+                yield row, made
+
+    def in_order(
+        self, found: Iterable[tuple[Row, Arrival]], *, sort: bool = False, calendar: bool = False
+    ) -> list[Arrival]:
+        """The arrivals by time, each id once.
+
+        A format that is published unsorted is sorted; in the others a step back in time is a mistake.
+        """
+        skips, sort = self.skips, sort or calendar
+        arrivals: list[Arrival] = []
+        seen: set[str] = set()
+        unsorted = False
+        for row, arrival in self._from_zero(found) if calendar else found:
+            if arrival.job.job in seen:
+                skips.note(row.refused("sim.duplicate_job", job=Quoted(arrival.job.job)))
+                continue
+            if not sort and arrivals and arrival.at_s < arrivals[-1].at_s:
+                if not skips.lenient:
+                    raise row.refused("sim.not_in_order", at_s=arrival.at_s, before_s=arrivals[-1].at_s)
+                unsorted = True
+                skips.reordered += 1
+            if not _can_run(arrival.job, skips.gpu_types):
+                wants = arrival.job.gpu_types or tuple(gpu for gpu, _ in arrival.job.rates)
+                told = {"wants": " or ".join(wants), "has": ", ".join(sorted(skips.gpu_types))}
+                skips.note(row.refused("sim.gpu_type_not_in_fleet", **told, example=wants[0]))
+                continue
+            seen.add(arrival.job.job)
+            arrivals.append(arrival)
+        if not arrivals and skips.count:
+            raise BadInput(
+                say("sim.no_usable_row", name=self.name, left_out=Number(skips.count), first=skips.first[0])
+            )
+        if not arrivals:
+            raise BadInput(say("sim.no_jobs", name=self.name))
+        return sorted(arrivals, key=lambda arrival: arrival.at_s) if sort or unsorted else arrivals
+
+    def _from_zero(self, found: Iterable[tuple[Row, Arrival]]) -> Iterator[tuple[Row, Arrival]]:
+        """Calendar times as seconds since the first of them, which all must follow within ten years."""
+        kept = list(found)
+        first_s, first = min(((arrival.at_s, row.where) for row, arrival in kept), default=(0, ""))
+        for row, arrival in kept:
+            at_s = arrival.at_s - first_s
+            if at_s > MAX_S:
+                days = {"days": Number(at_s // 86400), "most": Number(MAX_S // 86400)}
+                self.skips.note(row.refused("sim.too_late", **days, first=" ".join(first.split()[-2:])))
+                continue
+            yield row, replace(arrival, at_s=at_s)
+
+    def _open(self) -> IO[bytes]:
+        try:
+            with self.path.open("rb") as file:
+                packed = file.read(2) == b"\x1f\x8b"
+            return cast(IO[bytes], gzip.open(self.path, "rb")) if packed else self.path.open("rb")
+        except FileNotFoundError as error:
+            raise NotFound(say("sim.no_file", path=self.path), hint=say("sim.hint_trace_path")) from error
+        except IsADirectoryError as error:
+            raise BadInput(say("sim.is_folder", path=self.path)) from error
+        except OSError as error:
+            raise WorldFailed(say("sim.cannot_read", path=self.path, error=os_words(error))) from error
+
+    def _broken(self, error: Exception) -> BadInput:
+        return BadInput(say("sim.cannot_unpack", name=self.name, error=error))
+
+
 def columns_of(head: str) -> list[str]:
     """The names in a file's first row."""
     first = head.partition("\n")[0]
     return [column.strip(' \r"') for column in first.split("|" if "|" in first else ",")]
-
-
-def table(
-    source: Source, skips: Skips, needed: Sequence[str], *, delimiter: str = ",", quoted: bool = True
-) -> Iterator[Row]:
-    """Each row below the column names."""
-    name, lines = source.name, source.lines()
-    rows = csv.reader(
-        lines, strict=True, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    )
-    try:
-        columns = [column.strip() for column in next(rows, [])]
-    except csv.Error as error:
-        raise _not_csv(f"{name} row 1", error) from error
-    _check_columns(columns, needed, name=name, delimiter=delimiter)
-    while True:
-        before = rows.line_num
-        try:
-            row = next(rows, None)
-        except csv.Error as error:
-            skips.note(_not_csv(f"{name} row {before + 1}", error))
-            continue
-        if row is None:
-            return
-        if not "".join(row).strip():
-            continue
-        where = f"{name} row {rows.line_num}"
-        if len(row) > len(columns):
-            skips.note(
-                BadInput(
-                    say("sim.too_many_fields", where=where, fields=Plain(len(row)), columns=len(columns)),
-                    hint=say("sim.hint_quote_entry", delimiter=Quoted(delimiter))
-                    if quoted
-                    else say("sim.hint_leave_out"),
-                )
-            )
-            continue
-        yield Row(where, dict(zip_longest(columns, row, fillvalue="")))
-
-
-def usable(
-    rows: Iterable[Row], make: Callable[[Row], Made | None], skips: Skips
-) -> Iterator[tuple[str, Made]]:
-    """(where, what was made of it) for each row that can be used and of which anything is made."""
-    for row in rows:
-        try:
-            made = make(row)
-        except BadInput as error:
-            skips.note(error)
-            continue
-        if made is not None:
-            yield row.where, made
 
 
 def _check_columns(columns: Sequence[str], needed: Sequence[str], *, name: str, delimiter: str) -> None:
@@ -281,79 +314,6 @@ def _not_csv(where: str, error: csv.Error) -> BadInput:
     if "new-line character" in text:
         return BadInput(say("sim.lone_carriage_return", where=where))
     return BadInput(say("sim.not_csv", where=where, text=text))
-
-
-def from_zero(found: Iterable[tuple[str, Arrival]], skips: Skips) -> Iterator[tuple[str, Arrival]]:
-    """Calendar times as seconds since the first of them, which all must follow within ten years."""
-    kept = list(found)
-    first_s, first = min(((arrival.at_s, where) for where, arrival in kept), default=(0, ""))
-    for where, arrival in kept:
-        at_s = arrival.at_s - first_s
-        if at_s > MAX_S:
-            skips.note(
-                BadInput(
-                    say(
-                        "sim.too_late",
-                        where=where,
-                        days=Number(at_s // 86400),
-                        first=" ".join(first.split()[-2:]),
-                        most=Number(MAX_S // 86400),
-                    )
-                )
-            )
-            continue
-        yield where, replace(arrival, at_s=at_s)
-
-
-def in_order(
-    found: Iterable[tuple[str, Arrival]], source: Source, skips: Skips, *, sort: bool
-) -> list[Arrival]:
-    """The arrivals by time, each id once.
-
-    A format that is published unsorted is sorted; in the others a step back in time is a mistake.
-    """
-    arrivals: list[Arrival] = []
-    seen: set[str] = set()
-    unsorted = False
-    for where, arrival in found:
-        if arrival.job.job in seen:
-            skips.note(BadInput(say("sim.duplicate_job", where=where, job=Quoted(arrival.job.job))))
-            continue
-        if not sort and arrivals and arrival.at_s < arrivals[-1].at_s:
-            if not skips.lenient:
-                raise BadInput(
-                    say(
-                        "sim.not_in_order",
-                        where=where,
-                        at_s=arrival.at_s,
-                        before_s=arrivals[-1].at_s,
-                    )
-                )
-            unsorted = True
-            skips.reordered += 1
-        if not _can_run(arrival.job, skips.gpu_types):
-            wants = arrival.job.gpu_types or tuple(gpu for gpu, _ in arrival.job.rates)
-            skips.note(
-                BadInput(
-                    say(
-                        "sim.gpu_type_not_in_fleet",
-                        where=where,
-                        wants=" or ".join(wants),
-                        has=", ".join(sorted(skips.gpu_types)),
-                        example=wants[0],
-                    )
-                )
-            )
-            continue
-        seen.add(arrival.job.job)
-        arrivals.append(arrival)
-    if not arrivals and skips.count:
-        raise BadInput(
-            say("sim.no_usable_row", name=source.name, left_out=Number(skips.count), first=skips.first[0])
-        )
-    if not arrivals:
-        raise BadInput(say("sim.no_jobs", name=source.name))
-    return sorted(arrivals, key=lambda arrival: arrival.at_s) if sort or unsorted else arrivals
 
 
 def _can_run(job: Job, gpu_types: frozenset[str]) -> bool:

@@ -15,19 +15,7 @@ from collections.abc import Iterator
 
 from brimful.errors import BadInput
 from brimful.language import Quoted, Several, count, say
-from brimful.sim.traces.reading import (
-    MAX_GPUS,
-    MAX_S,
-    Row,
-    Skips,
-    Source,
-    Trace,
-    from_zero,
-    in_order,
-    saving_job,
-    table,
-    usable,
-)
+from brimful.sim.traces.reading import MAX_GPUS, MAX_S, Row, Source, Trace, saving_job
 from brimful.sim.world import Arrival
 
 ASK = say("sim.hint_sacct")
@@ -36,25 +24,24 @@ MEMORY = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([KMGT]?)")
 MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
 
-def read(source: Source, skips: Skips) -> Trace:
+def read(source: Source) -> Trace:
     left_out = {"step": 0, "no_gpus": 0, "never_ran": 0}
     any_type = source.options.get("types") == "any"
-    rows = _rows(source, skips)
-    found = list(from_zero(usable(rows, lambda row: _arrival(row, left_out, any_type), skips), skips))
+    found = list(source.usable(_rows(source), lambda row: _arrival(row, left_out, any_type)))
     notes = [
         say(f"sim.left_out_{what}", left=count("step" if what == "step" else "job", n))
         for what, n in left_out.items()
         if n
     ]
-    if notes and not found and not skips.count:
+    if notes and not found and not source.skips.count:
         raise BadInput(say("sim.no_gpu_jobs", name=source.name, notes=Several(tuple(notes), "; ")))
-    arrivals = in_order(found, source, skips, sort=True)
+    arrivals = source.in_order(found, calendar=True)
     return Trace(format="sacct", arrivals=arrivals, notes=notes, gangs_may_spread=True)
 
 
-def _rows(source: Source, skips: Skips) -> Iterator[Row]:
+def _rows(source: Source) -> Iterator[Row]:
     # sacct quotes nothing: a quote in a job's name is a letter like any other.
-    for row in table(source, skips, ("JobID", "Submit"), delimiter="|", quoted=False):
+    for row in source.table(("JobID", "Submit"), delimiter="|", quoted=False):
         for either in (("AllocTRES", "ReqTRES"), ("ElapsedRaw", "Elapsed")):
             if not any(column in row.cells for column in either):
                 raise BadInput(

@@ -15,18 +15,7 @@ from collections.abc import Iterator
 
 from brimful.errors import BadInput
 from brimful.language import Quoted, say
-from brimful.sim.traces.reading import (
-    MAX_GPUS,
-    MAX_S,
-    Row,
-    Skips,
-    Source,
-    Trace,
-    in_order,
-    saving_job,
-    table,
-    usable,
-)
+from brimful.sim.traces.reading import MAX_GPUS, MAX_S, Row, Source, Trace, saving_job
 from brimful.sim.world import Arrival
 from brimful.units import HOUR_S
 
@@ -43,15 +32,15 @@ GPU_HOURS = {
 RESTART_S = {"cifar10": 25, "ncf": 25, "bert": 120, "deepspeech2": 60, "yolov3": 80, "imagenet": 250}
 
 
-def read(source: Source, skips: Skips) -> Trace:
-    arrivals = in_order(usable(_rows(source, skips), _arrival, skips), source, skips, sort=False)
+def read(source: Source) -> Trace:
+    arrivals = source.in_order(source.usable(_rows(source), _arrival))
     return Trace(format="Sia", arrivals=arrivals, notes=[say("sim.sia_no_run_times")])
 
 
-def _rows(source: Source, skips: Skips) -> Iterator[Row]:
+def _rows(source: Source) -> Iterator[Row]:
     """Those of the workload that is named, or of the only one there is."""
     wanted, there = source.options.get("workload"), dict[str, None]()
-    for row in table(source, skips, COLUMNS):
+    for row in source.table(COLUMNS):
         mine = row["workload"]
         there[mine] = None
         if wanted is None and len(there) > 1:
