@@ -12,7 +12,6 @@ from brimful.errors import BrimfulError, Said
 from brimful.fleet.events import Event, JobSubmitted, LeaseGranted, LeaseStarted, NodeJoined, Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Node
-from brimful.market.posted import PostedPrice
 from brimful.scheduler.decide import decide
 from brimful.scheduler.loop import intents
 from brimful.scheduler.plan import Plan
@@ -81,7 +80,7 @@ class AFleet:
         unreachable: Collection[str] = (),
         rules: Rules | None = None,
     ) -> Plan:
-        prices = PostedPrice().clear(self.fleet, now_s=now_s)
+        prices = self.fleet.posted_prices()
         rules = rules or Rules(order=order)
         return decide(self.fleet, rules, prices, now_s=now_s, unreachable=unreachable)
 

@@ -22,7 +22,6 @@ from brimful.fleet.events import JobHeld, JobSubmitted, LeaseEnding
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet
 from brimful.language import Plain, say, verbatim
-from brimful.market.posted import PostedPrice
 from brimful.scheduler.loop import tick
 from brimful.scheduler.ports import CannotStart, Observation, Ports
 from brimful.scheduler.rules import Rules
@@ -436,7 +435,7 @@ def test_a_lease_that_is_over_cannot_be_begun_by_a_runner_that_comes_late(
     assert store.append([JobSubmitted(at_s=0, job=job)], after=0)
 
     def ports() -> Ports:
-        return Ports(store=store, engines={site.engine.site: site.engine}, clearing=PostedPrice())
+        return Ports(store=store, engines={site.engine.site: site.engine})
 
     late: list[list[str]] = []
     with monkeypatch.context() as patched:

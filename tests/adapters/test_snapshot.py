@@ -60,7 +60,7 @@ def same(one: Fold, other: Fold) -> bool:
             fleet.jobs,
             {name: fleet.free(name) for name in fleet.nodes},
             list(fleet.waiting),
-            fleet.past,
+            fleet.finished,
             ledger.balances,
             ledger.spent_microusd,
             ledger.rounding,

@@ -14,7 +14,6 @@ from brimful.fleet.events import JobSubmitted, Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Node
 from brimful.language import Sentence, verbatim
-from brimful.market.posted import PostedPrice
 from brimful.scheduler.loop import tick
 from brimful.scheduler.ports import CannotStart, Observation, Ports
 from brimful.scheduler.rules import Rules
@@ -72,7 +71,7 @@ class Bench:
         for worker in self.workers.values():
             worker.begin()
         self.fleet = Fleet()
-        self.ports = Ports(store=MemoryStore(), engines=self.workers, clearing=PostedPrice())
+        self.ports = Ports(store=MemoryStore(), engines=self.workers)
 
     def submit(self, job: Job) -> None:
         assert self.ports.store.append([JobSubmitted(at_s=1, job=job)], after=len(self.ports.store.since(0)))

@@ -20,11 +20,18 @@ from brimful.fleet.events import (
     to_record,
 )
 from brimful.language import verbatim
-from brimful.market.invoice import bills, lines
+from brimful.market.invoice import Invoices, Line, bills
 from brimful.market.ledger import Ledger
 from tests.builders import USD, a_job, a_node, joined
 
 LEDGERS = 10_000
+
+
+def lines(log: list[Event], ledger: Ledger | None = None) -> list[Line]:
+    made = Invoices(ledger)
+    for event in log:
+        made.apply(event)
+    return made.lines
 
 
 def random_log(seed: int) -> list[Event]:

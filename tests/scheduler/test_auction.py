@@ -26,7 +26,6 @@ from brimful.fleet.state import Fleet, Node, Pool
 from brimful.language import say, verbatim
 from brimful.market.ledger import Ledger
 from brimful.market.pools import Market, floor_of, limit_of
-from brimful.market.posted import PostedPrice
 from brimful.market.spot import Terms
 from brimful.scheduler.auction import Auctions
 from brimful.scheduler.loop import tick
@@ -326,7 +325,7 @@ def test_what_was_won_starts_though_somebody_wrote_to_the_log_meanwhile() -> Non
 
     store, engine, fleet = Interrupted(), ScriptedEngine(a_node(gpus=2, usd=1)), Fleet()
     auctions = Auctions(Market(terms=TERMS))
-    ports = Ports(store=store, engines={"here": engine}, clearing=PostedPrice(), market=auctions)
+    ports = Ports(store=store, engines={"here": engine}, market=auctions)
     tick(fleet, ports, RULES, now_s=1)  # the pool has its price before anybody bids
     assert store.append([JobSubmitted(at_s=2, job=a_job("a"))], after=fleet.seq)
     tick(fleet, ports, RULES, now_s=2)

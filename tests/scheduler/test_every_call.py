@@ -17,7 +17,6 @@ from brimful.fleet.node import Node
 from brimful.fleet.state import OVER, Fleet
 from brimful.language import verbatim
 from brimful.market.ledger import Ledger
-from brimful.market.posted import PostedPrice
 from brimful.scheduler.loop import tick
 from brimful.scheduler.ports import Observation, Ports
 from brimful.scheduler.rules import Rules
@@ -122,7 +121,7 @@ def a_run(fault: Fault) -> tuple[Fleet, Ledger, list[Site]]:
         (6, a_job("q", name="5", budget_microusd=10**6, retries=99)),
     ]
     fleet = Fleet()
-    ports = Ports(store=store, engines={each.site: each for each in sites}, clearing=PostedPrice())
+    ports = Ports(store=store, engines={each.site: each for each in sites})
     for now_s in range(LAST_S):
         for site in sites:
             site.now_s = now_s
@@ -136,7 +135,7 @@ def a_run(fault: Fault) -> tuple[Fleet, Ledger, list[Site]]:
             pass  # the loop says so and goes on
         except Died:
             fleet = Fleet()
-            ports = Ports(store=store, engines={each.site: each for each in sites}, clearing=PostedPrice())
+            ports = Ports(store=store, engines={each.site: each for each in sites})
         no_job_runs_twice(sites, now_s)
     ledger, fleet = Ledger(), Fleet()
     for event in store.log:

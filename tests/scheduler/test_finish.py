@@ -11,7 +11,6 @@ import pytest
 from brimful.fleet.events import JobSubmitted, LeaseEnding
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, JobState, Node
-from brimful.market.posted import PostedPrice
 from brimful.scheduler.loop import tick
 from brimful.scheduler.policies import POLICIES
 from brimful.scheduler.ports import Ports
@@ -56,7 +55,7 @@ class World:
         work_s = {job.job: job.predicted_work_s or float(HOUR) for job in jobs}
         self.engine = TimedEngine(nodes, work_s, self.kernel)
         self.fleet, self.store = Fleet(), MemoryStore()
-        self.ports = Ports(store=self.store, engines={SITE: self.engine}, clearing=PostedPrice())
+        self.ports = Ports(store=self.store, engines={SITE: self.engine})
         self.changes = sorted([(begin, 0, name) for name, begin, _ in away] + [(e, 1, n) for n, _, e in away])
         self.why: dict[int, str] = {}  # what the first job was told, while it waited
         for at_s in {0, *(at_s for at_s, _, _ in self.changes)}:

@@ -22,7 +22,6 @@ from brimful.fleet.events import (
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet
 from brimful.language import say, verbatim
-from brimful.market.posted import PostedPrice
 from brimful.scheduler import loop
 from brimful.scheduler.cycle import Rules
 from brimful.scheduler.decide import decide
@@ -47,7 +46,6 @@ class World:
         ports = Ports(
             store=self.store,
             engines={"here": self.engine},
-            clearing=PostedPrice(),
             stopped=self.stopped,
         )
         return tick(self.fleet, ports, Rules(), now_s=now_s)
@@ -222,7 +220,7 @@ def test_a_decision_on_a_stale_state_is_thought_again() -> None:
 def test_a_site_that_is_no_longer_set_up_leaves_and_its_jobs_stay_known() -> None:
     world = World().submit("a")
     world.tick()
-    ports = Ports(store=world.store, engines={}, clearing=PostedPrice())
+    ports = Ports(store=world.store, engines={})
     result = tick(world.fleet, ports, Rules(), now_s=5)
     assert result.problems["here"] == say("scheduler.no_engine", site="here", job="a")
     assert world.fleet.nodes == {}
@@ -250,7 +248,7 @@ def two_sites() -> tuple[Ports, Fleet, dict[str, ScriptedEngine]]:
         node = replace(a_node(f"{site}-0", gpus=1), site=site)
         engines[site] = ScriptedEngine(node)
         engines[site].site = site
-    return Ports(store=MemoryStore(), engines=engines, clearing=PostedPrice()), Fleet(), engines
+    return Ports(store=MemoryStore(), engines=engines), Fleet(), engines
 
 
 def test_a_job_does_not_go_straight_back_to_the_site_that_failed_it() -> None:
@@ -318,7 +316,7 @@ class Decisions:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *jobs: Job) -> None:
         self.store, self.engine, self.fleet = MemoryStore(), ScriptedEngine(a_node(gpus=2)), Fleet()
-        self.ports = Ports(store=self.store, engines={"here": self.engine}, clearing=PostedPrice())
+        self.ports = Ports(store=self.store, engines={"here": self.engine})
         self.made = 0
         self.submit(*jobs)
 

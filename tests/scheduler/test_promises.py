@@ -13,7 +13,6 @@ from brimful.fleet.job import PRIORITIES, Job
 from brimful.fleet.lengths import ENOUGH
 from brimful.fleet.node import Node, Pool
 from brimful.fleet.state import OVER, Fleet
-from brimful.market.posted import PostedPrice
 from brimful.scheduler.loop import tick
 from brimful.scheduler.placing.assign import assign
 from brimful.scheduler.placing.pools import is_mixed
@@ -95,7 +94,7 @@ class Promises(RuleBasedStateMachine):
         self.work_s: dict[str, float] = {}
         self.engine = TimedEngine(first, self.work_s, self.kernel)
         self.store, self.fleet = MemoryStore(), Fleet()
-        self.ports = Ports(store=self.store, engines={SITE: self.engine}, clearing=PostedPrice())
+        self.ports = Ports(store=self.store, engines={SITE: self.engine})
         self.kept: dict[str, float] = {}
 
     def _write(self, event: Event) -> None:
@@ -247,7 +246,7 @@ class MixedPromises(Promises):
         held = {name: usage.held for name, usage in fleet.usage.items()}
         gpus = {pool: index.gpus for pool, index in fleet.capacity.pools.items()}
         books = Books(rules, held=held, waited_for={}, gpus_in_fleet=sum(gpus.values()))
-        pools_of = {state.shape: fleet.able_at_all(state.shape) for state in fleet.jobs.values()}
+        pools_of = {state.shape: [*fleet.able_pools(state.shape)] for state in fleet.jobs.values()}
         review_s = -(-self.engine.now_s // rules.rerank_s) * rules.rerank_s
         given = assign(fleet, rules, pools_of, now_s=review_s, prices={}, books=books)
         assert given is not None
@@ -277,7 +276,7 @@ class MixedPromises(Promises):
             job, rank = state.job, PRIORITIES[state.job.priority]
             if given[name] is not None or then.get(job.queue, 0) + job.gpus > own[job.queue]:
                 continue
-            for pool in self.fleet.able_at_all(state.shape):
+            for pool in self.fleet.able_pools(state.shape):
                 guests = sum(
                     other.job.gpus
                     for each, other in jobs.items()

@@ -73,7 +73,7 @@ class LiveServer:
 
     def _goes_on(self) -> bool:
         fleet = self.service.reader.fleet
-        could = [state for state in fleet.waiting.values() if fleet.able_at_all(state.shape)]
+        could = [state for state in fleet.waiting.values() if fleet.able_pools(state.shape)]
         return bool(could or fleet.open_leases)
 
     def _submit(self, arrival: Arrival) -> None:

@@ -55,8 +55,16 @@ class PoolIndex:
     free: int = 0
     largest: int = 0  # GPUs of the largest node
     buckets: list[list[int]] = field(default_factory=list)  # free count -> node indices, ascending
-    sizes: dict[int, int] = field(default_factory=dict)  # node size -> how many nodes
-    kinds: dict[Kind, int] = field(default_factory=dict)  # and by all that decides what a node could hold
+    kinds: dict[Kind, int] = field(default_factory=dict)  # how many nodes, by what they could hold
+
+    def count(self, node: Node, sign: int) -> None:
+        """One node more (1) or less (-1)."""
+        kind = _kind(node)
+        self.gpus += sign * node.good_gpus
+        self.kinds[kind] = self.kinds.get(kind, 0) + sign
+        if not self.kinds[kind]:
+            del self.kinds[kind]
+        self.largest = max((kind.gpus for kind in self.kinds), default=0)
 
     def put(self, slot: Slot) -> None:
         count = len(slot.free)
@@ -82,8 +90,7 @@ class Capacity:
         self.racks: dict[tuple[Pool, str], list[int]] = {}
         self.is_mixed = False  # whether there are GPUs of several types
         # Shape -> the pools that can run it and its rate there; worked out anew when a node comes or goes.
-        self.able: dict[int, list[tuple[Pool, float]]] = {}
-        self.able_at_all: dict[int, list[Pool]] = {}
+        self.able: dict[int, dict[Pool, float]] = {}
         self._indices: dict[str, int] = {}  # a node that comes back gets its old place
 
     @property
@@ -94,7 +101,6 @@ class Capacity:
     def join(self, node: Node, held: Iterable[int]) -> None:
         self.leave(node.node)
         self.able.clear()
-        self.able_at_all.clear()
         index = self._indices.setdefault(node.node, len(self._indices))
         taken = {*held, *node.holes}
         slot = Slot(
@@ -108,11 +114,7 @@ class Capacity:
         )
         self.slots[index] = self.by_name[node.node] = slot
         pool = self.pools.setdefault(slot.pool, PoolIndex(slot.pool))
-        pool.gpus += node.good_gpus
-        pool.sizes[node.good_gpus] = pool.sizes.get(node.good_gpus, 0) + 1
-        pool.largest = max(pool.sizes)
-        kind = _kind(node)
-        pool.kinds[kind] = pool.kinds.get(kind, 0) + 1
+        pool.count(node, 1)
         pool.put(slot)
         insort(self.racks.setdefault((slot.pool, node.rack), []), index)
         self.is_mixed = len({pool.gpu for pool in self.pools}) > 1
@@ -122,24 +124,14 @@ class Capacity:
         if slot is None:
             return
         self.able.clear()
-        self.able_at_all.clear()
         del self.slots[slot.index]
         pool = self.pools[slot.pool]
         pool.drop(slot)
-        pool.gpus -= slot.node.good_gpus
-        pool.sizes[slot.node.good_gpus] -= 1
-        if not pool.sizes[slot.node.good_gpus]:
-            del pool.sizes[slot.node.good_gpus]
-        kind = _kind(slot.node)
-        pool.kinds[kind] -= 1
-        if not pool.kinds[kind]:
-            del pool.kinds[kind]
+        pool.count(slot.node, -1)
         rack = self.racks[slot.pool, slot.node.rack]
         del rack[bisect_left(rack, slot.index)]
-        if not pool.sizes:
+        if not pool.kinds:
             del self.pools[slot.pool]
-        else:
-            pool.largest = max(pool.sizes)
         self.is_mixed = len({pool.gpu for pool in self.pools}) > 1
 
     def most_of(self, job: Job, pool: Pool) -> int:
@@ -172,28 +164,34 @@ class Capacity:
             assert left >= job.gpu_milli, f"GPU {gpu} of {name} already has a tenant"
 
     def take(self, name: str, gpus: tuple[int, ...], job: Job) -> None:
-        slot = self.by_name[name]
-        pool = self.pools[slot.pool]
+        slot, whole = self.by_name[name], gpus
         if job.gpu_milli < WHOLE_GPU:
-            self._take_share(slot, pool, gpus[0], job.gpu_milli)
-        elif gpus:
+            left = slot.shared.get(gpus[0])
+            whole = gpus if left is None else ()
+            slot.shared[gpus[0]] = (WHOLE_GPU if left is None else left) - job.gpu_milli
+        if whole:
+            pool = self.pools[slot.pool]
             pool.drop(slot)
-            for gpu in gpus:
+            for gpu in whole:
                 slot.free.remove(gpu)
             pool.put(slot)
         if slot.is_counted:
             self._spend(slot, job, len(gpus), sign=-1)
 
     def give(self, name: str, gpus: tuple[int, ...], job: Job) -> None:
-        slot = self.by_name.get(name)
+        slot, whole = self.by_name.get(name), gpus
         if slot is None:
             return
-        pool = self.pools[slot.pool]
         if job.gpu_milli < WHOLE_GPU:
-            self._give_share(slot, pool, gpus[0], job.gpu_milli)
-        elif gpus:
+            left = slot.shared.pop(gpus[0], None)
+            if left is None:  # the node came back anew since
+                whole = ()
+            elif left + job.gpu_milli < WHOLE_GPU:
+                slot.shared[gpus[0]], whole = left + job.gpu_milli, ()
+        if whole:
+            pool = self.pools[slot.pool]
             pool.drop(slot)
-            for gpu in gpus:
+            for gpu in whole:
                 # The node may have been declared smaller since, or its GPU found bad.
                 if gpu < slot.node.gpus and gpu not in slot.node.holes:
                     insort(slot.free, gpu)
@@ -208,28 +206,6 @@ class Capacity:
             slot.cpu_milli += sign * job.cpu_milli * here // workers
         if slot.memory_mib is not None:
             slot.memory_mib += sign * job.memory_mib * here // workers
-
-    def _take_share(self, slot: Slot, pool: PoolIndex, gpu: int, milli: int) -> None:
-        left = slot.shared.get(gpu)
-        if left is None:
-            pool.drop(slot)
-            slot.free.remove(gpu)
-            pool.put(slot)
-            left = WHOLE_GPU
-        slot.shared[gpu] = left - milli
-
-    def _give_share(self, slot: Slot, pool: PoolIndex, gpu: int, milli: int) -> None:
-        left = slot.shared.get(gpu)
-        if left is None:
-            return  # the node came back anew since
-        if left + milli < WHOLE_GPU:
-            slot.shared[gpu] = left + milli
-            return
-        del slot.shared[gpu]
-        if gpu < slot.node.gpus and gpu not in slot.node.holes:
-            pool.drop(slot)
-            insort(slot.free, gpu)
-            pool.put(slot)
 
 
 def _kind(node: Node) -> Kind:

@@ -22,7 +22,6 @@ class Metrics:
     mean_first_wait_s: float | None  # first start - submit: it says nothing of waits after a preemption
     makespan_s: float | None  # last finish - first submit
     allocation_rate: float | None  # leased GPU-seconds / GPU-seconds there were
-    gpu_s: int
 
 
 def measure(fleet: Fleet, *, now_s: int) -> Metrics:
@@ -35,23 +34,20 @@ def measure(fleet: Fleet, *, now_s: int) -> Metrics:
     jcts = [s.ended_s - s.submitted_s for s in states if s.phase == "finished" and s.ended_s is not None]
     delays = [s.delay_s(now_s) for s in states if s.phase == "finished"]
     waits = [s.first_start_s - s.submitted_s for s in states if s.first_start_s is not None]
-    first_s = now_s if fleet.first_submit_s is None else fleet.first_submit_s
-    ends = [s.ended_s for s in states if s.ended_s is not None]
-    all_over = len(ends) == len(states)
-    last_s = max([*ends, fleet.past.last_end_s]) if states and all_over else now_s
-    gpu_s = fleet.leased_gpu_s(now_s)
+    makespan_s = None
+    if fleet.is_idle() and fleet.first_submit_s is not None and fleet.last_end_s is not None:
+        makespan_s = float(fleet.last_end_s - fleet.first_submit_s)
     return Metrics(
-        jobs=fleet.past.jobs + len(states),
-        finished=fleet.past.finished + len(jcts),
+        jobs=fleet.submitted,
+        finished=fleet.finished.jobs,
         mean_jct_s=_mean(jcts),
         p50_jct_s=percentile(jcts, 50),
         p99_jct_s=percentile(jcts, 99),
         mean_delay_s=_mean(delays),
         p99_delay_s=percentile(delays, 99),
         mean_first_wait_s=_mean(waits),
-        makespan_s=float(last_s - first_s) if states and all_over else None,
+        makespan_s=makespan_s,
         allocation_rate=fleet.allocation_rate(now_s),
-        gpu_s=gpu_s,
     )
 
 

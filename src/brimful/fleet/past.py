@@ -1,4 +1,4 @@
-"""Jobs that have left memory: each until it is known to be kept elsewhere, and what all of them add up to."""
+"""Jobs that have left memory, until they are known to be kept elsewhere; what all that finished add up to."""
 
 from __future__ import annotations
 
@@ -28,20 +28,3 @@ class Finished:
         self.delay_s += state.delay_s(now_s)
         started_s = state.first_start_s
         self.first_wait_s += 0 if started_s is None else started_s - state.submitted_s
-
-
-@dataclass(slots=True)
-class Past:
-    """What the jobs that have left memory add up to."""
-
-    jobs: int = 0
-    finished: int = 0
-    gpu_milli_s: int = 0
-    last_end_s: int = 0
-
-    def add(self, state: JobState) -> None:
-        assert state.ended_s is not None, "only what is over leaves"
-        self.jobs += 1
-        self.finished += state.phase == "finished"
-        self.gpu_milli_s += sum(lease.gpu_milli_s(state.ended_s) for lease in state.leases)
-        self.last_end_s = max(self.last_end_s, state.ended_s)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -51,7 +51,7 @@ from brimful.fleet.job import WHOLE_GPU, Job, shape_of
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.memory import too_small
 from brimful.fleet.node import Node, Pool
-from brimful.fleet.past import Finished, Left, Past
+from brimful.fleet.past import Finished, Left
 from brimful.fleet.prices import PriceLine
 from brimful.fleet.purse import Purses
 from brimful.fleet.ranked import Ranked
@@ -82,11 +82,11 @@ class Fleet:
         self.leaving: dict[str, Left] = {}  # gone from `jobs`, and not yet known to be kept elsewhere
         self.submitted = 0  # jobs ever; the next one's serial
         self.first_submit_s: int | None = None
-        self.past = Past()
         self.finished = Finished()
         self.silent: dict[str, SiteLost] = {}  # sites that do not answer
         self.nodes: dict[str, Node] = {}
         self.nodes_changed = 0  # `seq` of the last event about a node: what is derived from nodes may be kept
+        self._posted: tuple[int, dict[Pool, int]] = (0, {})  # as of that event
         self.drained: dict[str, Said | None] = {}  # nodes where nothing starts, and why
         self.jobs: dict[str, JobState] = {}
         self.keyed: dict[tuple[str, str], str] = {}  # (submitter, its key) -> job
@@ -122,26 +122,28 @@ class Fleet:
         slot = self.capacity.by_name.get(node)
         return () if slot is None else tuple(slot.free)
 
-    def able_pools(self, shape: int) -> list[tuple[Pool, float]]:
+    def posted_prices(self) -> Mapping[Pool, int]:
+        """Per GPU-hour: the highest ask among a pool's nodes, so that no supply is used below its ask."""
+        if self._posted[0] != self.nodes_changed:
+            prices: dict[Pool, int] = {}
+            for node in self.nodes.values():
+                prices[node.pool] = max(prices.get(node.pool, 0), node.microusd_per_gpu_hour)
+            self._posted = (self.nodes_changed, prices)
+        return self._posted[1]
+
+    def able_pools(self, shape: int) -> Mapping[Pool, float]:
         """Pools that could run a job of this shape if they were empty, and how fast, whatever their price."""
         found = self.capacity.able.get(shape)
         if found is None:
             job = self.of_shape[shape]
-            found = self.capacity.able[shape] = [
-                (pool, rate)
+            found = self.capacity.able[shape] = {
+                pool: rate
                 for pool in self.capacity.pools
                 if job.may_be_at(pool.site)
                 and (rate := job.rate(pool.gpu)) > 0.0
                 and too_small(job, pool.gpu) is None
                 and self.capacity.could_hold(job, pool)
-            ]
-        return found
-
-    def able_at_all(self, shape: int) -> list[Pool]:
-        """The same without the rates. Whoever asks does not write to it."""
-        found = self.capacity.able_at_all.get(shape)
-        if found is None:
-            found = self.capacity.able_at_all[shape] = [pool for pool, _ in self.able_pools(shape)]
+            }
         return found
 
     def may_have_to_stop(self, now_s: int) -> bool:
@@ -500,7 +502,6 @@ class Fleet:
             if left.job.key:
                 del self.keyed[left.job.submitter, left.job.key]
             self.leaving[left.job.job] = Left(seq=self.seq + 1, state=left)
-            self.past.add(left)
 
     def _use(self, job: Job, gpus: int, *, at_s: int) -> None:
         usage = self.usage.get(job.queue or job.tenant)

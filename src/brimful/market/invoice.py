@@ -1,13 +1,13 @@
 """Who is billed what, and what of it was waste: folded from the log beside the ledger. Pure.
 
 A line is one lease as it was posted; bills are sums of lines. Waste that the log can tell: runs that failed,
-and work that was done again because a stop lost it. Time held idle is waste too where samples show it; where
-there are none it is not measured, and not zero.
+and work that was done again because a stop lost it. Time held idle is waste too: it is not measured yet, and
+not zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from brimful.fleet.events import Event, LeaseEnded, LeaseEnding, NoticeGiven, NoticeWithdrawn
@@ -26,7 +26,6 @@ class Line:
     microusd: int
     failed_microusd: int = 0  # it ended with an error of its own
     lost_microusd: int = 0  # paid for work that a later lease did again
-    idle_microusd: int | None = None  # paid while samples showed its GPUs idle; None: nobody measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +38,15 @@ class Bill:
     microusd: int
     failed_microusd: int
     lost_microusd: int
-    idle_microusd: int | None  # of the leases that were measured; None: none was
+    idle_microusd: int | None = None  # paid while GPUs were held idle; None: nobody has measured that
 
 
 class Invoices:
     """Every posted lease so far. What was posted is the ledger's word; this only says for what."""
 
-    def __init__(self, ledger: Ledger | None = None, *, idle: Mapping[str, float] | None = None) -> None:
-        """`idle`: by lease, the share of its time that samples showed its GPUs idle."""
+    def __init__(self, ledger: Ledger | None = None) -> None:
         self.ledger = ledger or Ledger()
         self.lines: list[Line] = []
-        self._idle = idle or {}
         self._told: set[str] = set()  # leases that were told to stop, by us
 
     def apply(self, event: Event) -> None:
@@ -71,20 +68,10 @@ class Invoices:
         posted = sum(t.microusd for t in self.ledger.transfers[known:] if t.kind == "post")
         is_told = event.lease in self._told
         self._told.discard(event.lease)
-        self.lines.append(_line(event, charge, posted, is_told=is_told, idle=self._idle.get(event.lease)))
+        self.lines.append(_line(event, charge, posted, is_told=is_told))
 
 
-def lines(
-    events: Iterable[Event], ledger: Ledger | None = None, *, idle: Mapping[str, float] | None = None
-) -> list[Line]:
-    """Every posted lease of a log."""
-    made = Invoices(ledger, idle=idle)
-    for event in events:
-        made.apply(event)
-    return made.lines
-
-
-def _line(event: LeaseEnded, charge: Unposted, posted: int, *, is_told: bool, idle: float | None) -> Line:
+def _line(event: LeaseEnded, charge: Unposted, posted: int, *, is_told: bool) -> Line:
     job, gpu, seconds = charge.job, charge.pool.gpu, charge.billed_s(event.at_s)
     has_failed = not is_told and event.exit_code not in (0, None)
     lost = 0
@@ -100,22 +87,14 @@ def _line(event: LeaseEnded, charge: Unposted, posted: int, *, is_told: bool, id
         microusd=posted,
         failed_microusd=posted if has_failed else 0,
         lost_microusd=lost,
-        idle_microusd=None if idle is None else round(posted * idle),
     )
 
 
-KEYS: dict[str, Callable[[Line], str]] = {
-    "team": lambda line: line.team,
-    "job": lambda line: line.job,
-    "gpu": lambda line: line.gpu,
-}
-
-
 def bills(found: Iterable[Line], *, by: str) -> list[Bill]:
-    """One bill for each team, job or GPU type, dearest first."""
+    """One bill for each `team`, `job` or `gpu` type, dearest first."""
     groups: dict[str, list[Line]] = {}
     for line in found:
-        groups.setdefault(KEYS[by](line), []).append(line)
+        groups.setdefault(getattr(line, by), []).append(line)
     made = [
         Bill(
             of=name,
@@ -124,13 +103,7 @@ def bills(found: Iterable[Line], *, by: str) -> list[Bill]:
             microusd=sum(line.microusd for line in group),
             failed_microusd=sum(line.failed_microusd for line in group),
             lost_microusd=sum(line.lost_microusd for line in group),
-            idle_microusd=_known_sum(line.idle_microusd for line in group),
         )
         for name, group in groups.items()
     ]
     return sorted(made, key=lambda bill: (-bill.microusd, bill.of))
-
-
-def _known_sum(values: Iterable[int | None]) -> int | None:
-    known = [each for each in values if each is not None]
-    return sum(known) if known else None

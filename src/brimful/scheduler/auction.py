@@ -158,7 +158,7 @@ class Auctions:
         for state in fleet.waiting.values():
             job = state.job
             if state.shape not in by_shape:
-                by_shape[state.shape] = [pool for pool, _ in fleet.able_pools(state.shape) if pool in sold]
+                by_shape[state.shape] = [pool for pool in fleet.able_pools(state.shape) if pool in sold]
             able = by_shape[state.shape]
             if not able:
                 continue

@@ -60,7 +60,7 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
         if not problems and _stands(fleet, ports.decided, now_s=now_s):
             plan = Plan(waits=ports.decided.plan.waits, look_again_s=ports.decided.plan.look_again_s)
             break
-        prices = ports.clearing.clear(fleet, now_s=now_s)
+        prices = fleet.posted_prices()
         plan = decide(fleet, rules, prices, now_s=now_s, unreachable=problems.keys(), market=ports.market)
         decided = intents(plan, now_s=now_s)
         if not decided or _record(fleet, ports, decided):

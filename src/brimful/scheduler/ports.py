@@ -9,7 +9,7 @@ from typing import Literal, Protocol, runtime_checkable
 from brimful.errors import Refused, Said
 from brimful.fleet.events import Event, Parts
 from brimful.fleet.job import Job
-from brimful.fleet.state import Fleet, Node, Pool
+from brimful.fleet.state import Node
 from brimful.scheduler.auction import Auctions
 from brimful.scheduler.plan import Plan
 
@@ -90,11 +90,6 @@ class Warns(Protocol):
         """Until when it may stay; None: it may stay after all. Asked again at every look."""
 
 
-class Clearing(Protocol):
-    def clear(self, fleet: Fleet, *, now_s: int) -> Mapping[Pool, int]:
-        """The price of each pool now, in micro-dollars per GPU-hour."""
-
-
 @dataclass(slots=True)
 class Decided:
     """The last decision: after how many events, when, and what it was."""
@@ -108,7 +103,6 @@ class Decided:
 class Ports:
     store: Store
     engines: Mapping[str, Engine]  # by site
-    clearing: Clearing
     market: Auctions | None = None  # None: every pool is a queue pool, at its posted price
     # Raises where this server may not act (any more). Asked before each act.
     may_act: Callable[[], object] = lambda: None

@@ -16,7 +16,6 @@ from brimful.fleet.state import Fleet, Node
 from brimful.language import say
 from brimful.market.ledger import Ledger
 from brimful.market.pools import Market
-from brimful.market.posted import PostedPrice
 from brimful.scheduler.auction import Auctions
 from brimful.scheduler.loop import IDLE_LOOK_S, tick
 from brimful.scheduler.plan import Plan
@@ -268,7 +267,6 @@ class _Rehearsal:
         self.ports = Ports(
             store=self.store,
             engines={SITE: self.engine},
-            clearing=PostedPrice(),
             market=None if market is None else Auctions(market),
         )
         self.fleet, self.plan = Fleet(), Plan()

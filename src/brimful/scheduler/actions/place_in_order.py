@@ -115,7 +115,7 @@ def _may_yield(cycle: Cycle, job: Job) -> bool:
 
 def _can_help(cycle: Cycle, state: JobState, pools: list[Pool]) -> bool:
     """Whether waiting can help: a pool could hold the gang if others were gone, or the price were another."""
-    return bool(pools) or bool(cycle.fleet.able_at_all(state.shape))
+    return bool(pools) or bool(cycle.fleet.able_pools(state.shape))
 
 
 def _pass_by(cycle: Cycle, heads: Heads, state: JobState, *, alone: bool) -> None:

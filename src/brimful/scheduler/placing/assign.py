@@ -137,10 +137,9 @@ class _Look:
             pools, allowed = self._fleet.capacity.pools, self._pools_of[shape]
             able = self._fleet.able_pools(shape)
             if len(allowed) == len(pools):
-                found = [rate for _, rate in able]
+                found = [*able.values()]
             else:
-                rates = dict(able)
-                found = [rates[pool] if pool in allowed else None for pool in pools]
+                found = [able[pool] if pool in allowed else None for pool in pools]
             self._rates[shape] = found
         return found
 

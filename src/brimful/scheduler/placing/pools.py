@@ -20,10 +20,10 @@ def allowed_pools(fleet: Fleet, shape: int, draft: Draft, prices: Mapping[Pool, 
     """Queue pools where jobs of this shape can run, at a price they accept, at a site that can be reached."""
     limit, closed, sold = fleet.of_shape[shape].limit_microusd_per_gpu_hour, draft.closed, draft.sold
     if limit is None and not closed and not sold:
-        return fleet.able_at_all(shape)
+        return [*fleet.able_pools(shape)]
     return [
         pool
-        for pool, _ in fleet.able_pools(shape)
+        for pool in fleet.able_pools(shape)
         if (not closed or pool.site not in closed)
         and (limit is None or prices[pool] <= limit)
         and (not sold or pool not in sold)

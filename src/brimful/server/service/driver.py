@@ -18,7 +18,6 @@ from brimful.adapters.stores.sql import LostLead
 from brimful.errors import BrimfulError
 from brimful.fleet.state import Fleet
 from brimful.language import say
-from brimful.market.posted import PostedPrice
 from brimful.scheduler.auction import Auctions
 from brimful.scheduler.loop import Tick, catch_up, tick
 from brimful.scheduler.plan import Plan
@@ -43,7 +42,6 @@ class Driver:
         self._ports = Ports(
             store=log,
             engines=reader.engines,
-            clearing=PostedPrice(),
             market=None if reader.market is None else Auctions(reader.market),
             may_act=self._may_act,
         )

@@ -19,7 +19,6 @@ from brimful.fleet.state import Fleet, JobState, Lease, Pool
 from brimful.language import Quoted, Several, say
 from brimful.market.ledger import Ledger
 from brimful.market.pools import Market, floor_of
-from brimful.market.posted import PostedPrice
 from brimful.scheduler.auction import Auctions
 from brimful.scheduler.cycle import Rules
 from brimful.scheduler.decide import decide
@@ -49,7 +48,6 @@ class Reader:
         self._clock = clock
         self._lock = threading.RLock()
         self._seen = snapshot.Fold()
-        self._prices = PostedPrice()
         self._auctions = None if market is None else Auctions(market)
         self._decided: tuple[tuple[int, int], Plan] | None = None  # at which event and second, and what
         self._rest_until = 0.0
@@ -159,7 +157,7 @@ class Reader:
                 plan = decide(
                     self.fleet,
                     self.rules,
-                    self._prices.clear(self.fleet, now_s=now_s),
+                    self.fleet.posted_prices(),
                     now_s=now_s,
                     unreachable=self.health.problems.keys(),
                     market=self._auctions,
@@ -192,7 +190,7 @@ class Reader:
     def prices(self) -> Mapping[Pool, int]:
         """What a lease that begins now pays, in micro-dollars per GPU-hour."""
         with self._lock:
-            posted = self._prices.clear(self.fleet, now_s=self.now_s())
+            posted = self.fleet.posted_prices()
             if self.market is None:
                 return posted
             sold = (pool for pool in self.market.in_fleet(self.fleet) if pool in self.fleet.prices)

@@ -105,7 +105,7 @@ def jobs_page(
             and (not phases or not {state.phase, reader.phase_of(state)}.isdisjoint(phases))
         )
         found = {state.serial: state for state in islice(wanted, limit + 1)}
-        has_past = reader.fleet.past.jobs > 0
+        has_past = reader.fleet.submitted > len(reader.fleet.jobs)
     posted: dict[int, int] = {}
     if has_past and (not phases or OVER & {*phases}):
         for past in islice(_past(reader, before, phases, tenant, limit), limit + 1):

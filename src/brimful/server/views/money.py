@@ -135,7 +135,7 @@ def _depth(reader: Reader, pool: Pool) -> Iterator[DepthAnswer]:
         if node is not None and node.pool == pool and lease.phase != "ending":
             asked.setdefault(limit_of(fleet.jobs[lease.job].job, floor=floor), [0, 0])[0] += lease.size
     for state in fleet.waiting.values():
-        if state.job.gpus and any(pool == each for each, _ in fleet.able_pools(state.shape)):
+        if state.job.gpus and pool in fleet.able_pools(state.shape):
             asked.setdefault(limit_of(state.job, floor=floor), [0, 0])[1] += state.job.gpus
     for limit in sorted(asked, reverse=True)[:DEPTH_STEPS]:
         held, wanted = asked[limit]
