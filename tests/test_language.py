@@ -34,6 +34,8 @@ ONLY_NAMES = {
     "{file}: {change}",
     "{name} ({size}): {change}",
     "{one}; {other}",
+    "MFU",
+    "MFU {said}",
 }
 # Words that are the same in the language, and what is nothing but names.
 SAME = {
@@ -57,6 +59,8 @@ SAME = {
         "batch_size {size}",
         "{reasons}",
         "verdict",
+        "console",
+        *ONLY_NAMES,
         "code",
         "total",
         "attention",

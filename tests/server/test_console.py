@@ -249,7 +249,7 @@ def test_why_a_job_ended_or_is_being_stopped_is_told(desk: Desk) -> None:
 
 
 def test_trouble_stands_on_top(desk: Desk) -> None:
-    desk.service.reader.health.error = "the database is <locked>"
+    desk.service.reader.health.error = verbatim("the database is <locked>")
 
     assert "The scheduler cannot go on. the database is &lt;locked&gt;" in words(desk.html())
 

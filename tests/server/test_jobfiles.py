@@ -11,8 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from brimful.adapters.engines.devices import catalog_name
+from brimful.client.shown import command_line
 from brimful.errors import BadInput, BrimfulError, NotFound
-from brimful.language.printable import all_printable, command_line
+from brimful.language.printable import all_printable
 from brimful.server.api.requests import Submission
 from brimful.server.jobfiles.jobfile import JobFile, read_job_file
 from brimful.server.jobfiles.own import FIELDS, schema

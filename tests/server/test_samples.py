@@ -124,7 +124,7 @@ def test_the_newest_sample_is_shown_with_its_age_and_its_peak(desk: Desk) -> Non
     assert (found["mfu"], found["peak_flops_per_s"], found["peak_format"]) == (0.412, 117e12, "bf16")
     assert (found["reserved_bytes"], found["peak_allocated_bytes"]) == (5 << 30, 4 << 30)
     page = desk.page()
-    for words in ("3 s ago", "41.2% of 117 TFLOPS bf16", "39,800 tokens/s", "5.00 GiB reserved"):
+    for words in ("3 s ago", "41.2 % of 117 TFLOPS bf16", "39,800 tokens/s", "5.00 GiB reserved"):
         assert words in page
 
 

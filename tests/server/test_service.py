@@ -18,7 +18,7 @@ from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import Refused, WorldFailed
 from brimful.fleet.events import CancelRequested, Event
 from brimful.fleet.job import Job
-from brimful.language import verbatim
+from brimful.language import say, verbatim
 from brimful.scheduler.cycle import Rules
 from brimful.scheduler.ports import CannotStart, Observation
 from brimful.server.service import driver as driver_module
@@ -276,17 +276,19 @@ def test_a_log_that_others_always_write_first_is_given_up_on(world: World) -> No
 
 def test_a_loop_that_hangs_is_trouble(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     service = world.service
-    assert service.reader.health.trouble() == ""
+    assert service.reader.health.trouble() is None
     service.start()
-    assert service.reader.health.trouble() == ""
+    assert service.reader.health.trouble() is None
     world.engine.look.shut()
     assert world.engine.look.reached.wait(PATIENCE_S)
     with monkeypatch.context() as later:
         now_s = time.monotonic()
         later.setattr(time, "monotonic", lambda: now_s + 2 * SILENT_S)
-        assert "at one look for" in service.reader.health.trouble()
+        trouble = service.reader.health.trouble()
+        assert trouble is not None
+        assert trouble.as_dict()["code"] == "server.loop_stuck"
     world.engine.look.open()
-    eventually(lambda: service.reader.health.trouble() == "")
+    eventually(lambda: service.reader.health.trouble() is None)
 
 
 def test_a_loop_that_has_ended_is_trouble(world: World) -> None:
@@ -294,7 +296,7 @@ def test_a_loop_that_has_ended_is_trouble(world: World) -> None:
     world.service.reader.health.thread = thread
     thread.start()
     thread.join()
-    assert "has ended" in world.service.reader.health.trouble()
+    assert world.service.reader.health.trouble() == say("server.loop_ended")
 
 
 def test_whatever_a_tick_meets_the_loop_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +312,7 @@ def test_whatever_a_tick_meets_the_loop_goes_on(world: World, monkeypatch: pytes
     monkeypatch.setattr(driver, "_fleet", Odd())
     health.thread = threading.Thread(target=driver._loop)
     health.thread.start()
-    eventually(lambda: "met a bug" in health.trouble())
+    eventually(lambda: health.trouble() == say("server.loop_bug"))
     assert health.thread.is_alive()
 
 

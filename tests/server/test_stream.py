@@ -148,6 +148,7 @@ def test_a_drained_node_starts_nothing(client: Client) -> None:
 def test_metrics_are_what_the_reference_says(client: Client) -> None:
     import httpx2
 
+    client.job(submit(client, "true"))
     text = httpx2.get(f"{client.url}/metrics", headers=client._headers(), timeout=PATIENCE_S).text
     reference = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
     names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from brimful.errors import Said
+
 
 class LogPiece(NamedTuple):
     start: int  # where the bytes begin in the log
@@ -47,5 +49,5 @@ def environment_keepers(engines: Iterable[object]) -> list[KeepsEnvironments]:
 
 @runtime_checkable
 class Complains(Protocol):
-    def complaints(self) -> Mapping[str, str]:
+    def complaints(self) -> Mapping[str, Said]:
         """Leases that could not be looked at the last time, and why; they count as they did before."""

@@ -133,7 +133,7 @@ def _limited(receive: Receive) -> Receive:
         message = await receive()
         seen += len(message.get("body", b""))
         if seen > MAX_BODY_BYTES:
-            raise HTTPException(413, f"the body is larger than {MAX_BODY_BYTES:,} bytes")
+            raise HTTPException(413, too_large().problem)
         return message
 
     return limited

@@ -17,7 +17,7 @@ from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.past import PastJob
 from brimful.adapters.stores.snapshot import Fold
 from brimful.adapters.stores.sql import SqlStore
-from brimful.errors import BrimfulError
+from brimful.errors import BrimfulError, Said
 from brimful.fleet.events import Event, LeaseEnded, LeaseGranted, PoolPriced
 from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.state import OVER, JobState, Lease
@@ -31,7 +31,7 @@ class Finding:
 
     promise: Sentence
     looked_at: Sentence
-    broken: list[Sentence] = field(default_factory=list)
+    broken: Sequence[Said] = field(default_factory=list)
 
     @property
     def kept(self) -> bool:
@@ -245,12 +245,12 @@ def _processes(engine: LocalEngine, log: _LogCheck) -> Finding:
     here = fleet.leases_at.get(engine.site, {})
     strays = [name for name in engine.living() if name not in here]
     going = {each.lease: each for each in engine.observe(list(here))}
-    broken = [say("doctor.stray", lease=name) for name in strays]
+    broken: list[Said] = [say("doctor.stray", lease=name) for name in strays]
     for name, lease in here.items():
         seen = going.get(name)
         if lease.phase == "running" and (seen is None or seen.state == "absent"):
             broken.append(say("doctor.no_trace", lease=name))
-    broken += [verbatim(each) for each in engine.complaints().values()]
+    broken += engine.complaints().values()
     looked = say("doctor.looked_processes", leases=len(here), strays=len(strays))
     return Finding(say("doctor.processes_agree", site=engine.site), looked, broken)
 

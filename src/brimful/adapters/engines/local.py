@@ -30,7 +30,7 @@ from brimful.adapters.engines.processes import (
     signal_marked,
 )
 from brimful.adapters.files import identity, read_json, reserve, write_json
-from brimful.errors import BrimfulError, WorldFailed
+from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.events import Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Node
@@ -65,7 +65,7 @@ class LocalEngine:
         *,
         site: str = "local",
         devices: Mapping[str, Sequence[str]] | None = None,
-        problems: Mapping[str, str] | None = None,
+        problems: Mapping[str, Said] | None = None,
         log_bytes: int = LOG_BYTES,
     ) -> None:
         """`devices`: by node, which of the driver's GPUs stands behind each of ours; `problems`: theirs."""
@@ -79,7 +79,7 @@ class LocalEngine:
         self._runners: dict[str, subprocess.Popen[bytes]] = {}
         self._not_begun: dict[str, Sentence] = {}  # leases whose runner failed before it began, and why
         self._asked: set[str] = set()  # leases without a runner that we have asked to end ourselves
-        self._complaints: dict[str, str] = {}
+        self._complaints: dict[str, Said] = {}
         try:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.identity = identity(root)
@@ -214,16 +214,16 @@ class LocalEngine:
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:
         """News of each. What cannot be read of one lease is a complaint, and keeps nobody from the others."""
         self._reap()
-        found: dict[str, str] = {}
+        found: dict[str, Said] = {}
         seen: list[Observation] = []
         for lease in leases:
             try:
                 seen += self._look(lease)
             except (BrimfulError, OSError, KeyError, TypeError, ValueError, OverflowError) as error:
-                problem = f"{lease} cannot be looked at: {getattr(error, 'problem', error)}"
-                found[lease] = problem
-                if self._complaints.get(lease) != problem:
-                    log.warning("%s", problem)
+                why = error.said if isinstance(error, BrimfulError) else verbatim(str(error))
+                found[lease] = say("adapters.cannot_look", lease=lease, why=why)
+                if self._complaints.get(lease) != found[lease]:
+                    log.warning("%s", found[lease])
         self._complaints = found
         return seen
 
@@ -231,7 +231,7 @@ class LocalEngine:
         """Leases of which any process lives, whoever asked for it."""
         return sorted({name for name in leases_living(self.identity) if (self._root / name).exists()})
 
-    def complaints(self) -> Mapping[str, str]:
+    def complaints(self) -> Mapping[str, Said]:
         return {**self._problems, **self._complaints}
 
     def log(self, lease: str, *, offset: int = 0, limit: int = 1 << 20) -> LogPiece:

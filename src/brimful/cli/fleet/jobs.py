@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import cut, noted_table
 from brimful.client.client import Client
+from brimful.client.shown import command_line
 from brimful.language import Seconds, Sentence, Usd, say, told, words
 from brimful.language.catalog import is_held
-from brimful.language.printable import all_printable, command_line
+from brimful.language.printable import all_printable
 
 if TYPE_CHECKING:
     from brimful.client.answers import JobAnswer

@@ -10,8 +10,9 @@ from brimful.cli.commands import Answer
 from brimful.cli.fleet.jobs import columns, in_phase, ran, waited
 from brimful.cli.render import noted_table, paint, wrapped
 from brimful.client.client import Client
-from brimful.language import Seconds, Usd, count, either, say, told, words
-from brimful.language.printable import all_printable, command_line, measured_words
+from brimful.client.shown import command_line, measured_said
+from brimful.language import Seconds, Several, Usd, count, either, say, told, words
+from brimful.language.printable import all_printable
 from brimful.units import spans
 
 if TYPE_CHECKING:
@@ -66,12 +67,10 @@ def _measured(job: JobAnswer) -> str:
         nothing = say("fleet.nothing")
         why = job["not_measured"]
         return words("fleet.said_why", said=nothing, why=why) if why else told(nothing)
-    (_, age), *facts = measured_words(found)
-    parts = [
-        text if name == "Speed" else f"{name.lower() if name != 'MFU' else name} {text}"
-        for name, text in facts
-    ]
-    return f"{age}: {' · '.join(parts)}" + (f"; {found['idle']}" if found["idle"] else "")
+    (_, age), *facts = measured_said(found)
+    parts = tuple(say(f"fleet.measured_{name}", said=said) for name, said in facts)
+    shown = say("fleet.measured", age=age, facts=Several(parts, " · "))
+    return words("fleet.measured_idle", said=shown, idle=found["idle"]) if found["idle"] else told(shown)
 
 
 def _leases(leases: list[LeaseAnswer]) -> str:

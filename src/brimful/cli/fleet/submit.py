@@ -15,10 +15,11 @@ from brimful.cli.fleet.jobs import in_phase
 from brimful.cli.options import add_dry_run, usd
 from brimful.cli.render import wrapped
 from brimful.client.client import Client
+from brimful.client.shown import command_line
 from brimful.errors import BadInput
 from brimful.fleet.job import PRIORITIES
 from brimful.language import Quoted, Seconds, Sentence, Several, Size, Usd, either, say, told, words
-from brimful.language.printable import all_printable, command_line, printable
+from brimful.language.printable import all_printable, printable
 
 if TYPE_CHECKING:
     from brimful.client.answers import JobAnswer

@@ -6,8 +6,10 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from brimful.client.answers import MeasuredAnswer
+from brimful.client.shown import measured_said
 from brimful.fleet.state import OVER, JobState
-from brimful.language.printable import measured_words
+from brimful.language import Sentence, say, told, verbatim, words
 from brimful.server.auth import Principal
 from brimful.server.console.market_charts import market_cards
 from brimful.server.service.reader import Reader
@@ -67,7 +69,7 @@ def job_row(view: Mapping[str, Any], *, now_s: int) -> dict[str, Any]:
         "command_short": shortened(command, COMMAND_CHARS),
         "command_full": shortened(command, TITLE_CHARS),
         "hue": hue(view["job"]),
-        "measured_words": list(measured_words(view["measured"])) if view["measured"] else [],
+        "measured_words": _measured(view["measured"]) if view["measured"] else [],
         # While it is being stopped, the reason is known to its lease alone.
         "why": view["why"] or (view["leases"][-1]["reason"] if view["leases"] else ""),
         "ran_s": ran_s if view["started_s"] is not None else None,
@@ -76,6 +78,10 @@ def job_row(view: Mapping[str, Any], *, now_s: int) -> dict[str, Any]:
         "budget_frac": None if not budget else min(1.0, view["cost_microusd"] / budget),
         "gpu_indices": spans(view["leases"][-1]["gpus"]) if view["node"] else "",
     }
+
+
+def _measured(found: MeasuredAnswer) -> list[tuple[str, str]]:
+    return [(words(f"server.measured_{name}"), told(said)) for name, said in measured_said(found)]
 
 
 def job_page(reader: Reader, state: JobState) -> dict[str, Any]:
@@ -87,8 +93,8 @@ def job_page(reader: Reader, state: JobState) -> dict[str, Any]:
 
 def timeline(view: Mapping[str, Any], *, now_s: int) -> list[dict[str, Any]]:
     """What the job did with its time, from submit to its end or now: waits, leases, stops."""
-    parts: list[tuple[str, int, int, str]] = []
-    at, why = view["submitted_s"], "waited for its first lease"
+    parts: list[tuple[str, int, int, Sentence]] = []
+    at, why = view["submitted_s"], say("server.waited_first")
     for lease in view["leases"]:
         if lease["granted_s"] > at:
             parts.append(("waited", at, lease["granted_s"], why))
@@ -96,31 +102,33 @@ def timeline(view: Mapping[str, Any], *, now_s: int) -> list[dict[str, Any]]:
         began = lease["started_s"]
         end = now_s if lease["ended_s"] is None else lease["ended_s"]
         if began is None:
-            parts.append(("starting", lease["granted_s"], end, f"was starting on {where}"))
+            parts.append(("starting", lease["granted_s"], end, say("server.was_starting", where=where)))
         else:
             if began > lease["granted_s"]:
-                parts.append(("starting", lease["granted_s"], began, f"was starting on {where}"))
-            ran = f"ran on {where}" + (f"; {lease['reason']}" if lease["reason"] else "")
+                parts.append(("starting", lease["granted_s"], began, say("server.was_starting", where=where)))
+            ran = say("server.ran_on", where=where)
+            if lease["reason"]:
+                ran = say("server.ran_until", ran=ran, reason=lease["reason"])
             parts.append(("ran", began, end, ran))
-        at, why = end, f"waited after: {lease['reason'] or 'its last lease'}"
+        at, why = end, say("server.waited_after", reason=lease["reason"] or say("server.its_last_lease"))
     last_s = now_s if view["ended_s"] is None else view["ended_s"]
     if view["phase"] in ("waiting", "held"):
-        words = f"on hold: {view['why']}" if view["phase"] == "held" else f"waits: {view['why'] or why}"
-        parts.append((view["phase"], at, last_s, words))
+        code = "server.span_on_hold" if view["phase"] == "held" else "server.waits"
+        parts.append((view["phase"], at, last_s, say(code, why=view["why"] or why)))
     elif not view["leases"]:
-        parts.append(("waited", at, last_s, view["why"] or why))
+        parts.append(("waited", at, last_s, verbatim(view["why"]) if view["why"] else why))
     span_s = max(1, last_s - view["submitted_s"])
     return [
         {
             "kind": kind,
             "from_s": from_s,
             "seconds": max(0, to_s - from_s),
-            "words": words,
+            "words": told(said),
             "hue": hue(view["job"]),
             "x": round(100 * (from_s - view["submitted_s"]) / span_s, 2),
             "width": max(0.4, round(100 * (to_s - from_s) / span_s, 2)),
         }
-        for kind, from_s, to_s, words in parts
+        for kind, from_s, to_s, said in parts
     ]
 
 

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 
 from brimful import __version__
 from brimful.errors import NotFound
+from brimful.language import Quoted, words
 from brimful.language.printable import printable
 from brimful.server.api.gate import cookie_name, principal_of
 from brimful.server.api.jobs import job_for
@@ -63,7 +64,7 @@ def make_console(reader: Reader, access: Access, *, secure: bool = False) -> API
     async def known(request: Request) -> Principal:
         who = await principal_of(access, request)
         if who is None:
-            raise HTTPException(401, "your session is over: load the page again")
+            raise HTTPException(401, words("server.session_over"))
         return who
 
     @router.get("/")
@@ -102,7 +103,7 @@ def add_assets(router: APIRouter, pages: Pages) -> None:
     @router.get("/console/{name}")
     async def asset(request: Request, name: str) -> Response:
         if name not in pages.assets:
-            raise HTTPException(404, f"the console has no file {name[:100]!r}")
+            raise HTTPException(404, words("server.no_console_file", name=Quoted(name[:100])))
         return answered(request, pages.assets[name], MEDIA_TYPES[name])
 
 
@@ -120,18 +121,18 @@ def add_way_in(router: APIRouter, access: Access, pages: Pages, *, secure: bool)
 
     @router.get("/console/enter")
     async def by_ticket(request: Request, ticket: str = "") -> Response:
-        return await enter(request, ticket, "This link was used before, or is older than an hour.")
+        return await enter(request, ticket, words("server.link_used"))
 
     @router.post("/console/enter")
     async def by_token(request: Request) -> Response:
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            raise HTTPException(403, "another site sent this form")
+            raise HTTPException(403, words("server.form_from_elsewhere"))
         body = (await request.body()).decode("utf-8", "replace")
         try:
             token = parse_qs(body, max_num_fields=10).get("token", [""])[0].strip()
         except ValueError as error:
-            raise HTTPException(400, "this is not the form") from error
-        return await enter(request, token, "That is no valid token.")
+            raise HTTPException(400, words("server.not_the_form")) from error
+        return await enter(request, token, words("server.token_invalid"))
 
     @router.post("/console/leave")
     async def leave(request: Request) -> Response:

@@ -9,8 +9,8 @@ import time
 from typing import NamedTuple
 
 from brimful.adapters.engines.devices import Device
-from brimful.errors import BrimfulError, WorldFailed
-from brimful.language import say
+from brimful.errors import BrimfulError, Said, WorldFailed
+from brimful.language import Plain, Sentence, say, verbatim
 from brimful.meter.nvml import problem_said, read_gpus
 from brimful.meter.samples import GpuSample
 
@@ -21,7 +21,7 @@ TIMEOUT_S = 10  # a driver that takes longer is stuck
 
 class Detected(NamedTuple):
     devices: list[Device]
-    problems: dict[str, str]  # of a card, or of the driver as a whole
+    problems: dict[str, Said]  # of a card, or of the driver as a whole
     is_broken: bool = False  # a driver is there and does not answer: slots must not stand in for its GPUs
 
 
@@ -32,11 +32,14 @@ def detect() -> Detected:
     except BrimfulError as error:
         if error.code == "no_driver":
             return Detected([], {})  # most laptops
-        told = f"{error.problem}; {error.hint}"
-        log.warning("GPUs cannot be found: %s", told)
+        log.warning("GPUs cannot be found: %s; %s", error.problem, error.hint)
         is_broken = error.code == "nvml_failed"
-        return Detected([], {"driver": told} if is_broken else {}, is_broken)
-    problems = {_name(each): f"{_name(each)}: {problem_said(each.problem)}" for each in seen if each.problem}
+        return Detected([], {"driver": error.said} if is_broken else {}, is_broken)
+    problems: dict[str, Said] = {
+        str(_name(each)): say("server.gpu_problem", gpu=_name(each), problem=problem_said(each.problem))
+        for each in seen
+        if each.problem
+    }
     for problem in problems.values():
         log.warning("%s; nothing starts on it", problem)
     return Detected(_devices(seen), problems)
@@ -56,9 +59,9 @@ def _devices(seen: list[GpuSample]) -> list[Device]:
     ]
 
 
-def _name(each: GpuSample) -> str:
-    name = f" ({each.name})" if each.name else ""
-    return f"GPU {each.index}{name}" if each.mig is None else f"slice {each.mig} of GPU {each.index}{name}"
+def _name(each: GpuSample) -> Sentence:
+    gpu = f"GPU {each.index}" + (f" ({each.name})" if each.name else "")
+    return verbatim(gpu) if each.mig is None else say("server.slice", mig=Plain(each.mig), gpu=gpu)
 
 
 def _ask_driver() -> list[GpuSample]:

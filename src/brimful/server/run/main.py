@@ -28,7 +28,7 @@ from brimful.adapters.stores.sql import SqlStore
 from brimful.client.settings import Settings
 from brimful.errors import BadInput, BrimfulError, WorldFailed
 from brimful.fleet.state import Fleet, Node
-from brimful.language import Plain, os_words, say
+from brimful.language import Plain, Sentence, Usd, count, os_words, say, told, words
 from brimful.market.pools import Market, market_of
 from brimful.market.spot import Terms
 from brimful.server.app import make_app
@@ -38,7 +38,7 @@ from brimful.server.run.engines import identity_of, local_engines, nodes_of
 from brimful.server.run.operator_token import operator_token
 from brimful.server.run.server_log import set_up_logging
 from brimful.server.service.service import Service
-from brimful.units import counted, show_usd
+from brimful.units import counted
 
 log = logging.getLogger("brimful")
 
@@ -118,34 +118,43 @@ def _market(settings: Settings, nodes: Sequence[Node]) -> Market | None:
 
 def banner(console: str, settings: Settings, fleet: Fleet, nodes: Sequence[Node]) -> str:
     jobs = len(fleet.jobs)
-    known = f", {counted(jobs, 'job')} known, {len(fleet.open_leases)} running" if jobs else ""
-    machines = "\n              ".join(_node_text(node) for node in nodes)
+    title = words("server.is_up", version=__version__)
+    if jobs:
+        title = words("server.is_up_with", up=title, jobs=count("job", jobs), running=len(fleet.open_leases))
+    facts = {
+        "console": [console],
+        "fleet": [told(_node_said(node)) for node in nodes],
+        "policy": [settings.chosen_policy.text],
+        "data": [str(settings.folder)],
+    }
+    rows = [
+        f"    {words(f'server.banner_{name}') if line == lines[0] else '':<9} {line}"
+        for name, lines in facts.items()
+        for line in lines
+    ]
+    table = "\n".join(rows)
     return f"""
-  brimful {__version__} is up{known}
+  {title}
 
-    console   {console}
-    fleet     {machines}
-    policy    {settings.chosen_policy.text}
-    data      {settings.folder}
+{table}
 
-  try, in another terminal:
+  {words("server.banner_try")}
 
     {_brimful()} fit examples/nanogpt/train_fineweb.py --gpu rtx-4070
     {_brimful()} submit -- python examples/train_tiny.py
     {_brimful()} jobs
 
-  Ctrl-C stops the server; jobs go on and the next start finds them again.
+  {words("server.banner_stop")}
 """
 
 
-def _node_text(node: Node) -> str:
-    price = show_usd(node.microusd_per_gpu_hour)
-    if not node.declared:
-        return f"{node.gpus} x {node.gpu}, as the driver lists them, {price} per GPU-hour"
-    if node.site != "local":
-        return f"{node.site}: {node.gpus} x {node.gpu}, declared, {price} per GPU-hour"
-    hint = "; your own: --slots 1 --gpu rtx-4070" if node.gpu == "slot" else ""
-    return f"{node.gpus} x {node.gpu}, declared, {price} per GPU-hour{hint}"
+def _node_said(node: Node) -> Sentence:
+    code = "node_declared" if node.declared else "node_listed"
+    if node.declared and node.site == "local" and node.gpu == "slot":
+        code = "node_slots"
+    where = f"{node.site}: " if node.declared and node.site != "local" else ""
+    price = Usd(node.microusd_per_gpu_hour)
+    return say(f"server.{code}", gpus=f"{where}{node.gpus} x {node.gpu}", price=price)
 
 
 def _announcement(url: str, console: str, settings: Settings) -> str:
@@ -203,12 +212,12 @@ def _taken(lock: IO[str]) -> bool:
     return False
 
 
-def _whereabouts(settings: Settings) -> str:
+def _whereabouts(settings: Settings) -> Sentence:
     try:
         other = read_json(settings.server_file) or {}
-        return f"(pid {other['pid']}, at {other['url']})"
+        return say("server.other_at", pid=Plain(other["pid"]), url=other["url"])
     except (BrimfulError, OSError, KeyError):
-        return "(which has not told its address)"
+        return say("server.other_unknown")
 
 
 @contextlib.contextmanager

@@ -135,16 +135,16 @@ class Driver:
                     pause_s = min(pause_s, CHANGING_S)
                 if self._health.error:
                     log.info("the scheduler is well again")
-                self._health.error = ""
+                self._health.error = None
             except LostLead as error:
                 log.info("%s", error.problem)
             except BrimfulError as error:
-                if error.problem != self._health.error:
+                if error.said != self._health.error:
                     log.error("the scheduler cannot go on: %s", error.problem)  # noqa: TRY400 - foreseen
-                self._health.error = error.problem
+                self._health.error = error.said
             except Exception:  # a broken tick must be seen, and must not end the server silently
                 log.exception("the scheduler met a bug; trying again every %s s", self._tick_s)
-                self._health.error = "the scheduler met a bug; see the server's log"
+                self._health.error = say("server.loop_bug")
             self._health.came_round()
             self._name_stuck()
             spent_s = time.monotonic() - began

@@ -14,8 +14,9 @@ from typing import Any, cast
 
 from brimful.adapters.capabilities import KeepsSamples
 from brimful.client.answers import MeasuredAnswer
-from brimful.errors import BrimfulError
+from brimful.errors import BadInput, BrimfulError, Said
 from brimful.fleet.state import JobState, Lease
+from brimful.language import Quoted, Seconds, say, told, verbatim
 from brimful.language.printable import printable
 from brimful.meter.idle import idle_said
 from brimful.meter.runtime import Live, read_said
@@ -27,7 +28,6 @@ MAX_LEASES = 10_000  # kept; then the oldest go
 TEXT_CHARS = 120
 AHEAD_S = 300  # clocks differ; what is further in the future was not measured
 LARGEST = 1 << 62
-NOT_YET = "no Meter in it has reported yet"
 
 _OF_STEP = (
     "step",
@@ -56,6 +56,7 @@ class Measured:
         shown = {
             "lease": lease,
             **self.facts,
+            "peak_source": told(source_said(self.facts["peak_source"])),
             "at_s": int(self.at_s),
             "age_s": max(0, now_s - int(self.at_s)),
             "fresh": running and not self.over and said.fresh(now_s),
@@ -66,7 +67,7 @@ class Measured:
 
     def _idle(self, said: Live, *, now_s: int) -> str | None:
         idle = idle_said(said, held_bytes=self.facts["reserved_bytes"], now_s=now_s)
-        return None if idle is None else str(idle)
+        return None if idle is None else told(idle)
 
     def _live(self) -> Live:
         run = RunSample(at_s=self.at_s, pid=0, host="")
@@ -81,8 +82,8 @@ class Samples:
     def __init__(self, engines: Mapping[str, object]) -> None:
         self._engines = engines
         self._lock = threading.Lock()
-        self._newest: dict[str, Measured | str] = {}  # or why there is none
-        self._warned: dict[str, str] = {}
+        self._newest: dict[str, Measured | Said] = {}  # or why there is none
+        self._warned: dict[str, Said] = {}
 
     def read(self, leases: Iterable[Lease], *, now_s: int) -> None:
         """Read what these have measured. What cannot be believed is not shown."""
@@ -90,19 +91,19 @@ class Samples:
             engine = self._engines.get(lease.site)
             if not isinstance(engine, KeepsSamples):
                 continue
-            found: Measured | str = NOT_YET
+            found: Measured | Said = say("server.no_sample_yet")
             try:
                 text = engine.sample(lease.lease)
                 if text is not None:
                     found = parse_sample(text, job=lease.job, now_s=now_s)
             except BrimfulError as error:
-                found = self._warn(lease, error.problem)
+                found = self._warn(lease, error.said)
             except (OSError, ValueError) as error:
-                found = self._warn(lease, f"its sample cannot be used: {str(error)[:200]}")
+                found = self._warn(lease, say("server.bad_sample", why=verbatim(str(error)[:200])))
             with self._lock:
                 _keep(self._newest, lease.lease, found)
 
-    def _warn(self, lease: Lease, problem: str) -> str:
+    def _warn(self, lease: Lease, problem: Said) -> Said:
         """Once for each lease: a job that writes nonsense must not fill the server's log."""
         with self._lock:
             is_news = lease.lease not in self._warned
@@ -117,9 +118,9 @@ class Samples:
             return None, ""
         last = state.leases[-1]
         with self._lock:
-            found = self._newest.get(last.lease, "")
-        if isinstance(found, str):
-            return None, found
+            found = self._newest.get(last.lease)
+        if not isinstance(found, Measured):
+            return None, told(found) if found else ""
         running = last.ended_s is None and last.started_s is not None
         return found.view(last.lease, running=running, now_s=now_s), ""
 
@@ -141,17 +142,16 @@ def _keep(those: dict[str, Any], lease: str, value: object) -> None:
 
 
 def parse_sample(text: bytes, *, job: str, now_s: int) -> Measured:
-    """What is shown of a sample. ValueError where anything in it cannot be so."""
+    """What is shown of a sample; an error where anything in it cannot be so."""
     said = read_said(text)
     if said.run.job != job:
-        raise ValueError(f"it is not of {job}")
+        raise BadInput(say("server.sample_of_another", job=job))
     last: RunSample | StepSample = said.step or said.run
     at_s = _number("at_s", last.at_s)
     assert at_s is not None
     if at_s > now_s + AHEAD_S:
-        raise ValueError(f"it is of {at_s - now_s:.0f} s in the future")
+        raise BadInput(say("server.sample_from_future", ahead=Seconds(at_s - now_s)))
     facts = {name: _fact(name, getattr(said.run, name)) for name in _OF_RUN}
-    facts["peak_source"] = _fact("peak_source", str(source_said(said.run.peak_source)))
     facts |= {name: None if said.step is None else _fact(name, getattr(said.step, name)) for name in _OF_STEP}
     return Measured(at_s=at_s, over=said.end is not None, facts=facts)
 
@@ -163,5 +163,5 @@ def _fact(name: str, value: str | float | None) -> str | float | None:
 
 def _number(name: str, value: float | None) -> float | None:
     if value is not None and not 0 <= value < LARGEST:  # neither is infinity or what is no number
-        raise ValueError(f"its {name} is {value!r:.40}")
+        raise BadInput(say("server.sample_value", name=name, value=Quoted(value)))
     return value

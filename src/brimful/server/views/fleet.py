@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brimful.client.answers import DrainAnswer, FleetAnswer, NodeAnswer, QueueAnswer
 from brimful.fleet.state import JobState, Lease, Node
-from brimful.language import told
+from brimful.language import say, told, words
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
 from brimful.server.views import alike
@@ -23,8 +23,8 @@ def fleet_view(reader: Reader, who: Principal) -> FleetAnswer:
         trouble = reader.health.trouble()
         problems = {site: told(said) for site, said in reader.problems().items()}
         if not who.may("operator"):  # they may name folders and databases
-            trouble = trouble and "the scheduler cannot go on; its operator is told why"
-            problems = dict.fromkeys(problems, "it has a problem; its operator is told which")
+            trouble = trouble and say("server.trouble_for_operator")
+            problems = dict.fromkeys(problems, words("server.problem_for_operator"))
         return {
             "gpus": gpus,
             "free": gpus - len(holders) - sum(len(node.holes) for node in fleet.nodes.values()),
@@ -32,7 +32,7 @@ def fleet_view(reader: Reader, who: Principal) -> FleetAnswer:
             "policy": reader.policy,
             "nodes": [_node_view(reader, node, holders) for node in fleet.nodes.values()],
             "problems": problems,
-            "trouble": trouble,
+            "trouble": told(trouble) if trouble else "",
         }
 
 
