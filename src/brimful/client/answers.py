@@ -5,11 +5,25 @@ The text beside a type is its description in the OpenAPI schema, which the serve
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 Usd = Annotated[int, "micro-dollars"]
 Utc = Annotated[int, "UTC seconds"]
 Code = Annotated[dict[str, Any], "code and numbers of the text before it, for programs"]
+
+# Of a job; `unknown` while its site does not answer.
+Phase = Literal[
+    "waiting",
+    "held",
+    "starting",
+    "running",
+    "stopping",
+    "finished",
+    "failed",
+    "stopped",
+    "cancelled",
+    "unknown",
+]
 
 
 class LeaseAnswer(TypedDict):

@@ -276,27 +276,22 @@ def from_record(kind: str, version: int, body: dict[str, Any]) -> Event:
             say("fleet.newer_event", kind=kind, version=Plain(version)),
             code="log_too_new",
         )
-    filled = dict(body)  # what an older version did not write has its default
+    filled = _frozen(body)  # what an older version did not write has its default
     if kind == "JobSubmitted":
-        filled["job"] = job_from_record(filled["job"])
-    elif kind == "LeaseGranted":
-        filled["gpus"] = tuple(filled["gpus"])
-        filled["rest"] = tuple((node, tuple(gpus)) for node, gpus in filled.get("rest", ()))
-    elif kind == "NodeJoined":
-        filled["holes"] = tuple(filled.get("holes", ()))
-    elif kind == "MoveRequested":
-        filled["sites"] = tuple(filled["sites"])
-    elif "reason" in filled and kind != "CreditGranted":  # there it is the operator's own words
-        filled["reason"] = said_in(filled["reason"])
+        filled["job"] = job_from_record(body["job"])
+    elif "reason" in body and kind != "CreditGranted":  # there it is the operator's own words
+        filled["reason"] = said_in(body["reason"])
     return KINDS[kind](**filled)
 
 
 def job_from_record(body: dict[str, Any]) -> Job:
-    """JSON knows only lists; the noun is hashable and so holds tuples."""
-    filled = dict(body)
-    filled["gpu_types"] = tuple(filled["gpu_types"])
-    filled["command"] = tuple(filled["command"])
-    filled["sites"] = tuple(filled.get("sites", ()))
-    for pairs in ("env", "rates", "peak_bytes", "step_s"):
-        filled[pairs] = tuple((key, value) for key, value in filled.get(pairs, ()))
-    return Job(**filled)
+    return Job(**_frozen(body))
+
+
+def _frozen(body: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows only lists; nouns are hashable and so hold tuples."""
+
+    def frozen(value: object) -> object:
+        return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+    return {name: frozen(value) for name, value in body.items()}

@@ -110,19 +110,20 @@ def next_round(
     won = {win.bid.bid: win.units for win in cleared.wins}
     staying = won.keys() - set(moving())
 
-    lowest = min([*leaving, *(bids[name].limit for name in held)], default=None)
+    limits = [*leaving, *(bids[name].limit for name in held)]
     notices, given, restored, preempted = _notices(state, held, staying, terms, now_s=now_s)
     leaving_units = _leaving_in_time(state, held, notices, drain, terms, now_s=now_s) if due else 0
     starts = _start(book, held, won, drain=drain, leaving=leaving_units, state=state, terms=terms)
     if drain in held:
         drain = None
     blocked_s, blocked = _blocked(state, cleared, held, now_s=now_s)
+    may_rise = now_s // terms.period_s > state.at_s // terms.period_s  # once in each, however often we look
     billed = billed_price(
         state.billed,
         cleared.price,
-        lowest_limit=_lower(lowest, min((bids[name].limit for name in starts), default=None)),
+        lowest_limit=min([*limits, *(bids[name].limit for name in starts)], default=None),
         floor=cleared.floor,
-        rise_permille=terms.rise_permille if _may_rise(state, terms, now_s=now_s) else 0,
+        rise_permille=terms.rise_permille if may_rise else 0,
     )
     is_moving = bool(blocked_s) or billed < cleared.price
     periods = [(now_s // terms.period_s + 1) * terms.period_s] if is_moving else []
@@ -158,15 +159,6 @@ def _notices(
             preempted.append(name)
             del held[name]
     return {name: end_s for name, end_s in notices.items() if name in held}, given, restored, preempted
-
-
-def _lower(one: int | None, other: int | None) -> int | None:
-    return min((each for each in (one, other) if each is not None), default=None)
-
-
-def _may_rise(state: PoolState, terms: Terms, *, now_s: int) -> bool:
-    """Once in each period, however often it is looked at."""
-    return now_s // terms.period_s > state.at_s // terms.period_s
 
 
 def _drain(state: PoolState, book: Book, held: Mapping[str, int], terms: Terms) -> str | None:

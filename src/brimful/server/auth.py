@@ -116,9 +116,7 @@ class Access:
         return self._principal(token, match[2])
 
     def _principal(self, token: Token | None, secret: str) -> Principal | None:
-        if token is None or token.kind == "ticket" or not self._is_good(token):
-            return None
-        if not secrets.compare_digest(_digest(secret), token.digest):
+        if token is None or token.kind == "ticket" or not self._opens(token, secret):
             return None
         # A browser's session acts in the name of the token it was made with.
         return Principal(
@@ -208,13 +206,9 @@ class Access:
 
     def session(self, text: str) -> str | None:
         """A session for a ticket, which is used up, or for a token; None where it is neither."""
-        match = _SHAPE.fullmatch(text)
-        token = self._store.token(match[1]) if match else None
-        if match is None or token is None or token.kind == "session" or not self._is_good(token):
+        token, now_s = self._token(text), int(self._clock())
+        if token is None or token.kind == "session":
             return None
-        if not secrets.compare_digest(_digest(match[2]), token.digest):
-            return None
-        now_s = int(self._clock())
         # Of two who come with one ticket at once, the database lets one in.
         if token.kind == "ticket" and not self._store.revoke(token.token, at_s=now_s):
             return None
@@ -238,16 +232,19 @@ class Access:
         return session
 
     def end_session(self, text: str) -> None:
-        match = _SHAPE.fullmatch(text)
-        token = self._store.token(match[1]) if match else None
-        if (
-            match
-            and token
-            and token.kind == "session"
-            and secrets.compare_digest(_digest(match[2]), token.digest)
-        ):
+        token = self._token(text)
+        if token is not None and token.kind == "session":
             self._store.revoke(token.token, at_s=int(self._clock()))
             self._known.pop(token.token, None)
+
+    def _token(self, text: str) -> Token | None:
+        """The valid one with this text, of whatever kind."""
+        match = _SHAPE.fullmatch(text)
+        token = self._store.token(match[1]) if match else None
+        return token if match and token and self._opens(token, match[2]) else None
+
+    def _opens(self, token: Token, secret: str) -> bool:
+        return self._is_good(token) and secrets.compare_digest(_digest(secret), token.digest)
 
     def _is_good(self, token: Token) -> bool:
         return token.revoked_s is None and (token.expires_s is None or token.expires_s > self._clock())

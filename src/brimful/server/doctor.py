@@ -6,7 +6,7 @@ tables made of it and against the processes that run.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -46,18 +46,19 @@ def examine(store: SqlStore, engines: Sequence[LocalEngine] = ()) -> Iterator[Fi
     if failed:
         return  # nothing that follows from half a log is worth saying
     jobs, leases = count("job", log.jobs), count("lease", log.leases)
-    yield Finding(say("doctor.none_lost"), jobs, log.lost)
-    yield Finding(say("doctor.none_twice"), jobs, log.twice)
-    yield Finding(say("doctor.one_tenant"), leases, log.tenants)
-    yield Finding(say("doctor.progress_kept"), leases, log.progress)
-    balances = log.fold.ledger.balances
-    total = sum(balances.values())
-    uneven = [say("doctor.accounts_sum_to", total=total)] if total else []
-    yield Finding(say("doctor.accounts_even"), count("account", len(balances)), uneven)
-    yield Finding(say("doctor.billed_exactly"), jobs, log.bills)
-    yield Finding(say("doctor.budgets_kept"), jobs, log.budgets)
-    yield Finding(say("doctor.limits_kept"), jobs, log.limits)
-    yield Finding(say("doctor.one_price"), leases, log.prices)
+    looked_at = {
+        "doctor.none_lost": jobs,
+        "doctor.none_twice": jobs,
+        "doctor.one_tenant": leases,
+        "doctor.progress_kept": leases,
+        "doctor.accounts_even": count("account", len(log.fold.ledger.balances)),
+        "doctor.billed_exactly": jobs,
+        "doctor.budgets_kept": jobs,
+        "doctor.limits_kept": jobs,
+        "doctor.one_price": leases,
+    }
+    for promise, looked in looked_at.items():
+        yield Finding(say(promise), looked, log.broken[promise])
     yield _tables(store, log)
     for engine in engines:
         yield _processes(engine, log)
@@ -70,14 +71,7 @@ class _LogCheck:
     def __init__(self) -> None:
         self.fold = Fold()
         self.jobs = self.leases = 0
-        self.lost: list[Sentence] = []
-        self.twice: list[Sentence] = []
-        self.tenants: list[Sentence] = []
-        self.progress: list[Sentence] = []
-        self.bills: list[Sentence] = []
-        self.budgets: list[Sentence] = []
-        self.limits: list[Sentence] = []
-        self.prices: list[Sentence] = []
+        self.broken: defaultdict[str, list[Sentence]] = defaultdict(list)  # by promise
         self.past: dict[str, int] = {}  # jobs that have left memory, and a fingerprint of each
         self._priced: dict[tuple[object, ...], int] = {}
         self._priced_at = -1
@@ -106,6 +100,8 @@ class _LogCheck:
         for state in fleet.jobs.values():
             self._job(state, self.fold.ledger.spent_microusd.get(state.job.job, 0))
         self._one_tenant()
+        if total := sum(self.fold.ledger.balances.values()):
+            self.broken["doctor.accounts_even"].append(say("doctor.accounts_sum_to", total=total))
         return []
 
     def _job(self, state: JobState, spent_microusd: int) -> None:
@@ -119,9 +115,11 @@ class _LogCheck:
             "running": state.open_lease is not None,
         }
         if sum(placed.values()) != 1:
-            self.lost.append(say("doctor.misplaced", job=name, phase=state.phase, placed=placed))
-        self.twice += _overlaps(state.leases)
-        self.progress += [
+            self.broken["doctor.none_lost"].append(
+                say("doctor.misplaced", job=name, phase=state.phase, placed=placed)
+            )
+        self.broken["doctor.none_twice"] += _overlaps(state.leases)
+        self.broken["doctor.progress_kept"] += [
             say("doctor.keeps_work", lease=each.lease, kept=Seconds(each.kept_work_s))
             for each in state.leases
             if each.kept_work_s < 0
@@ -130,11 +128,12 @@ class _LogCheck:
         budget, limit = state.job.budget_microusd, state.job.limit_microusd_per_gpu_hour
         # Above a hard budget, its own or its tenant's, the operator bears what a lease came to.
         if spent_microusd + self._overrun[name] != due:
-            self.bills.append(say("doctor.billed", job=name, billed=Usd(spent_microusd), due=Usd(due)))
+            told = say("doctor.billed", job=name, billed=Usd(spent_microusd), due=Usd(due))
+            self.broken["doctor.billed_exactly"].append(told)
         if budget is not None and spent_microusd > budget:
             told = say("doctor.above_budget", job=name, billed=Usd(spent_microusd), budget=Usd(budget))
-            self.budgets.append(told)
-        self.limits += [
+            self.broken["doctor.budgets_kept"].append(told)
+        self.broken["doctor.limits_kept"] += [
             _above_limit(each.lease, each.microusd_per_gpu_hour, limit)
             for each in state.leases
             if limit is not None and each.microusd_per_gpu_hour > limit
@@ -156,7 +155,7 @@ class _LogCheck:
             for node, gpus in lease.parts:
                 for gpu in gpus:
                     held[node, gpu] = held.get((node, gpu), 0) + share
-        self.tenants += [
+        self.broken["doctor.one_tenant"] += [
             say("doctor.gpu_crowded", gpu=Plain(gpu), node=node, share=Percent(share / WHOLE_GPU))
             for (node, gpu), share in held.items()
             if share > WHOLE_GPU
@@ -177,7 +176,8 @@ class _LogCheck:
         first = self._priced.setdefault(pool, lease.microusd_per_gpu_hour)
         if first != lease.microusd_per_gpu_hour:
             pays = Usd(lease.microusd_per_gpu_hour)
-            self.prices.append(say("doctor.other_price", lease=event.lease, pays=pays, others=Usd(first)))
+            told = say("doctor.other_price", lease=event.lease, pays=pays, others=Usd(first))
+            self.broken["doctor.one_price"].append(told)
 
     def _market_price(self, event: PoolPriced) -> None:
         """From here on every holder pays it: none may have a lower limit."""
@@ -186,7 +186,8 @@ class _LogCheck:
         for lease in fleet.leases_at.get(event.site, {}).values():
             limit = fleet.jobs[lease.job].job.limit_microusd_per_gpu_hour
             if lease.line is line and limit is not None and event.microusd_per_gpu_hour > limit:
-                self.limits.append(_above_limit(lease.lease, event.microusd_per_gpu_hour, limit))
+                told = _above_limit(lease.lease, event.microusd_per_gpu_hour, limit)
+                self.broken["doctor.limits_kept"].append(told)
 
 
 def _above_limit(lease: str, pays: int, limit: int) -> Sentence:

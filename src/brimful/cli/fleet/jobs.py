@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import get_args
 
 from brimful.cli.commands import Answer, whole
 from brimful.cli.render import cut, noted_table
+from brimful.client.answers import JobAnswer, Phase
 from brimful.client.client import Client
 from brimful.client.shown import command_line
 from brimful.language import Seconds, Sentence, Usd, say, told, words
 from brimful.language.catalog import is_held
 from brimful.language.printable import all_printable
 
-if TYPE_CHECKING:
-    from brimful.client.answers import JobAnswer
-
 EXAMPLE = """brimful jobs --limit 20
 brimful jobs --phase waiting --phase held"""
-
-PHASES = (
-    "waiting",
-    "held",
-    "starting",
-    "running",
-    "stopping",
-    "finished",
-    "failed",
-    "stopped",
-    "cancelled",
-    "unknown",
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=whole, default=50, metavar="N")
-    parser.add_argument("--phase", action="append", default=[], choices=PHASES)
+    parser.add_argument("--phase", action="append", default=[], choices=get_args(Phase))
     parser.add_argument("--tenant")
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Path, Query
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
-from brimful.client.answers import JobAnswer, JobsAnswer, LogAnswer, WhyAnswer
+from brimful.client.answers import JobAnswer, JobsAnswer, LogAnswer, Phase, WhyAnswer
 from brimful.errors import NotFound
 from brimful.fleet.state import JobState
 from brimful.language import Quoted, say, verbatim
@@ -16,7 +17,7 @@ from brimful.server.api.answers import envelope
 from brimful.server.api.cursors import Cursor, page_after, read_cursor
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
-from brimful.server.api.requests import Hold, Move, Submission
+from brimful.server.api.requests import BidRequest, Hold, Move, Submission
 from brimful.server.auth import Principal, forbidden
 from brimful.server.service.reader import Reader
 from brimful.server.service.submissions import Submissions
@@ -25,18 +26,6 @@ from brimful.server.views.logs import LONGEST_CHARACTER, log_piece
 from brimful.server.views.why import why_view
 
 JobName = Annotated[str, Path(max_length=100, pattern=r"^[^\x00]+$")]
-Phase = Literal[
-    "waiting",
-    "held",
-    "starting",
-    "running",
-    "stopping",
-    "finished",
-    "failed",
-    "stopped",
-    "cancelled",
-    "unknown",
-]
 Key = Annotated[
     str | None,
     Header(
@@ -125,30 +114,33 @@ def _add_verbs(
     gate: Gate,
     submitter: Any,  # noqa: ANN401 - FastAPI's own type
 ) -> None:
+    def changed(who: Principal, verb: str, name: str, act: Callable[[], JobState], to: str = "") -> Response:
+        with gate.audited(who, f"job.{verb}", lambda: f"{name}{to}"):
+            own_job(reader, who, name)
+            return ok(job_view(reader, act(), explain=False))
+
     @router.post("/jobs/{name}/cancel", response_model=envelope(JobAnswer), responses=CHANGING)
     def cancel(name: JobName, who: Principal = submitter) -> Response:
-        with gate.audited(who, "job.cancel", lambda: name):
-            own_job(reader, who, name)
-            return ok(job_view(reader, submissions.cancel(name), explain=False))
+        return changed(who, "cancel", name, lambda: submissions.cancel(name))
 
     @router.post("/jobs/{name}/hold", response_model=envelope(JobAnswer), responses=CHANGING)
     def hold(
         name: JobName, body: Annotated[Hold | None, Body()] = None, who: Principal = submitter
     ) -> Response:
-        with gate.audited(who, "job.hold", lambda: name):
-            own_job(reader, who, name)
-            own_words = body.reason if body else ""
-            because = verbatim(own_words) if own_words else say("server.held_by", who=who.name)
-            return ok(job_view(reader, submissions.hold(name, reason=because), explain=False))
+        own_words = body.reason if body else ""
+        because = verbatim(own_words) if own_words else say("server.held_by", who=who.name)
+        return changed(who, "hold", name, lambda: submissions.hold(name, reason=because))
 
     @router.post("/jobs/{name}/release", response_model=envelope(JobAnswer), responses=CHANGING)
     def release(name: JobName, who: Principal = submitter) -> Response:
-        with gate.audited(who, "job.release", lambda: name):
-            own_job(reader, who, name)
-            return ok(job_view(reader, submissions.release(name), explain=False))
+        return changed(who, "release", name, lambda: submissions.release(name))
 
     @router.post("/jobs/{name}/move", response_model=envelope(JobAnswer), responses=CHANGING)
     def move(name: JobName, body: Move, who: Principal = submitter) -> Response:
-        with gate.audited(who, "job.move", lambda: f"{name} to {body.site or 'anywhere'}"):
-            own_job(reader, who, name)
-            return ok(job_view(reader, submissions.move(name, body.site), explain=False))
+        to = f" to {body.site or 'anywhere'}"
+        return changed(who, "move", name, lambda: submissions.move(name, body.site), to)
+
+    @router.post("/jobs/{name}/bid", response_model=envelope(JobAnswer), responses=CHANGING)
+    def bid(name: JobName, body: BidRequest, who: Principal = submitter) -> Response:
+        limit = body.limit_microusd_per_gpu_hour
+        return changed(who, "bid", name, lambda: submissions.bid(name, limit), f" {limit}")

@@ -1,4 +1,4 @@
-"""Routes of money: prices, a job's bid, tenants' budgets, invoices."""
+"""Routes of money: prices, tenants' budgets, invoices."""
 
 from __future__ import annotations
 
@@ -7,23 +7,21 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 
-from brimful.client.answers import BudgetAnswer, BudgetsAnswer, InvoiceAnswer, JobAnswer, PricesAnswer
+from brimful.client.answers import BudgetAnswer, BudgetsAnswer, InvoiceAnswer, PricesAnswer
 from brimful.server.api.answers import envelope
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
-from brimful.server.api.jobs import JobName, own_job
-from brimful.server.api.requests import BidRequest, BudgetRequest, CreditRequest
+from brimful.server.api.requests import BudgetRequest, CreditRequest
 from brimful.server.auth import TENANT, Principal
 from brimful.server.service.reader import Reader
 from brimful.server.service.submissions import Submissions
-from brimful.server.views.jobs import job_view
 from brimful.server.views.money import Bills, budgets_view, prices_view
 
 TenantName = Annotated[str, Path(max_length=60, pattern=TENANT)]
 
 
 def add_market_routes(router: APIRouter, reader: Reader, submissions: Submissions, gate: Gate) -> None:
-    viewer, submitter, operator = gate.needs("viewer"), gate.needs("submitter"), gate.needs("operator")
+    viewer, operator = gate.needs("viewer"), gate.needs("operator")
     bills = Bills(reader)
 
     @router.get("/prices", response_model=envelope(PricesAnswer), responses=COMMON)
@@ -36,13 +34,6 @@ def add_market_routes(router: APIRouter, reader: Reader, submissions: Submission
         """The price of every pool. Depth is told without names: who bids what is nobody else's to know."""
         del who
         return ok({"now_s": reader.now_s(), "pools": prices_view(reader, since_s=since_s)})
-
-    @router.post("/jobs/{name}/bid", response_model=envelope(JobAnswer), responses=CHANGING)
-    def bid(name: JobName, body: BidRequest, who: Principal = submitter) -> Response:
-        limit = body.limit_microusd_per_gpu_hour
-        with gate.audited(who, "job.bid", lambda: f"{name} {limit}"):
-            own_job(reader, who, name)
-            return ok(job_view(reader, submissions.bid(name, limit), explain=False))
 
     @router.get("/budgets", response_model=envelope(BudgetsAnswer), responses=COMMON)
     def budgets(who: Principal = viewer) -> Response:

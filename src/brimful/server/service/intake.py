@@ -66,14 +66,17 @@ class Intake:
 
     def _take_waiting(self) -> None:
         """All who have come meanwhile, at once: flushing a transaction to the disk is most of a submit."""
-        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_TOGETHER))]
+        self._take_batch([self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_TOGETHER))])
+
+    def _take_batch(self, batch: Sequence[Pending]) -> None:
         try:
             self._take_together(batch)
         except _NotKept as error:
             if len(batch) == 1:
                 batch[0].error = error.why
-            else:
-                self._take_one_by_one(batch)
+            else:  # what is wrong with one is not the others' fault
+                for each in batch:
+                    self._take_batch([each])
         except BrimfulError as error:
             # They may be in the log all the same, where the answer to a commit was lost: taken in again,
             # they would be there twice. Who asked may ask again, under a key.
@@ -86,16 +89,6 @@ class Intake:
         finally:
             for each in batch:
                 each.done = True
-
-    def _take_one_by_one(self, batch: Sequence[Pending]) -> None:
-        """What is wrong with one is not the others' fault."""
-        for each in batch:
-            try:
-                self._take_together([each])
-            except _NotKept as error:
-                each.error = error.why
-            except BrimfulError as error:
-                each.error = error
 
     def _take_together(self, batch: Sequence[Pending]) -> None:
         def events() -> Sequence[Event]:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from brimful.adapters.capabilities import Complains, KeepsLogs, LogPiece
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.past import PastJob
-from brimful.client.answers import EventAnswer
 from brimful.errors import NotFound, Refused, Said
 from brimful.fleet.events import Event
 from brimful.fleet.state import Fleet, JobState, Lease, Pool
@@ -170,10 +169,6 @@ class Reader:
             except (KeyError, AssertionError):  # the fleet has moved on since
                 return None
 
-    def waited_s(self, state: JobState) -> int:
-        """Since it was submitted, or stopped."""
-        return max(0, self.now_s() - state.waiting_since_s)
-
     def measure(self, state: JobState) -> JobState:
         """Look at what its newest lease has measured, though it be over; `samples` has it then."""
         self.samples.read(state.leases[-1:], now_s=self.now_s())
@@ -217,10 +212,3 @@ class Reader:
             if isinstance(engine, Complains) and engine.complaints()
         }
         return found | {**self.health.problems}
-
-    def records(self, after: int, limit: int) -> list[EventAnswer]:
-        """Up to `limit` events after that place of the log, as it holds them."""
-        rows = self.store.records(after, limit)
-        return [
-            {"seq": row["seq"], "at_s": row["at_s"], "kind": row["kind"], "body": row["body"]} for row in rows
-        ]

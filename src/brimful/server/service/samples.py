@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 from brimful.adapters.capabilities import KeepsSamples
@@ -29,18 +29,9 @@ TEXT_CHARS = 120
 AHEAD_S = 300  # clocks differ; what is further in the future was not measured
 LARGEST = 1 << 62
 
-_OF_STEP = (
-    "step",
-    "step_s",
-    "tokens_per_s",
-    "mfu",
-    "hfu",
-    "allocated_bytes",
-    "reserved_bytes",
-    "peak_allocated_bytes",
-    "peak_reserved_bytes",
-)
-_OF_RUN = ("model", "device", "gpu", "peak_flops_per_s", "peak_format", "peak_source", "rank", "world")
+_SHOWN = MeasuredAnswer.__annotations__.keys() - {"at_s"}
+_OF_STEP = [each.name for each in fields(StepSample) if each.name in _SHOWN]
+_OF_RUN = [each.name for each in fields(RunSample) if each.name in _SHOWN]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,72 +63,64 @@ class Submissions:
         return self._reader.job(name)
 
     def cancel(self, name: str) -> JobState:
-        def events() -> Sequence[Event]:
-            state = self._reader.job(name)
+        def events(state: JobState, now_s: int) -> Sequence[Event]:
             if state.phase in OVER:
                 raise Refused(say("server.job_already", name=name, phase=state.phase))
-            return [CancelRequested(at_s=self._reader.now_s(), job=name)]
+            return [CancelRequested(at_s=now_s, job=name)]
 
         return self._change(name, "cancel", events)
 
     def hold(self, name: str, *, reason: Said) -> JobState:
         """Keep it from starting; one that runs is stopped as a preemption stops it. Again changes nothing."""
 
-        def events() -> Sequence[Event]:
-            state = self._active(name)
-            if state.hold:
+        def events(state: JobState, now_s: int) -> Sequence[Event]:
+            if _active(state).hold:
                 return ()
-            now_s = self._reader.now_s()
             return [JobHeld(at_s=now_s, job=name, reason=reason), *_stop_of(state, reason, now_s=now_s)]
 
         return self._change(name, "hold", events)
 
     def release(self, name: str) -> JobState:
-        def events() -> Sequence[Event]:
-            is_held = self._active(name).hold
-            return [JobReleased(at_s=self._reader.now_s(), job=name)] if is_held else ()
+        def events(state: JobState, now_s: int) -> Sequence[Event]:
+            return [JobReleased(at_s=now_s, job=name)] if _active(state).hold else ()
 
         return self._change(name, "release", events)
 
     def move(self, name: str, site: str) -> JobState:
         """From now on it runs at this site (empty: at any); one that runs elsewhere is stopped first."""
 
-        def events() -> Sequence[Event]:
-            state = self._active(name)
+        def events(state: JobState, now_s: int) -> Sequence[Event]:
+            job, lease = _active(state).job, state.open_lease
             here = {node.site for node in self._reader.fleet.nodes.values()}
             if site and site not in here:
                 raise NotFound(say("server.no_site", site=Quoted(site[:100]), sites=", ".join(sorted(here))))
             wanted = (site,) if site else ()
-            if state.job.sites == wanted:
+            if job.sites == wanted:
                 return ()
-            now_s, lease = self._reader.now_s(), state.open_lease
             moved = MoveRequested(at_s=now_s, job=name, sites=wanted)
-            elsewhere = site and lease is not None and lease.site != site
-            return [
-                moved,
-                *(_stop_of(state, say("scheduler.moves_to", where=site), now_s=now_s) if elsewhere else ()),
-            ]
+            if not site or lease is None or lease.site == site:
+                return [moved]
+            return [moved, *_stop_of(state, say("scheduler.moves_to", where=site), now_s=now_s)]
 
         return self._change(name, "move", events)
 
     def bid(self, name: str, limit_microusd: int | None) -> JobState:
         """Another limit for a job that is not over; one that runs cannot go below what it pays."""
 
-        def events() -> Sequence[Event]:
-            state = self._active(name)
-            lease, fleet = state.open_lease, self._reader.fleet
-            if state.job.limit_microusd_per_gpu_hour == limit_microusd:
-                return []
-            node = None if lease is None else fleet.nodes.get(lease.node)  # which may have left
+        def events(state: JobState, now_s: int) -> Sequence[Event]:
+            job, lease = _active(state).job, state.open_lease
+            if job.limit_microusd_per_gpu_hour == limit_microusd:
+                return ()
+            # Its node may have left.
+            node = None if lease is None else self._reader.fleet.nodes.get(lease.node)
             floor = 0 if node is None else self._reader.floor_microusd(node.pool)
-            now = limit_of(replace(state.job, limit_microusd_per_gpu_hour=limit_microusd), floor=floor)
+            now = limit_of(replace(job, limit_microusd_per_gpu_hour=limit_microusd), floor=floor)
             if lease is not None and now < lease.price_now():
                 price = show_usd(lease.price_now())
                 raise Refused(
                     say("server.bid_below_price", name=name, price=price, now=Usd(now)), code="below_price"
                 )
-            at_s = self._reader.now_s()
-            return [BidChanged(at_s=at_s, job=name, limit_microusd_per_gpu_hour=limit_microusd)]
+            return [BidChanged(at_s=now_s, job=name, limit_microusd_per_gpu_hour=limit_microusd)]
 
         return self._change(name, "bid", events)
 
@@ -182,15 +174,9 @@ class Submissions:
 
     # -- the log ---------------------------------------------------------------------------------------
 
-    def _active(self, name: str) -> JobState:
-        state = self._reader.job(name)
-        if state.phase in OVER or state.cancel_requested:
-            phase = state.phase if state.phase in OVER else say("server.being_cancelled")
-            raise Refused(say("server.job_already", name=name, phase=phase))
-        return state
-
-    def _change(self, name: str, verb: str, events: Callable[[], Sequence[Event]]) -> JobState:
-        if self._write(events):
+    def _change(self, name: str, verb: str, events: Callable[[JobState, int], Sequence[Event]]) -> JobState:
+        """Append what follows from the job as it is, at this second."""
+        if self._write(lambda: events(self._reader.job(name), self._reader.now_s())):
             log.info("%s: %s requested", name, verb)
         return self._reader.job(name)
 
@@ -216,6 +202,14 @@ class Submissions:
                 return events
             self._reader.refresh()
         raise WorldFailed(say("server.log_busy", times=MAX_CONFLICTS), code="log_busy")
+
+
+def _active(state: JobState) -> JobState:
+    """The same, if anything can still become of it."""
+    if state.phase in OVER or state.cancel_requested:
+        phase = state.phase if state.phase in OVER else say("server.being_cancelled")
+        raise Refused(say("server.job_already", name=state.job.job, phase=phase))
+    return state
 
 
 def _stop_of(state: JobState, reason: Said, *, now_s: int) -> Sequence[Event]:

@@ -13,7 +13,10 @@ from brimful.server.service.reader import Reader
 def events_for(reader: Reader, who: Principal, *, after: int, limit: int) -> EventsAnswer:
     """Up to `limit` events after that place, and where to go on; a place below zero is from the end."""
     place = max(0, reader.fleet.seq + after) if after < 0 else after
-    rows = reader.records(place, limit)
+    rows: list[EventAnswer] = [
+        {"seq": row["seq"], "at_s": row["at_s"], "kind": row["kind"], "body": row["body"]}
+        for row in reader.store.records(place, limit)
+    ]
     visible = rows if who.only_tenant is None else list(_visible(reader, who, rows))
     return {"events": visible, "next_after": rows[-1]["seq"] if rows else place}
 

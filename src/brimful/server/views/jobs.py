@@ -23,33 +23,29 @@ class Page(NamedTuple):
 def job_view(reader: Reader, state: JobState, *, explain: bool = True) -> JobAnswer:
     """`explain` finds out why it waits, which takes a decision; who has just changed it can ask again."""
     with reader.locked():
-        return _job_view(reader, state, explain=explain)
-
-
-def _job_view(reader: Reader, state: JobState, *, explain: bool) -> JobAnswer:
-    job, now_s = state.job, reader.now_s()
-    lease = state.open_lease
-    why = _why(reader, state, explain=explain)
-    measured, not_measured = reader.samples.view(state, now_s=now_s)
-    return {
-        **alike(JobAnswer, state, job),
-        "queue": job.queue or job.tenant,
-        "phase": reader.phase_of(state),
-        "why": told(why) if why else "",
-        "why_code": why.as_dict() if why else None,
-        "now_s": now_s,
-        "started_s": state.first_start_s,
-        "delay_s": round(state.delay_s(now_s)),
-        "node": lease.node if lease else None,
-        "site": lease.site if lease else None,
-        # What is on the ledger, and what the running lease has come to on top of that.
-        "posted_microusd": reader.spent_microusd(job.job),
-        "cost_microusd": capped(state.cost_microusd(now_s), job.budget_microusd),
-        "predicted": _predicted(state),
-        "measured": measured,
-        "not_measured": not_measured,
-        "leases": [lease_view(each, now_s=now_s) for each in state.leases],
-    }
+        job, now_s = state.job, reader.now_s()
+        lease = state.open_lease
+        why = _why(reader, state, explain=explain)
+        measured, not_measured = reader.samples.view(state, now_s=now_s)
+        return {
+            **alike(JobAnswer, state, job),
+            "queue": job.queue or job.tenant,
+            "phase": reader.phase_of(state),
+            "why": told(why) if why else "",
+            "why_code": why.as_dict() if why else None,
+            "now_s": now_s,
+            "started_s": state.first_start_s,
+            "delay_s": round(state.delay_s(now_s)),
+            "node": lease.node if lease else None,
+            "site": lease.site if lease else None,
+            # What is on the ledger, and what the running lease has come to on top of that.
+            "posted_microusd": reader.spent_microusd(job.job),
+            "cost_microusd": capped(state.cost_microusd(now_s), job.budget_microusd),
+            "predicted": _predicted(state),
+            "measured": measured,
+            "not_measured": not_measured,
+            "leases": [lease_view(each, now_s=now_s) for each in state.leases],
+        }
 
 
 def _predicted(state: JobState) -> dict[str, dict[str, float | None]]:

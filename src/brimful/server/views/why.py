@@ -42,7 +42,8 @@ def _waiting(reader: Reader, state: JobState) -> Sentence | None:
     if state.phase != "waiting":
         return None
     reason = reader.why_waiting(state.job.job) or say("server.starts_at_next_look")
-    return say("server.waiting", reason=reason, waited=Seconds(reader.waited_s(state)))
+    waited_s = max(0, reader.now_s() - state.waiting_since_s)
+    return say("server.waiting", reason=reason, waited=Seconds(waited_s))
 
 
 def _ahead(reader: Reader, name: str) -> int:
