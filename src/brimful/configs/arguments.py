@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from brimful.configs.bounds import is_whole, out_of_range, whole_number
+from brimful.configs.bounds import Check, checked, whole_between
 from brimful.configs.reading import Dialect
 from brimful.configs.words import choose, word_not_known
 from brimful.errors import BadInput
@@ -59,21 +59,21 @@ DEFAULTS: dict[str, Any] = {
     "attn_implementation": "sdpa",
     "use_liger_kernel": False,
 }
-_WHOLE = {
-    "per_device_train_batch_size": 10_000_000,
-    "gradient_accumulation_steps": 1_000_000_000,
-    "max_length": 100_000_000,
-    "lora_r": 100_000,
-}
-_SWITCH = frozenset({
-    "bf16", "fp16", "tf32", "gradient_checkpointing", "torch_compile", "use_liger_kernel", "use_peft",
-    "load_in_4bit", "load_in_8bit", "bf16_full_eval", "flash_attention", "lora_target_linear",
-})  # fmt: skip
-_WORD = frozenset({
-    "optim", "attn_implementation", "torch_dtype", "fsdp", "deepspeed", "adapter", "finetuning_type",
-})  # fmt: skip
+_CHECKS: dict[str, Check] = {
+    "per_device_train_batch_size": whole_between(1, 10_000_000),
+    "gradient_accumulation_steps": whole_between(1, 1_000_000_000),
+    "max_length": whole_between(1, 100_000_000),
+    "lora_r": whole_between(1, 100_000),
+    **dict.fromkeys((
+        "bf16", "fp16", "tf32", "gradient_checkpointing", "torch_compile", "use_liger_kernel", "use_peft",
+        "load_in_4bit", "load_in_8bit", "bf16_full_eval", "flash_attention", "lora_target_linear",
+    ), checked(lambda value: isinstance(value, bool), say("configs.yaml_true_or_false"))),
+    **dict.fromkeys((
+        "optim", "attn_implementation", "torch_dtype", "fsdp", "deepspeed", "adapter", "finetuning_type",
+    ), checked(lambda value: isinstance(value, (str, dict, list, bool)), say("configs.name"))),
+}  # fmt: skip
 _OTHER = frozenset({"lora_target_modules", "load_in_bits", "fsdp_config", "gradient_checkpointing_kwargs"})
-KNOWN = frozenset({*DEFAULTS, *_WHOLE, *_SWITCH, *_WORD, *_OTHER})
+KNOWN = frozenset({*DEFAULTS, *_CHECKS, *_OTHER})
 MODEL_WORDS = ("model_name_or_path", "base_model", "model_id", "model_name", "model")
 # Beginnings of words that change neither bytes nor seconds of a step. Known, so not worth a word.
 _WITHOUT_EFFECT = (
@@ -200,7 +200,8 @@ def sort_arguments(found: Mapping[str, Any]) -> tuple[Found, list[str]]:
 def training_of(given: Found, *, name: object, context: int) -> tuple[Training, list[Sentence], int]:
     """The training these arguments describe, what was taken otherwise than said, and how often."""
     for key, value in given.items():
-        _check(key, value, name=name)
+        if key in _CHECKS:
+            _CHECKS[key](key, value, name)
     use = {**DEFAULTS, **given}
     warnings: list[Sentence] = []
     optimizer = choose("optimizer", use["optim"])
@@ -280,17 +281,3 @@ def _tuning(use: Found) -> dict[str, Any]:
     found = {"tuning": "lora", "rank": use.get("lora_r", 16), "targets": count, "frozen_bits": bits}
     # PEFT trains adapters in fp32 whatever the weights are in (autocast_adapter_dtype, its default)
     return {**found, "adapter_dtype": "float32"}
-
-
-def _check(key: str, value: object, *, name: object) -> None:
-    """Right type and within bounds, or one sentence that says where and what is allowed."""
-    if key in _WHOLE:
-        good, allowed = is_whole(value, 1, _WHOLE[key]), whole_number(1, _WHOLE[key])
-    elif key in _SWITCH:
-        good, allowed = isinstance(value, bool), say("configs.yaml_true_or_false")
-    elif key in _WORD:
-        good, allowed = isinstance(value, (str, dict, list, bool)), say("configs.name")
-    else:
-        return
-    if not good:
-        raise out_of_range(key, value, allowed, name)

@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from collections.abc import Callable
+from typing import Any, TypeGuard
 
 from brimful.errors import BadInput
-from brimful.language import Number, Sentence, say
+from brimful.language import Number, Sentence, Several, say
 
-FRACTION = say("configs.fraction")
+# Key, value, and where it stands: the file, and its line if that is known; nothing for `--set`. Gives the
+# value back, or raises.
+Check = Callable[[str, object, object], Any]
+
+
+def checked(is_good: Callable[[object], bool], allowed: Sentence | Several) -> Check:
+    """A check, from a test and the words for what passes it."""
+
+    def check(key: str, value: object, where: object) -> object:
+        if is_good(value):
+            return value
+        values = {"key": key, "shown": shown(value), "allowed": allowed}
+        if where:
+            raise BadInput(say("configs.out_of_range_in", where=where, **values))
+        raise BadInput(say("configs.out_of_range", **values))
+
+    return check
 
 
 def whole_number(low: int, high: int) -> Sentence:
     return say("configs.whole_number", low=low, high=Number(high))
 
 
+def whole_between(low: int, high: int) -> Check:
+    return checked(lambda value: is_whole(value, low, high), whole_number(low, high))
+
+
 def is_whole(value: object, low: int, high: int) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
-def is_fraction(value: object) -> TypeGuard[float]:
+def _is_fraction(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
+
+
+fraction = checked(_is_fraction, say("configs.fraction"))
 
 
 def shown(value: object) -> str:
     return repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."
-
-
-def out_of_range(key: str, value: object, allowed: object, where: object = "") -> BadInput:
-    """`where` is the file, and its line if that is known; nothing for `--set`."""
-    values = {"key": key, "shown": shown(value), "allowed": allowed}
-    if where:
-        return BadInput(say("configs.out_of_range_in", where=where, **values))
-    return BadInput(say("configs.out_of_range", **values))

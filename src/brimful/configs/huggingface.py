@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from brimful.configs.bounds import FRACTION, is_fraction, out_of_range
+from brimful.configs.bounds import fraction
 from brimful.configs.parts import is_vision, read_experts, read_images, whole
 from brimful.errors import BadInput
 from brimful.language import Quoted, Sentence, say
@@ -124,10 +124,7 @@ def _sizes(found: Mapping[str, Any], *, name: str, needed: Sequence[str]) -> dic
     for field, words in _FRACS.items():
         word = next((word for word in words if found.get(word) is not None), None)
         if word is not None:
-            value = found[word]
-            if not is_fraction(value):
-                raise out_of_range(word, value, FRACTION, name)
-            sizes[field] = float(value)
+            sizes[field] = fraction(word, found[word], name)
     return sizes
 
 

@@ -42,11 +42,8 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 def parse_file(path: Path) -> ast.Module:
     """The syntax tree of a Python file, or one clear refusal."""
-    return parse_text(read_config(path, what=say("configs.py_file")), name=str(path))
-
-
-def parse_text(raw: bytes, *, name: str) -> ast.Module:
-    text = decode(raw, name=name)
+    name = str(path)
+    text = decode(read_config(path, what=say("configs.py_file")), name=name)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an odd escape in a stranger's string is not our user's problem

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from brimful.configs.bounds import FRACTION, is_fraction, is_whole, out_of_range, whole_number
+from brimful.configs.bounds import Check, checked, fraction, whole_between, whole_number
 from brimful.configs.literals import Unreadable, Value, evaluate, parse_file
 from brimful.configs.reading import Dialect, Reading, some_of
 from brimful.configs.settings import apply_settings, own_word, parse_sets, unknown_key
@@ -22,24 +22,42 @@ from brimful.specs.estimate import Assumption
 from brimful.specs.model import Model
 from brimful.specs.training import DTYPES, Dtype, Training
 
-# key -> (default of train.py, lowest, highest). The bounds are far beyond any run, and keep sums finite.
-_WHOLE: dict[str, tuple[int, int, int]] = {
-    "n_layer": (12, 1, 10_000),
-    "n_head": (12, 1, 100_000),
-    "n_embd": (768, 1, 1_000_000),
-    "block_size": (1024, 1, 100_000_000),
-    "vocab_size": (50304, 1, 100_000_000),
-    "batch_size": (12, 1, 10_000_000),
-    "gradient_accumulation_steps": (5 * 8, 1, 1_000_000_000),
+
+def _whole(low: int, high: int) -> Check:
+    """In Python 40 / 2 is not a whole number, and 40 // 2 is."""
+    plain, allowed = whole_between(low, high), whole_number(low, high)
+    divided = checked(lambda _: False, Several((allowed, say("configs.use_floor_division")), between="; "))
+
+    def check(key: str, value: object, where: object) -> Any:  # noqa: ANN401 - the value
+        halved = isinstance(value, float) and value == int(value)
+        return (divided if halved else plain)(key, value, where)
+
+    return check
+
+
+_SWITCH = checked(lambda value: isinstance(value, bool), say("configs.true_or_false"))
+# key -> default of train.py, and what it may be. The bounds are far beyond any run, and keep sums finite.
+_KEYS: dict[str, tuple[Any, Check]] = {
+    "n_layer": (12, _whole(1, 10_000)),
+    "n_head": (12, _whole(1, 100_000)),
+    "n_embd": (768, _whole(1, 1_000_000)),
+    "block_size": (1024, _whole(1, 100_000_000)),
+    "vocab_size": (50304, _whole(1, 100_000_000)),
+    "batch_size": (12, _whole(1, 10_000_000)),
+    "gradient_accumulation_steps": (5 * 8, _whole(1, 1_000_000_000)),
+    "bias": (False, _SWITCH),
+    "compile": (True, _SWITCH),
+    "dropout": (0.0, fraction),
+    "dtype": (
+        "bfloat16",
+        checked(lambda value: value in DTYPES, say("configs.one_of", names=", ".join(DTYPES))),
+    ),
+    "init_from": (
+        "scratch",
+        checked(lambda value: isinstance(value, str), say("configs.init_from_name")),
+    ),
 }
-_SWITCH: dict[str, bool] = {"bias": False, "compile": True}
-DEFAULTS: dict[str, Any] = {
-    **{key: bounds[0] for key, bounds in _WHOLE.items()},
-    **_SWITCH,
-    "dropout": 0.0,
-    "dtype": "bfloat16",
-    "init_from": "scratch",
-}
+DEFAULTS = {key: default for key, (default, _) in _KEYS.items()}
 # Keys of train.py that change neither bytes nor seconds of a step. Known, so not worth a word.
 _WITHOUT_EFFECT = frozenset({
     "out_dir", "eval_interval", "log_interval", "eval_iters", "eval_only", "always_save_checkpoint",
@@ -244,8 +262,8 @@ def _reading(
     use = {**DEFAULTS, **given}
     if "vocab_size" not in given:
         assumed, warnings = _vocabulary_of(values.get("dataset"), use, assumed, warnings)
-    for key, value in use.items():
-        _check(key, value, where.get(key, f"--set {key}"))
+    for key, (_, check) in _KEYS.items():
+        check(key, use[key], where.get(key, f"--set {key}"))
     if use["init_from"].startswith("gpt2"):
         _from_pretrained(use, where)
         assumed = [a for a in assumed if a.name not in ("n_layer", "n_head", "n_embd", "vocab_size", "bias")]
@@ -324,24 +342,3 @@ def _from_pretrained(use: dict[str, Any], where: Mapping[str, str]) -> None:
     use["n_layer"], use["n_head"], use["n_embd"] = _PRETRAINED[use["init_from"]]
     use["vocab_size"], use["bias"] = 50257, True
     use["block_size"] = min(use["block_size"], 1024)  # a checkpoint's positions can be cropped, not grown
-
-
-def _check(key: str, value: object, where: str) -> None:
-    """Right type and within bounds, or one sentence that says where and what is allowed."""
-    good: bool
-    allowed: object
-    if key in _WHOLE:
-        _, low, high = _WHOLE[key]
-        good, allowed = is_whole(value, low, high), whole_number(low, high)
-        if isinstance(value, float) and value == int(value):
-            allowed = Several((allowed, say("configs.use_floor_division")), between="; ")
-    elif key in _SWITCH:
-        good, allowed = isinstance(value, bool), say("configs.true_or_false")
-    elif key == "dropout":
-        good, allowed = is_fraction(value), FRACTION
-    elif key == "dtype":
-        good, allowed = value in DTYPES, say("configs.one_of", names=", ".join(DTYPES))
-    else:
-        good, allowed = isinstance(value, str), say("configs.init_from_name")
-    if not good:
-        raise out_of_range(key, value, allowed, where)

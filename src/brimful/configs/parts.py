@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from brimful.configs.bounds import is_whole, out_of_range, whole_number
+from brimful.configs.bounds import whole_between
 from brimful.errors import BadInput
 from brimful.language import say
 from brimful.specs.model import Experts, Images
@@ -25,9 +25,7 @@ def whole(found: Found, words: Sequence[str], *, low: int, high: int, name: str)
     word = next((word for word in words if found.get(word) is not None), None)
     if word is None:
         return None
-    value = found[word]
-    if not is_whole(value, low, high):
-        raise out_of_range(word, value, whole_number(low, high), name)
+    value: int = whole_between(low, high)(word, found[word], name)
     return value
 
 

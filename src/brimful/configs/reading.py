@@ -16,7 +16,7 @@ from brimful.specs.training import Training
 Change = dict[str, tuple[Any, Any]]  # a line of the config -> (now, then)
 
 # Fields of Training that our own flags and `--set` know by another word.
-_OWN = {
+OWN = {
     "sequence_tokens": "seq_len",
     "accumulation": "gradient_accumulation_steps",
     "compiled": "compile",
@@ -54,7 +54,7 @@ class Dialect:
             if name not in self.says or getattr(after, name) in self.unsaid.get(name, ())
         ]
         own_now, own_then = own_lines(before), own_lines(after)
-        keys = [key for name in unsaid for key in _SHARED.get(name, (_OWN.get(name, name),))]
+        keys = [key for name in unsaid for key in _SHARED.get(name, (OWN.get(name, name),))]
         change |= {
             key: (own_now.get(key), own_then.get(key))
             for key in keys
@@ -67,7 +67,7 @@ def own_lines(training: Training) -> dict[str, Any]:
     """A training in our own words, those of the flags and of `--set`: reading them gives it back."""
     t = training
     values = {f.name: getattr(t, f.name) for f in fields(Training)}
-    said = {_OWN.get(name, name): value for name, value in values.items() if name not in _SHARED}
+    said = {OWN.get(name, name): value for name, value in values.items() if name not in _SHARED}
     said["framework"] = t.framework.name
     said["torch"] = t.torch.release
     said["precision"] = name_of("precision", values)

@@ -6,13 +6,14 @@ Every reader knows the words of its own format; these work on top of any of them
 from __future__ import annotations
 
 import ast
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from brimful.configs.bounds import FRACTION, is_fraction, is_whole, out_of_range, shown, whole_number
+from brimful.configs.bounds import Check, fraction, shown, whole_between
 from brimful.configs.literals import Unreadable, Value, evaluate
-from brimful.configs.reading import Reading
+from brimful.configs.reading import OWN, Reading
 from brimful.configs.words import CHOICES, choose, word_not_known
 from brimful.errors import BadInput
 from brimful.language import Quoted, Sentence, either, say
@@ -22,38 +23,39 @@ from brimful.specs.model import Images, Model
 from brimful.specs.torch import Torch, find_torch
 from brimful.specs.training import Training
 
-# Word -> (field, lowest, highest). The bounds are far beyond any run, and keep sums finite.
-_TRAINING_WHOLE: dict[str, tuple[str, int, int]] = {
-    "batch_size": ("batch_size", 1, 10_000_000),
-    "seq_len": ("sequence_tokens", 1, 100_000_000),
-    "gradient_accumulation_steps": ("accumulation", 1, 1_000_000_000),
-    "loss_chunks": ("loss_chunks", 1, 100_000),
-    "rank": ("rank", 1, 100_000),
-    "targets": ("targets", 1, 8),
-    "gpus": ("gpus", 1, 1_000_000),
-    "shards": ("shards", 1, 1_000_000),
-    "tensor": ("tensor", 1, 10_000),
-    "pipeline": ("pipeline", 1, 10_000),
-    "virtual_stages": ("virtual_stages", 1, 1_000),
-    "context": ("context", 1, 10_000),
-    "expert": ("expert", 1, 10_000),
+# Numbers by our word for them. The bounds are far beyond any run, and keep sums finite.
+_NUMBERS: dict[str, Check] = {
+    "batch_size": whole_between(1, 10_000_000),
+    "seq_len": whole_between(1, 100_000_000),
+    "gradient_accumulation_steps": whole_between(1, 1_000_000_000),
+    "loss_chunks": whole_between(1, 100_000),
+    "rank": whole_between(1, 100_000),
+    "targets": whole_between(1, 8),
+    "gpus": whole_between(1, 1_000_000),
+    "shards": whole_between(1, 1_000_000),
+    "tensor": whole_between(1, 10_000),
+    "pipeline": whole_between(1, 10_000),
+    "virtual_stages": whole_between(1, 1_000),
+    "context": whole_between(1, 10_000),
+    "expert": whole_between(1, 10_000),
+    "layers": whole_between(1, 10_000),
+    "heads": whole_between(1, 100_000),
+    "kv_heads": whole_between(1, 100_000),
+    "head_size": whole_between(0, 1_000_000),
+    "width": whole_between(1, 1_000_000),
+    "mlp_width": whole_between(1, 10_000_000),
+    "vocab": whole_between(1, 100_000_000),
+    "positions": whole_between(0, 100_000_000),
+    "gelu_tensors": whole_between(1, 16),
+    "image_size": whole_between(1, 100_000),
+    "dropout": fraction,
+    "attention_dropout": fraction,
 }
-# Every switch of Training, by its own name.
-_TRAINING_SWITCH = {"compile": "compiled"} | {f.name: f.name for f in fields(Training) if f.type == "bool"}
-_MODEL_WHOLE: dict[str, tuple[str, int, int]] = {
-    "layers": ("layers", 1, 10_000),
-    "heads": ("heads", 1, 100_000),
-    "kv_heads": ("kv_heads", 1, 100_000),
-    "head_size": ("head_size", 0, 1_000_000),
-    "width": ("width", 1, 1_000_000),
-    "mlp_width": ("mlp_width", 1, 10_000_000),
-    "vocab": ("vocab", 1, 100_000_000),
-    "positions": ("positions", 0, 100_000_000),
-    "gelu_tensors": ("gelu_tensors", 1, 16),
-}
-_MODEL_SWITCH = {"tied": "tied", "bias": "bias", "gated": "gated", "rotary": "rotary"}
-_IMAGE_SIZE = "image_size"
-_MODEL_FRAC = {"dropout": "dropout", "attention_dropout": "attention_dropout"}
+# Every switch of Training, and some of Model.
+_SWITCHES = {"compile", *(f.name for f in fields(Training) if f.type == "bool")}
+_SWITCHES |= {"tied", "bias", "gated", "rotary"}
+_OF_MODEL = frozenset(f.name for f in fields(Model))
+_FIELDS = {word: name for name, word in OWN.items()}
 _TUNING = ("lora", "qlora")
 _FRAMEWORK, _TORCH = "framework", "torch"
 
@@ -84,20 +86,11 @@ _ANSWERS: dict[str, tuple[str, ...]] = {
     "fused_loss": ("use_liger_kernel",),
 }
 
-WORDS: frozenset[str] = frozenset(
-    {
-        *_TRAINING_WHOLE,
-        *_TRAINING_SWITCH,
-        *_MODEL_WHOLE,
-        *_MODEL_SWITCH,
-        *_MODEL_FRAC,
-        _IMAGE_SIZE,
-        *_TUNING,
-        *CHOICES,
-        _FRAMEWORK,
-        _TORCH,
-    }
-)
+WORDS = frozenset({*_NUMBERS, *_SWITCHES, *_TUNING, *CHOICES, _FRAMEWORK, _TORCH})
+
+
+# Fields of Training: what was said on top, and below it what stood before.
+Now = ChainMap[str, Any]
 
 
 def parse_sets(texts: Iterable[str], names: Mapping[str, Value] | None = None) -> dict[str, Value]:
@@ -165,26 +158,21 @@ def apply_settings(reading: Reading, said: Mapping[str, Value]) -> Reading:
             if not choice.known:
                 unsure += 1
                 warnings.append(word_not_known(word, value, choice))
-        elif word in _TRAINING_WHOLE:
-            training[_TRAINING_WHOLE[word][0]] = _whole(key, value, _TRAINING_WHOLE[word])
-        elif word in _TRAINING_SWITCH:
-            training[_TRAINING_SWITCH[word]] = _switch(key, value)
-        elif word in _MODEL_WHOLE:
-            model[_MODEL_WHOLE[word][0]] = _whole(key, value, _MODEL_WHOLE[word])
-        elif word == _IMAGE_SIZE:
-            model["images"] = _images(reading.model, _whole(key, value, ("", 1, 100_000)))
-        elif word in _MODEL_SWITCH:
-            model[_MODEL_SWITCH[word]] = _switch(key, value)
         else:
-            model[_MODEL_FRAC[word]] = _frac(key, value)
-    _spread(reading.training, training)
-    without = _older(torch, reading.training, training)
+            found = _switch(key, value) if word in _SWITCHES else _NUMBERS[word](key, value, "")
+            if word == "image_size":
+                model["images"] = _images(reading.model, found)
+            else:
+                (model if word in _OF_MODEL else training)[_FIELDS.get(word, word)] = found
+    now = ChainMap(training, {f.name: getattr(reading.training, f.name) for f in fields(Training)})
+    _spread(now)
+    without = _older(torch, now)
     warnings += without.values()
-    warnings += _always(code, reading.training, training)
+    warnings += _always(code, now)
     shape = _model(reading.model, model)
     _image_length(shape, training)
-    _possible(reading.training, training)
-    _possible_parts(shape, reading.training, training)
+    _possible(now)
+    _possible_parts(shape, now)
     words = {own_word(key) for key in said} | without.keys()
     return replace(
         reading,
@@ -213,7 +201,7 @@ def lora_defaults(code: Framework, model_name: str) -> tuple[int, int]:
     return targets or 7, rank or 16
 
 
-def _older(torch: Torch, before: Training, training: dict[str, Any]) -> dict[str | None, Sentence]:
+def _older(torch: Torch, now: Now) -> dict[str | None, Sentence]:
     """What a release lacks is not counted unless a word of the user's asks for it: word -> what is told."""
     release = torch.release
     slow = say("configs.steps_by_parameter", release=release)
@@ -226,24 +214,20 @@ def _older(torch: Torch, before: Training, training: dict[str, Any]) -> dict[str
     ]
     told: dict[str | None, Sentence] = {}
     for has, word, field, newer, value, said in instead:
-        if not has and field not in training and getattr(before, field) in newer:
-            training[field] = value
+        if not has and field not in now.maps[0] and now[field] in newer:
+            now[field] = value
             told[word] = said
     return told
 
 
-def _always(code: Framework, before: Training, training: dict[str, Any]) -> list[Sentence]:
+def _always(code: Framework, now: Now) -> list[Sentence]:
     """What the framework does whatever the settings say; each is told."""
-
-    def now(field: str) -> Any:  # noqa: ANN401 - a field of Training
-        return training.get(field, getattr(before, field))
-
-    adapted = now("tuning") != "full"
-    if adapted and code.loss_chunk_tokens and now("loss_chunks") == 1:
-        training["loss_chunks"] = -(-now("sequence_tokens") // code.loss_chunk_tokens)
-    sharded = adapted and now("sharding") == "zero3"
-    if sharded and code.checkpoints_sharded and now("checkpointing") != "full":
-        training["checkpointing"] = "full"
+    adapted = now["tuning"] != "full"
+    if adapted and code.loss_chunk_tokens and now["loss_chunks"] == 1:
+        now["loss_chunks"] = -(-now["sequence_tokens"] // code.loss_chunk_tokens)
+    sharded = adapted and now["sharding"] == "zero3"
+    if sharded and code.checkpoints_sharded and now["checkpointing"] != "full":
+        now["checkpointing"] = "full"
         return [say("configs.always_checkpoints", framework=code.title)]
     return []
 
@@ -264,61 +248,50 @@ def _tuning(word: str, on: bool, code: Framework, model_name: str) -> dict[str, 
     return adapter if word == "lora" else {**adapter, "frozen_bits": 4}
 
 
-def _spread(before: Training, training: dict[str, Any]) -> None:
+def _spread(now: Now) -> None:
     """Several GPUs copy the model unless told otherwise; sharded states are spread over all of them."""
-    gpus = training.get("gpus", before.gpus)
-    sharding = training.get("sharding", before.sharding)
-    if gpus > 1 and sharding == "none":
-        sharding = training["sharding"] = "ddp"
-    if "shards" not in training and ("gpus" in training or "sharding" in training):
-        sharded = sharding in ("zero1", "zero2", "zero3")
-        others = 1
-        for field in ("tensor", "pipeline"):
-            others *= training.get(field, getattr(before, field))
-        training["shards"] = max(1, gpus // others) if sharded else 1
-    dtype, casts = training.get("dtype", before.dtype), training.get("casts", before.casts)
-    if sharding in ("zero2", "zero3") and dtype != "float32" and casts == "autocast":
-        training["casts"] = "gather"  # FSDP and DeepSpeed cast the shards, not the ops
+    if now["gpus"] > 1 and now["sharding"] == "none":
+        now["sharding"] = "ddp"
+    said = now.maps[0]
+    if "shards" not in said and ("gpus" in said or "sharding" in said):
+        sharded = now["sharding"] in ("zero1", "zero2", "zero3")
+        now["shards"] = max(1, now["gpus"] // (now["tensor"] * now["pipeline"])) if sharded else 1
+    half = now["dtype"] != "float32"
+    if now["sharding"] in ("zero2", "zero3") and half and now["casts"] == "autocast":
+        now["casts"] = "gather"  # FSDP and DeepSpeed cast the shards, not the ops
 
 
-def _possible(before: Training, changes: Mapping[str, Any]) -> None:
+def _possible(now: Now) -> None:
     """Refuse a split over GPUs that are not there, and an update that would come too early."""
-
-    def now(field: str) -> int:
-        return int(changes.get(field, getattr(before, field)))
-
-    gpus, copy = now("gpus"), now("tensor") * now("pipeline")
-    split, held = copy * now("context"), copy * now("shards")
+    gpus, copy = now["gpus"], now["tensor"] * now["pipeline"]
+    split, held = copy * now["context"], copy * now["shards"]
     if gpus % split or held > gpus:
         enough = -(-max(gpus, held) // split) * split
-        named = [f"{name}={now(name)}" for name in ("tensor", "pipeline", "context", "shards")]
-        parts = ", ".join(part for part in named if not part.endswith("=1"))
+        names = ("tensor", "pipeline", "context", "shards")
+        parts = ", ".join(f"{name}={now[name]}" for name in names if now[name] != 1)
         wanted = (
             say("configs.multiple_of", split=split) if gpus % split else say("configs.at_least", low=held)
         )
         raise BadInput(say("configs.split_takes_gpus", parts=parts, wanted=wanted, gpus=gpus, enough=enough))
-    if now("fp8_inputs") and not now("fp8"):
+    if now["fp8_inputs"] and not now["fp8"]:
         raise BadInput(say("configs.fp8_inputs_without_fp8"))
-    if now("in_backward") and now("accumulation") > 1:
-        raise BadInput(say("configs.in_backward_accumulates", steps=now("accumulation")))
+    if now["in_backward"] and now["accumulation"] > 1:
+        raise BadInput(say("configs.in_backward_accumulates", steps=now["accumulation"]))
 
 
-def _possible_parts(model: Model, before: Training, changes: Mapping[str, Any]) -> None:
+def _possible_parts(model: Model, now: Now) -> None:
     """Refuse to spread heads, layers or experts that are not there."""
-    made = {
-        name: changes.get(name, getattr(before, name)) for name in ("gpus", "tensor", "pipeline", "expert")
-    }
-    pieces = made["pipeline"] * changes.get("virtual_stages", before.virtual_stages)
-    if model.heads % made["tensor"]:
-        raise BadInput(say("configs.heads_do_not_split", heads=model.heads, gpus=made["tensor"]))
+    pieces = now["pipeline"] * now["virtual_stages"]
+    if model.heads % now["tensor"]:
+        raise BadInput(say("configs.heads_do_not_split", heads=model.heads, gpus=now["tensor"]))
     if pieces > model.layers:
         raise BadInput(say("configs.layers_do_not_split", layers=model.layers, pieces=pieces))
-    degree = made["expert"]
+    degree = now["expert"]
     if degree == 1:
         return
     if model.experts is None:
         raise BadInput(say("configs.no_experts_to_spread", name=model.name, degree=degree))
-    replicas = made["gpus"] // (made["tensor"] * made["pipeline"])
+    replicas = now["gpus"] // (now["tensor"] * now["pipeline"])
     if model.experts.count % degree or replicas % degree:
         raise BadInput(
             say(
@@ -369,22 +342,9 @@ def _model(before: Model, changes: Mapping[str, Any]) -> Model:
     return replace(before, **{**changes, "kv_heads": kv_heads}) if changes else before
 
 
-def _whole(key: str, value: object, bounds: tuple[str, int, int]) -> int:
-    _, low, high = bounds
-    if is_whole(value, low, high):
-        return value
-    raise out_of_range(key, value, whole_number(low, high))
-
-
 def _switch(key: str, value: object) -> bool:
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.lower() in ("yes", "no"):
         return value.lower() == "yes"
     raise BadInput(say("configs.not_a_switch", key=key, shown=shown(value)))
-
-
-def _frac(key: str, value: object) -> float:
-    if is_fraction(value):
-        return float(value)
-    raise out_of_range(key, value, FRACTION)

@@ -28,7 +28,7 @@ from brimful.fit.overhead import context_bytes, others_item, workspace_bytes
 from brimful.fit.roofline import achievable_flops_per_s
 from brimful.language import Number, Plain, say
 from brimful.specs.desktop import Others, others_on
-from brimful.specs.estimate import Interval, Item, Verdict, verdict_of
+from brimful.specs.estimate import Interval, Item, Verdict, as_json, verdict_of
 from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
 from brimful.units import HOUR_S
@@ -91,18 +91,11 @@ class InferenceEstimate:
         return verdict_of(self.device_bytes, self.usable_bytes)
 
     def as_dict(self) -> dict[str, Any]:
+        rates = ("prefill_s", "decode_step_s", "tokens_per_s")
         return {
-            "fits": self.fits,
-            "verdict": self.verdict,
-            "gpu": self.gpu,
-            "usable_bytes": self.usable_bytes,
+            **as_json(self, "fits", "verdict", "gpu", "usable_bytes"),
             "other_programs": self.others.as_dict(),
-            "device_bytes": self.device_bytes.as_dict(),
-            "items": [item.as_dict() for item in self.items],
-            "prefill_s": self.prefill_s.as_dict(),
-            "decode_step_s": self.decode_step_s.as_dict(),
-            "tokens_per_s": self.tokens_per_s.as_dict(),
-            "largest_batch": self.largest_batch,
+            **as_json(self, "device_bytes", "items", *rates, "largest_batch"),
         }
 
 

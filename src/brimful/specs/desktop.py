@@ -6,7 +6,7 @@ fit is wrong too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +27,7 @@ class Others:
     readings: int = 0  # that the assumption rests on
 
     def as_dict(self) -> dict[str, Any]:
-        return {"bytes": self.bytes, "basis": self.basis, "readings": self.readings}
+        return asdict(self)
 
 
 NO_OTHERS = Others()

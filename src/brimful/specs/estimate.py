@@ -27,6 +27,17 @@ Verdict = Literal["fits", "at_risk", "likely_does_not_fit", "does_not_fit"]
 Bound = Literal["compute", "bandwidth", "launch", "link"]  # what holds the speed back
 
 
+def as_json(noun: object, *names: str) -> dict[str, Any]:
+    """These fields of a noun, each by its own `as_dict` where it has one, alone or in a tuple."""
+
+    def shown(value: Any) -> Any:  # noqa: ANN401 - JSON
+        if isinstance(value, tuple):
+            return [shown(each) for each in value]
+        return value.as_dict() if hasattr(value, "as_dict") else value
+
+    return {name: shown(getattr(noun, name)) for name in names}
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """`likely` is the answer; the truth is expected between `low` and `high`."""
@@ -44,7 +55,8 @@ class Interval:
 
     def with_each(self, other: Interval, change: Callable[[float, float], float]) -> Interval:
         """Low with low, likely with likely, high with high: `operator.add`, `max`."""
-        return Interval(*map(change, self.as_dict().values(), other.as_dict().values()))
+        ends = ((self.low, other.low), (self.likely, other.likely), (self.high, other.high))
+        return Interval(*(change(*pair) for pair in ends))
 
     def rate(self, amount: float, *, most: float = inf) -> Interval:
         """How much of `amount` a second, where this is its seconds: the longest gives the least."""
@@ -120,11 +132,9 @@ class Memory:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "allocated_bytes": self.allocated_bytes.as_dict(),
-            "reserved_bytes": self.reserved_bytes.as_dict(),
-            "device_bytes": self.device_bytes.as_dict(),
+            **as_json(self, "allocated_bytes", "reserved_bytes", "device_bytes"),
             "first_step": {"device_bytes": self.first_step_bytes.as_dict()},
-            "items": [item.as_dict() for item in self.items],
+            **as_json(self, "items"),
             **self.peak_at.as_dict(),
         }
 
@@ -143,13 +153,9 @@ class Speed:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "step_s": self.step_s.as_dict(),
-            "tokens_per_s": self.tokens_per_s.as_dict(),
-            "mfu": self.mfu.as_dict(),
-            "hfu": self.hfu.as_dict(),
+            **as_json(self, "step_s", "tokens_per_s", "mfu", "hfu"),
             "peak_tflops": self.peak_flops_per_s / 1e12,
-            "peak_format": self.peak_format,
-            "bound_by": self.bound_by,
+            **as_json(self, "peak_format", "bound_by"),
         }
 
 
@@ -189,15 +195,10 @@ class Fix:
     def as_dict(self) -> dict[str, Any]:
         return {
             "change": {key: list(pair) for key, pair in self.change.items()},
-            "fits": self.fits,
-            "verdict": self.verdict,
-            "saves_bytes": self.saves_bytes,
-            "device_bytes": self.device_bytes,
+            **as_json(self, "fits", "verdict", "saves_bytes", "device_bytes"),
             "step_time_factor": round(self.step_time_factor, 3),
             "mfu": round(self.mfu, 4),
-            "keeps_effective_batch": self.keeps_effective_batch,
-            "keeps_numerics": self.keeps_numerics,
-            "config_only": self.config_only,
+            **as_json(self, "keeps_effective_batch", "keeps_numerics", "config_only"),
             "note": str(self.says()),
             "note_codes": [one.as_dict() for one in self.note],
         }
@@ -240,25 +241,18 @@ class Estimate:
         tokens = self.sequence_tokens
         return self.speed.tokens_per_s.each(lambda rate: rate / tokens) if tokens else None
 
-    def _images(self) -> dict[str, Any]:
-        return {} if (rate := self.images_per_s) is None else {"images_per_s": rate.as_dict()}
-
     def as_dict(self) -> dict[str, Any]:
+        rates = self.speed.as_dict() | (as_json(self, "images_per_s") if self.sequence_tokens else {})
+        active = () if self.active_parameters is None else ("active_parameters",)
         return {
-            "fits": self.fits,
-            "verdict": self.verdict,
-            "gpu": self.gpu,
-            "parameters": self.parameters,
-            **({} if self.active_parameters is None else {"active_parameters": self.active_parameters}),
+            **as_json(self, "fits", "verdict", "gpu", "parameters", *active),
             "usable_bytes": self.usable_bytes,
             "short_bytes": max(0, self.short_bytes),
             "other_programs": self.others.as_dict(),
             "memory": self.memory.as_dict(),
-            "speed": self.speed.as_dict() | self._images(),
-            "assumed": [assumption.as_dict() for assumption in self.assumed],
+            "speed": rates,
+            **as_json(self, "assumed"),
             "warnings": [str(warning) for warning in self.warnings],
             "warning_codes": [warning.as_dict() for warning in self.warnings],
-            "fixes": [fix.as_dict() for fix in self.fixes],
-            "faster": [fix.as_dict() for fix in self.faster],
-            "largest_batch": self.largest_batch,
+            **as_json(self, "fixes", "faster", "largest_batch"),
         }

@@ -37,12 +37,12 @@ class Gpu:
     dense_flops_per_s: dict[str, float]  # number format -> peak; a format the card lacks is absent
     achievable_flops_per_s: float | None  # best published bf16 matrix multiply; None where nobody measured
     bf16: bool  # in hardware; emulation counts as no
-    geforce: bool  # sold to drive a screen: unless told otherwise, a desktop holds some of its memory
+    geforce: bool = False  # sold to drive a screen: unless told otherwise, a desktop holds some of its memory
     processors: int
     link_bytes_per_s: float | None  # NVLink or Infinity Fabric, both directions together
-    pcie_generation: int | None
+    pcie_generation: int | None = None
     aliases: tuple[str, ...]
-    note: str
+    note: str = ""
     source: str
 
     def as_dict(self) -> dict[str, Any]:
@@ -110,25 +110,15 @@ _CATALOG = Catalog(
 @cache
 def _load(name: str) -> Gpu:
     row = _CATALOG.row(name)
-    achievable = row.get("achievable_tflops")
-    link = row.get("link_gb_per_s")
+    achievable, link = row.pop("achievable_tflops", None), row.pop("link_gb_per_s", None)
+    peaks = row.pop("dense_tflops")
     return Gpu(
         name=name,
-        title=row["title"],
-        vendor=row["vendor"],
-        architecture=row["architecture"],
-        year=row["year"],
-        memory_bytes=round(row["memory_gib"] * GIB),
-        memory_basis=row["memory_basis"],
-        bandwidth_bytes_per_s=row["bandwidth_gb_per_s"] * 1e9,
-        dense_flops_per_s={number: tflops * 1e12 for number, tflops in row["dense_tflops"].items()},
+        memory_bytes=round(row.pop("memory_gib") * GIB),
+        bandwidth_bytes_per_s=row.pop("bandwidth_gb_per_s") * 1e9,
+        dense_flops_per_s={number: tflops * 1e12 for number, tflops in peaks.items()},
         achievable_flops_per_s=None if achievable is None else achievable * 1e12,
-        bf16=row["bf16"],
-        geforce=row.get("geforce", False),
-        processors=row["processors"],
         link_bytes_per_s=None if link is None else link * 1e9,
-        pcie_generation=row.get("pcie_generation"),
-        aliases=tuple(row.get("aliases", ())),
-        note=row.get("note", ""),
-        source=row["source"],
+        aliases=tuple(row.pop("aliases", ())),
+        **row,
     )
