@@ -11,7 +11,7 @@ import fcntl
 import io
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
@@ -109,27 +109,23 @@ def _agree(run: RunSample, steps: Sequence[StepSample], training: Training) -> N
 
 
 def _peaks(steps: Sequence[StepSample], end: EndSample | None) -> Iterator[tuple[str, int | None]]:
-    reserved = _most([*(s.peak_reserved_bytes for s in steps), end.peak_reserved_bytes if end else None])
-    allocated = _most([*(s.peak_allocated_bytes for s in steps), end.peak_allocated_bytes if end else None])
-    if reserved is not None:
-        yield "reserved_peak", reserved
-    if allocated is not None:
-        yield "allocated_peak", allocated
-    if reserved is None and allocated is None:
+    samples: list[StepSample | EndSample] = [*steps, *([end] if end else [])]
+    reserved = [peak for each in samples if (peak := each.peak_reserved_bytes) is not None]
+    allocated = [peak for each in samples if (peak := each.peak_allocated_bytes) is not None]
+    if reserved:
+        yield "reserved_peak", max(reserved)
+    if allocated:
+        yield "allocated_peak", max(allocated)
+    if not reserved and not allocated:
         yield "fits", None
-
-
-def _most(values: Sequence[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)
 
 
 def _speed(steps: Sequence[StepSample], training: Training) -> dict[str, str]:
     step_s = fmean(step.step_s for step in steps)
-    each = training.step_tokens / training.data_parallel
     mfu = [step.mfu for step in steps if step.mfu is not None]
     hfu = [step.hfu for step in steps if step.hfu is not None]
     return {
-        "tokens_per_s_per_gpu": f"{each * training.data_parallel / training.gpus / step_s:.1f}",
+        "tokens_per_s_per_gpu": f"{training.step_tokens / training.gpus / step_s:.1f}",
         "step_ms": f"{1000 * step_s:.3f}",
         "mfu": f"{fmean(mfu):.4f}" if mfu else "",
         "hfu": f"{fmean(hfu):.4f}" if hfu else "",
@@ -168,36 +164,27 @@ def _described(run: RunSample, reading: Reading, gpu: Gpu) -> dict[str, str]:
         "torch": run.torch,
         "notes": f"measured by brimful's Meter; FLOPs: {run.flops_source or 'unknown'}",
     }
-    named = [{**row, "model": f"{word}{row['model']}"} for word in _FAMILY_WORDS]
-    return min((each | {"set": _overrule(each, reading)} for each in named), key=_far_from(reading))
+    named = [_overruled({**row, "model": f"{word}{row['model']}"}, reading) for word in _FAMILY_WORDS]
+    return min(named, key=lambda pair: pair[0])[1]
 
 
-def _overrule(row: dict[str, str], reading: Reading) -> str:
-    """What the columns say otherwise than it was, in the words of `fit --set`."""
+def _overruled(row: dict[str, str], reading: Reading) -> tuple[tuple[int, int], dict[str, str]]:
+    """The row with what its columns say otherwise than it was, in the words of `fit --set`.
+
+    And how far it is off: facts of the model it gets wrong, then how many words it takes to say the rest.
+    """
+    ours = reading.model
     with suppress(Skipped):
         found = understand(row)
         now, then = own_lines(found.training), own_lines(reading.training)
         words = [f"{key}={then[key]}" for key in then if now.get(key) != then[key] and key not in _NOT_SET]
-        ours, theirs = reading.model, found.model
-        differ = [name for name in _MODEL_WORDS if getattr(ours, name) != getattr(theirs, name)]
+        differ = [name for name in _MODEL_WORDS if getattr(ours, name) != getattr(found.model, name)]
         words += [f"{name}={getattr(ours, name)}" for name in differ]
-        return ";".join(words)
-    return ""
-
-
-def _far_from(reading: Reading) -> Callable[[dict[str, str]], tuple[int, int]]:
-    """How many facts of the model a row gets wrong, then how many words it takes to say the rest."""
-    wanted = replace(reading.model, name="")
-
-    def distance(row: dict[str, str]) -> tuple[int, int]:
-        try:
-            found = replace(understand(row).model, name="")
-        except Skipped:
-            return len(_FAMILY_WORDS) * 100, 0
-        wrong = sum(getattr(found, each.name) != getattr(wanted, each.name) for each in fields(wanted))
-        return wrong, len(row["set"])
-
-    return distance
+        row = row | {"set": ";".join(words)}
+        model = replace(understand(row).model, name=ours.name)
+        wrong = sum(getattr(model, each.name) != getattr(ours, each.name) for each in fields(ours))
+        return (wrong, len(row["set"])), row
+    return (len(_FAMILY_WORDS) * 100, 0), row
 
 
 def _yes(value: bool) -> str:

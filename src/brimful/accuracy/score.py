@@ -15,7 +15,7 @@ from brimful.errors import BadInput, Said
 from brimful.fit.count import parameters
 from brimful.fit.fit import estimate
 from brimful.fit.roofline import NODE_GPUS
-from brimful.specs.estimate import Estimate
+from brimful.specs.estimate import Estimate, Interval
 from brimful.units import GIB
 
 # mem_kind of the table -> the counter it was read from
@@ -103,14 +103,9 @@ def textbook_bytes(run: Run) -> float:
 
 
 def _counter(answer: Estimate, row: Row) -> float | None:
-    memory = answer.memory
-    counters = {
-        "allocated": memory.allocated_bytes,
-        "reserved": memory.reserved_bytes,
-        "device": memory.device_bytes,
-    }
     name = COUNTERS.get(row.get("mem_kind", ""))
-    return None if name is None else counters[name].likely
+    counter: Interval | None = getattr(answer.memory, f"{name}_bytes", None)
+    return None if counter is None else counter.likely
 
 
 def _memory_error(row: Row, predicted: float | None) -> float | None:

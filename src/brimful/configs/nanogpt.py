@@ -65,13 +65,8 @@ _WITHOUT_EFFECT = frozenset({
     "beta1", "beta2", "grad_clip", "decay_lr", "warmup_iters", "lr_decay_iters", "min_lr", "backend",
     "device",
 })  # fmt: skip
-# GPT-2 checkpoints overrule the sizes in the file, as in from_pretrained: (layers, heads, width).
-_PRETRAINED = {
-    "gpt2": (12, 12, 768),
-    "gpt2-medium": (24, 16, 1024),
-    "gpt2-large": (36, 20, 1280),
-    "gpt2-xl": (48, 25, 1600),
-}
+# Checkpoints that overrule the sizes in the file, as in from_pretrained.
+_PRETRAINED = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 # Our words for lines train.py knows by another name.
 _OURS = {
     "seq_len": "block_size", "layers": "n_layer", "heads": "n_head", "width": "n_embd", "vocab": "vocab_size",
@@ -114,9 +109,7 @@ def read_nanogpt(path: Path, overrides: Sequence[str] = ()) -> Reading:
 
     Our own words may stand there too; `gpus` is torchrun's world size, which divides the accumulation.
     """
-    found = _Found()
-    for statement in parse_file(path).body:
-        _read_statement(statement, found, file=str(path))
+    found = _found(path)
     own = _override(overrides, found)
     where = {key: f"{path} line {line}" for key, line in found.lines.items()}
     for key in DEFAULTS:
@@ -135,10 +128,14 @@ def read_nanogpt(path: Path, overrides: Sequence[str] = ()) -> Reading:
 
 def nanogpt_values(path: Path) -> dict[str, Value]:
     """Every value a config assigns, by name; what only Python could work out is left out."""
+    return _found(path).values
+
+
+def _found(path: Path) -> _Found:
     found = _Found()
     for statement in parse_file(path).body:
         _read_statement(statement, found, file=str(path))
-    return found.values
+    return found
 
 
 def read_globals(values: Mapping[str, Value], *, name: str, overrides: Sequence[str] = ()) -> Reading:
@@ -330,6 +327,8 @@ def _training(use: Mapping[str, Any]) -> Training:
 
 
 def _from_pretrained(use: dict[str, Any], where: Mapping[str, str]) -> None:
+    from brimful.specs.presets import find_preset
+
     if use["init_from"] not in _PRETRAINED:
         raise BadInput(
             say(
@@ -339,6 +338,7 @@ def _from_pretrained(use: dict[str, Any], where: Mapping[str, str]) -> None:
                 pretrained=", ".join(_PRETRAINED),
             )
         )
-    use["n_layer"], use["n_head"], use["n_embd"] = _PRETRAINED[use["init_from"]]
-    use["vocab_size"], use["bias"] = 50257, True
+    found = find_preset(use["init_from"]).model
+    use |= {"n_layer": found.layers, "n_head": found.heads, "n_embd": found.width}
+    use |= {"vocab_size": found.vocab, "bias": found.bias}
     use["block_size"] = min(use["block_size"], 1024)  # a checkpoint's positions can be cropped, not grown

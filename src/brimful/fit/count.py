@@ -35,14 +35,12 @@ def layer_matmul_parameters(model: Model) -> int:
     return _attention_parameters(model) + _mixture_parameters(model, active=False)
 
 
-def layers_matmul_parameters(model: Model) -> int:
-    """Weights that all layers together hold."""
-    return _all_layers(model, active=False)
-
-
-def active_layers_parameters(model: Model) -> int:
-    """Weights of all layers that one token is multiplied by: of the experts only those chosen for it."""
-    return _all_layers(model, active=True)
+def layers_matmul_parameters(model: Model, *, active: bool = False) -> int:
+    """Weights that all layers together hold; active: of the experts only those chosen for one token."""
+    mixed = expert_layers(model)
+    dense = (model.layers - mixed) * mlp_matmul_parameters(model, model.mlp_width)
+    experts = mixed * _mixture_parameters(model, active=active) if mixed else 0
+    return model.layers * _attention_parameters(model) + dense + experts
 
 
 def _attention_parameters(model: Model) -> int:
@@ -61,13 +59,6 @@ def _mixture_parameters(model: Model, *, active: bool) -> int:
     shared = mlp_matmul_parameters(model, experts.shared_width)
     router = model.width * (experts.count + (1 if experts.shared_gate else 0))
     return router + routed + shared
-
-
-def _all_layers(model: Model, *, active: bool) -> int:
-    mixed = expert_layers(model)
-    dense = (model.layers - mixed) * mlp_matmul_parameters(model, model.mlp_width)
-    experts = mixed * _mixture_parameters(model, active=active) if mixed else 0
-    return model.layers * _attention_parameters(model) + dense + experts
 
 
 def layer_matrices(model: Model) -> list[tuple[int, int, int]]:
@@ -94,19 +85,18 @@ def patch_parameters(model: Model) -> int:
     return images.channels * images.patch**2 * model.width if images and model.first else 0
 
 
-def matmul_parameters(model: Model) -> int:
-    """N of the 6N: what each token is multiplied by, the output projection included."""
-    return active_layers_parameters(model) + output_parameters(model) + patch_parameters(model)
+def matmul_parameters(model: Model, *, active: bool = True) -> int:
+    """N of the 6N: what each token is multiplied by, the output projection included.
 
-
-def stored_matmul_parameters(model: Model) -> int:
-    """Every matrix that some token is multiplied by: what autocast makes 16-bit copies of."""
-    return layers_matmul_parameters(model) + output_parameters(model) + patch_parameters(model)
+    Not only the active ones: every matrix that some token is multiplied by, which autocast makes copies of.
+    """
+    layers = layers_matmul_parameters(model, active=active)
+    return layers + output_parameters(model) + patch_parameters(model)
 
 
 def active_parameters(model: Model) -> int:
     """Parameters without the experts that a token is not sent to; all of them in a dense model."""
-    return parameters(model) - layers_matmul_parameters(model) + active_layers_parameters(model)
+    return parameters(model) - layers_matmul_parameters(model) + layers_matmul_parameters(model, active=True)
 
 
 def parameters(model: Model) -> int:
@@ -193,7 +183,7 @@ def recompute_flops(model: Model, training: Training) -> int:
     """
     flops = 0
     if training.checkpointing != "none":
-        layers = 2 * active_layers_parameters(model)
+        layers = 2 * layers_matmul_parameters(model, active=True)
         if training.checkpointing == "selective":
             flops += layers // 2
         else:

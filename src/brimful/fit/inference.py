@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from brimful.fit.advice.advise import MAX_BATCH, largest_that
 from brimful.fit.count import (
     expert_layers,
     expert_parameters,
@@ -233,15 +234,7 @@ def _largest_batch(model: Model, serving: Serving, gpu: Gpu, others: Others) -> 
         items = _items(model, replace(serving, batch_size=batch), gpu, others)
         return sum(item.bytes for item in items) <= gpu.memory_bytes
 
-    if not fits(1):
-        return None
-    low, high = 1, 2
-    while high < 1 << 20 and fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return largest_that(range(1, MAX_BATCH), fits) if fits(1) else None
 
 
 def _around(seconds: float) -> Interval:

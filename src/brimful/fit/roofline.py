@@ -17,7 +17,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brimful.fit.count import (
-    active_layers_parameters,
     expert_layers,
     expert_parameters,
     layer_matrices,
@@ -227,7 +226,7 @@ def _passes(training: Training) -> float:
 
 def _matmul_flops(model: Model, training: Training) -> tuple[float, float]:
     """Of the layers, and of the output projection."""
-    layers = active_layers_parameters(model) * _passes(training)
+    layers = layers_matmul_parameters(model, active=True) * _passes(training)
     again = 1 if training.loss_chunks > 1 or training.fused_loss else 0
     output = output_parameters(model) * ((3 if training.tuning == "full" else 2) + again)
     return 2 * layers * training.micro_tokens, 2 * output * training.micro_tokens

@@ -15,9 +15,9 @@ from brimful.fit.count import (
     layer_matmul_parameters,
     layer_matrices,
     layers_matmul_parameters,
+    matmul_parameters,
     output_parameters,
     parameters,
-    stored_matmul_parameters,
 )
 from brimful.language import Number, Sentence, say
 from brimful.specs.estimate import Item
@@ -176,7 +176,7 @@ def cast_bytes(model: Model, training: Training, *, forward: bool) -> int:
     """
     if not training.half or training.casts != "autocast" or training.frozen_bits:
         return 0
-    layers: float = stored_matmul_parameters(model)
+    layers: float = matmul_parameters(model, active=False)
     layers -= expert_layers(model) * expert_parameters(model) * (1 - 1 / training.expert)
     if training.checkpointing == "full" and not forward:
         layers = 2 * _gathered_layer(model, training) + output_parameters(model)

@@ -25,7 +25,7 @@ _LIKELY: Enough = frozenset({"fits", "at_risk"})
 
 _CHUNKS = 8
 _RANK, _FROZEN_BITS = 16, 4  # of an adapter, and of the weights under it
-_MAX_BATCH = 1 << 20  # beyond any micro-batch a GPU can hold
+MAX_BATCH = 1 << 20  # beyond any micro-batch a GPU can hold
 _MAX_DIVISOR = 4096  # a batch no single GPU holds, so larger ones need not be tried
 _MAX_TOGETHER = 3  # changes asked of a user at once
 _MAX_SHOWN = 6
@@ -110,7 +110,7 @@ class _Search:
         """The set as a fix; a smaller batch in it is the largest that is enough, or else one."""
         training, predict = self.training, self.predict
         if SMALLER not in moves:
-            return _fix(training, self.before, predict, self.dialect, moves)
+            return self.fix(*moves)
         others = tuple(move for move in moves if move is not SMALLER)
         if any("in_backward" in move.fields for move in others):
             return None  # it needs every step to be one micro-step
@@ -122,22 +122,50 @@ class _Search:
         batch = training.in_batches_of(size)
         note = (say("fit.note_same_step", n=training.effective_batch),)
         fields = {"batch_size": batch.batch_size, "accumulation": batch.accumulation}
-        return _fix(training, self.before, predict, self.dialect, (Move(fields, note), *others))
+        return self.fix(Move(fields, note), *others)
+
+    def fix(self, *moves: Move) -> Fix | None:
+        """These changes and what they do; None where they change nothing."""
+        training, before = self.training, self.before
+        after = _with(training, moves)
+        if after == training:
+            return None
+        estimate = self.predict(after)
+        change, lines_alone = self.dialect.spell(training, after)
+        note = [one for move in moves for one in move.note]
+        if estimate.speed.peak_format != before.speed.peak_format:
+            note.append(say("fit.note_mfu_of", dtype=estimate.speed.peak_format))
+        if not lines_alone:
+            note.append(say("fit.note_code_change", where=self.dialect.code))
+        return Fix(
+            change=change,
+            training=after,
+            fits=estimate.fits,
+            verdict=estimate.verdict,
+            saves_bytes=round(before.memory.device_bytes.likely - estimate.memory.device_bytes.likely),
+            device_bytes=round(estimate.memory.device_bytes.likely),
+            step_time_factor=estimate.speed.step_s.likely / before.speed.step_s.likely,
+            mfu=estimate.speed.mfu.likely,
+            keeps_effective_batch=after.effective_batch == training.effective_batch,
+            keeps_numerics=all(move.keeps_numerics for move in moves),
+            config_only=lines_alone,
+            note=tuple(note),
+        )
 
 
 def faster(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect = FLAGS) -> tuple[Fix, ...]:
     """What raises MFU and still fits: each change alone, and all that help together."""
-    before = predict(training)
+    search = _Search(training, predict(training), predict, gpu, dialect)
     found, helping = [], []
     for move in [*quickeners(training, gpu), *_larger_batches(training)]:
-        fix = _fix(training, before, predict, dialect, (move,))
+        fix = search.fix(move)
         if fix is not None and fix.fits and fix.step_time_factor < _GAIN:
             found.append(fix)
             helping.append(move)
     alone = sorted(_one_batch(found), key=lambda fix: fix.step_time_factor)[:_MAX_SHOWN]
     others = [move for move in helping if "batch_size" not in move.fields and move.keeps_numerics]
     if len(others) > 1:
-        together = _fix(training, before, predict, dialect, tuple(others))
+        together = search.fix(*others)
         if together is not None and together.fits:
             alone.append(together)
     return tuple(alone)
@@ -164,15 +192,7 @@ def largest_batch(training: Training, predict: Predict) -> int | None:
     def fits(batch_size: int) -> bool:
         return predict(replace(training, batch_size=batch_size)).fits
 
-    if not fits(1):
-        return None
-    low, high = 1, 2
-    while high < _MAX_BATCH and fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return largest_that(range(1, MAX_BATCH), fits) if fits(1) else None
 
 
 # Stands for "the largest smaller batch that fits", which depends on what else is changed.
@@ -346,35 +366,6 @@ def one_by_one(training: Training) -> Training:
 def _with(training: Training, moves: Sequence[Move]) -> Training:
     fields = {name: value for move in moves for name, value in move.fields.items()}
     return replace(training, **fields)
-
-
-def _fix(
-    training: Training, before: Estimate, predict: Predict, dialect: Dialect, moves: tuple[Move, ...]
-) -> Fix | None:
-    after = _with(training, moves)
-    if after == training:
-        return None
-    estimate = predict(after)
-    change, lines_alone = dialect.spell(training, after)
-    note = [one for move in moves for one in move.note]
-    if estimate.speed.peak_format != before.speed.peak_format:
-        note.append(say("fit.note_mfu_of", dtype=estimate.speed.peak_format))
-    if not lines_alone:
-        note.append(say("fit.note_code_change", where=dialect.code))
-    return Fix(
-        change=change,
-        training=after,
-        fits=estimate.fits,
-        verdict=estimate.verdict,
-        saves_bytes=round(before.memory.device_bytes.likely - estimate.memory.device_bytes.likely),
-        device_bytes=round(estimate.memory.device_bytes.likely),
-        step_time_factor=estimate.speed.step_s.likely / before.speed.step_s.likely,
-        mfu=estimate.speed.mfu.likely,
-        keeps_effective_batch=after.effective_batch == training.effective_batch,
-        keeps_numerics=all(move.keeps_numerics for move in moves),
-        config_only=lines_alone,
-        note=tuple(note),
-    )
 
 
 def _order(fix: Fix) -> tuple[bool, bool, bool, float, int]:
