@@ -305,7 +305,7 @@ def test_a_directive_that_makes_no_sense_is_one_clear_error(tmp_path: Path, line
 
 def test_a_submission_checks_what_a_file_may_have_let_through() -> None:
     with pytest.raises(ValidationError):
-        Submission(command=["x"], folder="/", gpus=10**9)
+        Submission(command=("x",), folder="/", gpus=10**9)
 
 
 @pytest.mark.parametrize(

@@ -31,11 +31,7 @@ class Order:
     def add(self, state: JobState) -> None:
         name, entry = self._group(state), (self._key(state), state.serial, state)
         self._placed[state.serial] = (name, entry)
-        entries = self.groups.get(name)
-        if entries is None:
-            self.groups[name] = [entry]
-        else:
-            insort(entries, entry)
+        insort(self.groups.setdefault(name, []), entry)
 
     def remove(self, state: JobState) -> None:
         name, entry = self._placed.pop(state.serial)

@@ -19,34 +19,10 @@ from dataclasses import replace
 from typing import Any
 
 from brimful.errors import Said
+from brimful.fleet import events
 from brimful.fleet.capacity import Capacity
 from brimful.fleet.charge import change_price
-from brimful.fleet.events import (
-    KINDS,
-    BidChanged,
-    BudgetSet,
-    CancelRequested,
-    CreditGranted,
-    Event,
-    GangBlocked,
-    JobHeld,
-    JobReleased,
-    JobSubmitted,
-    LeaseEnded,
-    LeaseEnding,
-    LeaseGranted,
-    LeaseStarted,
-    MoveRequested,
-    NodeDrained,
-    NodeJoined,
-    NodeLeft,
-    NodeResumed,
-    NoticeGiven,
-    NoticeWithdrawn,
-    PoolPriced,
-    SiteFound,
-    SiteLost,
-)
+from brimful.fleet.events import KINDS, Event
 from brimful.fleet.job import WHOLE_GPU, Job, shape_of
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.memory import too_small
@@ -83,7 +59,7 @@ class Fleet:
         self.submitted = 0  # jobs ever; the next one's serial
         self.first_submit_s: int | None = None
         self.finished = Finished()
-        self.silent: dict[str, SiteLost] = {}  # sites that do not answer
+        self.silent: dict[str, events.SiteLost] = {}  # sites that do not answer
         self.nodes: dict[str, Node] = {}
         self.nodes_changed = 0  # `seq` of the last event about a node: what is derived from nodes may be kept
         self._posted: tuple[int, dict[Pool, int]] = (0, {})  # as of that event
@@ -173,10 +149,10 @@ class Fleet:
         _FOLDS[type(event)](self, event)
         self.seq += 1
 
-    def _site_lost(self, event: SiteLost) -> None:
+    def _site_lost(self, event: events.SiteLost) -> None:
         self.silent[event.site] = event
 
-    def _site_found(self, event: SiteFound) -> None:
+    def _site_found(self, event: events.SiteFound) -> None:
         self.silent.pop(event.site, None)
 
     def gpu_s(self, now_s: int) -> int:
@@ -203,7 +179,7 @@ class Fleet:
         self._gpus += gpus
         self._gpus_since_s = max(self._gpus_since_s, at_s)
 
-    def _node_left(self, event: NodeLeft) -> None:
+    def _node_left(self, event: events.NodeLeft) -> None:
         node = self.nodes.pop(event.node, None)
         if node is not None:
             self._count_gpus(-node.good_gpus, at_s=event.at_s)
@@ -212,7 +188,7 @@ class Fleet:
         self.capacity.leave(event.node)
         self.nodes_changed = self.seq + 1
 
-    def _node_joined(self, event: NodeJoined) -> None:
+    def _node_joined(self, event: events.NodeJoined) -> None:
         before = self.nodes.get(event.node)
         node = self.nodes[event.node] = event.described()
         self._count_gpus(node.good_gpus - (before.good_gpus if before else 0), at_s=event.at_s)
@@ -230,19 +206,19 @@ class Fleet:
             held.update(i for name, gpus in lease.parts if name == node.node for i in gpus)
         self.capacity.join(node, held)
 
-    def _node_drained(self, event: NodeDrained) -> None:
+    def _node_drained(self, event: events.NodeDrained) -> None:
         self.drained[event.node] = event.reason
         self.capacity.leave(event.node)
         self.nodes_changed = self.seq + 1
 
-    def _node_resumed(self, event: NodeResumed) -> None:
+    def _node_resumed(self, event: events.NodeResumed) -> None:
         was_drained = event.node in self.drained
         self.drained.pop(event.node, None)
         if was_drained and event.node in self.nodes:
             self._offer(self.nodes[event.node])
         self.nodes_changed = self.seq + 1
 
-    def _job_submitted(self, event: JobSubmitted) -> None:
+    def _job_submitted(self, event: events.JobSubmitted) -> None:
         job = event.job
         assert job.job not in self.jobs, f"{job.job} was submitted twice"
         assert job.gpu_milli == WHOLE_GPU or job.gpus == 1, "only a share of one GPU can be asked for"
@@ -267,7 +243,7 @@ class Fleet:
             self.of_shape.append(job)
         return shape
 
-    def _job_held(self, event: JobHeld) -> None:
+    def _job_held(self, event: events.JobHeld) -> None:
         state = self.jobs[event.job]
         state.hold, state.hold_reason = True, event.reason
         if state.phase == "waiting":
@@ -275,18 +251,18 @@ class Fleet:
             state.phase = "held"
             self.on_hold[event.job] = state
 
-    def _job_released(self, event: JobReleased) -> None:
+    def _job_released(self, event: events.JobReleased) -> None:
         state = self.jobs[event.job]
         state.hold, state.hold_reason = False, None
         if state.phase == "held":
             del self.on_hold[event.job]
             self._wait(state, at_s=event.at_s)
 
-    def _move_requested(self, event: MoveRequested) -> None:
+    def _move_requested(self, event: events.MoveRequested) -> None:
         state = self.jobs[event.job]
         self._change(state, replace(state.job, sites=event.sites))
 
-    def _bid_changed(self, event: BidChanged) -> None:
+    def _bid_changed(self, event: events.BidChanged) -> None:
         state = self.jobs[event.job]
         limit = event.limit_microusd_per_gpu_hour
         self._change(state, replace(state.job, limit_microusd_per_gpu_hour=limit))
@@ -301,7 +277,7 @@ class Fleet:
         for each in sets:
             each.add(state)
 
-    def _pool_priced(self, event: PoolPriced) -> None:
+    def _pool_priced(self, event: events.PoolPriced) -> None:
         at_site = self.leases_at.get(event.site, {}).values()
         line = change_price(
             self.prices,
@@ -317,25 +293,25 @@ class Fleet:
             if lease.line is line:
                 self._find_limit(self.jobs[lease.job], lease)
 
-    def _notice_given(self, event: NoticeGiven) -> None:
+    def _notice_given(self, event: events.NoticeGiven) -> None:
         lease = self.open_leases[event.lease]
         lease.notice_s, lease.notice = event.until_s, event.reason
         self.warned[event.lease] = lease
 
-    def _notice_withdrawn(self, event: NoticeWithdrawn) -> None:
+    def _notice_withdrawn(self, event: events.NoticeWithdrawn) -> None:
         lease = self.open_leases[event.lease]
         lease.notice_s, lease.notice = None, None
 
-    def _gang_blocked(self, event: GangBlocked) -> None:
+    def _gang_blocked(self, event: events.GangBlocked) -> None:
         state = self.jobs[event.job]
         if state.blocked_since_s is not None:
             state.blocked_s += max(0, event.at_s - state.blocked_since_s)
         state.blocked_since_s = event.at_s if event.blocked else None
 
-    def _budget_set(self, event: BudgetSet) -> None:
+    def _budget_set(self, event: events.BudgetSet) -> None:
         self.purses.set(event.tenant, event.microusd)
 
-    def _credit_granted(self, event: CreditGranted) -> None:
+    def _credit_granted(self, event: events.CreditGranted) -> None:
         self.purses.add(event.tenant, event.microusd)
 
     def _wait(self, state: JobState, *, at_s: int) -> None:
@@ -346,7 +322,7 @@ class Fleet:
         else:
             self.waiting.add(state)
 
-    def _cancel_requested(self, event: CancelRequested) -> None:
+    def _cancel_requested(self, event: events.CancelRequested) -> None:
         state = self.jobs[event.job]
         if state.phase in ("waiting", "held"):
             if state.phase == "waiting":
@@ -364,7 +340,7 @@ class Fleet:
             if state.phase != "stopping":
                 self.cancelling[event.job] = state
 
-    def _lease_granted(self, event: LeaseGranted) -> None:
+    def _lease_granted(self, event: events.LeaseGranted) -> None:
         state, node = self.jobs[event.job], self.nodes[event.node]
         job = state.job
         assert state.phase == "waiting", f"{event.job} is {state.phase} and cannot be given GPUs"
@@ -399,22 +375,16 @@ class Fleet:
         self.waiting.remove(state)
         self.leases[event.lease] = self.open_leases[event.lease] = lease
         self.unsettled[event.lease] = lease
-        there = self.leases_at.get(node.site)
-        if there is None:
-            there = self.leases_at[node.site] = {}
-        there[event.lease] = lease
+        self.leases_at.setdefault(node.site, {})[event.lease] = lease
         for name, _ in parts:
-            here = self.leases_on.get(name)
-            if here is None:
-                here = self.leases_on[name] = {}
-            here[event.lease] = lease
+            self.leases_on.setdefault(name, {})[event.lease] = lease
         state.leases.append(lease)
         state.phase = "starting"
         if event.in_turn:
             self.turns.granted(state, lease, at_s=event.at_s)
         self._use(job, held, at_s=event.at_s)
 
-    def _lease_started(self, event: LeaseStarted) -> None:
+    def _lease_started(self, event: events.LeaseStarted) -> None:
         lease = self.open_leases[event.lease]
         state = self.jobs[lease.job]
         lease.started_s = event.at_s
@@ -424,7 +394,7 @@ class Fleet:
             del self.unsettled[lease.lease]
             self.running.add(state)
 
-    def _lease_ending(self, event: LeaseEnding) -> None:
+    def _lease_ending(self, event: events.LeaseEnding) -> None:
         lease = self.open_leases[event.lease]
         state = self.jobs[lease.job]
         if lease.phase == "running":
@@ -434,9 +404,9 @@ class Fleet:
         state.preemptions += event.requeue
         self.unsettled[lease.lease] = lease
         self.cancelling.pop(lease.job, None)
-        self._forget_limit(state, lease)
+        self._forget_limit(lease)
 
-    def _lease_ended(self, event: LeaseEnded) -> None:
+    def _lease_ended(self, event: events.LeaseEnded) -> None:
         ended, at_s = event.lease, event.at_s
         lease = self.open_leases.pop(ended)
         state = self.jobs[lease.job]
@@ -445,7 +415,7 @@ class Fleet:
             self.running.remove(state)
         else:
             self.unsettled.pop(ended, None)
-        self._forget_limit(state, lease)
+        self._forget_limit(lease)
         self.warned.pop(ended, None)
         self.cancelling.pop(lease.job, None)
         del self.leases_at[lease.site][ended]
@@ -513,15 +483,13 @@ class Fleet:
         """Note when it reaches its job's budget or longest run; anew where the price has moved."""
         if state.job.budget_microusd is None and state.job.max_run_s is None:
             return
-        self._forget_limit(state, lease)
+        self._forget_limit(lease)
         due_s = _limit_s(state, lease)
         if due_s is not None and lease.phase in ("granted", "running"):
             self._limit_of[lease.lease] = due_s
             insort(self._limits, (due_s, lease.lease))
 
-    def _forget_limit(self, state: JobState, lease: Lease) -> None:
-        if state.job.budget_microusd is None and state.job.max_run_s is None:
-            return
+    def _forget_limit(self, lease: Lease) -> None:
         due_s = self._limit_of.pop(lease.lease, None)
         if due_s is not None:
             del self._limits[bisect_left(self._limits, (due_s, lease.lease))]

@@ -14,20 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from brimful.fleet import events
 from brimful.fleet.charge import PARTS, Charge, change_price
-from brimful.fleet.events import (
-    BudgetSet,
-    CancelRequested,
-    CreditGranted,
-    Event,
-    JobSubmitted,
-    LeaseEnded,
-    LeaseEnding,
-    LeaseGranted,
-    LeaseStarted,
-    NodeJoined,
-    PoolPriced,
-)
+from brimful.fleet.events import Event
 from brimful.fleet.job import Job
 from brimful.fleet.node import Pool
 from brimful.fleet.prices import PriceLine
@@ -82,28 +71,28 @@ class Ledger:
 
     def apply(self, event: Event) -> None:
         match event:
-            case NodeJoined(node=node):
+            case events.NodeJoined(node=node):
                 earner = f"seller:{event.owner}" if event.owner else f"site:{event.site}"
                 self._nodes[node] = (event.pool, earner)
-            case JobSubmitted(job=job, at_s=at_s):
+            case events.JobSubmitted(job=job, at_s=at_s):
                 self._submit(job, at_s=at_s)
-            case LeaseGranted():
+            case events.LeaseGranted():
                 self._grant(event)
-            case LeaseStarted(lease=lease, at_s=at_s):
+            case events.LeaseStarted(lease=lease, at_s=at_s):
                 self.unposted[lease].started_s = at_s
-            case LeaseEnding(lease=lease, requeue=requeue):
+            case events.LeaseEnding(lease=lease, requeue=requeue):
                 self.unposted[lease].requeue = requeue
-            case LeaseEnded():
+            case events.LeaseEnded():
                 self._post(event)
-            case PoolPriced():
+            case events.PoolPriced():
                 self._price(event)
-            case CancelRequested(job=name, at_s=at_s):
+            case events.CancelRequested(job=name, at_s=at_s):
                 self._cancelled.add(name)
                 if all(charge.job.job != name for charge in self.unposted.values()):
                     self._void(at_s, self._jobs[name])
-            case BudgetSet():
+            case events.BudgetSet():
                 self._budget(event)
-            case CreditGranted(tenant=tenant, microusd=microusd, at_s=at_s):
+            case events.CreditGranted(tenant=tenant, microusd=microusd, at_s=at_s):
                 self._move("operator:credits", self._purse(tenant), microusd, at_s=at_s, kind="credit")
             case _:
                 pass  # what moves no money
@@ -132,7 +121,7 @@ class Ledger:
             self._of_budget.add(job.job)
         self._move(purse, _hold(job), hold, at_s=at_s, kind="hold", job=job.job)
 
-    def _grant(self, event: LeaseGranted) -> None:
+    def _grant(self, event: events.LeaseGranted) -> None:
         pool, job = self._nodes[event.node][0], self._jobs[event.job]
         held: dict[str, int] = {}
         for node, gpus in ((event.node, event.gpus), *event.rest):
@@ -149,12 +138,12 @@ class Ledger:
             line=self._lines.get(pool),
         )
 
-    def _price(self, event: PoolPriced) -> None:
+    def _price(self, event: events.PoolPriced) -> None:
         unposted = self.unposted.values()
         here = (charge for charge in unposted if charge.pool == event.pool)
         change_price(self._lines, event, here=here, everywhere=unposted)
 
-    def _budget(self, event: BudgetSet) -> None:
+    def _budget(self, event: events.BudgetSet) -> None:
         """Set aside what the tenant may spend, or give back what is left of it."""
         tenant, budget = f"tenant:{event.tenant}", f"budget:{event.tenant}"
         more = (event.microusd or 0) - self.balance(budget)
@@ -172,7 +161,7 @@ class Ledger:
         """Where a tenant's money is taken from."""
         return f"budget:{tenant}" if tenant in self._budgets else f"tenant:{tenant}"
 
-    def _post(self, event: LeaseEnded) -> None:
+    def _post(self, event: events.LeaseEnded) -> None:
         charge = self.unposted.pop(event.lease)
         charge.close(event.at_s)
         job = charge.job
@@ -194,7 +183,7 @@ class Ledger:
         if not (charge.requeue or event.requeue) or job.job in self._cancelled:
             self._void(event.at_s, job)
 
-    def _round(self, seller: str, remainder: int, event: LeaseEnded) -> None:
+    def _round(self, seller: str, remainder: int, event: events.LeaseEnded) -> None:
         """Bills are rounded down; the seller gets its due all the same, as soon as it is a micro-dollar."""
         due, self.remainders[seller] = divmod(self.remainders.get(seller, 0) + remainder, PARTS)
         if due:

@@ -56,8 +56,7 @@ class Round:
     restored: tuple[str, ...] = ()  # notice taken back
     preempted: tuple[str, ...] = ()  # their notice is over; they wait again with their old arrival
     blocked: frozenset[str] = frozenset()  # gangs that would pay the price and are kept out by their size
-    drain: str | None = None  # the gang that GPUs are kept for
-    was_due: bool = False  # and whether it was let in before all others
+    was_due: bool = False  # whether the gang that GPUs were kept for was let in before all others
     look_again_s: int | None = None  # when time alone may change something
 
 
@@ -112,7 +111,10 @@ def next_round(
 
     limits = [*leaving, *(bids[name].limit for name in held)]
     notices, given, restored, preempted = _notices(state, held, staying, terms, now_s=now_s)
-    leaving_units = _leaving_in_time(state, held, notices, drain, terms, now_s=now_s) if due else 0
+    # Once the gang is due: GPUs of those who will be gone before its wait is over.
+    left_s = terms.max_wait_s - terms.period_s - state.blocked_s.get(drain or "", 0)
+    in_time = [held[name] for name, end_s in notices.items() if end_s - now_s <= left_s]
+    leaving_units = sum(in_time) if due else 0
     starts = _start(book, held, won, drain=drain, leaving=leaving_units, state=state, terms=terms)
     if drain in held:
         drain = None
@@ -138,7 +140,6 @@ def next_round(
         restored=tuple(restored),
         preempted=tuple(preempted),
         blocked=blocked,
-        drain=drain,
         was_due=due,
         look_again_s=min([*notices.values(), *periods], default=None),
     )
@@ -215,20 +216,6 @@ def _blocked(
             now.add(name)
             blocked[name] = state.blocked_s[name] + since if name in state.blocked_s else 0
     return blocked, frozenset(now)
-
-
-def _leaving_in_time(
-    state: PoolState,
-    held: Mapping[str, int],
-    notices: Mapping[str, int],
-    drain: str | None,
-    terms: Terms,
-    *,
-    now_s: int,
-) -> int:
-    """GPUs of those who will be gone before the gang's wait is over."""
-    left_s = terms.max_wait_s - terms.period_s - state.blocked_s.get(drain or "", 0)
-    return sum(held[name] for name, end_s in notices.items() if end_s - now_s <= left_s)
 
 
 def _start(

@@ -125,7 +125,7 @@ class Auctions:
         if not losses:
             return None
         pool, loss = min(losses, key=lambda each: each[1].short if each[1].short is not None else 1 << 62)
-        drain = self._known[pool].round.drain  # the gang that GPUs are kept for
+        drain = self._known[pool].round.state.drain  # the gang that GPUs are kept for
         told = {"limit": Usd(loss.bid.limit), "gpu": pool.gpu, "site": pool.site, "loss": loss.detail}
         if drain is None:
             return say("scheduler.lost_bid", **told)

@@ -7,7 +7,7 @@ tables made of it and against the processes that run.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -124,7 +124,7 @@ class _LogCheck:
             for each in state.leases
             if each.kept_work_s < 0
         ]
-        due = sum(_cost(each) for each in state.leases if each.ended_s is not None)
+        due = sum(each.cost_microusd(each.ended_s) for each in state.leases if each.ended_s is not None)
         budget, limit = state.job.budget_microusd, state.job.limit_microusd_per_gpu_hour
         # Above a hard budget, its own or its tenant's, the operator bears what a lease came to.
         if spent_microusd + self._overrun[name] != due:
@@ -203,10 +203,6 @@ def _overlaps(leases: Sequence[Lease]) -> Iterator[Sentence]:
             yield say("doctor.began_early", lease=after.lease, before=before.lease, early=early)
 
 
-def _cost(lease: Lease) -> int:
-    return lease.cost_microusd(lease.ended_s or 0)
-
-
 def _tables(store: SqlStore, log: _LogCheck) -> Finding:
     """Snapshot and past jobs are made of the log: they must say what it says."""
     broken: list[Sentence] = []
@@ -258,17 +254,11 @@ def _processes(engine: LocalEngine, log: _LogCheck) -> Finding:
 
 def _checkpoints(engine: LocalEngine) -> Finding:
     checked, broken = 0, list[Sentence]()
-    for folder in _folders(Path(engine.checkpoints("x")).parent):
+    folders = Path(engine.checkpoints("x")).parent.glob("*")
+    for folder in sorted(path for path in folders if path.is_dir()):
         for each in whole_ones(folder):
             checked += 1
             wrong = damage(each)
             if wrong:
                 broken.append(say("doctor.checkpoint_damaged", folder=each.folder, wrong=wrong))
     return Finding(say("doctor.checkpoints_whole", site=engine.site), count("checkpoint", checked), broken)
-
-
-def _folders(root: Path) -> Iterable[Path]:
-    try:
-        return [path for path in sorted(root.iterdir()) if path.is_dir()]
-    except OSError:
-        return []

@@ -17,7 +17,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from brimful import __version__
-from brimful.fleet.node import Pool
 from brimful.server.api.gate import Gate
 from brimful.server.auth import Access, Principal
 from brimful.server.service.reader import Reader
@@ -67,16 +66,12 @@ class Metrics(Collector):
     def collect(self) -> Iterable[Metric]:
         with self._reader.locked():
             figures = dict(self._figures())
-        for name, (labels, words) in GAUGES.items():
-            gauge = GaugeMetricFamily(name, words, labels=labels)
-            for values, number in figures[name].items():
-                gauge.add_metric(values, number)
-            yield gauge
-        for name, (labels, words) in COUNTERS.items():
-            counter = CounterMetricFamily(name, words, labels=labels)
-            for values, number in figures[name].items():
-                counter.add_metric(values, number)
-            yield counter
+        for kind, table in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
+            for name, (labels, words) in table.items():
+                metric = kind(name, words, labels=labels)
+                for values, number in figures[name].items():
+                    metric.add_metric(values, number)
+                yield metric
 
     def _figures(self) -> Iterator[tuple[str, dict[tuple[str, ...], float]]]:
         reader, fleet, now_s = self._reader, self._reader.fleet, self._reader.now_s()
@@ -93,7 +88,6 @@ class Metrics(Collector):
         phases.update({"waiting": len(fleet.waiting), "held": len(fleet.on_hold)})
         waits = [now_s - state.waiting_since_s for state in fleet.waiting.values()]
         hourly = sum(lease.hourly_microusd for lease in fleet.open_leases.values())
-        prices: dict[Pool, int] = dict(reader.prices())
         yield "brimful_info", {(__version__, reader.policy): 1}
         yield "brimful_up", {alone: 0 if reader.health.trouble() else 1}
         yield "brimful_gpus", dict(there)
@@ -103,7 +97,7 @@ class Metrics(Collector):
         yield "brimful_oldest_wait_seconds", {alone: max(waits, default=0)}
         yield (
             "brimful_price_usd_per_gpu_hour",
-            {(pool.site, pool.gpu): price / MICROUSD for pool, price in prices.items()},
+            {(pool.site, pool.gpu): price / MICROUSD for pool, price in reader.prices().items()},
         )
         yield "brimful_accruing_usd_per_hour", {alone: hourly / MICROUSD}
         yield "brimful_site_problem", {(site,): 1 for site in reader.problems()}

@@ -23,14 +23,6 @@ Seconds = Annotated[int, Field(ge=0, le=10 * YEAR_S)]
 Reason = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")]
 
 
-# Fields of a submission that are a job's own.
-AS_THEY_ARE = (
-    *("gpus", "name", "queue", "priority", "within", "budget_microusd", "limit_microusd_per_gpu_hour"),
-    *("deadline_s", "deferrable", "max_run_s", "retries", "memory_mib", "folder"),
-    *("checkpoint_interval_s", "checkpoint_cost_s"),
-)
-
-
 class Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -45,15 +37,15 @@ class Prediction(Request):
 class Submission(Request):
     """What a client sends to have a command run."""
 
-    command: Annotated[list[Text], Field(min_length=1, max_length=1000)]
+    command: Annotated[tuple[Text, ...], Field(min_length=1, max_length=1000)]
     folder: Annotated[str, Field(max_length=4096, pattern=r"^/[^\x00]*$")]
     gpus: Annotated[int, Field(ge=1, le=1024)] = 1
     name: Word = ""
     tenant: Tenant | None = None
     queue: Word = ""
     priority: Literal["urgent", "normal", "background"] = "normal"
-    gpu_types: Annotated[list[Word], Field(max_length=50)] = []
-    sites: Annotated[list[Word], Field(max_length=50)] = []
+    gpu_types: Annotated[tuple[Word, ...], Field(max_length=50)] = ()
+    sites: Annotated[tuple[Word, ...], Field(max_length=50)] = ()
     within: Literal["nvlink", "node", "rack", "site", "any"] = "node"
     budget_microusd: Microusd | None = None
     limit_microusd_per_gpu_hour: Limit | None = None
@@ -76,38 +68,22 @@ class Submission(Request):
             if not name.isidentifier() or not name.isascii() or len(name) > 200:
                 raise BadInput(say("server.bad_env_name", name=Quoted(name[:80])))
         predicted = sorted(self.predicted.items())
+        # Rates are against the slowest type, on which work is counted.
+        slowest_s = max((each.step_s for _, each in predicted), default=0.0)
+        not_the_jobs = {"tenant", "cpus", "steps", "predicted", "env"}
         return Job(
             job="",  # numbered by the service
-            **{name: getattr(self, name) for name in AS_THEY_ARE},
+            **self.model_dump(exclude=not_the_jobs),
             tenant=self.tenant or (who.only_tenant or "default"),
-            gpu_types=tuple(self.gpu_types),
-            sites=tuple(self.sites),
             cpu_milli=round(self.cpus * 1000),
-            command=tuple(self.command),
             env=tuple(sorted(self.env.items())),
-            rates=self._rates(),
-            predicted_work_s=self._work_s(),
+            rates=tuple((gpu, slowest_s / each.step_s) for gpu, each in predicted),
+            predicted_work_s=self.steps * slowest_s if self.steps and predicted else None,
             peak_bytes=tuple((gpu, each.peak_bytes) for gpu, each in predicted),
             step_s=tuple((gpu, each.step_s) for gpu, each in predicted),
             submitter=who.token,
             key=key,
         )
-
-    def _slowest_s(self) -> float:
-        return max(each.step_s for each in self.predicted.values())
-
-    def _rates(self) -> tuple[tuple[str, float], ...]:
-        """Steps per second on each type, against the slowest of them."""
-        if not self.predicted:
-            return ()
-        slowest = self._slowest_s()
-        return tuple((gpu, slowest / each.step_s) for gpu, each in sorted(self.predicted.items()))
-
-    def _work_s(self) -> float | None:
-        """Work is counted on the slowest type, whose rate is 1."""
-        if self.steps is None or not self.predicted:
-            return None
-        return self.steps * self._slowest_s()
 
 
 class BidRequest(Request):

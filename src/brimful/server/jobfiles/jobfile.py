@@ -75,6 +75,13 @@ def seconds(value: object, what: str) -> int:
     return round(float(match[1]) * SECONDS[match[2]])
 
 
+def whole(value: object, what: str, *, least: int = 1, most: int = 100_000) -> int:
+    text = str(value)
+    if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+        raise BadInput(say("jobfile.not_whole", what=what, given=Quoted(text[:40]), least=least))
+    return int(text)
+
+
 def mebibytes(value: object, what: str) -> int:
     """'16GiB', '512M'; a bare number is gibibytes, as in SkyPilot."""
     match = SIZE.fullmatch(str(value).strip().rstrip("+"))

@@ -11,7 +11,7 @@ from typing import Any
 from brimful.adapters.engines.devices import catalog_name
 from brimful.errors import BadInput
 from brimful.language import Plain, Quoted, say
-from brimful.server.jobfiles.jobfile import JobFile, mebibytes
+from brimful.server.jobfiles.jobfile import JobFile, mebibytes, whole
 
 SHORT = {
     "J": "job-name",
@@ -103,8 +103,8 @@ def _directives(text: str, path: Path) -> dict[str, str]:
 
 def _count(found: JobFile, directives: dict[str, str], path: Path) -> None:
     """GPUs, CPUs and memory, of which Slurm has several ways to say how many."""
-    nodes = _integer(directives.get("nodes", "1").partition("-")[0], f"{path}: --nodes")
-    tasks = _integer(directives.get("ntasks", "1"), f"{path}: --ntasks")
+    nodes = whole(directives.get("nodes", "1").partition("-")[0], f"{path}: --nodes")
+    tasks = whole(directives.get("ntasks", "1"), f"{path}: --ntasks")
     types: list[str] = []
     gpus = 0
     for name in ("gpus", "gpus-per-node", "gpus-per-task", "gres"):
@@ -119,24 +119,18 @@ def _count(found: JobFile, directives: dict[str, str], path: Path) -> None:
             value = (parts[0].partition(":")[2] or "1") if parts else "0"
         kind, _, count = value.rpartition(":")
         times = {"gpus": 1, "gpus-per-task": tasks}.get(name, nodes)
-        gpus = max(gpus, _integer(count, f"{path}: --{name}", least=0) * times)
+        gpus = max(gpus, whole(count, f"{path}: --{name}", least=0) * times)
         types = [catalog_name(kind)] if kind else types
     if not gpus:
         raise BadInput(say("jobfile.asks_no_gpu", path=path))
     found.body |= {"gpus": gpus, "gpu_types": types, "within": "node" if nodes == 1 else "site"}
     if "cpus-per-task" in directives:
-        found.body["cpus"] = float(_integer(directives["cpus-per-task"], f"{path}: --cpus-per-task") * tasks)
+        found.body["cpus"] = float(whole(directives["cpus-per-task"], f"{path}: --cpus-per-task") * tasks)
     if "mem" in directives:
         text = directives["mem"]
         found.body["memory_mib"] = (
             mebibytes(text if text[-1:].isalpha() else f"{text}M", f"{path}: --mem") * nodes
         )
-
-
-def _integer(text: str, what: str, *, least: int = 1) -> int:
-    if not (text.isascii() and text.isdigit() and least <= int(text) <= 100_000):
-        raise BadInput(say("jobfile.not_whole", what=what, given=Quoted(text[:40]), least=least))
-    return int(text)
 
 
 def minutes_of(text: str, what: str) -> int:

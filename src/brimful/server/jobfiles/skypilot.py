@@ -8,7 +8,7 @@ from typing import Any
 from brimful.adapters.engines.devices import catalog_name
 from brimful.errors import BadInput
 from brimful.language import Quoted, say
-from brimful.server.jobfiles.jobfile import JobFile, mebibytes
+from brimful.server.jobfiles.jobfile import JobFile, mebibytes, whole
 
 # What a task may say and brimful cannot do; why: `jobfile.sky_<name>`.
 CANNOT = ("file_mounts", "volumes", "service", "inputs", "outputs", "config", "event_callback", "pool")
@@ -31,11 +31,7 @@ def read_skypilot(data: dict[str, Any], path: Path) -> JobFile:
         raise BadInput(say("jobfile.resources_no_mapping", path=path))
     if not isinstance(data.get("run"), str) or not data["run"].strip():
         raise BadInput(say("jobfile.no_run", path=path))
-    nodes = data.get("num_nodes", 1)
-    if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1:
-        raise BadInput(
-            say("jobfile.not_whole", what=f"{path}: num_nodes", given=Quoted(str(nodes)[:40]), least=1)
-        )
+    nodes = whole(data.get("num_nodes", 1), f"{path}: num_nodes")
     types, each = _accelerators(resources.get("accelerators"), path)
     setup = data.get("setup")
     script = f"set -e\n{setup}\n{data['run']}" if isinstance(setup, str) and setup.strip() else data["run"]
@@ -78,19 +74,10 @@ def _accelerators(given: object, path: Path) -> tuple[list[str], int]:
     else:
         words = given if isinstance(given, list) else [given]
         pairs = [(name, count or 1) for name, _, count in (str(word).partition(":") for word in words)]
-    counts = {_count(count, path) for _, count in pairs}
+    counts = {whole(count, f"{path}: accelerators", most=1024) for _, count in pairs}
     if len(counts) != 1:
         raise BadInput(say("jobfile.accelerators_differ", path=path))
     return [catalog_name(str(name)) for name, _ in pairs], counts.pop()
-
-
-def _count(given: object, path: Path) -> int:
-    text = str(given)
-    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1024):
-        raise BadInput(
-            say("jobfile.not_whole", what=f"{path}: accelerators", given=Quoted(text[:40]), least=1)
-        )
-    return int(text)
 
 
 def _number(given: object, what: str) -> float:

@@ -68,7 +68,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         operator = operator_token(access, settings.token_file)
         app = make_app(service, access, hosts=settings.hosts, secure=bool(settings.tls_cert))
         service.start()
-        url = f"{settings.scheme}://{_bracketed(_reachable(settings.host))}:{listener.getsockname()[1]}"
+        url = f"{settings.scheme}://{_reachable(settings.host)}:{listener.getsockname()[1]}"
         console = f"{url}/console/enter?ticket={access.ticket(operator)}"
         told = {"url": url, "pid": os.getpid(), "certificate": certificate, "policy": policy.text}
         write_json(settings.server_file, told)
@@ -266,8 +266,5 @@ def _certificate(settings: Settings) -> str:
 
 def _reachable(host: str) -> str:
     """Every address of this machine is a place to listen at, and none to call."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
-
-
-def _bracketed(host: str) -> str:
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
     return f"[{host}]" if ":" in host else host

@@ -43,22 +43,19 @@ class Measured:
     facts: Mapping[str, Any]  # the fields of _OF_STEP and _OF_RUN
 
     def view(self, lease: str, *, running: bool, now_s: int) -> MeasuredAnswer:
-        said = self._live()
+        said, working = self._live(), running and not self.over
+        idle = idle_said(said, held_bytes=self.facts["reserved_bytes"], now_s=now_s) if working else None
         shown = {
             "lease": lease,
             **self.facts,
             "peak_source": told(source_said(self.facts["peak_source"])),
             "at_s": int(self.at_s),
             "age_s": max(0, now_s - int(self.at_s)),
-            "fresh": running and not self.over and said.fresh(now_s),
+            "fresh": working and said.fresh(now_s),
             "over": self.over,
-            "idle": self._idle(said, now_s=now_s) if running and not self.over else None,
+            "idle": told(idle) if idle else None,
         }
         return cast("MeasuredAnswer", shown)
-
-    def _idle(self, said: Live, *, now_s: int) -> str | None:
-        idle = idle_said(said, held_bytes=self.facts["reserved_bytes"], now_s=now_s)
-        return None if idle is None else told(idle)
 
     def _live(self) -> Live:
         run = RunSample(at_s=self.at_s, pid=0, host="")

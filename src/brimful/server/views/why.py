@@ -48,10 +48,7 @@ def _waiting(reader: Reader, state: JobState) -> Sentence | None:
 
 def _ahead(reader: Reader, name: str) -> int:
     order = waiting_in_order(reader.fleet, reader.rules, now_s=reader.now_s())
-    for ahead, each in enumerate(order):
-        if each.job.job == name:
-            return ahead
-    return 0
+    return next((ahead for ahead, each in enumerate(order) if each.job.job == name), 0)
 
 
 def _placement(reader: Reader, state: JobState, lease: Lease, pools: int) -> Iterator[Sentence]:
