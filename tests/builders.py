@@ -13,7 +13,6 @@ from brimful.fleet.events import Event, JobSubmitted, LeaseGranted, LeaseStarted
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Node
 from brimful.scheduler.decide import decide
-from brimful.scheduler.loop import intents
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import Observation
 from brimful.scheduler.rules import Rules
@@ -84,9 +83,9 @@ class AFleet:
         rules = rules or Rules(order=order)
         return decide(self.fleet, rules, prices, now_s=now_s, unreachable=unreachable)
 
-    def carry_out(self, plan: Plan, *, now_s: int) -> AFleet:
+    def carry_out(self, plan: Plan) -> AFleet:
         """Write the plan's intents, as `tick` does."""
-        self._apply(*intents(plan, now_s=now_s))
+        self._apply(*plan.intents)
         return self
 
     def _apply(self, *events: Event) -> None:

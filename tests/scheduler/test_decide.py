@@ -6,10 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from brimful.fleet.events import BudgetSet, CancelRequested, LeaseEnded, LeaseEnding, LeaseStarted
+from brimful.fleet.events import (
+    BudgetSet,
+    CancelRequested,
+    LeaseEnded,
+    LeaseEnding,
+    LeaseGranted,
+    LeaseStarted,
+)
 from brimful.fleet.job import Job
 from brimful.language import Usd, count, say, verbatim
-from brimful.scheduler.plan import Plan, Start, Stop
+from brimful.scheduler.plan import Plan
 from brimful.scheduler.policies import POLICIES
 from tests.builders import USD, AFleet, a_fleet, a_job, a_node, code_of, granted
 
@@ -20,7 +27,9 @@ def test_an_empty_fleet_decides_nothing() -> None:
 
 def test_a_job_starts_where_it_leaves_the_smallest_hole() -> None:
     world = AFleet([a_node("large", gpus=8), a_node("small", gpus=2)]).waiting(a_job("a", gpus=2))
-    start = Start(job="a", lease="a.1", node="small", gpus=(0, 1), microusd_per_gpu_hour=2 * USD)
+    start = LeaseGranted(
+        at_s=0, job="a", lease="a.1", node="small", gpus=(0, 1), microusd_per_gpu_hour=2 * USD
+    )
     assert world.plan() == Plan(starts=[start])
 
 
@@ -67,7 +76,8 @@ def test_several_jobs_share_one_plan_without_sharing_a_gpu() -> None:
 
 def test_a_cancelled_job_is_stopped_once() -> None:
     world = a_fleet().running(a_job("a")).then(CancelRequested(at_s=1, job="a"))
-    assert world.plan(now_s=1) == Plan(stops=[Stop(lease="a.1", reason=say("scheduler.cancelled"))])
+    stop = LeaseEnding(at_s=1, lease="a.1", reason=say("scheduler.cancelled"), requeue=False)
+    assert world.plan(now_s=1) == Plan(stops=[stop])
     world.then(LeaseEnding(at_s=1, lease="a.1", reason=verbatim("cancelled"), requeue=False))
     assert world.plan(now_s=2) == Plan()
 
@@ -76,7 +86,8 @@ def test_a_job_is_stopped_when_its_budget_is_used_up_and_not_before() -> None:
     world = a_fleet().running(a_job("a", budget_microusd=USD))  # half an hour at $2
     assert world.plan(now_s=1799).stops == []
     used_up = say("scheduler.budget_used_up", budget=Usd(USD))
-    assert world.plan(now_s=1800).stops == [Stop(lease="a.1", reason=used_up)]
+    stop = LeaseEnding(at_s=1800, lease="a.1", reason=used_up, requeue=False)
+    assert world.plan(now_s=1800).stops == [stop]
 
 
 def test_nothing_starts_at_a_site_that_cannot_be_reached() -> None:

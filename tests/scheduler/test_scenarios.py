@@ -186,7 +186,7 @@ def test_a_cell_that_is_being_emptied_is_waited_for_and_nobody_else_is_stopped()
     first = world.plan(rules=BY_CLASS, now_s=0)
     assert stopped(first) == ["low-0"]
 
-    world.carry_out(first, now_s=0)  # told to stop, and still stopping
+    world.carry_out(first)  # told to stop, and still stopping
 
     second = world.plan(rules=BY_CLASS, now_s=1)
     assert (second.starts, second.stops) == ([], [])
@@ -273,7 +273,7 @@ def test_gpus_kept_for_a_gang_serve_lower_classes_that_can_be_stopped_for_it() -
 
     assert [start.job for start in plan.starts] == ["low"], "an equal would keep the gang waiting"
     assert plan.waits["equal"].as_dict()["jobs"] == ["gang"]
-    world.carry_out(plan, now_s=10).then(LeaseStarted(at_s=10, lease="low.1"))
+    world.carry_out(plan).then(LeaseStarted(at_s=10, lease="low.1"))
     world.then(LeaseEnded(at_s=60, lease="alone.1", exit_code=0))
     assert stopped(world.plan(rules=BY_CLASS, now_s=60)) == ["low"]
 

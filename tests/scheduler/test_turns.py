@@ -61,7 +61,7 @@ def test_it_starts_first_and_says_so_and_nobody_of_its_class_sends_it_away() -> 
     assert names(plan)[0] == "old"
     assert [start.in_turn for start in plan.starts] == [True] + [False] * 4
 
-    world.carry_out(plan, now_s=LATE_S)
+    world.carry_out(plan)
     world.then(*[LeaseStarted(at_s=LATE_S, lease=start.lease) for start in plan.starts])
     later_s = LATE_S + 50 * 60  # at a review, and within the hour that its turn lasts
     assert not [stop for stop in world.plan(rules=BRIM, now_s=later_s).stops if stop.lease == "old.1"]
@@ -99,7 +99,7 @@ def test_a_gang_that_cannot_fit_beside_turns_keeps_nothing_idle() -> None:
     world = where_jobs_take_an_hour(nodes=2).waiting(*[a_job(f"old-{i}", gpus=4) for i in range(2)])
     first = world.plan(rules=BRIM, now_s=LATE_S)
     assert [start.in_turn for start in first.starts] == [True, True]
-    world.carry_out(first, now_s=LATE_S)
+    world.carry_out(first)
     world.then(*[LeaseStarted(at_s=LATE_S, lease=start.lease) for start in first.starts])
     world.waiting(a_job("wide", gpus=16), a_job("small"), at_s=LATE_S)
 
@@ -164,7 +164,7 @@ def test_turns_count_shares_of_a_gpu_as_shares() -> None:
 
     plan = world.plan(rules=BRIM, now_s=LATE_S)
     assert sum(start.in_turn for start in plan.starts) == 30  # three GPUs, of the six that turns may have
-    world.carry_out(plan, now_s=LATE_S)
+    world.carry_out(plan)
     assert world.fleet.turns.gpus(LATE_S) == pytest.approx(3.0)
 
 
@@ -182,12 +182,12 @@ def test_a_cell_is_kept_for_a_higher_class_while_turns_leave_it() -> None:
     """They stop one after the other, and the first GPUs to come free are not given away meanwhile."""
     world = where_jobs_take_an_hour(nodes=2).waiting(*[a_job(f"old-{i}", gpus=4) for i in range(2)])
     first = world.plan(rules=BRIM, now_s=LATE_S)
-    world.carry_out(first, now_s=LATE_S)
+    world.carry_out(first)
     world.then(*[LeaseStarted(at_s=LATE_S, lease=start.lease) for start in first.starts])
     world.waiting(a_job("urgent", gpus=16, priority="urgent", within="site"), at_s=LATE_S + 590)
     clears = world.plan(rules=BRIM, now_s=LATE_S + 600)
     assert {stop.lease for stop in clears.stops} == {"old-0.1", "old-1.1"}
-    world.carry_out(clears, now_s=LATE_S + 600)
+    world.carry_out(clears)
 
     world.then(LeaseEnded(at_s=LATE_S + 611, lease="old-0.1", exit_code=None))
     world.waiting(a_job("small"), at_s=LATE_S + 612)
@@ -211,6 +211,6 @@ def test_one_of_the_longest_has_its_turn_once_it_has_waited_out_its_length(known
     for late_s, has_turn in ((int(0.9 * waited_s), False), (waited_s + 2, True)):
         plan = world.plan(rules=BRIM, now_s=came_s + late_s)
         assert [(start.job, start.in_turn) for start in plan.starts] == [("wide", has_turn)]
-    world.carry_out(plan, now_s=came_s + late_s)
+    world.carry_out(plan)
     lasts_s = world.fleet.open_leases[plan.starts[0].lease].turn_until_s - came_s - late_s
     assert lasts_s >= 0.9 * HOUR_S

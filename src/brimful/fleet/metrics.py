@@ -40,12 +40,12 @@ def measure(fleet: Fleet, *, now_s: int) -> Metrics:
     return Metrics(
         jobs=fleet.submitted,
         finished=fleet.finished.jobs,
-        mean_jct_s=_mean(jcts),
+        mean_jct_s=mean(jcts),
         p50_jct_s=percentile(jcts, 50),
         p99_jct_s=percentile(jcts, 99),
-        mean_delay_s=_mean(delays),
+        mean_delay_s=mean(delays),
         p99_delay_s=percentile(delays, 99),
-        mean_first_wait_s=_mean(waits),
+        mean_first_wait_s=mean(waits),
         makespan_s=makespan_s,
         allocation_rate=fleet.allocation_rate(now_s),
     )
@@ -60,5 +60,5 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
     return float(ordered[max(0, int(rank) - 1)])
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None

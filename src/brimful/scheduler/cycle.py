@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from brimful.errors import Said
-from brimful.fleet.events import Event, Parts
+from brimful.fleet.events import Event, LeaseEnding, LeaseGranted, Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, JobState, Lease, Pool
 from brimful.language import Usd, say
@@ -17,7 +17,6 @@ from brimful.scheduler.offpeak import defer
 from brimful.scheduler.placing.pools import allowed_pools, is_mixed
 from brimful.scheduler.placing.reserve import Reservation
 from brimful.scheduler.placing.victims import Cell, Search
-from brimful.scheduler.plan import Start, Stop
 from brimful.scheduler.quotas import is_own, over_quota, queue_of
 from brimful.scheduler.rules import Rules
 from brimful.units import HOUR_S
@@ -63,8 +62,8 @@ class Cycle:
         self.held = {name: usage.held for name, usage in fleet.usage.items()} if rules.quotas else {}
         self.waited_for: dict[str, int] = {}  # GPUs of its own that each lending queue waits for
         self.spoken_for: set[str] = set()  # leases that end: nobody stops one twice
-        self.starts: list[Start] = []
-        self.stops: list[Stop] = []
+        self.starts: list[LeaseGranted] = []
+        self.stops: list[LeaseEnding] = []
         self.reservations: list[Reservation] = []
         self.cells: dict[str, Cell] = {}  # that others leave, by the job they leave it for
         # Who was dealt with and is not asked again: it starts in a market pool, or it was its turn.
@@ -84,7 +83,8 @@ class Cycle:
         if self.rules.quotas:
             self._count(job)
         self.starts.append(
-            Start(
+            LeaseGranted(
+                at_s=self.now_s,
                 job=job.job,
                 lease=f"{job.job}.{len(state.leases) + 1}",
                 node=node,
@@ -99,7 +99,7 @@ class Cycle:
         """Its lease ends, once: what was said of it first stands."""
         if lease.lease not in self.spoken_for:
             self.spoken_for.add(lease.lease)
-            self.stops.append(Stop(lease=lease.lease, reason=reason, requeue=requeue))
+            self.stops.append(LeaseEnding(at_s=self.now_s, lease=lease.lease, reason=reason, requeue=requeue))
 
     def make_room(self, state: JobState, cell: Cell) -> None:
         """Whole gangs leave one cell; the GPUs are the blocked gang's once they have really stopped."""

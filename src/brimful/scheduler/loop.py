@@ -18,8 +18,6 @@ from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.events import (
     Event,
     LeaseEnded,
-    LeaseEnding,
-    LeaseGranted,
     LeaseStarted,
     NodeJoined,
     NodeLeft,
@@ -62,7 +60,7 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
             break
         prices = fleet.posted_prices()
         plan = decide(fleet, rules, prices, now_s=now_s, unreachable=problems.keys(), market=ports.market)
-        decided = intents(plan, now_s=now_s)
+        decided = plan.intents
         if not decided or _record(fleet, ports, decided):
             ports.decided.seq, ports.decided.at_s, ports.decided.plan = fleet.seq, now_s, plan
             break
@@ -212,31 +210,6 @@ def _goes_on(lease: Lease, state: JobState, *, taken: bool) -> bool:
     """Who leaves while it is on notice has done as it was told, and waits for other GPUs."""
     not_its_fault = (lease.notice_s is not None or taken) and not state.cancel_requested
     return not_its_fault or _tries_left(state)
-
-
-def intents(plan: Plan, *, now_s: int) -> list[Event]:
-    """The plan as events: what is written before anything is done."""
-    decided: list[Event] = [*plan.market]
-    if plan.stops:
-        decided += [
-            LeaseEnding(at_s=now_s, lease=stop.lease, reason=stop.reason, requeue=stop.requeue)
-            for stop in plan.stops
-        ]
-    if plan.starts:
-        decided += [
-            LeaseGranted(
-                at_s=now_s,
-                lease=start.lease,
-                job=start.job,
-                node=start.node,
-                gpus=start.gpus,
-                microusd_per_gpu_hour=start.microusd_per_gpu_hour,
-                rest=start.rest,
-                in_turn=start.in_turn,
-            )
-            for start in plan.starts
-        ]
-    return decided
 
 
 def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, Said], *, now_s: int) -> None:

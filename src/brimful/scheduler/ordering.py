@@ -195,33 +195,6 @@ ORDERS: dict[str, Callable[[Rules], Key]] = {
 }
 
 
-# An order is kept under the choices it depends on.
-def _name(rules: Rules) -> Hashable:
-    return (
-        rules.order,
-        bool(rules.quotas),
-        rules.known,
-        rules.ageing,
-        rules.width,
-        rules.fresh_s,
-        rules.deadlines,
-        _differs_by_class(rules),
-    )
-
-
-def _differs_by_class(rules: Rules) -> bool:
-    """Whether one class may pass where another may not: on GPUs kept for a gang (backfill.py)."""
-    return rules.backfill == "reserve" and rules.preempt != "none"
-
-
-def _running_name(rules: Rules) -> Hashable:
-    return (rules.preempt, rules.known, rules.ageing)
-
-
-def _running_key(rules: Rules) -> Key:
-    return (further_from_end if rules.preempt == "index" else latest_start)(rules)
-
-
 def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (), *, now_s: int) -> Heads:
     """Waiting jobs, the next one first.
 
@@ -230,7 +203,7 @@ def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (),
     Fair share asks each time whose queue has had least, with old use fading; within a queue by class and age.
     """
     order = fleet.waiting.order_for(
-        rules, lambda: fleet.waiting.order(_name(rules), ORDERS[rules.order](rules), _group(rules))
+        rules, lambda: fleet.waiting.order(rules, ORDERS[rules.order](rules), _group(rules))
     )
     if rules.order == "fair":
         used = {name: usage.at(now_s) for name, usage in fleet.usage.items()}
@@ -256,11 +229,16 @@ def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (),
 def _group(rules: Rules) -> Group:
     """Who finds a place where the first of them does, and waits where it does not."""
     split, due = rules.order == "fair" or bool(rules.quotas), _goes_by_due(rules)
-    group: Group = by_queue if split else by_shape
-    if due:
-        group = _by_queue_and_due if split else _by_due
-    if _differs_by_class(rules):
-        group = _by_class(group) if split or due else _by_shape_and_class
+    # One class may pass where another may not: on GPUs kept for a gang (placing/reserve.py).
+    classes = rules.backfill == "reserve" and rules.preempt != "none"
+    if not (split or due or classes):
+        return by_shape
+
+    def group(state: JobState) -> Hashable:
+        job = state.job
+        queue = job.queue or job.tenant if split else ""
+        return queue, state.shape, due and job.deadline_s is not None, job.priority if classes else ""
+
     return group
 
 
@@ -283,22 +261,6 @@ def by_queue(state: JobState) -> tuple[str, int]:
     return (state.job.queue or state.job.tenant, state.shape)
 
 
-def _by_due(state: JobState) -> tuple[str, int, bool]:
-    return ("", state.shape, state.job.deadline_s is not None)
-
-
-def _by_queue_and_due(state: JobState) -> tuple[str, int, bool]:
-    return (*by_queue(state), state.job.deadline_s is not None)
-
-
-def _by_shape_and_class(state: JobState) -> tuple[int, str]:
-    return (state.shape, state.job.priority)
-
-
-def _by_class(group: Callable[[JobState], Any]) -> Group:
-    return lambda state: (*group(state), state.job.priority)
-
-
 def _soon(key: Any, now_s: int) -> tuple[float, ...]:  # noqa: ANN401 - of the order's own making
     """Class, whether it must start soon, and then when: by its latest start, or by when it came."""
     if len(key) == 2:
@@ -309,7 +271,6 @@ def _soon(key: Any, now_s: int) -> tuple[float, ...]:  # noqa: ANN401 - of the o
 
 def running_in_order(fleet: Fleet, rules: Rules) -> dict[tuple[int, int, bool, bool, bool], list[Entry]]:
     """Running jobs by group, in each the first to be pushed aside first."""
-    order = fleet.running.order_for(
-        rules, lambda: fleet.running.order(_running_name(rules), _running_key(rules), by_class)
-    )
+    key = further_from_end if rules.preempt == "index" else latest_start
+    order = fleet.running.order_for(rules, lambda: fleet.running.order(rules, key(rules), by_class))
     return cast(dict[tuple[int, int, bool, bool, bool], list[Entry]], order.groups)

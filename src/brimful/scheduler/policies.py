@@ -14,31 +14,18 @@ from brimful.errors import BadInput
 from brimful.language import Quoted, Sentence, say
 from brimful.scheduler.rules import Rules
 
+# Least attained service, all GPU types in turn.
+_LAS = Rules(
+    order="index", known=False, types="rotate", backfill="greedy", preempt="index", move=True, rerank_s=360
+)
 POLICIES: dict[str, Rules] = {
     "fifo": Rules(order="fifo"),
     "priority": Rules(order="priority", deadlines=True),
     "backfill": Rules(order="priority", backfill="reserve", deadlines=True),
     "bid": Rules(order="bid", backfill="reserve"),
     "fair": Rules(order="fair", backfill="reserve", deadlines=True),
-    # Least attained service, all GPU types in turn, and with each job on the type that suits it.
-    "las": Rules(
-        order="index",
-        known=False,
-        types="rotate",
-        backfill="greedy",
-        preempt="index",
-        move=True,
-        rerank_s=360,
-    ),
-    "las-aware": Rules(
-        order="index",
-        known=False,
-        types="advantage",
-        backfill="greedy",
-        preempt="index",
-        move=True,
-        rerank_s=360,
-    ),
+    "las": _LAS,
+    "las-aware": replace(_LAS, types="advantage"),  # with each job on the type that suits it
     "srpt": Rules(order="index", backfill="greedy", preempt="index", ageing=0.0, margin=1.0, min_run_s=0),
     "brim": Rules(
         order="index",

@@ -33,14 +33,6 @@ class Waits(Mapping[str, Said]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Mapping) and dict(self) == dict(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
-
     def _why(self, state: JobState) -> Said:
         cycle = self._cycle
         if cycle.market is not None:

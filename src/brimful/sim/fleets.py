@@ -51,29 +51,8 @@ def parse_fleet(text: str) -> list[Node]:
         price = microusd_from_usd(found[4] or "0") if found else None
         if found is None or price is None:
             raise BadInput(say("sim.fleet_unreadable", fleet=Quoted(text)), hint=HINT)
-        count, gpus = int(found[1]), int(found[2])
-        if not (1 <= count <= MAX_NODES - len(nodes) and 1 <= gpus <= MAX_GPUS_PER_NODE):
-            raise BadInput(
-                say(
-                    "sim.fleet_out_of_range",
-                    fleet=Quoted(text),
-                    nodes=Number(count),
-                    gpus=Number(gpus),
-                    max_nodes=Number(MAX_NODES),
-                    max_gpus=Number(MAX_GPUS_PER_NODE),
-                )
-            )
-        nodes += [
-            Node(
-                site=SITE,
-                node=f"node-{len(nodes) + i}",
-                gpu=found[3] or "gpu",
-                gpus=gpus,
-                microusd_per_gpu_hour=price,
-                declared=True,
-            )
-            for i in range(count)
-        ]
+        kind = {"count": int(found[1]), "gpus": int(found[2]), "gpu": found[3] or "gpu"}
+        nodes += _nodes(kind, price, where=f"--fleet {text}", first=len(nodes))
     return nodes
 
 
@@ -95,11 +74,11 @@ def read_fleet(path: Path) -> list[Node]:
         raise BadInput(say("sim.no_nodes_table", path=path))
     nodes: list[Node] = []
     for i, kind in enumerate(kinds, start=1):
-        nodes += _nodes(kind, where=f"{path} [[nodes]] {i}", first=len(nodes))
+        nodes += _checked(kind, where=f"{path} [[nodes]] {i}", first=len(nodes))
     return nodes
 
 
-def _nodes(kind: dict[str, Any], *, where: str, first: int) -> list[Node]:
+def _checked(kind: dict[str, Any], *, where: str, first: int) -> list[Node]:
     for key, value in kind.items():
         if key not in KEYS:
             raise BadInput(say("sim.unknown_key", where=where, key=key, known=", ".join(KEYS)))
@@ -107,9 +86,15 @@ def _nodes(kind: dict[str, Any], *, where: str, first: int) -> list[Node]:
             raise BadInput(
                 say("sim.bad_value", where=where, key=key, value=Quoted(value), kind=KEYS[key][0].__name__)
             )
-    count, gpus = kind.get("count", 1), kind.get("gpus", 0)
     price = microusd_from_usd(str(kind.get("usd_per_gpu_hour", 0)))
-    tier = kind.get("tier", "owned")
+    sizes = [kind.get(key, 0) for key in ("cpu_milli", "memory_mib")]
+    if price is None or kind.get("tier", "owned") not in TIERS or min(sizes) < 0:
+        raise BadInput(say("sim.fleet_row_out_of_range", where=where, known=", ".join(TIERS)))
+    return _nodes(kind, price, where=where, first=first)
+
+
+def _nodes(kind: dict[str, Any], price: int, *, where: str, first: int) -> list[Node]:
+    count, gpus = kind.get("count", 1), kind.get("gpus", 0)
     if not (1 <= count <= MAX_NODES - first and 1 <= gpus <= MAX_GPUS_PER_NODE):
         raise BadInput(
             say(
@@ -121,8 +106,6 @@ def _nodes(kind: dict[str, Any], *, where: str, first: int) -> list[Node]:
                 max_gpus=Number(MAX_GPUS_PER_NODE),
             )
         )
-    if price is None or tier not in TIERS or any(kind.get(key, 0) < 0 for key in ("cpu_milli", "memory_mib")):
-        raise BadInput(say("sim.fleet_row_out_of_range", where=where, known=", ".join(TIERS)))
     site, rack_nodes = kind.get("site", SITE), kind.get("rack_nodes", 0)
     return [
         Node(
@@ -136,7 +119,7 @@ def _nodes(kind: dict[str, Any], *, where: str, first: int) -> list[Node]:
             nvlink_gpus=max(0, kind.get("nvlink_gpus", 0)),
             cpu_milli=kind.get("cpu_milli"),
             memory_mib=kind.get("memory_mib"),
-            tier=tier,
+            tier=kind.get("tier", "owned"),
         )
         for i in range(count)
     ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from brimful.fleet.job import PRIORITIES, WHOLE_GPU
+from brimful.fleet.job import PRIORITIES, WHOLE_GPU, Job
 from brimful.fleet.lease import JobState, Lease
-from brimful.fleet.metrics import measure, percentile
+from brimful.fleet.metrics import mean, measure, percentile
 from brimful.fleet.node import Node
 from brimful.sim.bound import bound, fleet_prices, gpus_by_type, priced
 from brimful.sim.world import Arrival, Outcome
@@ -16,8 +16,10 @@ from brimful.units import HOUR_S, MICROUSD
 if TYPE_CHECKING:
     from brimful.sim.fill import Filled
 
-# Gangs by size: name, fewest and most GPUs.
-SIZE_CLASSES = (("1", 0, 1), ("2-4", 2, 4), ("5-8", 5, 8), ("9-64", 9, 64), ("65+", 65, 10**9))
+# Gangs by size: name, and most GPUs.
+SIZE_CLASSES = {"1": 1, "2-4": 4, "5-8": 8, "9-64": 64, "65+": 10**9}
+# A mean over all hides what a class is for: urgent jobs are faster at the cost of background ones.
+CLASSES = sorted(PRIORITIES, key=PRIORITIES.__getitem__)
 # A slowdown is measured against at least this: a wait of a minute is no harm to a job of a second.
 SHORT_S = 600.0
 # What only a run in time can tell: None in a fill.
@@ -56,7 +58,6 @@ def report(
     leases = list(outcome.fleet.leases.values())
     alone = _alone_s(arrivals, nodes)
     rhos = _rhos(states, alone, nodes)
-    deadlines = [s for s in states if s.job.deadline_s is not None]
     return {
         "policy": policy,
         "seed": seed,
@@ -64,29 +65,29 @@ def report(
         "finished": m.finished,
         "mean_jct_h": _hours(m.mean_jct_s),
         "p50_jct_h": _hours(m.p50_jct_s),
-        "p95_jct_h": _hours(percentile(_jcts(states), 95)),
+        "p95_jct_h": _hours(percentile([*_jcts(states).values()], 95)),
         "p99_jct_h": _hours(m.p99_jct_s),
         "makespan_h": _hours(m.makespan_s),
         "mean_delay_h": _hours(m.mean_delay_s),
         "p99_delay_h": _hours(m.p99_delay_s),
         "delay_share": _ratio(m.mean_delay_s, m.mean_jct_s),
         "mean_first_wait_h": _hours(m.mean_first_wait_s),
-        "mean_slowdown": _mean(_slowdowns(states, alone)),
+        "mean_slowdown": mean(_slowdowns(states, alone)),
         "allocation_rate": m.allocation_rate,
         "useful_share": _useful_share(states, arrivals, nodes, outcome.end_s),
         "worst_rho": max(rhos, default=None),
-        "unfair_share": sum(rho > 1 for rho in rhos) / len(rhos) if rhos else None,
+        "unfair_share": mean([rho > 1 for rho in rhos]),
         "preemptions": sum(state.preemptions for state in states),
         "lost_gpu_h": sum(_lost_gpu_s(lease, outcome.end_s) for lease in leases) / HOUR_S,
-        "deadline_met": _share(_in_time(s) for s in deadlines),
+        "deadline_met": mean([_in_time(s) for s in states if s.job.deadline_s is not None]),
         "gpu_h": _leased_gpu_s(outcome) / HOUR_S,
         "cost_usd": _cost_usd(outcome),
         "never_ran": {job: str(why) for job, why in outcome.waits.items()},
         "never_ran_codes": {job: why.as_dict() for job, why in outcome.waits.items()},
         "failed": len(failed := [s for s in states if s.phase == "failed"]),
         "failed_first": {s.job.job: str(s.reason or f"exit code {s.exit_code}") for s in failed[:10]},
-        "by_size": _by_size(states, now_s=outcome.end_s),
-        "by_class": _by_class(states, now_s=outcome.end_s),
+        "by_size": _by(SIZE_CLASSES, _size, states, now_s=outcome.end_s),
+        "by_class": _by(CLASSES, lambda job: job.priority, states, now_s=outcome.end_s),
         "bound": _bound(outcome, arrivals, nodes, m.mean_jct_s, m.makespan_s),
         "cpu_s": cpu_s,
     }
@@ -106,44 +107,38 @@ def fill_report(filled: Filled, *, cpu_s: float) -> dict[str, Any]:
     }
 
 
-def _jcts(states: Iterable[JobState]) -> list[float]:
-    """Finish - submit, of those that finished."""
-    return [
-        float(s.ended_s - s.submitted_s) for s in states if s.phase == "finished" and s.ended_s is not None
-    ]
+def _jcts(states: Iterable[JobState]) -> dict[str, int]:
+    """Finish - submit by job, of those that finished."""
+    return {
+        s.job.job: s.ended_s - s.submitted_s
+        for s in states
+        if s.phase == "finished" and s.ended_s is not None
+    }
 
 
-def _by_size(states: Sequence[JobState], *, now_s: int) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for name, low, high in SIZE_CLASSES:
-        mine = [state for state in states if low <= state.job.gpus <= high]
-        if mine:
-            found[name] = _some(mine, now_s=now_s)
-    return found
+def _size(job: Job) -> str:
+    return next(name for name, most in SIZE_CLASSES.items() if job.gpus <= most)
 
 
-def _by_class(states: Sequence[JobState], *, now_s: int) -> dict[str, dict[str, Any]]:
-    """A mean over all hides what a class is for: urgent jobs are faster at the cost of background ones."""
-    found = {}
-    for name in sorted(PRIORITIES, key=PRIORITIES.__getitem__):
-        mine = [state for state in states if state.job.priority == name]
-        if mine:
-            found[name] = _some(mine, now_s=now_s)
-    return found
+def _by(
+    names: Iterable[str], name_of: Callable[[Job], str], states: Sequence[JobState], *, now_s: int
+) -> dict[str, dict[str, Any]]:
+    groups = {name: [state for state in states if name_of(state.job) == name] for name in names}
+    return {name: _some(mine, now_s=now_s) for name, mine in groups.items() if mine}
 
 
 def _some(states: Sequence[JobState], *, now_s: int) -> dict[str, Any]:
-    jcts = _jcts(states)
-    delay_s = _mean([s.delay_s(now_s) for s in states if s.phase == "finished"])
+    jcts = [*_jcts(states).values()]
+    delay_s = mean([s.delay_s(now_s) for s in states if s.phase == "finished"])
     waits = [float(s.first_start_s - s.submitted_s) for s in states if s.first_start_s is not None]
     return {
         "jobs": len(states),
         "finished": len(jcts),
-        "mean_jct_h": _hours(_mean(jcts)),
+        "mean_jct_h": _hours(mean(jcts)),
         "p99_jct_h": _hours(percentile(jcts, 99)),
         "mean_delay_h": _hours(delay_s),
-        "delay_share": _ratio(delay_s, _mean(jcts)),
-        "mean_first_wait_h": _hours(_mean(waits)),
+        "delay_share": _ratio(delay_s, mean(jcts)),
+        "mean_first_wait_h": _hours(mean(waits)),
     }
 
 
@@ -199,12 +194,8 @@ def _alone_s(arrivals: Sequence[Arrival], nodes: Sequence[Node]) -> dict[str, fl
 
 def _slowdowns(states: Sequence[JobState], alone: Mapping[str, float]) -> list[float]:
     """JCT over run time alone, both at least ten minutes."""
-    found = []
-    for state in states:
-        own_s = alone.get(state.job.job)
-        if state.phase == "finished" and state.ended_s is not None and own_s is not None:
-            found.append(max(state.ended_s - state.submitted_s, SHORT_S) / max(own_s, SHORT_S))
-    return found
+    jcts = _jcts(states)
+    return [max(jcts[job], SHORT_S) / max(alone[job], SHORT_S) for job in jcts if job in alone]
 
 
 def _rhos(states: Sequence[JobState], alone: Mapping[str, float], nodes: Sequence[Node]) -> list[float]:
@@ -215,16 +206,13 @@ def _rhos(states: Sequence[JobState], alone: Mapping[str, float], nodes: Sequenc
     a ratio of seconds tells nothing.
     """
     gpus = sum(gpus_by_type(nodes).values())
-    over = [s for s in states if s.phase == "finished" and s.ended_s is not None]
-    crowd = _Crowd(states)
+    crowd, jcts = _Crowd(states), _jcts(states)
     rhos = []
-    for state in over:
-        own_s = alone.get(state.job.job)
-        if own_s is None or own_s < SHORT_S or state.ended_s is None:
-            continue
-        others = crowd.mean(state.submitted_s, state.ended_s)
-        private_s = own_s * max(1.0, state.job.gpus * others / gpus)
-        rhos.append((state.ended_s - state.submitted_s) / private_s)
+    for state in states:
+        job, own_s = state.job, alone.get(state.job.job, 0.0)
+        if job.job in jcts and own_s >= SHORT_S:
+            others = crowd.mean(state.submitted_s, state.submitted_s + jcts[job.job])
+            rhos.append(jcts[job.job] / (own_s * max(1.0, job.gpus * others / gpus)))
     return rhos
 
 
@@ -253,13 +241,8 @@ class _Crowd:
 
 
 def _in_time(state: JobState) -> bool:
-    deadline_s = state.job.deadline_s
-    return (
-        state.phase == "finished"
-        and state.ended_s is not None
-        and deadline_s is not None
-        and state.ended_s <= deadline_s
-    )
+    at_s, by_s = state.ended_s, state.job.deadline_s
+    return state.phase == "finished" and at_s is not None and by_s is not None and at_s <= by_s
 
 
 def _cost_usd(outcome: Outcome) -> float | None:
@@ -282,18 +265,9 @@ def _bound(
     return {
         "mean_jct_h": _hours(least.mean_jct_s),
         "makespan_h": _hours(least.makespan_s),
-        "mean_jct_ratio": mean_jct_s / least.mean_jct_s if mean_jct_s and least.mean_jct_s else None,
-        "makespan_ratio": makespan_s / least.makespan_s if makespan_s and least.makespan_s else None,
+        "mean_jct_ratio": _ratio(mean_jct_s, least.mean_jct_s),
+        "makespan_ratio": _ratio(makespan_s, least.makespan_s),
     }
-
-
-def _share(values: Iterable[bool]) -> float | None:
-    found = list(values)
-    return sum(found) / len(found) if found else None
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def _ratio(part: float | None, whole: float | None) -> float | None:

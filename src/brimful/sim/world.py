@@ -274,7 +274,8 @@ class _Rehearsal:
         self._ended = self._down = 0
         self._wake_s = self._idle_seq = -1
         if self.dice is not None and arrivals:
-            self._roll(self.dice, arrivals[0].at_s)
+            self._roll(self.dice.next_loss(arrivals[0].at_s))
+            self._roll(self.dice.next_outage(arrivals[0].at_s))
 
     def next_s(self) -> int | None:
         """The next moment at which anything is due."""
@@ -321,10 +322,9 @@ class _Rehearsal:
         looks = again_s is not None and self.fleet.spot and self.fleet.due
         return not looks and not any(state.job.deferrable for state in self.fleet.waiting.values())
 
-    def _roll(self, dice: Dice, now_s: int) -> None:
-        for drawn in (dice.next_loss(now_s), dice.next_outage(now_s)):
-            if drawn is not None:
-                self.kernel.at(*drawn)
+    def _roll(self, drawn: tuple[int, Mishap] | None) -> None:
+        if drawn is not None:
+            self.kernel.at(*drawn)
 
     def _befall(self, what: Mishap) -> None:
         """Let it happen, and draw when it happens again."""
@@ -335,15 +335,11 @@ class _Rehearsal:
                 if self.engine.fail(name):
                     self._down += 1
                     self.kernel.at(now_s + self.dice.faults.node_back_s, NodeReturns(name))
-                drawn = self.dice.next_loss(now_s)
-                if drawn is not None:
-                    self.kernel.at(*drawn)
+                self._roll(self.dice.next_loss(now_s))
             case NodeReturns(node=name):
                 self.engine.back(name)
                 self._down -= 1
             case SiteSilent(until_s=until_s):
                 self.engine.silent_until_s = until_s
                 self.kernel.at(until_s, None)
-                again = self.dice.next_outage(until_s)
-                if again is not None:
-                    self.kernel.at(*again)
+                self._roll(self.dice.next_outage(until_s))

@@ -75,7 +75,7 @@ class LocalEngine:
         self._from: dict[str, str] = {}  # leases that go on from another site's checkpoints
         self._root = root
         self._nodes = nodes
-        self._site = site
+        self.site = site
         self._runners: dict[str, subprocess.Popen[bytes]] = {}
         self._not_begun: dict[str, Sentence] = {}  # leases whose runner failed before it began, and why
         self._asked: set[str] = set()  # leases without a runner that we have asked to end ourselves
@@ -87,10 +87,6 @@ class LocalEngine:
             raise WorldFailed(
                 say("adapters.folder_unusable", root=root, error=os_words(error)), code="folder_unusable"
             ) from error
-
-    @property
-    def site(self) -> str:
-        return self._site
 
     def nodes(self) -> Sequence[Node]:
         return self._nodes
@@ -161,13 +157,9 @@ class LocalEngine:
         }
 
     def keep_env(self, job: str, env: Mapping[str, str]) -> None:
-        try:
+        with _failing("adapters.cannot_keep_environment", job=job):
             self._env_file(job).parent.mkdir(exist_ok=True, mode=0o700)
             write_json(self._env_file(job), dict(env))
-        except OSError as error:
-            raise WorldFailed(
-                say("adapters.cannot_keep_environment", job=job, error=os_words(error))
-            ) from error
 
     def forget_env(self, job: str) -> None:
         with contextlib.suppress(OSError):
@@ -178,14 +170,10 @@ class LocalEngine:
         stop = _facts(folder / "stop.json")
         if not stop or not isinstance(stop.get("deadline_s"), int):
             stop = {"grace_s": grace_s, "deadline_s": int(time.time()) + grace_s}
-            try:
+            with _failing("adapters.cannot_ask_stop", lease=lease, folder=folder):
                 # Also where nothing has begun: whoever is asked to start it later, and too late, finds this.
                 folder.mkdir(exist_ok=True, mode=0o700)
                 write_json(folder / "stop.json", stop)
-            except OSError as error:
-                raise WorldFailed(
-                    say("adapters.cannot_ask_stop", lease=lease, folder=folder, error=os_words(error))
-                ) from error
             runner = (_facts(folder / "started.json") or {}).get("pid")
             if isinstance(runner, int) and held(folder / "runner.lock"):
                 with contextlib.suppress(ProcessLookupError):
@@ -201,15 +189,11 @@ class LocalEngine:
         notice = None if until_s is None else {"deadline_s": until_s, "may_stay": True}
         if told == notice or (folder / "stop.json").exists() or not folder.exists():
             return
-        try:
+        with _failing("adapters.cannot_give_notice", lease=lease, folder=folder):
             if notice is None:
                 path.unlink(missing_ok=True)
             else:
                 write_json(path, notice)
-        except OSError as error:
-            raise WorldFailed(
-                say("adapters.cannot_give_notice", lease=lease, folder=folder, error=os_words(error))
-            ) from error
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:
         """News of each. What cannot be read of one lease is a complaint, and keeps nobody from the others."""
@@ -235,10 +219,8 @@ class LocalEngine:
         return {**self._problems, **self._complaints}
 
     def log(self, lease: str, *, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
-        try:
+        with _failing("adapters.cannot_read_log", lease=lease):
             return logs.read(self._folder(lease) / "log", offset=offset, limit=limit)
-        except OSError as error:
-            raise WorldFailed(say("adapters.cannot_read_log", lease=lease, error=os_words(error))) from error
 
     def sample(self, lease: str) -> bytes | None:
         return samples.read_sample(self._folder(lease))
@@ -371,6 +353,15 @@ class LocalEngine:
     def _folder(self, lease: str) -> Path:
         assert re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", lease), f"{lease!r} is no name for a folder"
         return self._root / lease
+
+
+@contextlib.contextmanager
+def _failing(code: str, **values: object) -> Iterator[None]:
+    """What the disk does not do, said with this code."""
+    try:
+        yield
+    except OSError as error:
+        raise WorldFailed(say(code, **values, error=os_words(error))) from error
 
 
 def _facts(path: Path) -> dict[str, Any] | None:

@@ -45,34 +45,27 @@ def boot_s() -> int | None:
 
 def marked(mark: Mapping[str, str]) -> Iterator[int]:
     """Our living processes that were started with these environment variables."""
-    wanted = [f"{key}={value}".encode() for key, value in mark.items()]
-    assert wanted, "everything would match"
-    for entry in _listing():
-        if entry.isdigit() and int(entry) != os.getpid() and _carries(int(entry), wanted):
-            yield int(entry)
+    assert mark, "everything would match"
+    for pid in _pids():
+        if pid != os.getpid() and _carries(pid, mark):
+            yield pid
 
 
 def leases_living(engine: str) -> Iterator[str]:
     """By what they carry: the lease of each living process that the engine with this id started."""
-    mine = f"BRIMFUL_ENGINE={engine}".encode()
-    for entry in _listing():
-        with contextlib.suppress(OSError):
-            carried = (PROC / entry / "environ").read_bytes().split(b"\0") if entry.isdigit() else []
-            if mine in carried:
-                yield from (c[14:].decode() for c in carried if c.startswith(b"BRIMFUL_LEASE="))
+    for pid in _pids():
+        carried = _carried(pid)
+        if f"BRIMFUL_ENGINE={engine}".encode() in carried:
+            yield from (c[14:].decode() for c in carried if c.startswith(b"BRIMFUL_LEASE="))
 
 
-def signal_marked(mark: Mapping[str, str], number: int) -> int:
+def signal_marked(mark: Mapping[str, str], number: int) -> None:
     """Signal every one of them, and nobody else: the process is held fast before it is looked at again."""
-    wanted = [f"{key}={value}".encode() for key, value in mark.items()]
-    told = 0
     for pid in marked(mark):
         # Gone meanwhile, or a kernel without pidfd: the next attempt finds what is left.
         with contextlib.suppress(OSError), _held_fast(pid) as handle:
-            if _carries(pid, wanted):
+            if _carries(pid, mark):
                 _signal(handle, number)
-                told += 1
-    return told
 
 
 def held(path: Path) -> bool:
@@ -89,20 +82,24 @@ def held(path: Path) -> bool:
         raise
 
 
-def _listing() -> list[str]:
+def _pids() -> list[int]:
     try:
-        return [entry.name for entry in PROC.iterdir()]
+        return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
     except OSError:
         return []
 
 
-def _carries(pid: int, wanted: list[bytes]) -> bool:
+def _carried(pid: int) -> list[bytes]:
     try:
         # Readable for processes of our own user only, which is whom the jobs run as.
-        carried = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        return (PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
-        return False
-    return all(each in carried for each in wanted)
+        return []
+
+
+def _carries(pid: int, mark: Mapping[str, str]) -> bool:
+    carried = _carried(pid)
+    return all(f"{key}={value}".encode() in carried for key, value in mark.items())
 
 
 @contextlib.contextmanager

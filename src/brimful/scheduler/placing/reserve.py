@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from itertools import chain
 from math import inf
 
-from brimful.fleet.events import Parts
+from brimful.fleet.events import LeaseGranted, Parts
 from brimful.fleet.job import PRIORITIES, WHOLE_GPU, Job
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.node import Pool
 from brimful.fleet.state import Fleet
 from brimful.scheduler.draft import Draft
 from brimful.scheduler.placing.place import ONE_NODE, close_together, fits_on
-from brimful.scheduler.plan import Start
 from brimful.scheduler.rules import Rules
 
 
@@ -84,7 +83,7 @@ def in_reserved(
     *,
     pools: Collection[Pool],
     reservations: Sequence[Reservation],
-    starts: Iterable[Start],
+    starts: Iterable[LeaseGranted],
     now_s: int,
 ) -> Parts | None:
     """GPUs kept for a blocked gang may be used by whoever will be gone, or may be stopped, by then."""
