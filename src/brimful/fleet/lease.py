@@ -78,10 +78,7 @@ class JobState:
 
     @property
     def first_start_s(self) -> int | None:
-        for lease in self.leases:
-            if lease.started_s is not None:
-                return lease.started_s
-        return None
+        return next((lease.started_s for lease in self.leases if lease.started_s is not None), None)
 
     @property
     def open_lease(self) -> Lease | None:

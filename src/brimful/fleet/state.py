@@ -234,8 +234,7 @@ class Fleet:
         self.turns.submitted(job)
         if job.deadline_s is not None:
             self.due[job.job] = state
-        if self.purses:
-            self.purses.submitted(job)
+        self.purses.submitted(job)
 
     def _shape(self, job: Job) -> int:
         shape = self._shapes.setdefault(shape_of(job), len(self._shapes))
@@ -325,16 +324,13 @@ class Fleet:
     def _cancel_requested(self, event: events.CancelRequested) -> None:
         state = self.jobs[event.job]
         if state.phase in ("waiting", "held"):
-            if state.phase == "waiting":
+            waits = state.phase == "waiting"
+            if waits:
                 self.waiting.remove(state)
             self.on_hold.pop(event.job, None)
-            waits = state.phase == "waiting"
             state.reason = say("fleet.cancelled_waiting" if waits else "fleet.cancelled_held")
-            state.phase, state.ended_s = "cancelled", event.at_s
-            if self.purses:
-                self.purses.over(state.job)
-            self.last_end_s = max(self.last_end_s or 0, event.at_s)
-            self._is_over(state)
+            state.phase = "cancelled"
+            self._is_over(state, at_s=event.at_s)
         elif state.phase not in OVER:
             state.cancel_requested = True
             if state.phase != "stopping":
@@ -345,9 +341,7 @@ class Fleet:
         job = state.job
         assert state.phase == "waiting", f"{event.job} is {state.phase} and cannot be given GPUs"
         parts = ((event.node, event.gpus), *event.rest)
-        held = len(event.gpus)
-        if event.rest:
-            held = sum(len(gpus) for _, gpus in parts)
+        held = sum([len(gpus) for _, gpus in parts])
         assert held == job.gpus, "a gang is placed whole"
         for name, gpus in parts:  # all checked before any is taken
             self.capacity.check(name, gpus, job)
@@ -445,8 +439,7 @@ class Fleet:
             ran_s_on[lease.gpu] = ran_s_on.get(lease.gpu, 0) + ran_s
             self._wait(state, at_s=event.at_s)
             return
-        state.ended_s, state.exit_code, state.reason = event.at_s, event.exit_code, lease.reason
-        self.last_end_s = max(self.last_end_s or 0, event.at_s)
+        state.exit_code, state.reason = event.exit_code, lease.reason
         if state.cancel_requested:
             state.phase = "cancelled"
         elif stopped:
@@ -455,11 +448,12 @@ class Fleet:
             state.phase = "finished" if event.exit_code == 0 else "failed"
             if event.exit_code == 0:
                 self.finished.add(state, now_s=at_s)
-        if self.purses:
-            self.purses.over(state.job)
-        self._is_over(state)
+        self._is_over(state, at_s=at_s)
 
-    def _is_over(self, state: JobState) -> None:
+    def _is_over(self, state: JobState, *, at_s: int) -> None:
+        state.ended_s = at_s
+        self.last_end_s = max(self.last_end_s or 0, at_s)
+        self.purses.over(state.job)
         if state.job.deadline_s is not None:
             del self.due[state.job.job]
         if self._keep is None:

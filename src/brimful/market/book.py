@@ -39,10 +39,6 @@ def parse_book(text: str) -> Book:
         raise BadInput(say("market.book_not_json", error=error)) from error
     if not isinstance(body, dict):
         raise BadInput(say("market.book_not_object"))
-    return read_book(body)
-
-
-def read_book(body: Mapping[str, Any]) -> Book:
     book = say("market.book")
     floor = _money(body.get("floor", 0), book, "floor", zero=True)
     bonus = body.get("bonus_percent", 25)

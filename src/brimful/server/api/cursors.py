@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Annotated
 
 from fastapi import Query
@@ -29,6 +28,6 @@ def read_cursor(text: str | None) -> int | None:
         )
         if version == "v1" and place.isdigit() and len(place) < 19:
             return int(place)
-    except (ValueError, binascii.Error):
+    except ValueError:
         pass
     raise BadInput(say("server.bad_cursor", text=Quoted(text[:40])))

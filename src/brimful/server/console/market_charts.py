@@ -31,7 +31,15 @@ def _card(pool: Mapping[str, Any], *, now_s: int) -> dict[str, Any]:
     span_s = max(1, now_s - start_s)
 
     def steps(key: str, highest: int) -> list[tuple[float, float]]:
-        return _steps(history, key, start_s=start_s, span_s=span_s, highest=highest)
+        """Corners of a curve that holds each value until the next."""
+        corners: list[tuple[float, float]] = []
+        for point in history:
+            x = round(WIDTH * max(0, point["at_s"] - start_s) / span_s, 1)
+            y = round(HEIGHT - HEIGHT * min(1.0, point[key] / highest), 1)
+            if corners:
+                corners.append((x, corners[-1][1]))
+            corners.append((x, y))
+        return [*corners, (float(WIDTH), corners[-1][1])] if corners else []
 
     billed = steps("microusd_per_gpu_hour", top)
     most = max([each["held"] + each["wanted"] for each in pool["depth"]], default=0) or 1
@@ -54,20 +62,6 @@ def _card(pool: Mapping[str, Any], *, now_s: int) -> dict[str, Any]:
         ],
         "more_steps": max(0, len(pool["depth"]) - STEPS_SHOWN),
     }
-
-
-def _steps(
-    history: Sequence[Mapping[str, int]], key: str, *, start_s: int, span_s: int, highest: int
-) -> list[tuple[float, float]]:
-    """Corners of a curve that holds each value until the next."""
-    corners: list[tuple[float, float]] = []
-    for point in history:
-        x = round(WIDTH * max(0, point["at_s"] - start_s) / span_s, 1)
-        y = round(HEIGHT - HEIGHT * min(1.0, point[key] / highest), 1)
-        if corners:
-            corners.append((x, corners[-1][1]))
-        corners.append((x, y))
-    return [*corners, (float(WIDTH), corners[-1][1])] if corners else []
 
 
 def _line(corners: Sequence[tuple[float, float]]) -> str:

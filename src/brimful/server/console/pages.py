@@ -154,7 +154,7 @@ def make_templates() -> Environment:
     )
     templates.filters.update(
         usd=show_usd,
-        duration=_duration,
+        duration=show_seconds,
         size=show_bytes,
         percent=lambda frac: f"{frac:.0%}",
         iso=lambda at_s: f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%SZ}",
@@ -168,11 +168,6 @@ def _written(value: object) -> object:
     if value is None:
         return "unknown"
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _duration(seconds: int) -> str:
-    """The log counts whole seconds; '8.0 s' or '0 ms' would say more than it knows."""
-    return f"{seconds} s" if seconds < 60 else show_seconds(seconds)
 
 
 def answered(request: Request, body: bytes, media_type: str, status: int = 200) -> Response:

@@ -52,7 +52,9 @@ def read_sbatch(text: str, path: Path) -> JobFile:
     directives = _directives(text, path)
     for name, value in directives.items():
         if name in READERS:
-            READERS[name](found, value, f"{path}: --{name}")
+            target, read = READERS[name]
+            said = read(value, f"{path}: --{name}")
+            found.body |= {} if said is None else {target: said}
         elif name in LEFT_OUT:
             why = say(f"jobfile.drop_{LEFT_OUT[name]}")
             found.notes.append(say("jobfile.left_out", field=f"--{name}", why=why))
@@ -149,30 +151,23 @@ def minutes_of(text: str, what: str) -> int:
     return int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
 
 
-def _put(target: str) -> Callable[[JobFile, str, str], None]:
-    def put(found: JobFile, value: str, _what: str) -> None:
-        found.body[target] = value
-
-    return put
+def _longest_s(value: str, what: str) -> int | None:
+    return None if value.upper() in ("UNLIMITED", "INFINITE") else max(1, minutes_of(value, what))
 
 
-def _time(found: JobFile, value: str, what: str) -> None:
-    if value.upper() not in ("UNLIMITED", "INFINITE"):
-        found.body["max_run_s"] = max(1, minutes_of(value, what))
+def _same(value: str, _what: str) -> str:
+    return value
 
 
-def _folder(found: JobFile, value: str, _what: str) -> None:
-    found.body["folder"] = str(Path(value).resolve())
-
-
-READERS: dict[str, Callable[[JobFile, str, str], Any]] = {
-    "job-name": _put("name"),
-    "account": _put("tenant"),
-    "partition": _put("queue"),
-    "time": _time,
-    "chdir": _folder,
-    "requeue": lambda found, _value, _what: found.body.update(retries=1),
-    "no-requeue": lambda found, _value, _what: found.body.update(retries=0),
+# The field of the submission that a directive becomes, and how; None: it says nothing.
+READERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "job-name": ("name", _same),
+    "account": ("tenant", _same),
+    "partition": ("queue", _same),
+    "time": ("max_run_s", _longest_s),
+    "chdir": ("folder", lambda value, _what: str(Path(value).resolve())),
+    "requeue": ("retries", lambda _value, _what: 1),
+    "no-requeue": ("retries", lambda _value, _what: 0),
 }
 COUNTED = {"nodes", "ntasks", "gpus", "gpus-per-node", "gpus-per-task", "gres", "cpus-per-task", "mem"}
 # Why, and what to do instead: `jobfile.sbatch_<name>`.

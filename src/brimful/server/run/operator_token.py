@@ -15,33 +15,28 @@ log = logging.getLogger("brimful")
 
 
 def operator_token(access: Access, path: Path) -> Principal:
-    """Who the token in the file is; a new one where there is none, or none that is valid and private.
-
-    One that others could read is no secret: it is revoked and replaced.
-    """
+    """Who the token in the file is; a new one where there is none, or none that is valid and private."""
     try:
-        found = path.stat()
-        text = path.read_text(encoding="utf-8", errors="replace").strip()
-        private = found.st_uid == os.geteuid() and not found.st_mode & 0o077
-        who = access.look_up(text)
-        if private and who is not None and who.may("operator"):
-            return who
+        who = _kept_token(access, path) if path.exists() else None
         if who is not None:
-            access.revoke(who, who.token)
-        log.warning("the token in %s was %s; here is a new one", path, "no good" if private else "readable")
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise _unusable(path, error) from error
-    text, token = access.issue(name="owner", tenant=EVERYBODY, role="operator")
-    try:
+            return who
+        text, token = access.issue(name="owner", tenant=EVERYBODY, role="operator")
         write_whole(path, text, mode=0o600)
     except OSError as error:
-        raise _unusable(path, error) from error
+        said = say("server.cannot_use_token_file", path=path, error=os_words(error))
+        raise WorldFailed(said, code="token_unusable") from error
     return Principal(token=token.token, name=token.name, tenant=token.tenant, role=token.role)
 
 
-def _unusable(path: Path, error: OSError) -> WorldFailed:
-    return WorldFailed(
-        say("server.cannot_use_token_file", path=path, error=os_words(error)), code="token_unusable"
-    )
+def _kept_token(access: Access, path: Path) -> Principal | None:
+    """One that others could read is no secret: it is revoked, and there is none."""
+    found = path.stat()
+    text = path.read_text(encoding="utf-8", errors="replace").strip()
+    private = found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    who = access.look_up(text)
+    if private and who is not None and who.may("operator"):
+        return who
+    if who is not None:
+        access.revoke(who, who.token)
+    log.warning("the token in %s was %s; here is a new one", path, "no good" if private else "readable")
+    return None

@@ -129,18 +129,12 @@ class Submissions:
     def drain(self, node: str, *, reason: Said) -> None:
         """Nothing more starts there; what runs goes on."""
 
-        def events() -> Sequence[Event]:
-            if self._is_drained(node):
-                return ()
-            return [NodeDrained(at_s=self._reader.now_s(), node=node, reason=reason)]
-
-        self._write(events)
+        drained = NodeDrained(at_s=self._reader.now_s(), node=node, reason=reason)
+        self._write(lambda: () if self._is_drained(node) else [drained])
 
     def resume(self, node: str) -> None:
-        def events() -> Sequence[Event]:
-            return [NodeResumed(at_s=self._reader.now_s(), node=node)] if self._is_drained(node) else ()
-
-        self._write(events)
+        resumed = NodeResumed(at_s=self._reader.now_s(), node=node)
+        self._write(lambda: [resumed] if self._is_drained(node) else ())
 
     def _is_drained(self, node: str) -> bool:
         if node not in self._reader.fleet.nodes:
