@@ -5,8 +5,9 @@ The text beside a type is its description in the OpenAPI schema, which the serve
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, cast
 
+T = TypeVar("T")
 Usd = Annotated[int, "micro-dollars"]
 Utc = Annotated[int, "UTC seconds"]
 Code = Annotated[dict[str, Any], "code and numbers of the text before it, for programs"]
@@ -24,6 +25,12 @@ Phase = Literal[
     "cancelled",
     "unknown",
 ]
+
+
+def alike(answer: type[T], *nouns: object) -> T:
+    """The fields of an answer that these nouns have under the same names; its view says the others."""
+    found = {name: noun for name in answer.__annotations__ for noun in nouns if hasattr(noun, name)}
+    return cast("T", {name: getattr(noun, name) for name, noun in found.items()})
 
 
 class LeaseAnswer(TypedDict):

@@ -5,19 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer
 from brimful.cli.options import add_log
 from brimful.cli.render import bar, page_columns, paint, table
+from brimful.client.answers import DepthAnswer, PoolPriceAnswer, PricePointAnswer, PricesAnswer, alike
 from brimful.client.client import Client
 from brimful.errors import BadInput, NotFound
 from brimful.language import Quoted, Seconds, Usd, say, told, words
 from brimful.language.printable import all_printable
 from brimful.units import HOUR_S
-
-if TYPE_CHECKING:
-    from brimful.client.answers import DepthAnswer, PoolPriceAnswer, PricePointAnswer, PricesAnswer
 
 EXAMPLE = """brimful market price
 brimful market price h100 --history
@@ -81,32 +78,17 @@ def _of_log(path: Path, back_s: int) -> PricesAnswer:
         if isinstance(event, PoolPriced):
             points.setdefault(event.pool, []).append(event)
     pools: list[PoolPriceAnswer] = []
-    for (site, gpu, tier), line in sorted(points.items()):
+    for _, line in sorted(points.items()):
         last = line[-1]
         before = [i for i, each in enumerate(line) if each.at_s <= now_s - back_s]
         pools.append(
             {
-                "site": site,
-                "gpu": gpu,
-                "tier": tier,
+                **alike(PoolPriceAnswer, last),
                 "market": True,
-                "microusd_per_gpu_hour": last.microusd_per_gpu_hour,
-                "cleared_microusd_per_gpu_hour": last.cleared_microusd_per_gpu_hour,
                 "floor_microusd_per_gpu_hour": min(each.microusd_per_gpu_hour for each in line),
-                "gpus": last.gpus,
                 "free": max(0, last.gpus - last.held),
                 "depth": [],
-                "history": [
-                    {
-                        "at_s": each.at_s,
-                        "microusd_per_gpu_hour": each.microusd_per_gpu_hour,
-                        "cleared_microusd_per_gpu_hour": each.cleared_microusd_per_gpu_hour,
-                        "held": each.held,
-                        "wanted": each.wanted,
-                        "gpus": each.gpus,
-                    }
-                    for each in line[max(before, default=0) :]
-                ],
+                "history": [alike(PricePointAnswer, each) for each in line[max(before, default=0) :]],
             }
         )
     return {"now_s": now_s, "pools": pools}

@@ -15,6 +15,7 @@ from brimful.client.answers import (
     TokenAnswer,
     TokensAnswer,
     WhoAnswer,
+    alike,
 )
 from brimful.server.api.answers import envelope
 from brimful.server.api.cursors import Cursor, page_after, read_cursor
@@ -22,7 +23,6 @@ from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
 from brimful.server.api.requests import NewToken
 from brimful.server.auth import TICKET_S, Access, Principal
-from brimful.server.views import alike
 
 TokenName = Annotated[str, Path(max_length=40, pattern=r"^[^\x00]+$")]
 

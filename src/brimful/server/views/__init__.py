@@ -4,15 +4,3 @@ What nobody has measured is None here and "unknown" on the page, never a guess. 
 asker does not see is left out here, once, and not by those who show it. Nothing here walks the history: what
 it costs depends on what is asked for and on what is active now.
 """
-
-from __future__ import annotations
-
-from typing import TypeVar, cast
-
-T = TypeVar("T")
-
-
-def alike(answer: type[T], *nouns: object) -> T:
-    """The fields of an answer that these nouns have under the same names; its view says the others."""
-    found = {name: noun for name in answer.__annotations__ for noun in nouns if hasattr(noun, name)}
-    return cast("T", {name: getattr(noun, name) for name, noun in found.items()})

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from brimful.client.answers import DrainAnswer, FleetAnswer, NodeAnswer, QueueAnswer
+from brimful.client.answers import DrainAnswer, FleetAnswer, NodeAnswer, QueueAnswer, alike
 from brimful.fleet.state import JobState, Lease, Node
 from brimful.language import say, told, words
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
-from brimful.server.views import alike
 
 
 def fleet_view(reader: Reader, who: Principal) -> FleetAnswer:

@@ -7,12 +7,11 @@ from itertools import islice
 from typing import NamedTuple
 
 from brimful.adapters.stores.past import PastJob
-from brimful.client.answers import JobAnswer, LeaseAnswer
+from brimful.client.answers import JobAnswer, LeaseAnswer, alike
 from brimful.errors import Said
 from brimful.fleet.state import OVER, JobState, Lease
 from brimful.language import Seconds, say, told
 from brimful.server.service.reader import Reader
-from brimful.server.views import alike
 
 
 class Page(NamedTuple):

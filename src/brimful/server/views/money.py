@@ -15,6 +15,7 @@ from brimful.client.answers import (
     PricePointAnswer,
     SpendAnswer,
     TransferAnswer,
+    alike,
 )
 from brimful.fleet.events import PoolPriced
 from brimful.fleet.node import Pool
@@ -23,7 +24,6 @@ from brimful.market.pools import limit_of
 from brimful.scheduler.budgets import Money
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
-from brimful.server.views import alike
 from brimful.server.views.jobs import capped
 
 TRANSFERS_SHOWN = 50

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from brimful.client.answers import PoolAnswer, WhyAnswer
+from brimful.client.answers import PoolAnswer, WhyAnswer, alike
 from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.state import OVER, JobState, Lease, Pool
 from brimful.language import Number, Seconds, Sentence, Several, Usd, count, either, say, told
 from brimful.scheduler.ordering import waiting_in_order
 from brimful.server.service.reader import Reader
-from brimful.server.views import alike
 from brimful.units import HOUR_S
 
 
