@@ -50,7 +50,11 @@ def test_it_saves_and_leaves_when_the_notice_is_there(run: Run, tmp_path: Path) 
     assert (run.latest / "more" / "optimizer.txt").read_text() == "sevenseven"
     sealed = read_seal(run.latest)
     assert sealed is not None
-    assert (sealed.step, sorted(sealed.files), damage(sealed)) == (7, ["more/optimizer.txt", "state.txt"], "")
+    assert (sealed.step, sorted(sealed.files), damage(sealed)) == (
+        7,
+        ["more/optimizer.txt", "state.txt"],
+        None,
+    )
 
 
 def test_a_signal_says_the_same(run: Run) -> None:

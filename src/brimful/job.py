@@ -37,7 +37,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from brimful.language import Sentence
 
 SEAL = "brimful.json"
 UNFINISHED = ".saving-"
@@ -229,21 +232,23 @@ def read_seal(folder: Path) -> Checkpoint | None:
         return None
 
 
-def damage(checkpoint: Checkpoint) -> str:
-    """What is wrong with it, by its seal; empty where every byte is as it was sealed."""
+def damage(checkpoint: Checkpoint) -> Sentence | None:
+    """What is wrong with it, by its seal; None where every byte is as it was sealed."""
+    from brimful.language import Quoted, os_words, say
+
     for name, (size, digest) in checkpoint.files.items():
         try:
             with open_plain(checkpoint.folder / name, below=checkpoint.folder.parent) as file:
                 found = os.fstat(file.fileno()).st_size
                 if found != size:
-                    return f"{name} has {found:,} bytes instead of {size:,}"
+                    return say("job.size_differs", name=name, found=found, size=size)
                 if sha256(file) != digest:
-                    return f"{name} has another SHA-256 than when it was sealed"
+                    return say("job.digest_differs", name=name)
         except OSError as error:
-            return f"{name} cannot be read: {error.strerror}"
+            return say("job.cannot_read", name=name, error=os_words(error))
         except ValueError:
-            return f"{name!r} is no name of a file"
-    return ""
+            return say("job.not_a_file_name", name=Quoted(name))
+    return None
 
 
 def whole_ones(folder: Path) -> list[Checkpoint]:

@@ -14,7 +14,7 @@ from brimful.adapters.engines.checkpoints import make_ready
 from brimful.adapters.engines.local import LocalEngine
 from brimful.fleet.job import Job
 from brimful.job import newest, seal
-from brimful.language import Plain, say
+from brimful.language import Plain, Sentence, say
 from brimful.scheduler.ports import Observation
 from tests.builders import a_node, eventually
 
@@ -27,14 +27,23 @@ def a_checkpoint(folder: Path, step: int, text: str = "weights") -> Path:
     return made
 
 
+def goes_on_from(name: str) -> Sentence:
+    return say("adapters.goes_on_from", name=name)
+
+
+def not_used(folder: Path, wrong: Sentence) -> Sentence:
+    return say("adapters.not_used", folder=folder, wrong=wrong)
+
+
 def test_the_newest_of_both_sites_is_the_one(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     a_checkpoint(here, 5)
     a_checkpoint(there, 9)
     a_checkpoint(there, 3)
-    assert list(make_ready(here, there)) == [f"goes on from step-9, fetched from {there}"]
+    fetched = say("adapters.goes_on_fetched", name="step-9", source=there)
+    assert list(make_ready(here, there)) == [fetched]
     assert (here / "step-9" / "state.pt").read_text() == "weights 9"
-    assert list(make_ready(here, there)) == ["goes on from step-9"], "and again changes nothing"
+    assert list(make_ready(here, there)) == [goes_on_from("step-9")], "and again changes nothing"
 
 
 def test_one_byte_that_changed_sends_it_back_to_the_checkpoint_before(tmp_path: Path) -> None:
@@ -44,8 +53,8 @@ def test_one_byte_that_changed_sends_it_back_to_the_checkpoint_before(tmp_path: 
     (bad / "state.pt").write_text("weighty 9")
     remarks = list(make_ready(here, there))
     assert remarks == [
-        f"{bad} is not used: state.pt has another SHA-256 than when it was sealed",
-        "goes on from step-5",
+        not_used(bad, say("job.digest_differs", name="state.pt")),
+        goes_on_from("step-5"),
     ]
     found = newest(here)
     assert found is not None
@@ -56,8 +65,8 @@ def test_a_damaged_one_here_is_put_aside_and_not_used(tmp_path: Path) -> None:
     (a_checkpoint(tmp_path, 9) / "state.pt").write_text("short")
     a_checkpoint(tmp_path, 5)
     assert list(make_ready(tmp_path)) == [
-        f"{tmp_path / 'step-9'} is not used: state.pt has 5 bytes instead of 9",
-        "goes on from step-5",
+        not_used(tmp_path / "step-9", say("job.size_differs", name="state.pt", found=5, size=9)),
+        goes_on_from("step-5"),
     ]
     assert (tmp_path / "damaged-step-9" / "state.pt").exists()
 
@@ -74,7 +83,9 @@ def test_half_written_ones_are_never_used(tmp_path: Path) -> None:
 def test_a_missing_file_is_damage(tmp_path: Path) -> None:
     (a_checkpoint(tmp_path, 9) / "state.pt").unlink()
     assert list(make_ready(tmp_path)) == [
-        f"{tmp_path / 'step-9'} is not used: state.pt cannot be read: No such file or directory"
+        not_used(
+            tmp_path / "step-9", say("job.cannot_read", name="state.pt", error=say("language.os_enoent"))
+        )
     ]
 
 

@@ -186,7 +186,7 @@ def test_a_file_of_a_checkpoint_that_is_a_link_is_neither_read_nor_carried(tmp_p
     (there / "step-1" / "state.pt").symlink_to(secret)
     told = list(make_ready(tmp_path / "here", there))
     assert len(told) == 1
-    assert "is not used" in told[0]
+    assert told[0].code == "adapters.not_used"
     assert not any((tmp_path / "here").iterdir())
 
 

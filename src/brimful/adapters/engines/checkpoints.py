@@ -17,11 +17,12 @@ from brimful.job import (
     read_seal,
     whole_ones,
 )
+from brimful.language import Sentence, os_words, say
 
 FETCHING = ".fetching-"
 
 
-def make_ready(here: Path, elsewhere: Path | None = None) -> Iterator[str]:
+def make_ready(here: Path, elsewhere: Path | None = None) -> Iterator[Sentence]:
     """Leave the newest whole checkpoint as the newest in `here`; tell what was found on the way.
 
     Every byte is checked against its seal, after it was copied too. What is damaged is put aside, not thrown
@@ -36,16 +37,19 @@ def make_ready(here: Path, elsewhere: Path | None = None) -> Iterator[str]:
         mine = each.folder.parent == here
         wrong = damage(each) if mine else _fetch(each, here)
         if not wrong:
-            yield f"goes on from {each.folder.name}" + (
-                "" if mine else f", fetched from {each.folder.parent}"
+            name = each.folder.name
+            yield (
+                say("adapters.goes_on_from", name=name)
+                if mine
+                else say("adapters.goes_on_fetched", name=name, source=each.folder.parent)
             )
             return
         if mine:
             _put_aside(each.folder)
-        yield f"{each.folder} is not used: {wrong}"
+        yield say("adapters.not_used", folder=each.folder, wrong=wrong)
 
 
-def _fetch(source: Checkpoint, here: Path) -> str:
+def _fetch(source: Checkpoint, here: Path) -> Sentence | None:
     """Copy what its seal names, and nothing else; what went wrong, or nothing."""
     half = here / f"{FETCHING}{source.folder.name}"
     discard(half)
@@ -59,15 +63,15 @@ def _fetch(source: Checkpoint, here: Path) -> str:
                 shutil.copyfileobj(file, copy, BLOCK_BYTES)
     except OSError as error:
         discard(half)
-        return f"it cannot be copied: {str(error)[:200]}"
+        return say("adapters.cannot_copy", why=os_words(error))
     copied = read_seal(half)
-    wrong = "its seal cannot be read" if copied is None else damage(copied)
+    wrong = say("adapters.bad_seal") if copied is None else damage(copied)
     if wrong:
         discard(half)
         return wrong
     discard(here / source.folder.name)
     half.replace(here / source.folder.name)
-    return ""
+    return None
 
 
 def _put_aside(folder: Path) -> None:

@@ -27,7 +27,7 @@ from brimful.adapters.stores.schema import past_jobs as _past_jobs
 from brimful.adapters.stores.schema import snapshots as _snapshots
 from brimful.errors import BadInput, BrimfulError, WorldFailed
 from brimful.fleet.events import Event, from_record, to_record
-from brimful.language import Quoted, say
+from brimful.language import Quoted, Sentence, say
 
 CHUNK = 10_000  # events read at once: a long log is folded piece by piece
 SNAPSHOTS_KEPT = 2
@@ -100,7 +100,7 @@ class SqlStore:
                     self._check_fence(connection, fence)
                 end = connection.execute(sa.select(sa.func.max(_events.c.seq))).scalar() or 0
                 if end < after:
-                    raise self._damaged(f"it ends at event {end}; {after} had been read from it before")
+                    raise self._damaged(say("adapters.log_ends_early", end=end, after=after))
                 if end > after:
                     return False
                 connection.execute(_events.insert(), rows)
@@ -209,7 +209,7 @@ class SqlStore:
             rows = connection.execute(wanted).all()
         for expected, row in enumerate(rows, start=seq + 1):
             if row.seq != expected:
-                raise self._damaged(f"event {expected} is missing and event {row.seq} is there")
+                raise self._damaged(say("adapters.log_has_a_gap", expected=expected, found=row.seq))
         return rows
 
     def _check_fence(self, connection: sa.Connection, token: int) -> None:
@@ -223,9 +223,9 @@ class SqlStore:
         try:
             return from_record(row.kind, row.version, json.loads(row.body))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise self._damaged(f"event {row.seq} ({row.kind}) cannot be read") from error
+            raise self._damaged(say("adapters.bad_event", seq=row.seq, kind=row.kind)) from error
 
-    def _damaged(self, how: str) -> WorldFailed:
+    def _damaged(self, how: Sentence) -> WorldFailed:
         return WorldFailed(say("adapters.log_damaged", where=self.where, how=how), code="log_damaged")
 
     @contextmanager
