@@ -16,6 +16,7 @@ from brimful.adapters.engines.checkpoints import make_ready
 from brimful.adapters.engines.local import LocalEngine
 from brimful.errors import BrimfulError
 from brimful.job import MOST_ENTRIES, Checkpoint, newest, seal, whole_ones
+from brimful.language import say
 from tests.builders import a_node
 from tests.patience import PATIENCE_S
 
@@ -171,7 +172,7 @@ def test_a_checkpoint_folder_full_of_traps_gives_the_whole_ones(tmp_path: Path, 
         assert isinstance(found, Checkpoint)
         assert found.folder == whole
         told = in_time(lambda here=folder, there=elsewhere: list(make_ready(here, there)))  # type: ignore[misc]
-        assert told == ["goes on from step-7"], told
+        assert told == [say("adapters.goes_on_from", name="step-7")]
         assert secret.read_text() == SECRET
 
 
