@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from brimful.errors import BadInput, WorldFailed
 from brimful.language import Number, Plain, Quoted, Sentence, say
-
-if TYPE_CHECKING:
-    from yaml.events import Event, ScalarEvent
 
 # Of some 900 YAML files that eight projects publish, none has more than 46 kB, 11 levels or 2,600 values.
 MAX_BYTES = 256 * 1024
@@ -66,6 +62,7 @@ class Page:
     end: int = 0  # where another key can be added
     indent: int = 0
     braces: bool = False  # {key: value}, as JSON has it
+    found: bool = False  # a document, be it an empty one
 
 
 def parse_yaml(text: str, *, name: str) -> dict[str, Any]:
@@ -93,7 +90,7 @@ def read_page(text: str, *, name: str) -> Page:
     loader = None
     try:
         loader = yaml.SafeLoader(text)
-        return _Reader(iter(loader.get_event, None), text, name).page()
+        return _Reader(loader, text, name).page()
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise BadInput(say("configs.line_control_character", name=Quoted(name), line=Plain(line))) from None
@@ -114,144 +111,93 @@ def read_page(text: str, *, name: str) -> Page:
 
 
 class _Reader:
-    """Events in, plain values out; every refusal says where."""
+    """PyYAML's nodes in, plain values out; every refusal says where."""
 
-    def __init__(self, events: Iterator[Event], text: str, name: str) -> None:
-        self.events = events
+    def __init__(self, loader: Any, text: str, name: str) -> None:  # noqa: ANN401 - PyYAML's is not typed
+        self.loader = loader
         self.text = text
         self.name = name
         self.count = 0
-        self.end = 0  # of the last value read
+        self.depth = -1
+        self.compose = loader.compose_node
+        loader.compose_node = self._allowed
 
-    def refuse(self, event: Event, what: Sentence, *, hint: Sentence) -> NoReturn:
-        raise BadInput(
-            say(
-                "configs.line_says",
-                name=Quoted(self.name),
-                line=Plain(_begin(event).line + 1),
-                what=what,
-            ),
-            hint=hint,
-        )
+    def refuse(self, at: Any, what: Sentence, *, hint: Sentence) -> NoReturn:  # noqa: ANN401 - event or node
+        line = Plain(at.start_mark.line + 1)
+        raise BadInput(say("configs.line_says", name=Quoted(self.name), line=line, what=what), hint=hint)
 
     def page(self) -> Page:
-        from yaml import events as kinds
-
         page = Page(end=len(self.text))
-        documents = 0
-        for event in self.events:
-            if isinstance(event, kinds.DocumentStartEvent):
-                documents += 1
-                if documents > 1:
-                    self.refuse(
-                        event,
-                        say("configs.second_document"),
-                        hint=say("configs.hint_one_document"),
-                    )
-            elif isinstance(event, kinds.MappingStartEvent):
-                self._allow(event, 0)
-                page.braces, page.indent = bool(event.flow_style), _begin(event).column
-                page.settings = self._mapping(0, page)
-            elif isinstance(event, kinds.NodeEvent):
-                self._allow(event, 0)
-                if not isinstance(event, kinds.ScalarEvent) or event.value:
-                    self.refuse(
-                        event,
-                        say("configs.not_a_mapping"),
-                        hint=say("configs.hint_key_value_lines"),
-                    )
+        while self.loader.check_node():
+            if page.found:
+                what = say("configs.second_document")
+                self.refuse(self.loader.peek_event(), what, hint=say("configs.hint_one_document"))
+            page.found, node = True, self.loader.get_node()
+            if node.id == "mapping":
+                page.braces, page.indent = bool(node.flow_style), node.start_mark.column
+                page.end = node.end_mark.index - page.braces
+                page.settings = self._mapping(node, page)
         return page
 
-    def _allow(self, event: Any, depth: int) -> None:  # noqa: ANN401 - the event of a value
-        """Refuse what could repeat, build or outgrow."""
-        from yaml.events import AliasEvent
+    def _allowed(self, parent: Any, index: Any) -> Any:  # noqa: ANN401 - nodes
+        """The next node, unless it could repeat, build or outgrow."""
+        from yaml.events import SequenceStartEvent
 
+        event = self.loader.peek_event()
         self.count += 1
-        if isinstance(event, AliasEvent) or event.anchor is not None:
-            self.refuse(
-                event,
-                say("configs.aliases_refused"),
-                hint=say("configs.hint_write_value_out"),
-            )
+        self.depth += 1
+        if event.anchor is not None:  # an alias has one too
+            what = say("configs.aliases_refused")
+            self.refuse(event, what, hint=say("configs.hint_write_value_out"))
         if event.tag is not None:
             self.refuse(event, say("configs.tags_refused"), hint=say("configs.hint_write_plain_value"))
-        if depth > MAX_DEPTH:
+        if self.depth > MAX_DEPTH:
             self.refuse(event, say("configs.yaml_nested_too_deeply", most=MAX_DEPTH), hint=_TOO_MUCH)
         if self.count > MAX_VALUES:
             self.refuse(event, say("configs.too_many_values", most=Number(MAX_VALUES)), hint=_TOO_MUCH)
+        if self.depth == 0 and (isinstance(event, SequenceStartEvent) or getattr(event, "value", False)):
+            self.refuse(event, say("configs.not_a_mapping"), hint=say("configs.hint_key_value_lines"))
+        node = self.compose(parent, index)
+        self.depth -= 1
+        return node
 
-    def _value(self, event: Event, depth: int) -> Any:  # noqa: ANN401 - what YAML can say
-        from yaml import events as kinds
+    def _value(self, node: Any) -> Any:  # noqa: ANN401 - what YAML can say
+        if node.id == "mapping":
+            return self._mapping(node)
+        if node.id == "sequence":
+            return [self._value(each) for each in node.value]
+        return scalar(node.value) if node.style is None else self._text(node)
 
-        self._allow(event, depth)
-        if isinstance(event, kinds.MappingStartEvent):
-            return self._mapping(depth)
-        if isinstance(event, kinds.SequenceStartEvent):
-            found = []
-            while not isinstance(event := next(self.events), kinds.SequenceEndEvent):
-                found.append(self._value(event, depth + 1))
-            self._passed(event)
-            return found
-        assert isinstance(event, kinds.ScalarEvent)
-        self._passed(event)
-        return scalar(event.value) if event.implicit[0] else self._text(event)
-
-    def _mapping(self, depth: int, page: Page | None = None) -> dict[str, Any]:
-        from yaml import events as kinds
-
+    def _mapping(self, node: Any, page: Page | None = None) -> dict[str, Any]:  # noqa: ANN401 - a node
         found: dict[str, Any] = {}
-        while not isinstance(key_event := next(self.events), kinds.MappingEndEvent):
-            self._allow(key_event, depth + 1)
-            if not isinstance(key_event, kinds.ScalarEvent):
-                self.refuse(
-                    key_event,
-                    say("configs.key_not_plain_text"),
-                    hint=say("configs.hint_write_key_value"),
-                )
-            key = self._text(key_event)
+        for key_node, value in node.value:
+            if key_node.id != "scalar":
+                what = say("configs.key_not_plain_text")
+                self.refuse(key_node, what, hint=say("configs.hint_write_key_value"))
+            key = self._text(key_node)
             if key in found:
-                self.refuse(
-                    key_event,
-                    say("configs.duplicate_key", key=Quoted(key[:60])),
-                    hint=say("configs.hint_keep_one"),
-                )
-            self._passed(key_event)
-            begin, event = self.end, next(self.events)
-            found[key] = self._value(event, depth + 1)
-            colon = self.text.find(":", begin, _begin(event).at)
+                what = say("configs.duplicate_key", key=Quoted(key[:60]))
+                self.refuse(key_node, what, hint=say("configs.hint_keep_one"))
+            found[key] = self._value(value)
+            colon = self.text.find(":", self._end(key_node), value.start_mark.index)
             if page is not None and colon >= 0:
-                page.values[key] = (colon + 1, max(colon + 1, self.end))
-        self._passed(key_event)
-        if page is not None:
-            page.end = _begin(key_event).at
+                page.values[key] = (colon + 1, max(colon + 1, self._end(value)))
         return found
 
-    def _passed(self, event: Event) -> None:
-        """A block's end is marked where the next one begins; a value's is its own, line ends aside."""
-        from yaml.events import ScalarEvent
+    def _end(self, node: Any) -> int:  # noqa: ANN401 - a node
+        """Behind its last character. A block's end is marked where the next one begins."""
+        start: int = node.start_mark.index
+        end: int = node.end_mark.index
+        if node.id == "scalar":
+            return start + len(self.text[start:end].rstrip())
+        last = node.value[-1] if node.value and not node.flow_style else None
+        return end if last is None else self._end(last[1] if node.id == "mapping" else last)
 
-        assert event.end_mark is not None
-        start, end = _begin(event).at, event.end_mark.index
-        if end > start or isinstance(event, ScalarEvent):
-            self.end = start + len(self.text[start:end].rstrip())
-
-    def _text(self, event: ScalarEvent) -> str:
-        text: str = event.value
+    def _text(self, node: Any) -> str:  # noqa: ANN401 - a node
+        text: str = node.value
         if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-            self.refuse(event, say("configs.invalid_character_escape"), hint=say("configs.hint_fix_line"))
+            self.refuse(node, say("configs.invalid_character_escape"), hint=say("configs.hint_fix_line"))
         return text
-
-
-class _Place(NamedTuple):
-    at: int  # characters before it
-    line: int
-    column: int
-
-
-def _begin(event: Event) -> _Place:
-    mark = event.start_mark
-    assert mark is not None  # PyYAML's parser marks every event
-    return _Place(mark.index, mark.line, mark.column)
 
 
 def scalar(text: str) -> str | int | float | bool | None:
