@@ -174,6 +174,7 @@ def _gpu(reader: _Reader) -> Gpu:
 
 # -- the model ---------------------------------------------------------------------------------------------
 
+_LLAMA = {"gated": True, "norm": "rms", "rotary": True, "bias": False}
 # Families told by a word of the name; the first that matches. Sizes come from the row.
 _FAMILIES: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"bert", {"encoder": True, "bias": True, "positions": 512, "segments": 2, "dropout": 0.1,
@@ -187,12 +188,10 @@ _FAMILIES: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"stablelm|pythia|neox|dolly", {"bias": True, "rotary": True, "parallel": True}),
     (r"phi-?(1|2)\b|phi-1\.5", {"bias": True, "rotary": True, "parallel": True, "norms": 1,
                                 "head_bias": True}),
-    (r"gemma-?2", {"gated": True, "norm": "rms", "rotary": True, "bias": False, "norms": 4,
-                    "capped": True}),
-    (r"qwen-?3", {"gated": True, "norm": "rms", "rotary": True, "bias": False, "qk_norm": True}),
-    (r"qwen", {"gated": True, "norm": "rms", "rotary": True, "bias": False, "qkv_bias": True}),
-    (r"llama|mistral|yi-|gemma|phi-?[34]|smollm|deepseek", {"gated": True, "norm": "rms", "rotary": True,
-                                                            "bias": False}),
+    (r"gemma-?2", {**_LLAMA, "norms": 4, "capped": True}),
+    (r"qwen-?3", {**_LLAMA, "qk_norm": True}),
+    (r"qwen", {**_LLAMA, "qkv_bias": True}),
+    (r"llama|mistral|yi-|gemma|phi-?[34]|smollm|deepseek", _LLAMA),
     (r"nanochat|modded", {"rotary": True, "norm": "rms", "bias": False}),
     (r"gpt", {"bias": False, "positions": 1024}),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 
 from brimful.accuracy.runs import Row, Run, Skipped, understand
@@ -61,14 +61,11 @@ def _scored(row: Row, marks: Mapping[str, str] | None) -> Scored:
     source = row_id(row).split("-")[0]
     try:
         run = understand(row)
-    except Skipped as reason:
-        return Scored(row=row, source=source, skipped_because=reason.said)
-    # No desktop is assumed: device readings leave out what was there before the run ("used minus idle"), and
-    # published runs reserved up to 97 % of a GeForce card.
-    try:
+        # No desktop is assumed: device readings leave out what was there before the run ("used minus idle"),
+        # and published runs reserved up to 97 % of a GeForce card.
         answer = estimate(run.model, run.training, run.gpu, 0)
-    except BadInput as error:  # fp8 on a card that has none, for one
-        return Scored(row=row, source=source, skipped_because=error.said)
+    except (Skipped, BadInput) as reason:  # fp8 on a card that has none, for one
+        return Scored(row=row, source=source, skipped_because=reason.said)
     strict = "memory" if marks is None else marks.get("strict_test", "")
     measured_rate = _number(row.get("tokens_per_s_per_gpu"))
     timed = measured_rate is not None and (marks is None or marks.get("throughput_test") == "yes")
@@ -117,9 +114,7 @@ def _memory_error(row: Row, predicted: float | None) -> float | None:
 
 def _fits(row: Row, answer: Estimate) -> bool | None:
     kind = row.get("mem_kind", "")
-    if kind not in (*COUNTERS, "fits", "oom"):
-        return None
-    return answer.fits == (kind != "oom")
+    return answer.fits == (kind != "oom") if kind in (*COUNTERS, "fits", "oom") else None
 
 
 def _number(text: str | None) -> float | None:
@@ -172,17 +167,11 @@ class Report:
     skipped: tuple[tuple[Said, int], ...] = ()  # why, and how many rows; the most frequent first
 
     def as_dict(self) -> dict[str, object]:
-        def shown(errors: Errors | None) -> dict[str, float] | None:
-            return None if errors is None else asdict(errors)
-
+        found = asdict(replace(self, skipped=()))
         return {
-            "rows": self.rows,
-            "memory": shown(self.memory),
-            "textbook": shown(self.textbook),
-            "by_counter": {name: asdict(errors) for name, errors in self.by_counter.items()},
-            "by_source": {name: asdict(errors) for name, errors in self.by_source.items()},
+            **{name: found[name] for name in ("rows", "memory", "textbook", "by_counter", "by_source")},
             "fits": {"right": self.fits_right, "tried": self.fits_tried, "false_fits": self.false_fits},
-            "tokens_per_s": {"node": shown(self.rate_node), "multi_node": shown(self.rate_multi)},
+            "tokens_per_s": {"node": found["rate_node"], "multi_node": found["rate_multi"]},
             "mfu": {"within_4_points": self.mfu_within, "tried": self.mfu_tried},
             "skipped": {str(reason): n for reason, n in self.skipped},
             "skipped_codes": [{"reason": reason.as_dict(), "runs": n} for reason, n in self.skipped],

@@ -81,7 +81,6 @@ def read_flags(name: str, said: Mapping[str, Value]) -> Reading:
         assumed=tuple(Assumption(name=n, value=v, why=why) for n, v, why in assumed),
         warnings=(),
         dialect=FLAGS,
-        context_tokens=preset.context_tokens,
     )
     reading = apply_settings(reading, said)
     if reading.model.positions and reading.training.sequence_tokens > preset.context_tokens:

@@ -278,7 +278,6 @@ def _reading(
         assumed=tuple(assumed),
         warnings=warnings,
         dialect=NANOGPT,
-        context_tokens=use["block_size"],
     )
 
 

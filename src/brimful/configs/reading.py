@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from brimful.configs.words import name_of
+from brimful.configs.words import precision_of
 from brimful.language import Sentence, say
 from brimful.specs.estimate import Assumption
 from brimful.specs.model import Model
@@ -70,7 +70,7 @@ def own_lines(training: Training) -> dict[str, Any]:
     said = {OWN.get(name, name): value for name, value in values.items() if name not in _SHARED}
     said["framework"] = t.framework.name
     said["torch"] = t.torch.release
-    said["precision"] = name_of("precision", values)
+    said["precision"] = precision_of(values)
     said["optimizer"] = f"adamw-{t.optimizer_kernel}" if t.optimizer == "adamw" else t.optimizer
     adapted = t.tuning == "lora"
     said["qlora" if adapted and t.frozen_bits else "lora"] = adapted
@@ -101,7 +101,6 @@ class Reading:
     unsure: int = 0  # words that got a fallback: each widens the interval
     dialect: Dialect = FLAGS
     file: Path | None = None  # whose lines say how it is trained
-    context_tokens: int = 0  # the longest sequence the model was made for; 0 where nobody said
 
 
 def change_text(change: Mapping[str, Sequence[Any]]) -> str:

@@ -32,12 +32,21 @@ _MAX_LISTED = 20
 def read_trainer(
     config: str | None, *, model: str | None, arguments: str | None, overrides: Sequence[str]
 ) -> Reading:
-    """A model, by its file or its name, with the arguments in a file of their own or in the same one."""
-    if config is not None:
-        return _read_config(Path(config), arguments, overrides)
-    assert model is not None
-    assert arguments is not None
-    return _read_either(_preset_shape(model), Path(arguments), overrides)
+    """A model, by its config.json or its name, alone or with arguments; or arguments that name a model."""
+    if config is None:
+        assert model is not None
+        assert arguments is not None
+        return _read_either(_preset_shape(model), Path(arguments), overrides)
+    found, name = read_plain(Path(config)), Path(config).name
+    if is_model_config(found):
+        shape = read_shape(found, name=name)
+        if arguments is None:
+            return _read_arguments(shape, {}, None, overrides)
+        return _read_either(shape, Path(arguments), overrides)
+    named = next((found[word] for word in MODEL_WORDS if isinstance(found.get(word), str)), None)
+    if named is None:
+        raise BadInput(say("configs.no_model_no_sizes", name=name))
+    return _read_arguments(_preset_shape(named), found, Path(config), overrides)
 
 
 def read_words(model: str, found: Mapping[str, Any], overrides: Sequence[str] = ()) -> Reading:
@@ -45,20 +54,6 @@ def read_words(model: str, found: Mapping[str, Any], overrides: Sequence[str] = 
     config = Path(model) / "config.json"
     shape = read_shape(read_plain(config), name=config.name) if config.is_file() else _preset_shape(model)
     return _read_arguments(shape, found, None, overrides)
-
-
-def _read_config(config: Path, arguments: str | None, overrides: Sequence[str]) -> Reading:
-    """A model's config.json, alone or with arguments; or arguments that name a published model."""
-    found = read_plain(config)
-    if is_model_config(found):
-        shape = read_shape(found, name=config.name)
-        if arguments is None:
-            return _read_arguments(shape, {}, None, overrides)
-        return _read_either(shape, Path(arguments), overrides)
-    name = next((found[word] for word in MODEL_WORDS if isinstance(found.get(word), str)), None)
-    if name is None:
-        raise BadInput(say("configs.no_model_no_sizes", name=config.name))
-    return _read_arguments(_preset_shape(name), found, config, overrides)
 
 
 def _read_either(shape: Shape, file: Path, overrides: Sequence[str]) -> Reading:
@@ -122,7 +117,6 @@ def _read_arguments(
         unsure=shape.unsure + unsure,
         dialect=ARGUMENTS,
         file=file,
-        context_tokens=shape.context,
     )
     reading = apply_settings(reading, ours)
     if reading.training.gpus == 1:

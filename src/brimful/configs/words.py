@@ -111,9 +111,7 @@ def word_not_known(key: str, said: object, choice: Choice) -> Sentence:
     return say("configs.word_unknown", key=key, word=Quoted(str(said)[:40]), taken=choice.word)
 
 
-def name_of(asked: str, training_fields: Fields) -> str:
-    """Our word for what these fields say: the first whose fields all agree."""
-    for name, wanted in CHOICES[asked].items():
-        if all(training_fields.get(key) == value for key, value in wanted.items()):
-            return name
-    return f"{training_fields['casts']}-{training_fields['dtype']}" if asked == "precision" else "other"
+def precision_of(fields: Fields) -> str:
+    """Our word for the precision these fields say: the first whose fields all agree."""
+    agree = (name for name, wanted in CHOICES["precision"].items() if wanted.items() <= fields.items())
+    return next(agree, f"{fields['casts']}-{fields['dtype']}")

@@ -14,8 +14,7 @@ from dataclasses import replace
 from brimful.errors import BadInput
 from brimful.fit.count import output_parameters
 from brimful.fit.fit import estimate
-from brimful.fit.inference import MATMUL_FRAC, Serving, prefill_seconds, weight_bytes
-from brimful.fit.roofline import achievable_flops_per_s
+from brimful.fit.inference import Serving, matmul_rate, prefill_seconds, weight_bytes
 from brimful.language import Number, say
 from brimful.specs.estimate import Estimate, Item
 from brimful.specs.gpu import Gpu
@@ -74,7 +73,6 @@ def distill(teacher: Model, student: Model, training: Training, gpu: Gpu) -> Est
 
 def forward_seconds(model: Model, gpu: Gpu, *, sequences: int, sequence_tokens: int) -> float:
     """One pass over whole sequences in 16 bits: prompts read, and every token's logits made."""
-    read = prefill_seconds(model, Serving(batch_size=sequences, prompt_tokens=sequence_tokens), gpu)
+    read = Serving(batch_size=sequences, prompt_tokens=sequence_tokens)
     flops = 2 * sequences * (sequence_tokens - 1) * output_parameters(model)
-    number = next(n for n in ("bf16", "fp16", "fp32") if n in gpu.dense_flops_per_s)
-    return read + flops / (MATMUL_FRAC * achievable_flops_per_s(gpu, number))
+    return prefill_seconds(model, read, gpu) + flops / matmul_rate(read, gpu)

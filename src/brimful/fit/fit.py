@@ -42,7 +42,8 @@ def estimate(
     `unsure` is how many words of the input got a fallback: each widens every interval at both ends.
     `correction` comes from runs of the user's own.
     """
-    _check_formats(training, gpu)
+    if training.fp8 and "fp8" not in gpu.dense_flops_per_s:  # it would run, and only lose
+        raise BadInput(say("fit.no_fp8", title=gpu.title, architecture=gpu.architecture))
     if model.tied and not training.framework.ties:
         model = replace(model, tied=False)
     others = others_on(gpu, other_bytes)
@@ -97,13 +98,15 @@ def fit(
     how its kind of config spells a change. `framework`, by name, says whose code trains it, and `torch`, as
     PyTorch prints its release, on what; without them `training` has its own, plain PyTorch of today.
     """
+    from brimful.specs.presets import find_preset
+
     if framework is not None:
         code = find_framework(framework) if isinstance(framework, str) else framework
         training = replace(training, framework=code)
     if torch is not None:
         training = replace(training, torch=find_torch(torch) if isinstance(torch, str) else torch)
     reading = Reading(
-        model=_named(model) if isinstance(model, str) else model,
+        model=find_preset(model).model if isinstance(model, str) else model,
         training=training,
         assumed=tuple(assumed),
         warnings=tuple(warnings),
@@ -135,18 +138,6 @@ def fit_reading(
         faster=faster(training, predict, gpu, dialect) if answer.fits and not found else (),
         largest_batch=largest_batch(training, predict),
     )
-
-
-def _check_formats(training: Training, gpu: Gpu) -> None:
-    """Refuse fp8 on a card whose multiplies know none: it would run, and only lose."""
-    if training.fp8 and "fp8" not in gpu.dense_flops_per_s:
-        raise BadInput(say("fit.no_fp8", title=gpu.title, architecture=gpu.architecture))
-
-
-def _named(model: str) -> Model:
-    from brimful.specs.presets import find_preset
-
-    return find_preset(model).model
 
 
 def widening(unsure: int) -> float:

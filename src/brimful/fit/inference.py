@@ -161,7 +161,7 @@ def prefill_seconds(model: Model, serving: Serving, gpu: Gpu) -> float:
     flops -= 2 * (tokens - serving.batch_size) * output_parameters(model)  # logits of the last token alone
     passes = max(1, -(-tokens // PREFILL_TOKENS))
     return max(
-        passes * _weights_s(model, serving, gpu, tokens / passes), flops / _rate(serving, gpu)
+        passes * _weights_s(model, serving, gpu, tokens / passes), flops / matmul_rate(serving, gpu)
     ) + passes * _beside_s(model)
 
 
@@ -170,7 +170,7 @@ def decode_seconds(model: Model, serving: Serving, gpu: Gpu) -> float:
     context = serving.prompt_tokens + serving.output_tokens / 2
     flops = 2 * serving.batch_size * matmul_parameters(model)
     cache = serving.batch_size * context * cache_bytes_per_token(model, serving.cache_bits)
-    multiply = max(_weights_s(model, serving, gpu, serving.batch_size), flops / _rate(serving, gpu))
+    multiply = max(_weights_s(model, serving, gpu, serving.batch_size), flops / matmul_rate(serving, gpu))
     return multiply + cache / (CACHE_FRAC * gpu.bandwidth_bytes_per_s) + _beside_s(model)
 
 
@@ -193,7 +193,7 @@ def _weights_s(model: Model, serving: Serving, gpu: Gpu, tokens: float) -> float
     return read / (WEIGHT_FRAC[bits] * gpu.bandwidth_bytes_per_s)
 
 
-def _rate(serving: Serving, gpu: Gpu) -> float:
+def matmul_rate(serving: Serving, gpu: Gpu) -> float:
     wanted = ("fp8", "bf16", "fp16", "fp32") if serving.fp8 else ("bf16", "fp16", "fp32")
     number = next(n for n in wanted if n in gpu.dense_flops_per_s)
     return MATMUL_FRAC * achievable_flops_per_s(gpu, number)

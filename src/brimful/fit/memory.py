@@ -86,7 +86,8 @@ def peak_memory(model: Model, training: Training, gpu: Gpu, others: Others = NO_
 def _stage_memory(stage: Stage, training: Training, gpu: Gpu, others: Others) -> Memory:
     model = stage.model
     weights, adapter, state, buckets = fixed = fixed_items(model, training)
-    gathered = Item("gathered_weights", gathered_bytes(model, training), _gathered_why(training))
+    why = say("fit.why_gathered_stage") if training.pipeline > 1 else say("fit.why_gathered_layers")
+    gathered = Item("gathered_weights", gathered_bytes(model, training), why)
     scratch = Item("workspaces", workspace_bytes(gpu), say("fit.why_workspaces"))
     kept = kept_items(model, training, stage.in_flight)
     always, kept_bytes = (sum(item.bytes for item in items) for items in ((*fixed, scratch), kept))
@@ -139,12 +140,6 @@ def _stage_memory(stage: Stage, training: Training, gpu: Gpu, others: Others) ->
         items=tuple(item for item in items if item.bytes),
         peak_at=Peak(peak.code, stage.number, training.pipeline if stage.number else 0),
     )
-
-
-def _gathered_why(training: Training) -> Sentence:
-    if training.pipeline > 1:
-        return say("fit.why_gathered_stage")
-    return say("fit.why_gathered_layers")
 
 
 def _moments(model: Model, training: Training) -> list[_Moment]:

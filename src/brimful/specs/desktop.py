@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
 from brimful.specs.gpu import Gpu
+from brimful.specs.names import read_table
 from brimful.units import MIB
 
 # given: by the user, or by the card's driver. assumed: the median of the readings. none: nothing is assumed.
@@ -36,10 +36,7 @@ NO_OTHERS = Others()
 @cache
 def desktop_bytes() -> list[int]:
     """What nvidia-smi showed as used on cards with nothing but a desktop on them, least first."""
-    import tomllib
-
-    table = tomllib.loads((Path(__file__).parent / "desktops.toml").read_text(encoding="utf-8"))
-    return sorted(row["used_mib"] * MIB for row in table["readings"])
+    return sorted(row["used_mib"] * MIB for row in read_table("desktops.toml")["readings"])
 
 
 @cache

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from brimful.errors import NotFound
 from brimful.language import Quoted, say
+from brimful.specs.names import read_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +94,7 @@ def framework_at(address: str) -> Framework:
 @cache
 def all_frameworks() -> tuple[Framework, ...]:
     """Plain PyTorch, and every table of the file in its order."""
-    import tomllib
-
-    tables = tomllib.loads((Path(__file__).parent / "frameworks.toml").read_text(encoding="utf-8"))
+    tables = read_table("frameworks.toml")
     return (PLAIN, *(_framework(name, table) for name, table in tables.items()))
 
 

@@ -23,6 +23,13 @@ Refusal = Callable[
 ]  # problem and hint -> the error, with the code of its kind
 
 
+def read_table(file: str) -> dict[str, Any]:
+    """A TOML file of this room, whole."""
+    import tomllib
+
+    return tomllib.loads((Path(__file__).parent / file).read_text(encoding="utf-8"))
+
+
 class Catalog:
     """The tables of one file, found by name, title or alias."""
 

@@ -11,6 +11,7 @@ from typing import Any
 from brimful.errors import BadInput, NotFound
 from brimful.language import Quoted, os_words, say
 from brimful.specs.gpu import find_gpu
+from brimful.specs.names import read_table
 from brimful.units import MICROUSD, microusd_from_usd
 
 _MAX_BYTES = 1_000_000
@@ -27,7 +28,7 @@ class Prices:
 @cache
 def known_prices() -> Prices:
     """The table that comes with brimful; `prices.toml` says how it was made."""
-    table = tomllib.loads((Path(__file__).parent / "prices.toml").read_text(encoding="utf-8"))
+    table = read_table("prices.toml")
     rows = {
         name: round(row["usd_per_hour"] * MICROUSD) for name, row in table.items() if isinstance(row, dict)
     }

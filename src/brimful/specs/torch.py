@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields
 from functools import cache
-from pathlib import Path
 
 from brimful.errors import BadInput
 from brimful.language import Quoted, say
+from brimful.specs.names import read_table
 
 _RELEASE = re.compile(r"v?(\d{1,2})\.(\d{1,3})(?:\.\d{1,3})?(?:[ab.+-].{0,40}|rc\d+)?", re.ASCII)
 
@@ -47,9 +47,7 @@ def find_torch(text: str) -> Torch:
 
 @cache
 def _torch(major: int, minor: int) -> Torch:
-    import tomllib
-
-    changes = tomllib.loads((Path(__file__).parent / "torch_changes.toml").read_text(encoding="utf-8"))
+    changes = read_table("torch_changes.toml")
     assert changes.keys() == _FACTS, changes.keys() ^ _FACTS
     values = {
         fact: each["is"] if [major, minor] >= [*map(int, each["since"].split("."))] else each["before"]

@@ -14,7 +14,7 @@ from brimful.fit.advice.advise import largest_that, smaller_batches
 from brimful.fit.fit import NO_TRITON, predictor
 from brimful.fit.inference import InferenceEstimate, Serving, filled, infer, usd_per_million
 from brimful.language import Language, Sentence, Several, Size, say
-from brimful.specs.estimate import Estimate, Interval
+from brimful.specs.estimate import Estimate, Interval, as_json
 from brimful.specs.gpu import Gpu, all_gpus
 from brimful.specs.prices import Prices
 from brimful.specs.training import Training
@@ -60,18 +60,14 @@ class Ranked(OnCard):
     estimate: Estimate
 
     def as_dict(self, spoken: Language) -> dict[str, Any]:
+        estimate = self.estimate
         return {
-            "gpu": self.gpu.name,
-            "fits": self.estimate.fits,
-            "verdict": self.estimate.verdict,
-            "device_bytes": self.estimate.memory.device_bytes.as_dict(),
-            "usable_bytes": self.estimate.usable_bytes,
-            "other_programs": self.estimate.others.as_dict(),
-            "tokens_per_s": self.tokens_per_s.as_dict(),
-            "mfu": self.estimate.speed.mfu.as_dict(),
-            "batch_size": self.training.batch_size,
-            "accumulation": self.training.accumulation,
-            "dtype": self.training.dtype,
+            **as_json(estimate, "gpu", "fits", "verdict"),
+            **as_json(estimate.memory, "device_bytes"),
+            "usable_bytes": estimate.usable_bytes,
+            "other_programs": estimate.others.as_dict(),
+            **as_json(estimate.speed, "tokens_per_s", "mfu"),
+            **as_json(self.training, "batch_size", "accumulation", "dtype"),
             **self._common(spoken),
         }
 

@@ -207,24 +207,15 @@ def _knee_says(sweep: Sweep) -> list[Sentence]:
             )
         ]
     at = next(point for point in sweep.points if point.value == sweep.knee)
+    slow = {"launch": say("fit.knee_launches"), "link": say("fit.knee_link")}  # why the small end is slow
     said = [
         say(
             "fit.knee",
             value=sweep.knee,
             mfu=Percent(at.mfu),
         ),
-        _bound_says(first),
+        slow.get(first.estimate.speed.bound_by, say("fit.knee_fixed_costs")),
     ]
     if sweep.largest is not None and sweep.largest < sweep.knee:
         said.append(say("fit.full_before_knee"))
     return said
-
-
-def _bound_says(first: Point) -> Sentence:
-    """Why the small end is slow."""
-    bound = first.estimate.speed.bound_by
-    if bound == "launch":
-        return say("fit.knee_launches")
-    if bound == "link":
-        return say("fit.knee_link")
-    return say("fit.knee_fixed_costs")
