@@ -267,7 +267,7 @@ def _training(reader: _Reader) -> Training:
         "batch_size": reader.whole("micro_batch_per_gpu"),
         "sequence_tokens": reader.whole("seq_len"),
         "accumulation": reader.whole("grad_accum", 1),
-        "compiled": _compiled(reader),
+        "compiled": reader.words("compile").startswith("yes") or "cuda c" in reader.words("compile"),
         "attention": _attention(reader, torch),
         "framework": code,
         "torch": torch,
@@ -304,11 +304,6 @@ def _by_framework(reader: _Reader, code: Framework, fields: dict[str, Any]) -> d
         made["accumulation"] = max(1, code.global_batch // (fields["batch_size"] * fields["gpus"]))
         reader.assume("grad_accum", made["accumulation"])
     return made
-
-
-def _compiled(reader: _Reader) -> bool:
-    words = reader.words("compile")
-    return words.startswith("yes") or "cuda c" in words
 
 
 def _precision(reader: _Reader) -> dict[str, Any]:

@@ -203,16 +203,13 @@ def training_of(given: Found, *, name: object, context: int) -> tuple[Training, 
         if key in _CHECKS:
             _CHECKS[key](key, value, name)
     use = {**DEFAULTS, **given}
-    warnings: list[Sentence] = []
     optimizer = choose("optimizer", use["optim"])
     attention = choose("attention", "flash" if use.get("flash_attention") else use["attn_implementation"])
     sharding, shard_notes = _sharding(use)
-    fallbacks = [(kind, said, choice) for kind, said, choice in (
-        ("optim", use["optim"], optimizer), ("attn_implementation", use["attn_implementation"], attention),
-    ) if not choice.known]  # fmt: skip
-    warnings += [word_not_known(kind, said, choice) for kind, said, choice in fallbacks]
+    chosen = {"optim": optimizer, "attn_implementation": attention}
+    warnings = [word_not_known(key, use[key], choice) for key, choice in chosen.items() if not choice.known]
     warnings += shard_notes
-    precision = _precision(use)
+    unsure = len(warnings)
     training = Training(
         batch_size=use["per_device_train_batch_size"],
         sequence_tokens=min(use["max_length"], context),
@@ -220,11 +217,11 @@ def training_of(given: Found, *, name: object, context: int) -> tuple[Training, 
         compiled=use["torch_compile"],
         checkpointing="full" if use["gradient_checkpointing"] else "none",
         fused_loss=use["use_liger_kernel"],
-        **{**precision, **optimizer.fields, **attention.fields, **sharding, **_tuning(use)},
+        **{**_precision(use), **optimizer.fields, **attention.fields, **sharding, **_tuning(use)},
     )
     if use["max_length"] > context and "max_length" in given:
         warnings.append(say("configs.max_length_cut", asked=use["max_length"], most=context))
-    return training, warnings, len(fallbacks) + len(shard_notes)
+    return training, warnings, unsure
 
 
 def _precision(use: Found) -> dict[str, Any]:

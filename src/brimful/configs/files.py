@@ -11,8 +11,8 @@ from brimful.language import Number, Plain, Quoted, Sentence, say
 MAX_FILE_BYTES = 1024 * 1024  # the longest config anyone writes by hand is a few kilobytes
 
 
-def read_config(path: Path, *, what: Sentence) -> bytes:
-    """The bytes of a config; `what` is the kind of file a hint asks for."""
+def read_config(path: Path, *, what: Sentence) -> str:
+    """The text of a config; `what` is the kind of file a hint asks for."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -35,7 +35,7 @@ def read_config(path: Path, *, what: Sentence) -> bytes:
             )
         )
     try:
-        return path.read_bytes()
+        return decode(path.read_bytes(), name=str(path))
     except OSError as error:
         raise BadInput(
             say("configs.unreadable", path=Quoted(str(path)), error=error),

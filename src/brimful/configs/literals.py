@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from brimful.configs.files import decode, read_config
+from brimful.configs.files import read_config
 from brimful.errors import BadInput
 from brimful.language import Quoted, say
 
@@ -43,7 +43,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 def parse_file(path: Path) -> ast.Module:
     """The syntax tree of a Python file, or one clear refusal."""
     name = str(path)
-    text = decode(read_config(path, what=say("configs.py_file")), name=name)
+    text = read_config(path, what=say("configs.py_file"))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an odd escape in a stranger's string is not our user's problem

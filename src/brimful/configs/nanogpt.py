@@ -274,7 +274,13 @@ def _reading(
     ]
     return Reading(
         model=_model(use, name=name),
-        training=_training(use),
+        training=Training(
+            batch_size=use["batch_size"],
+            sequence_tokens=use["block_size"],
+            accumulation=use["gradient_accumulation_steps"],
+            dtype=cast(Dtype, use["dtype"]),
+            compiled=use["compile"],
+        ),
         assumed=tuple(assumed),
         warnings=warnings,
         dialect=NANOGPT,
@@ -312,16 +318,6 @@ def _model(use: Mapping[str, Any], *, name: str) -> Model:
         tied=True,
         bias=use["bias"],
         dropout=float(use["dropout"]),
-    )
-
-
-def _training(use: Mapping[str, Any]) -> Training:
-    return Training(
-        batch_size=use["batch_size"],
-        sequence_tokens=use["block_size"],
-        accumulation=use["gradient_accumulation_steps"],
-        dtype=cast(Dtype, use["dtype"]),
-        compiled=use["compile"],
     )
 
 

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any, NoReturn
 
-from brimful.configs.files import decode, read_config
+from brimful.configs.files import read_config
 from brimful.configs.yaml_file import parse_yaml
 from brimful.errors import BadInput
 from brimful.language import Plain, Quoted, Sentence, say
@@ -17,8 +17,7 @@ _MAX_DIGITS = 19  # of a whole number: more is no setting
 
 def read_plain(path: Path) -> dict[str, Any]:
     """The mapping in a .json, .yaml or .yml file."""
-    raw = read_config(path, what=say("configs.config_file"))
-    text = decode(raw, name=str(path))
+    text = read_config(path, what=say("configs.config_file"))
     return parse_plain(text, name=str(path), suffix=path.suffix)
 
 

@@ -14,9 +14,9 @@ import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from brimful.configs.files import decode, read_config
+from brimful.configs.files import read_config
 from brimful.configs.flags import read_flags
 from brimful.configs.paths import Settings
 from brimful.configs.plain import read_plain
@@ -26,6 +26,8 @@ from brimful.errors import BadInput
 from brimful.language import say
 
 Words = dict[str, Any]
+# The model's name, and our words for how it is trained; None where the file is not one of theirs.
+Recipe = tuple[str, Words] | None
 
 _LITGPT_TARGETS = {"lora_query": 1, "lora_key": 1, "lora_value": 1, "lora_projection": 1, "lora_mlp": 3}
 _CHUNKED = ("ChunkedOutputLoss", "LinearCrossEntropyLoss")
@@ -37,12 +39,12 @@ def read_recipe(path: Path, overrides: Sequence[str]) -> Reading | None:
     found = _toml(path) if path.suffix.lower() == ".toml" else read_plain(path)
     overruled = parse_sets(overrides)
     file = Settings(path.name, found, {own_word(key) or key for key in overruled})
-    for kind in _RECIPES:
-        if kind.sign(file):
-            model, words = kind.words(file)
+    for title, words_of in _RECIPES.items():
+        if (recipe := words_of(file)) is not None:
+            model, words = recipe
             said = {key: value for key, value in words.items() if value is not None}
             reading = read_flags(model, _spread({**said, **overruled}))
-            return replace(reading, warnings=(*reading.warnings, *file.ignored(kind.title)))
+            return replace(reading, warnings=(*reading.warnings, *file.ignored(title)))
     if path.suffix.lower() == ".toml":
         raise BadInput(say("configs.not_torchtitan", name=path.name))
     return None
@@ -57,7 +59,7 @@ def _spread(said: Words) -> Words:
 
 
 def _toml(path: Path) -> dict[str, Any]:
-    text = decode(read_config(path, what=say("configs.torchtitan_toml")), name=str(path))
+    text = read_config(path, what=say("configs.torchtitan_toml"))
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
@@ -67,12 +69,10 @@ def _toml(path: Path) -> dict[str, Any]:
 # -- LitGPT ------------------------------------------------------------------------------------------------
 
 
-def _is_litgpt(file: Settings) -> bool:
-    named = isinstance(file.at("checkpoint_dir") or file.at("model_name"), str)
-    return named and file.at("train.micro_batch_size") is not None
-
-
-def _litgpt(file: Settings) -> tuple[str, Words]:
+def _litgpt(file: Settings) -> Recipe:
+    name = file.at("checkpoint_dir") or file.at("model_name")
+    if not isinstance(name, str) or file.at("train.micro_batch_size") is None:
+        return None
     gpus = (file.whole("devices", "gpus") or 1) * (file.whole("num_nodes", "gpus") or 1)
     micro = file.whole("train.micro_batch_size", "batch_size")
     whole = file.whole("train.global_batch_size", "gradient_accumulation_steps")
@@ -90,7 +90,6 @@ def _litgpt(file: Settings) -> tuple[str, Words]:
         words["rank"] = file.whole("lora_r", "rank")
         words["targets"] = sum(n for name, n in _LITGPT_TARGETS.items() if file.at(name) is True) or None
     file.leave("model_config")
-    name = str(file.at("checkpoint_dir") or file.at("model_name"))
     return name.rstrip("/").rpartition("/")[2], words
 
 
@@ -104,12 +103,11 @@ def _litgpt_optimizer(file: Settings) -> str | None:
 # -- torchtune ---------------------------------------------------------------------------------------------
 
 
-def _is_torchtune(file: Settings) -> bool:
-    return file.text("model._component_").startswith("torchtune.models.")
-
-
-def _torchtune(file: Settings) -> tuple[str, Words]:
-    kind, name = _torchtune_name(file.text("model._component_"))
+def _torchtune(file: Settings) -> Recipe:
+    component = file.text("model._component_")
+    if not component.startswith("torchtune.models."):
+        return None
+    kind, name = _torchtune_name(component)
     words: Words = {
         "framework": "torchtune",
         "batch_size": file.whole("batch_size", "batch_size"),
@@ -153,11 +151,9 @@ def _torchtune_optimizer(file: Settings) -> str | None:
 # -- torchtitan --------------------------------------------------------------------------------------------
 
 
-def _is_torchtitan(file: Settings) -> bool:
-    return isinstance(file.at("model.flavor"), str) and "training" in file.found
-
-
-def _torchtitan(file: Settings) -> tuple[str, Words]:
+def _torchtitan(file: Settings) -> Recipe:
+    if not isinstance(file.at("model.flavor"), str) or "training" not in file.found:
+        return None
     degrees = {
         name: file.whole(f"parallelism.{name}_parallel_degree", name) or 1
         for name in ("tensor", "pipeline", "context")
@@ -222,17 +218,11 @@ def _titan_optimizer(file: Settings) -> str:
     return ("adamw-fused" if fused else "adamw-foreach") if name == "AdamW" else name
 
 
-class _Recipe(NamedTuple):
-    title: str
-    sign: Callable[[Settings], bool]
-    words: Callable[[Settings], tuple[str, Words]]  # the model's name, and our words for how it is trained
-
-
-_RECIPES = (
-    _Recipe("LitGPT", _is_litgpt, _litgpt),
-    _Recipe("torchtune", _is_torchtune, _torchtune),
-    _Recipe("torchtitan", _is_torchtitan, _torchtitan),
-)
+_RECIPES: dict[str, Callable[[Settings], Recipe]] = {
+    "LitGPT": _litgpt,
+    "torchtune": _torchtune,
+    "torchtitan": _torchtitan,
+}
 
 
 # -- DeepSpeed and accelerate ------------------------------------------------------------------------------

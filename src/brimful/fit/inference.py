@@ -160,9 +160,10 @@ def prefill_seconds(model: Model, serving: Serving, gpu: Gpu) -> float:
     flops = tokens * forward_flops_per_token(model, sequence_tokens=serving.prompt_tokens // 2)
     flops -= 2 * (tokens - serving.batch_size) * output_parameters(model)  # logits of the last token alone
     passes = max(1, -(-tokens // PREFILL_TOKENS))
-    return max(
-        passes * _weights_s(model, serving, gpu, tokens / passes), flops / matmul_rate(serving, gpu)
-    ) + passes * _beside_s(model)
+    return (
+        max(passes * _weights_s(model, serving, gpu, tokens / passes), flops / matmul_rate(serving, gpu))
+        + passes * LAYER_S * model.layers
+    )
 
 
 def decode_seconds(model: Model, serving: Serving, gpu: Gpu) -> float:
@@ -171,7 +172,7 @@ def decode_seconds(model: Model, serving: Serving, gpu: Gpu) -> float:
     flops = 2 * serving.batch_size * matmul_parameters(model)
     cache = serving.batch_size * context * cache_bytes_per_token(model, serving.cache_bits)
     multiply = max(_weights_s(model, serving, gpu, serving.batch_size), flops / matmul_rate(serving, gpu))
-    return multiply + cache / (CACHE_FRAC * gpu.bandwidth_bytes_per_s) + _beside_s(model)
+    return multiply + cache / (CACHE_FRAC * gpu.bandwidth_bytes_per_s) + LAYER_S * model.layers
 
 
 def read_parameters(model: Model, tokens: float) -> float:
@@ -197,10 +198,6 @@ def matmul_rate(serving: Serving, gpu: Gpu) -> float:
     wanted = ("fp8", "bf16", "fp16", "fp32") if serving.fp8 else ("bf16", "fp16", "fp32")
     number = next(n for n in wanted if n in gpu.dense_flops_per_s)
     return MATMUL_FRAC * achievable_flops_per_s(gpu, number)
-
-
-def _beside_s(model: Model) -> float:
-    return LAYER_S * model.layers
 
 
 def _items(model: Model, serving: Serving, gpu: Gpu, others: Others) -> list[Item]:

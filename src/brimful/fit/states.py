@@ -206,11 +206,6 @@ def _whole_stage(model: Model, training: Training) -> float:
     return (parameters(model) - routed + routed / training.expert) / training.tensor
 
 
-def bucket_bytes(model: Model, training: Training) -> int:
-    """DDP's buckets: a copy of every gradient, made when the model is wrapped and kept."""
-    return gradient_bytes(model, training) if training.sharding == "ddp" else 0
-
-
 def reduce_bytes(model: Model, training: Training) -> int:
     """Gradients on their way between GPUs under ZeRO: two layers' at a time."""
     if training.tuning == "full" and training.sharding in ("zero2", "zero3"):
@@ -256,11 +251,13 @@ def dequantized_bytes(model: Model, training: Training) -> int:
 def fixed_items(model: Model, training: Training) -> list[Item]:
     """What is the same at every moment of the step: weights, adapter, optimizer state, DDP's buckets."""
     state = say("fit.why_optimizer_state", name=training.optimizer)
+    # a copy of every gradient, made when the model is wrapped and kept
+    buckets = gradient_bytes(model, training) if training.sharding == "ddp" else 0
     return [
         Item("weights", weights_bytes(model, training), _weights_why(model, training)),
         Item("adapter", adapter_bytes(model, training), say("fit.why_adapter", name=training.tuning)),
         Item("optimizer_state", optimizer_bytes(model, training), state),
-        Item("ddp_buckets", bucket_bytes(model, training), say("fit.why_ddp_buckets")),
+        Item("ddp_buckets", buckets, say("fit.why_ddp_buckets")),
     ]
 
 

@@ -74,7 +74,8 @@ class Catalog:
                 "specs.name_ambiguous", name=Quoted(text), n=len(holding), kind=self._kind, shown=shown
             )
             raise self._ambiguous(problem, say("specs.hint_name_one_of_them"))
-        problem = say("specs.name_unknown", kind=self._kind, name=Quoted(_shorten(text)))
+        short = text if len(text) <= 60 else text[:57] + "..."
+        problem = say("specs.name_unknown", kind=self._kind, name=Quoted(short))
         raise self._unknown(problem, self._near(text))
 
     def names(self) -> list[str]:
@@ -117,7 +118,3 @@ class Catalog:
             keys = {self._key(word) for word in spoken}
             index[name] = frozenset(keys | {key.removeprefix(self._drops) for key in keys})
         return index
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."

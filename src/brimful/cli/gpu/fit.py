@@ -12,7 +12,7 @@ from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.gpu import fit_cards
 from brimful.cli.gpu.fit_text import checks_text, compare_text, models_text, show
 from brimful.cli.gpu.others import add_others, other_bytes
-from brimful.configs.files import decode, read_config
+from brimful.configs.files import read_config
 from brimful.configs.read import read
 from brimful.configs.reading import Reading, change_text
 from brimful.diagnose.sanity import Check, check_mfu, check_peak, check_rate
@@ -248,7 +248,7 @@ def _patch(args: argparse.Namespace, reading: Reading, answer: Estimate) -> Answ
     if not lines_alone:
         raise _not_lines(plain, wanted, change)
     lines = {key: then for key, (_, then) in change.items()}
-    text = decode(read_config(plain.file, what=say("gpu.config")), name=str(plain.file))
+    text = read_config(plain.file, what=say("gpu.config"))
     patched = patch_text(text, lines, suffix=plain.file.suffix)
     _hold(args, plain, patched, wanted)
     shown = {key: list(pair) for key, pair in change.items()}
