@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from shutil import get_terminal_size
 from textwrap import wrap
 
 from brimful.language import told
 
+EIGHTHS = " ▁▂▃▄▅▆▇█"
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 # For a screen that is drawn again and again.
 HOME, CLEAR_BELOW, HIDE, SHOW = "\x1b[H", "\x1b[J", "\x1b[?25l", "\x1b[?25h"
@@ -68,6 +70,32 @@ def spark(values: Sequence[float], width: int, *, top: float | None = None) -> s
     slices = [values[i * len(values) // width : (i + 1) * len(values) // width] for i in range(width)]
     heights = [max(part) for part in slices if part]
     return "".join("▁▂▃▄▅▆▇█"[min(7, max(0, int(height / top * 8 - 1e-9)))] for height in heights)
+
+
+def columns_of(fracs: Sequence[float], rows: int) -> list[str]:
+    """A column for each share of the height, so many rows high: the highest row first."""
+    eighths = [round(frac * rows * 8) for frac in fracs]
+    return [
+        "".join(EIGHTHS[max(0, min(8, height - 8 * row))] for height in eighths)
+        for row in reversed(range(rows))
+    ]
+
+
+def live(draw: Callable[[int, int], str], *, every_s: int) -> None:
+    """Draw again and again over the whole screen, of so many columns and lines, until Ctrl-C."""
+    sys.stdout.write(ALTERNATE + HIDE)
+    try:
+        while True:
+            columns, lines = get_terminal_size((100, 30))
+            rows = [f"{line}\x1b[K" for line in draw(columns, lines).splitlines()[: lines - 1]]
+            sys.stdout.write(HOME + "\n".join(rows) + CLEAR_BELOW)
+            sys.stdout.flush()
+            time.sleep(every_s)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.stdout.write(SHOW + NORMAL)
+        sys.stdout.flush()
 
 
 def page_columns() -> int:

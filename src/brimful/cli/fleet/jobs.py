@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import get_args
 
 from brimful.cli.commands import Answer, whole
@@ -32,21 +33,13 @@ def run(args: argparse.Namespace) -> Answer:
         return Answer(
             data, f"{words('fleet.no_jobs_yet')}\n\n  brimful submit -- python examples/train_tiny.py"
         )
-    header = columns("job", "phase", "gpus", "waited", "ran", "cost", "what")
     shown = all_printable(data["jobs"])
     rows = [
-        [
-            job["job"],
-            told(in_phase(job["phase"])),
-            str(job["gpus"]),
-            waited(job),
-            ran(job),
-            told(Usd(job["cost_microusd"])),
-            label(job),
-        ]
+        [*(cell(job) for cell in CELLS.values()), told(Usd(job["cost_microusd"])), label(job)]
         for job in shown
     ]
-    return Answer(data, noted_table(header, rows, [job["why"] for job in shown], right=(2, 3, 4, 5)))
+    notes = [job["why"] for job in shown]
+    return Answer(data, noted_table(columns(*CELLS, "cost", "what"), rows, notes, right=(2, 3, 4, 5)))
 
 
 def columns(*names: str) -> list[str]:
@@ -75,3 +68,13 @@ def ran(job: JobAnswer) -> str:
     """The time its leases are billed for; empty where it never ran."""
     seconds = sum(lease["billed_s"] for lease in job["leases"])
     return told(Seconds(seconds)) if job["started_s"] is not None else ""
+
+
+# Column -> what it says of a job.
+CELLS: dict[str, Callable[[JobAnswer], str]] = {
+    "job": lambda job: job["job"],
+    "phase": lambda job: told(in_phase(job["phase"])),
+    "gpus": lambda job: str(job["gpus"]),
+    "waited": waited,
+    "ran": ran,
+}

@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 from brimful.cli.commands import Answer, whole
+from brimful.cli.fleet.jobs import CELLS, label
 from brimful.cli.fleet.jobs import columns as titles
-from brimful.cli.fleet.jobs import in_phase, label, ran, waited
-from brimful.cli.render import ALTERNATE, CLEAR_BELOW, HIDE, HOME, NORMAL, SHOW, bar, paint, table
+from brimful.cli.render import bar, live, paint, table
 from brimful.client.client import Client
-from brimful.errors import BrimfulError, WorldFailed
+from brimful.errors import WorldFailed
 from brimful.language import Usd, count, told, words
 from brimful.language.printable import all_printable
 
@@ -36,26 +35,16 @@ def run(args: argparse.Namespace) -> Answer:
     if args.once or args.json or not sys.stdout.isatty():
         data = _look(client)
         return Answer(data, screen(data, *shutil.get_terminal_size((100, 30))))
-    sys.stdout.write(ALTERNATE + HIDE)
-    try:
-        while True:
-            size = shutil.get_terminal_size((100, 30))
-            try:
-                text = screen(_look(client), *size)
-            except WorldFailed as error:
-                lost = words("fleet.connection_lost", problem=error.problem)
-                text = f"{paint(lost, 'red')}\n\n{words('fleet.retrying')}"
-            rows = [f"{line}\x1b[K" for line in text.splitlines()[: size.lines - 1]]
-            sys.stdout.write(HOME + "\n".join(rows) + CLEAR_BELOW)
-            sys.stdout.flush()
-            time.sleep(args.every)
-    except KeyboardInterrupt:
-        return Answer(None, "")
-    except BrimfulError:
-        raise
-    finally:
-        sys.stdout.write(SHOW + NORMAL)
-        sys.stdout.flush()
+
+    def draw(columns: int, lines: int) -> str:
+        try:
+            return screen(_look(client), columns, lines)
+        except WorldFailed as error:
+            lost = words("fleet.connection_lost", problem=error.problem)
+            return f"{paint(lost, 'red')}\n\n{words('fleet.retrying')}"
+
+    live(draw, every_s=args.every)
+    return Answer(None, "")
 
 
 def _look(client: Client) -> dict[str, Any]:
@@ -116,11 +105,7 @@ def _jobs(jobs: list[JobAnswer], columns: int, *, most: int) -> list[str]:
     jobs = sorted(jobs, key=lambda job: order.get(job["phase"], 9))
     rows = [
         [
-            job["job"],
-            told(in_phase(job["phase"])),
-            str(job["gpus"]),
-            waited(job),
-            ran(job),
+            *(cell(job) for cell in CELLS.values()),
             _mfu(job["measured"]),
             told(Usd(job["cost_microusd"])),
             job["node"] or "",
@@ -128,7 +113,7 @@ def _jobs(jobs: list[JobAnswer], columns: int, *, most: int) -> list[str]:
         ]
         for job in jobs[:most]
     ]
-    header = titles("job", "phase", "gpus", "waited", "ran", "MFU", "cost", "node", "what_or_why")
+    header = titles(*CELLS, "MFU", "cost", "node", "what_or_why")
     text = table(header, rows, right=(2, 3, 4, 5, 6))
     title, *lines = (line[:columns] for line in text.splitlines())
     return [paint(title, "dim"), *lines, *_more("job", len(jobs) - most)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from brimful.cli.render import bar, paint, paragraph, table
+from brimful.cli.render import bar, columns_of, paint, paragraph, table
 from brimful.language import Number, Percent, Seconds, Sentence, Several, Size, count, say
 from brimful.language.spoken import told, tongue, words
 from brimful.specs.gpu import Gpu
@@ -14,7 +14,6 @@ from brimful.tracing.fixes import fix_name
 from brimful.tracing.items import OUTSIDE
 
 _WIDTH = 80
-_BLOCKS = " ▁▂▃▄▅▆▇█"
 _OUTSIDE = ("rounding", "allocator_cache", "cuda_context", "workspaces", "kernel_buffers")  # no tensors
 _PHASES = {
     "setup": say("gpu.set_up"),
@@ -131,10 +130,7 @@ def _timeline(data: dict[str, Any]) -> str:
     width = max(1, -(-len(points) // columns))
     highest = [max(points[i : i + width]) for i in range(0, len(points), width)]
     top = max(highest) or 1
-    rows = []
-    for row in (3, 2, 1, 0):
-        cells = (max(0, min(8, round((value / top * 4 - row) * 8))) for value in highest)
-        rows.append("  " + "".join(_BLOCKS[cell] for cell in cells))
+    rows = [f"  {line}" for line in columns_of([value / top for value in highest], 4)]
     line = words("gpu.timeline_top", events=count("event", data["events"]), size=Size(top))
     return "\n".join([paint(words("gpu.allocated_over_time"), "bold") + tongue().joint(": ") + line, *rows])
 

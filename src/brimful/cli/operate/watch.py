@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import sys
 import time
@@ -10,7 +11,7 @@ from collections import deque
 from pathlib import Path
 
 from brimful.cli.commands import Answer, whole
-from brimful.cli.render import ALTERNATE, CLEAR_BELOW, HIDE, HOME, NORMAL, SHOW, bar, paint, spark, wrapped
+from brimful.cli.render import bar, live, paint, spark, wrapped
 from brimful.diagnose.slow import why_line
 from brimful.errors import WorldFailed
 from brimful.language import Number, Plain, Seconds, Size, count, os_words, say, told, tongue, words
@@ -62,24 +63,16 @@ def run(args: argparse.Namespace) -> Answer:
         if machine.problem and not machine.elsewhere:
             raise machine.problem
         return Answer(machine.as_dict(), screen(machine, history, *shutil.get_terminal_size((100, 60))))
-    sys.stdout.write(ALTERNATE + HIDE)
-    try:
-        while True:
-            machine = looker.look(time.time())
-            remember(history, machine)
-            write(args.jsonl, machine)
-            size = shutil.get_terminal_size((100, 30))
-            lines = screen(machine, history, size.columns, size.lines - 1).splitlines()
-            rows = [f"{line}\x1b[K" for line in lines[: size.lines - 1]]
-            sys.stdout.write(HOME + "\n".join(rows) + CLEAR_BELOW)
-            sys.stdout.flush()
-            time.sleep(args.every)
-    except KeyboardInterrupt:
-        return Answer(None, "")
-    finally:
-        looker.close()
-        sys.stdout.write(SHOW + NORMAL)
-        sys.stdout.flush()
+
+    def draw(columns: int, lines: int) -> str:
+        machine = looker.look(time.time())
+        remember(history, machine)
+        write(args.jsonl, machine)
+        return screen(machine, history, columns, lines - 1)
+
+    with contextlib.closing(looker):
+        live(draw, every_s=args.every)
+    return Answer(None, "")
 
 
 def write(path: Path | None, machine: Machine) -> None:
