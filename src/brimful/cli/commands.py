@@ -212,7 +212,7 @@ class Verb(NamedTuple):
     """How a command is called and run. A file with several commands has them in `VERBS`."""
 
     example: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
+    arguments: Sequence[Callable[[argparse.ArgumentParser], object]]
     run: Callable[[argparse.Namespace], Answer]
 
 
@@ -230,5 +230,5 @@ def load(name: str) -> Command:
     if hasattr(module, "VERBS"):
         verb = module.VERBS[name.rpartition(" ")[2]]
     else:
-        verb = Verb(module.EXAMPLE, module.add_arguments, module.run)
+        verb = Verb(module.EXAMPLE, (module.add_arguments,), module.run)
     return Command(name, verb, getattr(module, "TAKES_COMMAND", False))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from functools import cache
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from brimful.cli.commands import Command, about
 from brimful.errors import BadInput, Refused
@@ -68,39 +69,26 @@ argparse.ngettext = lambda one, many, n: _gettext(one if n == 1 else many)  # ty
 
 def parser_for(command: Command) -> Parser:
     parser = Parser(command)
-    command.verb.add_arguments(parser)
+    for add in command.verb.arguments:
+        add(parser)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--lang", choices=LANGUAGES)
     return parser
 
 
-def add_nothing(parser: argparse.ArgumentParser) -> None:
-    """For a command without options of its own."""
+def arg(*names: str, **more: Any) -> Callable[[argparse._ActionsContainer], object]:  # noqa: ANN401
+    """An argument, for the verbs that take it."""
+    return lambda parser: parser.add_argument(*names, **more)
 
 
-def add_job(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB")
-
-
-def add_dry_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true")
-
-
-def add_consent(parser: argparse.ArgumentParser) -> None:
-    """For what spends money: `agree` asks unless --yes was given."""
-    parser.add_argument("--yes", action="store_true")
-    add_dry_run(parser)
-
-
-def add_log(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--log", metavar="FILE")
-
-
+JOB, FILE, LOG = arg("job", metavar="JOB"), arg("file", metavar="FILE"), arg("--log", metavar="FILE")
+FOLLOW, REASON = arg("--follow", "-f", action="store_true"), arg("--reason", default="")
+CONSENT, DRY_RUN = arg("--yes", action="store_true"), arg("--dry-run", action="store_true")
 _AGREED = ("y", "yes", "o", "oui", "s", "si", "sí", "j", "ja")
 
 
 def agree(sentence: object, *, yes: bool) -> None:
-    """Spending needs consent: `--yes`, or an answer where somebody can give one."""
+    """What spends money takes CONSENT, and goes on with `--yes` or an answer from a person."""
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

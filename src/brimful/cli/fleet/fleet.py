@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from brimful.cli.commands import Answer, Verb, whole
 from brimful.cli.fleet.jobs import columns
 from brimful.cli.fleet.show import clock, day
-from brimful.cli.options import add_dry_run, add_nothing
+from brimful.cli.options import DRY_RUN, FOLLOW, REASON, arg
 from brimful.cli.render import noted_table, paint, table, wrapped
 from brimful.client.client import Client
 from brimful.errors import BadInput
@@ -100,16 +100,6 @@ def _nodes_text(nodes: list[NodeAnswer]) -> str:
     return noted_table(header, rows, notes, right=(3, 4)) + foot
 
 
-def _add_node(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("node", metavar="NODE")
-    add_dry_run(parser)
-
-
-def _add_drain(parser: argparse.ArgumentParser) -> None:
-    _add_node(parser)
-    parser.add_argument("--reason", default="")
-
-
 def drain(args: argparse.Namespace) -> Answer:
     client = Client()
     if args.dry_run:
@@ -160,11 +150,6 @@ def queues(args: argparse.Namespace) -> Answer:  # noqa: ARG001
     return Answer({"queues": queues}, "\n".join(lines))
 
 
-def _add_events(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--last", type=whole, default=50, metavar="N")
-    parser.add_argument("--follow", "-f", action="store_true")
-
-
 def events(args: argparse.Namespace) -> Answer:
     client = Client()
     if args.follow:
@@ -210,11 +195,12 @@ def _value(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
+NODE, LAST = arg("node", metavar="NODE"), arg("--last", type=whole, default=50, metavar="N")
 VERBS = {
-    "show": Verb("brimful fleet", add_nothing, show),
-    "nodes": Verb("brimful fleet nodes", _add_nodes, nodes),
-    "drain": Verb('brimful fleet drain local-0 --reason "new fans"', _add_drain, drain),
-    "resume": Verb("brimful fleet resume local-0", _add_node, resume),
-    "queues": Verb("brimful fleet queues", add_nothing, queues),
-    "events": Verb("brimful fleet events --last 20\nbrimful fleet events -f", _add_events, events),
+    "show": Verb("brimful fleet", (), show),
+    "nodes": Verb("brimful fleet nodes", (_add_nodes,), nodes),
+    "drain": Verb('brimful fleet drain local-0 --reason "new fans"', (NODE, DRY_RUN, REASON), drain),
+    "resume": Verb("brimful fleet resume local-0", (NODE, DRY_RUN), resume),
+    "queues": Verb("brimful fleet queues", (), queues),
+    "events": Verb("brimful fleet events --last 20\nbrimful fleet events -f", (LAST, FOLLOW), events),
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from brimful.cli.commands import NO, Answer, Verb, called
 from brimful.cli.fleet.jobs import columns, in_phase
-from brimful.cli.options import add_consent, add_dry_run, add_job, agree, usd
+from brimful.cli.options import CONSENT, DRY_RUN, FOLLOW, JOB, REASON, agree, arg, usd
 from brimful.cli.render import noted_table, paint, wrapped
 from brimful.client.client import Client
 from brimful.errors import BrimfulError, WorldFailed
@@ -61,11 +61,6 @@ def _pools(pools: list[PoolAnswer]) -> str:
     ]
     header = columns("site", "GPU", "free", "per_gpu_hour", "speed", "per_work_hour")
     return noted_table(header, rows, [pool["verdict"] for pool in pools], right=(2, 3, 4, 5))
-
-
-def _add_logs(parser: argparse.ArgumentParser) -> None:
-    add_job(parser)
-    parser.add_argument("--follow", "-f", action="store_true")
 
 
 def logs(args: argparse.Namespace) -> Answer:
@@ -145,11 +140,6 @@ def _until_now(client: Client, job: str) -> Iterator[LogAnswer]:
             return
 
 
-def _add_cancel(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("jobs", metavar="JOB", nargs="+")
-    add_dry_run(parser)
-
-
 def cancel(args: argparse.Namespace) -> Answer:
     client = Client()
     if len(args.jobs) == 1:
@@ -181,12 +171,6 @@ def _cancel(client: Client, name: str, *, dry_run: bool) -> Answer:
     return Answer(job, words("fleet.job_cancelled" if is_over else "fleet.being_stopped", job=name))
 
 
-def _add_hold(parser: argparse.ArgumentParser) -> None:
-    add_job(parser)
-    parser.add_argument("--reason", default="")
-    add_dry_run(parser)
-
-
 def hold(args: argparse.Namespace) -> Answer:
     client = Client()
     if args.dry_run:
@@ -202,12 +186,6 @@ def hold(args: argparse.Namespace) -> Answer:
 def release(args: argparse.Namespace) -> Answer:
     job = Client().release(args.job)
     return Answer(job, words("fleet.job_is", job=args.job, phase=in_phase(job["phase"])))
-
-
-def _add_move(parser: argparse.ArgumentParser) -> None:
-    add_job(parser)
-    parser.add_argument("--to", required=True, metavar="SITE")
-    add_dry_run(parser)
 
 
 def move(args: argparse.Namespace) -> Answer:
@@ -228,11 +206,9 @@ def move(args: argparse.Namespace) -> Answer:
 
 
 def _add_bid(parser: argparse.ArgumentParser) -> None:
-    add_job(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--limit", metavar="USD")
     which.add_argument("--class", dest="preset", action="store_true")
-    add_consent(parser)
 
 
 def bid(args: argparse.Namespace) -> Answer:
@@ -267,24 +243,28 @@ def _bid_text(job: JobAnswer) -> str:
 
 
 VERBS = {
-    "why": Verb("brimful job why job-1", add_job, why),
-    "logs": Verb("brimful job logs job-1\nbrimful job logs -f job-1", _add_logs, logs),
-    "cancel": Verb("brimful job cancel job-1\nbrimful job cancel job-2 job-3", _add_cancel, cancel),
+    "why": Verb("brimful job why job-1", (JOB,), why),
+    "logs": Verb("brimful job logs job-1\nbrimful job logs -f job-1", (JOB, FOLLOW), logs),
+    "cancel": Verb(
+        "brimful job cancel job-1\nbrimful job cancel job-2 job-3",
+        (arg("jobs", metavar="JOB", nargs="+"), DRY_RUN),
+        cancel,
+    ),
     "hold": Verb(
         'brimful job hold job-7\nbrimful job hold job-7 --reason "the data set is being fixed"',
-        _add_hold,
+        (JOB, REASON, DRY_RUN),
         hold,
     ),
-    "release": Verb("brimful job release job-7", add_job, release),
+    "release": Verb("brimful job release job-7", (JOB,), release),
     "move": Verb(
         "brimful job move job-7 --to west\nbrimful job move job-7 --to any",
-        _add_move,
+        (JOB, arg("--to", required=True, metavar="SITE"), DRY_RUN),
         move,
     ),
     "bid": Verb(
         "brimful job bid job-7\nbrimful job bid job-7 --limit 2.40 --yes\n"
         "brimful job bid job-7 --class --yes",
-        _add_bid,
+        (JOB, _add_bid, CONSENT, DRY_RUN),
         bid,
     ),
 }

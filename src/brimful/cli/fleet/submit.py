@@ -12,7 +12,7 @@ from brimful.adapters.engines.devices import catalog_name
 from brimful.cli.commands import NO, Answer, called, whole
 from brimful.cli.fleet.job import follow
 from brimful.cli.fleet.jobs import in_phase
-from brimful.cli.options import add_dry_run, usd
+from brimful.cli.options import DRY_RUN, FOLLOW, usd
 from brimful.cli.render import wrapped
 from brimful.client.client import Client
 from brimful.client.shown import command_line
@@ -52,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--without-unsupported", action="store_true")
     parser.add_argument("--key", default="")
-    parser.add_argument("--follow", "-f", action="store_true")
-    add_dry_run(parser)
+    FOLLOW(parser)
+    DRY_RUN(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -14,7 +14,7 @@ from brimful.diagnose.advice import advised
 from brimful.diagnose.explain import About, Explanation, explain
 from brimful.errors import BadInput, WorldFailed
 from brimful.fit.fit import fit_reading
-from brimful.language import os_words, say, told, tongue, words
+from brimful.language import os_words, say, tongue, words
 from brimful.specs.gpu import find_gpu
 
 EXAMPLE = """brimful explain crash.log
@@ -37,15 +37,15 @@ def run(args: argparse.Namespace) -> Answer:
     text = read_text(args.file)
     about = _about(args)
     found = explain(text, about)
-    if found:
-        found = (*found, *advised(about))
+    found = (*found, *advised(about)) if found else ()
     data = {
         "language": tongue().code,
         "recognised": [one.as_dict(tongue()) for one in found],
         "cannot_tell": not any(one.says for one in found),
     }
     if not found:
-        data["missing"] = [told(sentence) for sentence in _nothing()]
+        data["missing"] = missing = [words("gpu.explain_nothing_known"), words("gpu.explain_give_all")]
+        return Answer(data, "\n".join(map(paragraph, missing)), NO)
     return Answer(data, _shown(found), NO if data["cannot_tell"] else YES)
 
 
@@ -84,17 +84,7 @@ def _about(args: argparse.Namespace) -> About:
     return About(reading=reading, gpu=gpu, estimate=estimate)
 
 
-def _nothing() -> list[object]:
-    return [
-        say("gpu.explain_nothing_known"),
-        say("gpu.explain_give_all"),
-    ]
-
-
 def _shown(found: tuple[Explanation, ...]) -> str:
-
-    if not found:
-        return "\n".join(paragraph(sentence) for sentence in _nothing())
     blocks = []
     for one in found:
         lines = [paint(paragraph(one.title), "bold")]

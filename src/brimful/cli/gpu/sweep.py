@@ -106,13 +106,9 @@ def _chart(done: Sweep) -> str:
     titles = group_words()
     used = [group for group in titles if any(point.groups()[group] for point in rows)]
     keys = [f"{_FILLS[group]} {told(titles[group])}" for group in used]
-    keys += told(_marks()).split("   ")
+    keys += words("gpu.sweep_marks").split("   ")
     legend = paragraph("   ".join(key.replace(" ", KEPT) for key in keys))
     return "\n".join([*lines, "", legend])
-
-
-def _marks() -> Sentence:
-    return say("gpu.sweep_marks")
 
 
 def _rows(done: Sweep) -> list[Point]:

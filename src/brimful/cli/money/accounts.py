@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.cli.commands import Answer, Verb
 from brimful.cli.operate.database import add_database_arguments, open_store
-from brimful.cli.options import add_consent, add_log, agree, usd
+from brimful.cli.options import CONSENT, DRY_RUN, FILE, LOG, REASON, agree, arg, usd
 from brimful.cli.render import bar, table
 from brimful.client.client import Client
 from brimful.errors import BadInput, BrimfulError, NotFound
@@ -43,8 +43,6 @@ def _add_budget(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--set", dest="amount", metavar="USD")
     which.add_argument("--unlimited", action="store_true")
     which.add_argument("--credit", metavar="USD")
-    parser.add_argument("--reason", default="")
-    add_consent(parser)
 
 
 def budget(args: argparse.Namespace) -> Answer:
@@ -101,13 +99,6 @@ def _usd(microusd: int | None, none: str = "") -> str:
     return words(none) if microusd is None else told(Usd(microusd))
 
 
-def _add_invoice(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--by", choices=("team", "job", "gpu"), default="team")
-    add_log(parser)
-    parser.add_argument("--csv", action="store_true")
-    add_database_arguments(parser)
-
-
 def invoice(args: argparse.Namespace) -> Answer:
     from_log = args.log or args.data or args.database
     data: Mapping[str, Any] = _of_log(args) if from_log else Client().invoice(by=args.by)
@@ -160,10 +151,6 @@ def _of_log(args: argparse.Namespace) -> dict[str, Any]:
         "balances": dict(sorted(ledger.balances.items())),
         "sum_of_balances": sum(ledger.balances.values()),
     }
-
-
-def _add_ledger(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE")
 
 
 def ledger(args: argparse.Namespace) -> Answer:
@@ -255,18 +242,19 @@ def _records(text: str) -> Iterator[tuple[Sentence, Any]]:
         yield from ((say("money.entry", n=Plain(n)), each) for n, each in enumerate(events, 1))
 
 
+BY = arg("--by", choices=("team", "job", "gpu"), default="team")
 VERBS = {
     "budget": Verb(
         "brimful budget\nbrimful budget research --set 500 --yes\n"
         'brimful budget research --credit 20 --reason "the outage of Tuesday" --yes',
-        _add_budget,
+        (_add_budget, REASON, CONSENT, DRY_RUN),
         budget,
     ),
     "invoice": Verb(
         "brimful invoice\nbrimful invoice --by job\nbrimful invoice --log events.jsonl --by gpu --csv\n"
         "brimful invoice --data ~/.local/state/brimful",
-        _add_invoice,
+        (BY, LOG, arg("--csv", action="store_true"), add_database_arguments),
         invoice,
     ),
-    "ledger": Verb("brimful market ledger events.jsonl", _add_ledger, ledger),
+    "ledger": Verb("brimful market ledger events.jsonl", (FILE,), ledger),
 }

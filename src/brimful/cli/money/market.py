@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.cli.commands import Answer, Verb, whole
+from brimful.cli.options import FILE
 from brimful.cli.render import bar, paint, table
 from brimful.errors import BadInput, WorldFailed
 from brimful.language import Number, Percent, Several, Size, Usd, count, figures, os_words, say, told, words
@@ -23,12 +24,7 @@ MOST_BYTES = 256 * 1024**2
 SHOWN = 12  # losers a person looks at
 
 
-def _add_clear(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE")
-
-
 def _add_deadline(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE")
     parser.add_argument("--zone", action="append", metavar="Z")
     parser.add_argument("--accelerator", metavar="NAME")
     parser.add_argument("--count", metavar="N")
@@ -197,11 +193,11 @@ def _text(name: str) -> str:
 
 
 VERBS = {
-    "clear": Verb("brimful market clear examples/book.json", _add_clear, clear),
+    "clear": Verb("brimful market clear examples/book.json", (FILE,), clear),
     "deadline": Verb(
         "brimful market deadline examples/spot.jsonl --zone a "
         "--task-hours 20 --deadline-hours 24 --starts 50",
-        _add_deadline,
+        (FILE, _add_deadline),
         deadline,
     ),
 }

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from brimful.cli.commands import Answer
-from brimful.cli.options import add_log
-from brimful.cli.render import bar, page_columns, paint, table
+from brimful.cli.options import LOG
+from brimful.cli.render import EIGHTHS, bar, columns_of, page_columns, paint, table
 from brimful.client.answers import DepthAnswer, PoolPriceAnswer, PricePointAnswer, PricesAnswer, alike
 from brimful.client.client import Client
 from brimful.errors import BadInput, NotFound
@@ -21,14 +21,13 @@ brimful market price h100 --history
 brimful market price --history --log events.jsonl"""
 
 ROWS = 8  # of the chart
-EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pool", metavar="NAME", nargs="?")
     parser.add_argument("--history", action="store_true")
     parser.add_argument("--hours", type=float, default=24.0, metavar="H")
-    add_log(parser)
+    LOG(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -80,7 +79,7 @@ def _of_log(path: Path, back_s: int) -> PricesAnswer:
     pools: list[PoolPriceAnswer] = []
     for _, line in sorted(points.items()):
         last = line[-1]
-        before = [i for i, each in enumerate(line) if each.at_s <= now_s - back_s]
+        first = max((i for i, each in enumerate(line) if each.at_s <= now_s - back_s), default=0)
         pools.append(
             {
                 **alike(PoolPriceAnswer, last),
@@ -88,7 +87,7 @@ def _of_log(path: Path, back_s: int) -> PricesAnswer:
                 "floor_microusd_per_gpu_hour": min(each.microusd_per_gpu_hour for each in line),
                 "free": max(0, last.gpus - last.held),
                 "depth": [],
-                "history": [alike(PricePointAnswer, each) for each in line[max(before, default=0) :]],
+                "history": [alike(PricePointAnswer, each) for each in line[first:]],
             }
         )
     return {"now_s": now_s, "pools": pools}
@@ -147,11 +146,9 @@ def _chart(points: Sequence[PricePointAnswer], now_s: int, back_s: int) -> list[
     at = [_then(points, start_s + span_s * (i + 1) // columns) for i in range(columns)]
     prices = [each["microusd_per_gpu_hour"] for each in at]
     top = max(prices) or 1
-    out = []
-    for row in range(ROWS, 0, -1):
-        label = told(Usd(top)) if row == ROWS else told(Usd(top // 2)) if row == ROWS // 2 else ""
-        cells = (max(0, min(8, round(price / top * ROWS * 8) - (row - 1) * 8)) for price in prices)
-        out.append(f"{label:>10} ▕{''.join(EIGHTHS[cell] for cell in cells)}")
+    labels = {0: told(Usd(top)), ROWS // 2: told(Usd(top // 2))}
+    drawn = columns_of([price / top for price in prices], ROWS)
+    out = [f"{labels.get(row, ''):>10} ▕{line}" for row, line in enumerate(drawn)]
     uses = "".join(EIGHTHS[min(8, round(8 * each["held"] / max(1, each["gpus"])))] for each in at)
     wants = "".join(EIGHTHS[min(8, round(4 * each["wanted"] / max(1, each["gpus"])))] for each in at)
     ago = words("money.ago", time=Seconds(span_s))

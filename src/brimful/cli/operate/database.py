@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brimful.cli.commands import NO, YES, Answer, Verb
-from brimful.cli.options import add_dry_run
+from brimful.cli.options import DRY_RUN, arg
 from brimful.cli.render import paint
 from brimful.client.settings import Settings, read_settings
 from brimful.errors import Refused, WorldFailed
@@ -59,12 +59,6 @@ def open_store(args: argparse.Namespace, *, make: bool = False) -> Iterator[tupl
         store.close()
 
 
-def _add_backup(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file")
-    parser.add_argument("--force", action="store_true")
-    add_database_arguments(parser)
-
-
 def backup(args: argparse.Namespace) -> Answer:
     target = Path(args.file).expanduser().absolute()
     if target.exists() and not args.force:
@@ -81,13 +75,6 @@ def backup(args: argparse.Namespace) -> Answer:
 
 def _tables(made: Backup) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in made.rows.items() if name != "brimful")
-
-
-def _add_restore(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file")
-    parser.add_argument("--revoke-tokens", action="store_true")
-    add_dry_run(parser)
-    add_database_arguments(parser)
 
 
 def restore(args: argparse.Namespace) -> Answer:
@@ -248,18 +235,18 @@ VERBS = {
     "backup": Verb(
         "brimful admin backup brimful-monday.zip\n"
         "brimful admin backup --database postgresql+psycopg://brimful@db/brimful /backups/monday.zip",
-        _add_backup,
+        (arg("file"), arg("--force", action="store_true"), add_database_arguments),
         backup,
     ),
     "restore": Verb(
         "brimful admin restore brimful-monday.zip --data ~/brimful-restored\n"
         "brimful admin restore monday.zip --database postgresql+psycopg://brimful@db/brimful --dry-run",
-        _add_restore,
+        (arg("file"), arg("--revoke-tokens", action="store_true"), DRY_RUN, add_database_arguments),
         restore,
     ),
     "doctor": Verb(
         "brimful admin doctor\nbrimful admin doctor --database postgresql+psycopg://brimful@db/brimful",
-        add_database_arguments,
+        (add_database_arguments,),
         doctor,
     ),
 }

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from brimful.cli.commands import Answer, Verb
 from brimful.cli.operate.database import server_parts
+from brimful.cli.options import arg
 from brimful.client.client import Client
 from brimful.client.settings import Settings, read_settings
 from brimful.language import Plain, Seconds, say, told, words
@@ -29,10 +30,6 @@ def up(args: argparse.Namespace) -> Answer:
     return Answer(None, "")
 
 
-def _add_console(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--open", action="store_true")
-
-
 def console(args: argparse.Namespace) -> Answer:
     client = Client()
     ticket = client.ticket()
@@ -49,8 +46,8 @@ VERBS = {
     "up": Verb(
         "brimful up\nbrimful up --port 9000 --slots 4 --usd-per-hour 0.25\n"
         "brimful up --policy 'brim?preempt=none'",
-        _add_up,
+        (_add_up,),
         up,
     ),
-    "console": Verb("brimful console", _add_console, console),
+    "console": Verb("brimful console", (arg("--open", action="store_true"),), console),
 }
