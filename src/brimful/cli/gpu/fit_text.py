@@ -62,15 +62,8 @@ def compare_text(rows: Sequence[tuple[str, Reading, Estimate]], gpu: Gpu) -> str
 
     _, base, first = rows[0]
     letters = [chr(ord("A") + number) if number < 26 else str(number) for number in range(len(rows))]
-    titles = (
-        say("gpu.needs"),
-        say("gpu.change"),
-        say("gpu.verdict"),
-        say("gpu.seq_step"),
-        say("gpu.tokens_s"),
-        say("gpu.speed_column"),
-    )
-    header = ("", *(told(title) for title in titles), "MFU")
+    titles = ("gpu.needs", "gpu.change", "gpu.verdict", "gpu.seq_step", "gpu.tokens_s", "gpu.speed_column")
+    header = ("", *map(words, titles), "MFU")
     cells = [
         (letter, *_compared(answer, first, reading.training.effective_batch))
         for letter, (_, reading, answer) in zip(letters, rows, strict=True)
@@ -117,8 +110,7 @@ def _compared(answer: Estimate, first: Estimate, sequences: int) -> tuple[str, .
 def _ladder(rungs: Sequence[Rung]) -> str:
     """The rungs from the safest up, each with what it adds."""
 
-    title = say("gpu.ladder_head")
-    lines = _headed(say("gpu.ladder"), title, ": ")
+    lines = _headed(say("gpu.ladder"), say("gpu.ladder_head"), ": ")
     if rungs[0].estimate.verdict != "fits":
         lines.append("  " + words("gpu.ladder_closest"))
     for number, rung in enumerate(rungs):
@@ -165,11 +157,8 @@ def models_text(presets: Sequence[Preset]) -> str:
         )
         for p in presets
     ]
-    titles = (
-        say("gpu.name"), say("gpu.parameters"), say("gpu.layers"), say("gpu.width"),
-        say("gpu.vocabulary"), say("gpu.context"), say("gpu.published"),
-    )  # fmt: skip
-    header = [told(title) for title in titles]
+    facts = ("gpu.parameters", "gpu.layers", "gpu.width", "gpu.vocabulary", "gpu.context", "gpu.published")
+    header = [*map(words, ("gpu.name", *facts))]
     many = words("gpu.models_legend", n=len(presets))
     return "\n".join([table(header, rows, right=(1, 2, 3, 4, 5)), "", many])
 
@@ -235,7 +224,7 @@ def _counters(answer: Estimate) -> str:
     ]
     labels = [told(label) for label, _, _ in rows]
     named = max(10, *map(len, labels))
-    titles = "".join(f"{told(title):>11}" for title in (say("gpu.low"), say("gpu.likely"), say("gpu.high")))
+    titles = "".join(f"{words(code):>11}" for code in ("gpu.low", "gpu.likely", "gpu.high"))
     head = f"{words('gpu.counter'):<{named + 2}}{titles}  {words('gpu.where_you_see_it')}"
     lines = [paint(head, "bold")]
     for label, (_, counter, where) in zip(labels, rows, strict=True):
@@ -257,22 +246,17 @@ def _speed(answer: Estimate, gpu: Gpu, reading: Reading) -> str:
             ),
         ),
         (say("gpu.tokens"), say("gpu.per_second", spread=_between(speed.tokens_per_s, Number))),
-        *(
-            []
-            if (images := answer.images_per_s) is None
-            else [(say("gpu.images"), say("gpu.per_second", spread=_between(images, Number)))]
-        ),
-        (
-            "MFU",
-            say(
-                "gpu.of_peak",
-                spread=_between(speed.mfu, Percent),
-                peak=tongue().plain(speed.peak_flops_per_s / 1e12),
-                format=speed.peak_format,
-                bound=say(f"fit.bound_{speed.bound_by}"),
-            ),
-        ),
     ]
+    if (images := answer.images_per_s) is not None:
+        said.append((say("gpu.images"), say("gpu.per_second", spread=_between(images, Number))))
+    of_peak = say(
+        "gpu.of_peak",
+        spread=_between(speed.mfu, Percent),
+        peak=tongue().plain(speed.peak_flops_per_s / 1e12),
+        format=speed.peak_format,
+        bound=say(f"fit.bound_{speed.bound_by}"),
+    )
+    said.append(("MFU", of_peak))
     if reading.dialect.name == "nanoGPT" and gpu.dense_flops_per_s.get("bf16") != _NANOGPT_PEAK_FLOPS_PER_S:
         printed = Percent(speed.mfu.likely * speed.peak_flops_per_s / _NANOGPT_PEAK_FLOPS_PER_S)
         said.append(("", say("gpu.nanogpt_mfu", mfu=printed)))
@@ -327,23 +311,19 @@ def _fix(number: int, fix: Fix, *, saves: bool) -> list[str]:
             size=_signed(-fix.saves_bytes),
             verdict=verdict,
         )
+    # 'batch_size 16 -> 8, …', broken after a comma only.
+    change = ", ".join(change_text({key: pair}).replace(" ", KEPT) for key, pair in fix.change.items())
     return [
-        _filled(_spelled(fix), f"  {number}. ", "     "),
+        _filled(change, f"  {number}. ", "     "),
         _filled(line, "     "),
         _filled(fix.says(), "     "),
     ]
 
 
-def _spelled(fix: Fix) -> str:
-    """'batch_size 16 -> 8, …', broken after a comma only."""
-    return ", ".join(change_text({key: pair}).replace(" ", KEPT) for key, pair in fix.change.items())
-
-
 def _small_print(answer: Estimate, reading: Reading) -> str:
     notes = [told(warning) for warning in answer.warnings]
     if reading.unsure:
-        guessed = say("gpu.intervals_wider", n=reading.unsure)
-        notes.append(told(guessed))
+        notes.append(words("gpu.intervals_wider", n=reading.unsure))
     lines = list(map(_note, notes))
     lines += [_filled(note, "", "  ") for note in assumed_notes(answer.others)]
     if answer.assumed:
@@ -368,8 +348,7 @@ def _many(parameters: int) -> str:
 
 
 def _between(interval: Interval, unit: Callable[[float], object]) -> Sentence:
-    likely, low, high = (unit(n) for n in (interval.likely, interval.low, interval.high))
-    return say("gpu.to", likely=likely, low=low, high=high)
+    return say("gpu.to", **{name: unit(n) for name, n in interval.as_dict().items()})
 
 
 def _signed(n: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from brimful.cli.commands import Answer
 from brimful.cli.gpu.others import add_others, other_bytes
@@ -10,7 +11,7 @@ from brimful.cli.render import KEPT, page_columns, paint, paragraph
 from brimful.configs.read import read
 from brimful.diagnose.advice import assumed_notes
 from brimful.fit.advice.sweep import Point, Sweep, parse_range, sweep
-from brimful.language import Number, Percent, Sentence, Size, say, told, tongue, words
+from brimful.language import Number, Percent, Size, told, tongue, words
 from brimful.specs.gpu import find_gpu
 
 EXAMPLE = """brimful sweep examples/nanogpt/train_fineweb.py --gpu rtx-4070 --batch-size 1:64
@@ -19,6 +20,14 @@ brimful sweep examples/nanogpt/train_fineweb.py --gpu rtx-4070 --batch-size 1:64
 brimful sweep examples/nanogpt/train_fineweb.py --gpu rtx-4070 --batch-size 1:64 --plot sweep.svg"""
 
 _MOST_ROWS = 20
+TITLES = {
+    "states": "gpu.states",
+    "activations": "gpu.activations",
+    "logits": "gpu.logits_loss",
+    "cache": "gpu.allocator_cache",
+    "outside": "gpu.outside_pytorch",
+    "rest": "gpu.rest",
+}
 _FILLS = {"states": "█", "activations": "▓", "logits": "▒", "cache": "░", "outside": "·", "rest": "-"}
 
 
@@ -54,38 +63,23 @@ def run(args: argparse.Namespace) -> Answer:
         write_plot(args.plot, done, title)
     others = done.points[0].estimate.others
     says = [told(sentence) for sentence in done.says()]
-    notes = [told(note) for note in assumed_notes(others)]
     data = {
         "language": tongue().code,
         "swept": done.swept,
         "gpu": gpu.name,
         "usable_bytes": done.usable_bytes,
         "other_programs": others.as_dict(),
-        "largest": done.largest,
-        "sure": done.sure,
-        "knee": done.knee,
+        **as_dict(done),
         "says": says,
-        "points": [point.as_dict() for point in done.points],
         "plot": args.plot,
     }
-    text = "\n".join([paint(title, "bold"), "", _chart(done), "", *map(paragraph, says + notes)])
+    below = map(paragraph, (*says, *assumed_notes(others)))
+    text = "\n".join([paint(title, "bold"), "", _chart(done), "", *below])
     return Answer(data, text)
-
-
-def group_words() -> dict[str, Sentence]:
-    return {
-        "states": say("gpu.states"),
-        "activations": say("gpu.activations"),
-        "logits": say("gpu.logits_loss"),
-        "cache": say("gpu.allocator_cache"),
-        "outside": say("gpu.outside_pytorch"),
-        "rest": say("gpu.rest"),
-    }
 
 
 def _chart(done: Sweep) -> str:
     """A stacked bar for each value, as wide as the terminal allows, and a mark where the card ends."""
-
     rows = _rows(done)
     cells = [_cells(point) for point in rows]
     widths = [max(len(cell[i]) for cell in cells) for i in range(4)]
@@ -103,12 +97,16 @@ def _chart(done: Sweep) -> str:
         mark = "*" if point.value == done.knee else ">" if point.value == done.largest else " "
         line = f"{value:>{name}} {mark}{marked} {size:>{widths[1]}}  {mfu:>{widths[2]}}  {rate:>{widths[3]}}"
         lines.append(line if point.estimate.fits else paint(line, "red"))
-    titles = group_words()
-    used = [group for group in titles if any(point.groups()[group] for point in rows)]
-    keys = [f"{_FILLS[group]} {told(titles[group])}" for group in used]
+    used = [group for group in TITLES if any(point.groups()[group] for point in rows)]
+    keys = [f"{_FILLS[group]} {words(TITLES[group])}" for group in used]
     keys += words("gpu.sweep_marks").split("   ")
     legend = paragraph("   ".join(key.replace(" ", KEPT) for key in keys))
     return "\n".join([*lines, "", legend])
+
+
+def as_dict(done: Sweep) -> dict[str, Any]:
+    points = [point.as_dict() for point in done.points]
+    return {"largest": done.largest, "sure": done.sure, "knee": done.knee, "points": points}
 
 
 def _rows(done: Sweep) -> list[Point]:

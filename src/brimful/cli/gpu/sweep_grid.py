@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.gpu.others import other_bytes
+from brimful.cli.gpu.sweep import as_dict
 from brimful.cli.render import paint, paragraph, table
 from brimful.configs.read import read
 from brimful.diagnose.advice import assumed_notes
@@ -47,26 +48,13 @@ def grid(args: argparse.Namespace, batches: Sequence[int], lengths: Sequence[int
     titles = (say("gpu.largest_batch"), say("gpu.needs"), "MFU", say("gpu.tokens_s"), say("gpu.knee"))
     rows = [_row(length, done) for length, done in found]
     shown = table(("seq_len", *map(told, titles)), rows, right=range(6))
-    note = say(
-        "gpu.sweep_legend",
-        first=batches[0],
-        last=batches[-1],
-    )
+    note = say("gpu.sweep_legend", first=batches[0], last=batches[-1])
     data = {
         "language": tongue().code,
         "gpu": gpu.name,
         "usable_bytes": found[0][1].usable_bytes,
         "other_programs": others.as_dict(),
-        "lengths": [
-            {
-                "seq_len": length,
-                "largest": done.largest,
-                "sure": done.sure,
-                "knee": done.knee,
-                "points": [point.as_dict() for point in done.points],
-            }
-            for length, done in found
-        ],
+        "lengths": [{"seq_len": length, **as_dict(done)} for length, done in found],
     }
     notes = [paragraph(one) for one in (note, *assumed_notes(others))]
     text = "\n".join([paint(told(head), "bold"), "", shown, "", *notes])

@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from brimful.cli.gpu.sweep import group_words
+from brimful.cli.gpu.sweep import TITLES
 from brimful.errors import BadInput, WorldFailed
 from brimful.files import write_whole
 from brimful.fit.advice.sweep import Sweep
@@ -61,14 +61,13 @@ def picture(done: Sweep, title: str, kind: str) -> bytes:
 
 
 def _memory(axes: Any, done: Sweep) -> None:  # noqa: ANN401 - matplotlib's own type
-    titles = group_words()
     values = [point.value for point in done.points]
-    groups = {name: [point.groups()[name] / GIB for point in done.points] for name in titles}
+    groups = {name: [point.groups()[name] / GIB for point in done.points] for name in TITLES}
     used = [name for name, sizes in groups.items() if any(sizes)]
     axes.stackplot(
         values,
         [groups[name] for name in used],
-        labels=[told(titles[name]) for name in used],
+        labels=[words(TITLES[name]) for name in used],
         colors=[_COLOURS[name] for name in used],
     )
     card = say("gpu.end_of_card", size=Size(done.usable_bytes))
