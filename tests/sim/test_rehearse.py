@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.cli.operate.simulate import parse_fleet
 from brimful.errors import BadInput
 from brimful.fleet.metrics import measure
 from brimful.scheduler.cycle import Rules
+from brimful.sim.fleets import parse_fleet
 from brimful.sim.kernel import Kernel
 from brimful.sim.traces.read import read
 from brimful.sim.world import Arrival, Outcome, rehearse

@@ -304,11 +304,14 @@ class InvoiceAnswer(TypedDict):
     total_microusd: Usd
 
 
-class TokenAnswer(TypedDict):
+class WhoAnswer(TypedDict):
     token: str
     name: str
     tenant: str
     role: str
+
+
+class TokenAnswer(WhoAnswer):
     created_s: Utc
     expires_s: Utc | None
     revoked_s: Utc | None
@@ -342,13 +345,6 @@ class AuditAnswer(TypedDict):
 class TicketAnswer(TypedDict):
     path: str
     expires_in_s: int
-
-
-class WhoAnswer(TypedDict):
-    token: str
-    name: str
-    tenant: str
-    role: str
 
 
 class HealthAnswer(TypedDict):

@@ -10,7 +10,7 @@ import fcntl
 import http.client
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -130,7 +130,7 @@ class Client:
         return cast("answers.PricesAnswer", self.get("/v1/prices", **query))
 
     def bid(self, job: str, limit_microusd_per_gpu_hour: int | None) -> answers.JobAnswer:
-        body: dict[str, object] = {"limit_microusd_per_gpu_hour": limit_microusd_per_gpu_hour}
+        body = {"limit_microusd_per_gpu_hour": limit_microusd_per_gpu_hour}
         return cast("answers.JobAnswer", self.post(_path("jobs", job, "/bid"), body))
 
     def spend(self) -> answers.SpendAnswer:
@@ -190,7 +190,7 @@ class Client:
         return self._call(Request(self._at(path, query), headers=self._headers()))  # noqa: S310
 
     def post(
-        self, path: str, body: dict[str, object] | None = None, headers: dict[str, str] | None = None
+        self, path: str, body: Mapping[str, object] | None = None, headers: dict[str, str] | None = None
     ) -> Any:  # noqa: ANN401 - JSON
         sent = {"content-type": "application/json", **self._headers(), **(headers or {})}
         payload = None if body is None else json.dumps(body).encode()

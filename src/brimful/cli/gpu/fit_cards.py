@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brimful.cli.commands import NO, YES, Answer
+from brimful.cli.gpu.fit_text import spread
 from brimful.cli.gpu.others import other_bytes
 from brimful.cli.render import bar, page_columns, paint, paragraph, table
 from brimful.configs.reading import Reading
@@ -182,17 +183,12 @@ def _serve(args: argparse.Namespace, reading: Reading, serving: Serving, prices:
     from brimful.fit.inference import infer, usd_per_million
 
     gpu = find_gpu(args.gpu)
-
     answer = infer(reading.model, serving, gpu, other_bytes(args))
     price = prices.microusd_per_gpu_hour.get(gpu.name)
     rate = answer.tokens_per_s
-    dollars = (
-        [usd_per_million(tokens, price) for tokens in (rate.high, rate.likely, rate.low)] if price else None
-    )
-    data = {
-        **answer.as_dict(),
-        "usd_per_million_tokens": dollars and dict(zip(("low", "likely", "high"), dollars, strict=True)),
-    }
+    rates = (rate.high, rate.likely, rate.low)  # the fastest costs the least
+    dollars = Interval(*(usd_per_million(each, price) for each in rates)) if price else None
+    data = {**answer.as_dict(), "usd_per_million_tokens": dollars and dollars.as_dict()}
     blocks = [
         _serve_head(answer, reading, gpu),
         _serve_items(answer),
@@ -204,18 +200,10 @@ def _serve(args: argparse.Namespace, reading: Reading, serving: Serving, prices:
 def _serve_head(answer: InferenceEstimate, reading: Reading, gpu: Gpu) -> str:
     word = told(verdict_words(answer.verdict)).upper()
     device = answer.device_bytes
-    needs = say(
-        "gpu.serving_needs_usable",
-        likely=Size(device.likely),
-        low=Size(device.low),
-        high=Size(device.high),
-        usable=Size(answer.usable_bytes),
-    )
-    largest = (
-        say("gpu.largest_batch_fits", n=answer.largest_batch)
-        if answer.largest_batch
-        else say("gpu.not_even_one_sequence")
-    )
+    needs = say("gpu.serving_needs_usable", usable=Size(answer.usable_bytes), **spread(device, Size))
+    largest = say("gpu.not_even_one_sequence")
+    if answer.largest_batch:
+        largest = say("gpu.largest_batch_fits", n=answer.largest_batch)
     style = {"fits": "green", "does_not_fit": "red"}.get(answer.verdict, "yellow")
     what = words("gpu.on", model=reading.model.name, gpu=gpu.title)
     title = f"{paint(word, style)}  {what}"
@@ -236,40 +224,20 @@ def _serve_items(answer: InferenceEstimate) -> str:
 
 
 def _serve_speed(
-    answer: InferenceEstimate, serving: Serving, dollars: list[float] | None, prices: Prices
+    answer: InferenceEstimate, serving: Serving, dollars: Interval | None, prices: Prices
 ) -> str:
-    def between(interval: Interval, factor: float, digits: int) -> dict[str, Number]:
-        return {name: Number(factor * value, digits) for name, value in interval.as_dict().items()}
-
-    step = answer.decode_step_s
-    user = {
-        "low": Number(1 / step.high, 1),
-        "likely": Number(1 / step.likely, 1),
-        "high": Number(1 / step.low, 1),
-    }
     lines = [
         say(
             "gpu.prefill",
             prompts=serving.batch_size,
             tokens=serving.prompt_tokens,
-            **between(answer.prefill_s, 1000, 1),
+            **spread(answer.prefill_s, lambda s: Number(1000 * s, 1)),
         ),
-        say("gpu.decode", **user),
-        say(
-            "gpu.decode_together",
-            **between(answer.tokens_per_s, 1, 0),
-        ),
+        say("gpu.decode", **spread(answer.decode_step_s.rate(1), lambda rate: Number(rate, 1))),
+        say("gpu.decode_together", **spread(answer.tokens_per_s, Number)),
     ]
     if dollars is not None:
-        low, likely, high = (Number(value, 3) for value in dollars)
-        lines.append(
-            say(
-                "gpu.cost_per_million",
-                low=low,
-                likely=likely,
-                high=high,
-                date=prices.as_of or prices.source,
-            )
-        )
+        cost = spread(dollars, lambda usd: Number(usd, 3))
+        lines.append(say("gpu.cost_per_million", date=prices.as_of or prices.source, **cost))
     title = paint(told(say("gpu.speed") if answer.fits else say("gpu.speed_if_it_fit")), "bold")
     return "\n".join([title, *(paragraph(line, "  ", "    ") for line in lines)])

@@ -347,8 +347,12 @@ def _many(parameters: int) -> str:
     return words("gpu.millions", n=Number(parameters / 1e6, 1))
 
 
+def spread(of: Interval, unit: Callable[[float], object]) -> dict[str, object]:
+    return {name: unit(value) for name, value in of.as_dict().items()}
+
+
 def _between(interval: Interval, unit: Callable[[float], object]) -> Sentence:
-    return say("gpu.to", **{name: unit(n) for name, n in interval.as_dict().items()})
+    return say("gpu.to", **spread(interval, unit))
 
 
 def _signed(n: float) -> str:

@@ -7,7 +7,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,21 +20,13 @@ from brimful.errors import BadInput, BrimfulError, NotFound
 from brimful.fleet.events import KINDS, Event, from_record
 from brimful.language import Number, Plain, Quoted, Sentence, Usd, count, os_words, say, told, words
 from brimful.language.printable import all_printable
+from brimful.market.invoice import Bill, Invoices, bills
+from brimful.market.ledger import Ledger
 from brimful.units import HOUR_S
 
 if TYPE_CHECKING:
     from brimful.client.answers import BudgetAnswer
     from brimful.scheduler.ports import Store
-
-COLUMNS = (
-    "of",
-    "leases",
-    "gpu_s",
-    "microusd",
-    "failed_microusd",
-    "lost_microusd",
-    "idle_microusd",
-)
 
 
 def _add_budget(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +97,7 @@ def invoice(args: argparse.Namespace) -> Answer:
     made, total = data["bills"], data["total_microusd"]
     if args.csv:
         out = io.StringIO()
-        writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(out, [each.name for each in fields(Bill)], lineterminator="\n")
         writer.writeheader()
         writer.writerows(made)
         return Answer(data, out.getvalue().rstrip("\n"))
@@ -134,8 +126,6 @@ def invoice(args: argparse.Namespace) -> Answer:
 
 def _of_log(args: argparse.Namespace) -> dict[str, Any]:
     """From a file or the database, where no server need be up."""
-    from brimful.market.invoice import Invoices, bills
-
     fold = Invoices()
     if args.log:
         fold_log(Path(args.log), fold.apply)
@@ -155,8 +145,6 @@ def _of_log(args: argparse.Namespace) -> dict[str, Any]:
 
 def ledger(args: argparse.Namespace) -> Answer:
     """Fold the log into a ledger: the same log gives the same balances, wherever it is done."""
-    from brimful.market.ledger import Ledger
-
     book = Ledger()
     events = fold_log(Path(args.file), book.apply)
     balances = dict(sorted(book.balances.items()))

@@ -29,8 +29,6 @@ from brimful.sim.traces.reading import Skips, Trace
 from brimful.sim.world import Arrival, Outcome, rehearse
 from brimful.units import HOUR_S
 
-__all__ = ["EXAMPLE", "add_arguments", "parse_fleet", "run"]
-
 EXAMPLE = """brimful simulate examples/small.csv
 brimful simulate examples/small.csv --fleet 2x4@1.50 --policy fifo --policy brim
 brimful simulate examples/small.csv --policy brim --sweep gpus=4,8,16
@@ -182,14 +180,6 @@ def _faults(text: str | None) -> Faults | None:
     return Faults(**given)
 
 
-def _policies(args: argparse.Namespace, known: Sequence[str], default: str) -> list[str]:
-    wanted = args.policy or [default]
-    for policy in wanted:
-        if policy not in known:
-            raise BadInput(say("sim.fill_policy_unknown", policy=policy, known=", ".join(known)))
-    return list(dict.fromkeys(wanted))
-
-
 def _rehearse(
     args: argparse.Namespace, trace: Trace, nodes: Sequence[Node], outcomes: list[tuple[str, Outcome]]
 ) -> Runs:
@@ -250,13 +240,17 @@ def _fill(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> Runs
         raise BadInput(say("sim.market_with_fill"))
     if not 0 < args.fill <= MAX_FILL:
         raise BadInput(say("sim.fill_out_of_range", fill=f"{args.fill:g}", most=f"{MAX_FILL:g}"))
-    policies = _policies(args, FILL_POLICIES, "brim")
+    policies = list(dict.fromkeys(args.policy or ["brim"]))
+    if unknown := [policy for policy in policies if policy not in FILL_POLICIES]:
+        raise BadInput(say("sim.fill_policy_unknown", policy=unknown[0], known=", ".join(FILL_POLICIES)))
     try:
         from brimful.sim.fill import fill, gpu_types_of, workload_of
     except ImportError as error:
         raise BadInput(say("sim.fill_needs_numpy")) from error
     workload = workload_of([arrival.job for arrival in trace.arrivals], gpu_types_of(nodes))
-    _note_unfit(trace, workload.unfit)
+    note = say("sim.unfit_tasks", tasks=count("task", workload.unfit))
+    if workload.unfit and note not in trace.notes:
+        trace.notes.append(note)
     runs = []
     for policy in policies:
         for seed in range(args.seed, args.seed + args.seeds):
@@ -272,12 +266,6 @@ def _fill(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> Runs
             figures = fill_report(filled, cpu_s=time.process_time() - began)
             runs.append({**figures, "gpus": sum(node.gpus for node in nodes)})
     return runs
-
-
-def _note_unfit(trace: Trace, unfit: int) -> None:
-    note = say("sim.unfit_tasks", tasks=count("task", unfit))
-    if unfit and note not in trace.notes:
-        trace.notes.append(note)
 
 
 def _spread(arrivals: Sequence[Arrival], nodes: Sequence[Node]) -> list[Arrival]:
@@ -386,17 +374,15 @@ def _text(runs: Runs) -> str:
     for run in runs:
         which = [f"{_title(name)} {COLUMNS[name](run)}" for name in _lead(names)[1:]]
         who = ", ".join([run["policy"], *which])
-        for said in [*_failed(who, run), *_never_ran(who, run["never_ran"])]:
+        for job, reason in list(run["failed_first"].items())[:1]:
+            lines += wrapped(
+                "", words("sim.failed", who=who, jobs=count("job", run["failed"]), job=job, reason=reason)
+            )
+        for said in _never_ran(who, run["never_ran"]):
             lines += wrapped("", said)
     if lines[-1]:
         lines.append("")
     return "\n".join([*lines, *wrapped("", words("sim.legend"))])
-
-
-def _failed(who: str, run: dict[str, Any]) -> Iterator[Sentence]:
-    if run["failed"]:
-        job, reason = next(iter(run["failed_first"].items()))
-        yield say("sim.failed", who=who, jobs=count("job", run["failed"]), job=job, reason=reason)
 
 
 def _class_table(names: Sequence[str], runs: Runs) -> list[str]:
