@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer, Verb, whole
 from brimful.cli.fleet.jobs import columns
 from brimful.cli.fleet.show import clock, day
 from brimful.cli.options import DRY_RUN, FOLLOW, REASON, arg
 from brimful.cli.render import noted_table, paint, table, wrapped
+from brimful.client.answers import EventAnswer, GpuAnswer, NodeAnswer
 from brimful.client.client import Client
 from brimful.errors import BadInput
 from brimful.language import Quoted, Seconds, Usd, count, say, told, words
 from brimful.language.printable import all_printable, printable
 from brimful.language.record import said_in
 from brimful.units import HOUR_S
-
-if TYPE_CHECKING:
-    from brimful.client.answers import EventAnswer, GpuAnswer, NodeAnswer
 
 # What a line says of an event, in this order, where the event has it.
 SAID = ("job", "lease", "node", "site", "sites", "gpus", "exit_code", "reason", "why")

@@ -6,19 +6,16 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from brimful.cli.commands import NO, Answer, Verb, called
 from brimful.cli.fleet.jobs import columns, in_phase
 from brimful.cli.options import CONSENT, DRY_RUN, FOLLOW, JOB, REASON, agree, arg, usd
 from brimful.cli.render import noted_table, paint, wrapped
+from brimful.client.answers import JobAnswer, LogAnswer, PoolAnswer, WhyAnswer
 from brimful.client.client import Client
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.language import Usd, count, say, told, words
 from brimful.language.printable import all_printable, printable
-
-if TYPE_CHECKING:
-    from brimful.client.answers import JobAnswer, LogAnswer, PoolAnswer, WhyAnswer
 
 PIECE_BYTES = 1 << 20
 POLL_S = 0.5

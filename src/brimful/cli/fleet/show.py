@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import argparse
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from brimful.cli.commands import Answer
 from brimful.cli.fleet.jobs import columns, in_phase, ran, waited
 from brimful.cli.render import noted_table, paint, wrapped
+from brimful.client.answers import JobAnswer, LeaseAnswer
 from brimful.client.client import Client
 from brimful.client.shown import command_line, measured_said
 from brimful.language import Seconds, Several, Usd, count, either, say, told, words
 from brimful.language.printable import all_printable
 from brimful.units import spans
-
-if TYPE_CHECKING:
-    from brimful.client.answers import JobAnswer, LeaseAnswer
 
 EXAMPLE = "brimful job show job-1"
 

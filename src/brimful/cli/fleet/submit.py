@@ -6,7 +6,7 @@ import argparse
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from brimful.adapters.engines.devices import catalog_name
 from brimful.cli.commands import NO, Answer, called, whole
@@ -14,15 +14,13 @@ from brimful.cli.fleet.job import follow
 from brimful.cli.fleet.jobs import in_phase
 from brimful.cli.options import DRY_RUN, FOLLOW, usd
 from brimful.cli.render import wrapped
+from brimful.client.answers import JobAnswer
 from brimful.client.client import Client
 from brimful.client.shown import command_line
 from brimful.errors import BadInput
 from brimful.fleet.job import PRIORITIES
 from brimful.language import Quoted, Seconds, Sentence, Several, Size, Usd, either, say, told, words
 from brimful.language.printable import all_printable, printable
-
-if TYPE_CHECKING:
-    from brimful.client.answers import JobAnswer
 
 EXAMPLE = """brimful submit -- python examples/train_tiny.py
 brimful submit --gpus 2 --priority background --budget 1.50 --follow -- python train.py --lr 3e-4

@@ -5,19 +5,17 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from brimful.cli.commands import Answer, whole
 from brimful.cli.fleet.jobs import CELLS, label
 from brimful.cli.fleet.jobs import columns as titles
 from brimful.cli.render import bar, live, paint, table
+from brimful.client.answers import JobAnswer, MeasuredAnswer, NodeAnswer
 from brimful.client.client import Client
 from brimful.errors import WorldFailed
 from brimful.language import Usd, count, told, words
 from brimful.language.printable import all_printable
-
-if TYPE_CHECKING:
-    from brimful.client.answers import JobAnswer, MeasuredAnswer, NodeAnswer
 
 EXAMPLE = """brimful top
 brimful top --once"""

@@ -9,12 +9,13 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from brimful.cli.commands import Answer, Verb
 from brimful.cli.operate.database import add_database_arguments, open_store
 from brimful.cli.options import CONSENT, DRY_RUN, FILE, LOG, REASON, agree, arg, usd
 from brimful.cli.render import bar, table
+from brimful.client.answers import BudgetAnswer
 from brimful.client.client import Client
 from brimful.errors import BadInput, BrimfulError, NotFound
 from brimful.fleet.events import KINDS, Event, from_record
@@ -22,11 +23,8 @@ from brimful.language import Number, Plain, Quoted, Sentence, Usd, count, os_wor
 from brimful.language.printable import all_printable
 from brimful.market.invoice import Bill, Invoices, bills
 from brimful.market.ledger import Ledger
+from brimful.scheduler.ports import Store
 from brimful.units import HOUR_S
-
-if TYPE_CHECKING:
-    from brimful.client.answers import BudgetAnswer
-    from brimful.scheduler.ports import Store
 
 
 def _add_budget(parser: argparse.ArgumentParser) -> None:

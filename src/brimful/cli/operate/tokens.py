@@ -5,20 +5,17 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from brimful.cli.commands import Answer
 from brimful.cli.fleet.show import clock, day
 from brimful.cli.render import table
+from brimful.client.answers import DeedAnswer, NewTokenAnswer, TokenAnswer
 from brimful.client.client import Client
 from brimful.client.settings import LOOPBACK
 from brimful.errors import BadInput
 from brimful.language import Quoted, Sentence, say, told, verbatim, words
 from brimful.language.printable import all_printable, printable
-
-if TYPE_CHECKING:
-    from brimful.client.answers import DeedAnswer, NewTokenAnswer, TokenAnswer
 
 EXAMPLE = """brimful admin tokens
 brimful admin tokens add alice --tenant vision --role submitter --for 90d
