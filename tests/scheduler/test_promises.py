@@ -79,6 +79,16 @@ small_jobs = st.builds(
 )
 
 
+class ChangingEngine(TimedEngine):
+    def change(self, node: Node) -> None:
+        """A node joins or changes. What ran on it is gone if it became smaller or of another type."""
+        before = self._all.get(node.node)
+        if before is not None and (before.gpu != node.gpu or before.gpus > node.gpus):
+            self.fail(node.node)
+        self._all[node.node] = node
+        self._nodes = [*(each for each in self._nodes if each.node != node.node), node]
+
+
 class Promises(RuleBasedStateMachine):
     """The production tick against an engine whose nodes come and go."""
 
@@ -92,7 +102,7 @@ class Promises(RuleBasedStateMachine):
         self.policy = rules
         self.kernel: Kernel[Due] = Kernel()
         self.work_s: dict[str, float] = {}
-        self.engine = TimedEngine(first, self.work_s, self.kernel)
+        self.engine = ChangingEngine(first, self.work_s, self.kernel)
         self.store, self.fleet = MemoryStore(), Fleet()
         self.ports = Ports(store=self.store, engines={SITE: self.engine})
         self.kept: dict[str, float] = {}
@@ -248,7 +258,7 @@ class MixedPromises(Promises):
         books = Books(rules, held=held, waited_for={}, gpus_in_fleet=sum(gpus.values()))
         pools_of = {state.shape: [*fleet.able_pools(state.shape)] for state in fleet.jobs.values()}
         review_s = -(-self.engine.now_s // rules.rerank_s) * rules.rerank_s
-        given = assign(fleet, rules, pools_of, now_s=review_s, prices={}, books=books)
+        given = assign(fleet, rules, pools_of.__getitem__, now_s=review_s, prices={}, books=books)
         assert given is not None
         then: dict[str, int] = dict(held)
         left = dict(gpus)

@@ -183,15 +183,7 @@ class Cycle:
         """For whom to stop so that others fit; None where the rules let nobody be stopped for another."""
         if self.rules.preempt == "none" and not self.borrowed:
             return None
-        return Search(
-            self.fleet,
-            self.draft,
-            self.rules,
-            now_s=self.now_s,
-            spoken_for=self.spoken_for,
-            in_turn=self.in_turn,
-            borrowed=self.borrowed,
-        )
+        return Search(self)
 
     # --- when to think again ----------------------------------------------------------------------------
 

@@ -121,12 +121,7 @@ class Draft:
                 first = tuple(free[: len(gpus)]) == gpus  # as mostly they are
                 self._set_free(slot, free[len(gpus) :] if first else [i for i in free if i not in gpus])
             if slot.cpu_milli is not None or slot.memory_mib is not None:
-                cpu, memory = self._spent.get(slot.index, (0, 0))
-                workers, here = max(1, job.gpus), len(gpus) if job.gpus else 1
-                self._spent[slot.index] = (
-                    cpu + job.cpu_milli * here // workers,
-                    memory + job.memory_mib * here // workers,
-                )
+                self._spend(slot, job, len(gpus), sign=1)
 
     def give(self, parts: Parts, job: Job) -> None:
         """As it will be once this gang has left."""
@@ -136,12 +131,7 @@ class Draft:
                 continue
             good = (i for i in gpus if i < slot.node.gpus and i not in slot.node.holes)
             self._set_free(slot, sorted({*self.free_on(slot.index), *good}))
-            cpu, memory = self._spent.get(slot.index, (0, 0))
-            workers, here = max(1, job.gpus), len(gpus) if job.gpus else 1
-            self._spent[slot.index] = (
-                cpu - job.cpu_milli * here // workers,
-                memory - job.memory_mib * here // workers,
-            )
+            self._spend(slot, job, len(gpus), sign=-1)
 
     def keep(self, parts: Parts) -> None:
         """These GPUs are promised to somebody, those of them that are free."""
@@ -164,6 +154,12 @@ class Draft:
         """Nothing more goes to this node in this decision: it is kept for somebody."""
         self._set_free(self.capacity.slots[index], [])
         self._shared[index] = {}
+
+    def _spend(self, slot: Slot, job: Job, gpus: int, *, sign: int) -> None:
+        cpu, memory = self._spent.get(slot.index, (0, 0))
+        workers, here = max(1, job.gpus), gpus if job.gpus else 1
+        cpu += sign * (job.cpu_milli * here // workers)
+        self._spent[slot.index] = (cpu, memory + sign * (job.memory_mib * here // workers))
 
     def _take_share(self, slot: Slot, gpu: int, milli: int) -> None:
         shared = dict(self.shared_on(slot.index))

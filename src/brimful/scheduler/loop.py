@@ -286,7 +286,4 @@ def _act_on(lease: Lease, fleet: Fleet, ports: Ports, engine: Engine, rules: Rul
 
 def _ran_last_at(state: JobState) -> str:
     """The site where the job last ran; empty where it never did."""
-    for lease in reversed(state.leases):
-        if lease.started_s is not None:
-            return lease.site
-    return ""
+    return next((lease.site for lease in reversed(state.leases) if lease.started_s is not None), "")

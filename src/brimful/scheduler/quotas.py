@@ -67,8 +67,6 @@ def over_quota(
     hold, what those who do not lend are owed, and what those who lend wait for (`owed`). A queue without a
     quota borrows everything it uses.
     """
-    if not rules.quotas:
-        return None
     quotas = {quota.queue: quota for quota in rules.quotas}
     name = queue_of(job)
     own = quotas.get(name, Quota(queue=name, gpus=0))

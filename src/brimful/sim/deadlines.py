@@ -19,6 +19,7 @@ from brimful.scheduler.deadlines.programme import (
     Task,
     best_zone,
     greedy,
+    hops_per_hour,
     uniform_progress,
 )
 from brimful.units import HOUR_S
@@ -101,19 +102,11 @@ class World:
         # Starts come in order, so few days are in use at a time.
         @lru_cache(maxsize=ceil(task.deadline_s / LEARN_S) + 2)
         def programme(day: int) -> Programme:
-            tick_s = self.capacity.tick_s
-            return Programme(task, self._beliefs[day], tick_s=tick_s, hops_per_hour=self._hops(day))
+            together, zones = self._beliefs[day], [known[day] for known in self._zone_beliefs]
+            hops = hops_per_hour(together, zones)
+            return Programme(task, together, tick_s=self.capacity.tick_s, hops_per_hour=hops)
 
         return lambda seen, i: programme(i // self._every).decide(seen)
-
-    def _hops(self, day: int) -> float:
-        """How much more often a zone loses spot than all zones together do."""
-        if len(self.capacity.up) == 1:
-            return 0.0
-        zones = [known[day] for known in self._zone_beliefs]
-        alone = min(sum(z.ends[True]) / sum(z.hours[True]) for z in zones)
-        together = self._beliefs[day]
-        return max(0.0, alone - sum(together.ends[True]) / sum(together.hours[True]))
 
     def run(self, task: Task, rule: Rule, first: int) -> Run:
         """One task from one start, billed by the second."""

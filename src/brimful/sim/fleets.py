@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -127,19 +128,14 @@ def _nodes(kind: dict[str, Any], price: int, *, where: str, first: int) -> list[
 
 def show_fleet(nodes: Sequence[Node]) -> str:
     """'2 x 4 v100 + 6 x 4 k80', most frequent kinds first."""
-    kinds: dict[tuple[int, str], int] = {}
-    for node in nodes:
-        kinds[node.gpus, node.gpu] = kinds.get((node.gpus, node.gpu), 0) + 1
-    words = [f"{count:,} x {gpus} {gpu}" for (gpus, gpu), count in sorted(kinds.items(), key=lambda k: -k[1])]
+    kinds = Counter((node.gpus, node.gpu) for node in nodes)
+    words = [f"{count:,} x {gpus} {gpu}" for (gpus, gpu), count in kinds.most_common()]
     return " + ".join(words[:4]) + (f" + {len(words) - 4} more kinds" if len(words) > 4 else "")
 
 
 def scaled(nodes: Sequence[Node], gpus: int) -> list[Node]:
     """The same mix of nodes with about this many GPUs: the nearest that whole nodes allow, at least one."""
-    kinds: dict[Node, int] = {}
-    for node in nodes:
-        kind = replace(node, node="", rack="", holes=())
-        kinds[kind] = kinds.get(kind, 0) + 1
+    kinds = Counter(replace(node, node="", rack="", holes=()) for node in nodes)
     factor = gpus / sum(node.gpus for node in nodes)
     if len(nodes) * factor > MAX_NODES:
         raise BadInput(say("sim.too_many_nodes", gpus=Number(gpus), max_nodes=Number(MAX_NODES)))

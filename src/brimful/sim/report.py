@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -220,11 +221,11 @@ class _Crowd:
     """How many jobs were in the system, on average, between two moments."""
 
     def __init__(self, states: Iterable[JobState]) -> None:
-        steps: dict[int, int] = {}
+        steps = Counter[int]()
         for state in states:
-            steps[state.submitted_s] = steps.get(state.submitted_s, 0) + 1
+            steps[state.submitted_s] += 1
             if state.ended_s is not None:
-                steps[state.ended_s] = steps.get(state.ended_s, 0) - 1
+                steps[state.ended_s] -= 1
         self._times = sorted(steps)
         self._area: dict[int, int] = {}
         here = area = 0

@@ -150,14 +150,6 @@ class TimedEngine:
         if all(node.node != name for node in self._nodes):
             self._nodes = [*self._nodes, self._all[name]]
 
-    def change(self, node: Node) -> None:
-        """A node joins or changes. What ran on it is gone if it became smaller or of another type."""
-        before = self._all.get(node.node)
-        if before is not None and (before.gpu != node.gpu or before.gpus > node.gpus):
-            self.fail(node.node)
-        self._all[node.node] = node
-        self._nodes = [*(each for each in self._nodes if each.node != node.node), node]
-
     def _saved_s(self, run: _Run, *, told: bool) -> float:
         """Useful work of this lease that is in a checkpoint. One told to stop may save first, if it can."""
         worked_s = max(0, self.now_s - run.works_from_s)

@@ -113,7 +113,7 @@ class LocalEngine:
                 "checkpoints": self.checkpoints(job.job),
                 "checkpoints_from": self._from.get(lease),
                 "log_bytes": self._log_bytes,
-                "speed": self._speed(job, node),
+                "speed": next((job.rate(each.gpu) for each in self._nodes if each.node == node), 1.0),
             }
             reserve(folder / "ended.json")
             write_json(folder / "order.json", order)
@@ -142,9 +142,6 @@ class LocalEngine:
 
     def start_from(self, lease: str, checkpoints: str) -> None:
         self._from[lease] = checkpoints
-
-    def _speed(self, job: Job, node: str) -> float:
-        return next((job.rate(each.gpu) for each in self._nodes if each.node == node), 1.0)
 
     def _visible(self, node: str, gpus: Sequence[int]) -> dict[str, str]:
         known = self._devices.get(node)
@@ -270,7 +267,8 @@ class LocalEngine:
         if not isinstance(speed, int | float):
             return None
         ran_s = max(0, (began_s if ended_s is None else ended_s) - began_s)
-        if code == 0 and not _is_there(folder / "stop.json"):
+        # Also where the order to stop is a link that leads nowhere.
+        if code == 0 and not os.path.lexists(folder / "stop.json"):
             return speed * ran_s
         last = newest(Path(str(started.get("checkpoints", ""))))
         return speed * min(ran_s, max(0, last.at_s - began_s)) if last is not None else 0.0
@@ -377,11 +375,6 @@ def _second(value: object) -> int:
     if not isinstance(value, int | float):
         raise TypeError(f"{str(value)[:40]!r} is not a moment")
     return max(0, min(int(value), int(time.time())))
-
-
-def _is_there(path: Path) -> bool:
-    """Also where it is a link that leads nowhere."""
-    return os.path.lexists(path)
 
 
 def _last_seen_s(folder: Path, started: Mapping[str, Any]) -> int:

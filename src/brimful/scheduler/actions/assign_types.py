@@ -13,17 +13,6 @@ from brimful.scheduler.placing.pools import is_mixed
 from brimful.scheduler.quotas import Books
 
 
-class _Pools(dict[int, list[Pool]]):
-    """Pools by shape, found when first asked for."""
-
-    def __init__(self, cycle: Cycle) -> None:
-        self._cycle = cycle
-
-    def __missing__(self, shape: int) -> list[Pool]:
-        self[shape] = pools = self._cycle.pools(shape)
-        return pools
-
-
 def assign_types(cycle: Cycle) -> None:
     """Settle everybody's GPU type, and stop those who should change."""
     fleet, rules = cycle.fleet, cycle.rules
@@ -36,7 +25,7 @@ def assign_types(cycle: Cycle) -> None:
     cycle.targets = assign(
         fleet,
         rules,
-        _Pools(cycle),
+        cycle.pools,
         now_s=cycle.now_s,
         prices=cycle.prices,
         in_turn=cycle.in_turn,

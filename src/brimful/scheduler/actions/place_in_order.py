@@ -97,16 +97,7 @@ def _find(cycle: Cycle, state: JobState, pools: list[Pool]) -> Parts | None:
             return parts
     if not cycle.reservations:
         return None
-    return in_reserved(
-        state,
-        cycle.fleet,
-        cycle.draft,
-        cycle.rules,
-        pools=pools,
-        reservations=cycle.reservations,
-        starts=cycle.starts,
-        now_s=cycle.now_s,
-    )
+    return in_reserved(state, cycle, pools)
 
 
 def _may_yield(cycle: Cycle, job: Job) -> bool:

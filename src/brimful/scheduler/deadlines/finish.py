@@ -32,6 +32,7 @@ from brimful.scheduler.deadlines.programme import (
     Spells,
     Task,
     age_of,
+    hops_per_hour,
     uniform_progress,
 )
 from brimful.scheduler.draft import Draft
@@ -371,15 +372,8 @@ def _together(zones: Sequence[Sequence[int]]) -> list[int]:
 def _programme(task: Task, zones: tuple[tuple[int, ...], ...], until_s: int, look_s: int) -> Programme:
     """Solved once a day for each job; what was seen after `until_s` does not count yet."""
     together = _spells(tuple(_together(zones)), until_s)
-    hops = 0.0
-    if len(zones) > 1:
-        alone = min(_losses_per_hour(_spells(zone, until_s)) for zone in zones)
-        hops = max(0.0, alone - _losses_per_hour(together))
+    hops = hops_per_hour(together, [_spells(zone, until_s) for zone in zones])
     return Programme(task, together, tick_s=look_s, hops_per_hour=hops, steps=STEPS, wait_gain=WAIT_GAIN)
-
-
-def _losses_per_hour(spells: Spells) -> float:
-    return sum(spells.ends[True]) / sum(spells.hours[True])
 
 
 @lru_cache(maxsize=2 * PROGRAMMES)

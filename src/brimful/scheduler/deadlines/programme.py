@@ -136,6 +136,10 @@ class Spells:
             alive, begun_s = alive * stays, AGES_S[age + 1]
         return hours
 
+    def losses_per_hour(self) -> float:
+        """Of spot, at any age."""
+        return sum(self.ends[True]) / sum(self.hours[True])
+
     def copy(self) -> Spells:
         return Spells([list(row) for row in self.hours], [list(row) for row in self.ends])
 
@@ -320,6 +324,13 @@ def _rates(spells: Spells) -> list[list[float]]:
             row[_N * is_up + age] = -sum(row)
             rows.append(row)
     return rows
+
+
+def hops_per_hour(together: Spells, zones: Sequence[Spells]) -> float:
+    """How much more often a zone loses spot than all zones together do."""
+    if len(zones) == 1:
+        return 0.0
+    return max(0.0, min(zone.losses_per_hour() for zone in zones) - together.losses_per_hour())
 
 
 def best_zone(zones: Sequence[int], ages_s: Sequence[float], spells: Sequence[Spells]) -> int:

@@ -54,7 +54,7 @@ _Pair = tuple[int, float, int, int, int, _Want]
 def assign(
     fleet: Fleet,
     rules: Rules,
-    pools_of: Mapping[int, Sequence[Pool]],
+    pools_of: Callable[[int], Sequence[Pool]],
     *,
     now_s: int,
     prices: Mapping[Pool, int],
@@ -121,7 +121,7 @@ class _Look:
         self,
         fleet: Fleet,
         rules: Rules,
-        pools_of: Mapping[int, Sequence[Pool]],
+        pools_of: Callable[[int], Sequence[Pool]],
         in_turn: Collection[str],
         *,
         now_s: int,
@@ -134,7 +134,7 @@ class _Look:
         """How fast jobs of this shape are in each pool, None where they may not run."""
         found = self._rates.get(shape)
         if found is None:
-            pools, allowed = self._fleet.capacity.pools, self._pools_of[shape]
+            pools, allowed = self._fleet.capacity.pools, self._pools_of(shape)
             able = self._fleet.able_pools(shape)
             if len(allowed) == len(pools):
                 found = [*able.values()]

@@ -187,10 +187,8 @@ class Random:
 # --- the gradients: FGD and brim -------------------------------------------------------------------------
 
 
-class Measure(Protocol):
-    """How bad the free part of each node is, in milli-GPU."""
-
-    def __call__(self, cpu_milli: Ints, free: Ints, gpu_type: Ints) -> Floats: ...
+# How bad the free part of each node is, in milli-GPU: from its CPU, its GPUs and their type.
+Measure = Callable[[Ints, Ints, Ints], Floats]
 
 
 class Mix:

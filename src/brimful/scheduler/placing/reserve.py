@@ -7,12 +7,13 @@ gangs may be stopped, also who is of a lower class and will have run its least t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
+from typing import TYPE_CHECKING
 
-from brimful.fleet.events import LeaseGranted, Parts
+from brimful.fleet.events import Parts
 from brimful.fleet.job import PRIORITIES, WHOLE_GPU, Job
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.node import Pool
@@ -20,6 +21,9 @@ from brimful.fleet.state import Fleet
 from brimful.scheduler.draft import Draft
 from brimful.scheduler.placing.place import ONE_NODE, close_together, fits_on
 from brimful.scheduler.rules import Rules
+
+if TYPE_CHECKING:
+    from brimful.scheduler.cycle import Cycle
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +79,9 @@ def reserve(state: JobState, draft: Draft, pools: list[Pool]) -> Reservation | N
     return None
 
 
-def in_reserved(
-    state: JobState,
-    fleet: Fleet,
-    draft: Draft,
-    rules: Rules,
-    *,
-    pools: Collection[Pool],
-    reservations: Sequence[Reservation],
-    starts: Iterable[LeaseGranted],
-    now_s: int,
-) -> Parts | None:
+def in_reserved(state: JobState, cycle: Cycle, pools: Collection[Pool]) -> Parts | None:
     """GPUs kept for a blocked gang may be used by whoever will be gone, or may be stopped, by then."""
+    fleet, rules, now_s, reservations = cycle.fleet, cycle.rules, cycle.now_s, cycle.reservations
     left, job = state.remaining_s(now_s), state.job
     if job.gpu_milli < WHOLE_GPU:
         return None
@@ -95,7 +90,7 @@ def in_reserved(
         return None
     taken = {
         (node, gpu)
-        for start in starts
+        for start in cycle.starts
         for node, gpus in ((start.node, start.gpus), *start.rest)
         for gpu in gpus
     }
@@ -103,7 +98,7 @@ def in_reserved(
         for index in reservation.nodes:
             slot = fleet.capacity.slots[index]
             free = [gpu for gpu in slot.free if (slot.node.node, gpu) not in taken]
-            if slot.pool not in pools or not free or not fits_on(job, draft, slot, free):
+            if slot.pool not in pools or not free or not fits_on(job, cycle.draft, slot, free):
                 continue
             ready_s = now_s + job.checkpoint_cost_s
             ends_s = inf if left is None else ready_s + left / job.rate(slot.node.gpu)

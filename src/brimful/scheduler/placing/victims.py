@@ -6,22 +6,23 @@ is chosen first (a node, or the nodes of a rack or pool), then everybody in it w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
+from typing import TYPE_CHECKING
 
 from brimful.fleet.job import PRIORITIES, WHOLE_GPU
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.node import Pool
 from brimful.fleet.ranked import Entry
-from brimful.fleet.state import Fleet
-from brimful.scheduler.draft import Draft
 from brimful.scheduler.ordering import aged_left_s, latest_start, running_in_order, weight
 from brimful.scheduler.placing.place import ONE_NODE
 from brimful.scheduler.placing.pools import is_mixed
 from brimful.scheduler.quotas import queue_of
-from brimful.scheduler.rules import Rules
+
+if TYPE_CHECKING:
+    from brimful.scheduler.cycle import Cycle
 
 Able = tuple[int, float, str, int, Lease]  # class, lost per GPU, name, GPUs here: who may stop
 Bar = tuple[int, float, float]  # class of who looks for a place; the time and work a victim must exceed
@@ -60,23 +61,11 @@ def lost_gpu_s(state: JobState, lease: Lease, *, now_s: int) -> float:
 class Search:
     """The victims one decision may still choose; whoever is spoken for is not chosen twice."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        draft: Draft,
-        rules: Rules,
-        *,
-        now_s: int,
-        spoken_for: Collection[str],
-        in_turn: Collection[str],
-        borrowed: Mapping[str, int],
-    ) -> None:
-        """`spoken_for`: leases that end anyway. `in_turn`: waiting jobs that go before their class.
-
-        `borrowed`: GPUs that each queue may be asked to give back.
-        """
-        self.fleet, self.draft, self.rules, self.now_s = fleet, draft, rules, now_s
-        self.spoken_for, self.in_turn, self.borrowed = spoken_for, in_turn, dict(borrowed)
+    def __init__(self, cycle: Cycle) -> None:
+        fleet, rules, now_s = cycle.fleet, cycle.rules, cycle.now_s
+        self.fleet, self.draft, self.rules, self.now_s = fleet, cycle.draft, rules, now_s
+        self.spoken_for, self.in_turn = cycle.spoken_for, cycle.in_turn
+        self.borrowed = dict(cycle.borrowed)
         self.held: set[int] = set()
         # On a mixed fleet reviews say who is better off where (assign.py).
         self.by_class_only = rules.preempt != "index" or is_mixed(fleet, rules)
