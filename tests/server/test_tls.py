@@ -91,7 +91,8 @@ def test_nothing_is_said_to_whoever_shows_another_certificate(
 
 
 def test_a_server_at_every_address_is_announced_at_one_that_can_be_called() -> None:
-    assert [_reachable(host) for host in ("0.0.0.0", "::", "10.0.0.5")] == ["127.0.0.1", "::1", "10.0.0.5"]
+    in_urls = [_reachable(host) for host in ("0.0.0.0", "::", "10.0.0.5")]
+    assert in_urls == ["127.0.0.1", "[::1]", "10.0.0.5"]
 
 
 def test_a_key_of_another_certificate_is_one_clear_error(tmp_path: Path) -> None:

@@ -265,6 +265,6 @@ def _certificate(settings: Settings) -> str:
 
 
 def _reachable(host: str) -> str:
-    """Every address of this machine is a place to listen at, and none to call."""
+    """As in a URL. Every address of this machine is a place to listen at, and none to call."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
     return f"[{host}]" if ":" in host else host
