@@ -141,7 +141,7 @@ class _Reader:
 
     def _allowed(self, parent: Any, index: Any) -> Any:  # noqa: ANN401 - nodes
         """The next node, unless it could repeat, build or outgrow."""
-        from yaml.events import SequenceStartEvent
+        from yaml.events import ScalarEvent, SequenceStartEvent
 
         event = self.loader.peek_event()
         self.count += 1
@@ -157,6 +157,10 @@ class _Reader:
             self.refuse(event, say("configs.too_many_values", most=Number(MAX_VALUES)), hint=_TOO_MUCH)
         if self.depth == 0 and (isinstance(event, SequenceStartEvent) or getattr(event, "value", False)):
             self.refuse(event, say("configs.not_a_mapping"), hint=say("configs.hint_key_value_lines"))
+        # PyYAML asks for a key without an index
+        if parent is not None and index is None and not isinstance(event, ScalarEvent):
+            what = say("configs.key_not_plain_text")
+            self.refuse(event, what, hint=say("configs.hint_write_key_value"))
         node = self.compose(parent, index)
         self.depth -= 1
         return node
@@ -171,9 +175,6 @@ class _Reader:
     def _mapping(self, node: Any, page: Page | None = None) -> dict[str, Any]:  # noqa: ANN401 - a node
         found: dict[str, Any] = {}
         for key_node, value in node.value:
-            if key_node.id != "scalar":
-                what = say("configs.key_not_plain_text")
-                self.refuse(key_node, what, hint=say("configs.hint_write_key_value"))
             key = self._text(key_node)
             if key in found:
                 what = say("configs.duplicate_key", key=Quoted(key[:60]))
