@@ -100,7 +100,7 @@ def explain(text: str, about: About | None = None) -> tuple[Explanation, ...]:
             Explanation(
                 kind="log_line",
                 title=say("diagnose.title_log_line", framework=line.framework),
-                facts=line.as_dict(),
+                facts=asdict(line),
                 says=tuple(log_says(*told)),
                 missing=tuple(log_needs(*told)),
             )

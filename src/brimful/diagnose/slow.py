@@ -26,7 +26,7 @@ from brimful.diagnose.findings import (
 from brimful.errors import NotFound
 from brimful.language import Number, Percent, Plain, Seconds, Sentence, Several, figures, say
 from brimful.meter.nvml import throttle_said
-from brimful.meter.samples import EndSample, GpuSample, RunSample, Sample, StepSample, source_said
+from brimful.meter.samples import GpuSample, RunSample, Sample, StepSample, source_said
 from brimful.specs.gpu import find_gpu
 
 LEAST_STEPS = 5  # after warming up: fewer say nothing about the next one
@@ -531,8 +531,3 @@ def _missing(seen: _Seen) -> Iterator[Sentence]:
         yield say("slow.needs_estimate")
     if seen.run.world > len(seen.ranks):
         yield say("slow.needs_ranks", ranks=len(seen.ranks), world=seen.run.world)
-
-
-def ended(samples: Sequence[Sample]) -> EndSample | None:
-    """How the last run of a file ended, if it did."""
-    return next((sample for sample in reversed(samples) if isinstance(sample, EndSample)), None)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from math import prod
 
+from brimful.allocator.caching import SMALL_SEGMENT, Allocator
+from brimful.allocator.settings import LARGE_SEGMENT
 from brimful.diagnose.tables import Buffer
 from brimful.language import Sentence, say
 from brimful.specs.model import Model
@@ -19,7 +21,7 @@ from brimful.units import GIB, MIB
 
 # Beside those of the presets: nanochat, GPT-J and T5, BLOOM, DeepSeek; and GPT-2's, padded by others.
 _MORE_VOCABULARIES = (32128, 50400, 50432, 65536, 102400, 129280, 250880)
-_SMALL_BLOCK, _LARGE_BLOCK = 2 * MIB, 20 * MIB
+_ALLOCATOR = Allocator()  # with PyTorch's default settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +52,21 @@ def step_tensors(model: Model, training: Training) -> list[Tensor]:
     """The large tensors of a step, largest kinds first. A 16-bit run has fp32 copies of some of them."""
     b, t = training.batch_size, training.sequence_tokens
     half = 2 if training.half else 4
-    sizes = tuple(dict.fromkeys((half, 4)))
-    hidden = say("diagnose.tensor_hidden")
-    inside = say("diagnose.tensor_mlp")
-    together = say("diagnose.tensor_qkv")
-    tensors = []
-    if model.classes is None:
-        tensors += [Tensor(LOGITS, (b, t, model.vocab), size) for size in sizes]
-    tensors += [Tensor(SCORES, (b, model.heads, t, t), size) for size in sizes]
-    tensors += [Tensor(inside, (b, t, model.mlp_width), size) for size in sizes]
-    tensors += [Tensor(together, (b, t, model.query_width + 2 * model.kv_width), half)]
-    tensors += [Tensor(hidden, (b, t, model.width), size) for size in sizes]
-    if model.vocab:
-        tensors += [Tensor(TABLE, (model.vocab, model.width), size) for size in sizes]
-    tensors += [
-        Tensor(say("diagnose.tensor_mlp_weight"), (model.mlp_width, model.width), size) for size in sizes
+    qkv = say("diagnose.tensor_qkv")
+    shapes: list[tuple[Sentence, tuple[int, ...]]] = [
+        *([(LOGITS, (b, t, model.vocab))] if model.classes is None else []),
+        (SCORES, (b, model.heads, t, t)),
+        (say("diagnose.tensor_mlp"), (b, t, model.mlp_width)),
+        (qkv, (b, t, model.query_width + 2 * model.kv_width)),
+        (say("diagnose.tensor_hidden"), (b, t, model.width)),
+        *([(TABLE, (model.vocab, model.width))] if model.vocab else []),
+        (say("diagnose.tensor_mlp_weight"), (model.mlp_width, model.width)),
     ]
-    return tensors
+    return [
+        Tensor(what, shape, size)
+        for what, shape in shapes
+        for size in ((half,) if what is qkv else dict.fromkeys((half, 4)))
+    ]
 
 
 def of_size(tried_bytes: int, model: Model, training: Training) -> list[Tensor]:
@@ -78,25 +78,12 @@ def of_size(tried_bytes: int, model: Model, training: Training) -> list[Tensor]:
     return [
         tensor
         for tensor in step_tensors(model, training)
-        if abs(_asked(tensor.bytes) - tried_bytes) <= 0.0051 * step
+        if abs(_ALLOCATOR.segment_size(tensor.bytes) - tried_bytes) <= 0.0051 * step
     ]
 
 
 def is_block(tried_bytes: int) -> bool:
-    return tried_bytes in (_SMALL_BLOCK, _LARGE_BLOCK)
-
-
-def _asked(n: int) -> int:
-    """What PyTorch asks the driver for, for a tensor of n bytes.
-
-    Source: get_allocation_size in c10/cuda/CUDACachingAllocator.cpp: 2 MiB up to 1 MiB, 20 MiB up to 10 MiB,
-    then the next multiple of 2 MiB.
-    """
-    if n <= MIB:
-        return _SMALL_BLOCK
-    if n < 10 * MIB:
-        return _LARGE_BLOCK
-    return -(-n // _SMALL_BLOCK) * _SMALL_BLOCK
+    return tried_bytes in (SMALL_SEGMENT, LARGE_SEGMENT)
 
 
 def of_shape(

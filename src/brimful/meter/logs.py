@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import isfinite
-from typing import Any
 
 _F = r"[-+]?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?|nan|inf)"
 _STEP, _LOSS, _MS = r"(?P<step>\d{1,12})", f"(?P<loss>{_F})", f"(?P<ms>{_F})"
@@ -33,9 +32,6 @@ class LogLine:
     mfu: float | None = None
     divided_by_flops_per_s: float | None = None  # the peak that MFU is a share of
     divides: str = ""  # how that is known: always, table, line
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 # What the loops print, by the names that `_read` knows. The last line of each kind counts.

@@ -91,7 +91,7 @@ def test_fp16_saves_nothing_over_bf16_on_every_kind_of_run() -> None:
 
 @pytest.mark.parametrize("claimed", [0.10, 0.25])
 def test_a_smaller_batch_saves_less_than_its_share(claimed: float) -> None:
-    done = CLAIMS["smaller_batch"](a_case(), claimed, batch_size=12, accumulation=40)
+    done = CLAIMS["smaller_batch"](replace(a_case(), claimed_frac=claimed), batch_size=12, accumulation=40)
     assert done.effect is not None
 
     assert 0 < done.effect.saves_frac < 0.25

@@ -32,6 +32,7 @@ class Case:
     reading: Reading
     gpu: Gpu
     other_bytes: int | None = None  # None: as is assumed for the card
+    claimed_frac: float | None = None  # the share that somebody promises
 
     @property
     def training(self) -> Training:
@@ -142,7 +143,7 @@ def saves(e: Effect) -> Sentence:
 # -- the claims --------------------------------------------------------------------------------------------
 
 
-def fp16(case: Case, claimed_frac: float | None = None) -> Judgement:
+def fp16(case: Case) -> Judgement:
     """fp16 for bf16. Both are two bytes; only a card without bf16 hardware gains, and it gains time."""
     casts = case.training.casts if case.training.half else "autocast"
     e = effect(case.then(dtype="bfloat16", casts=casts), case.then(dtype="float16", casts=casts))
@@ -150,7 +151,7 @@ def fp16(case: Case, claimed_frac: float | None = None) -> Judgement:
     if casts == "autocast":
         why.append(say("diagnose.fp16_under_autocast"))
     verdict: Verdict = "false"
-    if e.saves_frac >= max(_SAME_FRAC, (claimed_frac or 0) / 2):
+    if e.saves_frac >= max(_SAME_FRAC, (case.claimed_frac or 0) / 2):
         verdict = "true"
     elif e.step_time_factor < 0.97:
         verdict = "partly"
@@ -158,8 +159,7 @@ def fp16(case: Case, claimed_frac: float | None = None) -> Judgement:
     return judged("fp16", verdict, *why, effect=e)
 
 
-def compile_off(case: Case, claimed_frac: float | None = None) -> Judgement:
-    del claimed_frac  # whatever is claimed, the direction decides
+def compile_off(case: Case) -> Judgement:
     e = effect(case.then(compiled=True), case.then(compiled=False))
     # Every published pair shows the opposite: a few per cent of a prediction do not outweigh them.
     verdict: Verdict = "true" if e.saves_frac >= _CLEAR_FRAC else "partly"
@@ -170,13 +170,7 @@ def compile_off(case: Case, claimed_frac: float | None = None) -> Judgement:
     return judged("compile_off", verdict, *why, effect=e)
 
 
-def smaller_batch(
-    case: Case,
-    claimed_frac: float | None = None,
-    *,
-    batch_size: int | None = None,
-    accumulation: int | None = None,
-) -> Judgement:
+def smaller_batch(case: Case, *, batch_size: int | None = None, accumulation: int | None = None) -> Judgement:
     """A smaller batch saves its share of activations and logits, not of the whole; and may be another run."""
     t = case.training
     batch = batch_size if batch_size is not None else max(1, 3 * t.batch_size // 4)
@@ -187,7 +181,7 @@ def smaller_batch(
     then = replace(t, batch_size=batch, accumulation=accumulation or t.accumulation)
     e = effect(case.now(), case.of(then), tokens_factor=then.step_tokens / t.step_tokens)
     share = 1 - batch / t.batch_size
-    claimed = claimed_frac if claimed_frac is not None else share
+    claimed = case.claimed_frac if case.claimed_frac is not None else share
     why = [saves(e)]
     if share > 0 and e.saves_frac < 0.97 * share:
         why.append(say("diagnose.batch_is_not_all", share=Percent(share)))
@@ -202,9 +196,8 @@ def smaller_batch(
     return judged("smaller_batch", verdict, *why, effect=e, now=t.batch_size, then=batch)
 
 
-def memory_is_work(case: Case, claimed_frac: float | None = None) -> Judgement:
+def memory_is_work(case: Case) -> Judgement:
     """Memory in use as a measure of work: the same run in smaller micro-steps, by both measures."""
-    del claimed_frac
     t = case.training
     half = max(1, t.batch_size // 2)
     small = replace(t, batch_size=half, accumulation=max(1, t.accumulation * t.batch_size // half))
@@ -219,9 +212,8 @@ def memory_is_work(case: Case, claimed_frac: float | None = None) -> Judgement:
     return judged("memory_is_work", "partly" if together else "false", predicted, kept, effect=e)
 
 
-def smaller_model(case: Case, claimed_frac: float | None = None) -> Judgement:
+def smaller_model(case: Case) -> Judgement:
     """A model of half the width with twice the batch."""
-    del claimed_frac
     m, t = case.reading.model, case.training
     if m.heads % 2 or m.kv_heads % 2 or m.width % (2 * m.heads):
         small = replace(m, layers=max(1, m.layers // 2))
@@ -248,9 +240,8 @@ def smaller_model(case: Case, claimed_frac: float | None = None) -> Judgement:
     return judged("smaller_model", "true" if gains else "false", predicted, less, another, effect=e)
 
 
-def expandable_segments(case: Case, claimed_frac: float | None = None) -> Judgement:
+def expandable_segments(case: Case) -> Judgement:
     """It can give back what fragmentation holds: at most the allocator's cache, and no tensor."""
-    del claimed_frac
     now = case.now()
     cache_bytes = sum(item.bytes for item in now.memory.items if item.code == "allocator_cache")
     needs = round(now.memory.device_bytes.likely)
@@ -266,8 +257,7 @@ def expandable_segments(case: Case, claimed_frac: float | None = None) -> Judgem
     return judged("expandable_segments", verdict, at_most, outcome)
 
 
-def checkpointing(case: Case, claimed_frac: float | None = None) -> Judgement:
-    del claimed_frac
+def checkpointing(case: Case) -> Judgement:
     e = effect(case.then(checkpointing="none"), case.then(checkpointing="full"))
     why = [saves(e)]
     verdict: Verdict = "true" if e.saves_frac >= _CLEAR_FRAC else "false"
@@ -278,21 +268,20 @@ def checkpointing(case: Case, claimed_frac: float | None = None) -> Judgement:
     return judged("checkpointing", verdict, *why, effect=e)
 
 
-def adam8bit(case: Case, claimed_frac: float | None = None) -> Judgement:
+def adam8bit(case: Case) -> Judgement:
     t = case.training
     if t.optimizer not in ("adam", "adamw", "adam8bit"):
         return judged("adam8bit", "cannot tell", say("diagnose.adam8bit_not_adam", optimizer=t.optimizer))
     e = effect(
         case.then(optimizer="adamw", in_backward=False), case.then(optimizer="adam8bit", in_backward=False)
     )
-    verdict: Verdict = "partly" if e.saves_frac < (claimed_frac or _CLEAR_FRAC) else "true"
+    verdict: Verdict = "partly" if e.saves_frac < (case.claimed_frac or _CLEAR_FRAC) else "true"
     verdict = "false" if e.saves_frac < _SAME_FRAC else verdict
     return judged("adam8bit", verdict, saves(e), say("diagnose.adam8bit_cuts_state"), effect=e)
 
 
-def pad_vocabulary(case: Case, claimed_frac: float | None = None) -> Judgement:
+def pad_vocabulary(case: Case) -> Judgement:
     """Padding to a multiple of 64: a little memory; the gain in time is measured, not in our formulas."""
-    del claimed_frac
     m = case.reading.model
     if m.classes is not None:
         return judged("pad_vocabulary", "cannot tell", say("diagnose.vocabulary_none"))

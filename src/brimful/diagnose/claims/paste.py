@@ -102,17 +102,16 @@ def _settings(line: str) -> dict[str, str]:
 def _judge_line(
     line: str, settings: dict[str, str], together: dict[str, str], case: Case, reread: Reread
 ) -> Iterator[Judgement]:
-    claimed = _claimed(line)
-    names = claims_in(line)
+    case = replace(case, claimed_frac=_claimed(line))
     if "batch_size" in settings:
-        yield _batch(settings, together, case, claimed)
+        yield _batch(settings, together, case)
     elif "gradient_accumulation_steps" in settings:
         yield _product(together, case)
-    for name in names:
+    for name in claims_in(line):
         if name == "never_fails":
             yield _never(together, case, reread)
         else:
-            yield CLAIMS[name](case, claimed)
+            yield CLAIMS[name](case)
 
 
 def _claimed(line: str) -> float | None:
@@ -124,15 +123,13 @@ def _claimed(line: str) -> float | None:
     return sum(numbers) / len(numbers) / 100
 
 
-def _batch(
-    settings: dict[str, str], together: dict[str, str], case: Case, claimed: float | None
-) -> Judgement:
+def _batch(settings: dict[str, str], together: dict[str, str], case: Case) -> Judgement:
     batch = _whole(settings["batch_size"])
     accumulation = _whole(together.get("gradient_accumulation_steps", ""))
     if batch is None:
         told = judged("another_batch", "cannot tell", say("diagnose.batch_not_a_number"))
         return replace(told, claim="smaller_batch")
-    return CLAIMS["smaller_batch"](case, claimed, batch_size=batch, accumulation=accumulation)
+    return CLAIMS["smaller_batch"](case, batch_size=batch, accumulation=accumulation)
 
 
 def _product(together: dict[str, str], case: Case) -> Judgement:
