@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from brimful.errors import BadInput, BrimfulError, Refused
 from brimful.language import Number, Plain, Quoted, say
+from brimful.language.record import as_record
 from brimful.specs.gpu import find_gpu
 from brimful.tracing.report import report
 
@@ -39,9 +40,9 @@ def main(request_path: str) -> NoReturn:
         try:
             answer = {"ok": True, "data": traced(request)}
         except BrimfulError as error:
-            hint = error.way_out.as_dict() if error.way_out else None
-            said = {"code": error.code, "reason": error.said.as_dict(), "hint": hint}
-            answer = {"ok": False, "error": {**said, "exit_code": error.exit_code}}
+            said = {"code": error.code, "exit_code": error.exit_code}
+            said |= {"reason": as_record(error.said), "hint": as_record(error.way_out)}
+            answer = {"ok": False, "error": said}
         faulthandler.cancel_dump_traceback_later()
     temporary = answer_path.with_suffix(".part")
     temporary.write_text(json.dumps(answer), encoding="utf-8")

@@ -19,6 +19,7 @@ from typing import Any
 
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFailed
 from brimful.language import Number, Plain, Sentence, Several, say
+from brimful.language.record import said_in
 
 START_S = 120  # beyond the script's own limit, which the child keeps: to start, load PyTorch, build the shim
 MARK = "BRIMFUL_TRACE"  # in the environment of whatever a traced script starts
@@ -105,8 +106,9 @@ def _answer(folder: Path, script: Path, status: int | None, limit_s: float) -> d
         if answer["ok"]:
             return answer["data"]  # type: ignore[no-any-return]
         error = answer["error"]
-        hint = _with_tail(_said(error["hint"]) if error["hint"] else "", folder)
-        raise _ERRORS[error["exit_code"]](_said(error["reason"]), hint=hint, code=error["code"])
+        reason, hint = said_in(error["reason"]), _with_tail(said_in(error["hint"]) or "", folder)
+        assert reason is not None
+        raise _ERRORS[error["exit_code"]](reason, hint=hint, code=error["code"])
     if status is None or (folder / "stacks").stat().st_size:
         place = _place(folder, script)
         raise WorldFailed(
@@ -115,17 +117,6 @@ def _answer(folder: Path, script: Path, status: int | None, limit_s: float) -> d
             code="too_slow",
         )
     raise _ended(status, script, folder)
-
-
-def _said(plain: dict[str, Any]) -> Sentence | Several:
-    """What the child said, told by us in the language asked for; numbers come as they are."""
-
-    def value(each: Any) -> object:
-        return _said(each) if isinstance(each, dict) else Plain(each) if isinstance(each, int) else each
-
-    if "parts" in plain:
-        return Several(tuple(map(value, plain["parts"])))
-    return Sentence(plain["code"], {name: value(each) for name, each in plain.items() if name != "code"})
 
 
 def _ended(status: int, script: Path, folder: Path) -> BrimfulError:
