@@ -42,7 +42,6 @@ class Point:
 
     event: int
     request: int
-    requested_bytes: int
     allocated_bytes: int
     reserved_bytes: int
 
@@ -391,9 +390,7 @@ class _Curve:
         best = self.best.get(slot)
         if best is None or allocator.allocated_bytes >= best.allocated_bytes:
             reserved = max(allocator.reserved_bytes, best.reserved_bytes if best else 0)
-            self.best[slot] = Point(
-                event, request, allocator.requested_bytes, allocator.allocated_bytes, reserved
-            )
+            self.best[slot] = Point(event, request, allocator.allocated_bytes, reserved)
         elif allocator.reserved_bytes > best.reserved_bytes:
             self.best[slot] = replace(best, reserved_bytes=allocator.reserved_bytes)
 

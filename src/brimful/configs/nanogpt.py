@@ -273,7 +273,7 @@ def _reading(
         Assumption(name="gpus", value=1, why=say("configs.why_nanogpt_divides")),
     ]
     return Reading(
-        model=_model(use, name=name),
+        model=nanogpt_model(use, name=name),
         training=Training(
             batch_size=use["batch_size"],
             sequence_tokens=use["block_size"],
@@ -305,7 +305,7 @@ def _vocabulary_of(
     return [*others, Assumption(name="vocab_size", value=letters, why=known)], (*warnings, said)
 
 
-def _model(use: Mapping[str, Any], *, name: str) -> Model:
+def nanogpt_model(use: Mapping[str, Any], *, name: str) -> Model:
     return Model(
         name=name,
         layers=use["n_layer"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from brimful.configs.arguments import MODEL_WORDS
 from brimful.configs.nanogpt import read_globals
@@ -13,14 +13,13 @@ from brimful.fit.advice.advise import Predict
 from brimful.fit.correction import Correction
 from brimful.fit.fit import predictor
 from brimful.guard.command import NANOGPT_STYLE, Command, spoken
+from brimful.guard.replan import bounded
 from brimful.language import Sentence, Several, Size, say
 from brimful.meter.nvml import problem_said
 from brimful.meter.peak import find_card
 from brimful.meter.samples import GpuSample
 from brimful.specs.desktop import Others
-from brimful.specs.estimate import Estimate
 from brimful.specs.gpu import Gpu
-from brimful.specs.training import Training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,11 +120,7 @@ def read_settings(command: Command, *, config: str | None, model: str | None, se
 
 def forecast(reading: Reading, room: Room, correction: Correction | None) -> Forecast:
     # What others hold is taken off the room: an out-of-memory message tells of this process alone.
-    whole = predictor(reading, room.gpu, 0, correction)
-
-    def predict(training: Training) -> Estimate:
-        return replace(whole(training), usable_bytes=room.usable_bytes)
-
+    predict = bounded(predictor(reading, room.gpu, 0, correction), room.usable_bytes)
     return Forecast(reading=reading, room=room, predict=predict)
 
 

@@ -7,12 +7,10 @@ of it is left, whatever it started and however we ended.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import pty
 import selectors
 import signal
-import struct
 import subprocess
 import sys
 import termios
@@ -57,13 +55,11 @@ class Ended:
 
 
 class Child:
-    """Runs one command once. `stdout` and `stderr` are file descriptors of ours that its own go to."""
+    """Runs one command once. `stdout` is the file descriptor of ours that its own goes to."""
 
-    def __init__(
-        self, words: Sequence[str], *, mark: str, log: Path, stdout: int = 1, stderr: int = 2
-    ) -> None:
+    def __init__(self, words: Sequence[str], *, mark: str, log: Path, stdout: int) -> None:
         self._words, self._mark, self._log = words, mark, log
-        self._out = {"stdout": stdout, "stderr": stderr}
+        self._out = {"stdout": stdout, "stderr": 2}
         self._process: subprocess.Popen[bytes] | None = None
         self._told: int | None = None
         self._stopped: Sentence | None = None
@@ -73,12 +69,12 @@ class Child:
         self._closed: set[int] = set()
         self._master: int | None = None
 
-    def run(self, watch: Watch | None = None, environment: Mapping[str, str] | None = None) -> Ended:
+    def run(self, watch: Watch | None) -> Ended:
         began = time.monotonic()
         # Signals are ours from before it starts until all is over: none may end us with it half begun or
         # half cleaned up.
         with self._log.open("xb", buffering=0) as log, self._signals():
-            process, sources = self._start({**os.environ, **(environment or {}), MARK: self._mark})
+            process, sources = self._start({**os.environ, MARK: self._mark})
             self._process = process
             keeper = _warden(process.pid, self._mark)
             if self._told is not None:
@@ -264,9 +260,8 @@ def _terminal() -> tuple[int, int]:
 
 def _copy_size(to: int) -> None:
     for ours in (1, 2, 0):
-        with suppress(OSError):
-            size = fcntl.ioctl(ours, termios.TIOCGWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
-            fcntl.ioctl(to, termios.TIOCSWINSZ, size)
+        with suppress(termios.error):
+            termios.tcsetwinsize(to, termios.tcgetwinsize(ours))
             return
 
 

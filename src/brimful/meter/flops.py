@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from brimful.configs.huggingface import is_model_config, read_shape
+from brimful.configs.nanogpt import nanogpt_model
 from brimful.errors import BadInput
 from brimful.fit.count import parameters, recompute_flops, step_flops
 from brimful.specs.model import Model
@@ -80,12 +81,8 @@ def _config(module: Any) -> Mapping[str, Any]:
 
 def _shape(config: Mapping[str, Any]) -> Model | None:
     if all(type(config.get(word)) is int and config[word] > 0 for word in _NANOGPT):
-        width = config["n_embd"]
-        return Model(
-            name="nanoGPT", layers=config["n_layer"], heads=config["n_head"], kv_heads=config["n_head"],
-            width=width, mlp_width=4 * width, vocab=config["vocab_size"], positions=config["block_size"],
-            tied=True, bias=bool(config.get("bias", True)),
-        )  # fmt: skip
+        bias = bool(config.get("bias", True))
+        return nanogpt_model({**config, "bias": bias, "dropout": 0.0}, name="nanoGPT")
     if not is_model_config(config):
         return None
     try:

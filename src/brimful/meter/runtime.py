@@ -81,13 +81,9 @@ class Place:
         self._path = path
         self._half = path.parent / f".{self._pid}.new"
         self._began = began(self._pid)
-        self._run: RunSample | None = None
-        self._run_line = ""
 
     def leave(self, run: RunSample, step: StepSample | None, end: EndSample | None = None) -> None:
-        if run is not self._run:
-            self._run, self._run_line = run, as_line(run)
-        parts = [f'"pid": {self._pid}', f'"began": {self._began or 0}', f'"run": {self._run_line}']
+        parts = [f'"pid": {self._pid}', f'"began": {self._began or 0}', f'"run": {as_line(run)}']
         parts += [f'"step": {as_line(step)}'] if step else []
         parts += [f'"end": {as_line(end)}'] if end else []
         with contextlib.suppress(FileNotFoundError):
