@@ -6,7 +6,7 @@ Read from the driver at the moment of asking. What a card or a process does not 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -19,8 +19,10 @@ from brimful.meter.samples import PHASES
 _CARD = ("gpu", "uuid")
 _RUN = ("pid", "job", "model")
 
-# name -> (labels, what it is). The driver's of a card, then of a process, then what a Meter says of its run.
-GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
+Table = dict[str, tuple[tuple[str, ...], str]]  # name -> (labels, what it is)
+
+# The driver's of a card, then of a process, then what a Meter says of its run.
+GAUGES: Table = {
     "brimful_nvml_up": ((), "1 while NVIDIA's driver answers"),
     "brimful_gpu_info": ((*_CARD, "name", "driver"), "1, with the card's name and the driver's version"),
     "brimful_gpu_up": (_CARD, "1 while the card answers, 0 when it fell off the bus or needs a reset"),
@@ -53,7 +55,7 @@ GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
     "brimful_run_fragmentation_ratio": (_RUN, "of the reserved bytes, free pieces of blocks in use"),
     "brimful_run_step_vs_estimate_ratio": (_RUN, "measured by predicted step time"),
 }
-COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {
+COUNTERS: Table = {
     "brimful_gpu_ecc_errors": (_CARD, "uncorrected memory errors since the driver came up"),
 }
 
@@ -95,16 +97,23 @@ class Exported(Collector):
         self._looker, self._clock = looker, clock
 
     def collect(self) -> Iterable[Metric]:
-        found: dict[str, list[tuple[tuple[str, ...], float]]] = {}
+        found: dict[str, dict[tuple[str, ...], float]] = {}
         for name, labels, number in figures(self._looker.look(self._clock())):
             if number is not None:
-                found.setdefault(name, []).append((labels, float(number)))
-        for kind, table in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
-            for name, (labels, words) in table.items():
-                family = kind(name, words, labels=labels)
-                for values, number in found.get(name, []):
-                    family.add_metric(values, number)
-                yield family
+                found.setdefault(name, {})[labels] = float(number)
+        yield from families(GAUGES, COUNTERS, found)
+
+
+def families(
+    gauges: Table, counters: Table, found: Mapping[str, Mapping[tuple[str, ...], float]]
+) -> Iterator[Metric]:
+    """What prometheus_client writes, of the figures found by name and labels."""
+    for kind, table in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
+        for name, (labels, words) in table.items():
+            family = kind(name, words, labels=labels)
+            for values, number in found.get(name, {}).items():
+                family.add_metric(values, number)
+            yield family
 
 
 def registry(looker: Looker) -> CollectorRegistry:

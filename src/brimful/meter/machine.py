@@ -72,18 +72,15 @@ class Looker:
         self._lock = Lock()  # a server asks from several threads
 
     def look(self, now_s: float) -> Machine:
-        with self._lock:
-            return self._look(now_s)
-
-    def _look(self, now_s: float) -> Machine:
         said = {each.pid: each for each in live()}
-        try:
-            self._driver = self._driver or NvidiaDriver()
-            samples, problem = self._driver.look(now_s), None
-            driver = self._driver.driver()
-        except BrimfulError as error:
-            self.close()
-            samples, problem, driver = [], error, ""
+        with self._lock:
+            try:
+                self._driver = self._driver or NvidiaDriver()
+                samples, problem = self._driver.look(now_s), None
+                driver = self._driver.driver()
+            except BrimfulError as error:
+                self.close()
+                samples, problem, driver = [], error, ""
         cards = tuple(_joined(sample, said) for sample in samples)
         seen = {holder.process.pid for card in cards for holder in card.holders}
         elsewhere = tuple(each for pid, each in said.items() if pid not in seen)

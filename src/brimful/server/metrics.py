@@ -13,10 +13,11 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client import Counter as Counting
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from brimful import __version__
+from brimful.meter.exporter import Table, families
 from brimful.server.api.gate import Gate
 from brimful.server.auth import Access, Principal
 from brimful.server.service.reader import Reader
@@ -24,8 +25,8 @@ from brimful.units import MICROUSD
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-# name -> (labels, what it is). All begin with brimful_.
-GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
+# All begin with brimful_.
+GAUGES: Table = {
     "brimful_info": (("version", "policy"), "1, with the version and the policy as labels"),
     "brimful_up": ((), "1 while the scheduler comes round, 0 while it is in trouble"),
     "brimful_gpus": (("site", "gpu"), "GPUs of the fleet, drained nodes included"),
@@ -38,7 +39,7 @@ GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
     "brimful_site_problem": (("site",), "1 while a site cannot be reached or complains"),
     "brimful_ledger_sum_usd": ((), "the sum of all accounts: zero, always"),
 }
-COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {
+COUNTERS: Table = {
     "brimful_events": ((), "events in the log"),
     "brimful_jobs_finished": ((), "jobs that finished"),
     "brimful_delay_seconds": ((), "their delay in all: finish - submit - work"),
@@ -66,12 +67,7 @@ class Metrics(Collector):
     def collect(self) -> Iterable[Metric]:
         with self._reader.locked():
             figures = dict(self._figures())
-        for kind, table in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
-            for name, (labels, words) in table.items():
-                metric = kind(name, words, labels=labels)
-                for values, number in figures[name].items():
-                    metric.add_metric(values, number)
-                yield metric
+        yield from families(GAUGES, COUNTERS, figures)
 
     def _figures(self) -> Iterator[tuple[str, dict[tuple[str, ...], float]]]:
         reader, fleet, now_s = self._reader, self._reader.fleet, self._reader.now_s()
