@@ -110,14 +110,6 @@ def stack(
 
 def write_html(drawn: Timeline, path: Path) -> None:
     """One page with the picture; it can be zoomed, and loads nothing from elsewhere."""
-    _write(path, html(drawn).encode())
-
-
-def write_png(drawn: Timeline, path: Path) -> None:
-    _write(path, png(drawn))
-
-
-def html(drawn: Timeline) -> str:
     try:
         from plotly.graph_objects import Figure, Scatter
         from plotly.offline import get_plotlyjs
@@ -170,15 +162,16 @@ def html(drawn: Timeline) -> str:
         height=640,
     )
     chart = figure.to_html(full_html=False, include_plotlyjs=False, div_id="timeline")
-    return (
+    page = (
         f'<!doctype html><html lang="{drawn.tongue.code}"><head><meta charset="utf-8">'
         f"<title>{escape(drawn.title)}</title><script>{get_plotlyjs()}</script></head>"
         f'<body style="font-family:sans-serif;margin:1rem">{chart}'
         f"<p>{escape(drawn.failure)}</p></body></html>\n"
     )
+    _write(path, page.encode())
 
 
-def png(drawn: Timeline) -> bytes:
+def write_png(drawn: Timeline, path: Path) -> None:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -225,7 +218,7 @@ def png(drawn: Timeline) -> bytes:
     )
     out = BytesIO()
     figure.savefig(out, format="png")
-    return out.getvalue()
+    _write(path, out.getvalue())
 
 
 def _colours(drawn: Timeline) -> list[str]:

@@ -16,11 +16,10 @@ def printable(text: str) -> str:
     them could make a line read as something else, or move the cursor of a terminal. Spaces that keep words
     together do none of this, and languages need them.
     """
-    return text if text.isprintable() else "".join(c if _prints(c) else MARK for c in text)
-
-
-def _prints(character: str) -> bool:
-    return character.isprintable() or character in "\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}"
+    if text.isprintable():  # as nearly all are
+        return text
+    together = "\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}"
+    return "".join(c if c.isprintable() or c in together else MARK for c in text)
 
 
 def all_printable(data: T) -> T:

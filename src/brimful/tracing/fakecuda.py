@@ -217,6 +217,10 @@ def tensor_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
         # Numbers that do not exist must never take the place of a real checkpoint.
         recorder.tape.rules["torch.save: nothing is written"] += 1
 
+    def pinned(tensor: Any, *_: Any) -> Any:
+        recorder.tape.rules["pin_memory"] += 1
+        return tensor
+
     plain_format = torch.Tensor.__format__
     return [
         (torch, "save", not_saved),
@@ -229,13 +233,8 @@ def tensor_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
         (torch.UntypedStorage, "resize_", resize),
         (torch.Tensor, "numpy", to_numpy),
         (torch.Tensor, "record_stream", always(None)),
-        (torch.Tensor, "pin_memory", lambda tensor, *_: _pinned(recorder, tensor)),
+        (torch.Tensor, "pin_memory", pinned),
     ]
-
-
-def _pinned(recorder: Recorder, tensor: Any) -> Any:
-    recorder.tape.rules["pin_memory"] += 1
-    return tensor
 
 
 def _attention_changes(card: CudaDevice, recorder: Recorder) -> list[tuple[Any, str, Any]]:

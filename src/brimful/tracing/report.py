@@ -232,13 +232,12 @@ def _least(tape: Tape, category: list[Part], settings: Settings, whole: Counters
 
 
 def _items(parts: dict[Part, int], whole: Counters, *, peak_requested: int, device: int) -> tuple[Item, ...]:
-    items = [Item(code, size, why(code)) for code, size in parts.items()]
     outside: dict[Part, int] = {
         "rounding": whole.allocated_bytes - peak_requested,
         "allocator_cache": whole.reserved_bytes - whole.allocated_bytes,
         "cuda_context": device - whole.reserved_bytes,
     }
-    return (*items, *(Item(code, size, why(code)) for code, size in outside.items()))
+    return tuple(Item(code, size, why(code)) for code, size in (parts | outside).items())
 
 
 def _where(tape: Tape, event: int) -> dict[str, Any]:

@@ -48,12 +48,8 @@ def _calibrate(recorder: Recorder) -> None:
         try:
             (middle * 3 + middle * 4).sum().backward()
         except RuntimeError as error:
-            raise _explained(error) from error
+            # Autograd counts devices at the first backward pass of a process, and only then.
+            if "device_ready_queues_" not in str(error):
+                raise
+            raise WorldFailed(say("tracing.backward_before_trace"), code="backward_before_trace") from error
     recorder.in_place.alone = trial.in_place.alone
-
-
-def _explained(error: RuntimeError) -> Exception:
-    """Autograd counts devices at the first backward pass of a process, and only then."""
-    if "device_ready_queues_" not in str(error):
-        return error
-    return WorldFailed(say("tracing.backward_before_trace"), code="backward_before_trace")

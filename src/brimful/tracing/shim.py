@@ -46,16 +46,11 @@ def shim_path() -> Path:
     """The built library, from the cache or built now."""
     source = resources.files("brimful.tracing").joinpath("shim.cpp").read_bytes()
     mark = hashlib.sha256(source + sys.version.encode()).hexdigest()[:12]
-    folder = cache_folder() / f"torch-{torch.__version__}-{mark}"
-    library = folder / "libbrimful_shim.so"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    library = cache / "brimful" / "shim" / f"torch-{torch.__version__}-{mark}" / "libbrimful_shim.so"
     if not library.exists():
         _build(source, library)
     return library
-
-
-def cache_folder() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(root) / "brimful" / "shim"
 
 
 def _run(command: list[str], limit_s: float, **more: Any) -> subprocess.CompletedProcess[str]:
