@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -50,7 +51,7 @@ def test_a_card_says_what_the_driver_knows(fake_nvml: FakeNvml) -> None:
 
 
 def test_values_change_while_a_reader_is_open(fake_nvml: FakeNvml) -> None:
-    with NvidiaDriver() as cards:
+    with closing(NvidiaDriver()) as cards:
         assert cards.look(0.0)[0].busy_frac == 0.97
         fake_nvml.show(a_card(busy=3, power_mw=21_000), a_card("NVIDIA A100-SXM4-80GB", uuid="GPU-2"))
         first, second = cards.look(1.0)
@@ -171,7 +172,7 @@ def test_a_machine_whose_driver_sees_no_card(fake_nvml: FakeNvml) -> None:
 def test_a_driver_that_was_closed_underneath_is_opened_again(fake_nvml: FakeNvml) -> None:
     import pynvml
 
-    with NvidiaDriver() as cards:
+    with closing(NvidiaDriver()) as cards:
         pynvml.nvmlShutdown()
         assert cards.look(0.0)[0].busy_frac == 0.97
 

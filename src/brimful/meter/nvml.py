@@ -84,13 +84,7 @@ class NvidiaDriver:
 
     def __init__(self) -> None:
         self._nvml = _package()
-        self._open()
-
-    def __enter__(self) -> NvidiaDriver:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self._asked(self._nvml.nvmlInit)
 
     def close(self) -> None:
         with contextlib.suppress(self._nvml.NVMLError):  # it was closed by what broke it
@@ -103,7 +97,7 @@ class NvidiaDriver:
         except self._nvml.NVMLError as error:
             if error.value not in _LOOK_AGAIN:
                 raise _no_answer(error) from error
-            self._open()
+            self._asked(self._nvml.nvmlInit)
             count = self._asked(self._nvml.nvmlDeviceGetCount)
         if not count:
             raise WorldFailed(say("meter.driver_sees_no_gpu"), code="no_gpu")
@@ -114,9 +108,6 @@ class NvidiaDriver:
             return str(self._nvml.nvmlSystemGetDriverVersion())
         except (self._nvml.NVMLError, ValueError):
             return ""
-
-    def _open(self) -> None:
-        self._asked(self._nvml.nvmlInit)
 
     def _asked(self, question: Callable[[], Any]) -> Any:
         try:
@@ -158,7 +149,8 @@ class NvidiaDriver:
         gaps: dict[str, str] = {}
         for field, question in _QUESTIONS.items():
             try:
-                found.update(question(self._nvml, handle))
+                answer = question(self._nvml, handle)
+                found |= answer if isinstance(answer, dict) else {field: answer}
             except (self._nvml.NVMLError, self._nvml.NVMLLibraryMismatchError, ValueError) as error:
                 code = getattr(error, "value", 13)  # the package is newer than the driver
                 if code in _GONE:
@@ -171,7 +163,7 @@ class NvidiaDriver:
 
 def read_gpus(now_s: float) -> list[GpuSample]:
     """One look at every card of this machine."""
-    with NvidiaDriver() as cards:
+    with contextlib.closing(NvidiaDriver()) as cards:
         return cards.look(now_s)
 
 
@@ -216,31 +208,31 @@ def _busy(nvml: Any, handle: Any) -> Found:
     return {"busy_frac": rates.gpu / 100, "memory_busy_frac": rates.memory / 100}
 
 
-def _temperature(nvml: Any, handle: Any) -> Found:
+def _temperature(nvml: Any, handle: Any) -> Any:
     try:
-        return {"temperature_c": nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU)}
+        return nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU)
     except (AttributeError, nvml.NVMLError) as error:  # a package or driver before 2025
         if getattr(error, "value", 13) in _GONE:
             raise
-        return {"temperature_c": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)}
+        return nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
 
 
-def _throttle(nvml: Any, handle: Any) -> Found:
+def _throttle(nvml: Any, handle: Any) -> tuple[str, ...]:
     try:
         bits = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
     except (AttributeError, nvml.NVMLError) as error:
         if getattr(error, "value", 13) not in (3, 13, 26):
             raise
         bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-    return {"throttle": tuple(words for bit, words in _THROTTLES.items() if bits & bit)}
+    return tuple(words for bit, words in _THROTTLES.items() if bits & bit)
 
 
-def _ecc(nvml: Any, handle: Any) -> Found:
+def _ecc(nvml: Any, handle: Any) -> Any:
     kinds = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
-    return {"ecc_errors": nvml.nvmlDeviceGetTotalEccErrors(handle, *kinds)}
+    return nvml.nvmlDeviceGetTotalEccErrors(handle, *kinds)
 
 
-def _processes(nvml: Any, handle: Any) -> Found:
+def _processes(nvml: Any, handle: Any) -> tuple[ProcessSample, ...]:
     compute = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
     found = {each.pid: _process(each, "compute") for each in compute}
     try:
@@ -249,7 +241,7 @@ def _processes(nvml: Any, handle: Any) -> Found:
     except nvml.NVMLError as error:
         if error.value in _GONE:
             raise
-    return {"processes": tuple(found[pid] for pid in sorted(found))}
+    return tuple(found[pid] for pid in sorted(found))
 
 
 def _process(each: Any, kind: str) -> ProcessSample:
@@ -257,27 +249,19 @@ def _process(each: Any, kind: str) -> ProcessSample:
     return ProcessSample(pid=each.pid, used_bytes=each.usedGpuMemory, kind=kind, name=name, user=user)
 
 
-# In this order. The first word names the field in `gaps`; a question may answer more than one.
-_QUESTIONS: dict[str, Callable[[Any, Any], Found]] = {
-    "name": lambda nvml, handle: {"name": nvml.nvmlDeviceGetName(handle)},
-    "uuid": lambda nvml, handle: {"uuid": nvml.nvmlDeviceGetUUID(handle)},
+# In this order. The word is the field, also in `gaps`; a question that answers more than one gives a dict.
+_QUESTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "name": lambda nvml, handle: nvml.nvmlDeviceGetName(handle),
+    "uuid": lambda nvml, handle: nvml.nvmlDeviceGetUUID(handle),
     "memory_used_bytes": _memory,
     "busy_frac": _busy,
-    "power_w": lambda nvml, handle: {"power_w": nvml.nvmlDeviceGetPowerUsage(handle) / 1000},
-    "power_limit_w": lambda nvml, handle: {
-        "power_limit_w": nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000
-    },
+    "power_w": lambda nvml, handle: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+    "power_limit_w": lambda nvml, handle: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
     "temperature_c": _temperature,
-    "fan_frac": lambda nvml, handle: {"fan_frac": nvml.nvmlDeviceGetFanSpeed(handle) / 100},
-    "sm_clock_hz": lambda nvml, handle: {
-        "sm_clock_hz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6
-    },
-    "sm_clock_max_hz": lambda nvml, handle: {
-        "sm_clock_max_hz": nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6
-    },
-    "memory_clock_hz": lambda nvml, handle: {
-        "memory_clock_hz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM) * 1e6
-    },
+    "fan_frac": lambda nvml, handle: nvml.nvmlDeviceGetFanSpeed(handle) / 100,
+    "sm_clock_hz": lambda nvml, handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6,
+    "sm_clock_max_hz": lambda nvml, handle: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6,
+    "memory_clock_hz": lambda nvml, handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM) * 1e6,
     "throttle": _throttle,
     "ecc_errors": _ecc,
     "processes": _processes,

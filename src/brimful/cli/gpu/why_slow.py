@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def _look(seconds: int) -> list[Sample]:
     """What the driver says while the run goes on; its steps of that time are read afterwards."""
 
     found: list[Sample] = []
-    with NvidiaDriver() as driver:
+    with closing(NvidiaDriver()) as driver:
         for _ in range(seconds):
             found += driver.look(time.time())
             time.sleep(1)
