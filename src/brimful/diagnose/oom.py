@@ -82,8 +82,7 @@ def find_out_of_memory(text: str) -> list[OutOfMemory]:
         if message not in found:
             found.append(message)
     # “I get CUDA out of memory. Here is the message: …”: the mention tells nothing that the message does not.
-    telling = [message for message in found if message.tells]
-    found = telling or found
+    found = [message for message in found if message.tells] or found
     if not found and (bare := _BARE.search(flat)):
         found.append(OutOfMemory(kind="CUDA", trace=flat[max(0, bare.start() - 20_000) : bare.start()]))
     if not found and _HOST.search(flat):

@@ -16,6 +16,7 @@ from brimful.allocator.settings import LARGE_SEGMENT
 from brimful.diagnose.tables import Buffer
 from brimful.language import Sentence, say
 from brimful.specs.model import Model
+from brimful.specs.presets import all_presets
 from brimful.specs.training import Training
 from brimful.units import GIB, MIB
 
@@ -111,8 +112,6 @@ def of_shape(
 @cache
 def vocabularies() -> frozenset[int]:
     """Sizes of vocabulary that published models have, as they are and padded to 64 and 128."""
-    from brimful.specs.presets import all_presets
-
     plain = {*_MORE_VOCABULARIES, *(preset.model.vocab for preset in all_presets())}
     return frozenset(-(-size // multiple) * multiple for size in plain for multiple in (1, 64, 128))
 
@@ -120,8 +119,6 @@ def vocabularies() -> frozenset[int]:
 @cache
 def widths() -> frozenset[int]:
     """Widths of hidden states that published models have."""
-    from brimful.specs.presets import all_presets
-
     return frozenset(preset.model.width for preset in all_presets())
 
 

@@ -12,6 +12,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from uuid import uuid4
 from brimful.configs.reading import change_text
 from brimful.diagnose.oom import OutOfMemory, find_out_of_memory
 from brimful.errors import Refused, WorldFailed
+from brimful.files import write_whole
 from brimful.fit.advice.advise import Predict
 from brimful.guard.checkpoints import Found, Keeper
 from brimful.guard.command import Command
@@ -293,9 +295,7 @@ class Guard:
             "changed": self._changed(),
             "tries": [asdict(each) for each in self._state.tries],
         }
-        part = folder / ".run.json"
-        part.write_text(json.dumps(body, indent=1), encoding="utf-8")
-        part.replace(folder / "run.json")
+        write_whole(folder / "run.json", json.dumps(body, indent=1))
 
 
 def new_folder(parent: Path, command: Command) -> Path:
@@ -305,11 +305,9 @@ def new_folder(parent: Path, command: Command) -> Path:
         parent.mkdir(parents=True, exist_ok=True)
         for number in range(1, _MOST_FOLDERS):
             folder = parent / f"{stem}-{number:03d}"
-            try:
+            with suppress(FileExistsError):
                 folder.mkdir()
-            except FileExistsError:
-                continue
-            return folder
+                return folder
     except OSError as error:
         raise WorldFailed(say("guard.cannot_keep_logs", folder=parent, error=os_words(error))) from error
     raise WorldFailed(say("guard.folder_full", folder=parent, most=Number(_MOST_FOLDERS)))

@@ -86,13 +86,12 @@ class Hooks:
 
     @contextmanager
     def pause(self, kind: str) -> Iterator[None]:
-        before = self._timeline.switch(PAUSE + kind)
-        self._paused += 1
-        try:
-            yield
-        finally:
-            self._paused -= 1
-            self._timeline.switch(before)
+        with self.part(PAUSE + kind):
+            self._paused += 1
+            try:
+                yield
+            finally:
+                self._paused -= 1
 
     @contextmanager
     def part(self, phase: str) -> Iterator[None]:

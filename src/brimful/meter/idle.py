@@ -68,7 +68,7 @@ class IdleWatch:
         """Another try: what was seen of the last one does not count."""
         self._mark = mark.encode()
         self._last_s = self._looked_s = self._clock()
-        self._progress: bytes | None = None
+        self._progress: object = None
         self._steps = self._told = False
         self._text = b""
 
@@ -106,9 +106,7 @@ class IdleWatch:
         self._text = (self._text + fresh)[-_KEPT:]
         found = _PROGRESS.findall(self._text)
         known = find_log_lines(self._text.decode("utf-8", "replace"))
-        progress = repr(
-            (found[-1] if found else None, [(line.framework, line.step) for line in known])
-        ).encode()
+        progress = (found[-1:], [(line.framework, line.step) for line in known])
         if (found or known) and progress != self._progress:
             self._progress = progress
             self._stepped(now_s)

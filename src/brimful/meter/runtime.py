@@ -86,8 +86,7 @@ class Place:
         parts = [f'"pid": {self._pid}', f'"began": {self._began or 0}', f'"run": {as_line(run)}']
         parts += [f'"step": {as_line(step)}'] if step else []
         parts += [f'"end": {as_line(end)}'] if end else []
-        with contextlib.suppress(FileNotFoundError):
-            self._half.unlink()
+        self._half.unlink(missing_ok=True)
         handle = os.open(self._half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write("{" + ", ".join(parts) + "}\n")

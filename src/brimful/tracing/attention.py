@@ -41,9 +41,8 @@ def choose_kernel(
         return MATH
     if len({tensor.dtype for tensor in tensors}) > 1:
         return MATH
-    needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if torch._C._get_flash_sdp_enabled() and _flash_can(
-        card, query, key, value, mask=mask, dropout=dropout, causal=causal, needs_grad=needs_grad
+        card, query, key, value, mask=mask, dropout=dropout, causal=causal
     ):
         return FLASH
     if torch._C._get_mem_efficient_sdp_enabled() and _efficient_can(card, query, key, value, mask=mask):
@@ -60,7 +59,6 @@ def _flash_can(
     mask: Any,
     dropout: float,
     causal: bool,
-    needs_grad: bool,
 ) -> bool:
     width = query.shape[-1]
     if card.gpu.vendor == "NVIDIA" and card.capability < (8, 0):
@@ -75,7 +73,11 @@ def _flash_can(
         return False
     # Chips with little shared memory lack the backward kernels of wide heads.
     wide = 192 < width <= 224 or (width > 224 and dropout > 0)
-    return not (needs_grad and wide and card.capability in ((8, 6), (8, 9), (12, 0)))
+    return not (_needs_grad(query, key, value) and wide and card.capability in ((8, 6), (8, 9), (12, 0)))
+
+
+def _needs_grad(*tensors: Any) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def _efficient_can(card: CudaDevice, query: Any, key: Any, value: Any, *, mask: Any) -> bool:
@@ -165,8 +167,7 @@ def _efficient(
         if spare:
             bias = torch.nn.functional.pad(bias, (0, spare))[..., : mask.shape[-1]]
         bias = bias.expand(q.shape[0], q.shape[1], q.shape[-2], k.shape[-2])
-    keep_sums = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (q, k, v))
     with torch.autocast("cuda", enabled=False):
         return torch.ops.aten._scaled_dot_product_efficient_attention(
-            q, k, v, bias, keep_sums, dropout, causal, scale=scale
+            q, k, v, bias, _needs_grad(q, k, v), dropout, causal, scale=scale
         )[0]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from brimful.errors import BadInput, BrimfulError, Refused
+from brimful.files import write_whole
 from brimful.language import Number, Plain, Quoted, say
 from brimful.language.record import as_record
 from brimful.specs.gpu import find_gpu
@@ -30,7 +31,6 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def main(request_path: str) -> NoReturn:
     die_with_parent()
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
-    answer_path = Path(request["answer"])
     # Before the clock starts: the limit is the script's.
     from brimful.tracing import session  # noqa: F401
 
@@ -44,9 +44,7 @@ def main(request_path: str) -> NoReturn:
             said |= {"reason": as_record(error.said), "hint": as_record(error.way_out)}
             answer = {"ok": False, "error": said}
         faulthandler.cancel_dump_traceback_later()
-    temporary = answer_path.with_suffix(".part")
-    temporary.write_text(json.dumps(answer), encoding="utf-8")
-    temporary.replace(answer_path)
+    write_whole(Path(request["answer"]), json.dumps(answer))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # a script's threads and exit handlers must not hold us up

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFailed
+from brimful.errors import BadInput, NotFound, Refused, WorldFailed
 from brimful.language import Number, Plain, Sentence, Several, say
 from brimful.language.record import said_in
 
@@ -116,17 +116,13 @@ def _answer(folder: Path, script: Path, status: int | None, limit_s: float) -> d
             hint=_with_tail(say("tracing.hint_raise_limit_or_smaller_loop"), folder),
             code="too_slow",
         )
-    raise _ended(status, script, folder)
-
-
-def _ended(status: int, script: Path, folder: Path) -> BrimfulError:
     if status < 0:
-        return WorldFailed(
+        raise WorldFailed(
             say("tracing.script_aborted", name=script.name, signal=signal.Signals(-status).name),
             hint=_with_tail(say("tracing.hint_extension_or_op_rough"), folder),
             code="script_aborted",
         )
-    return BadInput(
+    raise BadInput(
         say("tracing.script_left_early", name=script.name, status=Plain(status)),
         hint=_with_tail(say("tracing.hint_does_it_run_alone"), folder),
         code="script_failed",

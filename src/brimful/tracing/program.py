@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 from brimful.errors import BadInput
@@ -74,7 +75,5 @@ def allocator_settings() -> str:
 
 
 def need_torch() -> None:
-    from importlib.util import find_spec
-
     if find_spec("torch") is None:
         raise BadInput(say("tracing.no_torch"), code="no_torch")

@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -48,12 +49,10 @@ class Recorder(TorchDispatchMode):
         # By step, then op and number format.
         self.costs: defaultdict[int, dict[tuple[str, str], Cost]] = defaultdict(dict)
         self.in_place = InPlace()
-        self._blocks: dict[
-            int, tuple[int, Any]
-        ] = {}  # storage -> its block, and the reference that watches it
+        # Storage -> its block, and the reference that watches it.
+        self._blocks: dict[int, tuple[int, Any]] = {}
         # Results of `all`: a run that goes well finds every number finite and no token padded.
         self._true: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self._composite: dict[Any, bool] = {}
         self._cublas_threads: set[int] = set()
         self._graph = -1
 
@@ -69,7 +68,7 @@ class Recorder(TorchDispatchMode):
         name = func._schema.name
         if name in _ANSWERED:
             return self._answer(name, args)
-        if torch.is_inference_mode_enabled() and self._is_composite(func):
+        if torch.is_inference_mode_enabled() and _is_composite(func):
             # Inference mode hands composite ops over whole: open them, so that what they make inside is seen.
             with self:
                 result = func.decompose(*args, **kwargs)
@@ -190,15 +189,6 @@ class Recorder(TorchDispatchMode):
         for number in reversed(taken):
             self.tape.let_go(number)
 
-    def _is_composite(self, func: Any) -> bool:
-        known = self._composite.get(func)
-        if known is None:
-            known = func.namespace == "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(
-                func.name(), "CompositeImplicitAutograd"
-            )
-            self._composite[func] = known
-        return known
-
     def _answer(self, name: str, args: Any) -> Any:
         if name == "aten::is_pinned":
             return True
@@ -216,6 +206,12 @@ class Recorder(TorchDispatchMode):
         if tensor.dtype == torch.bool:
             return self._true.get(tensor.untyped_storage()._cdata) is not None
         return 1.0 if tensor.dtype.is_floating_point else 1
+
+
+@cache
+def _is_composite(func: Any) -> bool:
+    known: bool = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    return func.namespace == "aten" and known
 
 
 def _tensors(nested: Any) -> list[Any]:

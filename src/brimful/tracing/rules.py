@@ -38,11 +38,8 @@ class InPlace:
         # engine believe that somebody else needs it.
         self._asked = 0
         self._zeros: tuple[int, int] = (0, 0)  # node, storage: made by the current formula
-        self.alone = (
-            0,
-            0,
-            0,
-        )  # references to a tensor, its storage and its Python object that only the engine holds
+        # References to a tensor, its storage and its Python object that only the engine holds.
+        self.alone = (0, 0, 0)
         self.calibrating = False
 
     def device_asked(self, tensor: Any) -> None:

@@ -15,7 +15,7 @@ from brimful.configs.reading import Reading
 from brimful.fit.fit import estimate
 from brimful.language import Factor, Language, Percent, Sentence, Size, say
 from brimful.specs.estimate import Estimate
-from brimful.specs.gpu import Gpu
+from brimful.specs.gpu import Gpu, find_gpu
 from brimful.specs.model import Model
 from brimful.specs.training import Training
 
@@ -51,8 +51,6 @@ class Case:
 
 @cache
 def _estimate(model: Model, training: Training, gpu: str, other_bytes: int | None, unsure: int) -> Estimate:
-    from brimful.specs.gpu import find_gpu
-
     return estimate(model, training, find_gpu(gpu), other_bytes, unsure=unsure)
 
 
