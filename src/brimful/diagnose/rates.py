@@ -10,7 +10,7 @@ from brimful.fit.roofline import achievable_flops_per_s, peak_format
 from brimful.language import Number, Percent, Seconds, Sentence, Size, say
 from brimful.meter.logs import A100_FLOPS_PER_S, LogLine
 from brimful.specs.estimate import Estimate
-from brimful.specs.gpu import Gpu, all_gpus
+from brimful.specs.gpu import Gpu, find_gpu
 
 # Nine in ten of 140 published MFUs of language models, by their cards' own peaks, lie within.
 # Source: the measured runs that `brimful runs score` reads (docs/explanation/accuracy.md).
@@ -140,9 +140,8 @@ def _card_with_peak(peak: float, mfu: float) -> str:
     """The well-known card whose bf16 peak it is, within what the printed digits allow."""
     slack = max(0.004, 0.00006 / mfu)
     for name in ("a100-sxm-80gb", "h100-sxm-80gb", "b200", "mi300x"):
-        card = next((card for card in all_gpus() if card.name == name), None)
-        own = card.dense_flops_per_s.get("bf16") if card else None
-        if card is not None and own and abs(peak / own - 1) <= slack:
+        card = find_gpu(name)
+        if abs(peak / card.dense_flops_per_s["bf16"] - 1) <= slack:
             return card.title
     return ""
 

@@ -124,16 +124,9 @@ def find_smi(lines: list[str]) -> SmiTable | None:
 _HEADER = re.compile(r"PyTorch CUDA memory summary, device ID (\d{1,4})")
 _COUNTS = re.compile(r"CUDA OOMs: (\d{1,9})\s*\|\s*cudaMalloc retries: (\d{1,9})")
 _ROW = re.compile(
-    r"\|\s*(Allocated memory|Active memory|Requested memory|GPU reserved memory|Non-releasable memory)\s*"
+    r"\|\s*(?:GPU )?(Allocated|Active|Requested|reserved|Non-releasable) memory\s*"
     r"\|\s*(\d{1,12}) ([KMGT]?)i?B?\s*\|\s*(\d{1,12}) ([KMGT]?)i?B?\s*\|"
 )
-_NAMES = {
-    "Allocated memory": "allocated",
-    "Active memory": "active",
-    "Requested memory": "requested",
-    "GPU reserved memory": "reserved",
-    "Non-releasable memory": "non_releasable",
-}
 
 
 def find_summary(lines: list[str]) -> MemorySummary | None:
@@ -146,8 +139,9 @@ def find_summary(lines: list[str]) -> MemorySummary | None:
         rest = rest[: following.start()]
     current, peak = {}, {}
     for row in _ROW.finditer(rest):
-        current[_NAMES[row[1]]] = bytes_of(row[2], row[3] or "B")
-        peak[_NAMES[row[1]]] = bytes_of(row[4], row[5] or "B")
+        counter = row[1].lower().replace("-", "_")
+        current[counter] = bytes_of(row[2], row[3] or "B")
+        peak[counter] = bytes_of(row[4], row[5] or "B")
     if "allocated" not in peak or "reserved" not in peak:
         return None
     counts = _COUNTS.search(rest)
