@@ -136,27 +136,22 @@ def _timeline(data: dict[str, Any]) -> str:
 
 
 def _modules(data: dict[str, Any]) -> str:
-    listed = list(data["modules"].items())[:8]
-    rows = [(told(Size(size)), _module(name)) for name, size in listed]
-    if len(rows) < 2:
-        return ""
-    return paint(words("gpu.by_module"), "bold") + "\n" + _listed(rows)
-
-
-def _module(name: str) -> str:
-    return words("gpu.outside_module") if name == OUTSIDE else name
+    outside = {OUTSIDE: words("gpu.outside_module")}
+    rows = [(size, outside.get(name, name)) for name, size in data["modules"].items()]
+    return _listed("gpu.by_module", rows) if len(rows) > 1 else ""
 
 
 def _holders(data: dict[str, Any]) -> str:
     rows = []
-    for holder in data["top_holders"][:8]:
+    for holder in data["top_holders"]:
         many = f"{holder['count']} x " if holder["count"] > 1 else ""
-        rows.append((told(Size(holder["bytes"])), f"{many}{holder['op']}  {holder['line']}"))
-    return paint(words("gpu.top_holders"), "bold") + "\n" + _listed(rows)
+        rows.append((holder["bytes"], f"{many}{holder['op']}  {holder['line']}"))
+    return _listed("gpu.top_holders", rows)
 
 
-def _listed(rows: Sequence[tuple[str, str]]) -> str:
-    return "\n".join(f"  {size:>10}  {text}"[:_WIDTH] for size, text in rows)
+def _listed(title: str, rows: Sequence[tuple[int, str]]) -> str:
+    lines = (f"  {told(Size(size)):>10}  {text}"[:_WIDTH] for size, text in rows[:8])
+    return "\n".join([paint(words(title), "bold"), *lines])
 
 
 def _changes(data: dict[str, Any]) -> str:

@@ -75,7 +75,7 @@ def _play(client: Client, args: argparse.Namespace, *, top: str) -> Answer:
     began = time.monotonic()
     try:
         for at_s, tenant, name, gpus, priority, lasts_s, budget, fails in STORY:
-            _wait_until(began + min(at_s, args.minutes * 60))
+            time.sleep(max(0.0, began + min(at_s, args.minutes * 60) - time.monotonic()))
             command = [sys.executable, "-c", WORK, str(lasts_s * 2), "0.5", *(["fail"] if fails else [])]
             job = client.submit(
                 command,
@@ -158,10 +158,6 @@ def _server(folder: Path) -> Iterator[Client]:
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
-
-
-def _wait_until(at: float) -> None:
-    time.sleep(max(0.0, at - time.monotonic()))
 
 
 def _tell(args: argparse.Namespace, text: str) -> None:

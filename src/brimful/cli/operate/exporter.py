@@ -9,6 +9,7 @@ import threading
 from importlib import resources
 
 from brimful.cli.commands import Answer, whole
+from brimful.client.settings import LOOPBACK
 from brimful.errors import BadInput, WorldFailed
 from brimful.language import Plain, Quoted, os_words, say, words
 
@@ -16,7 +17,6 @@ EXAMPLE = """brimful admin exporter
 brimful admin exporter --dashboard > brimful-grafana.json
 brimful admin exporter --once > /var/lib/node_exporter/brimful.prom"""
 PORT = 9642
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
