@@ -175,6 +175,16 @@ def test_a_call_of_say_gives_what_its_sentence_names() -> None:
                     assert {keyword.arg for keyword in given} | added == set(wanted), f"{path.name}: {code}"
 
 
+def test_no_value_is_named_code() -> None:
+    """It would hide the sentence's own `code` from programs."""
+    assert not [name for name, text in ENGLISH_TEXTS.items() if "code" in NAMES.findall(text)]
+    for path in (ROOT / "src" / "brimful").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Name(id="say" | "words"), keywords=given):
+                    assert "code" not in [keyword.arg for keyword in given], f"{path.name}:{node.lineno}"
+
+
 def test_catalogs_are_in_order() -> None:
     for path in CATALOGS.glob("*.json"):
         held = json.loads(path.read_text(encoding="utf-8"))

@@ -276,7 +276,7 @@ def _not_lines(plain: Reading, wanted: Reading, change: dict[str, tuple[Any, Any
     known = plain.dialect.lines(wanted.training)
     said = change_text({key: pair for key, pair in change.items() if key not in known})
     return Refused(
-        say("gpu.patch_not_a_line", change=said or "some of it", file=plain.file, code=plain.dialect.code)
+        say("gpu.patch_not_a_line", change=said or "some of it", file=plain.file, program=plain.dialect.code)
     )
 
 
