@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -6,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from brimful.cli.main import main
+from brimful.language import words
+from tests.builders import check_reason
 
 EXAMPLE = str(Path(__file__).resolve().parents[2] / "examples" / "nanogpt" / "train_fineweb.py")
 HEAVY = ("torch", "numpy", "fastapi", "sqlalchemy", "asyncio", "yaml")
@@ -16,7 +19,9 @@ def test_out_of_memory_is_a_clear_no_with_numbers_first(capsys: pytest.CaptureFi
 
     first, needs, *rest = capsys.readouterr().out.splitlines()
     assert first.startswith("DOES NOT FIT")
-    assert "GiB of 11.69 GiB usable, short by" in needs
+    likely, usable, short = map(float, re.findall(r"([\d.]+) GiB", needs)[:3])
+    assert usable == 11.69
+    assert short == pytest.approx(likely - usable, abs=0.011)
     assert any("batch_size 16 -> 8, gradient_accumulation_steps 32 -> 64" in line for line in rest)
 
 
@@ -144,7 +149,7 @@ def test_a_comparison_says_which_rows_are_other_runs(capsys: pytest.CaptureFixtu
     main(["fit", *FORUM, "--compare", "batch_size=12,gradient_accumulation_steps=40", EXAMPLE])
 
     text = capsys.readouterr().out
-    assert "note: B is another run: not 512 sequences a step" in text
+    assert words("gpu.other_run", rows="B", n=512) in text
     assert "C  train_fineweb.py" in text
     assert max(map(len, text.splitlines())) <= 100
 
@@ -158,7 +163,7 @@ def test_a_row_of_a_comparison_says_what_fit_says_of_it(capsys: pytest.CaptureFi
     assert {key: variant[key] for key in alone} == alone
     assert variant["fits"]
     assert variant["largest_batch"] >= 4
-    assert any("50,257 is no multiple of 64" in warning for warning in variant["warnings"])
+    assert {"code": "fit.vocabulary_not_multiple", "n": 50257, "padded": 50304} in variant["warning_codes"]
     assert as_is["assumed"]
     assert as_is["fixes"]
     assert ours["largest_batch"] >= 8
@@ -201,7 +206,9 @@ def test_flags_alone_are_enough(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", *words, *flags]) == 0
 
     text = capsys.readouterr().out
-    assert "llama-3.1-8b (8.03 B parameters) on NVIDIA B200" in text
+    title = next(line for line in text.splitlines() if "llama-3.1-8b" in line)
+    assert "8.03 B" in title
+    assert "NVIDIA B200" in title
     assert "nanoGPT" not in text
 
 
@@ -298,35 +305,38 @@ def test_a_file_that_says_a_setting_twice_is_not_half_changed(
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("base_model: gpt2\nmicro_batch_size: 64\nbatch_size: 64\nbf16: true\n")
 
-    assert main(["fit", str(recipe), "--gpu", "rtx-4090", "--write"]) == 1
+    assert main(["fit", str(recipe), "--gpu", "rtx-4090", "--write", "--json"]) == 1
 
-    assert "cannot be changed line by line" in capsys.readouterr().err
+    check_reason(json.loads(capsys.readouterr().out)["error"]["reason"], "gpu.patch_unchangeable")
     assert "micro_batch_size: 64\nbatch_size: 64" in recipe.read_text()
 
 
 @pytest.mark.parametrize("how", ["--write", "--patch"])
 @pytest.mark.parametrize(
-    ("said", "problem", "hint"),
+    ("said", "code", "value"),
     [
-        (["--set", "checkpointing=full"], "checkpointing none -> full", "make that change in model.py"),
-        (["--attention", "math"], "attention flash -> math", "make that change in model.py"),
-        (["--batch-size", "4", "--set", "loss_chunks=8"], "loss_chunks 1 -> 8", "model.py or train.py"),
-        (["--set", "n_layer=10", "--batch-size", "4"], "another model was asked for (layers)", "by hand"),
-        (["--set", "dropout=0.1", "--batch-size", "4"], "asked for (dropout)", "by hand"),
+        (["--set", "checkpointing=full"], "gpu.patch_not_a_line", "checkpointing none -> full"),
+        (["--attention", "math"], "gpu.patch_not_a_line", "attention flash -> math"),
+        (["--batch-size", "4", "--set", "loss_chunks=8"], "gpu.patch_not_a_line", "loss_chunks 1 -> 8"),
+        (["--set", "n_layer=10", "--batch-size", "4"], "gpu.patch_other_model", "layers"),
+        (["--set", "dropout=0.1", "--batch-size", "4"], "gpu.patch_other_model", "dropout"),
     ],
 )
 def test_what_no_line_of_the_config_says_is_neither_invented_nor_dropped(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str, said: list[str], problem: str, hint: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str, said: list[str], code: str, value: str
 ) -> None:
     file = tmp_path / "config.py"
     file.write_text(Path(EXAMPLE).read_text())
 
-    assert main(["fit", str(file), "--gpu", "rtx-4070", "--other-mib", "2100", *said, how]) == 1
+    assert main(["fit", str(file), "--gpu", "rtx-4070", "--other-mib", "2100", *said, how, "--json"]) == 1
 
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert problem in captured.err
-    assert hint in captured.err
+    error = json.loads(capsys.readouterr().out)["error"]
+    check_reason(error["reason"], code, value)
+    assert error["hint"]
+    assert (
+        code == "gpu.patch_other_model"
+        or words("language.or", some="model.py", last="train.py") in error["hint"]
+    )
     assert [each.name for each in tmp_path.iterdir()] == ["config.py"]
     assert file.read_text() == Path(EXAMPLE).read_text()
 
@@ -336,11 +346,12 @@ def test_selective_checkpointing_is_no_training_argument(
 ) -> None:
     arguments = tmp_path / "args.json"
     arguments.write_text('{"per_device_train_batch_size": 2, "bf16": true}')
-    words = ["--model", "gpt2", "--args", str(arguments), "--gpu", "b200", "--checkpointing", "selective"]
+    typed = ["--model", "gpt2", "--args", str(arguments), "--gpu", "b200", "--checkpointing", "selective"]
 
-    assert main(["fit", *words, "--write"]) == 1
+    assert main(["fit", *typed, "--write", "--json"]) == 1
 
-    assert "checkpointing none -> selective cannot be said by a line of" in capsys.readouterr().err
+    reason = json.loads(capsys.readouterr().out)["error"]["reason"]
+    check_reason(reason, "gpu.patch_not_a_line", "checkpointing none -> selective")
 
 
 def test_how_many_gpus_torchrun_starts_does_not_stand_in_the_way_of_a_patch(
@@ -379,9 +390,9 @@ def test_a_precision_is_written_whatever_the_file_says_of_tf32(tmp_path: Path) -
 
 
 def test_a_fix_that_is_code_is_not_passed_off_as_a_patch(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fit", *FORUM, "--patch", "--fix", "2"]) == 1
+    assert main(["fit", *FORUM, "--patch", "--fix", "2", "--json"]) == 1
 
-    assert "not a line of the config" in capsys.readouterr().err
+    check_reason(json.loads(capsys.readouterr().out)["error"]["reason"], "gpu.fix_not_a_line", 2)
 
 
 def test_fit_starts_light() -> None:

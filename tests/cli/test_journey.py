@@ -21,8 +21,9 @@ from brimful.cli.fleet import job as job_command
 from brimful.client.client import Client
 from brimful.client.settings import read_settings
 from brimful.errors import Refused
+from brimful.language import Quoted, words
 from brimful.scheduler.policies import DEFAULT, read_policy
-from tests.builders import eventually
+from tests.builders import check_reason, eventually
 from tests.fake_nvml import LOST, FakeNvml, a_card
 from tests.patience import PATIENCE_S
 
@@ -78,6 +79,12 @@ class Here:
         done = self.run(words[0], "--json", *words[1:])
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout)["data"]
+
+    def refused(self, *words: str) -> tuple[int, dict[str, Any]]:
+        """Exit code and error of a command that is not done, which is one answer and no traceback."""
+        done = self.run(words[0], "--json", *words[1:])
+        assert "Traceback" not in done.stderr
+        return done.returncode, json.loads(done.stdout)["error"]
 
     def client(self) -> Client:
         """For what is asked again and again: starting a command costs more than hundreds of answers."""
@@ -135,7 +142,9 @@ def test_a_failing_command_is_a_clear_no(here: Here) -> None:
     here.up()
     done = here.run("submit", "--follow", "--", "python", "-c", "import sys; sys.exit(5)")
     assert done.returncode == 1
-    assert "job-1 failed: exit code 5" in done.stdout
+    assert "job-1 failed" in done.stdout
+    assert words("adapters.exit_code", exit_code=5) in done.stdout
+    assert here.data_of("job", "show", "job-1")["why_code"] == {"code": "adapters.exit_code", "exit_code": 5}
 
 
 def test_ctrl_c_stops_cleanly_and_a_restart_finds_job_and_money_again(here: Here) -> None:
@@ -147,7 +156,7 @@ def test_ctrl_c_stops_cleanly_and_a_restart_finds_job_and_money_again(here: Here
     assert code == 0
     assert here.last_words == ""  # one envelope, and it was printed at the start
     assert "Traceback" not in err
-    assert "stopped; everything is kept" in err
+    assert str(here.data) in err.splitlines()[-1]
 
     here.up()
     phases = {job["job"]: job["phase"] for job in here.data_of("jobs")["jobs"]}
@@ -180,50 +189,57 @@ def test_a_taken_port_is_one_clear_error(here: Here) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        done = here.run("up", "--port", str(port))
-    assert done.returncode == 3
-    assert f"cannot listen on 127.0.0.1 port {port}" in done.stderr
-    assert "hint: " in done.stderr
-    assert "Traceback" not in done.stderr
+        status, error = here.refused("up", "--port", str(port))
+    assert (status, error["code"]) == (3, "port_taken")
+    check_reason(error["reason"], "server.cannot_listen", "127.0.0.1", port)
+    assert error["hint"]
 
 
 def test_two_servers_do_not_share_a_folder(here: Here) -> None:
     here.up()
-    done = here.run("up")
-    assert done.returncode == 3
-    assert "another brimful" in done.stderr
+    status, error = here.refused("up")
+    assert (status, error["code"]) == (3, "already_running")
 
 
 def test_an_unusable_folder_is_one_clear_error(here: Here, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    done = here.run("up", "--data", str(tmp_path / "file" / "data"))
-    assert (done.returncode, "Traceback" in done.stderr) == (3, False)
-    assert "cannot use the data folder" in done.stderr
+    status, error = here.refused("up", "--data", str(tmp_path / "file" / "data"))
+    assert status == 3
+    check_reason(error["reason"], "server.cannot_use_folder", tmp_path / "file" / "data")
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reason"),
     [
-        (["up", "--port", "99999"], "--port is '99999'"),
-        (["up", "--host", "0.0.0.0"], "not loopback"),
-        (["up", "--slots", "-1"], "--slots"),
-        (["up", "--usd-per-hour", "free"], "--usd-per-hour is 'free'"),
-        (["up", "--database", "nonsense://"], "is not understood"),
-        (["up", "--policy", "best"], "policy 'best' is not known"),
-        (["up", "--policy", "brim?mvoe=0"], "mvoe=0 is not valid"),
-        (["submit"], "there is no command to run"),
-        (["submit", "--gpus", "x", "--", "true"], "--gpus"),
-        (["submit", "--budget", "-3", "--", "true"], "--budget"),
-        (["submit", "--env", "oops", "--", "true"], "not NAME=VALUE"),
-        (["job", "show"], "required: JOB"),
+        (["up", "--port", "99999"], ("client.bad_setting", "--port", "99999")),
+        (["up", "--host", "0.0.0.0"], ("client.host_needs_tls", "0.0.0.0")),
+        (["up", "--slots", "-1"], ("client.bad_setting", "--slots", "-1")),
+        (["up", "--usd-per-hour", "free"], ("client.bad_setting", "--usd-per-hour", "free")),
+        (["up", "--database", "nonsense://"], ("adapters.bad_database_url", "nonsense://")),
+        (["up", "--policy", "best"], ("scheduler.policy_unknown", "best")),
+        (["up", "--policy", "brim?mvoe=0"], ("scheduler.policy_option_not_valid", "mvoe", "0")),
+        (["submit"], ("fleet.no_command",)),
+        (["submit", "--budget", "-3", "--", "true"], ("cli.not_a_sum", "--budget", "-3")),
+        (["submit", "--env", "oops", "--", "true"], ("fleet.bad_env", "oops")),
     ],
 )
-def test_bad_input_is_one_clear_error_with_a_hint(here: Here, words: list[str], told: str) -> None:
-    done = here.run(*words)
-    assert done.returncode == 2, done.stderr
-    assert told in done.stderr
-    assert "hint: " in done.stderr
-    assert "Traceback" not in done.stderr
+def test_bad_input_is_one_clear_error_with_a_hint(
+    here: Here, words: list[str], reason: tuple[str, ...]
+) -> None:
+    status, error = here.refused(*words)
+    assert status == 2
+    check_reason(error["reason"], *reason)
+    assert error["hint"]
+
+
+@pytest.mark.parametrize(
+    ("words", "named"), [(["submit", "--gpus", "x", "--", "true"], "--gpus"), (["job", "show"], "JOB")]
+)
+def test_what_argparse_refuses_is_named_and_has_a_hint(here: Here, words: list[str], named: str) -> None:
+    status, error = here.refused(*words)
+    assert (status, error["reason"]["code"]) == (2, "language.verbatim")
+    assert named in error["problem"]
+    assert error["hint"]
 
 
 @pytest.mark.parametrize(
@@ -240,7 +256,7 @@ def test_without_a_server_the_error_says_how_to_start_one(here: Here, words: lis
 
 def test_a_dry_run_changes_nothing(here: Here) -> None:
     here.up()
-    assert "would submit" in here.run("submit", "--dry-run", "--", "true").stdout
+    assert words("fleet.would_submit") in here.run("submit", "--dry-run", "--", "true").stdout
     assert here.data_of("jobs")["jobs"] == []
 
 
@@ -250,7 +266,7 @@ def test_a_stranger_without_the_token_cannot_submit(here: Here) -> None:
     done = here.run("submit", "--", "true")
     del here.env["BRIMFUL_TOKEN"]
     assert done.returncode == 1
-    assert "token" in done.stderr
+    assert words("server.unauthorized") in done.stderr
 
 
 def test_a_budget_ends_a_job(here: Here) -> None:
@@ -258,7 +274,7 @@ def test_a_budget_ends_a_job(here: Here) -> None:
     done = here.run("submit", "--follow", "--json", "--budget", "1", "--", "sleep", "100000")
     job = json.loads(done.stdout)["data"]
     assert done.returncode == 1
-    assert "budget of $1.00 is used up" in job["why"]
+    assert job["why_code"] == {"code": "scheduler.budget_used_up", "budget": 1_000_000}
     assert job["cost_microusd"] == 1_000_000
 
 
@@ -287,8 +303,8 @@ def test_the_token_goes_to_no_stranger_at_an_old_address(here: Here) -> None:
     assert json.loads((here.data / "server.json").read_text()) == told
     with Stranger(int(told["url"].rpartition(":")[2])) as stranger:
         here.env["BRIMFUL_PORT"] = told["url"].rpartition(":")[2]
-        for words in (["submit", "--", "true"], ["job", "logs", "job-1"], ["job", "cancel", "job-1"]):
-            here.run(*words)
+        for typed in (["submit", "--", "true"], ["job", "logs", "job-1"], ["job", "cancel", "job-1"]):
+            here.run(*typed)
     assert len(stranger.heard) == 3
     assert all("authorization" not in each.lower() for each in stranger.heard)
     here.env["BRIMFUL_PORT"] = "0"
@@ -339,9 +355,9 @@ def test_a_token_that_is_no_secret_is_replaced(here: Here, text: str, mode: int)
 
 def test_a_token_file_that_cannot_be_one_is_one_clear_error(here: Here) -> None:
     (here.data / "token").mkdir(parents=True)
-    done = here.run("up")
-    assert (done.returncode, "Traceback" in done.stderr) == (3, False)
-    assert "cannot use the token file" in done.stderr
+    status, error = here.refused("up")
+    assert status == 3
+    check_reason(error["reason"], "server.cannot_use_token_file", here.data / "token")
     assert "Traceback" not in here.run("submit", "--", "true").stderr
 
 
@@ -351,8 +367,8 @@ def test_a_damaged_server_file_is_as_good_as_none(here: Here) -> None:
     here.env["BRIMFUL_PORT"] = "9"
     for text in ("[]", "{", '{"url": 3}', ""):
         (here.data / "server.json").write_text(text)
-        for words, code in ((["jobs"], 3), (["up"], 3), (["submit", "--", "true"], 3)):
-            done = here.run(*words)
+        for typed, code in ((["jobs"], 3), (["up"], 3), (["submit", "--", "true"], 3)):
+            done = here.run(*typed)
             assert (text, done.returncode, "Traceback" in done.stderr) == (text, code, False)
     (here.data / "server.json").write_text(whole)
 
@@ -361,12 +377,12 @@ def test_submitting_from_a_folder_that_is_gone_is_one_clear_error(here: Here, tm
     gone = tmp_path / "gone"
     gone.mkdir()
     script = f'cd {gone} && rmdir {gone} && exec "$@"'
-    words = [*BRIMFUL, "submit", "--dry-run", "--", "true"]
+    words = [*BRIMFUL, "submit", "--json", "--dry-run", "--", "true"]
     done = subprocess.run(
         ["sh", "-c", script, "sh", *words], env=here.env, capture_output=True, text=True, check=False
     )
     assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
-    assert "not there any more" in done.stderr
+    check_reason(json.loads(done.stdout)["error"]["reason"], "fleet.folder_gone")
 
 
 def test_what_users_write_breaks_out_of_no_line(here: Here) -> None:
@@ -424,7 +440,7 @@ def test_sigterm_stops_as_cleanly_as_ctrl_c_and_says_what_goes_on(here: Here) ->
     eventually(lambda: here.phase("job-1") == "running")
     code, err = here.down(signal.SIGTERM)
     assert code == 0
-    assert "1 job still running, and billed" in err
+    assert words("units.job", n=1) in err.splitlines()[-1]
     here.up()
     assert here.phase("job-1") == "running"
 
@@ -432,10 +448,14 @@ def test_sigterm_stops_as_cleanly_as_ctrl_c_and_says_what_goes_on(here: Here) ->
 def test_a_job_that_can_never_start_is_told_so_at_once(here: Here) -> None:
     here.up()
     told = here.run("submit", "--gpus", "9", "--", "true").stdout
-    assert "job-1 submitted, waiting: wants 9 GPUs (any type) on one node; the largest node has 2" in told
-    assert "    wants 9 GPUs (any type) on one node" in here.run("jobs").stdout
+    job = here.data_of("job", "show", "job-1")
+    check_reason(job["why_code"], "scheduler.too_wide_node", 2)
+    assert job["why_code"]["gpus"]["n"] == 9
+    for said in (told, here.run("jobs").stdout):
+        assert job["why"] in " ".join(said.split())
     done = here.run("job", "cancel", "job-9", "job-1")
-    assert (done.returncode, done.stdout) == (1, "job-9: there is no job 'job-9'\njob-1 cancelled\n")
+    unknown = words("server.no_job", name=Quoted("job-9"))
+    assert (done.returncode, done.stdout) == (1, f"job-9: {unknown}\njob-1 cancelled\n")
 
 
 def test_a_command_without_its_dashes_is_told_where_to_put_them(here: Here) -> None:
@@ -456,7 +476,8 @@ def test_the_drivers_gpus_are_used_by_their_own_indices_and_any_name(here: Here,
     fleet = here.data_of("fleet")
     nodes = {node["gpu"]: node["declared"] for node in fleet["nodes"]}
     assert nodes == {"t4": False, "rtx-4070": False}
-    assert "GPU 2: fell off the bus" in fleet["problems"]["local"]
+    assert words("meter.nvml_gpu_is_lost") in fleet["problems"]["local"]
+    assert "GPU 2" in fleet["problems"]["local"]
     done = here.run(
         "submit", "-f", "--gpu", "NVIDIA GeForce RTX 4070", "--gpus", "2", "--",
         "sh", "-c", "echo on $CUDA_VISIBLE_DEVICES by $CUDA_DEVICE_ORDER",

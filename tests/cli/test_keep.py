@@ -14,7 +14,7 @@ from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.sql import SqlStore
 from brimful.cli.main import main
 from brimful.fleet.events import Event, JobSubmitted, LeaseEnded, LeaseStarted, NodeDrained
-from brimful.language import words
+from brimful.language import count, say, words
 from tests.adapters.test_snapshot import a_history
 from tests.adapters.test_upgrade import an_old_database
 from tests.builders import a_job, granted
@@ -34,8 +34,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def ask(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, object]]:
-    code = main([*words, "--json"])
+def ask(capsys: pytest.CaptureFixture[str], *typed: str) -> tuple[int, dict[str, object]]:
+    code = main([*typed, "--json"])
     answer: dict[str, object] = json.loads(capsys.readouterr().out)
     return code, answer
 
@@ -45,7 +45,11 @@ def test_a_healthy_database_keeps_every_promise(data: Path, capsys: pytest.Captu
     text = capsys.readouterr().out
     assert "33 events" in text
     assert "BROKEN" not in text
-    assert "nothing was changed" in text
+    code, answer = ask(capsys, "admin", "doctor", "--data", str(data))
+    kept = [finding["kept"] for finding in answer["data"]["findings"]]  # type: ignore[index]
+    assert (code, all(kept)) == (0, True)
+    runs = say("operate.no_server_here")
+    assert words("operate.promises_kept", kept=len(kept), of=len(kept), runs=runs) in text
     assert max(map(len, text.splitlines())) <= 110
 
 
@@ -188,8 +192,8 @@ def test_a_run_that_is_nowhere_after_a_restore_is_billed_until_the_log_ended(
     capsys.readouterr()
     assert main(["admin", "restore", str(file), "--data", str(new)]) == 0
     said = capsys.readouterr().out
-    assert "without a trace here: job-9.1." in said
-    assert "known here: 1 run" in said
+    assert words("operate.restored_lost", leases="job-9.1") in said
+    assert words("operate.restored_running", runs=count("run", 1)) in said
     store = SqlStore(f"sqlite:///{new / 'brimful.db'}")
     (ended,) = store.since(store.end() - 1)
     store.close()
@@ -213,7 +217,8 @@ def test_a_restore_says_which_tokens_it_made_good_and_can_trust_none(
         new = tmp_path / f"new-{good}"
         assert main(["admin", "restore", str(file), "--data", str(new), *more]) == 0
         said = capsys.readouterr().out
-        assert ("Good as they were then: 2 tokens" if good else "Revoked: 2 tokens") in said
+        code = "operate.tokens_good" if good else "operate.tokens_revoked"
+        assert words(code, tokens=count("token", 2)) in said
         store = SqlStore(f"sqlite:///{new / 'brimful.db'}")
         assert (an_access(store).look_up(text) is not None) == good
         store.close()

@@ -12,6 +12,7 @@ import pytest
 
 from brimful.cli.commands import BAD_INPUT, WORLD_FAILED, YES
 from brimful.cli.main import main
+from brimful.language import Quoted, count, words
 from tests.builders import check_reason
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -104,7 +105,10 @@ def test_a_bad_row_ends_the_run_or_is_counted(tmp_path: Path, capsys: pytest.Cap
     answer = data([str(trace), "--lenient"], capsys)
     assert answer["skipped"] == {
         "rows": 2,
-        "first": [f"{trace} row 3: run_s is '-1'", f"{trace} row 4: gpus is '0'"],
+        "first": [
+            words("sim.bad_entry", where=f"{trace} row {row}", column=column, entry=Quoted(entry))
+            for row, column, entry in ((3, "run_s", "-1"), (4, "gpus", "0"))
+        ],
     }
 
 
@@ -185,7 +189,8 @@ def test_a_sweep_says_how_few_gpus_are_enough(capsys: pytest.CaptureFixture[str]
     assert [run["gpus"] for run in runs] == [4, 8, 16, 32]
     assert answer["enough_gpus"] == {"fifo": 16}
     assert main(["simulate", *args]) == YES
-    assert "fifo: 16 GPUs are enough" in capsys.readouterr().out
+    said = words("sim.enough", policy="fifo", gpus=count("gpu", 16), most="10%")
+    assert said in capsys.readouterr().out
 
 
 def test_a_fleet_is_not_enough_where_a_wide_gang_is_preempted_for_hours(
@@ -260,9 +265,12 @@ def test_seeds_and_failed_jobs_are_told_apart(capsys: pytest.CaptureFixture[str]
     assert main(["simulate", SMALL, "--policy", "fifo", *faults]) == 0
     out = capsys.readouterr().out
     assert "seed" in out.splitlines()[2]
-    assert "fifo, seed 1: " in out
-    assert "failed, such as " in out
-    runs = cast(list[dict[str, int]], data([SMALL, "--policy", "fifo", *faults], capsys)["runs"])
+    out = " ".join(out.split())
+    runs = cast(list[dict[str, Any]], data([SMALL, "--policy", "fifo", *faults], capsys)["runs"])
+    for run in runs:
+        who = f"fifo, seed {run['seed']}"
+        job, reason = next(iter(run["failed_first"].items()))
+        assert words("sim.failed", who=who, jobs=count("job", run["failed"]), job=job, reason=reason) in out
     assert all(run["finished"] + run["failed"] == run["jobs"] for run in runs)
 
 
@@ -298,9 +306,17 @@ def test_jobs_that_never_ran_are_gathered_by_reason(
     trace = tmp_path / "jobs.csv"
     trace.write_text("job,submit_s,run_s,gpus\n" + "".join(f"wide-{i},0,60,9\n" for i in range(20)))
     assert main(["simulate", str(trace), "--policy", "priority"]) == YES
-    told = [line for line in capsys.readouterr().out.splitlines() if "never ran" in line]
-    assert len(told) == 1
-    assert told[0].startswith("priority: 20 jobs, wide-0 the first, never ran: wants 9 GPUs")
+    said = capsys.readouterr().out
+    assert len([line for line in said.splitlines() if "wide-" in line]) == 1
+    (run,) = cast(list[dict[str, Any]], data([str(trace), "--policy", "priority"], capsys)["runs"])
+    codes = run["never_ran_codes"]
+    assert len(codes) == 20
+    assert {(why["code"], why["gpus"]["n"]) for why in codes.values()} == {("scheduler.too_wide_node", 9)}
+    (reason,) = {*run["never_ran"].values()}
+    many = count("job", 20)
+    assert words("sim.never_ran.many", who="priority", jobs=many, job="wide-0", reason=reason) in " ".join(
+        said.split()
+    )
 
 
 def test_more_seeds_without_chance_are_answered(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from brimful.cli.main import main
 from brimful.cli.operate.watch import History, remember, screen
-from brimful.language import choose
+from brimful.language import Quoted, choose, words
 from brimful.meter.exporter import COUNTERS, GAUGES, as_text
 from brimful.meter.machine import Looker, Machine
 from brimful.meter.runtime import Place
@@ -164,9 +164,9 @@ def test_the_terminal_shows_what_changes(fake_nvml: FakeNvml) -> None:
         os.close(controller)
 
 
-def _until(controller: int, words: str) -> str:
+def _until(controller: int, shown: str) -> str:
     text, end = "", time.monotonic() + PATIENCE_S
-    while words not in text and time.monotonic() < end:
+    while shown not in text and time.monotonic() < end:
         if select.select([controller], [], [], 0.2)[0]:
             try:
                 text += os.read(controller, 65536).decode(errors="replace")
@@ -188,9 +188,10 @@ def test_useful_work_stands_where_a_process_reports_it(fake_nvml: FakeNvml, runn
     assert second.compute == (0.97, "busy"), "it touches this card and works on the other"
     text = screen(machine, History(), 100, 60)
     assert "41.2% MFU of 117 TFLOPS bf16" in text
-    assert "97% busy, not useful work" in text
+    assert words("operate.watch_busy", share="97%") in text
     assert "job j-12" in text
-    assert "step 1,204  400 ms  39,800 tokens/s  25% waiting for data" in text
+    waits = words("operate.watch_waits", share="25%")
+    assert f"step 1,204  400 ms  39,800 tokens/s  {waits}" in text
     exported = as_text(Looker())
     assert 'brimful_run_mfu_ratio{job="j-12",model="GPT",pid="' in exported
     assert scraped(exported)["brimful_gpu_mfu_ratio", "0"] == 0.412
@@ -221,7 +222,7 @@ def test_a_run_without_a_gpu_is_shown_beside_the_reason(running: Place) -> None:
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "no GPU is seen: this machine has no NVIDIA driver" in done.stdout
+    assert words("operate.watch_no_gpu") in done.stdout
     assert "41.2% MFU" in done.stdout
 
 
@@ -248,7 +249,7 @@ def test_every_error_code_reaches_watch_and_exporter_in_words(fake_nvml: FakeNvm
 
 def test_a_lost_card_is_told_and_counted_as_down(fake_nvml: FakeNvml) -> None:
     fake_nvml.show(*cards(), a_card(uuid="GPU-1", fails=LOST))
-    assert "fell off the bus" in screen(look(), History(), 80, 60)
+    assert words("meter.nvml_gpu_is_lost") in screen(look(), History(), 80, 60)
     exported = scraped(as_text(Looker()))
     assert (exported["brimful_gpu_up", "0"], exported["brimful_gpu_up", "1"]) == (1, 0)
 
@@ -296,7 +297,7 @@ def test_a_process_name_cannot_move_the_cursor(fake_nvml: FakeNvml) -> None:
 
 def test_the_exporter_stays_on_loopback(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["admin", "exporter", "--host", "0.0.0.0"]) == 2
-    assert "is not loopback" in capsys.readouterr().err
+    assert words("gpu.not_loopback", host=Quoted("0.0.0.0")) in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_dashboard_asks_for_metrics_that_exist() -> None:
@@ -353,6 +354,7 @@ def test_a_run_that_holds_memory_and_makes_no_step_is_called_idle(fake_nvml: Fak
     place.leave(RunSample(at_s=old, pid=ME, host="here"), StepSample(at_s=old, step=3, step_s=0.4))
     machine = look()
     place.close()
-    assert "idle for 20 min" in screen(machine, History(), 100, 60)
     reason = machine.as_dict()["gpus"][0]["processes"][0]["idle_reason"]
+    assert 1200 <= reason["age"] < 1260
+    assert "20 min" in screen(machine, History(), 100, 60)
     assert reason["since"] == {"code": "meter.last_step", "n": 3}
