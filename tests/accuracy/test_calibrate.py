@@ -25,9 +25,10 @@ from brimful.fit.correction import (
     write_correction,
 )
 from brimful.fit.fit import estimate, fit
-from brimful.language import say
+from brimful.language import say, words
 from brimful.specs.gpu import find_gpu
 from brimful.units import GIB, MIB
+from tests.builders import refuses
 from tests.fit.builders import a_model, a_training
 
 GPU = find_gpu("rtx-4070")
@@ -209,7 +210,7 @@ def test_a_damaged_file_is_named_and_not_applied(tmp_path: Path, text: str) -> N
     path = tmp_path / "calibration.json"
     path.write_text(text)
 
-    with pytest.raises(BadInput, match=r"calibration\.json is not a calibration"):
+    with refuses(BadInput, "fit.not_calibration", path):
         load_correction(path)
 
 
@@ -277,7 +278,7 @@ def test_calibrate_keeps_nothing_that_does_not_help(
 
     code = main(["runs", "calibrate", str(runs), "--write"])
     assert code == 1
-    assert "as good without" in capsys.readouterr().out
+    assert words("gpu.calibrate_no_better") in capsys.readouterr().out
     assert not kept.exists()
 
 
@@ -316,7 +317,7 @@ def test_fit_applies_what_is_kept_and_says_so(kept: Path, capsys: pytest.Capture
     assert ratio == pytest.approx(1.2, rel=1e-6)
     assert corrected["speed"]["step_s"]["likely"] == pytest.approx(2 * plain["speed"]["step_s"]["likely"])
     assert corrected["largest_batch"] < plain["largest_batch"]
-    assert any("runs of your own" in said for said in corrected["warnings"])
+    assert "fit.corrected" in [said["code"] for said in corrected["warning_codes"]]
 
     main([*wanted, "--uncalibrated"])
     assert json.loads(capsys.readouterr().out)["data"] == plain
@@ -327,8 +328,8 @@ def test_fit_shows_what_a_correction_takes_off(kept: Path, capsys: pytest.Captur
 
     main(["fit", "--model", "gpt2", "--batch-size", "8", "--seq-len", "1024", "--gpu", "rtx-4070"])
     shown = capsys.readouterr().out
-    assert "your calibration" in shown
-    assert "runs of your own" in shown
+    assert words("specs.part_calibration") in shown
+    assert "`brimful runs calibrate`" in shown
 
 
 def test_fit_with_a_damaged_calibration_says_which_file(

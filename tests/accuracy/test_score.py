@@ -278,7 +278,8 @@ def test_a_device_without_end_and_a_pipe_without_writer_are_refused_at_once(
 
     for path in ("/dev/zero", str(pipe)):
         assert main(["runs", command, path, "--json"]) == 2
-        assert "not a regular file" in json.loads(capsys.readouterr().out)["error"]["problem"]
+        reason = json.loads(capsys.readouterr().out)["error"]["reason"]
+        assert reason == {"code": "accuracy.not_a_file", "path": path}
 
 
 def test_a_file_that_grows_past_the_bound_while_it_is_read_is_refused(

@@ -185,8 +185,8 @@ def test_out_of_memory_carries_the_numbers_pytorch_prints() -> None:
     assert error.requested_bytes == GIB - MIB
     assert error.free_bytes == GIB - 20 * MIB
     assert (error.allocated_bytes, error.reserved_bytes) == (4 * MIB, 20 * MIB)
-    assert "1.00 GiB" in error.problem
-    assert "16 MiB reserved but unallocated" in error.problem
+    said = error.said.as_dict()
+    assert (said["code"], said["segment"], said["cached"]) == ("allocator.out_of_memory", GIB, 16 * MIB)
 
 
 def test_memory_outside_pytorch_counts_against_the_device() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from brimful.cli.commands import BAD_INPUT, YES
 from brimful.cli.main import main
+from brimful.language import words
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CLAIMS = ["claims", str(ROOT / "examples" / "nanogpt" / "train_fineweb.py"), "--gpu", "rtx-4070"]
@@ -33,7 +34,7 @@ def test_a_paste_is_shown_line_by_line_and_fits_the_terminal(
     assert main([*CLAIMS, "--text", str(paste)]) == YES
     text = capsys.readouterr().out
     assert "  1 | Hello\n" in text
-    assert "FALSE  turning torch.compile off saves memory" in text
+    assert f"FALSE  {words('diagnose.claim_compile_off')}" in text
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= int(columns)
 

@@ -9,6 +9,7 @@ import pytest
 
 from brimful.cli.commands import BAD_INPUT, NO, YES
 from brimful.cli.main import main
+from brimful.language import words
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FINEWEB = str(ROOT / "examples" / "nanogpt" / "train_fineweb.py")
@@ -47,7 +48,7 @@ def test_a_model_that_does_not_fit_is_a_clear_no(capsys: pytest.CaptureFixture[s
     assert data["fits"] is False
     assert data["largest_batch"] is None
     assert main(["fit", "--model", "llama-3.1-70b", "--gpu", "4090", "--inference", "--lang", "en"]) == NO
-    assert "Speed, if it fit" in capsys.readouterr().out
+    assert words("gpu.speed_if_it_fit") in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -502,4 +502,5 @@ def test_an_error_is_told_in_the_language_asked_for_even_where_the_command_line_
     assert main(["fit", "--lang=de", "--gpu"]) == 2
     assert capsys.readouterr().err.startswith("Fehler: ")
     assert main(["fit", "absent.py", "--gpu", "4070", "--lang", "es", "--json"]) == 2
-    assert "there is no file" in json.loads(capsys.readouterr().out)["error"]["problem"]
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["reason"]["code"], error["reason"]["path"]) == ("configs.no_file", "absent.py")

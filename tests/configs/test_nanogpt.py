@@ -208,7 +208,8 @@ def test_a_gigabyte_is_refused_by_its_size_alone(tmp_path: Path) -> None:
 
 
 def test_a_width_the_heads_do_not_divide_is_refused(tmp_path: Path) -> None:
-    assert "multiple of n_head" in refusal(tmp_path, "n_embd = 100\nn_head = 12\n").problem
+    reason = refusal(tmp_path, "n_embd = 100\nn_head = 12\n").said.as_dict()
+    assert reason == {"code": "configs.n_embd_not_multiple_of_n_head", "width": 100, "heads": 12}
 
 
 def test_accumulation_is_divided_by_the_number_of_gpus_as_train_py_does(tmp_path: Path) -> None:
@@ -217,7 +218,8 @@ def test_accumulation_is_divided_by_the_number_of_gpus_as_train_py_does(tmp_path
     assert reading.training.accumulation == 5
     assert reading.training.effective_batch == 12 * 40
     assert reading.training.sharding == "ddp"
-    assert "not a multiple of 7 GPUs" in refusal(tmp_path, "", "gpus=7").problem
+    reason = refusal(tmp_path, "", "gpus=7").said.as_dict()
+    assert (reason["code"], reason["gpus"]) == ("configs.accumulation_does_not_divide", 7)
 
 
 def test_set_takes_our_own_words_beside_train_pys(tmp_path: Path) -> None:

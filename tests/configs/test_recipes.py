@@ -449,7 +449,7 @@ def test_a_number_that_cannot_be_read_may_be_overruled(tmp_path: Path) -> None:
 
     with refuses(BadInput, "configs.path_out_of_range") as refused:
         read(path)
-    assert refused.value.hint == "write a whole number there, or pass --set batch_size=N"
+    assert "--set batch_size=N" in refused.value.hint
     assert read(path, overrides=["batch_size=3"]).training.batch_size == 3
     said = a_file(tmp_path, "ds.json", json.dumps({"train_micro_batch_size_per_gpu": "4"}))
     with refuses(BadInput, "configs.path_out_of_range"):

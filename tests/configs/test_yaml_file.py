@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from brimful.configs.yaml_file import MAX_BYTES, MAX_DEPTH, MAX_VALUES, parse_yaml
 from brimful.errors import BadInput, WorldFailed
-from tests.builders import refuses
+from brimful.language import say
+from tests.builders import check_reason, refuses
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -205,15 +206,15 @@ def test_what_could_harm_or_mean_two_things_is_refused_by_line(
 
 
 def test_the_hint_says_what_to_do() -> None:
-    assert refusal("a:\n\tb: 1").hint == "indent with spaces, not tabs"
-    assert refusal("a: b: c").hint == "fix that line; text with special characters needs quotes"
+    assert refusal("a:\n\tb: 1").way_out == say("configs.tabs_refused")
+    assert refusal("a: b: c").way_out == say("configs.quote_special_characters")
 
 
 def test_a_long_file_is_refused_by_its_size() -> None:
     assert parse("a: |\n" + "  0123456789\n" * (MAX_BYTES // 14))["a"].startswith("0123456789\n")
     refused = refusal("a: |\n" + "  é\n" * (10 * 1024 * 1024 // 5))
 
-    assert f"bytes; a YAML file has at most {MAX_BYTES:,}" in refused.problem
+    check_reason(refused.said.as_dict(), "configs.yaml_too_large", MAX_BYTES)
     assert refused.code == "too_large"
 
 

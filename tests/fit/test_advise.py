@@ -225,8 +225,9 @@ def test_what_nanogpt_prints_above_one_is_possible_on_a_card_faster_than_an_a100
 
 def test_an_mfu_that_nanogpt_printed_is_told_as_a_share_of_this_card() -> None:
     # 10 % of an A100's 312 TFLOPS are 54 % of an RTX 4070's 58.3.
-    assert "54 % of this card's" in check_mfu(0.10, forum(), CARD, nanogpt=True).as_dict()["why"]
-    assert "A100" not in check_mfu(0.10, forum(), CARD).as_dict()["why"]
+    told = check_mfu(0.10, forum(), CARD, nanogpt=True).why.as_dict()["other"]
+    assert told == {"code": "diagnose.mfu_of_a100", "own": pytest.approx(0.1 * 312 / 58.3)}
+    assert check_mfu(0.10, forum(), CARD).why.code == "diagnose.mfu_below"
 
 
 def test_a_peak_below_the_states_or_above_the_card_is_impossible() -> None:
@@ -235,7 +236,9 @@ def test_a_peak_below_the_states_or_above_the_card_is_impossible() -> None:
 
     too_small = check_peak(3 * GIB, answer, card)
     assert not too_small.possible
-    assert "optimizer state" in too_small.as_dict()["why"]
+    why = too_small.why.as_dict()
+    assert (why["code"], why["size"]) == ("diagnose.peak_below_states", 3 * GIB)
+    assert {"code": "specs.part_optimizer_state"} in [part for part, _ in why["parts"]]
     assert not check_peak(81 * GIB, answer, card).possible
     likely = round(answer.memory.allocated_bytes.likely)
     assert check_peak(likely, answer, card).possible
@@ -248,7 +251,7 @@ def test_a_peak_that_only_nvidia_smi_can_show_is_possible() -> None:
     assert not check_peak(round(12.1 * GIB), forum(), CARD).possible
 
     small = forum(replace(FORUM_TRAINING, batch_size=1))
-    assert "only nvidia-smi can show it" in check_peak(round(11.8 * GIB), small, CARD).as_dict()["why"]
+    assert check_peak(round(11.8 * GIB), small, CARD).why.code == "diagnose.peak_above_usable"
 
 
 def test_a_card_whose_name_says_no_size_may_show_three_hundredths_more() -> None:

@@ -108,7 +108,8 @@ def test_a_card_that_fell_off_the_bus_is_named_and_the_others_still_answer(fake_
     first, lost, last = read_gpus(0.0)
     assert (first.problem, last.problem) == ("", "")
     assert lost.problem == "gpu_is_lost"
-    assert str(problem_said(lost.problem)).startswith("fell off the bus; `dmesg | grep -i xid`")
+    told = problem_said(lost.problem).plain()
+    assert [each["code"] for each in told] == ["meter.nvml_gpu_is_lost", "meter.nvml_gpu_is_lost.hint"]
     assert lost.memory_used_bytes is None
 
 

@@ -57,7 +57,7 @@ class World:
         self.fleet, self.store = Fleet(), MemoryStore()
         self.ports = Ports(store=self.store, engines={SITE: self.engine})
         self.changes = sorted([(begin, 0, name) for name, begin, _ in away] + [(e, 1, n) for n, _, e in away])
-        self.why: dict[int, str] = {}  # what the first job was told, while it waited
+        self.why: dict[int, dict[str, Any]] = {}  # what the first job was told, while it waited
         for at_s in {0, *(at_s for at_s, _, _ in self.changes)}:
             self.kernel.at(at_s, None)
         self.store.append([JobSubmitted(at_s=0, job=job) for job in jobs], after=0)
@@ -75,7 +75,7 @@ class World:
                     self.engine.finish(what)
             plan = tick(self.fleet, self.ports, rules or Rules(), now_s=now_s).plan
             if self._first in plan.waits:
-                self.why[now_s] = str(plan.waits[self._first])
+                self.why[now_s] = plan.waits[self._first].as_dict()
             if plan.look_again_s is not None and plan.look_again_s != woken:
                 woken = plan.look_again_s
                 self.kernel.at(woken, None)
@@ -103,9 +103,9 @@ def test_with_time_to_spare_only_spot_is_paid() -> None:
     assert set(went(state)) == {"spot-a"}
     assert len(went(state)) == 3
     assert dollars(state) < 7 * SPOT_USD
-    assert world.why[2 * HOUR].startswith(
-        "waits for spot to come back: 3 d 22 h to spare; takes on_demand in"
-    )
+    why = world.why[2 * HOUR]
+    assert (why["code"], why["tier"]) == ("scheduler.waits_for_spot", "on_demand")
+    assert 94 * HOUR <= why["slack"] < 95 * HOUR
 
 
 def test_with_little_to_spare_it_is_in_time_on_firm_capacity() -> None:
@@ -160,10 +160,13 @@ def test_a_budget_that_firm_capacity_would_exceed_is_told_and_spot_alone_is_used
     world = World(job, nodes=[FIRM, SPOT], away=[("spot-a", 2 * HOUR, 30 * HOUR)])
     state = world.run()
     assert set(went(state)) == {"spot-a"}
-    assert world.why[2 * HOUR] == (
-        "spot only ($6.08), and its deadline is not safe: 6 h 00 min of work and 5 min 00 s to start cost "
-        "$18.25 on on_demand, and $18.00 of its budget are left"
-    )
+    too_dear = {"tier": "on_demand", "cost": 18_250_000, "left": 18 * USD}
+    work = {"code": "scheduler.work_and_start", "work": 6 * HOUR, "setup": 5 * MINUTE}
+    assert world.why[2 * HOUR] == {
+        "code": "scheduler.spot_only",
+        "too_dear": {"code": "scheduler.firm_too_dear", "work": work, **too_dear},
+        "spot": 6_083_333,
+    }
 
 
 def test_a_budget_too_small_for_anything_starts_nothing_and_says_by_how_much() -> None:
@@ -171,10 +174,13 @@ def test_a_budget_too_small_for_anything_starts_nothing_and_says_by_how_much() -
     world = World(job, nodes=[FIRM, SPOT])
     state = world.run()
     assert state.phase == "waiting"
-    assert world.why[0] == (
-        "does not start, since its budget would stop it: 8 h 00 min of work cost $24.00 on on_demand, "
-        "and $5.00 of its budget are left; spot would cost $8.00"
-    )
+    too_dear = {"tier": "on_demand", "cost": 24 * USD, "left": 5 * USD}
+    work = {"code": "scheduler.work", "work": 8 * HOUR}
+    assert world.why[0] == {
+        "code": "scheduler.cannot_pay",
+        "too_dear": {"code": "scheduler.firm_too_dear", "work": work, **too_dear},
+        "spot": 8 * USD,
+    }
 
 
 def test_a_try_on_spot_that_could_cost_the_end_is_not_made() -> None:
@@ -198,7 +204,7 @@ def test_work_of_unknown_length_cannot_be_planned_and_is_held_back_from_nothing(
     world = World(job, busy, a_job("more"), nodes=[FIRM, SPOT])
     world.store.log.reverse()  # the others come first
     world.run()
-    assert world.why[0].endswith("its deadline cannot be planned for: the amount of work is not known")
+    assert world.why[0]["told"] == {"code": "scheduler.unplanned"}
 
 
 def test_who_waits_for_spot_holds_nobody_up() -> None:

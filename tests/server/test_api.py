@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -82,9 +83,8 @@ def test_a_job_is_run_and_billed(server: Server) -> None:
 def test_a_waiting_job_says_why_and_can_be_cancelled(server: Server) -> None:
     job = server.submit("true", gpus=9)
     assert server.phase(job) == "waiting"
-    assert (
-        server.get(f"/v1/jobs/{job}")["why"] == "wants 9 GPUs (any type) on one node; the largest node has 2"
-    )
+    why: Any = server.get(f"/v1/jobs/{job}")["why_code"]
+    assert (why["code"], why["gpus"]["n"], why["most"]) == ("scheduler.too_wide_node", 9, 2)
     assert server.http.post(f"/v1/jobs/{job}/cancel").json()["data"]["phase"] == "cancelled"
     again = server.http.post(f"/v1/jobs/{job}/cancel")
     assert (again.status_code, again.json()["error"]["code"]) == (409, "refused")
@@ -241,7 +241,7 @@ def test_a_job_whose_environment_is_lost_is_not_run_without_it(server: Server) -
     for path in _holding("hush", server):
         path.unlink()
     eventually(lambda: server.phase(job) == "failed")
-    assert "submit it again" in str(server.get(f"/v1/jobs/{job}")["why"])
+    assert server.get(f"/v1/jobs/{job}")["why_code"] == {"code": "adapters.environment_lost", "job": job}
 
 
 KEYS = {"KEY": "hush", "EMPTY": "", "OTHER": "me"}
@@ -266,7 +266,8 @@ def test_an_offset_belongs_to_a_lease_and_the_next_lease_begins_anew(server: Ser
     whole = server.get(f"/v1/jobs/{job}/log?lease=job-1.1")
     assert (whole["lease"], whole["text"], whole["over"]) == ("job-1.1", "run job-1.1\n", False)
     answer = server.http.get(f"/v1/jobs/{job}/log?lease=job-1.7")
-    assert (answer.status_code, answer.json()["error"]["problem"]) == (404, "job-1 has no lease 'job-1.7'")
+    reason = {"code": "server.no_lease", "name": "job-1", "lease": "job-1.7"}
+    assert (answer.status_code, answer.json()["error"]["reason"]) == (404, reason)
 
 
 def test_a_piece_too_small_for_a_character_is_refused(server: Server) -> None:

@@ -144,8 +144,7 @@ def test_what_is_not_measured_says_unknown_and_why_once(desk: Desk) -> None:
     assert f"<code>{desk.service.reader.policy}</code>" in html
     assert html.count('<dd class="unknown">') == 2  # its memory and its compute
     assert "None" not in html
-    legend = re.findall(r"<dt>(declared|found|unknown)</dt><dd>\w", html)
-    assert legend == ["declared", "unknown"]
+    assert re.findall(r"<dt>(declared|found|unknown)</dt><dd>\w", html) == ["declared", "unknown"]
 
 
 def test_a_waiting_job_says_why_with_numbers(desk: Desk) -> None:

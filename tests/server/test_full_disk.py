@@ -15,6 +15,7 @@ import pytest
 from brimful.client.client import Client
 from brimful.client.settings import read_settings
 from brimful.errors import WorldFailed
+from tests.builders import check_reason, refuses
 from tests.server.live import BRIMFUL, Live, live, wait_for
 
 DISK_MIB = 8
@@ -66,9 +67,10 @@ def test_a_full_disk_loses_nothing(disk: Path, tmp_path: Path) -> None:
 
         refused = answer(server, "submit", "--", "true")
         assert not refused["ok"]
-        assert refused["error"]["problem"].endswith("environment of job-2: no space left on the disk")
+        full = {"code": "language.os_enospc"}
+        check_reason(refused["error"]["reason"], "adapters.cannot_keep_environment", "job-2", full)
         # One without an environment gets as far as the log.
-        with pytest.raises(WorldFailed, match="disk is full") as caught:
+        with refuses(WorldFailed, "adapters.database_failed") as caught:
             Client(read_settings({"data": str(disk)})).submit(["x" * 90_000] * 10, folder="/")
         assert caught.value.code == "database_failed"
         assert server.show(job)["phase"] == "running", "who only looks is answered"
@@ -77,7 +79,7 @@ def test_a_full_disk_loses_nothing(disk: Path, tmp_path: Path) -> None:
 
         (disk / "filler").unlink()
         over = wait_for(lambda: (view := server.show(job))["phase"] == "failed" and view)
-        assert (over["exit_code"], over["why"]) == (7, "exit code 7")
+        assert over["exit_code"] == over["why_code"]["exit_code"] == 7
         again = server.submit(command=("true",))
         wait_for(lambda: server.show(again)["phase"] == "finished")
         assert [each["job"] for each in server.ask("jobs")["jobs"]] == [again, job], (

@@ -10,7 +10,7 @@ import pytest
 
 from brimful.client.settings import read_settings
 from brimful.errors import WorldFailed
-from brimful.language import verbatim
+from brimful.language import verbatim, words
 from brimful.server.run import gpus
 from brimful.server.run.engines import local_engines
 from tests.fake_nvml import ERRORS, LOST, FakeNvml, a_card
@@ -39,7 +39,7 @@ def test_a_lost_card_is_named_and_the_others_work_on(
     with caplog.at_level(logging.WARNING, logger="brimful"):
         assert offered(tmp_path) == [("rtx-4070", 2, False)]
     assert "GPU 1" in caplog.text
-    assert "fell off the bus" in caplog.text
+    assert words("meter.nvml_gpu_is_lost") in caplog.text
 
 
 @pytest.mark.parametrize(

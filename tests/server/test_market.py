@@ -118,7 +118,9 @@ def test_an_urgent_bid_evicts_the_cheapest_and_every_cent_is_accounted_for(shop:
     eventually(lambda: shop.phase(urgent) == "running")
     waiting = shop.http.get(f"/v1/jobs/{cheap}").json()["data"]
     assert waiting["phase"] == "waiting"
-    assert "bids $4.50 for slot at here" in waiting["why"]  # 1.25 times the floor
+    why = waiting["why_code"]
+    assert why["code"].startswith("scheduler.lost_bid")
+    assert (why["limit"], why["gpu"], why["site"]) == (FLOOR * 5 // 4, "slot", "here")
     (shop.folder / "go").touch()
     eventually(lambda: {shop.phase(job) for job in (cheap, dear, urgent)} == {"finished"})
 

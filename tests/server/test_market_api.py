@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from brimful.adapters.stores.sql import SqlStore
 from brimful.fleet.events import BudgetSet, Event, JobSubmitted, LeaseEnded, LeaseStarted, PoolPriced
-from brimful.language import Usd, say
+from brimful.language import Usd, say, words
 from brimful.market.pools import Market
 from brimful.market.spot import Terms
 from brimful.scheduler.ports import Observation
@@ -126,7 +126,8 @@ def test_a_raised_bid_wins_and_a_lowered_one_cannot_go_below_what_it_pays(shop: 
     assert (status, job["limit_microusd_per_gpu_hour"]) == (200, 6 * USD)
     shop.tick(5)
     assert shop.service.reader.job(first).leases[0].notice_s == shop.now_s + 60
-    assert "has to leave in" in shop.ask("GET", f"/v1/jobs/{first}", shop.a)[1]["why"]
+    why = shop.ask("GET", f"/v1/jobs/{first}", shop.a)[1]["why_code"]
+    assert (why["code"], why["left"]) == ("server.notice", 60)
     status, error = shop.ask("POST", f"/v1/jobs/{first}/bid", shop.a, limit_microusd_per_gpu_hour=1)
     assert (status, error["code"]) == (409, "below_price")
     assert shop.ask("POST", f"/v1/jobs/{second}/bid", shop.a, limit_microusd_per_gpu_hour=USD)[0] == 404
@@ -170,9 +171,9 @@ def test_the_price_told_of_a_lease_is_the_one_it_pays_and_then_what_it_paid(shop
     now = shop.ask("GET", "/v1/prices", shop.a)[1]["pools"][0]["microusd_per_gpu_hour"]
     assert now > 2 * USD
     why = shop.ask("GET", f"/v1/jobs/{job}/why", shop.a)[1]
-    assert why["price"].startswith(f"{show_usd(now)} per GPU-hour, the price of h100 at here now")
-    assert "it was $2.00 when the lease began" in why["price"]
-    assert [pool["verdict"] for pool in why["pools"]] == ["it is here"]
+    assert why["price"].startswith(show_usd(now))
+    assert words("server.price_was", price=Usd(2 * USD)) in why["price"]
+    assert [pool["verdict"] for pool in why["pools"]] == [words("server.pool_here")]
     shop.end(f"{job}.1")
     (lease,) = shop.ask("GET", f"/v1/jobs/{job}", shop.a)[1]["leases"]
     priced = lease["microusd_per_gpu_hour"] * 4 * lease["billed_s"] / 3600
@@ -226,7 +227,8 @@ def test_a_budget_is_the_operators_to_set_and_binds(shop: Shop) -> None:
     assert (balances["budget:a"], balances["operator:credits"]) == (0, -2 * USD)
     assert balances["site:here"] == 12 * USD
     assert sum(balances.values()) == 0
-    assert "of its budget left" in shop.ask("GET", f"/v1/jobs/{running}", shop.a)[1]["why"]
+    why = shop.ask("GET", f"/v1/jobs/{running}", shop.a)[1]["why_code"]
+    assert (why["code"], why["tenant"]) == ("scheduler.tenant_lacks", "a")
     assert shop.ask("GET", "/v1/budgets", shop.b)[1]["budgets"] == []
     shown = shop.http.get("/v1/events", headers=shop.b).json()["data"]["events"]
     assert not [event for event in shown if event["kind"] in ("BudgetSet", "CreditGranted")]

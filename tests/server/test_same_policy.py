@@ -155,7 +155,7 @@ def test_the_default_of_simulate_is_what_a_server_runs(capsys: pytest.CaptureFix
 
 def test_the_banner_says_which_policy_runs(tmp_path: Path) -> None:
     settings = read_settings({"data": str(tmp_path), "policy": "fifo?types=cheap", "min_run_s": "7"}, env={})
-    assert "policy    fifo?types=cheap&min_run_s=7\n" in banner("http://x", settings, Fleet(), [])
+    assert " fifo?types=cheap&min_run_s=7\n" in banner("http://x", settings, Fleet(), [])
 
 
 def test_a_server_goes_on_under_another_policy(tmp_path: Path) -> None:

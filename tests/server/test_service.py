@@ -28,7 +28,7 @@ from brimful.server.service.service import Service
 from brimful.server.views.fleet import fleet_view
 from brimful.server.views.jobs import job_view, jobs_page
 from brimful.server.views.money import spend_view
-from tests.builders import ScriptedEngine, a_job, a_node, eventually
+from tests.builders import ScriptedEngine, a_job, a_node, eventually, refuses
 from tests.patience import PATIENCE_S
 from tests.server.builders import OPERATOR, MemoryHistory
 
@@ -210,7 +210,9 @@ def test_a_waiting_job_says_why_by_what_is_so_now(world: World) -> None:
     service = world.service
     service.driver.tick()
     service.submissions.submit(a_job("", gpus=2))
-    assert "the largest node has 1" in job_view(service.reader, service.reader.job("job-1"))["why"]
+    why = job_view(service.reader, service.reader.job("job-1"))["why_code"]
+    assert why is not None
+    assert (why["code"], why["gpus"]["n"], why["most"]) == ("scheduler.too_wide_node", 2, 1)
 
 
 def test_a_submission_whose_commit_is_unknown_is_not_sent_again(
@@ -269,7 +271,7 @@ def test_a_log_that_others_always_write_first_is_given_up_on(world: World) -> No
         def append(self, events: Sequence[Event], *, after: int) -> bool:
             return False
 
-    with pytest.raises(WorldFailed, match="times in a row") as caught:
+    with refuses(WorldFailed, "server.log_busy") as caught:
         Service(Busy(), [world.engine], Rules()).submissions.submit(a_job(""))
     assert caught.value.code == "log_busy"
 
@@ -324,7 +326,7 @@ def test_what_an_engine_cannot_tell_of_a_lease_is_a_problem_of_its_site(world: W
 def test_an_engine_without_logs_says_so(world: World) -> None:
     world.service.submissions.submit(a_job(""))
     world.service.driver.tick()
-    with pytest.raises(Refused, match="the engine at here keeps no logs"):
+    with refuses(Refused, "server.no_logs", "here"):
         world.service.reader.read_log(world.service.reader.job("job-1").leases[0], offset=0, limit=10)
 
 

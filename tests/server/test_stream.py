@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,8 +20,9 @@ from brimful.cli.main import main
 from brimful.client.client import Client
 from brimful.client.settings import read_settings
 from brimful.errors import NotFound, Refused
+from brimful.language import count, words
 from brimful.server.api.answers import shape_of
-from tests.builders import eventually
+from tests.builders import eventually, refuses
 from tests.patience import PATIENCE_S
 
 BRIMFUL = [sys.executable, "-m", "brimful.cli.main"]
@@ -118,20 +120,21 @@ def test_hold_release_move_and_why_of_a_running_job(client: Client) -> None:
     job = submit(client, "sleep", "600")
     eventually(lambda: client.job(job)["phase"] == "running")
     why = client.why(job)
-    assert "$0.10 per GPU-hour" in (why["price"] or "")
-    assert "1 GPU of slot on local-0" in (why["here"] or "")
+    assert (why["price"] or "").startswith("$0.10 ")
+    placed = words("server.placed", gpus=count("gpu", 1), gpu="slot", node="local-0", site="local")
+    assert placed in (why["here"] or "")
     client.hold(job, "look first")
     eventually(lambda: client.job(job)["phase"] == "held")
     assert client.hold(job)["why"] == "look first"  # again changes nothing
     assert "look first" in (client.why(job)["waiting"] or "")
     client.release(job)
     eventually(lambda: client.job(job)["phase"] == "running")
-    with pytest.raises(NotFound, match="no site 'mars'"):
+    with refuses(NotFound, "server.no_site", "mars"):
         client.move(job, "mars")
     assert client.move(job, "local")["sites"] == ["local"]
     client.cancel(job)
     eventually(lambda: client.job(job)["phase"] == "cancelled")
-    with pytest.raises(Refused, match="already cancelled"):
+    with refuses(Refused, "server.job_already", job, "cancelled"):
         client.hold(job)
 
 
@@ -192,16 +195,16 @@ def test_tokens_are_made_listed_and_revoked_by_the_command(
 ) -> None:
     monkeypatch.setenv("BRIMFUL_DATA", client._settings.data)
 
-    def said(*words: str) -> str:
-        assert main(["admin", "tokens", *words]) == 0
+    def said(*typed: str) -> str:
+        assert main(["admin", "tokens", *typed]) == 0
         return capsys.readouterr().out
 
     made = said("add", "bob", "--tenant", "red", "--role", "viewer", "--for", "12h")
     assert f"export BRIMFUL_URL={client.url}\nexport BRIMFUL_TOKEN=brim_" in made
-    assert "# for bob: viewer of red until" in made
+    assert re.search(r"^# .*bob.*viewer.*red.*\d{4}-\d\d-\d\d", made, re.MULTILINE)
     [bob] = [each["token"] for each in client.tokens()["tokens"] if each["name"] == "bob"]
     assert bob in said()
-    assert said("revoke", bob) == f"bob's token {bob} is revoked\n"
+    assert bob in said("revoke", bob)
     assert f"{bob}  bob" in said()
     eventually(lambda: "token.revoke" in said("audit"))
 

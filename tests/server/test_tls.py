@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import ssl
@@ -16,6 +17,7 @@ from brimful.client.client import Client
 from brimful.client.settings import read_settings
 from brimful.errors import WorldFailed
 from brimful.server.run.main import _reachable
+from tests.builders import check_reason
 from tests.patience import PATIENCE_S
 from tests.server.live import BRIMFUL, Live, live, wait_for
 
@@ -56,12 +58,15 @@ def test_elsewhere_the_signer_has_to_be_trusted(server: tuple[Live, str]) -> Non
     env = {**os.environ, "BRIMFUL_URL": there, "BRIMFUL_TOKEN": (up.data / "token").read_text()}
 
     def jobs(**more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([BRIMFUL, "jobs"], env=env | more, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            [BRIMFUL, "jobs", "--json"], env=env | more, capture_output=True, text=True, check=False
+        )
 
     refused = jobs()
     assert refused.returncode != 0
-    assert "is not trusted here" in refused.stderr
-    assert "SSL_CERT_FILE" in refused.stderr
+    error = json.loads(refused.stdout)["error"]
+    check_reason(error["reason"], "client.untrusted_certificate", there)
+    assert "SSL_CERT_FILE" in error["hint"]
     trusted = jobs(SSL_CERT_FILE=cert)
     assert trusted.returncode == 0, trusted.stderr
 
@@ -98,8 +103,8 @@ def test_a_server_at_every_address_is_announced_at_one_that_can_be_called() -> N
 def test_a_key_of_another_certificate_is_one_clear_error(tmp_path: Path) -> None:
     cert, _ = a_certificate(tmp_path / "one", "DNS:a.example")
     _, key = a_certificate(tmp_path / "two", "DNS:a.example")
-    words = [BRIMFUL, "up", "--data", str(tmp_path / "data"), "--tls-cert", cert, "--tls-key", key]
+    words = [BRIMFUL, "up", "--json", "--data", str(tmp_path / "data"), "--tls-cert", cert, "--tls-key", key]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 2, done.stderr
-    assert "cannot be used" in done.stderr
+    check_reason(json.loads(done.stdout)["error"]["reason"], "server.bad_certificate", cert, key)
     assert "Traceback" not in done.stderr

@@ -1,6 +1,7 @@
 import pytest
 
 from brimful.errors import NotFound
+from brimful.language import Sentence
 from brimful.specs.gpu import all_gpus, find_gpu
 from brimful.units import GIB
 from tests.builders import refuses
@@ -43,7 +44,9 @@ def test_a_wrong_name_suggests_the_nearest() -> None:
     with refuses(NotFound, "specs.name_unknown") as refused:
         find_gpu("4071")
 
-    assert "did you mean rtx-4070?" in refused.value.hint
+    assert isinstance(refused.value.way_out, Sentence)
+    assert refused.value.way_out.code == "specs.hint_did_you_mean"
+    assert str(refused.value.way_out.values["names"]).startswith("rtx-4070")
 
 
 @pytest.mark.parametrize("nonsense", ["", "   ", "🙂", "x" * 100_000, "\x00", "gb" * 5000])

@@ -3,6 +3,7 @@ import re
 import pytest
 
 from brimful.errors import NotFound
+from brimful.language import Sentence
 from brimful.specs.presets import FAMILIES, all_presets, find_preset
 from tests.builders import refuses
 
@@ -48,7 +49,9 @@ def test_a_wrong_name_suggests_the_nearest() -> None:
     with refuses(NotFound, "specs.name_unknown") as refused:
         find_preset("lama-3.1-8b")
 
-    assert "did you mean llama-3.1-8b" in refused.value.hint
+    assert isinstance(refused.value.way_out, Sentence)
+    assert refused.value.way_out.code == "specs.hint_did_you_mean"
+    assert str(refused.value.way_out.values["names"]).startswith("llama-3.1-8b")
 
 
 @pytest.mark.parametrize("nonsense", ["", "   ", "🙂", "x" * 100_000, "\x00", "../../etc/passwd"])

@@ -148,7 +148,7 @@ def test_a_failure_on_the_way_out_does_not_lose_the_trace(tmp_path: Path) -> Non
     data = traced(a_request(path))
 
     assert data["steps"] == 2
-    assert data["notes"] == ["after its steps the script ended with OSError"]
+    assert data["note_codes"] == [{"code": "tracing.note_script_ended", "name": "OSError"}]
 
 
 def test_what_the_traced_process_says_is_told_in_any_language(tmp_path: Path) -> None:
