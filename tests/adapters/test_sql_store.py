@@ -107,7 +107,7 @@ def test_a_log_with_a_hole_is_refused(url: str) -> None:
     with refuses(WorldFailed, "adapters.log_damaged") as caught:
         store.since(0)
     assert caught.value.code == "log_damaged"
-    assert caught.value.said.as_dict()["how"] == {"code": "adapters.log_hole", "missing": 2, "there": 3}
+    assert caught.value.said.as_dict()["how"] == {"code": "adapters.log_has_a_gap", "expected": 2, "found": 3}
     assert store.since(2) == submitted("c")
     store.close()
 
@@ -119,7 +119,7 @@ def test_an_event_that_cannot_be_read_is_a_damaged_log(url: str, body: str) -> N
     _run(url, f"UPDATE events SET body = '{body}'")
     with refuses(WorldFailed, "adapters.log_damaged") as caught:
         store.since(0)
-    check_reason(caught.value.said.as_dict()["how"], "adapters.log_event_unreadable", 1, "JobSubmitted")
+    check_reason(caught.value.said.as_dict()["how"], "adapters.bad_event", 1, "JobSubmitted")
     store.close()
 
 
@@ -129,7 +129,7 @@ def test_nobody_writes_beyond_the_end_of_the_log(url: str) -> None:
     with refuses(WorldFailed, "adapters.log_damaged") as caught:
         store.append(submitted("b"), after=5)
     assert caught.value.code == "log_damaged"
-    assert caught.value.said.as_dict()["how"] == {"code": "adapters.log_ends", "end": 1, "read": 5}
+    assert caught.value.said.as_dict()["how"] == {"code": "adapters.log_ends_early", "end": 1, "after": 5}
     assert store.since(0) == submitted("a")
     store.close()
 
