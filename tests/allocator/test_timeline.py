@@ -24,6 +24,7 @@ from brimful.allocator.timeline import (
 from brimful.errors import BadInput, WorldFailed
 from brimful.units import MIB
 from tests.allocator.recording import Recording
+from tests.builders import refuses
 
 
 def test_layers_add_up_to_what_is_live_and_keep_every_peak() -> None:
@@ -109,5 +110,5 @@ def test_a_missing_library_is_named_with_the_way_to_get_it(
 
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    with pytest.raises(WorldFailed, match="cannot write"):
+    with refuses(WorldFailed, "allocator.cannot_write", {"code": "language.os_enoent"}):
         write_html(a_timeline(tmp_path), tmp_path / "no" / "such" / "folder.html")

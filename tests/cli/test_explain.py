@@ -11,6 +11,7 @@ import pytest
 
 from brimful.cli.commands import BAD_INPUT, NO, WORLD_FAILED, YES
 from brimful.cli.main import main
+from brimful.language import words
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CONFIG = str(ROOT / "examples" / "nanogpt" / "train_fineweb.py")
@@ -39,9 +40,9 @@ def test_a_crash_is_explained_with_its_config_and_the_fixes(
     message, config = data["recognised"]
 
     assert message["facts"]["tried_bytes"] == round(1.54 * 2**30)
-    assert any(
-        "16 x 1024 x 50304 x 2 bytes = 1.54 GiB: the logits" in said["text"] for said in message["says"]
-    )
+    (tensor,) = [said["text"] for said in message["says"] if said["code"] == "tensor"]
+    assert tensor.startswith("16 x 1024 x 50304 x 2 bytes = 1.54 GiB: ")
+    assert words("diagnose.tensor_logits") in tensor
     assert {"fragmentation", "no_fragmentation"} & {said["code"] for said in message["says"]} == {
         "no_fragmentation"
     }

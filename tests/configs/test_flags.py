@@ -80,25 +80,30 @@ def test_several_gpus_copy_the_model_unless_told_to_shard_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says", "hint"),
+    ("words", "part", "wanted", "enough"),
     [
-        (["tensor=8"], "tensor=8 takes a multiple of 8 GPUs, not 1", "gpus=8,"),
-        (["pipeline=2"], "pipeline=2 takes a multiple of 2 GPUs", "gpus=2,"),
-        (["context=4", "gpus=2"], "context=4 takes a multiple of 4 GPUs, not 2", "gpus=4,"),
-        (["pipeline=3", "gpus=8"], "pipeline=3 takes a multiple of 3 GPUs", "gpus=9,"),
-        (["sharding=zero3", "shards=8"], "shards=8 takes at least 8 GPUs", "gpus=8,"),
-        (["sharding=zero3", "shards=8", "tensor=2", "gpus=8"], "shards=8 takes at least 16", "gpus=16,"),
+        (["tensor=8"], "tensor=8", {"code": "configs.multiple_of", "split": 8}, 8),
+        (["pipeline=2"], "pipeline=2", {"code": "configs.multiple_of", "split": 2}, 2),
+        (["context=4", "gpus=2"], "context=4", {"code": "configs.multiple_of", "split": 4}, 4),
+        (["pipeline=3", "gpus=8"], "pipeline=3", {"code": "configs.multiple_of", "split": 3}, 9),
+        (["sharding=zero3", "shards=8"], "shards=8", {"code": "configs.at_least", "low": 8}, 8),
+        (
+            ["sharding=zero3", "shards=8", "tensor=2", "gpus=8"],
+            "shards=8",
+            {"code": "configs.at_least", "low": 16},
+            16,
+        ),
     ],
 )
 def test_a_split_over_gpus_that_are_not_there_is_refused_with_how_many_it_takes(
-    words: list[str], says: str, hint: str
+    words: list[str], part: str, wanted: dict[str, object], enough: int
 ) -> None:
-    with pytest.raises(BadInput, match=says) as refused:
+    with refuses(BadInput, "configs.split_takes_gpus", part, wanted, enough) as refused:
         read(None, model="llama-3.1-8b", overrides=words)
-    assert hint in refused.value.hint
+    assert f"gpus={enough}," in refused.value.hint
 
-    enough = hint.strip(",")
-    read(None, model="llama-3.1-8b", overrides=[*(w for w in words if not w.startswith("gpus")), enough])
+    others = [word for word in words if not word.startswith("gpus")]
+    read(None, model="llama-3.1-8b", overrides=[*others, f"gpus={enough}"])
 
 
 @pytest.mark.parametrize("targets", [0, 9, 100])

@@ -145,63 +145,64 @@ LAUGHS = "a: &a [x,x,x]\n" + "".join(
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "problem"),
+    ("text", "line", "reason"),
     [
-        (LAUGHS, 1, "anchors"),
-        ("b: 1\na: *nothing", 2, "aliases"),
-        ("base: &base {a: 1}\nb:\n  <<: *base", 1, "anchors"),
-        ("a: &a 1", 1, "anchors"),
-        ("&a b: 1", 1, "anchors"),
-        ("a: !!python/object/apply:os.system ['touch PWNED']", 1, "tags"),
-        ("a: !!python/name:os.system", 1, "tags"),
-        ("- !!python/object/new:subprocess.Popen [[touch, PWNED]]", 1, "not a mapping"),
-        ("!!python/object/apply:os.system\n- touch PWNED", 1, "tags"),
-        ("a: 1\nb: !!int '3'", 2, "tags"),
-        ("a: !env HOME", 1, "tags"),
-        ("a: !!binary aGVsbG8=", 1, "tags"),
-        ("? !!python/object/apply:os.system ['touch PWNED']\n: 1", 1, "tags"),
-        ("a: 1\nb: 2\na: 3", 3, "duplicate key 'a'"),
-        ("a:\n  b: 1\n  'b': 2", 3, "duplicate key 'b'"),
-        ("- {a: 1, a: 2}", 1, "not a mapping"),
-        ("x: {a: 1, a: 2}", 1, "duplicate key 'a'"),
-        ("a: 1\n---\nb: 2", 2, "second document"),
-        ("a: 1\n...\n---\n", 3, "second document"),
-        ("- a", 1, "not a mapping"),
-        ("just words", 1, "not a mapping"),
-        ("? [1, 2]\n: 3", 1, "key is not plain text"),
-        ("a: {{ value }}", 1, "key is not plain text"),
-        ("\ta: 1", 1, "not YAML"),
-        ("a:\n\tb: 1", 2, "not YAML"),
-        ("a: [1, 2", 1, "not YAML"),
-        ("a: 'open", 1, "not YAML"),
-        ("a: 1\n  b: 2", 2, "not YAML"),
-        ("a: @home", 1, "not YAML"),
-        ("%YAML 3.0\n---\na: 1", 1, "not YAML"),
-        ("a: 1\nb: \x07", 2, "control character"),
-        ("a: 1\nb: \x00", 2, "control character"),
-        ('a: 1\nb: "\\UFFFFFFFF"', 2, "invalid character escape"),
-        ('a: 1\nb: "\\uD800"', 2, "invalid character escape"),
-        ("a: " + "[" * 100_000, 1, f"nested more than {MAX_DEPTH}"),
-        ("a: " + "{a: " * 50_000, 1, f"nested more than {MAX_DEPTH}"),
-        ("a:\n " + "- " * 100_000, 2, f"nested more than {MAX_DEPTH}"),
-        ("".join(" " * n + "a:\n" for n in range(500)), MAX_DEPTH + 1, f"nested more than {MAX_DEPTH}"),
-        ("a:\n" + "- 1\n" * 60_000, 9_999, f"more than {MAX_VALUES:,} values"),
+        (LAUGHS, 1, "aliases_refused"),
+        ("b: 1\na: *nothing", 2, "aliases_refused"),
+        ("base: &base {a: 1}\nb:\n  <<: *base", 1, "aliases_refused"),
+        ("a: &a 1", 1, "aliases_refused"),
+        ("&a b: 1", 1, "aliases_refused"),
+        ("a: !!python/object/apply:os.system ['touch PWNED']", 1, "tags_refused"),
+        ("a: !!python/name:os.system", 1, "tags_refused"),
+        ("- !!python/object/new:subprocess.Popen [[touch, PWNED]]", 1, "not_a_mapping"),
+        ("!!python/object/apply:os.system\n- touch PWNED", 1, "tags_refused"),
+        ("a: 1\nb: !!int '3'", 2, "tags_refused"),
+        ("a: !env HOME", 1, "tags_refused"),
+        ("a: !!binary aGVsbG8=", 1, "tags_refused"),
+        ("? !!python/object/apply:os.system ['touch PWNED']\n: 1", 1, "tags_refused"),
+        ("a: 1\nb: 2\na: 3", 3, "duplicate_key a"),
+        ("a:\n  b: 1\n  'b': 2", 3, "duplicate_key b"),
+        ("- {a: 1, a: 2}", 1, "not_a_mapping"),
+        ("x: {a: 1, a: 2}", 1, "duplicate_key a"),
+        ("a: 1\n---\nb: 2", 2, "second_document"),
+        ("a: 1\n...\n---\n", 3, "second_document"),
+        ("- a", 1, "not_a_mapping"),
+        ("just words", 1, "not_a_mapping"),
+        ("? [1, 2]\n: 3", 1, "key_not_plain_text"),
+        ("a: {{ value }}", 1, "key_not_plain_text"),
+        ("\ta: 1", 1, "line_not_yaml"),
+        ("a:\n\tb: 1", 2, "line_not_yaml"),
+        ("a: [1, 2", 1, "line_not_yaml"),
+        ("a: 'open", 1, "line_not_yaml"),
+        ("a: 1\n  b: 2", 2, "line_not_yaml"),
+        ("a: @home", 1, "line_not_yaml"),
+        ("%YAML 3.0\n---\na: 1", 1, "line_not_yaml"),
+        ("a: 1\nb: \x07", 2, "line_control_character"),
+        ("a: 1\nb: \x00", 2, "line_control_character"),
+        ('a: 1\nb: "\\UFFFFFFFF"', 2, "line_invalid_character_escape"),
+        ('a: 1\nb: "\\uD800"', 2, "invalid_character_escape"),
+        ("a: " + "[" * 100_000, 1, f"yaml_nested_too_deeply {MAX_DEPTH}"),
+        ("a: " + "{a: " * 50_000, 1, f"yaml_nested_too_deeply {MAX_DEPTH}"),
+        ("a:\n " + "- " * 100_000, 2, f"yaml_nested_too_deeply {MAX_DEPTH}"),
+        ("".join(" " * n + "a:\n" for n in range(500)), MAX_DEPTH + 1, f"yaml_nested_too_deeply {MAX_DEPTH}"),
+        ("a:\n" + "- 1\n" * 60_000, 9_999, f"too_many_values {MAX_VALUES}"),
         (
             "".join(f"k{n}: 1\n" for n in range(20_000)),
             5_000,
-            f"more than {MAX_VALUES:,} values",
+            f"too_many_values {MAX_VALUES}",
         ),
     ],
 )
 def test_what_could_harm_or_mean_two_things_is_refused_by_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, line: int, problem: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, line: int, reason: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    refused = refusal(text)
+    told = refusal(text).said.as_dict()
 
-    assert problem in refused.problem
-    assert f"'x.yaml' line {line}" in refused.problem
+    code, *values = reason.split()
+    check_reason(told.get("what", told), f"configs.{code}", *values)
+    assert (told["name"], told["line"]) == ("x.yaml", line)
     assert list(tmp_path.iterdir()) == []  # nothing ran
 
 

@@ -19,6 +19,7 @@ from brimful.specs.gpu import find_gpu
 from brimful.specs.model import Model
 from brimful.specs.presets import find_preset
 from brimful.specs.training import Training
+from tests.builders import refuses
 from tests.fit.builders import a_model, a_training
 
 H100 = find_gpu("h100-sxm-80gb")
@@ -153,15 +154,17 @@ def test_experts_over_gpus_split_their_weights_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("words", "reason"),
     [
-        (["gpus=5", "tensor=5"], "32 heads cannot be split over 5 GPUs"),
-        (["gpus=64", "pipeline=64"], "32 layers cannot be cut into 64 pieces"),
-        (["gpus=8", "pipeline=8", "virtual_stages=8"], "32 layers cannot be cut into 64 pieces"),
-        (["gpus=8", "expert=3"], "8 experts over 3 of the 8 GPUs"),
-        (["gpus=2", "expert=4"], "8 experts over 4 of the 2 GPUs"),
+        (["gpus=5", "tensor=5"], ("heads_do_not_split", 32, 5)),
+        (["gpus=64", "pipeline=64"], ("layers_do_not_split", 32, 64)),
+        (["gpus=8", "pipeline=8", "virtual_stages=8"], ("layers_do_not_split", 32, 64)),
+        (["gpus=8", "expert=3"], ("experts_do_not_divide", 8, 3, 8)),
+        (["gpus=2", "expert=4"], ("experts_do_not_divide", 8, 4, 2)),
     ],
 )
-def test_a_split_that_cannot_be_is_refused_with_its_numbers(words: list[str], problem: str) -> None:
-    with pytest.raises(BadInput, match=problem):
+def test_a_split_that_cannot_be_is_refused_with_its_numbers(
+    words: list[str], reason: tuple[str, *tuple[int, ...]]
+) -> None:
+    with refuses(BadInput, f"configs.{reason[0]}", *reason[1:]):
         read(None, model="mixtral-8x7b", overrides=words)

@@ -18,7 +18,7 @@ from brimful.server.api.requests import Submission
 from brimful.server.jobfiles.jobfile import JobFile, read_job_file
 from brimful.server.jobfiles.own import FIELDS, schema
 from brimful.server.jobfiles.sbatch import minutes_of
-from tests.builders import refuses
+from tests.builders import check_reason, refuses
 from tests.server.builders import OPERATOR
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "jobs"
@@ -97,40 +97,42 @@ env_from: [HOME]
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "reason"),
     [
-        ("gpus: 1", "names no command"),
-        ("command: x\ngpu_count: 4", "gpu_count"),
-        ("command: x\nbudjet: 4", "budjet"),
-        ("command: x\ngpus: many", "gpus cannot be"),
-        ("command: x\ngpus: 0", "gpus cannot be"),
-        ("command: x\ngpus: true", "gpus cannot be"),
-        ("command: x\npriority: now", "priority cannot be"),
-        ("command: x\nbudget: free", "budget"),
-        ("command: x\nmax_run: soon", "max_run"),
-        ("command: x\ndeadline: tomorrow", "deadline"),
-        ("command: x\nenv:\n  command: y\n  gpus: 8\ngpu_count: 4", "says 'gpu_count'"),
-        ("command: x\ncommand: y", "line 2: duplicate key 'command'"),
-        ("command: x\nenv: {A: 1, A: 2}", "line 2: duplicate key 'A'"),
-        ("a: &a [x]\ncommand: *a", "line 1: anchors"),
-        ("command: *a", "line 1: anchors .* and aliases"),
-        ("command: !!python/object/apply:os.system [touch PWNED]", "line 1: tags"),
-        ("command: x\nenv: !!python/object/apply:os.system [touch PWNED]", "line 2: tags"),
-        ("- command", "line 1: not a mapping"),
-        ("command: [x", "line 1 is not YAML"),
-        ("command:\n\tx", "line 2 is not YAML"),
-        ("{{{{", "line 1: a key is not plain text"),
-        ("command: x\n---\ncommand: y", "line 2: a second document"),
-        ("command: " + "[" * 100_000, "line 1: nested more than"),
-        ("env:\n" + "".join(f"  A{n}: 1\n" for n in range(9_000)), "more than 10,000 values"),
-        ("command: x\nname: \x07", "line 2: control character"),
-        ("command: x\0", "binary file"),
-        ("", "names no command"),
+        ("gpus: 1", "jobfile.no_command"),
+        ("command: x\ngpu_count: 4", "jobfile.unknown_fields 'gpu_count'"),
+        ("command: x\nbudjet: 4", "jobfile.unknown_fields 'budjet'"),
+        ("command: x\ngpus: many", "jobfile.cannot_be gpus"),
+        ("command: x\ngpus: 0", "jobfile.cannot_be gpus"),
+        ("command: x\ngpus: true", "jobfile.cannot_be gpus"),
+        ("command: x\npriority: now", "jobfile.cannot_be priority now"),
+        ("command: x\nbudget: free", "jobfile.not_a_price budget free"),
+        ("command: x\nmax_run: soon", "jobfile.not_a_time max_run soon"),
+        ("command: x\ndeadline: tomorrow", "jobfile.not_a_deadline deadline tomorrow"),
+        ("command: x\nenv:\n  command: y\n  gpus: 8\ngpu_count: 4", "jobfile.unknown_fields 'gpu_count'"),
+        ("command: x\ncommand: y", "configs.duplicate_key command"),
+        ("command: x\nenv: {A: 1, A: 2}", "configs.duplicate_key A"),
+        ("a: &a [x]\ncommand: *a", "configs.aliases_refused"),
+        ("command: *a", "configs.aliases_refused"),
+        ("command: !!python/object/apply:os.system [touch PWNED]", "configs.tags_refused"),
+        ("command: x\nenv: !!python/object/apply:os.system [touch PWNED]", "configs.tags_refused"),
+        ("- command", "configs.not_a_mapping"),
+        ("command: [x", "configs.line_not_yaml 1"),
+        ("command:\n\tx", "configs.line_not_yaml 2"),
+        ("{{{{", "configs.key_not_plain_text"),
+        ("command: x\n---\ncommand: y", "configs.second_document"),
+        ("command: " + "[" * 100_000, "configs.yaml_nested_too_deeply"),
+        ("env:\n" + "".join(f"  A{n}: 1\n" for n in range(9_000)), "configs.too_many_values 10000"),
+        ("command: x\nname: \x07", "configs.line_control_character 2"),
+        ("command: x\0", "configs.binary_file"),
+        ("", "jobfile.no_command"),
     ],
 )
-def test_what_a_job_file_cannot_say_is_one_clear_error(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(BadInput, match=words):
+def test_what_a_job_file_cannot_say_is_one_clear_error(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(BadInput) as caught:
         read(tmp_path, text)
+    told, (code, *values) = caught.value.said.as_dict(), reason.split()
+    check_reason(told["what"] if told["code"] == "configs.line_says" else told, code, *values)
     assert [file.name for file in tmp_path.iterdir()] == ["brimful.yaml"]  # nothing ran
 
 
