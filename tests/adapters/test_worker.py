@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from brimful.adapters.engines.worker import STUCK_S, SiteWorker
+from brimful.adapters.engines.worker import FIRST_LOOK_S, STUCK_S, SiteWorker, begin_all, close_all
 from brimful.errors import Said, WorldFailed
 from brimful.fleet.events import JobSubmitted, Parts
 from brimful.fleet.job import Job
@@ -68,8 +68,7 @@ class Bench:
     def __init__(self, *engines: Engine) -> None:
         self.now = 0.0
         self.workers = {each.site: SiteWorker(each, clock=lambda: self.now) for each in engines}
-        for worker in self.workers.values():
-            worker.begin()
+        begin_all(self.workers.values())
         self.fleet = Fleet()
         self.ports = Ports(store=MemoryStore(), engines=self.workers)
 
@@ -91,7 +90,7 @@ def benches() -> Iterator[list[Bench]]:
     for bench in made:
         for worker in bench.workers.values():
             worker._engine.gate.set()  # type: ignore[attr-defined]
-            worker.close()
+        close_all(bench.workers.values())
 
 
 def test_a_site_that_hangs_in_a_start_delays_nobody_elsewhere(benches: list[Bench]) -> None:
@@ -199,13 +198,91 @@ def test_an_order_of_a_server_that_no_longer_leads_is_not_carried_out() -> None:
     worker = SiteWorker(engine, permit=lambda: check)
     leads = False
     worker.start("a.1", a_job("a"), node="here-0", gpus=(0,))
-    worker.begin()
+    begin_all([worker])
     eventually(lambda: not worker._pending)
     assert engine.asked == []
     with pytest.raises(WorldFailed):
         worker.start("a.1", a_job("a"), node="here-0", gpus=(0,))
-    worker.close()
+    close_all([worker])
 
 
 def _said() -> Sentence:
     return verbatim("no")
+
+
+def test_a_look_that_is_always_due_again_keeps_no_order_waiting(benches: list[Bench]) -> None:
+    """As a slow poll of a site is, while the loop asks several times a second."""
+    engine = Engine()
+    bench = Bench(engine)
+    benches.append(bench)
+    (worker,) = bench.workers.values()
+    listed = engine.listed
+
+    def nodes() -> Sequence[Node]:
+        worker._due = True
+        return listed
+
+    engine.nodes = nodes  # type: ignore[method-assign]
+    worker.nodes()
+    for lease in ("a.1", "b.1"):
+        worker.start(lease, a_job(lease[0], gpus=1), node="here-0", gpus=(0,))
+    eventually(lambda: engine.asked == ["start a.1", "start b.1"])
+
+
+def test_orders_without_end_keep_no_look_waiting(benches: list[Bench]) -> None:
+    engine = Engine()
+    bench = Bench(engine)
+    benches.append(bench)
+    (worker,) = bench.workers.values()
+
+    def stop(lease: str, *, grace_s: int) -> None:
+        bench.now += 2.0  # each takes longer than orders may go before a look
+        worker.stop(f"{lease}+", grace_s=grace_s)
+
+    engine.stop = stop  # type: ignore[method-assign]
+    worker.stop("a.1", grace_s=1)
+    looks = engine.looks
+    eventually(lambda: engine.looks > looks + 5)
+
+
+def test_a_site_that_failed_and_then_hangs_is_told_silent(benches: list[Bench]) -> None:
+    engine = Engine()
+    bench = Bench(engine)
+    benches.append(bench)
+    (worker,) = bench.workers.values()
+    engine.bug = RuntimeError("once")
+    eventually(lambda: "here" in bench.tick())
+    first = worker._failed
+    hangs = threading.Event()
+
+    def nodes() -> Sequence[Node]:
+        assert hangs.wait(PATIENCE_S)
+        return engine.listed
+
+    engine.nodes = nodes  # type: ignore[method-assign]
+    eventually(lambda: bench.tick() and worker._step == ("nodes", 0.0))
+    assert first is not None
+    assert first.__traceback__ is None or first.__traceback__.tb_next is None
+    bench.now += 20.0
+    said = bench.tick()["here"]
+    hangs.set()
+    assert said.as_dict()["code"] == "adapters.site_silent"
+
+
+def test_sites_that_hang_are_waited_for_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    waits: list[float] = []
+
+    def waited(_worker: SiteWorker, within_s: float) -> bool:
+        waits.append(within_s)
+        clock[0] += within_s
+        return False
+
+    monkeypatch.setattr("brimful.adapters.engines.worker.time.monotonic", lambda: clock[0])
+    for name, bound in (("has_looked", begin_all), ("has_closed", close_all)):
+        waits.clear()
+        monkeypatch.setattr(SiteWorker, name, waited)
+        monkeypatch.setattr(SiteWorker, "begin", lambda _worker: None)
+        bound([SiteWorker(Engine(f"s{n}")) for n in range(4)])
+        assert waits[1:] == [0.0, 0.0, 0.0]
+        assert waits[0] >= FIRST_LOOK_S

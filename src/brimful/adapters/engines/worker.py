@@ -26,7 +26,9 @@ log = logging.getLogger("brimful")
 SILENT_S = 15.0  # a site that has not answered for so long counts as lost
 STUCK_S = 5.0  # one step that takes so long is named in the server's log
 AGAIN_S = 1.0  # an order that was carried out is given to the engine again no sooner
-FIRST_LOOK_S = 5.0  # how long a server that starts waits for a site's first answer
+ORDERS_S = 1.0  # how long orders go before the next look, at least one of them
+FIRST_LOOK_S = 5.0  # how long a server that starts waits for the first answers of all sites
+CLOSE_S = 10.0  # how long one that stops waits for what they are doing
 
 Permit = Callable[[], Callable[[], object]]
 
@@ -74,7 +76,7 @@ class SiteWorker:
         self._due = True
         self._leases: frozenset[str] = frozenset()
         self._last: Look | None = None
-        self._failed: BrimfulError | None = None
+        self._failed: BrimfulError | None = None  # the last look, unless it went well
         self._queue: deque[Order] = deque()
         self._pending: set[tuple[str, str]] = set()
         self._done: dict[tuple[str, str], float] = {}
@@ -83,7 +85,7 @@ class SiteWorker:
         self._from: dict[str, str] = {}
         self._step: tuple[str, float] | None = None  # what it is doing, and since when
         self._named: tuple[str, float] | None = None
-        self._began = clock()
+        self._heard = clock()  # when it was last asked and answered, be it by an error
         self._thread = threading.Thread(target=self._run, name=f"site {engine.site}", daemon=True)
 
     @property
@@ -91,15 +93,18 @@ class SiteWorker:
         return self._engine.site
 
     def begin(self) -> None:
-        """Start, and wait for the first answer, but not for ever."""
         self._thread.start()
-        self._looked.wait(FIRST_LOOK_S)
 
-    def close(self) -> None:
+    def has_looked(self, within_s: float) -> bool:
+        return self._looked.wait(within_s)
+
+    def ask_to_close(self) -> None:
         self._closing = True
         self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=2 * FIRST_LOOK_S)
+
+    def has_closed(self, within_s: float) -> bool:
+        self._thread.join(within_s)
+        return not self._thread.is_alive()
 
     # -- what the loop asks ------------------------------------------------------------------------------
 
@@ -108,10 +113,10 @@ class SiteWorker:
         self._due = True
         self._wake.set()
         with self._lock:
-            if self._failed is not None:
-                raise self._failed
-            heard = self._began if self._last is None else self._last.at
-            silent_s = self._clock() - heard
+            silent_s, failed = self._clock() - self._heard, self._failed
+            if silent_s <= self._silent_s and failed is not None:
+                # A new one each time: one that is raised again and again would gather tracebacks.
+                raise WorldFailed(failed.said, hint=failed.way_out, code=failed.code)
             if self._last is None or silent_s > self._silent_s:
                 step = say("adapters.site_looks") if self._step is None else verbatim(self._step[0])
                 raise WorldFailed(
@@ -189,14 +194,20 @@ class SiteWorker:
         return step[0], self._clock() - step[1]
 
     def _run(self) -> None:
+        """Looks and orders take turns: a slow look that is always due again keeps no order waiting."""
+        orders_until: float | None = None
         while not self._closing:
             with self._lock:
-                due, self._due = self._due, False
-                order = self._queue.popleft() if self._queue and not due else None
+                due = self._due and (not self._queue or orders_until is None)
+                order = None if due or not self._queue else self._queue.popleft()
+                self._due = self._due and not due
             if due:
                 self._look()
+                orders_until = self._clock() + ORDERS_S
             elif order is not None:
                 self._carry_out(order)
+                if orders_until is not None and self._clock() >= orders_until:
+                    orders_until = None
             else:
                 self._wake.wait()
                 self._wake.clear()
@@ -209,7 +220,7 @@ class SiteWorker:
             self._step = ("observe", at)
             seen = self._engine.observe(leases)
         except Exception as error:  # noqa: BLE001 - a site's bug is this site's trouble, and nobody else's
-            self._keep_failure(_foreseen(error, self.site))
+            self._keep_failure(_foreseen(error, self.site), at=at)
             return
         finally:
             self._step = None
@@ -218,15 +229,15 @@ class SiteWorker:
             before = self._last
             kept = {} if before is None else before.seen
             news = {each.lease: each for each in seen}
-            differs = self._failed is not None or before is None or before.nodes is not nodes
+            differs = self._failed is not None or before is None or before.nodes != nodes
             differs = differs or any(each != kept.get(lease) for lease, each in news.items())
-            self._failed, self._last = None, Look(at, nodes, {**kept, **news})
+            self._failed, self._last, self._heard = None, Look(at, nodes, {**kept, **news}), at
         if differs:
             self._tell()
 
-    def _keep_failure(self, error: BrimfulError) -> None:
+    def _keep_failure(self, error: BrimfulError, *, at: float) -> None:
         with self._lock:
-            before, self._failed = self._failed, error
+            before, self._failed, self._heard = self._failed, error, at
         if before is None or before.problem != error.problem:
             self._tell()
 
@@ -274,6 +285,23 @@ def worker_for(
     both = isinstance(engine, Carries) and isinstance(engine, Warns)
     made = CarryingWorker if both else SiteWorker
     return made(engine, tell=tell, permit=permit, silent_s=silent_s)
+
+
+def begin_all(workers: Collection[SiteWorker]) -> None:
+    """Wait for their first answers side by side, and not for ever: a dead site costs the others nothing."""
+    for worker in workers:
+        worker.begin()
+    until = time.monotonic() + FIRST_LOOK_S
+    for worker in workers:
+        worker.has_looked(max(0.0, until - time.monotonic()))
+
+
+def close_all(workers: Collection[SiteWorker]) -> None:
+    for worker in workers:
+        worker.ask_to_close()
+    until = time.monotonic() + CLOSE_S
+    for worker in workers:
+        worker.has_closed(max(0.0, until - time.monotonic()))
 
 
 def _foreseen(error: Exception, site: str) -> BrimfulError:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from brimful.adapters.engines.worker import SiteWorker, worker_for
+from brimful.adapters.engines.worker import SiteWorker, begin_all, close_all, worker_for
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.sql import LostLead
@@ -98,8 +98,7 @@ class Driver:
             worker_for(engine, tell=self._wake.set, permit=self._permit)
             for engine in self._reader.engines.values()
         ]
-        for worker in self._workers:
-            worker.begin()
+        begin_all(self._workers)
         self._ports = replace(self._ports, engines={worker.site: worker for worker in self._workers})
 
     def stop(self) -> None:
@@ -109,8 +108,7 @@ class Driver:
         for each in (thread, self._seeker, self._snapshots):
             if each is not None:
                 each.join(timeout=30)
-        for worker in self._workers:
-            worker.close()
+        close_all(self._workers)
         if self._leadership is not None:
             try:
                 self.advance(at_least=snapshot.EVERY // 5)
