@@ -37,10 +37,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
-
-if TYPE_CHECKING:
-    from brimful.language import Sentence
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 SEAL = "brimful.json"
 UNFINISHED = ".saving-"
@@ -232,22 +229,27 @@ def read_seal(folder: Path) -> Checkpoint | None:
         return None
 
 
-def damage(checkpoint: Checkpoint) -> Sentence | None:
-    """What is wrong with it, by its seal; None where every byte is as it was sealed."""
-    from brimful.language import Quoted, os_words, say
+class Damage(NamedTuple):
+    """What is wrong with a checkpoint: a code and its values. Those who show it have the words."""
 
+    kind: Literal["size_differs", "digest_differs", "cannot_read", "not_a_file_name"]
+    values: dict[str, Any]
+
+
+def damage(checkpoint: Checkpoint) -> Damage | None:
+    """What is wrong with it, by its seal; None where every byte is as it was sealed."""
     for name, (size, digest) in checkpoint.files.items():
         try:
             with open_plain(checkpoint.folder / name, below=checkpoint.folder.parent) as file:
                 found = os.fstat(file.fileno()).st_size
                 if found != size:
-                    return say("job.size_differs", name=name, found=found, size=size)
+                    return Damage("size_differs", {"name": name, "found": found, "size": size})
                 if sha256(file) != digest:
-                    return say("job.digest_differs", name=name)
+                    return Damage("digest_differs", {"name": name})
         except OSError as error:
-            return say("job.cannot_read", name=name, error=os_words(error))
+            return Damage("cannot_read", {"name": name, "error": error})
         except ValueError:
-            return say("job.not_a_file_name", name=Quoted(name))
+            return Damage("not_a_file_name", {"name": repr(name)})
     return None
 
 

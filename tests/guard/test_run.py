@@ -196,10 +196,11 @@ import os, signal, subprocess, sys, time
 nap = [sys.executable, "-c", "import time; time.sleep(600)"]
 pids = [os.getpid(), subprocess.Popen(nap).pid, subprocess.Popen(nap, start_new_session=True).pid]
 if "deaf" in sys.argv:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: open("heard", "w").close())
 open("pids.new", "w").write(" ".join(map(str, pids)))
 os.rename("pids.new", "pids")
-time.sleep(600)
+while True:
+    time.sleep(600)
 """
 
 
@@ -249,7 +250,7 @@ def test_a_script_deaf_to_the_first_signal_is_ended_by_the_second(tmp_path: Path
     pids = family(tmp_path, process)
 
     process.send_signal(signal.SIGTERM)
-    time.sleep(0.3)
+    until((tmp_path / "heard").exists, process)
     assert process.poll() is None
     # Again until it heard: two of a kind that come together are one to the kernel.
     for _ in range(20):

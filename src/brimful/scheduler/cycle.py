@@ -37,7 +37,7 @@ class Cycle:
     closed: frozenset[Pool] = frozenset()  # where a blocked job lets nobody pass
     worth: Mapping[str, float] | None = None  # of a GPU of each type, once asked
     blocked: JobState | None = None  # the first that waits although waiting helps
-    lower_ready_s: int | None = None  # when those of lower classes have run their least time, for that one
+    lower_ready_s: int | None = None  # when lower classes that ran as it came have run their least time
     market_events: Sequence[Event] = ()
     market_again_s: int | None = None
     avoided_until_s: tuple[int, ...] = ()  # when jobs may go back to a site that failed

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from brimful.adapters.engines.checkpoints import damage_said
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.past import PastJob
@@ -21,7 +22,7 @@ from brimful.errors import BrimfulError, Said
 from brimful.fleet.events import Event, LeaseEnded, LeaseGranted, PoolPriced
 from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.state import OVER, JobState, Lease
-from brimful.job import damage, whole_ones
+from brimful.job import whole_ones
 from brimful.language import Percent, Plain, Seconds, Sentence, Usd, count, say, verbatim
 
 
@@ -258,7 +259,7 @@ def _checkpoints(engine: LocalEngine) -> Finding:
     for folder in sorted(path for path in folders if path.is_dir()):
         for each in whole_ones(folder):
             checked += 1
-            wrong = damage(each)
+            wrong = damage_said(each)
             if wrong:
                 broken.append(say("doctor.checkpoint_damaged", folder=each.folder, wrong=wrong))
     return Finding(say("doctor.checkpoints_whole", site=engine.site), count("checkpoint", checked), broken)

@@ -35,7 +35,7 @@ def make_ready(here: Path, elsewhere: Path | None = None) -> Iterator[Sentence]:
     # Of equal ones that which is here already comes first: the sort is stable.
     for each in sorted(found, key=lambda one: one.step, reverse=True):
         mine = each.folder.parent == here
-        wrong = damage(each) if mine else _fetch(each, here)
+        wrong = damage_said(each) if mine else _fetch(each, here)
         if not wrong:
             name = each.folder.name
             yield (
@@ -65,13 +65,21 @@ def _fetch(source: Checkpoint, here: Path) -> Sentence | None:
         discard(half)
         return say("adapters.cannot_copy", why=os_words(error))
     copied = read_seal(half)
-    wrong = say("adapters.bad_seal") if copied is None else damage(copied)
+    wrong = say("adapters.bad_seal") if copied is None else damage_said(copied)
     if wrong:
         discard(half)
         return wrong
     discard(here / source.folder.name)
     half.replace(here / source.folder.name)
     return None
+
+
+def damage_said(checkpoint: Checkpoint) -> Sentence | None:
+    found = damage(checkpoint)
+    if found is None:
+        return None
+    values = {key: os_words(it) if isinstance(it, OSError) else it for key, it in found.values.items()}
+    return say(f"job.{found.kind}", **values)
 
 
 def _put_aside(folder: Path) -> None:
