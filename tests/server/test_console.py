@@ -591,7 +591,7 @@ def test_who_is_not_signed_in_is_asked_to(
     expect(page.locator("h2")).to_have_text("Sign in")
     page.fill("#token", "brim_nonsense")
     page.click("main button")
-    expect(page.locator(".banner")).to_have_text("That is no valid token.")
+    expect(page.locator(".banner")).to_have_text("That token is not valid.")
     page.fill("#token", server.headers()["authorization"].removeprefix("Bearer "))
     page.click("main button")
     expect(page.locator("#age")).to_be_visible(timeout=PATIENCE_MS)

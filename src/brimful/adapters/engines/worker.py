@@ -307,5 +307,5 @@ def close_all(workers: Collection[SiteWorker]) -> None:
 def _foreseen(error: Exception, site: str) -> BrimfulError:
     if isinstance(error, BrimfulError):
         return error
-    log.error("site %s met a bug", site, exc_info=error)
+    log.error("site %s: internal error", site, exc_info=error)
     return WorldFailed(say("adapters.site_met_a_bug", site=site, error=f"{type(error).__name__}: {error}"))

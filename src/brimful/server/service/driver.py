@@ -132,7 +132,7 @@ class Driver:
                 if self.leads and self._fleet.unsettled:
                     pause_s = min(pause_s, CHANGING_S)
                 if self._health.error:
-                    log.info("the scheduler is well again")
+                    log.info("scheduler recovered")
                 self._health.error = None
             except LostLead as error:
                 log.info("%s", error.problem)
@@ -141,7 +141,7 @@ class Driver:
                     log.error("the scheduler cannot go on: %s", error.problem)  # noqa: TRY400 - foreseen
                 self._health.error = error.said
             except Exception:  # a broken tick must be seen, and must not end the server silently
-                log.exception("the scheduler met a bug; trying again every %s s", self._tick_s)
+                log.exception("internal error in the scheduler; trying again every %s s", self._tick_s)
                 self._health.error = say("server.loop_bug")
             self._health.came_round()
             self._name_stuck()
@@ -194,7 +194,7 @@ class Driver:
             except BrimfulError as error:
                 log.warning("cannot say that this server lives: %s", error.problem)
             except Exception:  # without this thread nobody leads
-                log.exception("met a bug while saying that this server lives; trying again")
+                log.exception("internal error while saying that this server lives; trying again")
 
     # -- snapshots -------------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ class Driver:
             except BrimfulError as error:
                 log.warning("cannot keep a snapshot: %s", error.problem)
             except Exception:
-                log.exception("met a bug while keeping a snapshot; trying again")
+                log.exception("internal error while keeping a snapshot; trying again")
 
         if self._is_due(at_least=snapshot.EVERY) or self._many_left():
             self._snapshots = threading.Thread(target=advance, name="snapshots", daemon=True)
