@@ -283,7 +283,7 @@ def test_explanations_are_in_the_catalogs(
         (tmp_path / "text").write_text(row["text"])
         for more in ([], ["--config", NANOGPT, "--gpu", "rtx-4070"]):
             text = said(capsys, "explain", str(tmp_path / "text"), *more)
-            assert not left_over(text, row["text"], NANOGPT), row["source"]
+            assert not left_over(text, row["text"], NANOGPT, *names()), row["source"]
 
 
 @pytest.mark.usefixtures("marked")
