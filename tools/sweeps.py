@@ -18,6 +18,6 @@ def pictures() -> Iterator[tuple[Path, str]]:
     choose("en")
     reading = read(str(ROOT / "examples" / "nanogpt" / "train_gpt2.py"))
     gpu = find_gpu("rtx-4070")
-    done = sweep(reading, gpu, "batch_size", range(1, 25))
+    done = sweep(reading, gpu, "batch_size", range(1, 25), correction=None)
     drawn = picture(done, f"GPT-2 124M, {gpu.title}", "svg")
     yield ROOT / "docs" / "images" / "sweep-gpt2-4070.svg", drawn.decode("utf-8")

@@ -28,7 +28,7 @@ def benchmarks() -> Iterator[Benchmark]:
     yield _beside_calibration("read the config", body(lambda: read_nanogpt(CONFIG)))
     yield Benchmark(
         name="estimate",
-        subject=body(lambda: estimate(model, training, gpu)),
+        subject=body(lambda: estimate(model, training, gpu, correction=None)),
         peer_name="promise",
         peer=lambda: ESTIMATE_S,
         bar=1,
@@ -82,7 +82,7 @@ def fastest(model: Model, training: Training) -> Training:
     gpu = find_gpu("rtx-4070")
     best, most = None, 0.0
     for each in configurations(training):
-        answer = estimate(model, each, gpu)
+        answer = estimate(model, each, gpu, correction=None)
         if answer.fits and answer.speed.tokens_per_s.likely > most:
             best, most = each, answer.speed.tokens_per_s.likely
     assert best is not None

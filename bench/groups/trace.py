@@ -232,7 +232,7 @@ def _closed_form() -> dict[str, str]:
     rows, parts = [], []
     for name, build in (*((n, a_gpt2(n)) for n in GPT2), *((n, a_llama(n)) for n in LLAMA)):
         model, training = _closed_case(name)
-        closed = estimate(model, training, find_gpu("b200")).memory
+        closed = estimate(model, training, find_gpu("b200"), correction=None).memory
         traced = brimful.trace(build, gpu="b200", settings="")
         likely = closed.allocated_bytes.likely
         batch = f"{training.batch_size} x {training.sequence_tokens:,}"

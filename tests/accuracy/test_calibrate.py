@@ -109,7 +109,7 @@ def test_a_run_in_the_wrong_unit_is_set_aside_by_name() -> None:
 
 # -- applying ----------------------------------------------------------------------------------------------
 
-PLAIN = estimate(a_model(), a_training(), GPU, other_bytes=2100 * MIB)
+PLAIN = estimate(a_model(), a_training(), GPU, other_bytes=2100 * MIB, correction=None)
 
 
 def test_no_correction_changes_nothing() -> None:
@@ -119,7 +119,7 @@ def test_no_correction_changes_nothing() -> None:
 
 def test_what_one_card_taught_is_not_applied_to_another() -> None:
     correction = a_correction(device=1.2, tokens_per_s=0.5)
-    other = estimate(a_model(), a_training(), find_gpu("rtx-4090"))
+    other = estimate(a_model(), a_training(), find_gpu("rtx-4090"), correction=None)
 
     assert calibrated(other, correction) is other
     assert calibrated(PLAIN, correction) != PLAIN
@@ -321,6 +321,53 @@ def test_fit_applies_what_is_kept_and_says_so(kept: Path, capsys: pytest.Capture
 
     main([*wanted, "--uncalibrated"])
     assert json.loads(capsys.readouterr().out)["data"] == plain
+
+
+NANOGPT = str(Path(__file__).parents[2] / "examples" / "nanogpt" / "train_fineweb.py")
+
+
+def test_sweep_claims_and_cards_agree_with_fit_about_a_calibrated_card(
+    kept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_correction(kept, a_correction(device=1.2, tokens_per_s=0.5))
+
+    def told_of(*args: str) -> Any:
+        main([*args, "--headless", "--json"])
+        return json.loads(capsys.readouterr().out)["data"]
+
+    fitted = told_of("fit", NANOGPT, "--gpu", "4070")
+    swept = told_of("sweep", NANOGPT, "--gpu", "4070", "--batch-size", "16")
+    judged = told_of("claims", NANOGPT, "--gpu", "4070")["claims"]
+    cards = told_of("fit", NANOGPT, "--gpu", "all", "--set", "batch_size=1")["ranked"]
+    alone = told_of("fit", NANOGPT, "--gpu", "4070", "--set", "batch_size=1")
+
+    needs = fitted["memory"]["device_bytes"]["likely"]
+    assert swept["points"][0]["device_bytes"]["likely"] == needs
+    assert {one["effect"]["before_bytes"] for one in judged if one["claim"] == "checkpointing"} == {
+        round(needs)
+    }
+    ranked = next(card for card in cards if card["gpu"] == "rtx-4070")
+    assert ranked["tokens_per_s"]["likely"] == alone["speed"]["tokens_per_s"]["likely"]
+
+
+def test_where_takes_as_long_as_the_calibrated_card_does(
+    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offers = tmp_path / "offers.csv"
+    offers.write_text(
+        "provider,region,zone,instance_type,gpu_model,gpu_count,gpu_mem_gib,on_demand_usd_h,spot_usd_h\n"
+        "own,cellar,,box,A100-SXM-80GB,1,80,1.00,\n"
+    )
+
+    def hours() -> float:
+        assert main(["market", "where", "--model", "gpt2", "--offers", str(offers), "--json"]) == 0
+        return float(json.loads(capsys.readouterr().out)["data"]["places"][0]["hours"])
+
+    plain = hours()
+    factor = Factor(factor=0.5, low=0.5, high=0.5, runs=5, error_before=0.5, error_after=0.1)
+    write_correction(kept, Correction(factors={"tokens_per_s": factor}, gpus=("a100-sxm-80gb",)))
+
+    assert hours() == pytest.approx(2 * plain, rel=1e-3)
 
 
 def test_fit_shows_what_a_correction_takes_off(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ def a_reading(*overrides: str, model: str | None = None) -> Reading:
 
 def measured(reading: Reading, *, times: float = 1.0, pid: int = 7, **more: Any) -> list[Sample]:
     """Samples of a run that needs and takes `times` what is predicted."""
-    found = estimate(reading.model, reading.training, CARD)
+    found = estimate(reading.model, reading.training, CARD, correction=None)
     step_s = times * found.speed.step_s.likely
     each: dict[str, Any] = {
         "tokens": reading.training.step_tokens,
@@ -81,7 +81,8 @@ def test_a_row_reads_back_as_what_was_run(model: str | None, overrides: tuple[st
     assert replace(again.model, name="") == replace(reading.model, name="") or told
     assert not {"batch_size", "checkpointing", "optimizer", "dtype", "casts", "tuning", "rank"} & told
     ours, theirs = (
-        estimate(r.model, r.training, CARD).memory.reserved_bytes.likely for r in (reading, again)
+        estimate(r.model, r.training, CARD, correction=None).memory.reserved_bytes.likely
+        for r in (reading, again)
     )
     assert theirs == pytest.approx(ours, rel=0.001)
 
@@ -92,7 +93,7 @@ def test_each_counter_has_its_row_and_speed_stands_once() -> None:
 
     assert (first["mem_kind"], second["mem_kind"]) == ("reserved_peak", "allocated_peak")
     assert first["id"] == "desk-20270115T080000-7"
-    likely = estimate(reading.model, reading.training, CARD)
+    likely = estimate(reading.model, reading.training, CARD, correction=None)
     assert float(first["peak_mem_gib"]) == pytest.approx(likely.memory.reserved_bytes.likely / GIB, abs=1e-4)
     assert float(first["tokens_per_s_per_gpu"]) == pytest.approx(likely.speed.tokens_per_s.likely, abs=0.1)
     assert second["tokens_per_s_per_gpu"] == ""

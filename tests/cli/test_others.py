@@ -112,11 +112,11 @@ def test_a_log_is_explained_with_the_assumption(tmp_path: Path, capsys: pytest.C
 
 def test_all_cards_are_judged_as_each_alone() -> None:
     reading = read(CONFIG)
-    judged = {one.gpu.name: one for one in rank(reading, known_prices())}
+    judged = {one.gpu.name: one for one in rank(reading, known_prices(), correction=None)}
 
     for gpu in all_gpus():
         one = judged[gpu.name]
-        alone = estimate(reading.model, one.training, gpu)
+        alone = estimate(reading.model, one.training, gpu, correction=None)
         assert (one.estimate.verdict, one.estimate.others) == (alone.verdict, others_on(gpu)), gpu.name
         assert gpu.geforce == (one.estimate.others.bytes > 0), gpu.name
 

@@ -51,7 +51,7 @@ def answered(words: Callable[[], Reading]) -> None:
         refused: BadInput | None = refusal
     else:
         refused = None
-        fit_reading(reading, CARD)
+        fit_reading(reading, CARD, correction=None)
     assert refused is None or (refused.hint and len(refused.problem) < 500)
 
 

@@ -280,7 +280,7 @@ def test_with_the_config_the_figure_is_judged_by_the_prediction() -> None:
     from brimful.fit.fit import fit_reading
 
     gpu = find_gpu("rtx-4070")
-    about = About(reading=FINEWEB, gpu=gpu, estimate=fit_reading(FINEWEB, gpu))
+    about = About(reading=FINEWEB, gpu=gpu, estimate=fit_reading(FINEWEB, gpu, correction=None))
     for mfu, code in ((12.3, "as_predicted"), (2.0, "below_predicted")):
         assert code in codes(explain(f"iter 4000: loss 3.1, time 7000.1ms, mfu {mfu}%", about)[0])
 
@@ -376,7 +376,7 @@ def test_a_progress_bar_is_held_against_a_prediction_and_gets_no_mfu() -> None:
     from brimful.fit.fit import fit_reading
 
     gpu = find_gpu("rtx-4070")
-    about = About(reading=FINEWEB, gpu=gpu, estimate=fit_reading(FINEWEB, gpu))
+    about = About(reading=FINEWEB, gpu=gpu, estimate=fit_reading(FINEWEB, gpu, correction=None))
     found = explain("  3%|█    | 30/1000 [01:26<46:33,  2.88s/it, loss=3.2]", about)[0]
 
     assert codes(found) == {"iteration", "bar", "beside_bar"}

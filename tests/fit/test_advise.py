@@ -26,7 +26,7 @@ DESKTOP_BYTES = 2100 * MIB
 
 
 def forum(training: Training = FORUM_TRAINING) -> Estimate:
-    return estimate(FORUM_MODEL, training, CARD, DESKTOP_BYTES)
+    return estimate(FORUM_MODEL, training, CARD, DESKTOP_BYTES, correction=None)
 
 
 def needs(training: Training) -> float:
@@ -164,14 +164,19 @@ def test_the_ladder_starts_where_it_surely_fits_and_ends_at_what_was_asked_or_ca
 
 def test_a_ladder_for_a_run_that_surely_fits_ends_at_that_run() -> None:
     training = a_training(batch_size=8, accumulation=8)
-    rungs = ladder(training, lambda t: estimate(a_model(), t, find_gpu("b200")), find_gpu("b200"), NANOGPT)
+    rungs = ladder(
+        training,
+        lambda t: estimate(a_model(), t, find_gpu("b200"), correction=None),
+        find_gpu("b200"),
+        NANOGPT,
+    )
 
     assert rungs[-1].training == training
 
 
 def test_words_that_were_guessed_widen_every_interval() -> None:
-    sure = estimate(FORUM_MODEL, FORUM_TRAINING, CARD)
-    unsure = estimate(FORUM_MODEL, FORUM_TRAINING, CARD, unsure=2)
+    sure = estimate(FORUM_MODEL, FORUM_TRAINING, CARD, correction=None)
+    unsure = estimate(FORUM_MODEL, FORUM_TRAINING, CARD, unsure=2, correction=None)
 
     for a, b in (
         (sure.memory.device_bytes, unsure.memory.device_bytes),
@@ -186,8 +191,8 @@ def test_words_that_were_guessed_widen_every_interval() -> None:
 
 
 def test_a_guessed_word_of_a_config_reaches_the_interval() -> None:
-    known = fit_reading(read(None, model="gpt2", overrides=["optimizer=adamw"]), CARD)
-    guessed = fit_reading(read(None, model="gpt2", overrides=["optimizer=sophia"]), CARD)
+    known = fit_reading(read(None, model="gpt2", overrides=["optimizer=adamw"]), CARD, correction=None)
+    guessed = fit_reading(read(None, model="gpt2", overrides=["optimizer=sophia"]), CARD, correction=None)
 
     assert guessed.memory.device_bytes.high > known.memory.device_bytes.high
     assert guessed.warnings[0].as_dict()["word"] == "sophia"
@@ -207,7 +212,7 @@ def test_an_mfu_is_held_against_what_the_card_can_do(mfu: float, possible: bool,
 def test_what_brimful_predicts_it_does_not_call_impossible(card: Gpu) -> None:
     training = a_training(batch_size=64, sequence_tokens=4096)
     model = find_preset("llama-3.1-8b").model
-    answer = estimate(model, training, card)
+    answer = estimate(model, training, card, correction=None)
 
     for part in ("low", "likely", "high"):
         assert check_mfu(getattr(answer.speed.mfu, part), answer, card).possible
@@ -216,7 +221,7 @@ def test_what_brimful_predicts_it_does_not_call_impossible(card: Gpu) -> None:
 
 def test_what_nanogpt_prints_above_one_is_possible_on_a_card_faster_than_an_a100() -> None:
     card = find_gpu("h100-sxm-80gb")
-    answer = estimate(FORUM_MODEL, FORUM_TRAINING, card)
+    answer = estimate(FORUM_MODEL, FORUM_TRAINING, card, correction=None)
 
     assert check_mfu(1.2, answer, card, nanogpt=True).possible
     assert not check_mfu(1.2, answer, card).possible
@@ -231,7 +236,9 @@ def test_an_mfu_that_nanogpt_printed_is_told_as_a_share_of_this_card() -> None:
 
 
 def test_a_peak_below_the_states_or_above_the_card_is_impossible() -> None:
-    answer = estimate(a_model(layers=48, width=1600, heads=25), a_training(), find_gpu("a100-80gb"))
+    answer = estimate(
+        a_model(layers=48, width=1600, heads=25), a_training(), find_gpu("a100-80gb"), correction=None
+    )
     card = find_gpu("a100-80gb")
 
     too_small = check_peak(3 * GIB, answer, card)
@@ -308,6 +315,6 @@ def test_bisection_finds_the_largest_that_fits_or_the_smallest(limit: int, found
 
 def test_a_ladder_never_lets_an_update_in_the_backward_pass_wait_for_more_micro_steps() -> None:
     training = a_training(batch_size=16, accumulation=1, compiled=False, in_backward=True)
-    rungs = ladder(training, lambda t: estimate(a_model(), t, CARD), CARD, NANOGPT)
+    rungs = ladder(training, lambda t: estimate(a_model(), t, CARD, correction=None), CARD, NANOGPT)
 
     assert all(not rung.training.in_backward or rung.training.accumulation == 1 for rung in rungs)

@@ -268,7 +268,7 @@ def pairs(shared_data: Path) -> Iterator[tuple[str, Row, Row]]:
 
 def predicted(row: Row) -> float:
     run = understand(row)
-    memory = estimate(run.model, run.training, run.gpu).memory
+    memory = estimate(run.model, run.training, run.gpu, correction=None).memory
     counters = (memory.allocated_bytes, memory.reserved_bytes, memory.device_bytes)
     return counters[COUNTERS.index(row["mem_kind"])].likely
 
@@ -355,7 +355,10 @@ SPEED_OUTCOMES = OUTCOMES - {"grad_accum"} | {"mem_kind"}
 
 def predicted_rate(row: Row) -> float:
     run = understand(row)
-    return estimate(run.model, run.training, run.gpu).speed.tokens_per_s.likely / run.training.gpus
+    return (
+        estimate(run.model, run.training, run.gpu, correction=None).speed.tokens_per_s.likely
+        / run.training.gpus
+    )
 
 
 def test_longer_sequences_and_adapters_go_the_published_way_whatever_the_counter(shared_data: Path) -> None:
@@ -387,4 +390,4 @@ def test_longer_sequences_and_adapters_go_the_published_way_whatever_the_counter
 
 def reserved(row: Row) -> float:
     run = understand(row)
-    return estimate(run.model, run.training, run.gpu).memory.reserved_bytes.likely
+    return estimate(run.model, run.training, run.gpu, correction=None).memory.reserved_bytes.likely

@@ -22,8 +22,8 @@ T4 = find_gpu("t4")
 def test_it_is_the_students_training_and_the_teacher_beside_it() -> None:
     student = read(NANOGPT, overrides=["dtype='float16'", "batch_size=4", "gradient_accumulation_steps=8"])
     teacher = find_preset("gpt2-xl").model
-    alone = estimate(student.model, student.training, T4)
-    both = distill(teacher, student.model, student.training, T4)
+    alone = estimate(student.model, student.training, T4, correction=None)
+    both = distill(teacher, student.model, student.training, T4, correction=None)
     added = both.memory.device_bytes.likely - alone.memory.device_bytes.likely
     logits = 4 * student.training.micro_tokens * teacher.vocab
     assert added == pytest.approx(2 * parameters(teacher) + logits, rel=0.01)
@@ -49,4 +49,4 @@ def test_the_teachers_pass_is_never_faster_than_its_flops_at_peak() -> None:
 def test_two_tokenizers_are_refused() -> None:
     student = read(NANOGPT)
     with refuses(BadInput, "fit.vocabularies_differ"):
-        distill(find_preset("llama-3.1-8b").model, student.model, student.training, T4)
+        distill(find_preset("llama-3.1-8b").model, student.model, student.training, T4, correction=None)

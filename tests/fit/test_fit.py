@@ -31,7 +31,7 @@ def test_the_published_runs_that_fitted_beside_that_desktop_fit() -> None:
         (a_model(layers=18, heads=16, width=896), a_training(batch_size=2, accumulation=4, compiled=False)),
     ]
 
-    assert all(estimate(*run, find_gpu("rtx-4070"), DESKTOP_BYTES).fits for run in fitted)
+    assert all(estimate(*run, find_gpu("rtx-4070"), DESKTOP_BYTES, correction=None).fits for run in fitted)
 
 
 def test_every_fix_keeps_the_effective_batch_and_is_worth_its_bytes() -> None:
@@ -49,7 +49,7 @@ def test_a_fix_that_is_said_to_fit_fits_when_asked_again() -> None:
     fixed = replace(FORUM_TRAINING, batch_size=8, accumulation=64)
 
     assert fit(FORUM_MODEL, FORUM_TRAINING, gpu, DESKTOP_BYTES).fixes[0].fits
-    assert estimate(FORUM_MODEL, fixed, gpu, DESKTOP_BYTES).fits
+    assert estimate(FORUM_MODEL, fixed, gpu, DESKTOP_BYTES, correction=None).fits
 
 
 def test_the_largest_batch_fits_and_one_more_does_not() -> None:
@@ -57,8 +57,12 @@ def test_the_largest_batch_fits_and_one_more_does_not() -> None:
     largest = fit(FORUM_MODEL, FORUM_TRAINING, gpu, DESKTOP_BYTES).largest_batch
 
     assert largest is not None
-    assert estimate(FORUM_MODEL, replace(FORUM_TRAINING, batch_size=largest), gpu, DESKTOP_BYTES).fits
-    assert not estimate(FORUM_MODEL, replace(FORUM_TRAINING, batch_size=largest + 1), gpu, DESKTOP_BYTES).fits
+    assert estimate(
+        FORUM_MODEL, replace(FORUM_TRAINING, batch_size=largest), gpu, DESKTOP_BYTES, correction=None
+    ).fits
+    assert not estimate(
+        FORUM_MODEL, replace(FORUM_TRAINING, batch_size=largest + 1), gpu, DESKTOP_BYTES, correction=None
+    ).fits
 
 
 def test_a_model_far_too_large_has_no_batch_that_fits_and_says_so() -> None:
@@ -116,7 +120,7 @@ def test_the_first_run_of_the_readme_is_not_called_fitting() -> None:
 
 
 def test_mfu_names_the_peak_of_this_card() -> None:
-    speed = estimate(a_model(), a_training(), find_gpu("rtx-4070")).speed
+    speed = estimate(a_model(), a_training(), find_gpu("rtx-4070"), correction=None).speed
 
     assert speed.peak_flops_per_s == 58.3e12
     assert 0 < speed.mfu.low < speed.mfu.likely < speed.mfu.high <= 1
@@ -135,7 +139,7 @@ def test_published_nanogpt_rates_on_an_rtx_4070_lie_within_the_interval(
 ) -> None:
     model = a_model(layers=layers, width=width, heads=width // 64, positions=tokens)
     training = a_training(batch_size=batch, sequence_tokens=tokens, compiled=compiled)
-    rate = estimate(model, training, find_gpu("rtx-4070")).speed.tokens_per_s
+    rate = estimate(model, training, find_gpu("rtx-4070"), correction=None).speed.tokens_per_s
 
     assert rate.low < measured_tokens_per_s < rate.high
 
@@ -155,7 +159,7 @@ def test_no_card_multiplies_much_faster_than_its_peak() -> None:
 
 def test_checkpointing_costs_hardware_work_that_mfu_does_not_credit() -> None:
     plain, again = (
-        estimate(a_model(), a_training(checkpointing=c), find_gpu("a100-80gb")).speed
+        estimate(a_model(), a_training(checkpointing=c), find_gpu("a100-80gb"), correction=None).speed
         for c in ("none", "full")
     )
 

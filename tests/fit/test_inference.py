@@ -97,7 +97,7 @@ def test_a_million_tokens_cost_what_their_seconds_do() -> None:
 
 
 def test_cards_are_ranked_by_cost_among_those_that_fit_and_each_has_a_reason() -> None:
-    ranked = rank(FINEWEB, known_prices())
+    ranked = rank(FINEWEB, known_prices(), correction=None)
     costs = [one.usd_per_million for one in ranked if one.usd_per_million is not None]
 
     assert len(ranked) == len(all_gpus())
@@ -109,7 +109,7 @@ def test_cards_are_ranked_by_cost_among_those_that_fit_and_each_has_a_reason() -
 
 
 def test_an_old_card_gets_a_format_and_a_batch_it_can_run_and_keeps_the_step() -> None:
-    by_name = {one.gpu.name: one for one in rank(FINEWEB, known_prices())}
+    by_name = {one.gpu.name: one for one in rank(FINEWEB, known_prices(), correction=None)}
 
     assert by_name["v100-sxm-16gb"].training.dtype == "float16"
     assert not by_name["k80"].training.compiled

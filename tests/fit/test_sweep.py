@@ -32,7 +32,9 @@ def a_reading(family: str, **training: object) -> Reading:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_memory_never_falls_and_a_larger_batch_is_never_slower(family: str, card: str) -> None:
     for compiled in (True, False):
-        done = sweep(a_reading(family, compiled=compiled), find_gpu(card), "batch_size", range(1, 65))
+        done = sweep(
+            a_reading(family, compiled=compiled), find_gpu(card), "batch_size", range(1, 65), correction=None
+        )
         sizes = [point.device_bytes for point in done.points]
         rates = [point.tokens_per_s for point in done.points]
 
@@ -42,7 +44,9 @@ def test_memory_never_falls_and_a_larger_batch_is_never_slower(family: str, card
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_memory_never_falls_with_the_length(family: str) -> None:
-    done = sweep(a_reading(family), find_gpu("h100-sxm-80gb"), "seq_len", range(64, 8193, 64))
+    done = sweep(
+        a_reading(family), find_gpu("h100-sxm-80gb"), "seq_len", range(64, 8193, 64), correction=None
+    )
     sizes = [point.device_bytes for point in done.points]
 
     assert sizes == sorted(sizes)
@@ -51,21 +55,21 @@ def test_memory_never_falls_with_the_length(family: str) -> None:
 @pytest.mark.parametrize("other_mib", [0, 2100, 9000])
 def test_the_largest_that_fits_is_the_one_fit_finds(other_mib: int) -> None:
     gpu = find_gpu("rtx-4070")
-    done = sweep(FINEWEB, gpu, "batch_size", range(1, 65), other_mib * MIB)
+    done = sweep(FINEWEB, gpu, "batch_size", range(1, 65), other_mib * MIB, correction=None)
 
-    assert done.largest == fit_reading(FINEWEB, gpu, other_mib * MIB).largest_batch
+    assert done.largest == fit_reading(FINEWEB, gpu, other_mib * MIB, correction=None).largest_batch
 
 
 def test_parts_sum_to_the_whole_and_none_is_nameless() -> None:
     for card in CARDS:
-        for point in sweep(FINEWEB, find_gpu(card), "batch_size", range(1, 33)).points:
+        for point in sweep(FINEWEB, find_gpu(card), "batch_size", range(1, 33), correction=None).points:
             assert sum(point.groups().values()) == point.device_bytes
             assert point.groups()["rest"] == 0
 
 
 def test_the_knee_is_near_the_best_and_the_value_before_it_is_not() -> None:
     for card in CARDS:
-        done = sweep(FINEWEB, find_gpu(card), "batch_size", range(1, 65))
+        done = sweep(FINEWEB, find_gpu(card), "batch_size", range(1, 65), correction=None)
         best = max(point.tokens_per_s for point in done.points)
         near = [point.value for point in done.points if point.tokens_per_s >= 0.95 * best]
         assert done.knee == (near[0] if near[0] > 1 else None)
@@ -77,6 +81,7 @@ def test_the_reason_of_the_knee_is_what_bounds_the_small_end() -> None:
         find_gpu("h100-sxm-80gb"),
         "batch_size",
         range(1, 257),
+        correction=None,
     )
     told = " ".join(language("en").text(sentence) for sentence in small.says())
 

@@ -107,7 +107,7 @@ def test_a_small_training_goes_to_an_old_card_and_a_larger_one_does_not(
     offers = [offer for offer in real_offers if offer.provider == provider]
     for settings, is_old in ((SMALL, True), ([], False)):
         reading = read(NANOGPT, overrides=settings)
-        best, _ = best_place(offers, training_rates(reading.model, reading.training))
+        best, _ = best_place(offers, training_rates(reading.model, reading.training, correction=None))
         assert (best.offer.gpu == "t4") == is_old, best
 
 
@@ -116,7 +116,7 @@ def test_a_distillation_goes_to_an_old_card(real_offers: list[Offer], provider: 
     """GPT-2 learns from GPT-2 XL: a forward pass of 1.6 B parameters for each of its own steps."""
     offers = [offer for offer in real_offers if offer.provider == provider]
     student = read(NANOGPT, overrides=HALF)
-    job = training_rates(student.model, student.training, find_preset("gpt2-xl").model)
+    job = training_rates(student.model, student.training, find_preset("gpt2-xl").model, correction=None)
     assert best_place(offers, job)[0].offer.gpu in OLD
 
 
@@ -151,7 +151,8 @@ def test_several_gpus_share_the_batch_and_keep_it() -> None:
     assert (four.gpus, four.effective_batch) == (4, training.effective_batch)
     assert spread(training, 7) is None
     rates, why_not = rates_of(
-        training_rates(read(NANOGPT).model, training), {("t4", 1), ("t4", 4), ("t4", 7), ("h100", 7)}
+        training_rates(read(NANOGPT).model, training, correction=None),
+        {("t4", 1), ("t4", 4), ("t4", 7), ("h100", 7)},
     )
     assert 2 < rates["t4", 4] / rates["t4", 1] <= 4
     assert why_not == {"h100": say("fit.step_cannot_split", n=64, gpus=7)}

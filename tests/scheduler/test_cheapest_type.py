@@ -73,7 +73,7 @@ def a_distillation(folder: Path) -> Predicted:
     config.write_text(NANOGPT + HALF)
     student = read(str(config))
     teacher = find_preset("gpt2-xl").model
-    return predicted(training_rates(student.model, student.training, teacher))
+    return predicted(training_rates(student.model, student.training, teacher, correction=None))
 
 
 def an_inference(_: Path) -> Predicted:

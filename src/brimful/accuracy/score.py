@@ -63,7 +63,7 @@ def _scored(row: Row, marks: Mapping[str, str] | None) -> Scored:
         run = understand(row)
         # No desktop is assumed: device readings leave out what was there before the run ("used minus idle"),
         # and published runs reserved up to 97 % of a GeForce card.
-        answer = estimate(run.model, run.training, run.gpu, 0)
+        answer = estimate(run.model, run.training, run.gpu, 0, correction=None)
     except (Skipped, BadInput) as reason:  # fp8 on a card that has none, for one
         return Scored(row=row, source=source, skipped_because=reason.said)
     strict = "memory" if marks is None else marks.get("strict_test", "")

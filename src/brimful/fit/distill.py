@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from brimful.errors import BadInput
+from brimful.fit.correction import Correction
 from brimful.fit.count import output_parameters
 from brimful.fit.fit import estimate
 from brimful.fit.inference import Serving, matmul_rate, prefill_seconds, weight_bytes
@@ -25,7 +26,9 @@ PADDED = 128  # tokens: tables of one tokenizer differ by less, being rounded up
 LOGIT_BYTES = 4  # the teacher's log-probabilities, in fp32 as the loss wants them
 
 
-def distill(teacher: Model, student: Model, training: Training, gpu: Gpu) -> Estimate:
+def distill(
+    teacher: Model, student: Model, training: Training, gpu: Gpu, *, correction: Correction | None
+) -> Estimate:
     """The student's estimate with the teacher in it; its MFU counts the student's own work.
 
     Every GPU holds the whole teacher: a split of the student (shards, tensor, …) does not split it.
@@ -40,7 +43,8 @@ def distill(teacher: Model, student: Model, training: Training, gpu: Gpu) -> Est
                 student_tokens=Number(student.vocab),
             )
         )
-    alone = estimate(student, training, gpu, 0)  # a rented card drives no screen
+    # A rented card drives no screen.
+    alone = estimate(student, training, gpu, 0, correction=correction)
     added = (
         Item("teacher_weights", weight_bytes(teacher, 16), say("fit.why_teacher_weights")),
         Item(

@@ -33,14 +33,14 @@ def estimate(
     gpu: Gpu,
     other_bytes: int | None = None,
     *,
+    correction: Correction | None,
     unsure: int = 0,
-    correction: Correction | None = None,
 ) -> Estimate:
     """The one door to an estimate: memory and speed, without advice. A search asks it thousands of times.
 
     `other_bytes` is what other programs hold of the card; None: a desktop's share on a GeForce, else nothing.
     `unsure` is how many words of the input got a fallback: each widens every interval at both ends.
-    `correction` comes from runs of the user's own.
+    `correction` comes from the user's own runs; no default: leaving it out is a visible choice.
     """
     if training.fp8 and "fp8" not in gpu.dense_flops_per_s:  # it would run, and only lose
         raise BadInput(say("fit.no_fp8", title=gpu.title, architecture=gpu.architecture))
@@ -63,9 +63,7 @@ def estimate(
     return calibrated(found, correction)
 
 
-def predictor(
-    reading: Reading, gpu: Gpu, other_bytes: int | None = None, correction: Correction | None = None
-) -> Predict:
+def predictor(reading: Reading, gpu: Gpu, other_bytes: int | None, correction: Correction | None) -> Predict:
     """`estimate` as a function of the training, for a model that a reader found; each is estimated once."""
 
     @cache
@@ -113,11 +111,13 @@ def fit(
         unsure=unsure,
         dialect=dialect,
     )
-    return fit_reading(reading, find_gpu(gpu) if isinstance(gpu, str) else gpu, other_bytes, correction)
+    return fit_reading(
+        reading, find_gpu(gpu) if isinstance(gpu, str) else gpu, other_bytes, correction=correction
+    )
 
 
 def fit_reading(
-    reading: Reading, gpu: Gpu, other_bytes: int | None = None, correction: Correction | None = None
+    reading: Reading, gpu: Gpu, other_bytes: int | None = None, *, correction: Correction | None
 ) -> Estimate:
     """`fit` for what a reader made of a config. The correction judges fixes and the largest batch too."""
     training, dialect = reading.training, reading.dialect

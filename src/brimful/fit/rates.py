@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from brimful.errors import BrimfulError
+from brimful.fit.correction import Correction
 from brimful.fit.distill import distill
 from brimful.fit.fit import estimate
 from brimful.fit.inference import InferenceEstimate, Serving, filled
@@ -30,7 +31,9 @@ class Rate:
 Rates = Callable[[Gpu, int], Rate]  # on so many of this card, in one instance
 
 
-def training_rates(model: Model, training: Training, teacher: Model | None = None) -> Rates:
+def training_rates(
+    model: Model, training: Training, teacher: Model | None = None, *, correction: Correction | None
+) -> Rates:
     """Tokens trained on, beside a teacher where there is one. Several GPUs share one effective batch."""
 
     def rate(gpu: Gpu, gpus: int) -> Rate:
@@ -38,9 +41,9 @@ def training_rates(model: Model, training: Training, teacher: Model | None = Non
         if split is None:
             return _cannot_split(training, gpus)
         if teacher is None:
-            answer = estimate(model, split, gpu, _NOBODY_BYTES)
+            answer = estimate(model, split, gpu, _NOBODY_BYTES, correction=correction)
         else:
-            answer = distill(teacher, model, split, gpu)
+            answer = distill(teacher, model, split, gpu, correction=correction)
         return _judged(answer, answer.speed.tokens_per_s.likely)
 
     return _refusals(rate)

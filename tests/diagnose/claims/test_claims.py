@@ -34,7 +34,7 @@ def reread(words: Sequence[str] = ()) -> Reading:
 
 
 def a_case(words: Sequence[str] = (), gpu: str = "rtx-4070", other_mib: int = 2100) -> Case:
-    return Case(reread(words), find_gpu(gpu), other_mib * MIB)
+    return Case(reread(words), find_gpu(gpu), other_mib * MIB, correction=None)
 
 
 VERDICTS = {
@@ -75,7 +75,9 @@ def test_a_format_the_card_lacks_is_refused_not_judged_at_another_rate() -> None
 
 def test_a_saving_too_small_to_be_sure_of_does_not_make_a_claim_true() -> None:
     words = ["framework=litgpt", "precision=bf16", "gpus=4", "sharding=zero3", "batch_size=4", "seq_len=1024"]
-    judged = CLAIMS["compile_off"](Case(read(None, model="pythia-410m", overrides=words), CARD))
+    judged = CLAIMS["compile_off"](
+        Case(read(None, model="pythia-410m", overrides=words), CARD, correction=None)
+    )
     assert judged.effect is not None
 
     assert 0 < judged.effect.saves_frac < 0.03
@@ -388,7 +390,11 @@ def test_compiling_makes_every_published_run_faster_as_claimed(shared_data: Path
         rates = [float(row["tokens_per_s_per_gpu"] or 0) for row in (before, after)]
         if name == "compile" and all(rates):
             run = understand(before)
-            case = Case(Reading(model=run.model, training=run.training, assumed=(), warnings=()), run.gpu)
+            case = Case(
+                Reading(model=run.model, training=run.training, assumed=(), warnings=()),
+                run.gpu,
+                correction=None,
+            )
             done = CLAIMS["compile_off"](case).effect
             assert done is not None
             faster_on = rates[1] > rates[0] if before["compile"] == "no" else rates[0] > rates[1]
@@ -400,7 +406,9 @@ def test_compiling_makes_every_published_run_faster_as_claimed(shared_data: Path
 def _claimed_saving(name: str, before: Row, after: Row) -> float:
     """What `after` saves over `before` by the claim's own effect on the config of `before`."""
     run, other = understand(before), understand(after)
-    case = Case(Reading(model=run.model, training=run.training, assumed=(), warnings=()), run.gpu)
+    case = Case(
+        Reading(model=run.model, training=run.training, assumed=(), warnings=()), run.gpu, correction=None
+    )
     claim, words = CHANGES[name]
     if name == "batch":
         words = {"batch_size": other.training.batch_size}
@@ -415,7 +423,9 @@ def _claimed_saving(name: str, before: Row, after: Row) -> float:
 
 
 def test_an_effect_is_of_the_same_tokens() -> None:
-    case = Case(Reading(model=a_model(), training=a_training(), assumed=(), warnings=()), CARD)
+    case = Case(
+        Reading(model=a_model(), training=a_training(), assumed=(), warnings=()), CARD, correction=None
+    )
     twice = replace(case.training, accumulation=80)
 
     assert effect(case.now(), case.of(twice), tokens_factor=2.0).step_time_factor == pytest.approx(

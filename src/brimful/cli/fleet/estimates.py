@@ -33,7 +33,7 @@ def estimates_for(config: str, types: list[str], *, gpus: int, other_bytes: int 
         except NotFound:
             notes.append(say("fleet.no_such_card", gpu=name))
             continue
-        answer = fit_reading(reading, card, other_bytes, correction)
+        answer = fit_reading(reading, card, other_bytes, correction=correction)
         likely = round(answer.memory.device_bytes.likely)
         if answer.fits:
             # The job's own share: a desktop's counts once, however many jobs share the GPU.

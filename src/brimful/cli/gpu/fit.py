@@ -91,6 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     if args.models:
         return _models()
+    args.correction = None if args.uncalibrated else load_correction()
     if fit_cards.wanted(args):
         return fit_cards.run(args, _read(args, _words(args)))
     _check(args)
@@ -100,7 +101,6 @@ def run(args: argparse.Namespace) -> Answer:
         args.compare = [what for what in args.compare if what != args.config]
     gpu = find_gpu(args.gpu)
     reading = _read(args, _words(args))
-    args.correction = None if args.uncalibrated else load_correction()
     if args.compare is not None:
         return _compare(args, reading, gpu)
     answer = _fit(args, reading, gpu)
@@ -204,7 +204,7 @@ def _compare(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Answer:
 
 
 def _fit(args: argparse.Namespace, reading: Reading, gpu: Gpu) -> Estimate:
-    return fit_reading(reading, gpu, other_bytes(args), args.correction)
+    return fit_reading(reading, gpu, other_bytes(args), correction=args.correction)
 
 
 def _own_fix(reading: Reading, answer: Estimate, others: list[Training]) -> list[tuple[str, Reading]]:

@@ -88,7 +88,7 @@ def _serving(args: argparse.Namespace, reading: Reading) -> Serving:
 def _rank(args: argparse.Namespace, reading: Reading, prices: Prices) -> Answer:
     from brimful.fit.advice.cards import rank
 
-    ranked = rank(reading, prices, other_bytes(args))
+    ranked = rank(reading, prices, other_bytes(args), correction=args.correction)
     t = reading.training
     head = say(
         "gpu.training_head",

@@ -10,7 +10,8 @@ from brimful.cli.gpu.others import add_others, other_bytes
 from brimful.cli.render import KEPT, page_columns, paint, paragraph
 from brimful.configs.read import read
 from brimful.diagnose.advice import assumed_notes
-from brimful.fit.advice.sweep import Point, Sweep, parse_range, sweep
+from brimful.fit.advice.sweep import Point, Sweep, Swept, parse_range, sweep
+from brimful.fit.correction import load_correction
 from brimful.language import Number, Percent, Size, told, tongue, words
 from brimful.specs.gpu import find_gpu
 
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     overrides = list(args.set)
+    swept: Swept
     if args.seq_len is not None and args.batch_size is None:
         swept, values = "seq_len", parse_range(args.seq_len, "seq_len")
     else:
@@ -55,7 +57,7 @@ def run(args: argparse.Namespace) -> Answer:
                 return grid(args, values, lengths)
             overrides.append(f"seq_len={lengths[0]}")
     reading, gpu = read(args.config, overrides=overrides), find_gpu(args.gpu)
-    done = sweep(reading, gpu, "seq_len" if swept == "seq_len" else "batch_size", values, other_bytes(args))
+    done = sweep(reading, gpu, swept, values, other_bytes(args), correction=load_correction())
     title = f"{reading.model.name}, {gpu.title}"
     if args.plot is not None:
         from brimful.cli.gpu.sweep_plot import write_plot

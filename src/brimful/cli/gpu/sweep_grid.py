@@ -13,6 +13,7 @@ from brimful.configs.read import read
 from brimful.diagnose.advice import assumed_notes
 from brimful.errors import BadInput
 from brimful.fit.advice.sweep import Sweep, sweep
+from brimful.fit.correction import load_correction
 from brimful.language import Number, Percent, Size, say, told, tongue, words
 from brimful.specs.gpu import find_gpu
 
@@ -33,11 +34,12 @@ def grid(args: argparse.Namespace, batches: Sequence[int], lengths: Sequence[int
                 most=Number(_MOST_POINTS),
             )
         )
-    gpu = find_gpu(args.gpu)
+    gpu, correction = find_gpu(args.gpu), load_correction()
     found = []
     for length in lengths:
         reading = read(args.config, overrides=[*args.set, f"seq_len={length}"])
-        found.append((length, sweep(reading, gpu, "batch_size", batches, other_bytes(args))))
+        done = sweep(reading, gpu, "batch_size", batches, other_bytes(args), correction=correction)
+        found.append((length, done))
     others = found[0][1].points[0].estimate.others
     head = say(
         "gpu.usable",

@@ -64,7 +64,7 @@ def _estimate(args: argparse.Namespace) -> dict[str, Any] | None:
         raise BadInput(say("gpu.no_card"), hint=say("gpu.hint_name_card"))
 
     reading = read(args.config, model=args.model, overrides=args.set)
-    return fit_reading(reading, find_gpu(args.gpu), None, load_correction()).as_dict()
+    return fit_reading(reading, find_gpu(args.gpu), correction=load_correction()).as_dict()
 
 
 def _text(found: Diagnosis) -> str:

@@ -7,15 +7,16 @@ is not; *false* it does not; *cannot tell* the config gives nothing to compare.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
 
 from brimful.configs.reading import Reading
+from brimful.fit.correction import Correction
 from brimful.fit.fit import estimate
 from brimful.language import Factor, Language, Percent, Sentence, Size, say
 from brimful.specs.estimate import Estimate
-from brimful.specs.gpu import Gpu, find_gpu
+from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
 from brimful.specs.training import Training
 
@@ -32,6 +33,7 @@ class Case:
     reading: Reading
     gpu: Gpu
     other_bytes: int | None = None  # None: as is assumed for the card
+    correction: Correction | None = field(kw_only=True)
     claimed_frac: float | None = None  # the share that somebody promises
 
     @property
@@ -45,13 +47,13 @@ class Case:
         return self.of(replace(self.training, **changes), model)
 
     def of(self, training: Training, model: Model | None = None) -> Estimate:
-        unsure = self.reading.unsure
-        return _estimate(model or self.reading.model, training, self.gpu.name, self.other_bytes, unsure)
+        return _estimate(self, model or self.reading.model, training)
 
 
 @cache
-def _estimate(model: Model, training: Training, gpu: str, other_bytes: int | None, unsure: int) -> Estimate:
-    return estimate(model, training, find_gpu(gpu), other_bytes, unsure=unsure)
+def _estimate(case: Case, model: Model, training: Training) -> Estimate:
+    unsure = case.reading.unsure
+    return estimate(model, training, case.gpu, case.other_bytes, correction=case.correction, unsure=unsure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

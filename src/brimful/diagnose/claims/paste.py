@@ -152,7 +152,7 @@ def _never(together: dict[str, str], case: Case, reread: Reread) -> Judgement:
         advised = reread(words)
     except BadInput as error:
         return judged("never_fails", "cannot tell", say("diagnose.settings_unreadable", problem=error.said))
-    answer = Case(advised, case.gpu, case.other_bytes).now()
+    answer = replace(case, reading=advised).now()
     factor = advised.training.step_tokens / case.training.step_tokens
     e = effect(case.now(), answer, tokens_factor=factor)
     span = {end: Size(nbytes) for end, nbytes in answer.memory.device_bytes.as_dict().items()}

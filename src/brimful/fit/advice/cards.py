@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from brimful.configs.reading import Reading
-from brimful.fit.advice.advise import largest_that, smaller_batches
+from brimful.fit.advice.advise import Predict, largest_that, smaller_batches
+from brimful.fit.correction import Correction
 from brimful.fit.fit import NO_TRITON, predictor
 from brimful.fit.inference import InferenceEstimate, Serving, filled, infer, usd_per_million
 from brimful.language import Language, Sentence, Several, Size, say
@@ -72,9 +73,14 @@ class Ranked(OnCard):
         }
 
 
-def rank(reading: Reading, prices: Prices, other_bytes: int | None = None) -> tuple[Ranked, ...]:
+def rank(
+    reading: Reading, prices: Prices, other_bytes: int | None = None, *, correction: Correction | None
+) -> tuple[Ranked, ...]:
     """Cheapest first; then those that fit without a price, then those that do not fit, by what is missing."""
-    return tuple(sorted((_one(reading, gpu, prices, other_bytes) for gpu in all_gpus()), key=_order))
+    found = (
+        _one(reading, gpu, prices, predictor(reading, gpu, other_bytes, correction)) for gpu in all_gpus()
+    )
+    return tuple(sorted(found, key=_order))
 
 
 def _order(one: OnCard) -> tuple[int, float]:
@@ -83,8 +89,7 @@ def _order(one: OnCard) -> tuple[int, float]:
     return (1, -one.tokens_per_s.likely) if one.estimate.fits else (2, one.estimate.short_bytes)
 
 
-def _one(reading: Reading, gpu: Gpu, prices: Prices, other_bytes: int | None) -> Ranked:
-    predict = predictor(reading, gpu, other_bytes)
+def _one(reading: Reading, gpu: Gpu, prices: Prices, predict: Predict) -> Ranked:
     training, changed = _runnable(reading.training, gpu)
     answer = predict(training)
     if not answer.fits and (sizes := smaller_batches(training)):

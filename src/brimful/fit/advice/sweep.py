@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from brimful.configs.reading import Reading
 from brimful.errors import BadInput
+from brimful.fit.correction import Correction
 from brimful.fit.fit import predictor
 from brimful.language import Number, Percent, Quoted, Sentence, Size, say
 from brimful.specs.estimate import Estimate
@@ -123,7 +124,13 @@ def parse_range(text: str, swept: Swept) -> list[int]:
 
 
 def sweep(
-    reading: Reading, gpu: Gpu, swept: Swept, values: Sequence[int], other_bytes: int | None = None
+    reading: Reading,
+    gpu: Gpu,
+    swept: Swept,
+    values: Sequence[int],
+    other_bytes: int | None = None,
+    *,
+    correction: Correction | None,
 ) -> Sweep:
     """Estimates over the values, everything else as configured."""
     if swept == "seq_len" and reading.model.images is not None:
@@ -134,7 +141,7 @@ def sweep(
                 tokens=reading.model.images.tokens,
             )
         )
-    predict = predictor(reading, gpu, other_bytes)
+    predict = predictor(reading, gpu, other_bytes, correction)
 
     def at(value: int) -> Estimate:
         changed: dict[str, Any] = {_FIELDS[swept]: value}
