@@ -10,6 +10,7 @@ from brimful.units import (
     GIB,
     MIB,
     bytes_from_text,
+    integer_from_text,
     microusd_from_usd,
     show_bytes,
     show_seconds,
@@ -82,3 +83,12 @@ def test_sizes_are_read_with_the_unit_they_are_written_with(text: str, nbytes: i
 def test_neighbouring_gpus_are_written_as_a_span() -> None:
     assert spans([6, 0, 1, 2, 3]) == "0–3, 6"
     assert spans([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1", 1), ("99", 99), ("07", 7), ("0", None), ("100", None), ("007", None), ("", None), ("-1", None),
+     ("1_0", None), (" 7", None), ("7.0", None), ("٧", None), ("²", None), ("9" * 5000, None)],
+)  # fmt: skip
+def test_integers_are_plain_digits_within_bounds(text: str, number: int | None) -> None:
+    assert integer_from_text(text, low=1, high=99) == number

@@ -55,6 +55,15 @@ def show_seconds(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
+def integer_from_text(text: str, *, low: int, high: int) -> int | None:
+    """The whole number that plain digits write, within bounds; None for anything else.
+
+    int() alone would take '1_000', ' 7 ' and the digits of every script, and be slow on a million of them.
+    """
+    is_plain = text.isascii() and text.isdigit() and len(text) <= len(str(high))
+    return int(text) if is_plain and low <= int(text) <= high else None
+
+
 def counted(n: int, noun: str) -> str:
     """'1 job', '2 jobs'."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"

@@ -196,7 +196,7 @@ def _returns_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def _returns_used_segments(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Block, "whole", property(lambda self: True))
+    patch.setattr(Block, "alone", property(lambda self: True))
 
 
 MUTATIONS = [

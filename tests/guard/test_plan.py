@@ -18,8 +18,8 @@ from brimful.guard.command import Command, read_command
 from brimful.guard.forecast import Forecast, Room, forecast, read_settings
 from brimful.guard.replan import (
     Failure,
-    NoPlan,
-    Plan,
+    NextTry,
+    NoTry,
     bounded,
     climbed,
     failure_of,
@@ -91,7 +91,7 @@ def test_torchrun_divides_the_accumulation_and_the_words_say_it_for_all_gpus(tmp
 
     plan = replan(found.reading.training, found.predict, CARD, command)
 
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, NextTry)
     batch, accumulation = plan.lines["batch_size"], plan.lines["gradient_accumulation_steps"]
     assert batch * accumulation == 24 * 40
     assert accumulation % 4 == 0
@@ -110,7 +110,7 @@ def test_trainer_is_told_by_two_words_and_checkpoints_when_smaller_batches_do_no
 
     plan = replan(training, bounded(found.predict, round((low + high) / 2)), CARD, command)
 
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, NextTry)
     assert plan.lines["gradient_checkpointing"] is True
     told = command.saying(plan.lines).words
     assert told[told.index("--gradient_checkpointing") + 1] == "True"
@@ -142,7 +142,7 @@ def test_without_a_key_for_accumulation_a_smaller_batch_would_be_another_run(tmp
 
     plan = replan(found.reading.training, bounded(found.predict, 2 * GIB), CARD, command)
 
-    assert isinstance(plan, NoPlan)
+    assert isinstance(plan, NoTry)
     assert plan.why.as_dict()["no_key"] == {"code": "guard.no_key", "key": "gradient_accumulation_steps"}
 
 
@@ -183,7 +183,7 @@ def test_every_plan_keeps_the_effective_batch_and_none_repeats_what_failed(
         )
         room = room_bytes(failures, CARD.memory_bytes)
         plan = replan(now, bounded(found.predict, room), CARD, command, failed=failed)
-        if isinstance(plan, NoPlan):
+        if isinstance(plan, NoTry):
             assert plan.why
             return
         assert plan.training is not None
@@ -266,7 +266,7 @@ def test_the_batch_is_known_however_argparse_was_told(tmp_path: Path, words: str
     assert training is not None
     assert training.effective_batch == 64
     plan = halve(training, command)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, NextTry)
     assert plan.lines == {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 4}
 
 
@@ -286,5 +286,5 @@ def test_halving_under_torchrun_leaves_each_gpu_whole_micro_steps(tmp_path: Path
     training = spoken_training(command)
     assert training is not None
     plan = halve(training, command)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, NextTry)
     assert plan.lines == {"batch_size": 3, "gradient_accumulation_steps": 12}

@@ -250,7 +250,7 @@ def append_rows(path: Path, rows: Sequence[dict[str, str]]) -> list[str]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _turn(path.parent):
+        with _locked(path.parent):
             before = path.read_bytes() if path.exists() else b""
             if len(before) > MAX_BYTES:
                 raise BadInput(
@@ -285,7 +285,7 @@ def _added(before: str, rows: Sequence[dict[str, str]], path: Path) -> tuple[str
 
 
 @contextmanager
-def _turn(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

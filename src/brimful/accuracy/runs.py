@@ -63,7 +63,7 @@ class _Reader:
     def words(self, column: str) -> str:
         return self.text(column).lower()
 
-    def whole(self, column: str, fallback: int | None = None) -> int:
+    def integer(self, column: str, fallback: int | None = None) -> int:
         text = self.text(column).replace(",", "")
         try:
             value = round(float(text)) if len(text) < 20 else 0
@@ -199,27 +199,27 @@ _FAMILIES: tuple[tuple[str, dict[str, Any]], ...] = (
 
 def _model(reader: _Reader) -> Model:
     name = reader.text("model")
-    width = reader.whole("d_model")
-    heads = reader.whole("n_head", max(1, width // 64))
+    width = reader.integer("d_model")
+    heads = reader.integer("n_head", max(1, width // 64))
     family = next((made for pattern, made in _FAMILIES if re.search(pattern, name.lower())), None)
     if family is None:
         family = {"bias": False}
         reader.assume("model", "GPT")
     fields: dict[str, Any] = {
         "name": name,
-        "layers": reader.whole("n_layer"),
+        "layers": reader.integer("n_layer"),
         "heads": heads,
-        "kv_heads": reader.whole("n_kv_head", heads),
+        "kv_heads": reader.integer("n_kv_head", heads),
         "width": width,
-        "mlp_width": reader.whole("d_ff", 4 * width),
-        "vocab": reader.whole("vocab", 50304),
+        "mlp_width": reader.integer("d_ff", 4 * width),
+        "vocab": reader.integer("vocab", 50304),
         "positions": 0,
         "tied": reader.words("tied_embeddings") in ("yes", "true", "1"),
         "bias": False,
         **family,
     }
     if fields.get("positions") and not fields.get("encoder"):
-        fields["positions"] = max(fields["positions"], reader.whole("seq_len", 1))
+        fields["positions"] = max(fields["positions"], reader.integer("seq_len", 1))
     if width % heads:
         fields["head_size"] = 128
     if re.search(r"classification", name.lower()):
@@ -235,19 +235,19 @@ def _nearest(model: Model, reader: _Reader) -> Model:
 
     Names do not always tell a gated MLP, a tied table or a head size; the count does.
     """
-    told = reader.whole("n_params", 1)
-    if told == 1:
+    count = reader.integer("n_params", 1)
+    if count == 1:
         return model
     variants = [
         replace(model, gated=gated, tied=tied, positions=positions)
         for gated in {model.gated, True}
         for tied in (model.tied, not model.tied)
-        for positions in {model.positions, 0 if model.rotary else reader.whole("seq_len", 1)}
+        for positions in {model.positions, 0 if model.rotary else reader.integer("seq_len", 1)}
     ]
 
     def distance(variant: Model) -> tuple[float, bool, bool, bool]:
         # Within two thousandths the count says nothing: keep what the name says.
-        off = abs(parameters(variant) - told) / told
+        off = abs(parameters(variant) - count) / count
         rounded = 0.0 if off < 0.002 else off
         return rounded, variant.gated != model.gated, variant.tied != model.tied, variant != model
 
@@ -264,9 +264,9 @@ def _nearest(model: Model, reader: _Reader) -> Model:
 def _training(reader: _Reader) -> Training:
     code, torch = framework_at(reader.text("source_repo_or_url")), _torch(reader)
     fields: dict[str, Any] = {
-        "batch_size": reader.whole("micro_batch_per_gpu"),
-        "sequence_tokens": reader.whole("seq_len"),
-        "accumulation": reader.whole("grad_accum", 1),
+        "batch_size": reader.integer("micro_batch_per_gpu"),
+        "sequence_tokens": reader.integer("seq_len"),
+        "accumulation": reader.integer("grad_accum", 1),
         "compiled": reader.words("compile").startswith("yes") or "cuda c" in reader.words("compile"),
         "attention": _attention(reader, torch),
         "framework": code,
@@ -290,7 +290,7 @@ def _by_framework(reader: _Reader, code: Framework, fields: dict[str, Any]) -> d
     if adapted and sharded and code.checkpoints_sharded and fields["checkpointing"] == "none":
         made["checkpointing"] = "full"
         reader.assume("activation_checkpointing", "full")
-    whole_step = reader.whole("global_batch_tokens", 1)
+    whole_step = reader.integer("global_batch_tokens", 1)
     if fields["pipeline"] > 1 and whole_step > 1 and not reader.text("grad_accum"):
         split = fields["tensor"] * fields["pipeline"] * fields["context"]
         micro = fields["batch_size"] * fields["sequence_tokens"] * max(1, fields["gpus"] // split)
@@ -450,7 +450,7 @@ def _parallel(reader: _Reader) -> dict[str, Any]:
 
 def _whole_gpus(reader: _Reader, split: int) -> int:
     """GPUs of the run: as many as the split needs at least, and none left over."""
-    said = reader.whole("n_gpus", 1)
+    said = reader.integer("n_gpus", 1)
     gpus = max(split, said - said % split)
     if gpus != said:
         reader.assume("n_gpus", gpus)

@@ -38,7 +38,7 @@ class Block:
         self.born = 0  # the pool's count of searches when it became free: its age for garbage collection
 
     @property
-    def whole(self) -> bool:
+    def alone(self) -> bool:
         """It is a segment by itself."""
         return self.before is None and self.after is None
 

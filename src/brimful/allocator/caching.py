@@ -428,7 +428,7 @@ class Allocator:
         self._note("segment_unmap", low, high - low, block.stream)
         self._merge(block, block.before)
         self._merge(block, block.after)
-        if not block.whole:  # else nothing of this segment is mapped: its address space goes too
+        if not block.alone:  # else nothing of this segment is mapped: its address space goes too
             block.pool.add_unmapped(block)
 
     # Rules: returning memory to the device.
@@ -444,7 +444,7 @@ class Allocator:
         for block in pool.in_order():
             if block.va is not None:
                 expandable.append(block)
-            elif block.whole:
+            elif block.alone:
                 self.release(block)
         for block in expandable:
             self._unmap(block)
@@ -480,7 +480,7 @@ class Allocator:
         excess = self.reserved_bytes - int(self.settings.garbage_collection_threshold * self.limit_bytes)
         if excess <= 0:
             return
-        ages = {block: self.large.searches - block.born for block in self.large.in_order() if block.whole}
+        ages = {block: self.large.searches - block.born for block in self.large.in_order() if block.alone}
         total, released, freed = sum(ages.values()), 0, True
         while released < excess and freed and ages:
             mean, freed = total / len(ages), False

@@ -10,7 +10,7 @@ from operator import itemgetter
 
 from brimful.allocator.blocks import DEFAULT_POOL, PoolId
 from brimful.allocator.caching import MIN_BLOCK, Allocator, SegmentEvent
-from brimful.allocator.force import map_at, release_at, whole_free
+from brimful.allocator.force import free_segments, map_at, release_at
 from brimful.allocator.rebuild import Before, before, restore
 from brimful.allocator.run import COMPLETE, EMPTY_CACHE, FREE, MALLOC, REQUEST_FREE, Request
 from brimful.allocator.snapshot import Event, Segment, Snapshot
@@ -310,7 +310,7 @@ class _Walk:
                     allocator.release(block)
         rest = [address for _, address, _ in wanted[len(self.log) :]]
         collects = allocator.settings.garbage_collection_threshold > 0
-        if rest and collects and rest != [block.address for block in whole_free(allocator)]:
+        if rest and collects and rest != [block.address for block in free_segments(allocator)]:
             for address in rest:
                 release_at(allocator, address)
         elif rest:

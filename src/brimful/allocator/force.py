@@ -10,15 +10,15 @@ from brimful.allocator.blocks import Block
 from brimful.allocator.caching import Allocator
 
 
-def whole_free(allocator: Allocator) -> list[Block]:
+def free_segments(allocator: Allocator) -> list[Block]:
     """The ordinary segments that emptying the cache would return, in its order."""
     free = (block for pool in allocator.emptied() for block in pool.in_order())
-    return [block for block in free if block.whole and block.va is None]
+    return [block for block in free if block.alone and block.va is None]
 
 
 def release_at(allocator: Allocator, address: int) -> bool:
     """Return the segment at `address`, if all of it is free."""
-    for block in whole_free(allocator):
+    for block in free_segments(allocator):
         if block.address == address:
             allocator.release(block)
             return True

@@ -162,8 +162,8 @@ def _moved(mapped: Sequence[Span], events: Sequence[Event], large_page: int) -> 
         elif event.action == "segment_unmap":
             small, owner = _nearest(known, event, large_page)
             first, pages = event.address // SMALL_SEGMENT, event.nbytes // SMALL_SEGMENT
-            told = (lay.get(page) for page in range(first, first + min(pages, _LOOKED_AT)))
-            small = next((kind for kind in told if kind is not None), small)
+            kinds = (lay.get(page) for page in range(first, first + min(pages, _LOOKED_AT)))
+            small = next((kind for kind in kinds if kind is not None), small)
             moved[i] = _span(event, small, owner)
     return moved
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from brimful.errors import BadInput, Refused
 from brimful.language import Number, Quoted, Sentence, say
-from brimful.units import MIB
+from brimful.units import MIB, integer_from_text
 
 # Requests between 1 and 10 MiB are cut from segments of this size, so that they share a cudaMalloc.
 LARGE_SEGMENT = 20 * MIB
@@ -107,9 +107,9 @@ def _pairs(conf: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def _whole(key: str, value: str, *, at_least: int) -> int:
-    number = int(value) if value.isascii() and value.isdigit() and len(value) < 16 else -1
-    if number < at_least:
+def _integer(key: str, value: str, *, at_least: int) -> int:
+    number = integer_from_text(value, low=at_least, high=10**15 - 1)
+    if number is None:
         raise BadInput(
             say("allocator.not_whole_number", key=key, value=Quoted(value[:40]), at_least=at_least)
         )
@@ -133,7 +133,7 @@ def _expandable(key: str, value: str) -> dict[str, Any]:
 
 
 def _mib(field: str, *, at_least: int) -> Callable[[str, str], dict[str, Any]]:
-    return lambda key, value: {field: _whole(key, value, at_least=at_least) * MIB}
+    return lambda key, value: {field: _integer(key, value, at_least=at_least) * MIB}
 
 
 def _threshold(key: str, value: str) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def _divisions(key: str, value: str) -> dict[str, Any]:
         if size == ">":
             divisions[last:] = [parts] * (DIVISION_INTERVALS - last)
             continue
-        mib = _whole(key, size, at_least=1)
+        mib = _integer(key, size, at_least=1)
         if mib & (mib - 1):
             raise BadInput(say("allocator.interval_not_power_of_two", key=key, mib=mib))
         last = min(mib.bit_length() - 1, DIVISION_INTERVALS - 1)
@@ -183,7 +183,7 @@ def _divisions(key: str, value: str) -> dict[str, Any]:
 
 
 def _division(key: str, value: str, *, at_least: int) -> int:
-    parts = _whole(key, value, at_least=at_least)
+    parts = _integer(key, value, at_least=at_least)
     if parts & (parts - 1):
         raise BadInput(say("allocator.divisions_not_power_of_two", key=key, parts=parts))
     return parts

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brimful.errors import BadInput
 from brimful.language.catalog import LANGUAGES, language_of_locale, template
+from brimful.units import integer_from_text
 
 if TYPE_CHECKING:
     import argparse
@@ -178,10 +179,10 @@ def group_overview(group: str, language: str = "en") -> str:
     return "\n".join(lines)
 
 
-def whole(text: str) -> int:
+def integer(text: str) -> int:
     """A count for argparse: 1 or more, and not absurd."""
-    value = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
-    if value < 1:
+    value = integer_from_text(text, low=1, high=9_999_999)
+    if value is None:
         from argparse import ArgumentTypeError
 
         from brimful.language import Quoted, words

@@ -262,9 +262,9 @@ class Announced(NamedTuple):
 def announced(settings: Settings) -> Announced:
     """Of a server that lives, whatever an old file says."""
     try:
-        told = json.loads(settings.server_file.read_text(encoding="utf-8"))
-        found = Announced(str(told["url"]), str(told.get("certificate", "")), str(told.get("policy", "")))
-        pid = int(told["pid"])
+        facts = json.loads(settings.server_file.read_text(encoding="utf-8"))
+        found = Announced(str(facts["url"]), str(facts.get("certificate", "")), str(facts.get("policy", "")))
+        pid = int(facts["pid"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Announced()
     return found if _is_held(settings.lock_file) and _is_alive(pid) else Announced()
@@ -298,9 +298,9 @@ def _path(kind: str, name: str, rest: str = "") -> str:
 def _refusal(error: HTTPError) -> BrimfulError:
     """The server's own words, as the same kind of error they were there."""
     try:
-        told = json.load(error)["error"]
-        problem, hint, code = (printable(str(told[key])) for key in ("problem", "hint", "code"))
-        said: Said = Retold(problem, dict(told["reason"])) if told.get("reason") else verbatim(problem)
+        answer = json.load(error)["error"]
+        problem, hint, code = (printable(str(answer[key])) for key in ("problem", "hint", "code"))
+        said: Said = Retold(problem, dict(answer["reason"])) if answer.get("reason") else verbatim(problem)
     except (ValueError, KeyError, TypeError):
         said = say("client.server_answered", status=Plain(error.code), reason=error.reason)
         hint, code = "", "server_failed"

@@ -16,7 +16,7 @@ from typing import Any
 from brimful.errors import BadInput
 from brimful.language import Quoted, Sentence, say
 from brimful.scheduler.policies import DEFAULT, Policy, read_policy
-from brimful.units import microusd_from_usd
+from brimful.units import integer_from_text, microusd_from_usd
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -203,9 +203,9 @@ def _check_together(settings: Settings) -> None:
 def _checked(name: str, text: str, source: str) -> str | int:
     if name in LIMITS:
         low, high = LIMITS[name]
-        if not (text.isascii() and text.isdigit() and len(text) < 10 and low <= int(text) <= high):
+        if (number := integer_from_text(text, low=low, high=high)) is None:
             raise _bad(source, text, say("client.hint_range", low=low, high=high))
-        return int(text)
+        return number
     if name == "usd_per_hour" and microusd_from_usd(text) is None:
         raise _bad(source, text, say("client.hint_dollars"))
     if name == "host" and text not in LOOPBACK:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from brimful.configs.bounds import fraction
-from brimful.configs.parts import is_vision, read_experts, read_images, whole
+from brimful.configs.parts import integer, is_vision, read_experts, read_images
 from brimful.errors import BadInput
 from brimful.language import Quoted, Sentence, say
 from brimful.specs.model import Model
@@ -115,7 +115,7 @@ def read_shape(found: Mapping[str, Any], *, name: str) -> Shape:
 def _sizes(found: Mapping[str, Any], *, name: str, needed: Sequence[str]) -> dict[str, Any]:
     sizes: dict[str, Any] = {}
     for size, (words, low, high) in _SIZES.items():
-        if (value := whole(found, words, low=low, high=high, name=name)) is not None:
+        if (value := integer(found, words, low=low, high=high, name=name)) is not None:
             sizes[size] = value
     missing = [size for size in needed if size not in sizes]
     if missing:

@@ -23,7 +23,7 @@ from brimful.specs.model import Model
 from brimful.specs.training import DTYPES, Dtype, Training
 
 
-def _whole(low: int, high: int) -> Check:
+def _integer(low: int, high: int) -> Check:
     """In Python 40 / 2 is not a whole number, and 40 // 2 is."""
     plain, allowed = whole_between(low, high), whole_number(low, high)
     divided = checked(lambda _: False, Several((allowed, say("configs.use_floor_division")), between="; "))
@@ -38,13 +38,13 @@ def _whole(low: int, high: int) -> Check:
 _SWITCH = checked(lambda value: isinstance(value, bool), say("configs.true_or_false"))
 # key -> default of train.py, and what it may be. The bounds are far beyond any run, and keep sums finite.
 _KEYS: dict[str, tuple[Any, Check]] = {
-    "n_layer": (12, _whole(1, 10_000)),
-    "n_head": (12, _whole(1, 100_000)),
-    "n_embd": (768, _whole(1, 1_000_000)),
-    "block_size": (1024, _whole(1, 100_000_000)),
-    "vocab_size": (50304, _whole(1, 100_000_000)),
-    "batch_size": (12, _whole(1, 10_000_000)),
-    "gradient_accumulation_steps": (5 * 8, _whole(1, 1_000_000_000)),
+    "n_layer": (12, _integer(1, 10_000)),
+    "n_head": (12, _integer(1, 100_000)),
+    "n_embd": (768, _integer(1, 1_000_000)),
+    "block_size": (1024, _integer(1, 100_000_000)),
+    "vocab_size": (50304, _integer(1, 100_000_000)),
+    "batch_size": (12, _integer(1, 10_000_000)),
+    "gradient_accumulation_steps": (5 * 8, _integer(1, 1_000_000_000)),
     "bias": (False, _SWITCH),
     "compile": (True, _SWITCH),
     "dropout": (0.0, fraction),

@@ -20,7 +20,7 @@ _COUNT = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_exper
 _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k_experts")
 
 
-def whole(found: Found, words: Sequence[str], *, low: int, high: int, name: str) -> int | None:
+def integer(found: Found, words: Sequence[str], *, low: int, high: int, name: str) -> int | None:
     """The whole number that the first of these words says; None where none of them does."""
     word = next((word for word in words if found.get(word) is not None), None)
     if word is None:
@@ -36,7 +36,7 @@ def read_experts(found: Found, sizes: Mapping[str, Any], *, name: str) -> Expert
     """The mixture that stands in place of the MLP; None for a dense model."""
 
     def number(*words: str, low: int = 0, high: int = 10_000_000) -> int | None:
-        return whole(found, words, low=low, high=high, name=name)
+        return integer(found, words, low=low, high=high, name=name)
 
     count = number(*_COUNT, high=100_000)
     if count is None or count < 2:
@@ -62,8 +62,8 @@ def read_experts(found: Found, sizes: Mapping[str, Any], *, name: str) -> Expert
 
 def _dense_layers(found: Found, layers: int, *, name: str) -> int:
     """Layers with an ordinary MLP: the first ones, those listed, and those that a step leaves out."""
-    first = whole(found, ("first_k_dense_replace",), low=0, high=layers, name=name) or 0
-    every = whole(found, ("decoder_sparse_step", "moe_layer_freq"), low=1, high=layers, name=name) or 1
+    first = integer(found, ("first_k_dense_replace",), low=0, high=layers, name=name) or 0
+    every = integer(found, ("decoder_sparse_step", "moe_layer_freq"), low=1, high=layers, name=name) or 1
     listed = found.get("mlp_only_layers")
     dense = {layer for layer in listed or () if isinstance(layer, int)} if isinstance(listed, list) else set()
     # transformers, Qwen3MoeDecoderLayer: (layer + 1) % decoder_sparse_step == 0; DeepSeek: layer % freq == 0
@@ -85,7 +85,7 @@ def read_images(found: Found, *, name: str) -> dict[str, Any]:
     kind = str(found.get("model_type") or "")
 
     def number(word: str, default: int, *, low: int = 1, high: int = 100_000) -> int:
-        value = whole(found, (word,), low=low, high=high, name=name)
+        value = integer(found, (word,), low=low, high=high, name=name)
         return default if value is None else value
 
     size, patch = number("image_size", 224), number("patch_size", 16)
@@ -115,4 +115,4 @@ def _classes(found: Found, *, name: str) -> int:
     labels = found.get("id2label")
     if isinstance(labels, dict) and labels:
         return len(labels)
-    return whole(found, ("num_labels",), low=1, high=10_000_000, name=name) or 2
+    return integer(found, ("num_labels",), low=1, high=10_000_000, name=name) or 2

@@ -46,7 +46,7 @@ class Settings:
         self.asked.append(path)
         return self.at(path)
 
-    def whole(self, path: str, word: str) -> int | None:
+    def integer(self, path: str, word: str) -> int | None:
         """The whole number there; None where it is left to the framework. `word` is ours for it."""
         value = self.setting(path)
         if value is None or value in ("auto", -1):
@@ -55,8 +55,8 @@ class Settings:
             return value
         if word in self.overruled:
             return None
-        told = {"file": self.file, "path": path, "shown": shown(value), "word": word}
-        raise BadInput(say("configs.path_out_of_range", **told))
+        values = {"file": self.file, "path": path, "shown": shown(value), "word": word}
+        raise BadInput(say("configs.path_out_of_range", **values))
 
     def leave(self, *names: str) -> None:
         """Settings that matter and are not read: worth a warning where they are switched on."""

@@ -32,7 +32,7 @@ def parse_json(text: str, *, name: str) -> dict[str, Any]:
     def refuse(what: Sentence) -> NoReturn:
         raise BadInput(say("configs.in_file", name=Quoted(name), what=what))
 
-    def whole(digits: str) -> int:
+    def integer(digits: str) -> int:
         return (
             int(digits)
             if len(digits) <= _MAX_DIGITS
@@ -57,7 +57,7 @@ def parse_json(text: str, *, name: str) -> dict[str, Any]:
         found = json.loads(
             text,
             object_pairs_hook=once,
-            parse_int=whole,
+            parse_int=integer,
             parse_float=real,
             parse_constant=lambda word: refuse(say("configs.not_number", word=word)),
         )

@@ -73,21 +73,21 @@ def _litgpt(file: Settings) -> Recipe:
     name = file.at("checkpoint_dir") or file.at("model_name")
     if not isinstance(name, str) or file.at("train.micro_batch_size") is None:
         return None
-    gpus = (file.whole("devices", "gpus") or 1) * (file.whole("num_nodes", "gpus") or 1)
-    micro = file.whole("train.micro_batch_size", "batch_size")
-    whole = file.whole("train.global_batch_size", "gradient_accumulation_steps")
+    gpus = (file.integer("devices", "gpus") or 1) * (file.integer("num_nodes", "gpus") or 1)
+    micro = file.integer("train.micro_batch_size", "batch_size")
+    together = file.integer("train.global_batch_size", "gradient_accumulation_steps")
     words: Words = {
         "framework": "litgpt",
         "batch_size": micro,
-        "gradient_accumulation_steps": max(1, whole // (micro * gpus)) if micro and whole else None,
-        "seq_len": file.whole("train.max_seq_length", "seq_len"),
+        "gradient_accumulation_steps": max(1, together // (micro * gpus)) if micro and together else None,
+        "seq_len": file.integer("train.max_seq_length", "seq_len"),
         "precision": file.setting("precision"),
         "optimizer": _litgpt_optimizer(file),
         "gpus": gpus if gpus > 1 else None,
     }
     if "lora_r" in file.found:
         words["qlora" if file.setting("quantize") else "lora"] = True
-        words["rank"] = file.whole("lora_r", "rank")
+        words["rank"] = file.integer("lora_r", "rank")
         words["targets"] = sum(n for name, n in _LITGPT_TARGETS.items() if file.at(name) is True) or None
     file.leave("model_config")
     return name.rstrip("/").rpartition("/")[2], words
@@ -110,11 +110,11 @@ def _torchtune(file: Settings) -> Recipe:
     kind, name = _torchtune_name(component)
     words: Words = {
         "framework": "torchtune",
-        "batch_size": file.whole("batch_size", "batch_size"),
-        "gradient_accumulation_steps": file.whole(
+        "batch_size": file.integer("batch_size", "batch_size"),
+        "gradient_accumulation_steps": file.integer(
             "gradient_accumulation_steps", "gradient_accumulation_steps"
         ),
-        "seq_len": file.whole("tokenizer.max_seq_len", "seq_len"),
+        "seq_len": file.integer("tokenizer.max_seq_len", "seq_len"),
         "precision": file.setting("dtype"),
         "compile": file.setting("compile") is True,
         "checkpointing": "full" if file.setting("enable_activation_checkpointing") is True else "none",
@@ -128,7 +128,7 @@ def _torchtune(file: Settings) -> Recipe:
         modules = file.at("model.lora_attn_modules")
         attention = len(set(map(str, modules))) if isinstance(modules, list) else 2
         words[kind] = True
-        words["rank"] = file.whole("model.lora_rank", "rank")
+        words["rank"] = file.integer("model.lora_rank", "rank")
         words["targets"] = attention + (3 if file.at("model.apply_lora_to_mlp") is True else 0)
     return name, words
 
@@ -155,18 +155,18 @@ def _torchtitan(file: Settings) -> Recipe:
     if not isinstance(file.at("model.flavor"), str) or "training" not in file.found:
         return None
     degrees = {
-        name: file.whole(f"parallelism.{name}_parallel_degree", name) or 1
+        name: file.integer(f"parallelism.{name}_parallel_degree", name) or 1
         for name in ("tensor", "pipeline", "context")
     }
-    shard = file.whole("parallelism.data_parallel_shard_degree", "gpus")  # -1: what torchrun leaves over
-    replicas = file.whole("parallelism.data_parallel_replicate_degree", "gpus") or 1
+    shard = file.integer("parallelism.data_parallel_shard_degree", "gpus")  # -1: what torchrun leaves over
+    replicas = file.integer("parallelism.data_parallel_replicate_degree", "gpus") or 1
     split = degrees["tensor"] * degrees["pipeline"] * degrees["context"]
     gpus = (shard or 1) * replicas * split
     words: Words = {
         "framework": "torchtitan",
-        "batch_size": file.whole("training.local_batch_size", "batch_size")
-        or file.whole("training.batch_size", "batch_size"),
-        "seq_len": file.whole("training.seq_len", "seq_len"),
+        "batch_size": file.integer("training.local_batch_size", "batch_size")
+        or file.integer("training.batch_size", "batch_size"),
+        "seq_len": file.integer("training.seq_len", "seq_len"),
         "compile": (file.at("training.compile") or file.at("compile.enable")) is True,
         "checkpointing": file.at("activation_checkpoint.mode", "selective"),
         "precision": "fsdp-bf16",
@@ -189,8 +189,8 @@ def _titan_stages(file: Settings, batch_size: int) -> Words:
 
     Up to spring 2025 their number was said instead.
     """
-    size = file.whole("parallelism.pipeline_parallel_microbatch_size", "batch_size") or 1
-    said = file.whole("parallelism.pipeline_parallel_microbatches", "gradient_accumulation_steps")
+    size = file.integer("parallelism.pipeline_parallel_microbatch_size", "batch_size") or 1
+    said = file.integer("parallelism.pipeline_parallel_microbatches", "gradient_accumulation_steps")
     many = min(batch_size, said or max(1, batch_size // size))
     interleaved = "Interleaved" in file.text("parallelism.pipeline_parallel_schedule")
     return {
@@ -206,8 +206,8 @@ def _titan_experts(file: Settings, tensor: int) -> int | None:
     Its degree counts tensor-parallel GPUs too, each with whole experts, unless those are split as well
     (expert_tensor_parallel_degree): a GPU holds as many bytes of them either way.
     """
-    degree = file.whole("parallelism.expert_parallel_degree", "expert") or 1
-    split = file.whole("parallelism.expert_tensor_parallel_degree", "expert") or 1
+    degree = file.integer("parallelism.expert_parallel_degree", "expert") or 1
+    split = file.integer("parallelism.expert_tensor_parallel_degree", "expert") or 1
     others = degree if split == tensor else degree // tensor
     return others if others > 1 else None
 
@@ -247,7 +247,7 @@ def _deepspeed(file: Settings) -> dict[str, Any]:
         ("train_micro_batch_size_per_gpu", "per_device_train_batch_size"),
         ("gradient_accumulation_steps", "gradient_accumulation_steps"),
     ):
-        if (number := file.whole(theirs, ours)) is not None:
+        if (number := file.integer(theirs, ours)) is not None:
             given[ours] = number
     for switch in ("bf16", "fp16"):
         if file.at(f"{switch}.enabled") is True:
@@ -280,8 +280,8 @@ def _accelerate(file: Settings) -> tuple[dict[str, Any], list[str]]:
             zero["offload_optimizer"] = {"device": device}
         given["deepspeed"] = {"zero_optimization": zero}
         steps = "gradient_accumulation_steps"
-        if (number := file.whole(f"deepspeed_config.{steps}", steps)) is not None:
+        if (number := file.integer(f"deepspeed_config.{steps}", steps)) is not None:
             given[steps] = number
-    if (gpus := file.whole("num_processes", "gpus")) is not None and gpus > 1:
+    if (gpus := file.integer("num_processes", "gpus")) is not None and gpus > 1:
         words.append(f"gpus={gpus}")
     return given, words

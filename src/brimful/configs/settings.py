@@ -212,12 +212,12 @@ def _older(torch: Torch, now: Now) -> dict[str | None, Sentence]:
         (torch.sdpa, "attention", "attention", ("flash", "efficient"), "math", plain),
         (torch.compiles, "compile", "compiled", (True,), False, eager),
     ]
-    told: dict[str | None, Sentence] = {}
+    lacks: dict[str | None, Sentence] = {}
     for has, word, field, newer, value, said in instead:
         if not has and field not in now.maps[0] and now[field] in newer:
             now[field] = value
-            told[word] = said
-    return told
+            lacks[word] = said
+    return lacks
 
 
 def _always(code: Framework, now: Now) -> list[Sentence]:

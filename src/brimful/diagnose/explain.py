@@ -55,15 +55,15 @@ class Explanation:
     missing: tuple[Sentence, ...] = ()
 
     def as_dict(self, spoken: Language) -> dict[str, Any]:
-        def told(sentences: tuple[Sentence, ...]) -> list[dict[str, str]]:
+        def as_dicts(sentences: tuple[Sentence, ...]) -> list[dict[str, str]]:
             return [{"code": finding(each), "text": spoken.text(each)} for each in sentences]
 
         return {
             "kind": self.kind,
             "title": spoken.text(self.title),
             "facts": self.facts,
-            "says": told(self.says),
-            "missing": told(self.missing),
+            "says": as_dicts(self.says),
+            "missing": as_dicts(self.missing),
         }
 
 
@@ -95,14 +95,14 @@ def explain(text: str, about: About | None = None) -> tuple[Explanation, ...]:
     if table is not None:
         found.append(_smi(table))
     for line in find_log_lines(plain):
-        told = (line, about.reading, about.gpu, about.estimate)
+        evidence = (line, about.reading, about.gpu, about.estimate)
         found.append(
             Explanation(
                 kind="log_line",
                 title=say("diagnose.title_log_line", framework=line.framework),
                 facts=asdict(line),
-                says=tuple(log_says(*told)),
-                missing=tuple(log_needs(*told)),
+                says=tuple(log_says(*evidence)),
+                missing=tuple(log_needs(*evidence)),
             )
         )
     return tuple(found)

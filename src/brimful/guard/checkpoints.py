@@ -32,13 +32,13 @@ class Keeper:
 
     def find(self, since_s: float) -> Found | None:
         """The newest whole checkpoint written since then; what another run left is no place to go on from."""
-        for path, words in self._whole():
+        for path, words in self._whole_ones():
             if (at_s := path.stat().st_mtime) >= since_s:
-                told = tuple(word.replace("{checkpoint}", str(path)) for word in self.words or words)
-                return Found(path=path, at_s=at_s, words=told)
+                filled = tuple(word.replace("{checkpoint}", str(path)) for word in self.words or words)
+                return Found(path=path, at_s=at_s, words=filled)
         return None
 
-    def _whole(self) -> Iterator[tuple[Path, Sequence[str]]]:
+    def _whole_ones(self) -> Iterator[tuple[Path, Sequence[str]]]:
         """What is there, and the words that go on from it: the user's own path first."""
         if self.path is not None and self.path.is_file():
             yield self.path, ()

@@ -22,6 +22,7 @@ from brimful.configs.reading import Dialect
 from brimful.errors import BadInput, BrimfulError
 from brimful.language import Quoted, say
 from brimful.specs.training import Training
+from brimful.units import integer_from_text
 
 NANOGPT_STYLE, TRAINER_STYLE, ARGPARSE_STYLE, UNKNOWN_STYLE = "nanoGPT", "Trainer", "argparse", "unknown"
 
@@ -151,7 +152,7 @@ def _world(launcher: Sequence[str]) -> int:
         key, _, value = word.partition("=")
         if key in _WORLD:
             value = value or (launcher[n + 1] if n + 1 < len(launcher) else "")
-            return int(value) if value.isascii() and value.isdigit() and 0 < int(value) < 10_000 else 1
+            return integer_from_text(value, low=1, high=9999) or 1
     return 1
 
 

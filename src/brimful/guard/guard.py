@@ -30,8 +30,8 @@ from brimful.guard.process import MARK, Child, Ended
 from brimful.guard.replan import (
     RUNG_UP,
     Failure,
-    NoPlan,
-    Plan,
+    NextTry,
+    NoTry,
     bounded,
     climbed,
     failure_of,
@@ -109,7 +109,7 @@ class _State:
     failed: list[Training] = field(default_factory=list)
     tries: list[Try] = field(default_factory=list)
     resumed: Found | None = None
-    climb_to: Plan | None = None
+    climb_to: NextTry | None = None
     held: Training | None = None  # what ran well when it was left for a rung above
 
 
@@ -138,11 +138,11 @@ class Guard:
         self._began_s = time.time()
         for number in range(1, self._wishes.tries + 1):
             ended = self._try(number, folder)
-            plan = self._next(number, ended)
+            next_try = self._next(number, ended)
             self._journal(folder)
-            if isinstance(plan, NoPlan):
-                return self._outcome(plan.why, folder)
-            self._turn(plan)
+            if isinstance(next_try, NoTry):
+                return self._outcome(next_try.why, folder)
+            self._begin_again(next_try)
         raise AssertionError("the last try has no next")
 
     def preview(self) -> dict[str, Any]:
@@ -159,14 +159,14 @@ class Guard:
         training = predicted.reading.training
         if predicted.predict(training).fits:
             return
-        plan = replan(training, predicted.predict, predicted.room.gpu, self._command)
-        if isinstance(plan, Plan) and not self._wishes.fix:
-            self._tell(say("guard.fix_would_start", changes=change_text(plan.change), why=plan.why))
-        elif isinstance(plan, Plan):
-            self._tell(say("guard.starting", changes=change_text(plan.change), why=plan.expected))
-            self._take(plan)
+        next_try = replan(training, predicted.predict, predicted.room.gpu, self._command)
+        if isinstance(next_try, NextTry) and not self._wishes.fix:
+            self._tell(say("guard.fix_would_start", changes=change_text(next_try.change), why=next_try.why))
+        elif isinstance(next_try, NextTry):
+            self._tell(say("guard.starting", changes=change_text(next_try.change), why=next_try.expected))
+            self._take(next_try)
         elif self._wishes.fix:
-            raise Refused(say("guard.nothing_fits", why=plan.why), code="will_not_fit")
+            raise Refused(say("guard.nothing_fits", why=next_try.why), code="will_not_fit")
 
     def _try(self, number: int, folder: Path) -> Ended:
         state = self._state
@@ -197,39 +197,39 @@ class Guard:
         )
         return ended
 
-    def _next(self, number: int, ended: Ended) -> Plan | NoPlan:
+    def _next(self, number: int, ended: Ended) -> NextTry | NoTry:
         """What to start next, or why nothing."""
         state, cause = self._state, out_of_memory_of(ended)
-        if ended.stopped is RUNG_UP and ended.told is None and state.climb_to is not None:
+        if ended.stopped is RUNG_UP and ended.passed_on is None and state.climb_to is not None:
             rung, state.climb_to = state.climb_to, None
             return rung
-        if cause is None or ended.told is not None or ended.stopped is not None:
-            return NoPlan(why=_over(ended, number))
+        if cause is None or ended.passed_on is not None or ended.stopped is not None:
+            return NoTry(why=_over(ended, number))
         when = {"number": Plain(number), "took": Seconds(ended.seconds)}
         numbers = _numbers(cause)
         self._tell(
             say("guard.ran_out_with", **when, numbers=numbers) if numbers else say("guard.ran_out", **when)
         )
-        plan = self._after(cause)
+        next_try = self._after(cause)
         tries = say("guard.tries", n=number)
-        if isinstance(plan, NoPlan):
-            return NoPlan(why=say("guard.gave_up", tries=tries, why=plan.why))
+        if isinstance(next_try, NoTry):
+            return NoTry(why=say("guard.gave_up", tries=tries, why=next_try.why))
         if number == self._wishes.tries:
-            return NoPlan(why=say("guard.no_try_left", tries=tries, changes=change_text(plan.change)))
-        return plan
+            return NoTry(why=say("guard.no_try_left", tries=tries, changes=change_text(next_try.change)))
+        return next_try
 
-    def _after(self, cause: OutOfMemory) -> Plan | NoPlan:
+    def _after(self, cause: OutOfMemory) -> NextTry | NoTry:
         state = self._state
         if state.training is None:
             batch, accumulation = self._command.batch_keys
-            return NoPlan(why=say("guard.batch_unknown", batch=batch, accumulation=accumulation))
+            return NoTry(why=say("guard.batch_unknown", batch=batch, accumulation=accumulation))
         state.failed.append(state.training)
         if self._predicted is not None:
             device = self._predicted.predict(state.training).memory.device_bytes.likely
             state.failures.append(failure_of(cause, device))
         if state.held is not None and state.held not in state.failed:
             change, _ = self._command.dialect.spell(state.training, state.held)
-            return Plan(change=change, training=state.held, why=say("guard.back_to_what_fit"))
+            return NextTry(change=change, training=state.held, why=say("guard.back_to_what_fit"))
         if self._predicted is None:
             return halve(state.training, self._command, failed=state.failed)
         gpu = self._predicted.room.gpu
@@ -253,20 +253,20 @@ class Guard:
         state.climb_to, state.held = rung, state.training
         return RUNG_UP
 
-    def _turn(self, plan: Plan) -> None:
-        self._take(plan)
+    def _begin_again(self, next_try: NextTry) -> None:
+        self._take(next_try)
         state = self._state
         again = any(word.startswith(("--init_from=resume", "--resume_from_")) for word in self._command.words)
         state.resumed = self._keeper.find(0.0 if again else self._began_s - 1)
-        how = {"changes": change_text(plan.change), "why": plan.expected}
+        how = {"changes": change_text(next_try.change), "why": next_try.expected}
         if state.resumed:
             self._tell(say("guard.starting_from", path=state.resumed.path, **how))
         else:
             self._tell(say("guard.starting_over", **how))
 
-    def _take(self, plan: Plan) -> None:
-        self._state.lines |= plan.lines
-        self._state.training = plan.training
+    def _take(self, next_try: NextTry) -> None:
+        self._state.lines |= next_try.lines
+        self._state.training = next_try.training
 
     def _words(self) -> tuple[str, ...]:
         changed = self._command.saying(self._state.lines)
@@ -334,7 +334,7 @@ def _last_words(tail: str) -> str:
 
 
 def _how(ended: Ended, cause: OutOfMemory | None) -> Ending:
-    if ended.told is not None:
+    if ended.passed_on is not None:
         return "told_to_stop"
     if ended.stopped is not None:
         return "climbs" if ended.stopped is RUNG_UP else "idle"
@@ -344,8 +344,8 @@ def _how(ended: Ended, cause: OutOfMemory | None) -> Ending:
 
 
 def _over(ended: Ended, number: int) -> Sentence:
-    if ended.told is not None:
-        name = signal.Signals(ended.told).name
+    if ended.passed_on is not None:
+        name = signal.Signals(ended.passed_on).name
         return say("guard.signal_passed_on", signal=name, exit_code=Plain(ended.exit_code))
     if ended.stopped is not None:
         return say("guard.stopped", why=ended.stopped)

@@ -45,7 +45,7 @@ class Ended:
     status: int  # of the process; negative: the signal that ended it
     seconds: float
     tail: str  # the end of what it printed
-    told: int | None  # the signal that reached us and was passed on
+    passed_on: int | None  # the signal that reached us and was passed on
     stopped: Sentence | None  # why we ended it ourselves
 
     @property
@@ -61,7 +61,7 @@ class Child:
         self._words, self._mark, self._log = words, mark, log
         self._out = {"stdout": stdout, "stderr": 2}
         self._process: subprocess.Popen[bytes] | None = None
-        self._told: int | None = None
+        self._passed_on: int | None = None
         self._stopped: Sentence | None = None
         self._kill_at: float | None = None
         self._tail = bytearray()
@@ -77,8 +77,8 @@ class Child:
             process, sources = self._start({**os.environ, MARK: self._mark})
             self._process = process
             keeper = _warden(process.pid, self._mark)
-            if self._told is not None:
-                self._send(self._told)
+            if self._passed_on is not None:
+                self._send(self._passed_on)
             try:
                 self._pump(process, sources, log, watch)
             finally:
@@ -92,7 +92,7 @@ class Child:
             status=process.returncode,
             seconds=time.monotonic() - began,
             tail=bytes(self._tail).decode("utf-8", "replace"),
-            told=self._told,
+            passed_on=self._passed_on,
             stopped=self._stopped,
         )
 
@@ -198,7 +198,7 @@ class Child:
     def _look(self, watch: Watch | None) -> None:
         fresh = bytes(self._fresh)
         self._fresh.clear()
-        if watch is not None and self._told is None and self._stopped is None:
+        if watch is not None and self._passed_on is None and self._stopped is None:
             self._stopped = watch(fresh)
             if self._stopped is not None:
                 self._kill_at = time.monotonic() + STOP_GRACE_S
@@ -218,9 +218,9 @@ class Child:
 
         def forward(number: int, _: FrameType | None) -> None:
             stops = number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-            again = stops and self._told is not None
+            again = stops and self._passed_on is not None
             if stops:
-                self._told = number
+                self._passed_on = number
             self._send(signal.SIGKILL if again else number)
 
         def pause(_: int, __: FrameType | None) -> None:

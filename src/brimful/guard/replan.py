@@ -35,7 +35,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class NextTry:
     """The lines to change, and what is expected of it."""
 
     change: Change
@@ -56,7 +56,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoPlan:
+class NoTry:
     """Why there is nothing left to try."""
 
     why: Sentence
@@ -99,33 +99,33 @@ def bounded(predict: Predict, room: int) -> Predict:
 
 def replan(
     training: Training, predict: Predict, gpu: Gpu, command: Command, *, failed: Sequence[Training] = ()
-) -> Plan | NoPlan:
+) -> NextTry | NoTry:
     """Settings predicted to fit, with as little changed as possible; never those that have failed."""
     before = predict(training)
     can_split = command.can_say(command.batch_keys)
     smaller = [_split(training, size) for size in smaller_batches(training)] if can_split else []
     for each in reversed(smaller):
         if each not in failed and predict(each).fits:
-            return _plan(training, each, before, predict, command)
+            return _try_of(training, each, before, predict, command)
     moves = _moves(training, gpu, command)
     sizes = [*smaller, training]
     found = _with_moves(sizes, moves, predict, failed) or _doubtful(sizes[0], moves, predict, failed)
     if found is None:
-        return NoPlan(why=_why_not(training, _safest(sizes[0], moves, predict), predict, command))
-    return _plan(training, found, before, predict, command)
+        return NoTry(why=_why_not(training, _safest(sizes[0], moves, predict), predict, command))
+    return _try_of(training, found, before, predict, command)
 
 
-def halve(training: Training, command: Command, *, failed: Sequence[Training] = ()) -> Plan | NoPlan:
+def halve(training: Training, command: Command, *, failed: Sequence[Training] = ()) -> NextTry | NoTry:
     """Where nothing can be predicted: half the micro-batch, or the next smaller that divides the whole."""
     if not command.can_say(command.batch_keys):
-        return NoPlan(why=_unsayable(command))
+        return NoTry(why=_unsayable(command))
     for size in reversed(smaller_batches(training)):
         after = _split(training, size)
         if 2 * size <= training.batch_size and after not in failed:
             change, _ = command.dialect.spell(training, after)
-            return Plan(change=change, training=after, why=say("guard.halved", n=after.effective_batch))
+            return NextTry(change=change, training=after, why=say("guard.halved", n=after.effective_batch))
     key = command.batch_keys[0]
-    return NoPlan(why=say("guard.smallest_batch", key=key, size=Plain(training.batch_size)))
+    return NoTry(why=say("guard.smallest_batch", key=key, size=Plain(training.batch_size)))
 
 
 def _split(training: Training, size: int) -> Training:
@@ -157,7 +157,7 @@ def climbed(
     command: Command,
     *,
     failed: Sequence[Training],
-) -> Plan | None:
+) -> NextTry | None:
     """The next rung up: one setting turned back towards what was asked for, that has not failed."""
     ways: list[Training] = []
     if training.batch_size < goal.batch_size:
@@ -176,7 +176,7 @@ def climbed(
         # More than what failed takes is no rung: it would fail too.
         if predict is not None and any(_asks_more(way, bad, predict) for bad in failed):
             continue
-        return Plan(change=change, why=RUNG_UP, training=way)
+        return NextTry(change=change, why=RUNG_UP, training=way)
     return None
 
 
@@ -246,11 +246,13 @@ def _doubtful(
     return safest if estimate.memory.device_bytes.low <= estimate.usable_bytes else None
 
 
-def _plan(before: Training, after: Training, estimate: Estimate, predict: Predict, command: Command) -> Plan:
+def _try_of(
+    before: Training, after: Training, estimate: Estimate, predict: Predict, command: Command
+) -> NextTry:
     change, _ = command.dialect.spell(before, after)
     then = predict(after)
     device = then.memory.device_bytes
-    return Plan(
+    return NextTry(
         change=change,
         training=after,
         slower=then.speed.step_s.likely / estimate.speed.step_s.likely,

@@ -27,15 +27,15 @@ def marked(mark: bytes) -> list[int]:
 
 def tell(group: int, mark: bytes, number: int) -> bool:
     """Signal the group and whoever carries the mark; whether there was anyone."""
-    told = False
+    reached = False
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
-        told = True
+        reached = True
     for pid in marked(mark):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
-            told = True
-    return told
+            reached = True
+    return reached
 
 
 def main(group: int, mark: str) -> None:
@@ -45,10 +45,10 @@ def main(group: int, mark: str) -> None:
         return
     wanted = mark.encode()
     deadline = time.monotonic() + GRACE_S
-    told = tell(group, wanted, signal.SIGTERM)
-    while told and time.monotonic() < deadline:
+    left = tell(group, wanted, signal.SIGTERM)
+    while left and time.monotonic() < deadline:
         time.sleep(0.1)
-        told = bool(marked(wanted))
+        left = bool(marked(wanted))
     tell(group, wanted, signal.SIGKILL)
 
 

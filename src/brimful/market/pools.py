@@ -40,8 +40,7 @@ def market_of(names: str, nodes: Sequence[Node], terms: Terms) -> Market | None:
     pools = tuple(name.strip() for name in names.split(",") if name.strip())
     known = sorted({"all", *(name for node in nodes for name in node.pool)})
     if strange := [name for name in pools if name not in known]:
-        told = Quoted(strange[0][:80])
-        raise BadInput(say("market.no_such_pool", strange=told, known=", ".join(known)))
+        raise BadInput(say("market.no_such_pool", strange=Quoted(strange[0][:80]), known=", ".join(known)))
     return Market(pools=pools, terms=terms) if pools else None
 
 

@@ -126,11 +126,11 @@ class Auctions:
             return None
         pool, loss = min(losses, key=lambda each: each[1].short if each[1].short is not None else 1 << 62)
         drain = self._known[pool].round.state.drain  # the gang that GPUs are kept for
-        told = {"limit": Usd(loss.bid.limit), "gpu": pool.gpu, "site": pool.site, "loss": loss.detail}
+        values = {"limit": Usd(loss.bid.limit), "gpu": pool.gpu, "site": pool.site, "loss": loss.detail}
         if drain is None:
-            return say("scheduler.lost_bid", **told)
+            return say("scheduler.lost_bid", **values)
         return say(
-            "scheduler.lost_bid_kept", **told, drain=say("scheduler.itself") if drain == name else drain
+            "scheduler.lost_bid_kept", **values, drain=say("scheduler.itself") if drain == name else drain
         )
 
     def _why_winner_waits(self, pool: Pool, fleet: Fleet, *, now_s: int) -> Sentence:
@@ -139,15 +139,15 @@ class Auctions:
         ]
         ends = [each.notice_s for each in leaving if each.notice_s is not None and each.phase != "ending"]
         first = sorted(lease.job for lease in leaving)[:5]
-        told = {
+        values = {
             "gpu": pool.gpu,
             "site": pool.site,
             "price": Usd(self._known[pool].round.billed),
             "leaving": Several(tuple(first)) if first else say("scheduler.others"),
         }
         if not ends:
-            return say("scheduler.winner_waits", **told)
-        return say("scheduler.winner_waits_until", **told, left=Seconds(max(0, max(ends) - now_s)))
+            return say("scheduler.winner_waits", **values)
+        return say("scheduler.winner_waits_until", **values, left=Seconds(max(0, max(ends) - now_s)))
 
     def _bidders(
         self, fleet: Fleet, sold: Collection[Pool], not_now: NotNow, *, now_s: int

@@ -146,9 +146,9 @@ def _heard(
         lease = fleet.open_leases.get(seen.lease)
         if lease is not None:
             state = fleet.jobs[lease.job]
-            told = lease.started_s is not None or lease.lease in ports.stopped
+            was_known = lease.started_s is not None or lease.lease in ports.stopped
             taken = bool(fleet.spot) and seen.state != "running" and _taken_away(fleet, lease, nodes)
-            news += _lease_changes(lease, state, seen, told=told, taken=taken, now_s=now_s)
+            news += _lease_changes(lease, state, seen, was_known=was_known, taken=taken, now_s=now_s)
     return news
 
 
@@ -173,10 +173,10 @@ def _taken_away(fleet: Fleet, lease: Lease, nodes: Sequence[Node]) -> bool:
 
 
 def _lease_changes(
-    lease: Lease, state: JobState, seen: Observation, *, told: bool, taken: bool, now_s: int
+    lease: Lease, state: JobState, seen: Observation, *, was_known: bool, taken: bool, now_s: int
 ) -> list[Event]:
     if seen.state == "absent":
-        if lease.phase == "granted" or not told:
+        if lease.phase == "granted" or not was_known:
             # `_act` will start it, or stop it: a server that died, or sleeps, may have ordered a start that
             # has yet to begin, and finds out only then that it is too late.
             return []

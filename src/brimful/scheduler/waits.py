@@ -51,10 +51,10 @@ def _why(cycle: Cycle, state: JobState, draft: Draft) -> Said:
     pools = cycle.planned(state, allowed_pools(cycle.fleet, state.shape, draft, cycle.prices))
     reason, can_help = why_not(job, cycle.fleet, draft, pools)
     if cycle.finish is not None and job.job in cycle.finish.verdicts:
-        told = cycle.finish.verdicts[job.job].reason
+        verdict = cycle.finish.verdicts[job.job].reason
         if not pools:
-            return told
-        reason = say("scheduler.both", reason=reason, told=told)
+            return verdict
+        reason = say("scheduler.both", reason=reason, told=verdict)
     if not can_help:
         return reason
     cell = cycle.cells.get(job.job)

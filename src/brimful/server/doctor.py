@@ -129,11 +129,11 @@ class _LogCheck:
         budget, limit = state.job.budget_microusd, state.job.limit_microusd_per_gpu_hour
         # Above a hard budget, its own or its tenant's, the operator bears what a lease came to.
         if spent_microusd + self._overrun[name] != due:
-            told = say("doctor.billed", job=name, billed=Usd(spent_microusd), due=Usd(due))
-            self.broken["doctor.billed_exactly"].append(told)
+            broken = say("doctor.billed", job=name, billed=Usd(spent_microusd), due=Usd(due))
+            self.broken["doctor.billed_exactly"].append(broken)
         if budget is not None and spent_microusd > budget:
-            told = say("doctor.above_budget", job=name, billed=Usd(spent_microusd), budget=Usd(budget))
-            self.broken["doctor.budgets_kept"].append(told)
+            broken = say("doctor.above_budget", job=name, billed=Usd(spent_microusd), budget=Usd(budget))
+            self.broken["doctor.budgets_kept"].append(broken)
         self.broken["doctor.limits_kept"] += [
             _above_limit(each.lease, each.microusd_per_gpu_hour, limit)
             for each in state.leases
@@ -177,8 +177,8 @@ class _LogCheck:
         first = self._priced.setdefault(pool, lease.microusd_per_gpu_hour)
         if first != lease.microusd_per_gpu_hour:
             pays = Usd(lease.microusd_per_gpu_hour)
-            told = say("doctor.other_price", lease=event.lease, pays=pays, others=Usd(first))
-            self.broken["doctor.one_price"].append(told)
+            broken = say("doctor.other_price", lease=event.lease, pays=pays, others=Usd(first))
+            self.broken["doctor.one_price"].append(broken)
 
     def _market_price(self, event: PoolPriced) -> None:
         """From here on every holder pays it: none may have a lower limit."""
@@ -187,8 +187,8 @@ class _LogCheck:
         for lease in fleet.leases_at.get(event.site, {}).values():
             limit = fleet.jobs[lease.job].job.limit_microusd_per_gpu_hour
             if lease.line is line and limit is not None and event.microusd_per_gpu_hour > limit:
-                told = _above_limit(lease.lease, event.microusd_per_gpu_hour, limit)
-                self.broken["doctor.limits_kept"].append(told)
+                broken = _above_limit(lease.lease, event.microusd_per_gpu_hour, limit)
+                self.broken["doctor.limits_kept"].append(broken)
 
 
 def _above_limit(lease: str, pays: int, limit: int) -> Sentence:

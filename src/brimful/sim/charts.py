@@ -162,8 +162,8 @@ def _table(runs: Sequence[dict[str, Any]]) -> str:
         shown.append((title, [_cell("", some.get("mean_jct_h")) for some in each]))
     for title, cells in shown:
         if any(cells):
-            told = "".join(f"<td>{escape(cell or words('sim.none'))}</td>" for cell in cells)
-            rows.append(f"<tr><th>{escape(title)}</th>{told}</tr>")
+            row = "".join(f"<td>{escape(cell or words('sim.none'))}</td>" for cell in cells)
+            rows.append(f"<tr><th>{escape(title)}</th>{row}</tr>")
     body = "".join(rows)
     return f'<div class="wide"><table>{body}</table></div><p>{escape(words("sim.page_legend"))}</p>'
 

@@ -117,7 +117,7 @@ class TimedEngine:
 
     def stop(self, lease: str, *, grace_s: int) -> None:  # noqa: ARG002 - it obeys at once
         if lease in self._running:
-            self._end(lease, exit_code=None, saved=self._saved_s(self._running[lease], told=True))
+            self._end(lease, exit_code=None, saved=self._saved_s(self._running[lease], is_asked=True))
             self._kernel.forget(lease)
             self._kernel.at(self.now_s, None)  # so that somebody looks
 
@@ -143,18 +143,18 @@ class TimedEngine:
         for lease, run in list(self._running.items()):
             if name in run.nodes:
                 problem = say("sim.node_lost", node=name)
-                self._end(lease, exit_code=None, saved=self._saved_s(run, told=False), problem=problem)
+                self._end(lease, exit_code=None, saved=self._saved_s(run, is_asked=False), problem=problem)
         return True
 
     def back(self, name: str) -> None:
         if all(node.node != name for node in self._nodes):
             self._nodes = [*self._nodes, self._all[name]]
 
-    def _saved_s(self, run: _Run, *, told: bool) -> float:
-        """Useful work of this lease that is in a checkpoint. One told to stop may save first, if it can."""
+    def _saved_s(self, run: _Run, *, is_asked: bool) -> float:
+        """Useful work of this lease that is in a checkpoint. One asked to stop may save first, if it can."""
         worked_s = max(0, self.now_s - run.works_from_s)
         every_s = run.job.checkpoint_interval_s
-        if every_s is None or (every_s == 0 and not told):
+        if every_s is None or (every_s == 0 and not is_asked):
             return 0.0
         if every_s:
             worked_s -= worked_s % every_s

@@ -145,10 +145,10 @@ def report(
     conf = Settings.parse(settings)
     requests = tape.requests()
     walk = _walk(requests, conf)
-    whole = walk.peak(0, len(requests))
-    peak = walk.allocated.index(whole.allocated_bytes) if requests else 0
+    total = walk.peak(0, len(requests))
+    peak = walk.allocated.index(total.allocated_bytes) if requests else 0
     context = context_bytes(gpu)
-    device = whole.reserved_bytes + round(context.likely)
+    device = total.reserved_bytes + round(context.likely)
     category = categories(tape)
     live = live_at(tape, peak)
     parts = by_category(tape, live, category)
@@ -163,22 +163,22 @@ def report(
         rough=rough,
         steps=len(tape.step_ends),
         tensor_bytes=sum(size for name, size in parts.items() if name not in _NO_TENSORS),
-        requested_bytes=whole.requested_bytes,
-        allocated_bytes=whole.allocated_bytes,
-        reserved_bytes=whole.reserved_bytes,
+        requested_bytes=total.requested_bytes,
+        allocated_bytes=total.allocated_bytes,
+        reserved_bytes=total.reserved_bytes,
         device_bytes=device,
         context=context,
-        least=_least(tape, category, conf, whole),
+        least=_least(tape, category, conf, total),
         first_step=walk.peak(0, ends[0]),
         steady_step=walk.peak(steady_from, ends[-1]),
-        items=_items(parts, whole, peak_requested=walk.requested[peak] if requests else 0, device=device),
+        items=_items(parts, total, peak_requested=walk.requested[peak] if requests else 0, device=device),
         modules=by_module(tape, live),
         top_holders=tuple(holders(tape, live, category)),
         peak_at=_where(tape, peak),
         out_of_memory=_failure(tape, real),
         saving_settings=_savers(requests, gpu, round(context.likely), settings) if real.out_of_memory else (),
         fixes=fixes_for(
-            tape, parts, live, peak=peak, allocated=whole.allocated_bytes, reserved=whole.reserved_bytes
+            tape, parts, live, peak=peak, allocated=total.allocated_bytes, reserved=total.reserved_bytes
         ),
         speed=pace(costs.get(max(0, len(tape.step_ends) - 1), {}), gpu, tf32=tf32),
         timeline=_timeline(tape, walk, category),
@@ -214,7 +214,7 @@ def _walk(requests: Sequence[Request], settings: Settings) -> _Walk:
 _LIBRARY = re.compile(r"^(?:addmm|mm|bmm|baddbmm|_scaled_mm|sort|.*convolution.*|.*attention.*|.*cudnn.*)$")
 
 
-def _least(tape: Tape, category: list[Part], settings: Settings, whole: Counters) -> Counters:
+def _least(tape: Tape, category: list[Part], settings: Settings, total: Counters) -> Counters:
     """The peaks if compiled code kept none of its temporaries but what library kernels return."""
     fused = {
         n
@@ -222,7 +222,7 @@ def _least(tape: Tape, category: list[Part], settings: Settings, whole: Counters
         if name == "compiled_temporaries" and not _LIBRARY.search(tape.blocks[n].place.op)
     }
     if not fused:
-        return whole
+        return total
     outcome = run([request for request in tape.requests() if request.key not in fused], settings)
     return Counters(
         requested_bytes=outcome.peak_requested_bytes,
@@ -231,11 +231,11 @@ def _least(tape: Tape, category: list[Part], settings: Settings, whole: Counters
     )
 
 
-def _items(parts: dict[Part, int], whole: Counters, *, peak_requested: int, device: int) -> tuple[Item, ...]:
+def _items(parts: dict[Part, int], total: Counters, *, peak_requested: int, device: int) -> tuple[Item, ...]:
     outside: dict[Part, int] = {
-        "rounding": whole.allocated_bytes - peak_requested,
-        "allocator_cache": whole.reserved_bytes - whole.allocated_bytes,
-        "cuda_context": device - whole.reserved_bytes,
+        "rounding": total.allocated_bytes - peak_requested,
+        "allocator_cache": total.reserved_bytes - total.allocated_bytes,
+        "cuda_context": device - total.reserved_bytes,
     }
     return tuple(Item(code, size, why(code)) for code, size in (parts | outside).items())
 

@@ -182,9 +182,9 @@ class LocalEngine:
         """The file `BRIMFUL_NOTICE` comes and goes. When it is told to stop, its runner says so there."""
         folder = self._folder(lease)
         path = folder / "notice.json"
-        told = _facts(path)
+        before = _facts(path)
         notice = None if until_s is None else {"deadline_s": until_s, "may_stay": True}
-        if told == notice or (folder / "stop.json").exists() or not folder.exists():
+        if before == notice or (folder / "stop.json").exists() or not folder.exists():
             return
         with _failing("adapters.cannot_give_notice", lease=lease, folder=folder):
             if notice is None:

@@ -70,9 +70,9 @@ def main(folder: Path) -> int:
             watch = _Watch(
                 folder, log_bytes=order.get("log_bytes")
             )  # before anybody can learn our pid and signal it
-            told = {key: order.get(key) for key in ("speed", "checkpoints")}
+            asked = {key: order.get(key) for key in ("speed", "checkpoints")}
             began = _Began()
-            write_json(folder / "started.json", {"at_s": began.at_s, "pid": os.getpid(), **told})
+            write_json(folder / "started.json", {"at_s": began.at_s, "pid": os.getpid(), **asked})
             log = (folder / "log").open("ab")
             os.fchmod(log.fileno(), 0o600)
         except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from brimful.cli.commands import Answer, Verb, whole
+from brimful.cli.commands import Answer, Verb, integer
 from brimful.cli.fleet.jobs import columns
 from brimful.cli.fleet.show import clock, day
 from brimful.cli.options import DRY_RUN, FOLLOW, REASON, arg
@@ -192,7 +192,7 @@ def _value(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-NODE, LAST = arg("node", metavar="NODE"), arg("--last", type=whole, default=50, metavar="N")
+NODE, LAST = arg("node", metavar="NODE"), arg("--last", type=integer, default=50, metavar="N")
 VERBS = {
     "show": Verb("brimful fleet", (), show),
     "nodes": Verb("brimful fleet nodes", (_add_nodes,), nodes),

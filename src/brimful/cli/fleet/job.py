@@ -78,14 +78,14 @@ def follow(client: Client, job: str, *, quiet: bool = False) -> JobAnswer:
 
     Why it waits goes to stderr: the log alone is what a pipe should see.
     """
-    told = ""
+    shown = ""
     try:
         for piece in _until_over(client, job):
             if not quiet and piece["text"]:
                 sys.stdout.write(piece["text"])
                 sys.stdout.flush()
-            elif not quiet and piece["phase"] != told:
-                told = _tell(client, job)
+            elif not quiet and piece["phase"] != shown:
+                shown = _tell(client, job)
     except KeyboardInterrupt:
         sys.stderr.write(f"\n{words('fleet.goes_on', job=job, brimful=called())}\n")
         raise

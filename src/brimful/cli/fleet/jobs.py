@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import get_args
 
-from brimful.cli.commands import Answer, whole
+from brimful.cli.commands import Answer, integer
 from brimful.cli.render import cut, noted_table
 from brimful.client.answers import JobAnswer, Phase
 from brimful.client.client import Client
@@ -20,7 +20,7 @@ brimful jobs --phase waiting --phase held"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--limit", type=whole, default=50, metavar="N")
+    parser.add_argument("--limit", type=integer, default=50, metavar="N")
     parser.add_argument("--phase", action="append", default=[], choices=get_args(Phase))
     parser.add_argument("--tenant")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.adapters.engines.devices import catalog_name
-from brimful.cli.commands import NO, Answer, called, whole
+from brimful.cli.commands import NO, Answer, called, integer
 from brimful.cli.fleet.job import follow
 from brimful.cli.fleet.jobs import in_phase
 from brimful.cli.options import DRY_RUN, FOLLOW, usd
@@ -37,7 +37,7 @@ CARRIED = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG", "LC_ALL", "TZ")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "brimful submit [options] [FILE | -- COMMAND [ARG ...]]"
     parser.add_argument("file", nargs="?", metavar="FILE")
-    parser.add_argument("--gpus", type=whole, metavar="N")
+    parser.add_argument("--gpus", type=integer, metavar="N")
     parser.add_argument("--gpu", action="append", default=[], metavar="TYPE")
     parser.add_argument("--site", action="append", default=[])
     parser.add_argument("--name")

@@ -7,7 +7,7 @@ import shutil
 import sys
 from typing import Any
 
-from brimful.cli.commands import Answer, whole
+from brimful.cli.commands import Answer, integer
 from brimful.cli.fleet.jobs import CELLS, label
 from brimful.cli.fleet.jobs import columns as titles
 from brimful.cli.render import bar, live, paint, table
@@ -24,7 +24,7 @@ GOING = ["running", "starting", "stopping", "waiting", "held"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--every", type=whole, default=2, metavar="S")
+    parser.add_argument("--every", type=integer, default=2, metavar="S")
     parser.add_argument("--once", action="store_true")
 
 

@@ -68,8 +68,8 @@ def run(args: argparse.Namespace) -> Answer:
 def _reading(args: argparse.Namespace, first: RunSample) -> Reading:
     """What was run: as the user says, or as the run's own command line does; with what the Meter was told."""
 
-    told = [f"{key}={value}" for key, value in first.more.items() if own_word(key) is not None]
+    metered = [f"{key}={value}" for key, value in first.more.items() if own_word(key) is not None]
     if first.world > 1:
-        told.append(f"gpus={first.world}")
+        metered.append(f"gpus={first.world}")
     command = read_command(["python", *first.command])
-    return read_settings(command, config=args.config, model=args.model, sets=[*told, *args.set])
+    return read_settings(command, config=args.config, model=args.model, sets=[*metered, *args.set])

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from brimful.cli.commands import Answer, whole
+from brimful.cli.commands import Answer, integer
 from brimful.cli.gpu.others import add_others, other_bytes
 from brimful.cli.render import paint, wrapped
 from brimful.errors import BrimfulError
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_others(parser)
     parser.add_argument("--fix", action="store_true")
     parser.add_argument("--climb", action="store_true")
-    parser.add_argument("--tries", type=whole, default=TRIES, metavar="N")
+    parser.add_argument("--tries", type=integer, default=TRIES, metavar="N")
     parser.add_argument("--set-key", action="append", default=[], metavar="WORD=KEY")
     about = parser.add_argument_group("trained")
     about.add_argument("--config", metavar="FILE")

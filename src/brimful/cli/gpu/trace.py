@@ -8,7 +8,7 @@ from typing import Any
 
 from brimful.allocator import Settings
 from brimful.allocator.timeline import LAYERS, OTHERS, Timeline, write_html, write_png
-from brimful.cli.commands import NO, YES, Answer, whole
+from brimful.cli.commands import NO, YES, Answer, integer
 from brimful.cli.gpu.trace_text import show
 from brimful.language import told, tongue, words
 from brimful.specs.gpu import find_gpu
@@ -29,10 +29,10 @@ LIMIT_S = 300
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("script", type=Path)
     parser.add_argument("--gpu", required=True)
-    parser.add_argument("--steps", type=whole, default=2)
+    parser.add_argument("--steps", type=integer, default=2)
     parser.add_argument("--conf", metavar="SETTINGS")
-    parser.add_argument("--gpus", metavar="N", type=whole, default=1)
-    parser.add_argument("--limit", metavar="SECONDS", type=whole, default=LIMIT_S)
+    parser.add_argument("--gpus", metavar="N", type=integer, default=1)
+    parser.add_argument("--limit", metavar="SECONDS", type=integer, default=LIMIT_S)
     parser.add_argument("--html", metavar="FILE", type=Path)
     parser.add_argument("--png", metavar="FILE", type=Path)
     parser.add_argument("--rough", action="store_true")

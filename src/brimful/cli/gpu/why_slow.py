@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from brimful.cli.commands import NO, YES, Answer, whole
+from brimful.cli.commands import NO, YES, Answer, integer
 from brimful.cli.render import paint, wrapped
 from brimful.configs.read import read
 from brimful.diagnose.findings import CANNOT_TELL, HEALTHY, Diagnosis, cause_words
@@ -30,7 +30,7 @@ brimful why-slow run.jsonl --config examples/nanogpt/train_fineweb.py --gpu rtx-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("samples", nargs="+", type=Path)
-    parser.add_argument("--look", type=whole, metavar="SECONDS")
+    parser.add_argument("--look", type=integer, metavar="SECONDS")
     parser.add_argument("--config", metavar="FILE")
     parser.add_argument("--model", metavar="NAME")
     parser.add_argument("--gpu", metavar="NAME")

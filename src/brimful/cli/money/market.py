@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from brimful.cli.commands import Answer, Verb, whole
+from brimful.cli.commands import Answer, Verb, integer
 from brimful.cli.options import FILE
 from brimful.cli.render import bar, paint, table
 from brimful.errors import BadInput, WorldFailed
@@ -37,7 +37,7 @@ def _add_deadline(parser: argparse.ArgumentParser) -> None:
     }
     for name, default in numbers.items():
         parser.add_argument(f"--{name}", type=float, default=default, metavar="X")
-    parser.add_argument("--starts", type=whole, default=300, metavar="N")
+    parser.add_argument("--starts", type=integer, default=300, metavar="N")
 
 
 def deadline(args: argparse.Namespace) -> Answer:

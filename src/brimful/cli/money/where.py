@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.adapters.providers.offers import read_offers
-from brimful.cli.commands import Answer, whole
+from brimful.cli.commands import Answer, integer
 from brimful.cli.render import table
 from brimful.configs.read import read
 from brimful.configs.reading import Reading
@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--inference", action="store_true")
-    parser.add_argument("--prompt-tokens", type=whole, default=1024, metavar="N")
-    parser.add_argument("--output-tokens", type=whole, default=256, metavar="N")
+    parser.add_argument("--prompt-tokens", type=integer, default=1024, metavar="N")
+    parser.add_argument("--output-tokens", type=integer, default=256, metavar="N")
     parser.add_argument("--weight-bits", type=int, choices=(16, 8, 4), default=16)
     parser.add_argument("--teacher", metavar="MODEL")
     parser.add_argument("--offers", required=True, metavar="PATH")
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--interruptions", type=float, default=0.1, metavar="X")
     parser.add_argument("--value-of-time", type=float, default=0.0, metavar="USD")
     parser.add_argument("--no-spot", action="store_true")
-    parser.add_argument("--top", type=whole, default=10, metavar="N")
+    parser.add_argument("--top", type=integer, default=10, metavar="N")
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from brimful.cli.commands import Answer, called, whole
+from brimful.cli.commands import Answer, called, integer
 from brimful.client.client import Client
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.language import Usd, count, say, told, verbatim, words
@@ -57,7 +57,7 @@ STORY: tuple[tuple[int, str, str, int, str, int, int | None, bool], ...] = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--minutes", type=whole, default=3, metavar="N")
+    parser.add_argument("--minutes", type=integer, default=3, metavar="N")
     parser.add_argument("--here", action="store_true")
 
 

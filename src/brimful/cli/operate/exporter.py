@@ -8,7 +8,7 @@ import sys
 import threading
 from importlib import resources
 
-from brimful.cli.commands import Answer, whole
+from brimful.cli.commands import Answer, integer
 from brimful.client.settings import LOOPBACK
 from brimful.errors import BadInput, WorldFailed
 from brimful.language import Plain, Quoted, os_words, say, words
@@ -21,7 +21,7 @@ PORT = 9642
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=whole, default=PORT)
+    parser.add_argument("--port", type=integer, default=PORT)
     parser.add_argument("--dashboard", action="store_true")
     parser.add_argument("--once", action="store_true")
 

@@ -16,6 +16,7 @@ from brimful.client.settings import LOOPBACK
 from brimful.errors import BadInput
 from brimful.language import Quoted, Sentence, say, told, verbatim, words
 from brimful.language.printable import all_printable, printable
+from brimful.units import integer_from_text
 
 EXAMPLE = """brimful admin tokens
 brimful admin tokens add alice --tenant vision --role submitter --for 90d
@@ -88,10 +89,10 @@ def _id(text: str) -> str:
 def _seconds(text: str) -> int | None:
     if text == "ever":
         return None
-    number, unit = text[:-1], text[-1:]
-    if not (number.isascii() and number.isdigit() and len(number) < 6 and unit in UNITS and int(number)):
+    number, unit = integer_from_text(text[:-1], low=1, high=99_999), text[-1:]
+    if number is None or unit not in UNITS:
         raise BadInput(say("operate.bad_lifetime", text=Quoted(text[:40])))
-    return int(number) * UNITS[unit]
+    return number * UNITS[unit]
 
 
 def _list(tokens: list[TokenAnswer]) -> str:

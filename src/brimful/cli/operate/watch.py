@@ -10,7 +10,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from brimful.cli.commands import Answer, whole
+from brimful.cli.commands import Answer, integer
 from brimful.cli.render import bar, live, paint, spark, wrapped
 from brimful.diagnose.slow import why_line
 from brimful.errors import WorldFailed
@@ -49,7 +49,7 @@ class History:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--every", type=whole, default=1, metavar="S")
+    parser.add_argument("--every", type=integer, default=1, metavar="S")
     parser.add_argument("--once", action="store_true")
     parser.add_argument("--jsonl", type=Path, metavar="FILE")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from brimful.configs.reading import Reading
@@ -17,6 +18,7 @@ from brimful.diagnose.claims.words import claims_in, folded, settings_in
 from brimful.errors import BadInput
 from brimful.language import Language, Number, Percent, Size, say
 from brimful.specs.desktop import desktop_bytes
+from brimful.units import integer_from_text
 
 MAX_LINES = 2000
 Reread = Callable[[Sequence[str]], Reading]  # the same config, with `key=value` words on top
@@ -123,25 +125,28 @@ def _claimed(line: str) -> float | None:
     return sum(numbers) / len(numbers) / 100
 
 
+_integer = partial(integer_from_text, low=1, high=999_999)
+
+
 def _batch(settings: dict[str, str], together: dict[str, str], case: Case) -> Judgement:
-    batch = _whole(settings["batch_size"])
-    accumulation = _whole(together.get("gradient_accumulation_steps", ""))
+    batch = _integer(settings["batch_size"])
+    accumulation = _integer(together.get("gradient_accumulation_steps", ""))
     if batch is None:
-        told = judged("another_batch", "cannot tell", say("diagnose.batch_not_a_number"))
-        return replace(told, claim="smaller_batch")
+        unknown = judged("another_batch", "cannot tell", say("diagnose.batch_not_a_number"))
+        return replace(unknown, claim="smaller_batch")
     return CLAIMS["smaller_batch"](case, batch_size=batch, accumulation=accumulation)
 
 
 def _product(together: dict[str, str], case: Case) -> Judgement:
     """gradient_accumulation_steps costs no memory; with batch_size it says which run it is."""
     t = case.training
-    batch = _whole(together.get("batch_size", "")) or t.batch_size
-    accumulation = _whole(together["gradient_accumulation_steps"])
+    batch = _integer(together.get("batch_size", "")) or t.batch_size
+    accumulation = _integer(together["gradient_accumulation_steps"])
     if accumulation is None:
         return judged("same_batch", "cannot tell", say("diagnose.accumulation_not_a_number"))
-    whole, others = t.effective_batch, batch * accumulation * t.data_parallel
-    sizes = {"batch": batch, "accumulation": accumulation, "others": others, "whole": whole}
-    same: Verdict = "true" if whole == others else "false"
+    total, others = t.effective_batch, batch * accumulation * t.data_parallel
+    sizes = {"batch": batch, "accumulation": accumulation, "others": others, "whole": total}
+    same: Verdict = "true" if total == others else "false"
     return judged("same_batch", same, say("diagnose.batch_product", **sizes))
 
 
@@ -166,8 +171,3 @@ def _never(together: dict[str, str], case: Case, reread: Reread) -> Judgement:
         change = {"before": Percent(e.mfu_before), "after": Percent(e.mfu_after)}
         why.append(say("diagnose.less_work", **change))
     return judged("never_fails", "partly" if answer.fits else "false", *why, effect=e)
-
-
-def _whole(text: str) -> int | None:
-    value = int(text) if text.isascii() and text.isdigit() and len(text) < 7 else 0
-    return value or None

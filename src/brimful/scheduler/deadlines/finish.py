@@ -237,15 +237,15 @@ class _Case:
         """The hard cap: firm capacity cannot be paid for to the end."""
         assert self.work_s is not None
         cost, left = Usd(int(firm_cost)), Usd(max(0, int(budget)))
-        told = say("scheduler.firm_too_dear", tier=self._tier, work=self._work(setup_s), cost=cost, left=left)
+        dear = say("scheduler.firm_too_dear", tier=self._tier, work=self._work(setup_s), cost=cost, left=left)
         spot_cost = self._cost(min(self.spot.values()), self.work_s + setup_s)
         if spot_cost > budget and self.lease is None:
             return Verdict(
-                "refused", (), say("scheduler.cannot_pay", too_dear=told, spot=Usd(int(spot_cost)))
+                "refused", (), say("scheduler.cannot_pay", too_dear=dear, spot=Usd(int(spot_cost)))
             )
         if self.held == "firm" and (spot_cost > budget or not self.up):
-            return Verdict("firm", self.firm, told)
-        why = say("scheduler.spot_only", too_dear=told, spot=Usd(int(spot_cost)))
+            return Verdict("firm", self.firm, dear)
+        why = say("scheduler.spot_only", too_dear=dear, spot=Usd(int(spot_cost)))
         return Verdict("spot", (self._best_zone(),) if self.up else (), why)
 
     def _to_do_s(self) -> float:

@@ -60,15 +60,15 @@ def _no_such_gpus(job: Job, fleet: Fleet, types: Sequence[str]) -> Sentence:
 
 def _too_little_memory(job: Job, small: Mapping[str, tuple[int, int]]) -> Sentence:
     """`small`: by GPU type, the bytes it needs and those it would have."""
-    told: list[Sentence] = []
+    lacks: list[Sentence] = []
     for gpu, (needs, has) in sorted(small.items()):
         values = {"gpu": gpu, "needs": Size(needs), "has": Size(has)}
         if job.gpu_milli < WHOLE_GPU:
             share = Percent(job.gpu_milli / WHOLE_GPU, digits=0 if job.gpu_milli % 10 == 0 else 1)
-            told.append(say("scheduler.memory_on_share", share=share, **values))
+            lacks.append(say("scheduler.memory_on_share", share=share, **values))
         else:
-            told.append(say("scheduler.memory_on_gpu", **values))
-    return say("scheduler.too_little_memory", needs=Several(tuple(told), between="; "))
+            lacks.append(say("scheduler.memory_on_gpu", **values))
+    return say("scheduler.too_little_memory", needs=Several(tuple(lacks), between="; "))
 
 
 def _kind(job: Job) -> object:

@@ -69,7 +69,7 @@ class Streams:
         self, request: Request, who: Principal, parts: Callable[[], AsyncIterator[str]]
     ) -> AsyncIterator[str]:
         self.open[who.token] += 1
-        told = checked = time.monotonic()
+        sent = checked = time.monotonic()
         try:
             async for part in parts():
                 now = time.monotonic()
@@ -78,9 +78,9 @@ class Streams:
                     if await principal_of(self._access, request) != who:
                         raise unauthorized()
                     checked = now
-                if part or now - told > QUIET_S:
+                if part or now - sent > QUIET_S:
                     yield part or STILL_HERE
-                    told = now
+                    sent = now
         except BrimfulError as error:
             yield _part("error", as_told(error))
         finally:

@@ -12,6 +12,7 @@ from brimful.configs.plain import parse_plain
 from brimful.configs.yaml_file import MAX_BYTES
 from brimful.errors import BadInput, NotFound, WorldFailed
 from brimful.language import Number, Quoted, Sentence, os_words, say
+from brimful.units import integer_from_text
 
 TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d)")
 SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -60,8 +61,8 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise WorldFailed(say("jobfile.cannot_read", path=path, error=os_words(error))) from error
     if size > MAX_BYTES:
-        told = say("jobfile.too_large", path=path, size=Number(size), max_bytes=Number(MAX_BYTES))
-        raise BadInput(told, code="too_large")
+        problem = say("jobfile.too_large", path=path, size=Number(size), max_bytes=Number(MAX_BYTES))
+        raise BadInput(problem, code="too_large")
     return decode(raw, name=str(path)).replace("\r\n", "\n")
 
 
@@ -75,11 +76,11 @@ def seconds(value: object, what: str) -> int:
     return round(float(match[1]) * SECONDS[match[2]])
 
 
-def whole(value: object, what: str, *, least: int = 1, most: int = 100_000) -> int:
-    text = str(value)
-    if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
-        raise BadInput(say("jobfile.not_whole", what=what, given=Quoted(text[:40]), least=least))
-    return int(text)
+def integer(value: object, what: str, *, least: int = 1, most: int = 100_000) -> int:
+    number = integer_from_text(str(value), low=least, high=most)
+    if number is None:
+        raise BadInput(say("jobfile.not_whole", what=what, given=Quoted(str(value)[:40]), least=least))
+    return number
 
 
 def mebibytes(value: object, what: str) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from brimful.adapters.engines.devices import catalog_name
 from brimful.errors import BadInput
 from brimful.language import Plain, Quoted, say
-from brimful.server.jobfiles.jobfile import JobFile, mebibytes, whole
+from brimful.server.jobfiles.jobfile import JobFile, integer, mebibytes
 
 SHORT = {
     "J": "job-name",
@@ -95,8 +95,8 @@ def _directives(text: str, path: Path) -> dict[str, str]:
                 name, value = SHORT.get(word[1], word[1]), word[2:].removeprefix("=")
                 equals = value
             else:
-                told = say("jobfile.bad_directive", path=path, number=Plain(number), word=Quoted(word))
-                raise BadInput(told)
+                problem = say("jobfile.bad_directive", path=path, number=Plain(number), word=Quoted(word))
+                raise BadInput(problem)
             if not equals and name not in FLAGS and words:
                 value = words.pop(0)
             found[name] = value
@@ -105,8 +105,8 @@ def _directives(text: str, path: Path) -> dict[str, str]:
 
 def _count(found: JobFile, directives: dict[str, str], path: Path) -> None:
     """GPUs, CPUs and memory, of which Slurm has several ways to say how many."""
-    nodes = whole(directives.get("nodes", "1").partition("-")[0], f"{path}: --nodes")
-    tasks = whole(directives.get("ntasks", "1"), f"{path}: --ntasks")
+    nodes = integer(directives.get("nodes", "1").partition("-")[0], f"{path}: --nodes")
+    tasks = integer(directives.get("ntasks", "1"), f"{path}: --ntasks")
     types: list[str] = []
     gpus = 0
     for name in ("gpus", "gpus-per-node", "gpus-per-task", "gres"):
@@ -121,13 +121,13 @@ def _count(found: JobFile, directives: dict[str, str], path: Path) -> None:
             value = (parts[0].partition(":")[2] or "1") if parts else "0"
         kind, _, count = value.rpartition(":")
         times = {"gpus": 1, "gpus-per-task": tasks}.get(name, nodes)
-        gpus = max(gpus, whole(count, f"{path}: --{name}", least=0) * times)
+        gpus = max(gpus, integer(count, f"{path}: --{name}", least=0) * times)
         types = [catalog_name(kind)] if kind else types
     if not gpus:
         raise BadInput(say("jobfile.asks_no_gpu", path=path))
     found.body |= {"gpus": gpus, "gpu_types": types, "within": "node" if nodes == 1 else "site"}
     if "cpus-per-task" in directives:
-        found.body["cpus"] = float(whole(directives["cpus-per-task"], f"{path}: --cpus-per-task") * tasks)
+        found.body["cpus"] = float(integer(directives["cpus-per-task"], f"{path}: --cpus-per-task") * tasks)
     if "mem" in directives:
         text = directives["mem"]
         found.body["memory_mib"] = (

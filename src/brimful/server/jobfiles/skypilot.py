@@ -8,7 +8,7 @@ from typing import Any
 from brimful.adapters.engines.devices import catalog_name
 from brimful.errors import BadInput
 from brimful.language import Quoted, say
-from brimful.server.jobfiles.jobfile import JobFile, mebibytes, whole
+from brimful.server.jobfiles.jobfile import JobFile, integer, mebibytes
 
 # What a task may say and brimful cannot do; why: `jobfile.sky_<name>`.
 CANNOT = ("file_mounts", "volumes", "service", "inputs", "outputs", "config", "event_callback", "pool")
@@ -31,7 +31,7 @@ def read_skypilot(data: dict[str, Any], path: Path) -> JobFile:
         raise BadInput(say("jobfile.resources_no_mapping", path=path))
     if not isinstance(data.get("run"), str) or not data["run"].strip():
         raise BadInput(say("jobfile.no_run", path=path))
-    nodes = whole(data.get("num_nodes", 1), f"{path}: num_nodes")
+    nodes = integer(data.get("num_nodes", 1), f"{path}: num_nodes")
     types, each = _accelerators(resources.get("accelerators"), path)
     setup = data.get("setup")
     script = f"set -e\n{setup}\n{data['run']}" if isinstance(setup, str) and setup.strip() else data["run"]
@@ -74,7 +74,7 @@ def _accelerators(given: object, path: Path) -> tuple[list[str], int]:
     else:
         words = given if isinstance(given, list) else [given]
         pairs = [(name, count or 1) for name, _, count in (str(word).partition(":") for word in words)]
-    counts = {whole(count, f"{path}: accelerators", most=1024) for _, count in pairs}
+    counts = {integer(count, f"{path}: accelerators", most=1024) for _, count in pairs}
     if len(counts) != 1:
         raise BadInput(say("jobfile.accelerators_differ", path=path))
     return [catalog_name(str(name)) for name, _ in pairs], counts.pop()

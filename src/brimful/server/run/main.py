@@ -70,8 +70,8 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         service.start()
         url = f"{settings.scheme}://{_reachable(settings.host)}:{listener.getsockname()[1]}"
         console = f"{url}/console/enter?ticket={access.ticket(operator)}"
-        told = {"url": url, "pid": os.getpid(), "certificate": certificate, "policy": policy.text}
-        write_json(settings.server_file, told)
+        announced = {"url": url, "pid": os.getpid(), "certificate": certificate, "policy": policy.text}
+        write_json(settings.server_file, announced)
         sys.stdout.write(
             (
                 _announcement(url, console, settings)

@@ -235,8 +235,8 @@ class Source:
                 skips.reordered += 1
             if not _can_run(arrival.job, skips.gpu_types):
                 wants = arrival.job.gpu_types or tuple(gpu for gpu, _ in arrival.job.rates)
-                told = {"wants": " or ".join(wants), "has": ", ".join(sorted(skips.gpu_types))}
-                skips.note(row.refused("sim.gpu_type_not_in_fleet", **told, example=wants[0]))
+                values = {"wants": " or ".join(wants), "has": ", ".join(sorted(skips.gpu_types))}
+                skips.note(row.refused("sim.gpu_type_not_in_fleet", **values, example=wants[0]))
                 continue
             seen.add(arrival.job.job)
             arrivals.append(arrival)
