@@ -12,7 +12,7 @@ import pytest
 
 from brimful.cli.commands import BAD_INPUT, WORLD_FAILED, YES
 from brimful.cli.main import main
-from brimful.language import Quoted, count, words
+from brimful.language import Quoted, count, say, words
 from tests.builders import check_reason
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -190,7 +190,7 @@ def test_a_sweep_says_how_few_gpus_are_enough(capsys: pytest.CaptureFixture[str]
     assert answer["enough_gpus"] == {"fifo": 16}
     assert main(["simulate", *args]) == YES
     said = words("sim.enough", policy="fifo", gpus=count("gpu", 16), most="10%")
-    assert said in capsys.readouterr().out
+    assert said in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_fleet_is_not_enough_where_a_wide_gang_is_preempted_for_hours(
@@ -355,3 +355,38 @@ def test_a_sweep_of_one_type_leaves_the_others(capsys: pytest.CaptureFixture[str
     runs = cast(list[dict[str, object]], found["runs"])
     assert [run["gpus"] for run in runs] == [12, 20, 44]
     assert [run["fleet"] for run in runs] == ["3 x 4 old", "3 x 4 old + 1 x 8 new", "4 x 8 new + 3 x 4 old"]
+
+
+def test_fleets_that_whole_nodes_do_not_allow_are_named_and_run_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = data([SMALL, "--sweep", "gpus=6,7,8,13"], capsys)
+    assert [run["gpus"] for run in cast(list[dict[str, int]], found["runs"])] == [8, 12]
+    assert found["note_codes"] == [
+        say("sim.sweep_rounded", asked="6, 7", gpus=count("gpu", 8)).as_dict(),
+        say("sim.sweep_rounded", asked="13", gpus=count("gpu", 12)).as_dict(),
+    ]
+    found = data([SMALL, "--fleet", "3x4:old+2x8:new", "--sweep", "new=0,30"], capsys)
+    assert found["note_codes"] == [say("sim.sweep_rounded", asked="30", gpus=count("gpu", 32)).as_dict()]
+
+
+def test_a_sweep_always_says_on_how_many_gpus_it_ran(capsys: pytest.CaptureFixture[str]) -> None:
+    values = {"jobs": count("job", 12), "traces": SMALL}
+    assert main(["simulate", SMALL, "--sweep", "gpus=12"]) == YES
+    out = capsys.readouterr().out
+    heading = words("sim.heading", **values, gpus=count("gpu", 12), fleet="3 x 4 gpu")
+    assert heading in " ".join(out.split())
+    assert words("sim.col_gpus") in out.split("\n\n")[1].split()
+    assert main(["simulate", SMALL, "--sweep", "gpus=4,8,12"]) == YES
+    heading = words("sim.heading_sweep", **values, sizes="4, 8, 12", fleet="2 x 4 gpu")
+    assert heading in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_enough_means_is_wrapped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["simulate", SMALL, "--sweep", "gpus=8", "--policy", "fifo"]) == YES
+    last = capsys.readouterr().out.rstrip().split("\n\n")[-1]
+    assert " ".join(last.split()) == words("sim.enough.none", policy="fifo", most="10%")
+    assert max(map(len, last.splitlines())) <= 80

@@ -99,7 +99,8 @@ def run(args: argparse.Namespace) -> Answer:
     if not trace.arrivals:
         raise BadInput(say("sim.no_jobs_in_trace", trace=" ".join(args.trace)))
     nodes = fleet or trace.nodes or usual
-    fleets = [_swept(nodes, what, gpus) for gpus in sizes] or [nodes]
+    fleets, rounded = _fleets(nodes, what, sizes)
+    trace.notes.extend(rounded)
     outcomes: list[tuple[str, Outcome]] = []
     runs: Runs = []
     for some in fleets:
@@ -119,12 +120,12 @@ def run(args: argparse.Namespace) -> Answer:
         "note_codes": [note.as_dict() for note in trace.notes],
         "runs": runs,
     }
-    text = _text(runs) if args.fill is None else _fill_text(runs)
+    text = _text(runs, swept=bool(sizes)) if args.fill is None else _fill_text(runs)
     if sizes and args.fill is None:
         enough = _enough(runs)
         data["enough_gpus"] = enough
         text += f"\n\n{_size_table(runs)}\n\n{_enough_text(enough)}"
-    return Answer(data, "\n".join([_heading(args.trace, trace, nodes, skips), "", text]))
+    return Answer(data, "\n".join([_heading(args.trace, trace, nodes, fleets, skips), "", text]))
 
 
 def _sweep(text: str | None) -> tuple[str, list[int]]:
@@ -154,6 +155,21 @@ def _swept(nodes: Sequence[Node], what: str, gpus: int) -> list[Node]:
         raise BadInput(say("sim.sweep_leaves_none", gpu=what))
     more = scaled(mine, gpus) if gpus else []
     return others + [replace(node, node=f"swept-{i}") for i, node in enumerate(more)]
+
+
+def _fleets(nodes: list[Node], what: str, sizes: list[int]) -> tuple[list[list[Node]], list[Sentence]]:
+    """Each fleet of the sweep once, and which sizes whole nodes did not allow."""
+    fleets: list[list[Node]] = []
+    rounded: dict[int, list[int]] = {}
+    for asked in sizes:
+        fleet = _swept(nodes, what, asked)
+        fleets += [fleet] if fleet not in fleets else []
+        if (got := sum(node.gpus for node in fleet if what in ("gpus", node.gpu))) != asked:
+            rounded.setdefault(got, []).append(asked)
+    return fleets or [nodes], [
+        say("sim.sweep_rounded", asked=", ".join(map(str, asked)), gpus=count("gpu", got))
+        for got, asked in rounded.items()
+    ]
 
 
 def _faults(text: str | None) -> Faults | None:
@@ -287,10 +303,15 @@ def _progress(code: str, **values: object) -> Callable[[int, int], None]:
     return show
 
 
-def _heading(names: Sequence[str], trace: Trace, nodes: Sequence[Node], skips: Skips) -> str:
-    gpus = sum(node.gpus for node in nodes)
-    jobs, fleet = count("job", len(trace.arrivals)), show_fleet(nodes)
-    lines = [say("sim.heading", jobs=jobs, traces=_named(names), gpus=count("gpu", gpus), fleet=fleet)]
+def _heading(
+    names: Sequence[str], trace: Trace, nodes: Sequence[Node], fleets: Sequence[Sequence[Node]], skips: Skips
+) -> str:
+    gpus = [sum(node.gpus for node in fleet) for fleet in fleets]
+    values = {"jobs": count("job", len(trace.arrivals)), "traces": _named(names)}
+    lines = [say("sim.heading", **values, gpus=count("gpu", gpus[0]), fleet=show_fleet(fleets[0]))]
+    if len(fleets) > 1:
+        sizes = ", ".join(map(told, dict.fromkeys(gpus)))
+        lines = [say("sim.heading_sweep", **values, sizes=sizes, fleet=show_fleet(nodes))]
     if skips.count:
         lines.append(say("sim.rows_left_out", rows=count("row", skips.count), first=skips.first[0]))
     if skips.reordered:
@@ -354,10 +375,10 @@ def _title(column: str) -> str:
     return words(f"sim.col_{column}")
 
 
-def _columns(runs: Runs) -> list[str]:
+def _columns(runs: Runs, *, swept: bool) -> list[str]:
     """Those that tell something: what is the same in every run has its place in the heading."""
     dull = {
-        "gpus": len({run["gpus"] for run in runs}) == 1,
+        "gpus": not swept,
         "seed": len({run["seed"] for run in runs}) == 1,
         "finished": all(run["finished"] == run["jobs"] for run in runs),
         "in_time": all(run["deadline_met"] is None for run in runs),
@@ -368,8 +389,8 @@ def _columns(runs: Runs) -> list[str]:
     return [name for name in COLUMNS if not dull.get(name, False)]
 
 
-def _text(runs: Runs) -> str:
-    names = _columns(runs)
+def _text(runs: Runs, *, swept: bool) -> str:
+    names = _columns(runs, swept=swept)
     lines = ["\n\n".join([*_tables(names, runs), *_class_table(names, runs)]), ""]
     for run in runs:
         which = [f"{_title(name)} {COLUMNS[name](run)}" for name in _lead(names)[1:]]
@@ -458,17 +479,18 @@ def _is_enough(run: dict[str, Any]) -> bool:
 
 def _enough_text(enough: dict[str, int | None]) -> str:
     most = f"{ENOUGH_DELAY:.0%}"
-    return "\n".join(
-        words("sim.enough", policy=policy, gpus=count("gpu", gpus), most=most)
+    said = [
+        say("sim.enough", policy=policy, gpus=count("gpu", gpus), most=most)
         if gpus
-        else words("sim.enough.none", policy=policy, most=most)
+        else say("sim.enough.none", policy=policy, most=most)
         for policy, gpus in enough.items()
-    )
+    ]
+    return "\n".join(line for each in said for line in wrapped("", each))
 
 
 def _size_table(runs: Runs) -> str:
     """Delay as a share of JCT by gang size, which is what decides whether a fleet is enough."""
-    lead, sizes = _lead(_columns(runs)), list(runs[0]["by_size"])
+    lead, sizes = _lead(_columns(runs, swept=True)), list(runs[0]["by_size"])
     rows = [
         [COLUMNS[name](run) for name in lead]
         + [_share(run["delay_share"])]
