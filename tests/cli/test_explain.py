@@ -50,6 +50,14 @@ def test_a_crash_is_explained_with_its_config_and_the_fixes(
     assert [said for said in config["says"] if said["code"] == "fix"]
 
 
+def test_the_largest_batch_is_told_with_its_risk(crash: str, capsys: pytest.CaptureFixture[str]) -> None:
+    card = ["--config", CONFIG, "--gpu", "rtx-4070", "--headless"]
+    assert main(["explain", crash, *card, "--json"]) == YES
+    config = json.loads(capsys.readouterr().out)["data"]["recognised"][1]
+    (said,) = [said for said in config["says"] if said["code"].startswith("largest_batch")]
+    assert said["text"] == words("diagnose.largest_batch.at_risk", sure=13, n=17)
+
+
 @pytest.mark.parametrize("columns", ["80", "120"])
 def test_no_line_is_wider_than_the_terminal(
     crash: str, columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

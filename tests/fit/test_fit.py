@@ -65,6 +65,20 @@ def test_the_largest_batch_fits_and_one_more_does_not() -> None:
     ).fits
 
 
+def test_the_largest_batch_that_surely_fits_is_told_from_those_at_risk() -> None:
+    gpu = find_gpu("rtx-4070")
+    answer = fit(FORUM_MODEL, FORUM_TRAINING, gpu, 0)
+
+    def verdict(batch_size: int) -> str:
+        return estimate(FORUM_MODEL, replace(FORUM_TRAINING, batch_size=batch_size), gpu, 0).verdict
+
+    assert (answer.sure_batch, answer.largest_batch) == (13, 17)
+    assert [verdict(13), verdict(14), verdict(17)] == ["fits", "at_risk", "at_risk"]
+    assert verdict(18) == "likely_does_not_fit"
+    risks = [replace(answer, sure_batch=sure).batch_risk for sure in (17, 13, None)]
+    assert risks == ["", ".at_risk", ".none_sure"]
+
+
 def test_a_model_far_too_large_has_no_batch_that_fits_and_says_so() -> None:
     answer = fit(a_model(layers=500, width=8192, heads=64), a_training(), find_gpu("t4"))
 

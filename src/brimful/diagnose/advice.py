@@ -33,7 +33,8 @@ def advised(about: About) -> tuple[Explanation, ...]:
     if not estimate.fixes:
         says += [say("diagnose.faster", **_effect(fix)) for fix in estimate.faster[:_SHOWN]]
     if estimate.largest_batch is not None:
-        says.append(say("diagnose.largest_batch", n=estimate.largest_batch))
+        code = f"diagnose.largest_batch{estimate.batch_risk}"
+        says.append(Sentence(code, {"n": estimate.largest_batch, "sure": estimate.sure_batch}))
     title = say("diagnose.title_config", model=reading.model.name, gpu=about.gpu.title)
     facts = {
         "fits": estimate.fits,

@@ -136,7 +136,8 @@ def fit_reading(
         warnings=tuple(said),
         fixes=found,
         faster=faster(training, predict, gpu, dialect) if answer.fits and not found else (),
-        largest_batch=largest_batch(training, predict),
+        largest_batch=largest_batch(training, predict, ("fits", "at_risk")),
+        sure_batch=largest_batch(training, predict, ("fits",)),
     )
 
 

@@ -219,6 +219,7 @@ class Estimate:
     fixes: tuple[Fix, ...] = ()  # where it does not fit or is at risk: what makes it fit
     faster: tuple[Fix, ...] = ()  # where it fits and needs no fix: what raises MFU and still fits
     largest_batch: int | None = None  # of one micro-step; None where not even one sequence fits
+    sure_batch: int | None = None  # the largest whose verdict is "fits"; above it is at risk
     active_parameters: int | None = None  # those a token meets, in a mixture of experts; None: all
     sequence_tokens: int = 0  # of an image; 0 where sequences are text
 
@@ -234,6 +235,13 @@ class Estimate:
     @property
     def verdict(self) -> Verdict:
         return verdict_of(self.memory.device_bytes, self.usable_bytes)
+
+    @property
+    def batch_risk(self) -> str:
+        """How a sentence about the largest batch ends its code: "fits" means what the verdict means."""
+        if self.sure_batch == self.largest_batch:
+            return ""
+        return ".none_sure" if self.sure_batch is None else ".at_risk"
 
     @property
     def images_per_s(self) -> Interval | None:
@@ -254,5 +262,5 @@ class Estimate:
             **as_json(self, "assumed"),
             "warnings": [str(warning) for warning in self.warnings],
             "warning_codes": [warning.as_dict() for warning in self.warnings],
-            **as_json(self, "fixes", "faster", "largest_batch"),
+            **as_json(self, "fixes", "faster", "largest_batch", "sure_batch"),
         }

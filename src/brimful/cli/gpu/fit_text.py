@@ -281,7 +281,8 @@ def _changes(answer: Estimate, reading: Reading) -> str:
     if answer.largest_batch is None:
         largest = say("gpu.not_even_batch_1")
     else:
-        largest = say("gpu.largest_batch_as_configured", n=answer.largest_batch)
+        code = f"gpu.largest_batch_as_configured{answer.batch_risk}"
+        largest = Sentence(code, {"n": answer.largest_batch, "sure": answer.sure_batch})
     return "\n".join([*lines, _filled(largest, "  ")])
 
 

@@ -186,11 +186,11 @@ def enough_gpus(training: Training, predict: Predict, gpu: Gpu, dialect: Dialect
     return None
 
 
-def largest_batch(training: Training, predict: Predict) -> int | None:
-    """The largest batch_size of one micro-step that fits, by bisection: memory only grows with it."""
+def largest_batch(training: Training, predict: Predict, good: Sequence[Verdict]) -> int | None:
+    """The largest batch_size of one micro-step so judged, by bisection: memory only grows with it."""
 
     def fits(batch_size: int) -> bool:
-        return predict(replace(training, batch_size=batch_size)).fits
+        return predict(replace(training, batch_size=batch_size)).verdict in good
 
     return largest_that(range(1, MAX_BATCH), fits) if fits(1) else None
 
