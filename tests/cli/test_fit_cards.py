@@ -42,6 +42,13 @@ def test_ones_own_prices_change_the_ranking(tmp_path: Path, capsys: pytest.Captu
     assert [one["gpu"] for one in ranked if one["usd_per_million_tokens"] is not None] == ["k80", "rtx-4090"]
 
 
+def test_a_card_without_a_price_shows_the_batch_size_it_fits_with(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", FINEWEB, "--gpu", "all"]) == YES
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"rtx-4070 ({words('fit.batch_size', size=8)})," in said
+    assert "gb300, " in said, "at the batch_size of the config"
+
+
 def test_a_model_that_does_not_fit_is_a_clear_no(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--model", "llama-3.1-70b", "--gpu", "4090", "--inference", "--json"]) == NO
     data = json.loads(capsys.readouterr().out)["data"]

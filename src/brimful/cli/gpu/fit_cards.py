@@ -147,7 +147,7 @@ def _ranking(
         titles = (*first, fifth, "$/h", say("gpu.why"))
         numbered = [[str(number), *row] for number, row in enumerate(rows, start=1)]
         blocks.append(_fitted(["", *map(told, titles)], numbered))
-    unpriced = [one.gpu.name for one in ranked if one.estimate.fits and one.usd_per_million is None]
+    unpriced = [_name(one) for one in ranked if one.estimate.fits and one.usd_per_million is None]
     if unpriced:
         blocks.append(paragraph(words("gpu.fits_unpriced", cards=", ".join(unpriced))))
     short = [f"{one.gpu.name}  {told(one.why)}" for one in ranked if not one.estimate.fits]
@@ -165,6 +165,11 @@ def _ranking(
         "ranked": [one.as_dict(tongue()) for one in ranked],
     }
     return Answer(data, "\n\n".join(blocks), YES if rows else NO)
+
+
+def _name(one: Ranked | Served) -> str:
+    """A card that fits, with what limits that."""
+    return f"{one.gpu.name} ({', '.join(map(told, one.caveats))})" if one.caveats else one.gpu.name
 
 
 def _fitted(header: list[str], rows: list[list[str]]) -> str:
