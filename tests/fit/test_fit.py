@@ -70,7 +70,8 @@ def test_the_largest_batch_that_surely_fits_is_told_from_those_at_risk() -> None
     answer = fit(FORUM_MODEL, FORUM_TRAINING, gpu, 0)
 
     def verdict(batch_size: int) -> str:
-        return estimate(FORUM_MODEL, replace(FORUM_TRAINING, batch_size=batch_size), gpu, 0).verdict
+        training = replace(FORUM_TRAINING, batch_size=batch_size)
+        return estimate(FORUM_MODEL, training, gpu, 0, correction=None).verdict
 
     assert (answer.sure_batch, answer.largest_batch) == (13, 17)
     assert [verdict(13), verdict(14), verdict(17)] == ["fits", "at_risk", "at_risk"]

@@ -101,7 +101,6 @@ def _one(reading: Reading, gpu: Gpu, prices: Prices, predict: Predict) -> Ranked
             changed.append(say("fit.batch_size", size=training.batch_size))
     bound = say(f"fit.bound_{answer.speed.bound_by}")
     risk = (say("fit.at_risk"),) if answer.verdict == "at_risk" else ()
-    smaller = training.batch_size < reading.training.batch_size
     return Ranked(
         gpu=gpu,
         training=training,
@@ -110,7 +109,7 @@ def _one(reading: Reading, gpu: Gpu, prices: Prices, predict: Predict) -> Ranked
         settled=say("fit.reasons", reasons=Several((*risk, *changed, bound), between="; ")),
         microusd_per_gpu_hour=prices.microusd_per_gpu_hour.get(gpu.name),
         gpus=training.gpus,
-        caveats=(*risk, *(changed[-1:] if smaller else ())),
+        caveats=(*risk, *(changed[-1:] if training.batch_size < reading.training.batch_size else ())),
     )
 
 
