@@ -21,7 +21,7 @@ from brimful.cli.fleet import job as job_command
 from brimful.client.client import Client
 from brimful.client.settings import read_settings
 from brimful.errors import Refused
-from brimful.language import Quoted, words
+from brimful.language import Quoted, language, say, words
 from brimful.scheduler.policies import DEFAULT, read_policy
 from tests.builders import check_reason, eventually
 from tests.fake_nvml import LOST, FakeNvml, a_card
@@ -121,6 +121,16 @@ def test_submit_run_and_bill(here: Here) -> None:
     assert "loss" in here.run("job", "logs", "job-1").stdout
     assert "job-1" in here.run("jobs").stdout
     assert "lease" in here.run("job", "show", "job-1").stdout
+
+
+def test_bids_that_decide_instead_of_the_policy_are_said_and_the_last_words_are_in_your_language(
+    here: Here,
+) -> None:
+    assert here.up("--market", "all", "--policy", "fifo", "--lang", "de")["market"] == ["all"]
+    assert here.data_of("fleet")["market"] == ["all"]
+    assert words("market.decides.all") in " ".join(here.run("fleet").stdout.split())
+    _, err = here.down()
+    assert language("de").text(say("server.stopped", folder=here.data)) in err
 
 
 def test_which_policy_runs_is_said_everywhere_and_can_be_another_after_a_restart(here: Here) -> None:
@@ -252,6 +262,7 @@ def test_without_a_server_the_error_says_how_to_start_one(here: Here, words: lis
     error = json.loads(done.stdout)["error"]
     assert (done.returncode, error["code"]) == (3, "no_server")
     assert "make run" in error["hint"]
+    assert "BRIMFUL_DATA" in error["hint"]
 
 
 def test_a_dry_run_changes_nothing(here: Here) -> None:
@@ -267,6 +278,7 @@ def test_a_stranger_without_the_token_cannot_submit(here: Here) -> None:
     del here.env["BRIMFUL_TOKEN"]
     assert done.returncode == 1
     assert words("server.unauthorized") in done.stderr
+    assert "BRIMFUL_DATA" in done.stderr
 
 
 def test_a_budget_ends_a_job(here: Here) -> None:

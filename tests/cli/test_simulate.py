@@ -155,6 +155,33 @@ def test_a_market_decides_who_runs_and_what_it_pays(capsys: pytest.CaptureFixtur
     posted, sold = (run_of([*asked, *more], capsys) for more in ([], ["--market", "all"]))
     assert sold["finished"] == posted["finished"] == 12
     assert sold["cost_usd"] / sold["gpu_h"] > posted["cost_usd"] / posted["gpu_h"] == pytest.approx(1.5)
+    assert sold["market_usd_per_gpu_hour"] == pytest.approx(sold["cost_usd"] / sold["gpu_h"])
+    assert posted["market_usd_per_gpu_hour"] is None
+
+
+@pytest.mark.parametrize(
+    ("market", "code", "values", "price"),
+    [
+        ("", None, {}, None),
+        ("all", "market.decides.all", {}, 1.81),
+        ("a100", "market.decides", {"pools": "a100"}, 1.02),
+    ],
+)
+def test_beside_the_policies_it_says_where_bids_decide_and_at_what_price(
+    market: str,
+    code: str | None,
+    values: dict[str, str],
+    price: float | None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = [str(EXAMPLES / "small.csv"), "--fleet", "2x4:h100@2.0+1x4:a100@1.0", "--market", market]
+    found: Any = data(asked, capsys)
+    assert found["note_codes"] == ([{"code": code, **values}] if code else [])
+    assert found["runs"][0]["market_usd_per_gpu_hour"] == (price and pytest.approx(price, abs=0.005))
+    assert main(["simulate", *asked]) == YES
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (words("sim.col_market_price") in shown) == bool(code)
+    assert (words(code, **values) in shown) if code else ("bids" not in shown)
 
 
 def test_policies_are_compared_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:

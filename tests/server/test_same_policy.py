@@ -19,6 +19,7 @@ from brimful.fleet.job import Job
 from brimful.fleet.metrics import measure
 from brimful.fleet.node import Node
 from brimful.fleet.state import Fleet
+from brimful.language import words
 from brimful.scheduler.policies import POLICIES, read_policy
 from brimful.scheduler.rules import Rules
 from brimful.server.run.main import banner
@@ -156,6 +157,23 @@ def test_the_default_of_simulate_is_what_a_server_runs(capsys: pytest.CaptureFix
 def test_the_banner_says_which_policy_runs(tmp_path: Path) -> None:
     settings = read_settings({"data": str(tmp_path), "policy": "fifo?types=cheap", "min_run_s": "7"}, env={})
     assert " fifo?types=cheap&min_run_s=7\n" in banner("http://x", settings, Fleet(), [])
+
+
+def test_the_banner_says_where_bids_decide_instead_of_the_policy(tmp_path: Path) -> None:
+    given = {"data": str(tmp_path), "policy": "fifo"}
+    said = words("market.decides.all")
+    assert f" {said}\n" in banner("http://x", read_settings({**given, "market": "all"}, env={}), Fleet(), [])
+    assert said not in banner("http://x", read_settings(given, env={}), Fleet(), [])
+
+
+def test_commands_to_try_name_a_data_folder_that_is_not_the_usual_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    elsewhere = str(tmp_path / "a folder")
+    for data, prefixed in ((str(tmp_path / "brimful"), 0), (elsewhere, 2)):
+        shown = banner("http://x", read_settings({"data": data}, env={}), Fleet(), [])
+        assert shown.count(f"BRIMFUL_DATA='{elsewhere}' ") == shown.count("BRIMFUL_DATA=") == prefixed
 
 
 def test_a_server_goes_on_under_another_policy(tmp_path: Path) -> None:

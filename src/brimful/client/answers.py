@@ -183,6 +183,7 @@ class FleetAnswer(TypedDict):
     free: int
     allocation_rate: float | None
     policy: Annotated[str, "who goes first, and where: NAME[?option=value&…]"]
+    market: Annotated[list[str], "pools where bids decide instead: `all`, or sites, GPU types, tiers"]
     nodes: list[NodeAnswer]
     problems: dict[str, str]
     trouble: str

@@ -177,7 +177,7 @@ def read_settings(given: Mapping[str, object] | None = None, env: Mapping[str, s
         if value is not None:
             values[each.name] = _checked(each.name, str(value), source)
     if not values.get("data"):
-        values["data"] = str(_default_folder(env))
+        values["data"] = str(default_folder(env))
     settings = Settings(**values)
     _check_together(settings)
     return settings
@@ -232,6 +232,6 @@ def _bad(setting: str, given: str, hint: Sentence) -> BadInput:
     return BadInput(say("client.bad_setting", setting=setting, given=Quoted(given[:80])), hint=hint)
 
 
-def _default_folder(env: Mapping[str, str]) -> Path:
+def default_folder(env: Mapping[str, str]) -> Path:
     base = env.get("XDG_STATE_HOME") or Path(env.get("HOME") or Path.home()) / ".local" / "state"
     return Path(base) / "brimful"

@@ -10,7 +10,7 @@ from brimful.fleet.job import Job
 from brimful.fleet.lease import JobState
 from brimful.fleet.node import Node, Pool
 from brimful.fleet.state import Fleet
-from brimful.language import Quoted, say
+from brimful.language import Quoted, Sentence, say
 from brimful.market.bid import Bid, Step, preset_limit
 from brimful.market.spot import Terms
 
@@ -42,6 +42,11 @@ def market_of(names: str, nodes: Sequence[Node], terms: Terms) -> Market | None:
     if strange := [name for name in pools if name not in known]:
         raise BadInput(say("market.no_such_pool", strange=Quoted(strange[0][:80]), known=", ".join(known)))
     return Market(pools=pools, terms=terms) if pools else None
+
+
+def decided_by_bids(pools: Sequence[str]) -> Sentence:
+    """Who decides where, for everybody who reads the name of a policy beside it."""
+    return say("market.decides.all") if "all" in pools else say("market.decides", pools=", ".join(pools))
 
 
 def limit_of(job: Job, *, floor: int) -> int:

@@ -40,6 +40,7 @@ TIMED = (
     "lost_gpu_h",
     "deadline_met",
     "cost_usd",
+    "market_usd_per_gpu_hour",
     "bound",
 )
 
@@ -83,6 +84,7 @@ def report(
         "deadline_met": mean([_in_time(s) for s in states if s.job.deadline_s is not None]),
         "gpu_h": _leased_gpu_s(outcome) / HOUR_S,
         "cost_usd": _cost_usd(outcome),
+        "market_usd_per_gpu_hour": _market_price_usd(leases, outcome.end_s),
         "never_ran": {job: str(why) for job, why in outcome.waits.items()},
         "never_ran_codes": {job: why.as_dict() for job, why in outcome.waits.items()},
         "failed": len(failed := [s for s in states if s.phase == "failed"]),
@@ -250,6 +252,13 @@ def _cost_usd(outcome: Outcome) -> float | None:
     if not any(node.microusd_per_gpu_hour for node in outcome.fleet.nodes.values()):
         return None
     return sum(outcome.ledger.spent_microusd.values()) / MICROUSD
+
+
+def _market_price_usd(leases: Iterable[Lease], now_s: int) -> float | None:
+    """What a GPU-hour in market pools cost on the average; None where nothing was leased in one."""
+    sold = [lease for lease in leases if lease.line is not None or lease.final_owed is not None]
+    price = _ratio(sum(lease.owed(now_s) for lease in sold), sum(lease.gpu_milli_s(now_s) for lease in sold))
+    return None if price is None else price / MICROUSD
 
 
 def _bound(

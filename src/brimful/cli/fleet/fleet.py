@@ -16,6 +16,7 @@ from brimful.errors import BadInput
 from brimful.language import Quoted, Seconds, Usd, count, say, told, words
 from brimful.language.printable import all_printable, printable
 from brimful.language.record import said_in
+from brimful.market.pools import decided_by_bids
 from brimful.units import HOUR_S
 
 # What a line says of an event, in this order, where the event has it.
@@ -37,7 +38,10 @@ def show(args: argparse.Namespace) -> Answer:  # noqa: ARG001
         for node in fleet["nodes"]
         for gpu in node["gpus"]
     ]
-    lines = [words("fleet.gpus_free", **{name: fleet[name] for name in ("free", "gpus", "policy")}), ""]
+    lines = [words("fleet.gpus_free", **{name: fleet[name] for name in ("free", "gpus", "policy")})]
+    if pools := fleet.get("market"):  # an older server does not say
+        lines += wrapped("", decided_by_bids(pools))
+    lines.append("")
     lines.append(table(columns("node", "GPU", "type", "held_by", "price", "MFU"), rows, right=(1, 4)))
     for site, problem in fleet["problems"].items():
         lines += ["", *wrapped("", words("fleet.site_problem", site=site, problem=problem))]

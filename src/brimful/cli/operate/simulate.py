@@ -18,7 +18,7 @@ from brimful.errors import BadInput, WorldFailed
 from brimful.files import write_whole
 from brimful.fleet.node import Node
 from brimful.language import Number, Quoted, Seconds, Sentence, count, os_words, say, told, words
-from brimful.market.pools import market_of
+from brimful.market.pools import decided_by_bids, market_of
 from brimful.market.spot import Terms
 from brimful.scheduler.policies import DEFAULT, POLICIES, read_policy
 from brimful.sim.faults import Faults
@@ -108,6 +108,8 @@ def run(args: argparse.Namespace) -> Answer:
     if args.html:
         title = words("sim.page_title", traces=_named(args.trace), fleet=show_fleet(nodes))
         _write_page(Path(args.html), title, outcomes, runs)
+    if market := market_of(args.market, nodes, Terms()):
+        trace.notes.append(decided_by_bids(market.pools))
     if args.seeds > 1 and args.fill is None and not args.faults:
         trace.notes.append(say("sim.seeds_without_faults"))
     data: dict[str, Any] = {
@@ -367,7 +369,8 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "in_time": lambda run: _share(run["deadline_met"]),
     "preempted": lambda run: told(run["preemptions"]),
     "gpu_h_lost": lambda run: told(Number(run["lost_gpu_h"], 1)),
-    "cost": lambda run: words("sim.none") if run["cost_usd"] is None else f"${run['cost_usd']:,.2f}",
+    "market_price": lambda run: _usd(run["market_usd_per_gpu_hour"]),
+    "cost": lambda run: _usd(run["cost_usd"]),
 }
 
 
@@ -384,6 +387,7 @@ def _columns(runs: Runs, *, swept: bool) -> list[str]:
         "in_time": all(run["deadline_met"] is None for run in runs),
         "preempted": not any(run["preemptions"] for run in runs),
         "gpu_h_lost": not any(run["lost_gpu_h"] for run in runs),
+        "market_price": all(run["market_usd_per_gpu_hour"] is None for run in runs),
         "cost": all(run["cost_usd"] is None for run in runs),
     }
     return [name for name in COLUMNS if not dull.get(name, False)]
@@ -504,6 +508,10 @@ def _size_table(runs: Runs) -> str:
 
 def _time(hours: float | None) -> str:
     return words("sim.none") if hours is None else told(Seconds(hours * HOUR_S))
+
+
+def _usd(dollars: float | None) -> str:
+    return words("sim.none") if dollars is None else f"${dollars:,.2f}"
 
 
 def _times(value: float | None) -> str:

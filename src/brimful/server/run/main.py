@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import os
+import shlex
 import signal
 import socket
 import ssl
@@ -25,11 +26,11 @@ from brimful.adapters.files import read_json, write_json
 from brimful.adapters.stores.access import AccessStore
 from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.sql import SqlStore
-from brimful.client.settings import Settings
+from brimful.client.settings import Settings, default_folder
 from brimful.errors import BadInput, BrimfulError, WorldFailed
 from brimful.fleet.state import Fleet, Node
 from brimful.language import Plain, Sentence, Usd, count, os_words, say, told, words
-from brimful.market.pools import Market, market_of
+from brimful.market.pools import Market, decided_by_bids, market_of
 from brimful.market.spot import Terms
 from brimful.server.app import make_app
 from brimful.server.auth import Access
@@ -38,7 +39,6 @@ from brimful.server.run.engines import identity_of, local_engines, nodes_of
 from brimful.server.run.operator_token import operator_token
 from brimful.server.run.server_log import set_up_logging
 from brimful.server.service.service import Service
-from brimful.units import counted
 
 log = logging.getLogger("brimful")
 
@@ -74,7 +74,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         write_json(settings.server_file, announced)
         sys.stdout.write(
             (
-                _announcement(url, console, settings)
+                _announcement(url, console, settings, service.reader.market)
                 if as_json
                 else banner(console, settings, service.reader.fleet, nodes_of(engines))
             )
@@ -102,8 +102,9 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             settings.server_file.unlink(missing_ok=True)
             store.close()
             going = len(service.reader.fleet.open_leases)
-            on = f"; {counted(going, 'job')} still running, and billed" if going else ""
-            log.info("stopped; everything is kept in %s%s", settings.folder, on)
+            # The banner's counterpart: the one line of the log in the language of whoever started it.
+            code = "server.stopped.running" if going else "server.stopped"
+            log.info("%s", words(code, folder=settings.folder, jobs=count("job", going)))
 
 
 def _market(settings: Settings, nodes: Sequence[Node]) -> Market | None:
@@ -117,7 +118,10 @@ def _market(settings: Settings, nodes: Sequence[Node]) -> Market | None:
 
 
 def banner(console: str, settings: Settings, fleet: Fleet, nodes: Sequence[Node]) -> str:
-    jobs = len(fleet.jobs)
+    jobs, market = len(fleet.jobs), _market(settings, nodes)
+    # Commands find a server by its data folder, and another terminal knows only the usual one.
+    elsewhere = settings.folder != default_folder(os.environ)
+    called = f"BRIMFUL_DATA={shlex.quote(settings.data)} {_brimful()}" if elsewhere else _brimful()
     title = words("server.is_up", version=__version__)
     if jobs:
         title = words("server.is_up_with", up=title, jobs=count("job", jobs), running=len(fleet.open_leases))
@@ -125,10 +129,13 @@ def banner(console: str, settings: Settings, fleet: Fleet, nodes: Sequence[Node]
         "console": [console],
         "fleet": [told(_node_said(node)) for node in nodes],
         "policy": [settings.chosen_policy.text],
+        "market": [told(decided_by_bids(market.pools))] if market else [],
         "data": [str(settings.folder)],
     }
+    labels = {name: words(f"server.banner_{name}") for name in facts}
+    wide = max(9, *map(len, labels.values()))
     rows = [
-        f"    {words(f'server.banner_{name}') if line == lines[0] else '':<9} {line}"
+        f"    {labels[name] if line == lines[0] else '':<{wide}} {line}"
         for name, lines in facts.items()
         for line in lines
     ]
@@ -141,8 +148,8 @@ def banner(console: str, settings: Settings, fleet: Fleet, nodes: Sequence[Node]
   {words("server.banner_try")}
 
     {_brimful()} fit examples/nanogpt/train_fineweb.py --gpu rtx-4070
-    {_brimful()} submit -- python examples/train_tiny.py
-    {_brimful()} jobs
+    {called} submit -- python examples/train_tiny.py
+    {called} jobs
 
   {words("server.banner_stop")}
 """
@@ -157,13 +164,14 @@ def _node_said(node: Node) -> Sentence:
     return say(f"server.{code}", gpus=f"{where}{node.gpus} x {node.gpu}", price=price)
 
 
-def _announcement(url: str, console: str, settings: Settings) -> str:
+def _announcement(url: str, console: str, settings: Settings, market: Market | None) -> str:
     data = {
         "url": url,
         "console": console,
         "pid": os.getpid(),
         "data": settings.data,
         "policy": settings.chosen_policy.text,
+        "market": [] if market is None else [*market.pools],
     }
     return json.dumps({"ok": True, "data": data})
 

@@ -29,6 +29,7 @@ def fleet_view(reader: Reader, who: Principal) -> FleetAnswer:
             "free": gpus - len(holders) - sum(len(node.holes) for node in fleet.nodes.values()),
             "allocation_rate": fleet.allocation_rate(reader.now_s()),
             "policy": reader.policy,
+            "market": [] if reader.market is None else [*reader.market.pools],
             "nodes": [_node_view(reader, node, holders) for node in fleet.nodes.values()],
             "problems": problems,
             "trouble": told(trouble) if trouble else "",
