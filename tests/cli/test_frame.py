@@ -188,3 +188,11 @@ def test_output_into_a_closed_pipe_is_no_traceback() -> None:
         check=True,
     )
     assert done.stderr == ""
+
+
+def test_a_script_that_does_not_exist_is_blamed_before_a_missing_pytorch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("brimful.tracing.program.find_spec", lambda _name: None)
+    main(["trace", "nosuch.py", "--gpu", "rtx-4070", "--json"])
+    assert json.loads(capsys.readouterr().out)["error"]["reason"]["code"] == "tracing.no_script"

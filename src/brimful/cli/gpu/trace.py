@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Answer:
     gpu = find_gpu(options.gpu)
     Settings.parse(options.conf or "")
-    need_torch()
+    if options.script.is_file():  # else that is what is wrong, whatever else is missing
+        need_torch()
     data = trace_script(
         options.script,
         options.command,
