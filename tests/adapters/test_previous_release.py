@@ -20,7 +20,8 @@ import pytest
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.backup import restore
 from brimful.adapters.stores.sql import SqlStore
-from brimful.cli.money.accounts import read_log
+from brimful.cli.money.accounts import fold_log
+from brimful.fleet.events import Event
 from brimful.market.invoice import Invoices, bills
 from brimful.market.pools import Market
 from brimful.market.spot import Terms
@@ -127,7 +128,8 @@ def test_a_backup_of_the_previous_release_is_restored_with_every_figure(tmp_path
 
 def test_a_stream_of_events_of_the_previous_release_gives_the_same_invoices() -> None:
     fold = Invoices()
-    events = list(read_log(DATA / "events.jsonl"))
+    events: list[Event] = []
+    fold_log(DATA / "events.jsonl", events.append)
     for event in events:
         fold.apply(event)
     assert len(events) == FIGURES["events"]

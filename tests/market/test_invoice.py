@@ -140,3 +140,30 @@ def test_a_damaged_log_is_refused_by_its_line(tmp_path: Path, capsys: pytest.Cap
     assert main(["invoice", "--log", str(path), "--json"]) == BAD_INPUT
     reason = json.loads(capsys.readouterr().out)["error"]["reason"]
     assert (reason["code"], reason["where"]["n"]) == ("money.not_an_event", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('{"kind": "NodeLeft", "seq": "x", "body": {"at_s": 0, "node": "n"}}', "NodeLeft"),
+        ('{"kind": "LeaseEnding", "body": {"at_s": 0, "lease": "l", "reason": 5}}', "LeaseEnding"),
+        ('{"kind": "LeaseEnding", "body": {"at_s": 0, "lease": "l", "reason": {}}}', "LeaseEnding"),
+        ('{"kind": "BudgetSet", "body": {"at_s": 0, "tenant": "t", "microusd": "x"}}', "BudgetSet"),
+        ('{"kind": "CreditGranted", "body": {"at_s": 0, "tenant": "t", "microusd": -1}}', "CreditGranted"),
+        ('{"kind": "CreditGranted", "body": 5}', "CreditGranted"),
+        ('{"kind": ["CreditGranted"], "body": {}}', None),
+        ('{"data": {"events": 5}}', None),
+        ('{"data": {"events": [5]}}', None),
+        ("[" * 100_000, None),
+        ("null", None),
+    ],
+)
+@pytest.mark.parametrize("command", [["invoice", "--log"], ["market", "ledger"]])
+def test_any_nonsense_in_a_log_is_refused_by_its_place_and_kind(
+    text: str, kind: str | None, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(text)
+    assert main([*command, str(path), "--json"]) == BAD_INPUT
+    reason = json.loads(capsys.readouterr().out)["error"]["reason"]
+    assert (reason.get("kind"), reason["where"]["n"]) == (kind, 1)

@@ -253,6 +253,11 @@ class CreditGranted(Event):
 
 
 _NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (*KINDS.values(), Job)}
+# What reading or folding a record may end in where anybody may have written it: a file, a backup, a database.
+MALFORMED = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError),
+    *(RuntimeError, StopIteration, TypeError, ValueError),
+)
 
 
 def to_record(event: Event) -> tuple[str, int, dict[str, Any]]:

@@ -17,8 +17,8 @@ from brimful.cli.options import CONSENT, DRY_RUN, FILE, LOG, REASON, agree, arg,
 from brimful.cli.render import bar, table
 from brimful.client.answers import BudgetAnswer
 from brimful.client.client import Client
-from brimful.errors import BadInput, BrimfulError, NotFound
-from brimful.fleet.events import KINDS, Event, from_record
+from brimful.errors import BadInput, NotFound
+from brimful.fleet.events import KINDS, MALFORMED, Event, from_record
 from brimful.language import Number, Plain, Quoted, Sentence, Usd, count, os_words, say, told, words
 from brimful.language.printable import all_printable
 from brimful.market.invoice import Bill, Invoices, bills
@@ -169,12 +169,12 @@ def all_events(store: Store) -> Iterator[Event]:
         seq += len(events)
 
 
-def read_log(path: Path, *, whole: bool = True) -> Iterator[Event]:
-    """The events of a file: one JSON object a line (kind, version, body), or an answer of `fleet events`.
+def fold_log(path: Path, apply: Callable[[Event], None], *, whole: bool = True) -> int:
+    """Apply every event of a file that anybody may have written, and say how many there were.
 
-    Accounts that are not folded from the first event on would look right and be wrong, so unless it need not
-    be `whole`, a log that numbers its events begins with the first. It may have gaps: a tenant is told only
-    of its own jobs.
+    One JSON object a line (kind, version, body), or an answer of `fleet events`. Accounts that are not folded
+    from the first event on would look right and be wrong, so unless it need not be `whole`, a log that
+    numbers its events begins with the first. It may have gaps: a tenant is told only of its own jobs.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -184,48 +184,43 @@ def read_log(path: Path, *, whole: bool = True) -> Iterator[Event]:
         raise BadInput(say("money.not_text", file=path)) from error
     except OSError as error:
         raise BadInput(say("money.unreadable", file=path, error=os_words(error))) from error
-    last = 0
+    last = events = 0
     for where, found in _records(text):
+        kind, event = None, None
         try:
             record = json.loads(found) if isinstance(found, str) else found
             kind, seq = record["kind"], record.get("seq", last + 1)
             event = from_record(kind, record.get("version", KINDS[kind].version), record["body"])
-        except BrimfulError:
-            raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            problem = say("money.not_an_event", file=path.name, where=where, error=repr(error)[:160])
-            raise BadInput(problem) from error
-        if whole and (seq <= last or (not last and seq != 1)):
-            before = say("money.after_event", seq=Plain(last)) if last else say("money.after_none")
-            raise BadInput(
-                say("money.out_of_order", file=path.name, where=where, seq=Plain(seq), before=before)
-            )
-        last = seq
-        yield event
-
-
-def fold_log(path: Path, apply: Callable[[Event], None]) -> int:
-    """Apply every event of a whole log, and say how many there were."""
-    count = 0
-    for count, event in enumerate(read_log(path), 1):  # noqa: B007 - the last one is the answer
-        try:
+            if whole and (seq <= last or (not last and seq != 1)):
+                before = say("money.after_event", seq=Plain(last)) if last else say("money.after_none")
+                raise BadInput(
+                    say("money.out_of_order", file=path.name, where=where, seq=Plain(seq), before=before)
+                )
             apply(event)
-        except KeyError as error:
-            what = Quoted(error.args[0])
-            raise BadInput(say("money.begun_before", file=path.name, what=what)) from error
-    return count
+        except MALFORMED as error:
+            at = {"file": path.name, "where": where, "error": repr(error)[:160]}
+            problem = say("money.not_an_event", **at)
+            if event and type(error) is KeyError and isinstance(error.args[0], str):
+                problem = say("money.begun_before", file=path.name, what=Quoted(error.args[0]))
+            elif isinstance(kind, str) and kind in KINDS:
+                problem = say("money.event_strange", kind=kind, **at)
+            raise BadInput(problem) from error
+        last, events = seq, events + 1
+    return events
 
 
 def _records(text: str) -> Iterator[tuple[Sentence, Any]]:
     """(where it stands, the record or the line it is in)."""
     try:
         events = json.loads(text)["data"]["events"]
-    except (ValueError, KeyError, TypeError):
-        for n, line in enumerate(text.splitlines(), 1):
-            if line.strip():
-                yield say("money.line", n=Plain(n)), line
-    else:
+    except (ValueError, KeyError, TypeError, RecursionError):
+        events = None
+    if isinstance(events, list):
         yield from ((say("money.entry", n=Plain(n)), each) for n, each in enumerate(events, 1))
+        return
+    for n, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            yield say("money.line", n=Plain(n)), line
 
 
 BY = arg("--by", choices=("team", "job", "gpu"), default="team")

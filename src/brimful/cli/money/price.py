@@ -66,16 +66,20 @@ def _of_server(back_s: int, *, history: bool) -> PricesAnswer:
 
 def _of_log(path: Path, back_s: int) -> PricesAnswer:
     """The same from a log alone: the last price of each market pool and what came before."""
-    from brimful.cli.money.accounts import read_log
-    from brimful.fleet.events import PoolPriced
+    from brimful.cli.money.accounts import fold_log
+    from brimful.fleet.events import Event, PoolPriced
     from brimful.fleet.node import Pool
 
     points: dict[Pool, list[PoolPriced]] = {}
     now_s = 0
-    for event in read_log(path, whole=False):
+
+    def note(event: Event) -> None:
+        nonlocal now_s
         now_s = max(now_s, event.at_s)
         if isinstance(event, PoolPriced):
             points.setdefault(event.pool, []).append(event)
+
+    fold_log(path, note, whole=False)
     pools: list[PoolPriceAnswer] = []
     for _, line in sorted(points.items()):
         last = line[-1]
