@@ -17,6 +17,8 @@ from brimful.adapters.engines.local import LocalEngine
 from brimful.errors import BrimfulError
 from brimful.job import MOST_ENTRIES, Checkpoint, newest, seal, whole_ones
 from brimful.language import say
+from brimful.language.record import as_record
+from brimful.scheduler.ports import Observation
 from tests.builders import a_node
 from tests.patience import PATIENCE_S
 
@@ -51,6 +53,11 @@ TEXTS = (
     b'{"at_s": 1, "problem": {"seconds": "many"}}',
     b'{"at_s": 1, "problem": {"code": ["x"], "a": {"parts": 5}}}',
     b'{"at_s": 1, "problem": {"x": 1}}',
+    b'{"at_s": 1, "problem": {"code": "language.verbatim", "text": {"plain": {"a": [1]}}}}',
+    b'{"at_s": 1, "problem": {"code": "adapters.vanished", "x": {"number": NaN}}}',
+    b'{"at_s": 1, "problem": {"code": "adapters.vanished", "x": {"number": 1, "digits": 99999999}}}',
+    b'{"at_s": 1, "problem": "\\ud800 hi", "speed": NaN, "exit_code": 0}',
+    b'{"at_s": 1, "problem": "", "speed": 1e400, "exit_code": 0}',
 )
 
 
@@ -110,16 +117,23 @@ def in_time(look: Callable[[], object]) -> object:
     return answer[0]
 
 
+def kept(seen: Observation) -> tuple[Observation, str]:
+    """As the log keeps it and answers tell it: JSON without NaN, in characters that can be written."""
+    facts = [as_record(seen.problem), seen.started_s, seen.ended_s, seen.exit_code, seen.kept_work_s]
+    json.dumps(facts, ensure_ascii=False, allow_nan=False).encode()
+    return seen, str(seen.problem)
+
+
 def asked_everything(engine: LocalEngine, lease: str) -> list[object]:
     def looks() -> list[object]:
         found: list[object] = []
         for look in (
-            lambda: [(each, str(each.problem)) for each in engine.observe([lease])],
+            lambda: [kept(each) for each in engine.observe([lease])],
             lambda: engine.log(lease).data,
             lambda: engine.sample(lease),
             lambda: engine.warn(lease, until_s=1),
             lambda: engine.stop(lease, grace_s=1),
-            lambda: [(each, str(each.problem)) for each in engine.observe([lease])],
+            lambda: [kept(each) for each in engine.observe([lease])],
             engine.living,
         ):
             try:
@@ -231,3 +245,13 @@ def test_a_job_that_writes_its_own_stop_is_stopped_all_the_same(tmp_path: Path, 
     (tmp_path / "a.1" / "stop.json").write_text(text)
     engine.stop("a.1", grace_s=7)
     assert json.loads((tmp_path / "a.1" / "stop.json").read_text())["grace_s"] == 7
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_whatever_a_job_writes_of_its_own_end_can_be_recorded(tmp_path: Path, text: bytes) -> None:
+    engine = LocalEngine(tmp_path, [a_node()])
+    (tmp_path / "a.1").mkdir()
+    for started in (b'{"at_s": 1, "speed": 1}', text):
+        (tmp_path / "a.1" / "started.json").write_bytes(started)
+        (tmp_path / "a.1" / "ended.json").write_bytes(text)
+        assert all(kept(each) for each in engine.observe(["a.1"]))

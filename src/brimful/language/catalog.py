@@ -15,8 +15,14 @@ Template = str | Mapping[str, str]  # one text, or one for each plural form
 
 @cache
 def catalog(room: str) -> Mapping[str, Mapping[str, Template]]:
-    """The sentences of one room: code -> language -> text. A room's file is read when it first speaks."""
-    with open(f"{CATALOGS}/{room}.json", encoding="utf-8") as file:  # noqa: PTH123
+    """The sentences of one room: code -> language -> text. A room's file is read when it first speaks.
+
+    A room that another version of brimful has, or somebody made up, has none here.
+    """
+    path = f"{CATALOGS}/{room}.json"
+    if not room.isidentifier() or not os.path.exists(path):  # noqa: PTH110
+        return {}
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123
         held: dict[str, dict[str, Template]] = json.load(file)
     return held
 

@@ -7,6 +7,7 @@ a row are a list, and somebody else's words are a text. So a text of an older lo
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,12 +39,14 @@ _KINDS: Mapping[str, type[Value]] = {
     "seconds": Seconds,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
+MOST_DIGITS = 9
+MOST_PARTS = 50  # in one sentence of a stranger
 
 
 def as_record(said: object) -> Any:  # noqa: ANN401 - JSON
     if isinstance(said, Sentence):
         if said.code == "language.verbatim":
-            return said.values["text"]
+            return str(said.values["text"])
         return {"code": said.code, **{name: as_record(value) for name, value in said.values.items()}}
     if isinstance(said, tuple):
         return [as_record(part) for part in said]
@@ -60,17 +63,27 @@ def said_in(record: Any) -> Sentence | Several | None:  # noqa: ANN401 - JSON
     if isinstance(record, str):
         return verbatim(record) if record else None
     found = _value(record)
-    assert found is None or isinstance(found, (Sentence, Several)), "a sentence, or nothing"
+    if found is not None and not isinstance(found, (Sentence, Several)):
+        raise ValueError(f"a sentence or nothing, not {type(found).__name__}")
     return found
 
 
 def said_by_anybody(record: Any, *, most_chars: int = 500) -> Sentence | Several | None:  # noqa: ANN401 - JSON
-    """`said_in` for a record that anybody may have written: what cannot be said is told as it stands."""
+    """`said_in` for a record that anybody may have written: what cannot be said is told as it stands.
+
+    It goes into the log and into every answer, so it must be short, in numbers that JSON has and in
+    characters that can be written.
+    """
     with contextlib.suppress(Exception):  # a code that is none, a value that is missing or of another kind, …
-        said = said_in(record)
-        if said is None or len(str(said)) <= most_chars:
+        written = json.dumps(record, ensure_ascii=False, allow_nan=False).encode()
+        simple = len(written) <= 4 * most_chars and written.count(b"[") + written.count(b"{") <= MOST_PARTS
+        said = said_in(record) if simple else None
+        if said is not None and len(str(said)) <= most_chars:
             return said
-    return verbatim(str(record)[:most_chars])
+    text = "…"
+    with contextlib.suppress(RecursionError):
+        text = "" if record is None else str(record)[:most_chars]
+    return verbatim(text.encode("utf-8", "backslashreplace").decode()) if text else None
 
 
 def _value(record: Any) -> object:  # noqa: ANN401 - JSON
@@ -78,9 +91,15 @@ def _value(record: Any) -> object:  # noqa: ANN401 - JSON
         return Several(tuple(_value(part) for part in record))
     if not isinstance(record, dict):
         return record
-    if "code" in record:
+    if isinstance(record.get("code"), str):
         return Sentence(record["code"], {name: _value(record[name]) for name in record if name != "code"})
-    name = next(name for name in _KINDS if name in record)
+    name = next((name for name in _KINDS if name in record), "")
     rest = {key: value for key, value in record.items() if key != name}
-    held = tuple(map(_value, record[name])) if name == "parts" else record[name]
+    if not name or rest.get("digits", 0) not in range(MOST_DIGITS + 1):
+        raise ValueError(f"no kind of value: {list(record)[:3]}")
+    held = record[name]
+    if name == "parts":
+        held = tuple(map(_value, held))
+    elif name not in ("plain", "quoted") and not isinstance(held, int | float):
+        raise ValueError(f"{name} of {type(held).__name__}")
     return _KINDS[name](held, **rest)  # type: ignore[call-arg]

@@ -36,11 +36,15 @@ class Language:
         return self.number(said, 0) if isinstance(said, int) and not isinstance(said, bool) else str(said)
 
     def sentence(self, code: str, values: Mapping[str, Any]) -> str:
-        text = self.template(code)
-        if not isinstance(text, str):
-            one = values["n"] == 1 or (self.code == "fr" and values["n"] == 0)
-            text = text["one" if one else "other"]
-        return text.format_map({name: self.text(value) for name, value in values.items()})
+        shown = {name: self.text(value) for name, value in values.items()}
+        try:
+            text = self.template(code)
+            if not isinstance(text, str):
+                one = values["n"] == 1 or (self.code == "fr" and values["n"] == 0)
+                text = text["one" if one else "other"]
+            return text.format_map(shown)
+        except KeyError:  # of a log or a server of another version: what it says, without the words
+            return " ".join([code, *(f"{name}={value}" for name, value in shown.items())])
 
     def joint(self, between: str) -> str:
         """What goes between two parts: French sets a space before a colon or semicolon too."""

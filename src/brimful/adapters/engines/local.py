@@ -43,6 +43,7 @@ log = logging.getLogger("brimful")
 
 SHOWN_CHARS = 300
 MOST_EXIT_CODE = 1 << 16
+MOST_SPEED = 1e6  # of a GPU beside the slowest; more is not believed
 # Troubles of the machine, not of the lease: they pass, or somebody mends them.
 PASSING = frozenset(
     getattr(errno, name)
@@ -264,7 +265,7 @@ class LocalEngine:
         All of it only where the job ended well by itself: one that was told to stop may have kept nothing.
         """
         speed, began_s = started.get("speed"), _second(started["at_s"])
-        if not isinstance(speed, int | float):
+        if not isinstance(speed, int | float) or not 0 <= speed <= MOST_SPEED:
             return None
         ran_s = max(0, (began_s if ended_s is None else ended_s) - began_s)
         # Also where the order to stop is a link that leads nowhere.
