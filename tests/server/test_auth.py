@@ -268,6 +268,7 @@ def test_a_session_made_while_its_token_is_revoked_is_none(
 def test_a_hanging_database_fills_no_memory_and_the_audit_log_tells_of_its_gap(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    house.access.close()  # its writer would empty the new queue too
     monkeypatch.setattr(house.access, "_deeds", queue.Queue(5))
     asked, answers, note = threading.Event(), threading.Event(), house.access._store.note
 
@@ -277,7 +278,6 @@ def test_a_hanging_database_fills_no_memory_and_the_audit_log_tells_of_its_gap(
         note(deeds)
 
     monkeypatch.setattr(house.access._store, "note", slow)
-    house.access._writer = None
     house.access.note(OPERATOR, "job.hold", "job-0", "ok")
     assert asked.wait(PATIENCE_S)  # from here on the writer hangs, and nobody empties the queue
     for i in range(1, 20):
