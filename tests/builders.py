@@ -15,7 +15,7 @@ from brimful.fleet.state import Fleet, Node
 from brimful.scheduler.decide import decide
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import Observation
-from brimful.scheduler.rules import Rules
+from brimful.scheduler.rules import Ordering, Rules
 from tests.patience import PATIENCE_S
 
 USD = 1_000_000
@@ -74,7 +74,7 @@ class AFleet:
     def plan(
         self,
         *,
-        order: str = "priority",
+        order: Ordering = "priority",
         now_s: int = 0,
         unreachable: Collection[str] = (),
         rules: Rules | None = None,

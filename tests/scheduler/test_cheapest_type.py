@@ -17,7 +17,7 @@ from brimful.fleet.events import LeaseGranted
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node
 from brimful.scheduler.policies import POLICIES
-from brimful.scheduler.rules import Rules
+from brimful.scheduler.rules import Rules, TypeChoice
 from brimful.server.api.requests import Submission
 from brimful.server.auth import Principal
 from brimful.specs.gpu import find_gpu
@@ -38,7 +38,7 @@ def prices(shared_data: Path) -> dict[str, int]:
     return {card: min(o.microusd_per_hour for o in spot if o.gpu == card) for card in CARDS}
 
 
-def starts_of(prices: dict[str, int], *jobs: Job, types: str = "cheap") -> list[LeaseGranted]:
+def starts_of(prices: dict[str, int], *jobs: Job, types: TypeChoice = "cheap") -> list[LeaseGranted]:
     """On a fleet with one of each card."""
     nodes = [
         Node(site="here", node=card, gpu=card, gpus=1, microusd_per_gpu_hour=price, declared=True)

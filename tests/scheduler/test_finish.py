@@ -10,6 +10,7 @@ import pytest
 
 from brimful.fleet.events import JobSubmitted, LeaseEnding
 from brimful.fleet.job import Job
+from brimful.fleet.node import Tier
 from brimful.fleet.state import Fleet, JobState, Node
 from brimful.scheduler.loop import tick
 from brimful.scheduler.policies import POLICIES
@@ -25,7 +26,7 @@ SPOT_USD, FIRM_USD = 1, 3
 Away = tuple[str, int, int]  # a node, from when, until when
 
 
-def node(name: str, *, tier: str, usd: int, gpu: str = "v100") -> Node:
+def node(name: str, *, tier: Tier, usd: int, gpu: str = "v100") -> Node:
     return Node(
         site=SITE, node=name, gpu=gpu, gpus=1, microusd_per_gpu_hour=usd * USD, declared=True, tier=tier
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from brimful.errors import BadInput
 from brimful.fleet.metrics import measure
-from brimful.scheduler.cycle import Rules
+from brimful.scheduler.rules import Ordering, Rules
 from brimful.sim.fleets import parse_fleet
 from brimful.sim.kernel import Kernel
 from brimful.sim.traces.read import read
@@ -28,7 +28,7 @@ def parse(text: str) -> list[Arrival]:
         return read([str(path)])[0].arrivals
 
 
-def run(rows: str, fleet: str = "1x2@2", order: str = "priority") -> Outcome:
+def run(rows: str, fleet: str = "1x2@2", order: Ordering = "priority") -> Outcome:
     return rehearse(parse(HEADER + rows), parse_fleet(fleet), Rules(order=order))
 
 
@@ -108,7 +108,7 @@ def test_a_job_is_stopped_at_its_longest_run_though_nothing_else_happens() -> No
     st.sampled_from(["fifo", "priority"]),
 )
 def test_every_job_that_fits_finishes_and_runs_its_time_once(
-    jobs: list[tuple[int, int, int]], order: str
+    jobs: list[tuple[int, int, int]], order: Ordering
 ) -> None:
     arrivals = [
         Arrival(at_s=at_s, job=a_job(f"j{i}", gpus=gpus), work_s=run_s)

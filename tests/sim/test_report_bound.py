@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.fleet.job import Job
-from brimful.scheduler.cycle import Rules
+from brimful.scheduler.rules import Ordering, Rules
 from brimful.sim.bound import bound, fleet_prices, gpus_by_type
 from brimful.sim.fleets import parse_fleet
 from brimful.sim.world import Arrival, rehearse
@@ -74,7 +74,7 @@ def test_a_job_that_can_run_nowhere_bounds_nothing() -> None:
     st.sampled_from(["1x4", "2x4", "3x4"]),
     st.sampled_from(["fifo", "priority"]),
 )
-def test_no_run_beats_the_bound(rows: list[tuple[int, int, int]], fleet: str, order: str) -> None:
+def test_no_run_beats_the_bound(rows: list[tuple[int, int, int]], fleet: str, order: Ordering) -> None:
     arrivals = [an_arrival(*row, name=f"j{i}") for i, row in enumerate(sorted(rows))]
     nodes = parse_fleet(fleet)
     jobs = rehearse(arrivals, nodes, Rules(order=order)).fleet.jobs.values()

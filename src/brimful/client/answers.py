@@ -7,24 +7,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, cast
 
+from brimful.fleet.lease import JobPhase, LeasePhase
+from brimful.fleet.node import Tier
+
 T = TypeVar("T")
 Usd = Annotated[int, "micro-dollars"]
 Utc = Annotated[int, "UTC seconds"]
 Code = Annotated[dict[str, Any], "code and numbers of the text before it, for programs"]
 
 # Of a job; `unknown` while its site does not answer.
-Phase = Literal[
-    "waiting",
-    "held",
-    "starting",
-    "running",
-    "stopping",
-    "finished",
-    "failed",
-    "stopped",
-    "cancelled",
-    "unknown",
-]
+Phase = Literal[JobPhase, "unknown"]
 
 
 def alike(answer: type[T], *nouns: object) -> T:
@@ -40,7 +32,7 @@ class LeaseAnswer(TypedDict):
     gpu: str
     gpus: list[int]
     rest: Annotated[list[Any], "[node, GPUs] of the gang's other nodes"]
-    phase: str
+    phase: LeasePhase
     granted_s: Utc
     started_s: Utc | None
     ended_s: Utc | None
@@ -94,7 +86,7 @@ class JobAnswer(TypedDict):
     within: str
     command: list[str]
     folder: str
-    phase: str
+    phase: Phase
     why: str
     why_code: Code | None
     submitted_s: Utc
@@ -128,7 +120,7 @@ class JobsAnswer(TypedDict):
 class PoolAnswer(TypedDict):
     site: str
     gpu: str
-    tier: str
+    tier: Tier
     free: int
     gpus: int
     microusd_per_gpu_hour: Usd
@@ -139,7 +131,7 @@ class PoolAnswer(TypedDict):
 
 class WhyAnswer(TypedDict):
     job: str
-    phase: str
+    phase: Phase
     waiting: str | None
     waiting_code: Code | None
     ahead: Annotated[int | None, "jobs that the order puts before it"]
@@ -154,7 +146,7 @@ class LogAnswer(TypedDict):
     next_offset: int
     size: int
     over: bool
-    phase: str
+    phase: Phase
 
 
 class GpuAnswer(TypedDict):
@@ -261,7 +253,7 @@ class PricePointAnswer(TypedDict):
 class PoolPriceAnswer(TypedDict):
     site: str
     gpu: str
-    tier: str
+    tier: Tier
     market: Annotated[bool, "whether bids decide; otherwise the price is posted"]
     microusd_per_gpu_hour: Usd
     cleared_microusd_per_gpu_hour: Annotated[int, "before it was smoothed upward"]

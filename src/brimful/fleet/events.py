@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from brimful.errors import Said, WorldFailed
 from brimful.fleet.job import Job
-from brimful.fleet.node import Node, Pool
+from brimful.fleet.node import Node, Pool, Tier
 from brimful.language import Plain, say
 from brimful.language.record import as_record, said_in
 
@@ -186,7 +186,7 @@ class PoolPriced(Event):
     at_s: int
     site: str
     gpu: str
-    tier: str
+    tier: Tier
     microusd_per_gpu_hour: int
     cleared_microusd_per_gpu_hour: int  # before it was smoothed
     held: int

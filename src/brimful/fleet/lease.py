@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from brimful.errors import Said
 from brimful.fleet.charge import Charge
 from brimful.fleet.events import Parts
 from brimful.fleet.job import Job
+
+LeasePhase = Literal["granted", "running", "ending", "ended"]
+JobPhase = Literal[
+    "waiting", "held", "starting", "running", "stopping", "finished", "failed", "stopped", "cancelled"
+]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,7 +26,7 @@ class Lease(Charge):
     node: str
     gpu: str
     gpus: tuple[int, ...]
-    phase: str  # granted, running, ending, ended
+    phase: LeasePhase
     rest: Parts = ()
     speed: float = 1.0  # useful work per second, placement counted
     setup_s: int = 0  # seconds from start until useful work: what a job that was stopped pays to go on
@@ -57,7 +63,7 @@ class JobState:
     shape: int  # jobs of one shape fit in the same places
     submitted_s: int
     waiting_since_s: int = 0
-    phase: str = "waiting"
+    phase: JobPhase = "waiting"
     leases: list[Lease] = field(default_factory=list)
     kept_work_s: float = 0.0  # useful work in its last checkpoint
     run_s: int = 0  # seconds on the bills of the leases that have ended

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
-TIERS = ("owned", "reserved", "on_demand", "spot")
+Tier = Literal["owned", "reserved", "on_demand", "spot"]
+TIERS: tuple[Tier, ...] = get_args(Tier)
 
 
 class Pool(NamedTuple):
@@ -13,7 +14,7 @@ class Pool(NamedTuple):
 
     site: str
     gpu: str
-    tier: str = "owned"
+    tier: Tier = "owned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class Node:
     nvlink_gpus: int = 0  # GPUs of one NVLink domain; 0: the whole node is one
     cpu_milli: int | None = None  # None: nobody counts them, so they never run out
     memory_mib: int | None = None
-    tier: str = "owned"
+    tier: Tier = "owned"
     holes: tuple[int, ...] = ()  # indices of GPUs that are there but bad
     owner: str = ""  # the tenant that sells its hours; empty: the operator's own
 

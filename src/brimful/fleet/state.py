@@ -24,7 +24,7 @@ from brimful.fleet.capacity import Capacity
 from brimful.fleet.charge import change_price
 from brimful.fleet.events import KINDS, Event
 from brimful.fleet.job import WHOLE_GPU, Job, shape_of
-from brimful.fleet.lease import JobState, Lease
+from brimful.fleet.lease import JobPhase, JobState, Lease
 from brimful.fleet.memory import too_small
 from brimful.fleet.node import Node, Pool
 from brimful.fleet.past import Finished, Left
@@ -41,7 +41,7 @@ __all__ = ["OVER", "Fleet", "JobState", "Lease", "Left", "Node", "Pool"]
 # A site that failed or evicted a job is not asked again for so long, twice as long each time.
 AVOID_S, AVOID_DOUBLINGS = 120, 4
 
-OVER = frozenset({"finished", "failed", "stopped", "cancelled"})
+OVER: frozenset[JobPhase] = frozenset({"finished", "failed", "stopped", "cancelled"})
 
 
 class Fleet:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
+
+Ordering = Literal["fifo", "priority", "fair", "bid", "index"]
+TypeChoice = Literal["tight", "rotate", "fast", "advantage", "cheap"]
+Backfill = Literal["none", "reserve", "greedy"]
+Preempt = Literal["none", "priority", "index"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,19 +21,19 @@ class Quota:
     lend: bool = True
 
 
-def _option(*, default: Any, choices: tuple[str, ...] = (), least: int = 0) -> Any:  # noqa: ANN401
+def _option(*, default: Any, of: Any = None, least: int = 0) -> Any:  # noqa: ANN401
     """A choice that `--policy NAME?option=value` can change; what it is for: policies.about_option."""
-    return field(default=default, metadata={"choices": choices, "least": least})
+    return field(default=default, metadata={"choices": get_args(of), "least": least})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     quotas: tuple[Quota, ...] = ()
-    order: str = _option(default="priority", choices=("fifo", "priority", "fair", "bid", "index"))
-    types: str = _option(default="tight", choices=("tight", "rotate", "fast", "advantage", "cheap"))
-    backfill: str = _option(default="none", choices=("none", "reserve", "greedy"))
+    order: Ordering = _option(default="priority", of=Ordering)
+    types: TypeChoice = _option(default="tight", of=TypeChoice)
+    backfill: Backfill = _option(default="none", of=Backfill)
     reservations: int = _option(default=1)
-    preempt: str = _option(default="none", choices=("none", "priority", "index"))
+    preempt: Preempt = _option(default="none", of=Preempt)
     move: bool = _option(default=False)
     reclaim: bool = _option(default=True)
     off_peak: bool = _option(default=False)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from brimful.adapters.capabilities import Complains, KeepsLogs, LogPiece
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.past import PastJob
+from brimful.client.answers import Phase
 from brimful.errors import NotFound, Refused, Said
 from brimful.fleet.events import Event
 from brimful.fleet.state import Fleet, JobState, Lease, Pool
@@ -138,7 +139,7 @@ class Reader:
         past = self.store.past_job(name)
         return 0 if past is None else past.spent_microusd
 
-    def phase_of(self, state: JobState) -> str:
+    def phase_of(self, state: JobState) -> Phase:
         """`unknown` while the job's site does not answer: nobody can tell whether it has ended."""
         lease = state.open_lease
         return "unknown" if lease is not None and lease.site in self.fleet.silent else state.phase
