@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zipfile
 from dataclasses import replace
@@ -60,6 +61,9 @@ def test_a_healthy_database_keeps_every_promise(data: Path, capsys: pytest.Captu
         ("UPDATE events SET body = '{}' WHERE seq = 3", "doctor.log_whole"),
         ("UPDATE past_jobs SET spent_microusd = 1 WHERE job = 'job-2'", "doctor.tables_agree"),
         ("DELETE FROM past_jobs WHERE job = 'job-2'", "doctor.tables_agree"),
+        ("UPDATE past_jobs SET body = '{' WHERE job = 'job-2'", "doctor.tables_agree"),
+        ("UPDATE events SET body = replace(body, '\"gpus\": ', '\"gpus\": []+')", "doctor.log_whole"),
+        ("UPDATE events SET body = json_set(body, '$.gpus', '8') WHERE seq = 1", "doctor.log_whole"),
     ],
 )
 def test_what_is_damaged_is_found_and_left_as_it_is(
@@ -158,6 +162,39 @@ def test_a_damaged_backup_changes_nothing(
     (tmp_path / "no.zip").write_text("nothing of the kind")
     assert ask(capsys, "admin", "restore", str(tmp_path / "no.zip"), "--data", str(tmp_path / "new"))[0] == 2
     assert main(["admin", "restore", str(file), "--data", str(tmp_path / "new")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("table", "old", "new"),
+    [
+        ("events", rb"\"gpus\": ", rb"\"gpus\": -"),  # an event that cannot be folded
+        ("events", b"NodeJoined", b"LeaseEnded"),  # one that lacks its fields
+        ("events", b'"seq": 1,', b'"seq": 1000000000000000000000000000000,'),
+        ("events", b'"seq": 2,', b'"seq": 2000,'),
+        ("events", b"{", b"[{"),
+        ("events", b'"body": ', b'"bodies": '),
+        ("past_jobs", b'"body": "{', b'"body": "'),
+        ("past_jobs", b'"tenant": ', b'"tenant": null, "x": '),
+    ],
+)
+def test_a_backup_of_nonsense_with_right_hashes_changes_nothing(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str, old: bytes, new: bytes
+) -> None:
+    file, bad, there = tmp_path / "b.zip", tmp_path / "bad.zip", ["--data", str(tmp_path / "new")]
+    assert main(["admin", "backup", str(file), "--data", str(data)]) == 0
+    with zipfile.ZipFile(file) as whole, zipfile.ZipFile(bad, "w") as strange:
+        parts = {name: whole.read(name) for name in whole.namelist()}
+        changed = parts[f"{table}.jsonl"].replace(old, new, 1)
+        assert changed != parts[f"{table}.jsonl"]
+        manifest = json.loads(parts["manifest.json"])
+        manifest["sha256"][table] = hashlib.sha256(changed).hexdigest()
+        parts |= {f"{table}.jsonl": changed, "manifest.json": json.dumps(manifest).encode()}
+        for name, text in parts.items():
+            strange.writestr(name, text)
+    capsys.readouterr()
+    code, answer = ask(capsys, "admin", "restore", str(bad), *there)
+    assert (code, answer["error"]["code"]) == (2, "backup_damaged")  # type: ignore[index]
+    assert main(["admin", "restore", str(file), *there]) == 0, "nothing of it was left behind"
 
 
 def test_runs_that_the_restored_log_does_not_know_are_put_aside(

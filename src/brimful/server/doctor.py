@@ -19,7 +19,7 @@ from brimful.adapters.stores.past import PastJob
 from brimful.adapters.stores.snapshot import Fold
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BrimfulError, Said
-from brimful.fleet.events import Event, LeaseEnded, LeaseGranted, PoolPriced
+from brimful.fleet.events import MALFORMED, Event, LeaseEnded, LeaseGranted, PoolPriced
 from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.state import OVER, JobState, Lease
 from brimful.job import whole_ones
@@ -42,7 +42,10 @@ class Finding:
 def examine(store: SqlStore, engines: Sequence[LocalEngine] = ()) -> Iterator[Finding]:
     """Each promise in turn. Engines: those of this machine, if their processes are to be looked at too."""
     log = _LogCheck()
-    failed = log.read(store)
+    try:
+        failed = log.read(store)
+    except MALFORMED as error:  # of what the events came to: each by itself was taken in
+        failed = [_told(error)]
     yield Finding(say("doctor.log_whole"), count("event", log.fold.fleet.seq), failed)
     if failed:
         return  # nothing that follows from half a log is worth saying
@@ -60,7 +63,10 @@ def examine(store: SqlStore, engines: Sequence[LocalEngine] = ()) -> Iterator[Fi
     }
     for promise, looked in looked_at.items():
         yield Finding(say(promise), looked, log.broken[promise])
-    yield _tables(store, log)
+    try:
+        yield _tables(store, log)
+    except (BrimfulError, *MALFORMED) as error:
+        yield Finding(say("doctor.tables_agree"), count("event", log.fold.fleet.seq), [_told(error)])
     for engine in engines:
         yield _processes(engine, log)
         yield _checkpoints(engine)
@@ -84,15 +90,15 @@ class _LogCheck:
             try:
                 events = store.since(fleet.seq)
             except BrimfulError as error:
-                return [error.said] if isinstance(error.said, Sentence) else [verbatim(error.problem)]
-            for event in events:
+                return [_told(error)]
+            for seq, event in enumerate(events, fleet.seq + 1):
                 try:
                     self.fold.apply(event)
-                except (AssertionError, KeyError, ValueError) as error:
-                    kind, why = type(event).__name__, repr(error)
-                    return [say("doctor.event_strange", seq=fleet.seq + 1, kind=kind, error=why)]
-                self._price(event)
-                self._note_overrun(event)
+                    self._price(event)
+                    self._note_overrun(event)
+                except MALFORMED as error:
+                    kind, why = type(event).__name__, repr(error)[:160]
+                    return [say("doctor.event_strange", seq=seq, kind=kind, error=why)]
             for past in self.fold.let_go(by_seq=fleet.seq):
                 self.past[past.state.job.job] = hash(repr(past))
                 self._job(past.state, past.spent_microusd)
@@ -189,6 +195,11 @@ class _LogCheck:
             if lease.line is line and limit is not None and event.microusd_per_gpu_hour > limit:
                 broken = _above_limit(lease.lease, event.microusd_per_gpu_hour, limit)
                 self.broken["doctor.limits_kept"].append(broken)
+
+
+def _told(error: Exception) -> Sentence:
+    said = getattr(error, "said", None)
+    return said if isinstance(said, Sentence) else verbatim(repr(error)[:160])
 
 
 def _above_limit(lease: str, pays: int, limit: int) -> Sentence:

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,17 +20,22 @@ from typing import Any
 import sqlalchemy as sa
 
 from brimful import __version__
+from brimful.adapters.stores.past import past_job_from
 from brimful.adapters.stores.prepare import prepare, schema_of
-from brimful.adapters.stores.schema import SCHEMA_VERSION
+from brimful.adapters.stores.schema import SCHEMA_VERSION, events, past_jobs
+from brimful.adapters.stores.snapshot import Fold
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BadInput, Refused, WorldFailed
 from brimful.files import replacing
+from brimful.fleet.events import MALFORMED, from_record
 from brimful.language import Number, Quoted, os_words, say
 
 LEFT_OUT = frozenset({"alembic_version", "leader", "snapshots"})  # the first: of older releases
 MANIFEST = "manifest.json"
 ROWS = 5_000
 MAX_LINE_BYTES = 64 << 20
+UNREADABLE = (OSError, EOFError, zipfile.BadZipFile, zlib.error)
+UNWRITABLE = (sa.exc.CompileError, sa.exc.DataError, sa.exc.IntegrityError, sa.exc.ProgrammingError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +74,16 @@ def read_manifest(source: Path) -> Backup:
         )
     except FileNotFoundError as error:
         raise BadInput(say("adapters.no_backup", source=source), code="not_found") from error
-    except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (*UNREADABLE, *MALFORMED) as error:
         raise BadInput(say("adapters.not_a_backup", source=source, error=error)) from error
 
 
-def restore(source: Path, store: SqlStore) -> Backup:
-    """Fill an empty database: checked against its hashes first, written in one transaction."""
+def restore(source: Path, store: SqlStore) -> tuple[Fold, int]:
+    """Fill an empty database in one transaction; what its log says, and when that ends.
+
+    It is checked against its hashes first. They can be right and the rows nonsense, so what was written is
+    read and folded before it is kept.
+    """
     made = read_manifest(source)
     if made.schema > SCHEMA_VERSION:
         raise WorldFailed(
@@ -103,10 +113,38 @@ def restore(source: Path, store: SqlStore) -> Backup:
                     say("adapters.backup_unknown_table", source=source, name=Quoted(name), schema=made.schema)
                 )
             connection.execute(tables.tables[name].delete())
-            for rows_of in _rows(source, name):
-                connection.execute(tables.tables[name].insert(), rows_of)
+            try:
+                for rows_of in _rows(source, name):
+                    connection.execute(tables.tables[name].insert(), rows_of)
+            except (*UNREADABLE, *UNWRITABLE, *MALFORMED) as error:
+                raise _bad_row(source, name, error) from error
         prepare(connection, where=store.where)
-    return made
+        return _folded(connection, source)
+
+
+def _folded(connection: sa.Connection, source: Path) -> tuple[Fold, int]:
+    fold, last_s, at = Fold(), 0, "events"
+    piecewise = {"yield_per": ROWS}
+    try:
+        log = sa.select(events).order_by(events.c.seq)
+        for expected, row in enumerate(connection.execute(log, execution_options=piecewise), 1):
+            at = f"events {row.seq} ({row.kind})"
+            if row.seq != expected:
+                raise ValueError(f"{row.seq} != {expected}")
+            event = from_record(row.kind, row.version, json.loads(row.body))
+            fold.apply(event)
+            last_s = max(last_s, event.at_s)
+        for row in connection.execute(sa.select(past_jobs), execution_options=piecewise):
+            at = f"past_jobs {row.serial}"
+            past_job_from(row)
+    except MALFORMED as error:
+        raise _bad_row(source, at, error) from error
+    return fold, last_s
+
+
+def _bad_row(source: Path, name: str, error: Exception) -> BadInput:
+    said = say("adapters.backup_strange", source=source, name=name, error=repr(error)[:160])
+    return BadInput(said, code="backup_damaged")
 
 
 def _check_empty(connection: sa.Connection, *, where: str) -> None:

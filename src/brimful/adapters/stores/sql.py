@@ -26,7 +26,7 @@ from brimful.adapters.stores.schema import meta as _meta
 from brimful.adapters.stores.schema import past_jobs as _past_jobs
 from brimful.adapters.stores.schema import snapshots as _snapshots
 from brimful.errors import BadInput, BrimfulError, WorldFailed
-from brimful.fleet.events import Event, from_record, to_record
+from brimful.fleet.events import MALFORMED, Event, from_record, to_record
 from brimful.language import Quoted, Sentence, say
 
 CHUNK = 10_000  # events read at once: a long log is folded piece by piece
@@ -145,7 +145,7 @@ class SqlStore:
     def past_job(self, name: str) -> PastJob | None:
         with self.reading() as connection:
             row = connection.execute(sa.select(_past_jobs).where(_past_jobs.c.job == name)).first()
-        return None if row is None else past_job_from(row)
+        return None if row is None else self._past_job(row)
 
     def past_tenants(self, names: Collection[str]) -> dict[str, str]:
         """Whose they are, of those jobs that are in the table."""
@@ -163,7 +163,7 @@ class SqlStore:
         if tenant is not None:
             wanted = wanted.where(_past_jobs.c.tenant == tenant)
         with self.reading() as connection:
-            return [past_job_from(row) for row in connection.execute(wanted)]
+            return [self._past_job(row) for row in connection.execute(wanted)]
 
     # -- the database ----------------------------------------------------------------------------------
 
@@ -222,8 +222,14 @@ class SqlStore:
     def _event(self, row: sa.Row[Any]) -> Event:
         try:
             return from_record(row.kind, row.version, json.loads(row.body))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except MALFORMED as error:
             raise self._damaged(say("adapters.bad_event", seq=row.seq, kind=row.kind)) from error
+
+    def _past_job(self, row: sa.Row[Any]) -> PastJob:
+        try:
+            return past_job_from(row)
+        except MALFORMED as error:
+            raise self._damaged(say("adapters.bad_past_job", job=row.job)) from error
 
     def _damaged(self, how: Sentence) -> WorldFailed:
         return WorldFailed(say("adapters.log_damaged", where=self.where, how=how), code="log_damaged")

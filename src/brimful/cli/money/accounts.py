@@ -17,7 +17,7 @@ from brimful.cli.options import CONSENT, DRY_RUN, FILE, LOG, REASON, agree, arg,
 from brimful.cli.render import bar, table
 from brimful.client.answers import BudgetAnswer
 from brimful.client.client import Client
-from brimful.errors import BadInput, NotFound
+from brimful.errors import BadInput, NotFound, WorldFailed
 from brimful.fleet.events import KINDS, MALFORMED, Event, from_record
 from brimful.language import Number, Plain, Quoted, Sentence, Usd, count, os_words, say, told, words
 from brimful.language.printable import all_printable
@@ -129,8 +129,13 @@ def _of_log(args: argparse.Namespace) -> dict[str, Any]:
         fold_log(Path(args.log), fold.apply)
     else:
         with open_store(args) as (store, _):
-            for event in all_events(store):
-                fold.apply(event)
+            for seq, event in enumerate(all_events(store), 1):
+                try:
+                    fold.apply(event)
+                except MALFORMED as error:
+                    kind, why = type(event).__name__, repr(error)[:160]
+                    strange = say("doctor.event_strange", seq=seq, kind=kind, error=why)
+                    raise WorldFailed(strange, code="log_damaged") from error
     made, ledger = bills(fold.lines, by=args.by), fold.ledger
     return {
         "by": args.by,

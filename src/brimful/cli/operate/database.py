@@ -88,8 +88,7 @@ def restore(args: argparse.Namespace) -> Answer:
     if args.dry_run:
         return Answer(data, about)
     with open_store(args, make=True) as (store, settings):
-        backup.restore(source, store)
-        fold, last_s = _folded(store)
+        fold, last_s = backup.restore(source, store)
         left = _adopt(store, settings, fold)
         lost = _end_what_is_lost(store, settings, fold, last_s=last_s)
         tokens = _tokens(store, revoke=args.revoke_tokens)
@@ -103,18 +102,6 @@ def restore(args: argparse.Namespace) -> Answer:
         lines += ["", words("operate.restored_aside", folders=left)]
     lines += ["", tokens]
     return Answer({**data, "running": running, "lost": lost}, "\n".join(lines))
-
-
-def _folded(store: SqlStore) -> tuple[Fold, int]:
-    """What the log says, and when it ends."""
-    from brimful.adapters.stores.snapshot import Fold
-
-    fold, last_s = Fold(), 0
-    while events := store.since(fold.fleet.seq):
-        for event in events:
-            fold.apply(event)
-            last_s = max(last_s, event.at_s)
-    return fold, last_s
 
 
 def _end_what_is_lost(store: SqlStore, settings: Settings, fold: Fold, *, last_s: int) -> list[str]:
