@@ -13,6 +13,7 @@ from brimful.scheduler.cycle import Rules
 from brimful.server.service.service import Service
 from brimful.server.views.jobs import jobs_page
 from tests.builders import a_job, a_node
+from tests.server.test_console import Desk, words
 
 
 def test_pages_go_on_into_jobs_that_have_left_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,3 +42,13 @@ def test_pages_go_on_into_jobs_that_have_left_memory(tmp_path: Path, monkeypatch
                 break
         assert seen == [f"job-{i}" for i in expected]
     store.close()
+
+
+def test_the_gpus_of_a_drained_node_are_neither_held_nor_free(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.service.driver.tick()
+    total = desk.client.get("/v1/fleet").json()["data"]["gpus"]
+    assert f"0 / {total} GPUs held {total} free" in words(desk.html())
+    assert desk.client.post("/v1/nodes/local-0/drain", json={"reason": "fans"}).status_code == 200
+    assert f"0 / {total} GPUs held 0 free" in words(desk.html())
+    desk.store.close()

@@ -139,7 +139,9 @@ def test_hold_release_move_and_why_of_a_running_job(client: Client) -> None:
 
 
 def test_a_drained_node_starts_nothing(client: Client) -> None:
+    assert client.fleet()["free"] == client.fleet()["gpus"] > 0
     assert client.drain("local-0", "fans")["drained"] == "fans"
+    assert client.fleet()["free"] == 0, "a drained GPU is not free"
     job = submit(client, "true")
     eventually(lambda: client.job(job)["why"])
     assert "drained" in client.job(job)["why"]

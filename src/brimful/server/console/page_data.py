@@ -41,7 +41,7 @@ def live_page(reader: Reader, who: Principal) -> dict[str, Any]:
         return {
             "fleet": fleet,
             "nodes": [node_card(node) for node in fleet["nodes"]],
-            "held": fleet["gpus"] - fleet["free"],
+            "held": sum(gpu["held"] for node in fleet["nodes"] for gpu in node["gpus"]),
             "running": len(holding),
             "waiting": len(waiting),
             "microusd_per_hour": sum(lease.hourly_microusd for lease in leases),

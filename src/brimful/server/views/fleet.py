@@ -26,7 +26,12 @@ def fleet_view(reader: Reader, who: Principal) -> FleetAnswer:
             problems = dict.fromkeys(problems, words("server.problem_for_operator"))
         return {
             "gpus": gpus,
-            "free": gpus - len(holders) - sum(len(node.holes) for node in fleet.nodes.values()),
+            "free": sum(
+                (name, i) not in holders and i not in node.holes
+                for name, node in fleet.nodes.items()
+                if name not in fleet.drained
+                for i in range(node.gpus)
+            ),
             "allocation_rate": fleet.allocation_rate(reader.now_s()),
             "policy": reader.policy,
             "market": [] if reader.market is None else [*reader.market.pools],
