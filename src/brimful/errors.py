@@ -14,7 +14,11 @@ English. What a programmer broke is an assert.
 
 from __future__ import annotations
 
+import errno
 from typing import Any, ClassVar, Protocol
+
+# The path itself is wrong: no disk will ever open it.
+WRONG_PATH = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 
 class Said(Protocol):
@@ -68,3 +72,10 @@ class Refused(BrimfulError):
 class WorldFailed(BrimfulError):
     exit_code = 3
     code = "world_failed"
+
+
+def unreadable(said: Said, error: OSError) -> BrimfulError:
+    """Who is to blame for a file that does not open: the path that was given, or the world."""
+    if isinstance(error, FileNotFoundError):
+        return NotFound(said)
+    return BadInput(said) if error.errno in WRONG_PATH else WorldFailed(said)

@@ -102,6 +102,10 @@ def test_what_is_no_message_is_a_clear_no_that_says_what_would_be(
 
 
 def test_a_file_that_is_not_there_and_options_that_do_not_go_together(crash: str) -> None:
-    assert main(["explain", "no/such/file"]) == WORLD_FAILED
+    assert main(["explain", "no/such/file"]) == BAD_INPUT
+    assert main(["claims", CONFIG, "--gpu", "rtx-4070", "--text", "no/such/file"]) == BAD_INPUT
+    assert main(["explain", str(Path(crash).parent)]) == BAD_INPUT
+    assert main(["explain", f"{crash}/below"]) == BAD_INPUT
+    assert main(["explain", "/proc/self/mem"]) == WORLD_FAILED, "it is there and cannot be read"
     assert main(["explain", crash, "--set", "batch_size=8"]) == BAD_INPUT
     assert main(["explain", crash, "--gpu", "rtx 9999"]) == BAD_INPUT

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from brimful.adapters.engines.devices import catalog_name
 from brimful.client.shown import command_line
-from brimful.errors import BadInput, BrimfulError, NotFound
+from brimful.errors import BadInput, BrimfulError, NotFound, WorldFailed
 from brimful.language.printable import all_printable
 from brimful.server.api.requests import Submission
 from brimful.server.jobfiles.jobfile import JobFile, read_job_file
@@ -329,3 +329,15 @@ def test_a_submission_checks_what_a_file_may_have_let_through() -> None:
 def test_a_command_is_shown_in_one_line(command: list[str], shown: str) -> None:
     assert command_line(command) == shown
     assert command_line(all_printable(command)) == shown  # an answer's line ends are marked
+
+
+def test_a_path_that_can_be_no_job_file_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "loop.yaml").symlink_to(tmp_path / "loop.yaml")
+    for path in (tmp_path, tmp_path / "file" / "x.yaml", tmp_path / "loop.yaml"):
+        with refuses(BadInput, "jobfile.cannot_read", path):
+            read_job_file(path)
+    with refuses(NotFound, "jobfile.no_file", tmp_path / "none.yaml"):
+        read_job_file(tmp_path / "none.yaml")
+    with refuses(WorldFailed, "jobfile.cannot_read"):  # it is there and cannot be read
+        read_job_file(Path("/proc/self/mem"))

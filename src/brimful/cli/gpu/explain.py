@@ -12,7 +12,7 @@ from brimful.cli.render import paint, paragraph
 from brimful.configs.read import read
 from brimful.diagnose.advice import advised
 from brimful.diagnose.explain import About, Explanation, explain
-from brimful.errors import BadInput, WorldFailed
+from brimful.errors import BadInput, unreadable
 from brimful.fit.correction import load_correction
 from brimful.fit.fit import fit_reading
 from brimful.language import os_words, say, tongue, words
@@ -60,7 +60,7 @@ def read_text(file: str) -> str:
         with open(file, "rb") as source:  # noqa: PTH123 (a device or pipe is as good as a file)
             return _end_of(source).decode("utf-8", errors="replace")
     except OSError as error:
-        raise WorldFailed(say("gpu.cannot_read", file=file, error=os_words(error))) from error
+        raise unreadable(say("gpu.cannot_read", file=file, error=os_words(error)), error) from error
 
 
 def _end_of(source: BinaryIO) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 from brimful.configs.files import decode
 from brimful.configs.plain import parse_plain
 from brimful.configs.yaml_file import MAX_BYTES
-from brimful.errors import BadInput, NotFound, WorldFailed
+from brimful.errors import BadInput, NotFound, unreadable
 from brimful.language import Number, Quoted, Sentence, os_words, say
 from brimful.units import integer_from_text
 
@@ -59,7 +59,7 @@ def _text(path: Path) -> str:
     except FileNotFoundError as error:
         raise NotFound(say("jobfile.no_file", path=path)) from error
     except OSError as error:
-        raise WorldFailed(say("jobfile.cannot_read", path=path, error=os_words(error))) from error
+        raise unreadable(say("jobfile.cannot_read", path=path, error=os_words(error)), error) from error
     if size > MAX_BYTES:
         problem = say("jobfile.too_large", path=path, size=Number(size), max_bytes=Number(MAX_BYTES))
         raise BadInput(problem, code="too_large")
