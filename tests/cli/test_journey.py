@@ -202,7 +202,7 @@ def test_a_taken_port_is_one_clear_error(here: Here) -> None:
         status, error = here.refused("up", "--port", str(port))
     assert (status, error["code"]) == (3, "port_taken")
     check_reason(error["reason"], "server.cannot_listen", "127.0.0.1", port)
-    assert error["hint"]
+    assert f"--port {port % 65535 + 1}" in error["hint"], "to be copied: without a thousands separator"
 
 
 def test_two_servers_do_not_share_a_folder(here: Here) -> None:

@@ -89,6 +89,7 @@ def test_a_fill_for_people_is_a_table_of_means(capsys: pytest.CaptureFixture[str
         ),
         ([str(EXAMPLES / "small.csv"), "--faults", "slow_share=-1"], ("sim.faults_out_of_range",)),
         ([str(EXAMPLES / "small.csv"), "--seeds", "0"], ("sim.seeds_out_of_range",)),
+        ([str(EXAMPLES / "small.csv"), "--seed", "4294967296"], ("sim.seeds_out_of_range", 2**32)),
         ([str(EXAMPLES / "small.csv"), str(EXAMPLES / "small.csv")], ("sim.jobs_in_several_files",)),
     ],
 )

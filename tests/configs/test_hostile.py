@@ -21,6 +21,7 @@ from brimful.errors import BadInput
 from brimful.fit.fit import fit_reading
 from brimful.specs.gpu import find_gpu
 from brimful.specs.presets import FAMILIES
+from tests.builders import refuses
 
 CARD = find_gpu("rtx-4090")
 FEW = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -136,3 +137,11 @@ def test_any_text_is_refused_or_read(text: str) -> None:
 def test_any_setting_is_taken_or_refused(said: list[tuple[str, Any]]) -> None:
     words = [f"{key}={value}" for key, value in said]
     answered(lambda: read(None, model="gpt2", overrides=words))
+
+
+def test_the_line_of_an_error_is_a_number_to_go_to(tmp_path: Path) -> None:
+    file = tmp_path / "config.py"
+    file.write_text("\n" * 1233 + "batch_size = = 8\n")
+    with refuses(BadInput, "configs.line_not_python", 1234) as caught:
+        read(str(file))
+    assert "1234" in caught.value.problem, "without a thousands separator"

@@ -15,6 +15,7 @@ from brimful.fit.fit import fit_reading
 from brimful.language import language
 from brimful.specs.gpu import find_gpu
 from brimful.units import MIB
+from tests.builders import refuses
 from tests.fit.builders import a_model, a_training
 from tests.fit.test_direction import FAMILIES
 
@@ -98,8 +99,15 @@ def test_a_range_is_read(text: str, values: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0:4", "4:1", "1:2:3:4", "a:b", "1:100000", "-1:3", "1;2", "1:4:0", "9999999999", "²"]
+    "text", ["", "0:4", "1:2:3:4", "a:b", "1:100000", "-1:3", "1;2", "1:4:0", "9999999999", "²"]
 )
 def test_what_is_no_range_is_refused(text: str) -> None:
     with pytest.raises(BadInput):
         parse_range(text, "batch_size")
+
+
+@pytest.mark.parametrize("text", ["4096:1", "4096:1:2"])
+def test_a_range_that_runs_backwards_is_told_the_way_round(text: str) -> None:
+    with refuses(BadInput, "fit.range_backwards", text) as caught:
+        parse_range(text, "batch_size")
+    assert "1:4096" in caught.value.hint, "to be copied: without a thousands separator"

@@ -13,6 +13,7 @@ from brimful.language.catalog import is_held
 from brimful.scheduler.ordering import ORDERS
 from brimful.scheduler.policies import DEFAULT, OPTIONS, POLICIES, about_option, about_policy, read_policy
 from brimful.scheduler.rules import Rules
+from tests.builders import refuses
 
 
 def a_value(option: str) -> st.SearchStrategy[object]:
@@ -64,3 +65,13 @@ def test_what_is_no_policy_is_one_clear_error(text: str) -> None:
     with pytest.raises(BadInput) as error:
         read_policy(text)
     assert error.value.hint
+
+
+def test_an_option_close_to_a_known_one_is_asked_about() -> None:
+    with refuses(BadInput, "scheduler.policy_option_not_valid", "mvoe") as near:
+        read_policy("brim?mvoe=0")
+    with refuses(BadInput, "scheduler.policy_option_not_valid", "quux") as far:
+        read_policy("brim?quux=0")
+    hints = [each.value.way_out.as_dict()["code"] for each in (near, far) if each.value.way_out]
+    assert hints == ["scheduler.hint_did_you_mean", "scheduler.hint_options"]
+    assert "move" in near.value.hint

@@ -324,6 +324,7 @@ def test_a_submission_checks_what_a_file_may_have_let_through() -> None:
         (["sh", "-c", "# nothing\n#\n", "a.sh"], "a.sh: nothing"),
         (["gcc", "-c", "a\nb"], "gcc -c a\N{REPLACEMENT CHARACTER}b"),
         (["sh", "-c"], "sh -c"),
+        (["sh", "-c", "python train.py\n"], "sh -c python train.py"),
     ],
 )
 def test_a_command_is_shown_in_one_line(command: list[str], shown: str) -> None:

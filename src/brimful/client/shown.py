@@ -35,7 +35,7 @@ def command_line(command: Sequence[str]) -> str:
     script, *named = command[flag + 1 :] or [""]
     lines = [line.strip() for line in script.replace(MARK, "\n").splitlines()]
     if len(lines) < 2:
-        return printable(" ".join(command))
+        return printable(" ".join(command).rstrip(f"\n{MARK}"))
     work = [line for line in lines if line and not line.startswith("#")]
     first = work[0] if work else words("client.script_is_empty")
     if len(work) > 1:

@@ -16,7 +16,7 @@ from typing import Any
 
 from brimful.configs.files import read_config
 from brimful.errors import BadInput
-from brimful.language import Quoted, say
+from brimful.language import Plain, Quoted, say
 
 MAX_INT_BITS = 64
 MAX_TEXT_CHARS = 10_000
@@ -50,7 +50,9 @@ def parse_file(path: Path) -> ast.Module:
             return ast.parse(text)
     except SyntaxError as error:
         raise BadInput(
-            say("configs.line_not_python", name=Quoted(name), line=error.lineno or 1, problem=error.msg)
+            say(
+                "configs.line_not_python", name=Quoted(name), line=Plain(error.lineno or 1), problem=error.msg
+            )
         ) from None
     except (RecursionError, MemoryError):
         raise BadInput(say("configs.file_nested_too_deeply", name=Quoted(name))) from None

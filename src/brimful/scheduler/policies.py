@@ -91,9 +91,15 @@ def _value(text: str, option: str, value: str) -> Any:  # noqa: ANN401 - of the 
         if found not in choices if choices else not known.metadata["least"] <= found <= MOST:
             raise ValueError(value)
     except (KeyError, ValueError) as error:
-        hint = say("scheduler.hint_options", names=", ".join(OPTIONS))
+        from difflib import get_close_matches
+
+        near = get_close_matches(option[:80], OPTIONS, n=1)
         if known is not None:
             hint = say("scheduler.hint_option_values", option=option, values=values_of(option))
+        elif near:
+            hint = say("scheduler.hint_did_you_mean", name=near[0])
+        else:
+            hint = say("scheduler.hint_options", names=", ".join(OPTIONS))
         problem = say(
             "scheduler.policy_option_not_valid", policy=Quoted(text[:80]), option=option, value=value
         )

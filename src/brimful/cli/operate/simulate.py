@@ -17,7 +17,7 @@ from brimful.cli.render import bar, table, wrapped
 from brimful.errors import BadInput, WorldFailed
 from brimful.files import write_whole
 from brimful.fleet.node import Node
-from brimful.language import Number, Quoted, Seconds, Sentence, count, os_words, say, told, words
+from brimful.language import Number, Plain, Quoted, Seconds, Sentence, count, os_words, say, told, words
 from brimful.market.pools import decided_by_bids, market_of
 from brimful.market.spot import Terms
 from brimful.scheduler.policies import DEFAULT, POLICIES, read_policy
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     if not (0 <= args.seed < 2**31 and 1 <= args.seeds <= MAX_SEEDS):
         raise BadInput(
-            say("sim.seeds_out_of_range", seed=args.seed, seeds=args.seeds, most=Number(MAX_SEEDS))
+            say("sim.seeds_out_of_range", seed=Plain(args.seed), seeds=args.seeds, most=Number(MAX_SEEDS))
         )
     what, sizes = _sweep(args.sweep)
     if args.html and args.fill is None:
@@ -227,7 +227,7 @@ def _rehearse(
         runs.append({**figures, "gpus": gpus, "fleet": show_fleet(nodes)})
         if args.html:
             size = [told(count("gpu", gpus))] if args.sweep else []  # the fleet's words would fill the legend
-            chance = [words("sim.seed_n", seed=seed)] if len(seeds) > 1 else []
+            chance = [words("sim.seed_n", seed=Plain(seed))] if len(seeds) > 1 else []
             outcomes.append((", ".join([policy, *size, *chance]), outcome))
     return runs
 

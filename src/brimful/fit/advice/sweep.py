@@ -14,7 +14,7 @@ from brimful.configs.reading import Reading
 from brimful.errors import BadInput
 from brimful.fit.correction import Correction
 from brimful.fit.fit import predictor
-from brimful.language import Number, Percent, Quoted, Sentence, Size, say
+from brimful.language import Number, Percent, Plain, Quoted, Sentence, Size, say
 from brimful.specs.estimate import Estimate
 from brimful.specs.gpu import Gpu
 
@@ -102,9 +102,13 @@ def parse_range(text: str, swept: Swept) -> list[int]:
         raise BadInput(say("fit.not_a_range_of", text=Quoted(text[:40]), swept=swept, high=Number(high)))
     if ":" not in text:
         return sorted(set(numbers))
-    if len(numbers) > 3 or numbers[0] > numbers[1]:
+    if len(numbers) > 3:
         raise BadInput(say("fit.not_a_range", text=Quoted(text[:40])))
     first, last = numbers[:2]
+    if first > last:
+        raise BadInput(
+            say("fit.range_backwards", text=Quoted(text[:40]), first=Plain(first), last=Plain(last))
+        )
     step = numbers[2] if len(numbers) == 3 else 1
     values = range(first, last + 1, step)
     if len(values) > _MOST_POINTS:

@@ -243,7 +243,7 @@ def _listening_socket(settings: Settings) -> Iterator[socket.socket]:
                     host=settings.host,
                     port=Plain(settings.port),
                     error=os_words(error),
-                    other=settings.port % 65535 + 1,
+                    other=Plain(settings.port % 65535 + 1),
                 ),
                 code="port_taken",
             ) from error
