@@ -207,6 +207,7 @@ class Answer(NamedTuple):
     data: Any
     text: str
     exit_code: int = YES
+    raw: bool = False  # what a program printed, shown as it came
 
 
 class Verb(NamedTuple):

@@ -29,7 +29,10 @@ def main(argv: list[str] | None = None) -> int:
     args = sys.argv[1:] if argv is None else argv
     as_json = "--json" in _split(args)[0]
     try:
-        return _dispatch(args, as_json=as_json)
+        try:
+            return _dispatch(args, as_json=as_json)
+        except UnicodeEncodeError as error:  # bytes of an argument that are not text, where only text can go
+            raise _bad("cli.not_utf8", text=ascii(error.object[:80])) from error
     except BrimfulError as error:
         _print_error(error, args, as_json=as_json)
         return error.exit_code
@@ -58,15 +61,17 @@ def _dispatch(args: list[str], *, as_json: bool) -> int:
         _out(group_overview(name, asked_language(args)))
         return YES
     if args[0] in OLD and sys.stderr.isatty():
+        from brimful.cli.render import tell
         from brimful.language import choose, words
 
         choose(asked_language(args))
-        sys.stderr.write(words("cli.old_name", old=args[0], name=name) + "\n")
+        tell(words("cli.old_name", old=args[0], name=name), aside=True)
     return _run(name, rest, as_json=as_json)
 
 
 def _run(name: str, args: list[str], *, as_json: bool) -> int:
     from brimful.cli.options import parser_for
+    from brimful.cli.render import tell
     from brimful.language import choose
 
     command = load(name)
@@ -89,7 +94,7 @@ def _run(name: str, args: list[str], *, as_json: bool) -> int:
     if as_json and answer.data is not None:  # None: the command has told everything while it ran
         _out(envelope({"ok": True, "data": answer.data}))
     elif answer.text:
-        _out(answer.text)
+        (_out if answer.raw else tell)(answer.text)
     return answer.exit_code
 
 
@@ -104,17 +109,20 @@ def _print_error(error: BrimfulError, args: list[str], *, as_json: bool) -> None
     if as_json:
         _out(envelope({"ok": False, "error": error.as_dict()}))
         return
+    from brimful.cli.render import tell
     from brimful.language import choose, words
 
     choose(asked_language(_split(args)[0]))
     way_out = "" if error.way_out is None else "\n\n" + words("cli.way_out", hint=error.way_out)
-    sys.stderr.write(words("cli.error", problem=error.said) + way_out + "\n")
+    tell(words("cli.error", problem=error.said) + way_out, aside=True)
 
 
-def _bad(problem: str, hint: str, **values: object) -> BadInput:
+def _bad(problem: str, hint: str | None = None, **values: object) -> BadInput:
     from brimful.language import say
+    from brimful.language.printable import all_printable
 
-    return BadInput(say(problem, **values), hint=say(hint, **values))
+    values = all_printable(values)
+    return BadInput(say(problem, **values), hint=say(hint, **values) if hint else None)
 
 
 def _command_first(args: list[str]) -> list[str]:

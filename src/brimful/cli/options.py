@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, NoReturn
 
 from brimful.cli.commands import Command, about
+from brimful.cli.render import clean
 from brimful.errors import BadInput, Refused
 from brimful.language import LANGUAGES, Quoted, Usd, say, tongue, verbatim, words
 from brimful.language.catalog import catalog
@@ -93,7 +94,7 @@ def agree(sentence: object, *, yes: bool) -> None:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Refused(say("cli.not_done", sentence=sentence), code="needs_consent")
-    sys.stdout.write(words("cli.go_on", sentence=sentence) + " ")
+    sys.stdout.write(clean(words("cli.go_on", sentence=sentence)) + " ")
     sys.stdout.flush()
     if sys.stdin.readline().strip().lower() not in _AGREED:
         raise Refused(say("cli.declined"), code="needs_consent")

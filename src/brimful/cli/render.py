@@ -11,9 +11,12 @@ from shutil import get_terminal_size
 from textwrap import wrap
 
 from brimful.language import told
+from brimful.language.printable import printable
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_LINES = re.compile(r"([\n\t])")
+_OURS = re.compile(rf"([\n\t]|\x1b\[(?:0|{'|'.join(_CODES.values())})m)")
 # For a screen that is drawn again and again.
 HOME, CLEAR_BELOW, HIDE, SHOW = "\x1b[H", "\x1b[J", "\x1b[?25l", "\x1b[?25h"
 ALTERNATE, NORMAL = "\x1b[?1049h", "\x1b[?1049l"
@@ -28,6 +31,25 @@ def colours() -> bool:
 
 def paint(text: str, style: str) -> str:
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if colours() else text
+
+
+def clean(text: str) -> str:
+    """Text as it may go to a terminal: what does not print is marked, but line ends, tabs and our colours.
+
+    Names of files and tenants, arguments, and words of a trace or a log are anybody's. They could move the
+    cursor, change the direction of writing, or not be text at all.
+    """
+    if text.isprintable():
+        return text
+    parts = (_OURS if colours() else _LINES).split(text)
+    return "".join(part if at % 2 else printable(part) for at, part in enumerate(parts))
+
+
+def tell(text: str, *, aside: bool = False) -> None:
+    """Every line for people goes through here; `aside`, to standard error."""
+    stream = sys.stderr if aside else sys.stdout
+    stream.write(clean(text) + "\n")
+    stream.flush()
 
 
 def bar(frac: float, width: int = 24) -> str:
@@ -87,7 +109,7 @@ def live(draw: Callable[[int, int], str], *, every_s: int) -> None:
     try:
         while True:
             columns, lines = get_terminal_size((100, 30))
-            rows = [f"{line}\x1b[K" for line in draw(columns, lines).splitlines()[: lines - 1]]
+            rows = [f"{clean(line)}\x1b[K" for line in draw(columns, lines).splitlines()[: lines - 1]]
             sys.stdout.write(HOME + "\n".join(rows) + CLEAR_BELOW)
             sys.stdout.flush()
             time.sleep(every_s)

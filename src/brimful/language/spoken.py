@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from brimful.language.catalog import Template, language_of_locale, template
+from brimful.language.printable import printable
 from brimful.language.sentence import Value, say
 from brimful.units import GIB, KIB, MIB, show_seconds, show_usd
 
@@ -33,7 +34,11 @@ class Language:
         """What people read."""
         if isinstance(said, Value):
             return said.text(self)
-        return self.number(said, 0) if isinstance(said, int) and not isinstance(said, bool) else str(said)
+        if isinstance(said, str):
+            return said
+        if isinstance(said, int) and not isinstance(said, bool):
+            return self.number(said, 0)
+        return printable(str(said))  # the path of a file, an error of a library: one line
 
     def sentence(self, code: str, values: Mapping[str, Any]) -> str:
         shown = {name: self.text(value) for name, value in values.items()}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from brimful.cli.commands import Answer, Verb, integer
 from brimful.cli.fleet.jobs import columns
 from brimful.cli.fleet.show import clock, day
 from brimful.cli.options import DRY_RUN, FOLLOW, REASON, arg
-from brimful.cli.render import noted_table, paint, table, wrapped
+from brimful.cli.render import noted_table, paint, table, tell, wrapped
 from brimful.client.answers import EventAnswer, GpuAnswer, NodeAnswer
 from brimful.client.client import Client
 from brimful.errors import BadInput
@@ -156,9 +155,7 @@ def events(args: argparse.Namespace) -> Answer:
     if args.follow:
         last = ""
         for _, event in client.event_stream(after=-args.last):
-            lines = [_json_line(event)] if args.json else _event_lines(event, after=last)
-            sys.stdout.write("\n".join(lines) + "\n")
-            sys.stdout.flush()
+            tell(_json_line(event) if args.json else "\n".join(_event_lines(event, after=last)))
             last = day(event["at_s"])
         return Answer(None, "")
     data = client.events(after=-args.last, limit=min(args.last, 1000))

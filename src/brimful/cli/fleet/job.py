@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from brimful.cli.commands import NO, Answer, Verb, called
 from brimful.cli.fleet.jobs import columns, in_phase
 from brimful.cli.options import CONSENT, DRY_RUN, FOLLOW, JOB, REASON, agree, arg, usd
-from brimful.cli.render import noted_table, paint, wrapped
+from brimful.cli.render import noted_table, paint, tell, wrapped
 from brimful.client.answers import JobAnswer, LogAnswer, PoolAnswer, WhyAnswer
 from brimful.client.client import Client
 from brimful.errors import BrimfulError, WorldFailed
@@ -64,13 +64,13 @@ def logs(args: argparse.Namespace) -> Answer:
     client = Client()
     if args.follow and not args.json:
         final = follow(client, args.job)
-        sys.stderr.write(f"{args.job} {told(in_phase(final['phase']))}\n")
+        tell(f"{args.job} {told(in_phase(final['phase']))}", aside=True)
         return Answer(None, "")
     pieces = list(_until_over(client, args.job) if args.follow else _until_now(client, args.job))
     text, phase = "".join(piece["text"] for piece in pieces), pieces[-1]["phase"]
     data = {"job": args.job, "phase": phase, "text": text}
     nothing = words("fleet.printed_nothing", job=args.job, phase=in_phase(phase), brimful=called())
-    return Answer(data, text.removesuffix("\n") or nothing)
+    return Answer(data, text.removesuffix("\n") or nothing, raw=bool(text))
 
 
 def follow(client: Client, job: str, *, quiet: bool = False) -> JobAnswer:
@@ -87,7 +87,7 @@ def follow(client: Client, job: str, *, quiet: bool = False) -> JobAnswer:
             elif not quiet and piece["phase"] != shown:
                 shown = _tell(client, job)
     except KeyboardInterrupt:
-        sys.stderr.write(f"\n{words('fleet.goes_on', job=job, brimful=called())}\n")
+        tell(f"\n{words('fleet.goes_on', job=job, brimful=called())}", aside=True)
         raise
     return client.job(job)
 
@@ -102,7 +102,7 @@ def _tell(client: Client, job: str) -> str:
         said = say("fleet.job_doing", job=job, phase=in_phase(now["phase"]))
         if why:
             said = say("fleet.job_doing_why", job=job, phase=in_phase(now["phase"]), why=why)
-        sys.stderr.write(f"{told(said)}\n")
+        tell(told(said), aside=True)
     return now["phase"]
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from brimful.cli.commands import Answer, integer
 from brimful.cli.gpu.others import add_others, other_bytes
-from brimful.cli.render import paint, wrapped
+from brimful.cli.render import paint, tell, wrapped
 from brimful.errors import BrimfulError
 from brimful.fit.correction import load_correction
 from brimful.guard.checkpoints import Keeper
@@ -139,5 +138,4 @@ def _room(args: argparse.Namespace, command: Command) -> tuple[Room | None, Valu
 def _tell(said: Value) -> None:
     """Our own words go to standard error: standard output is the command's."""
     lines = wrapped("brimful: ", said)
-    sys.stderr.write("\n".join(paint(line, "cyan") for line in lines) + "\n")
-    sys.stderr.flush()
+    tell("\n".join(paint(line, "cyan") for line in lines), aside=True)

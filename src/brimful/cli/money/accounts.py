@@ -20,7 +20,7 @@ from brimful.client.client import Client
 from brimful.errors import BadInput, NotFound, WorldFailed
 from brimful.fleet.events import KINDS, MALFORMED, Event, from_record
 from brimful.language import Number, Plain, Quoted, Sentence, Usd, count, os_words, say, told, words
-from brimful.language.printable import all_printable
+from brimful.language.printable import all_printable, printable
 from brimful.market.invoice import Bill, Invoices, bills
 from brimful.market.ledger import Ledger
 from brimful.scheduler.ports import Store
@@ -158,7 +158,7 @@ def ledger(args: argparse.Namespace) -> Answer:
         "sum": sum(balances.values()),
         "rounding_3600ths": book.rounding,
     }
-    rows = [(account, _usd(microusd)) for account, microusd in balances.items()]
+    rows = [(printable(account), _usd(microusd)) for account, microusd in balances.items()]
     header = (words("money.col_account"), words("money.col_balance"))
     shown = table(header, rows, right=(1,)) if rows else words("money.no_account_used")
     transfers = count("transfer", len(book.transfers))

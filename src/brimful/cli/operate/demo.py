@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.cli.commands import Answer, called, integer
+from brimful.cli.render import tell
 from brimful.client.client import Client
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.language import Usd, count, say, told, verbatim, words
@@ -162,5 +163,4 @@ def _server(folder: Path) -> Iterator[Client]:
 
 def _tell(args: argparse.Namespace, text: str) -> None:
     if not args.json:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+        tell(text)

@@ -1,0 +1,78 @@
+"""Names of files, arguments and words of a file are anybody's: they reach the terminal as text alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from brimful.cli import render
+from brimful.cli.main import main
+
+ESCAPE = "\x1b[2J\u202e\x9b1m"
+UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def credit(tenant: str) -> str:
+    body = {"at_s": 0, "tenant": tenant, "microusd": 5}
+    return json.dumps({"kind": "CreditGranted", "body": body})
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["market", "ledger", f"no{ESCAPE}"],
+        ["market", "ledger", f"log{ESCAPE}.jsonl"],
+        ["market", "ledger", "tenant.jsonl"],
+        ["invoice", "--log", "kind.jsonl"],
+        ["fit", "gpt2", f"what{ESCAPE}"],
+        [f"fit{ESCAPE}"],
+        ["fleet", f"show{ESCAPE}"],
+        ["simulate", "header.csv"],
+        ["simulate", f"synthetic:{ESCAPE}"],
+        ["simulate", "\udcff.csv"],
+        ["admin", "restore", "new.zip", "--data", "there"],
+        ["admin", "restore", "new.zip", "--data", "there", "--dry-run"],
+        ["admin", "doctor", "--data", "\udcff"],
+        ["job", "show", "\udcff"],
+        ["budget", "\udcff", "--unlimited", "--yes"],
+    ],
+    ids=ascii,
+)
+def test_no_word_of_a_stranger_moves_the_cursor(
+    typed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(f"log{ESCAPE}.jsonl").write_text("{")
+    Path("tenant.jsonl").write_text(credit(f"a{ESCAPE}\nb"))
+    Path("kind.jsonl").write_text(json.dumps({"kind": ESCAPE, "body": {}}))
+    Path("header.csv").write_text(f"job,{ESCAPE},gpus\n1,2,3\n")
+    made = {"schema": 99, "brimful": f"1.0{ESCAPE}", "rows": {ESCAPE: 1}, "sha256": {ESCAPE: "0"}}
+    with zipfile.ZipFile("new.zip", "w") as archive:
+        archive.writestr("manifest.json", json.dumps(made))
+    main(typed)
+    shown = "".join(capsys.readouterr())
+    assert shown
+    assert not UNSAFE.search(shown)
+
+
+def test_a_name_of_several_lines_is_told_on_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["market", "ledger", "a\nerror: b"]) == 2
+    assert "a\N{REPLACEMENT CHARACTER}error: b" in capsys.readouterr().err.splitlines()[0]
+
+
+def test_what_is_not_utf_8_is_refused_where_only_text_can_go(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["job", "show", "\udcff", "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["code"], error["reason"]["code"]) == ("bad_input", "cli.not_utf8")
+
+
+@pytest.mark.parametrize("tty", [True, False])
+def test_our_own_colours_stay_where_a_person_looks(tty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(render, "colours", lambda: tty)
+    text = f"{render.paint('fits', 'green')}\n\tb"
+    assert render.clean(text) == text
+    assert render.clean(text + "\x1b[8m\r") == text + "\N{REPLACEMENT CHARACTER}[8m\N{REPLACEMENT CHARACTER}"
