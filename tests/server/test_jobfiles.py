@@ -100,6 +100,14 @@ env_from: [HOME]
     ("text", "reason"),
     [
         ("gpus: 1", "jobfile.no_command"),
+        ("command: ~", "jobfile.no_command"),
+        ("command: ''", "jobfile.cannot_be command"),
+        ("command: ' '", "jobfile.cannot_be command"),
+        ("command: []", "jobfile.cannot_be command"),
+        ("command: ['', x]", "jobfile.cannot_be command"),
+        ('command: x\nfolder: "a\\0b"', "jobfile.cannot_be folder"),
+        ('command: x\nfit: "a\\0b"', "jobfile.cannot_be fit"),
+        ('run: x\nworkdir: "a\\0b"', "jobfile.cannot_be workdir"),
         ("command: x\ngpu_count: 4", "jobfile.unknown_fields 'gpu_count'"),
         ("command: x\nbudjet: 4", "jobfile.unknown_fields 'budjet'"),
         ("command: x\ngpus: many", "jobfile.cannot_be gpus"),
@@ -299,7 +307,16 @@ def test_slurms_times(text: str, seconds: int) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["--gpus=x", "--gpus=0", "--time=soon --gpus=1", "-N zero --gpus=1", "'open", "word", "--mem=x --gpus=1"],
+    [
+        "--gpus=x",
+        "--gpus=0",
+        "--time=soon --gpus=1",
+        "--time=² --gpus=1",
+        "-N zero --gpus=1",
+        "'open",
+        "word",
+        "--mem=x --gpus=1",
+    ],
 )
 def test_a_directive_that_makes_no_sense_is_one_clear_error(tmp_path: Path, line: str) -> None:
     with pytest.raises(BrimfulError):

@@ -66,6 +66,14 @@ def _text(path: Path) -> str:
     return decode(raw, name=str(path)).replace("\r\n", "\n")
 
 
+def resolved(folder: Path, named: object, what: str) -> str:
+    """The path that a job file names, seen from `folder`."""
+    try:
+        return str((folder / str(named)).resolve())
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, NUL
+        raise BadInput(say("jobfile.cannot_be", field=what, given=Quoted(str(named)[:60]))) from error
+
+
 def seconds(value: object, what: str) -> int:
     """90, '90s', '15m', '4h', '2d'."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from brimful.adapters.engines.devices import catalog_name
 from brimful.errors import BadInput
 from brimful.language import Quoted, say
-from brimful.server.jobfiles.jobfile import JobFile, mebibytes, seconds
+from brimful.server.jobfiles.jobfile import JobFile, mebibytes, resolved, seconds
 from brimful.units import microusd_from_usd
 
 ID = "https://github.com/brimful/brimful/job.schema.json"
@@ -34,7 +34,10 @@ def _types(value: Any, what: str) -> list[str]:  # noqa: ANN401
     return [catalog_name(word) for word in _words(value, what)]
 
 
-def _command(value: Any, _what: str) -> list[str]:  # noqa: ANN401
+def _command(value: Any, what: str) -> list[str]:  # noqa: ANN401
+    program = value if isinstance(value, str) else "".join(value[:1])
+    if not program.strip():
+        raise BadInput(say("jobfile.cannot_be", field=what, given=Quoted(str(value)[:60])))
     return ["sh", "-c", value] if isinstance(value, str) else list(value)
 
 
@@ -120,19 +123,19 @@ def read_own(data: dict[str, Any], path: Path) -> JobFile:
         hint = say("jobfile.hint_did_you_mean", name=Quoted(near[0])) if near else None
         names = ", ".join(map(repr, unknown))[:200]
         raise BadInput(say("jobfile.unknown_fields", path=path, names=names), hint=hint)
-    if "command" not in data:
+    if data.get("command") is None:
         raise BadInput(say("jobfile.no_command", path=path))
     for name, value in data.items():
         if value is not None and not _fits(value, FIELDS[name].schema):
             raise BadInput(say("jobfile.cannot_be", field=f"{path}: {name}", given=Quoted(str(value)[:60])))
-    body: dict[str, Any] = {"folder": str((path.parent / str(data.get("folder", "."))).resolve())}
+    body: dict[str, Any] = {"folder": resolved(path.parent, data.get("folder") or ".", f"{path}: folder")}
     for name, field in FIELDS.items():
         if field.target and data.get(name) is not None:
             body[field.target] = field.read(data[name], f"{path}: {name}")
     return JobFile(
         kind="brimful",
         body=body,
-        fit=str((path.parent / data["fit"]).resolve()) if data.get("fit") else "",
+        fit=resolved(path.parent, data["fit"], f"{path}: fit") if data.get("fit") else "",
         steps=data.get("steps"),
         env_from=list(data.get("env_from") or ()),
     )

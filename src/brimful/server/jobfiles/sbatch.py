@@ -11,7 +11,8 @@ from typing import Any
 from brimful.adapters.engines.devices import catalog_name
 from brimful.errors import BadInput
 from brimful.language import Plain, Quoted, say
-from brimful.server.jobfiles.jobfile import JobFile, integer, mebibytes
+from brimful.server.jobfiles.jobfile import JobFile, integer, mebibytes, resolved
+from brimful.units import integer_from_text
 
 SHORT = {
     "J": "job-name",
@@ -40,6 +41,7 @@ LEFT_OUT = {
     "comment": "comment",
     "ntasks-per-node": "tasks",
 }
+MOST = 10**9  # of any part of a time
 FLAGS = {"requeue", "no-requeue", "exclusive", "verbose", "parsable", "hold", "overcommit", "contiguous"}
 
 
@@ -139,7 +141,8 @@ def minutes_of(text: str, what: str) -> int:
     """Slurm's times, in seconds: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
     days, dash, rest = text.rpartition("-")
     parts = rest.split(":")
-    if not all(part.isdigit() for part in [*parts, *([days] if dash else [])]) or len(parts) > 3:
+    given = [*parts, *([days] if dash else [])]
+    if len(parts) > 3 or any(integer_from_text(part, low=0, high=MOST) is None for part in given):
         raise BadInput(say("jobfile.not_slurm_time", what=what, given=Quoted(text[:40])))
     numbers = [int(part) for part in parts]
     if dash:
@@ -165,7 +168,7 @@ READERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "account": ("tenant", _same),
     "partition": ("queue", _same),
     "time": ("max_run_s", _longest_s),
-    "chdir": ("folder", lambda value, _what: str(Path(value).resolve())),
+    "chdir": ("folder", lambda value, what: resolved(Path(), value, what)),
     "requeue": ("retries", lambda _value, _what: 1),
     "no-requeue": ("retries", lambda _value, _what: 0),
 }

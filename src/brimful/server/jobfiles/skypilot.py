@@ -8,7 +8,7 @@ from typing import Any
 from brimful.adapters.engines.devices import catalog_name
 from brimful.errors import BadInput
 from brimful.language import Quoted, say
-from brimful.server.jobfiles.jobfile import JobFile, integer, mebibytes
+from brimful.server.jobfiles.jobfile import JobFile, integer, mebibytes, resolved
 
 # What a task may say and brimful cannot do; why: `jobfile.sky_<name>`.
 CANNOT = ("file_mounts", "volumes", "service", "inputs", "outputs", "config", "event_callback", "pool")
@@ -37,7 +37,7 @@ def read_skypilot(data: dict[str, Any], path: Path) -> JobFile:
     script = f"set -e\n{setup}\n{data['run']}" if isinstance(setup, str) and setup.strip() else data["run"]
     body: dict[str, Any] = {
         "name": str(data.get("name") or ""),
-        "folder": str((path.parent / str(data.get("workdir") or ".")).resolve()),
+        "folder": resolved(path.parent, data.get("workdir") or ".", f"{path}: workdir"),
         "command": ["bash", "-c", script],
         "gpus": each * nodes,
         "gpu_types": types,
