@@ -60,6 +60,7 @@ def test_a_fill_for_people_is_a_table_of_means(capsys: pytest.CaptureFixture[str
         ([*FILL, "--policy", "fifo"], ("sim.fill_policy_unknown", "fifo")),
         ([*FILL[:2], "--fill", "0"], ("sim.fill_out_of_range", "0")),
         ([*FILL[:2], "--fill", "nan"], ("sim.fill_out_of_range", "nan")),
+        ([*FILL[:2], "--fill", "1e-9"], ("sim.fill_no_task", "1e-09")),
         ([str(EXAMPLES / "fill_nodes.csv")], ("sim.no_jobs_in_trace",)),
         ([str(EXAMPLES / "small.csv"), "--policy", "best"], ("scheduler.policy_unknown",)),
         (
@@ -76,6 +77,8 @@ def test_a_fill_for_people_is_a_table_of_means(capsys: pytest.CaptureFixture[str
         ),
         ([str(EXAMPLES / "small.csv"), "--sweep", "gpus"], ("sim.sweep_unreadable", "gpus")),
         ([str(EXAMPLES / "small.csv"), "--sweep", "gpus=8,x"], ("sim.sweep_unreadable", "gpus=8,x")),
+        ([str(EXAMPLES / "small.csv"), "--sweep", "gpus=²"], ("sim.sweep_unreadable", "gpus=²")),
+        ([str(EXAMPLES / "small.csv"), "--sweep", "gpus=0"], ("sim.sweep_unreadable", "gpus=0")),
         ([str(EXAMPLES / "small.csv"), "--sweep", "h100=8"], ("sim.sweep_gpu_unknown", "h100")),
         ([str(EXAMPLES / "small.csv"), "--sweep", "gpu=0"], ("sim.sweep_leaves_none", "gpu")),
         ([str(EXAMPLES / "small.csv"), "--html", "/nowhere/x.html"], ("sim.no_folder_to_write", "/nowhere")),

@@ -233,6 +233,7 @@ def test_gzip_is_opened_by_its_content_not_its_name(tmp_path: Path) -> None:
         (PHILLY.replace("2017-10-09 06:13:03", "9999-10-09 06:13:03"), ("sim.too_late", "row 2")),
         ("JobID|Submit|ElapsedRaw\n1|2026-01-01T00:00:00|5\n", ("sim.no_column_of", "AllocTRES or ReqTRES")),
         ("JobID   Submit\n-----   ------\n", ("sim.sacct_in_columns",)),
+        ("JobID|Submit|ElapsedRaw|AllocTRES\n1|²|5|gres/gpu=1\n", ("sim.bad_entry", "row 2", "Submit", "²")),
         (
             "JobID|Submit|ElapsedRaw|AllocTRES\n1|2026-01-01T00:00:00|5|cpu=1\n",
             ("sim.no_gpu_jobs",),

@@ -20,7 +20,7 @@ from brimful.allocator.plain_pickle import load_plain
 from brimful.allocator.settings import DIVISION_INTERVALS, Settings
 from brimful.errors import BadInput, BrimfulError, NotFound
 from brimful.language import Number, Quoted, Sentence, Size, say
-from brimful.units import GIB, MIB
+from brimful.units import GIB, MIB, integer_from_text
 
 MAX_FILE_BYTES = 2 * GIB  # unpacked; a million events with stacks take about half of it
 MAX_EVENTS = 20_000_000
@@ -334,4 +334,4 @@ def _settings(raw: object) -> tuple[Settings, tuple[Sentence, ...]]:
 
 
 def _mib(key: object) -> int:
-    return int(str(key)) if str(key).isdigit() else 0
+    return integer_from_text(str(key), low=0, high=1 << 50) or 0

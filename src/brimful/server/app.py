@@ -23,6 +23,7 @@ from brimful.server.auth import Access
 from brimful.server.console.pages import make_console
 from brimful.server.metrics import Metrics, make_metrics
 from brimful.server.service.service import Service
+from brimful.units import integer_from_text
 
 log = logging.getLogger("brimful.http")
 
@@ -108,7 +109,7 @@ class Middleware:
             hint = say("server.hint_use_host", host=min(self._hosts))
             return Refused(say("server.wrong_host", host=Quoted(host[:100])), hint=hint, code="wrong_host")
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > MAX_BODY_BYTES:
+        if integer_from_text(length, low=0, high=MAX_BODY_BYTES) is None:
             return too_large()
         return None
 

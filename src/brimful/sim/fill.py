@@ -137,6 +137,8 @@ def order(workload: Workload, capacity_milli: int, *, until: float, rng: np.rand
         )
     shuffled = rng.permutation(len(asked))
     came = asked[shuffled].cumsum()
+    if came[0] > target:
+        raise BadInput(say("sim.fill_no_task", until=f"{until:g}"))
     if came[-1] > target:
         # Dropping tasks at random from a random order is the same as ending that order early.
         return shuffled[came <= target]

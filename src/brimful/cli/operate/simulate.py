@@ -27,7 +27,7 @@ from brimful.sim.report import fill_report, report
 from brimful.sim.traces.read import read
 from brimful.sim.traces.reading import Skips, Trace
 from brimful.sim.world import Arrival, Outcome, rehearse
-from brimful.units import HOUR_S
+from brimful.units import HOUR_S, integer_from_text
 
 EXAMPLE = """brimful simulate examples/small.csv
 brimful simulate examples/small.csv --fleet 2x4@1.50 --policy fifo --policy brim
@@ -135,9 +135,10 @@ def _sweep(text: str | None) -> tuple[str, list[int]]:
     if text is None:
         return "gpus", []
     name, _, values = text.partition("=")
-    sizes = [int(part) for part in values.split(",") if part.strip().isdigit() and len(part) < 9]
     least = 1 if name == "gpus" else 0
-    if not name or len(sizes) != values.count(",") + 1 or not all(least <= n <= MAX_GPUS for n in sizes):
+    read = [integer_from_text(part.strip(), low=least, high=MAX_GPUS) for part in values.split(",")]
+    sizes = [size for size in read if size is not None]
+    if not name or len(sizes) < len(read):
         raise BadInput(say("sim.sweep_unreadable", sweep=Quoted(text)))
     if len(sizes) > MAX_SWEEP:
         raise BadInput(say("sim.sweep_too_long", fleets=len(sizes), most=MAX_SWEEP))

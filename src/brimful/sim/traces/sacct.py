@@ -17,6 +17,7 @@ from brimful.errors import BadInput
 from brimful.language import Quoted, Several, count, say
 from brimful.sim.traces.reading import MAX_GPUS, MAX_S, Row, Source, Trace, saving_job
 from brimful.sim.world import Arrival
+from brimful.units import integer_from_text
 
 ASK = say("sim.hint_sacct")
 ELAPSED = re.compile(r"(?:(\d{1,5})-)?(\d{1,2}):(\d{2}):(\d{2})")
@@ -71,8 +72,8 @@ def _arrival(row: Row, left_out: dict[str, int], any_type: bool) -> Arrival | No
     )
     # SLURM_TIME_FORMAT=%s prints seconds.
     at = row["Submit"]
-    plain = at.isdigit() and len(at) <= 12
-    at_s = int(at) if plain else row.second("Submit", like="2026-10-09T07:01:55")
+    plain = integer_from_text(at, low=0, high=10**12 - 1)
+    at_s = row.second("Submit", like="2026-10-09T07:01:55") if plain is None else plain
     return Arrival(at_s=at_s, job=job, work_s=run_s)
 
 
