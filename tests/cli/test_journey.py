@@ -231,6 +231,8 @@ def test_an_unusable_folder_is_one_clear_error(here: Here, tmp_path: Path) -> No
         (["submit"], ("fleet.no_command",)),
         (["submit", "--budget", "-3", "--", "true"], ("cli.not_a_sum", "--budget", "-3")),
         (["submit", "--env", "oops", "--", "true"], ("fleet.bad_env", "oops")),
+        (["submit", "--key", "a\nb", "--", "true"], ("client.bad_key",)),
+        (["submit", "--key", "k" * 101, "--", "true"], ("client.bad_key",)),
     ],
 )
 def test_bad_input_is_one_clear_error_with_a_hint(

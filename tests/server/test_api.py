@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -144,6 +145,22 @@ def test_a_bad_submission_is_refused_in_one_shape_and_changes_nothing(
     assert answer.status_code in (400, 422)
     assert set(answer.json()["error"]) == {"code", "problem", "hint", "reason"}
     assert answer.json()["error"]["problem"]
+    assert server.store.since(0) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"env": {"\ud800": "1"}},
+        {"env": {"A": "\ud800"}},
+        {"predicted": {"\ud800": {"peak_bytes": 1, "step_s": 1.0}}},
+        {"\ud800": 1},
+    ],
+)
+def test_half_a_character_is_refused_wherever_it_stands(server: Server, change: dict[str, object]) -> None:
+    body = json.dumps({"command": ["true"], "folder": "/", **change})
+    answer = server.http.post("/v1/jobs", content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["error"]["reason"]["code"]) == (422, "server.bad_shape")
     assert server.store.since(0) == []
 
 

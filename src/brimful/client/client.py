@@ -68,6 +68,8 @@ class Client:
 
         With a `key` it may be sent again when nobody knows whether it arrived: it makes no second job.
         """
+        if len(key) > 100 or not (key.isascii() and key.isprintable()) or " " in key:  # no header holds it
+            raise BadInput(say("client.bad_key", key=Quoted(key[:100])))
         headers = {"idempotency-key": key} if key else {}
         body = {"command": list(command), "folder": folder, **more}
         return cast("answers.JobAnswer", self.post("/v1/jobs", body, headers))

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFailed
 from brimful.language import say, told, verbatim
+from brimful.language.printable import printable
 from brimful.server.api.answers import Failed
 
 BY_CODE = {"unauthorized": 401, "forbidden": 403, "too_large": 413, "too_many": 429}
@@ -65,7 +66,7 @@ def add_error_handlers(app: FastAPI) -> None:
         where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
         return failed(
             422,
-            BadInput(say("server.bad_shape", where=where[:200], why=first["msg"][:500])),
+            BadInput(say("server.bad_shape", where=printable(where[:200]), why=first["msg"][:500])),
         )
 
     @app.exception_handler(HTTPException)

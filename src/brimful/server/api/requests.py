@@ -58,8 +58,8 @@ class Submission(Request):
     checkpoint_interval_s: Seconds | None = None
     checkpoint_cost_s: Annotated[int, Field(ge=0, le=86400)] = 0
     steps: Annotated[int, Field(ge=1, le=10**12)] | None = None
-    predicted: Annotated[dict[str, Prediction], Field(max_length=50)] = {}
-    env: Annotated[dict[str, Text], Field(max_length=200)] = {}
+    predicted: Annotated[dict[Word, Prediction], Field(max_length=50)] = {}
+    env: Annotated[dict[Text, Text], Field(max_length=200)] = {}
 
     def as_job(self, who: Principal, key: str) -> Job:
         if not self.command[0].strip():
