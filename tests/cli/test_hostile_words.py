@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from brimful.cli import render
+from brimful.cli.fleet import job
 from brimful.cli.main import main
 
 ESCAPE = "\x1b[2J\u202e\x9b1m"
@@ -76,3 +77,13 @@ def test_our_own_colours_stay_where_a_person_looks(tty: bool, monkeypatch: pytes
     text = f"{render.paint('fits', 'green')}\n\tb"
     assert render.clean(text) == text
     assert render.clean(text + "\x1b[8m\r") == text + "\N{REPLACEMENT CHARACTER}[8m\N{REPLACEMENT CHARACTER}"
+
+
+def test_the_log_of_a_job_is_shown_as_it_came(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pieces = [{"text": "50 %\r\x1b[1m100 %\x1b[0m\n", "phase": "finished"}]
+    monkeypatch.setattr(job, "Client", lambda: None)
+    monkeypatch.setattr(job, "_until_now", lambda *_: pieces)
+    assert main(["job", "logs", "job-1"]) == 0
+    assert capsys.readouterr().out == pieces[0]["text"]
