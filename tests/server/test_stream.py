@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ import brimful.client.answers
 from brimful.cli.main import main
 from brimful.client.client import Client
 from brimful.client.settings import read_settings
-from brimful.errors import NotFound, Refused
+from brimful.errors import BrimfulError, NotFound, Refused, WorldFailed
 from brimful.language import count, words
 from brimful.server.api.answers import shape_of
 from tests.builders import eventually, refuses
@@ -81,6 +83,29 @@ def test_events_are_streamed_from_a_place_on(client: Client) -> None:
         if kind == "LeaseEnded" and event["body"]["lease"] == f"{job}.1":
             break
     assert seen[-1] == "LeaseEnded"
+
+
+@pytest.mark.parametrize("reason", [{"code": "server.unauthorized"}, None], ids=["coded", "of an old server"])
+def test_an_error_within_a_stream_is_raised_in_the_servers_words(
+    reason: dict[str, str] | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told: dict[str, Any] = {
+        "code": "unauthorized",
+        "problem": "le jeton\u001b a expiré",
+        "hint": "demandez-en un",
+    }
+    told |= {"reason": reason} if reason else {}
+    client = Client(read_settings({"data": str(tmp_path)}, env={}))
+    sent = f"event: log\ndata: {{}}\n\nevent: error\ndata: {json.dumps(told)}\n\n".encode()
+    monkeypatch.setattr(client, "_opener", SimpleNamespace(open=lambda *_, **__: io.BytesIO(sent)))
+    stream = client.stream("/v1/events/stream")
+    assert next(stream) == ("log", {})
+    with pytest.raises(WorldFailed) as caught:
+        next(stream)
+    error: BrimfulError = caught.value
+    assert (error.code, error.hint) == ("unauthorized", "demandez-en un")
+    assert error.problem == "le jeton\N{REPLACEMENT CHARACTER} a expiré"
+    assert error.as_dict()["reason"]["code"] == (reason or {"code": "language.verbatim"})["code"]
 
 
 def test_a_submission_sent_twice_under_one_key_is_one_job(client: Client) -> None:

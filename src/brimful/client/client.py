@@ -20,8 +20,9 @@ from urllib.request import BaseHandler, ProxyHandler, Request, build_opener
 
 from brimful.client.settings import Settings, read_settings
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused, Said, WorldFailed
-from brimful.language import Plain, Quoted, Retold, say, tongue, verbatim
+from brimful.language import Plain, Quoted, say, tongue, verbatim
 from brimful.language.printable import printable
+from brimful.language.sentence import Retold
 
 if TYPE_CHECKING:  # the shapes take time to make, and only a type checker looks at them
     from brimful.client import answers
@@ -210,7 +211,8 @@ class Client:
                 elif name == "data":
                     data = json.loads(value)
                     if kind == "error":
-                        raise WorldFailed(data["problem"], hint=data["hint"], code=data["code"])
+                        said, hint, code = _retold(data)
+                        raise WorldFailed(said, hint=verbatim(hint) if hint else None, code=code)
                     yield kind, data
 
     def _at(self, path: str, query: dict[str, object]) -> str:
@@ -297,12 +299,16 @@ def _path(kind: str, name: str, rest: str = "") -> str:
     return f"/v1/{kind}/{quote(name, safe='')}{rest}"
 
 
+def _retold(told: dict[str, Any]) -> tuple[Said, str, str]:
+    """What happened, what to do, and the code of an error that a server told."""
+    problem, hint, code = (printable(str(told[key])) for key in ("problem", "hint", "code"))
+    return Retold(problem, dict(told["reason"])) if told.get("reason") else verbatim(problem), hint, code
+
+
 def _refusal(error: HTTPError) -> BrimfulError:
     """The server's own words, as the same kind of error they were there."""
     try:
-        answer = json.load(error)["error"]
-        problem, hint, code = (printable(str(answer[key])) for key in ("problem", "hint", "code"))
-        said: Said = Retold(problem, dict(answer["reason"])) if answer.get("reason") else verbatim(problem)
+        said, hint, code = _retold(json.load(error)["error"])
     except (ValueError, KeyError, TypeError):
         said = say("client.server_answered", status=Plain(error.code), reason=error.reason)
         hint, code = "", "server_failed"

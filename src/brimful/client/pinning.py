@@ -12,6 +12,9 @@ import ssl
 from typing import Any
 from urllib.request import HTTPSHandler, Request
 
+from brimful.errors import WorldFailed
+from brimful.language import say
+
 
 class PinnedHandler(HTTPSHandler):
     """Speaks to that certificate alone; to any other not a byte is sent."""
@@ -40,4 +43,5 @@ class _Pinned(http.client.HTTPSConnection):
         shown = self.sock.getpeercert(binary_form=True) or b""
         if hashlib.sha256(shown).hexdigest() != self._sha256:
             self.close()
-            raise ConnectionError("what listens there has another certificate than the server we know")
+            url = f"https://{self.host}:{self.port}"
+            raise WorldFailed(say("client.other_certificate", url=url), code="no_server")
