@@ -6,7 +6,7 @@ import pytest
 
 from brimful.cli.fleet.top import screen
 from brimful.cli.operate.demo import _summary
-from brimful.language import Usd, count, words
+from brimful.language import Percent, Usd, count, words
 
 
 def look(*, held: bool) -> dict[str, Any]:
@@ -35,8 +35,8 @@ def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
 def test_a_wide_terminal_keeps_the_head_on_one_line() -> None:
     first = screen(look(held=False), 160, 30).splitlines()[0]
     assert "0 of 2 GPUs" in first
-    assert "50%" in first
-    assert words("fleet.top_spent", allocated="50%", posted=Usd(194), accruing=Usd(27)) in first
+    assert "50 %" in first
+    assert words("fleet.top_spent", allocated=Percent(0.5), posted=Usd(194), accruing=Usd(27)) in first
 
 
 def test_the_demo_says_what_it_cancelled_at_its_end() -> None:

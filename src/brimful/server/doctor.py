@@ -237,7 +237,7 @@ def _tables(store: SqlStore, log: _LogCheck) -> Finding:
             broken.append(say("doctor.past_missing", job=name))
         elif name in past and past[name] != expected:
             broken.append(say("doctor.past_differs", job=name))
-    looked = say("doctor.looked_tables", seq=kept_seq, past=len(past))
+    looked = say("doctor.looked_tables", seq=kept_seq, past=count("past_job", len(past)))
     return Finding(say("doctor.tables_agree"), looked, broken)
 
 
@@ -260,7 +260,9 @@ def _processes(engine: LocalEngine, log: _LogCheck) -> Finding:
         if lease.phase == "running" and (seen is None or seen.state == "absent"):
             broken.append(say("doctor.no_trace", lease=name))
     broken += engine.complaints().values()
-    looked = say("doctor.looked_processes", leases=len(here), strays=len(strays))
+    looked = say(
+        "doctor.looked_processes", leases=count("lease", len(here)), strays=count("stray", len(strays))
+    )
     return Finding(say("doctor.processes_agree", site=engine.site), looked, broken)
 
 

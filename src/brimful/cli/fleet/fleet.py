@@ -12,7 +12,7 @@ from brimful.cli.render import noted_table, paint, table, tell, wrapped
 from brimful.client.answers import EventAnswer, GpuAnswer, NodeAnswer
 from brimful.client.client import Client
 from brimful.errors import BadInput
-from brimful.language import Quoted, Seconds, Usd, count, say, told, words
+from brimful.language import Number, Percent, Quoted, Seconds, Usd, count, say, told, words
 from brimful.language.printable import all_printable, printable
 from brimful.language.record import said_in
 from brimful.market.pools import decided_by_bids
@@ -32,7 +32,7 @@ def show(args: argparse.Namespace) -> Answer:  # noqa: ARG001
             _type(node),
             gpu["job"] or _state(node, gpu),
             words("fleet.per_h", price=Usd(node["microusd_per_gpu_hour"])),
-            words("fleet.unknown") if gpu["mfu"] is None else f"{gpu['mfu']:.0%}",
+            words("fleet.unknown") if gpu["mfu"] is None else told(Percent(gpu["mfu"])),
         ]
         for node in fleet["nodes"]
         for gpu in node["gpus"]
@@ -141,7 +141,7 @@ def queues(args: argparse.Namespace) -> Answer:  # noqa: ARG001
             str(queue["waiting_gpus"]),
             "" if queue["oldest_wait_s"] is None else told(Seconds(queue["oldest_wait_s"])),
             str(queue["on_hold"]),
-            f"{queue['recent_gpu_s'] / HOUR_S:.1f}",
+            told(Number(queue["recent_gpu_s"] / HOUR_S, 1)),
         ]
         for queue in all_printable(queues)
     ]

@@ -14,7 +14,7 @@ from brimful.cli.render import bar, live, paint, table
 from brimful.client.answers import JobAnswer, MeasuredAnswer, NodeAnswer
 from brimful.client.client import Client
 from brimful.errors import WorldFailed
-from brimful.language import Usd, count, told, words
+from brimful.language import Percent, Usd, count, say, told, words
 from brimful.language.printable import all_printable
 
 EXAMPLE = """brimful top
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> Answer:
         try:
             return screen(_look(client), columns, lines)
         except WorldFailed as error:
-            lost = words("fleet.connection_lost", problem=error.problem)
+            lost = words("fleet.connection_lost", problem=error.said)
             return f"{paint(lost, 'red')}\n\n{words('fleet.retrying')}"
 
     live(draw, every_s=args.every)
@@ -62,7 +62,7 @@ def screen(data: dict[str, Any], columns: int, lines: int) -> str:
     width = max(8, min(30, columns - 62))
     rate = fleet["allocation_rate"]
     full = paint(bar(held / total if total else 0, width), "cyan")
-    allocated = words("fleet.unknown") if rate is None else f"{rate:.0%}"
+    allocated = say("fleet.unknown") if rate is None else Percent(rate)
     posted, accruing = Usd(spend["posted_microusd"]), Usd(spend["accruing_microusd"])
     gpus = words("fleet.gpus_held", held=held, gpus=total)
     head = f"{paint('brimful', 'bold')}  {full} {gpus}"
@@ -123,4 +123,4 @@ def _mfu(found: MeasuredAnswer | None) -> str:
         return ""
     if found["idle"]:
         return words("fleet.idle")
-    return f"{found['mfu']:.0%}" if found["fresh"] and found["mfu"] is not None else ""
+    return told(Percent(found["mfu"])) if found["fresh"] and found["mfu"] is not None else ""

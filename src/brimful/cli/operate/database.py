@@ -74,7 +74,7 @@ def backup(args: argparse.Namespace) -> Answer:
 
 
 def _tables(made: Backup) -> str:
-    return ", ".join(f"{count:,} {name}" for name, count in made.rows.items() if name != "brimful")
+    return ", ".join(f"{told(count)} {name}" for name, count in made.rows.items() if name != "brimful")
 
 
 def restore(args: argparse.Namespace) -> Answer:
