@@ -15,6 +15,7 @@ English. What a programmer broke is an assert.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
 # The path itself is wrong: no disk will ever open it.
@@ -50,9 +51,10 @@ class BrimfulError(Exception):
     def hint(self) -> str:
         return "" if self.way_out is None else str(self.way_out)
 
-    def as_dict(self) -> dict[str, Any]:
-        """The `error` part of the JSON envelope: words for people, `reason` for programs."""
-        return {"code": self.code, "problem": self.problem, "hint": self.hint, "reason": self.said.as_dict()}
+    def as_dict(self, told: Callable[[object], str] = str) -> dict[str, Any]:
+        """The `error` part of the JSON envelope: words for people (`told` speaks them) and `reason`."""
+        hint = "" if self.way_out is None else told(self.way_out)
+        return {"code": self.code, "problem": told(self.said), "hint": hint, "reason": self.said.as_dict()}
 
 
 class BadInput(BrimfulError):

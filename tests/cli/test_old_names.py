@@ -109,6 +109,12 @@ def test_options_may_stand_before_the_verb_of_a_group() -> None:
     assert find(["job", "logs", "show"]) == ("job logs", ["show"])  # a job may be called as a verb
 
 
+def test_help_of_an_old_name_says_where_its_verbs_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["nodes", "--help"])
+    assert "`brimful fleet --help`" in capsys.readouterr().err
+
+
 def test_a_person_is_told_the_new_name_and_a_script_is_not(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

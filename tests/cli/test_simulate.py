@@ -12,7 +12,7 @@ import pytest
 
 from brimful.cli.commands import BAD_INPUT, WORLD_FAILED, YES
 from brimful.cli.main import main
-from brimful.language import Quoted, count, say, words
+from brimful.language import Percent, Quoted, count, say, words
 from tests.builders import check_reason
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -107,12 +107,14 @@ def test_a_bad_row_ends_the_run_or_is_counted(tmp_path: Path, capsys: pytest.Cap
     trace.write_text("job,submit_s,run_s,gpus\na,0,10,1\nb,0,-1,1\nc,1,10,0\n", encoding="utf-8")
     check_refused([str(trace)], capsys, "sim.bad_entry", "row 3", "run_s", "-1")
     answer = data([str(trace), "--lenient"], capsys)
+    said = [
+        say("sim.bad_entry", where=f"{trace} row {row}", column=column, entry=Quoted(entry))
+        for row, column, entry in ((3, "run_s", "-1"), (4, "gpus", "0"))
+    ]
     assert answer["skipped"] == {
         "rows": 2,
-        "first": [
-            words("sim.bad_entry", where=f"{trace} row {row}", column=column, entry=Quoted(entry))
-            for row, column, entry in ((3, "run_s", "-1"), (4, "gpus", "0"))
-        ],
+        "first": [*map(str, said)],
+        "first_codes": [each.as_dict() for each in said],
     }
 
 
@@ -220,7 +222,7 @@ def test_a_sweep_says_how_few_gpus_are_enough(capsys: pytest.CaptureFixture[str]
     assert [run["gpus"] for run in runs] == [4, 8, 16, 32]
     assert answer["enough_gpus"] == {"fifo": 16}
     assert main(["simulate", *args]) == YES
-    said = words("sim.enough", policy="fifo", gpus=count("gpu", 16), most="10%")
+    said = words("sim.enough", policy="fifo", gpus=count("gpu", 16), most=Percent(0.1))
     assert said in " ".join(capsys.readouterr().out.split())
 
 
@@ -419,5 +421,5 @@ def test_what_enough_means_is_wrapped(
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["simulate", SMALL, "--sweep", "gpus=8", "--policy", "fifo"]) == YES
     last = capsys.readouterr().out.rstrip().split("\n\n")[-1]
-    assert " ".join(last.split()) == words("sim.enough.none", policy="fifo", most="10%")
+    assert " ".join(last.split()) == words("sim.enough.none", policy="fifo", most=Percent(0.1))
     assert max(map(len, last.splitlines())) <= 80

@@ -10,18 +10,21 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import brimful
 from brimful.cli.main import main
 from brimful.fleet.job import PRIORITIES
-from brimful.language import Language
+from brimful.language import Language, choose, language
 from brimful.language.catalog import template
 from brimful.scheduler.policies import DEFAULT, POLICIES
 from brimful.specs.gpu import all_gpus
 from brimful.specs.presets import all_presets
+from tests.fit.builders import a_training
 
 ROOT = Path(__file__).resolve().parents[2]
 NANOGPT = str(ROOT / "examples" / "nanogpt" / "train_fineweb.py")
@@ -347,9 +350,17 @@ def traced() -> dict[str, Any]:
     pytest.importorskip("torch")
     from brimful.tracing.launch import trace_script
 
+    choose("de")
     return trace_script(
         ROOT / "examples" / "train_gpt2.py", ["--batch", "8"], gpu="rtx-4070", steps=2, limit_s=300
     )
+
+
+def test_the_process_that_traces_writes_its_words_in_the_language_asked_for(traced: dict[str, Any]) -> None:
+    for item in traced["items"]:
+        assert item["why"] == language("de").sentence(item["reason"]["code"], {})
+    (loss,) = (fix for fix in traced["fixes"] if fix["code"] == "loss")
+    assert loss["change"] == language("de").sentence("tracing.change_loss_chunks", {})
 
 
 @pytest.mark.usefixtures("marked")
@@ -504,3 +515,66 @@ def test_an_error_is_told_in_the_language_asked_for_even_where_the_command_line_
     assert main(["fit", "absent.py", "--gpu", "4070", "--lang", "es", "--json"]) == 2
     error = json.loads(capsys.readouterr().out)["error"]
     assert (error["reason"]["code"], error["reason"]["path"]) == ("configs.no_file", "absent.py")
+
+
+ANSWERS: dict[str, list[str]] = {
+    "fit": ["fit", NANOGPT, *PAPER],
+    "measured": ["fit", NANOGPT, "--gpu", "4070", "--measured-mfu", "0.9"],
+    "explain": ["explain", str(ROOT / "examples" / "train.log"), "--config", NANOGPT, *PAPER],
+    "sweep": ["sweep", NANOGPT, "--gpu", "4070", "--batch-size", "1:3"],
+    "run": ["run", "--gpu", "rtx-4070", "--dry-run", "--", "python", NANOGPT],
+    "simulate": ["simulate", str(ROOT / "examples" / "small.csv"), "--fleet", "1x1:v100", "--policy", "fifo"],
+    "no file": ["fit", "absent.py", "--gpu", "4070"],
+    "no option": ["fit", NANOGPT, "--gpu", "4070", "--sparkle"],
+    "no command": ["sparkle"],
+}
+
+
+def json_in(language: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Of a job's command nothing is ours: the options stand before it."""
+    main([words[0], "--json", "--lang", language, *words[1:]])
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+def leaves(found: object, path: tuple[object, ...] = ()) -> Iterator[tuple[tuple[object, ...], object]]:
+    if isinstance(found, (dict, list)):
+        for name, value in found.items() if isinstance(found, dict) else enumerate(found):
+            yield from leaves(value, (*path, name))
+    else:
+        yield path, found
+
+
+def is_code(path: tuple[object, ...]) -> bool:
+    return any(str(name) == "reason" or str(name).endswith(("code", "codes")) for name in path)
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_the_words_of_json_follow_the_language_and_nothing_else_does(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    english, german = (dict(leaves(json_in(code, ANSWERS[name], capsys))) for code in ("en", "de"))
+    assert english.keys() == german.keys(), "keys are the same in every language"
+    sentences = set()
+    for path, value in english.items():
+        if path[-1] in ("cpu_s", "fleet"):  # how long it took; numbers and a name
+            continue
+        if is_code(path) or not isinstance(value, str):
+            assert german[path] == value, path
+        elif value.count(" ") > 2:
+            sentences.add(path)
+            assert german[path] != value, path
+    assert sentences
+
+
+def test_a_python_program_reads_english_whatever_the_locale(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = a_training()
+    english = brimful.fit("gpt2", one, "rtx-4070").as_dict()
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    assert brimful.fit("gpt2", one, "rtx-4070").as_dict() == english
+    main(["fit", "--model", "gpt2", "--gpu", "rtx-4070", "--json"])
+    said = json.loads(capsys.readouterr().out)["data"]["memory"]
+    assert said["peak_at_code"] == english["memory"]["peak_at_code"]
+    assert said["peak_at"] != english["memory"]["peak_at"]

@@ -14,7 +14,7 @@ from brimful.language import count, say
 from brimful.sim.traces import reading
 from brimful.sim.traces.read import read
 from brimful.sim.world import Arrival
-from tests.builders import refuses
+from tests.builders import check_reason, refuses
 
 OWN = "job,submit_s,run_s,gpus,gpu_milli,deadline_s\n"
 PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
@@ -253,7 +253,7 @@ def test_lenient_reading_counts_bad_rows_and_keeps_the_good(put: Put) -> None:
     trace, skips = read([put(text)], lenient=True)
     assert [a.at_s for a in trace.arrivals] == [10, 15, 20], "the late row is kept, in its place"
     assert (skips.count, skips.reordered) == (2, 1)
-    assert skips.first[1].endswith("row 6: num_replicas is '-4'")
+    check_reason(skips.first[1].as_dict(), "sim.bad_entry", "row 6", "num_replicas", "-4")
 
 
 def test_where_nothing_can_be_used_lenient_reading_says_so(put: Put) -> None:

@@ -19,7 +19,7 @@ from brimful.allocator.run import EMPTY_CACHE, MALLOC, Outcome, run
 from brimful.allocator.settings import Settings
 from brimful.allocator.snapshot import Snapshot, read_snapshot
 from brimful.errors import NotFound
-from brimful.language import Number, Quoted, Sentence, Size, say
+from brimful.language import Number, Quoted, Sentence, Size, as_asked, say
 
 SHOWN_HOLDERS = 12
 # Settings that people reach for when memory is short.
@@ -117,9 +117,9 @@ class Replay:
                 {"event_bytes": event.nbytes, "device_free_bytes": event.address, "label": event.label}
                 for event in compared.ooms
             ],
-            "differences": [str(each) for each in compared.differences],
+            "differences": [as_asked(each) for each in compared.differences],
             "difference_codes": [each.as_dict() for each in compared.differences],
-            "notes": [str(note) for note in self.notes],
+            "notes": [as_asked(note) for note in self.notes],
             "note_codes": [note.as_dict() for note in self.notes],
         }
 

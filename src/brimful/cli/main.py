@@ -60,12 +60,12 @@ def _dispatch(args: list[str], *, as_json: bool) -> int:
             raise _bad("cli.group_needs_a_verb", "cli.hint_see_command_help", name=name)
         _out(group_overview(name, asked_language(args)))
         return YES
-    if args[0] in OLD and sys.stderr.isatty():
+    if args[0] in OLD and (sys.stderr.isatty() or not HELP.isdisjoint(rest)):
         from brimful.cli.render import tell
         from brimful.language import choose, words
 
         choose(asked_language(args))
-        tell(words("cli.old_name", old=args[0], name=name), aside=True)
+        tell(words("cli.old_name", old=args[0], name=name, group=name.split()[0]), aside=True)
     return _run(name, rest, as_json=as_json)
 
 
@@ -106,13 +106,13 @@ def envelope(answer: dict[str, object]) -> str:
 
 
 def _print_error(error: BrimfulError, args: list[str], *, as_json: bool) -> None:
-    if as_json:
-        _out(envelope({"ok": False, "error": error.as_dict()}))
-        return
     from brimful.cli.render import tell
-    from brimful.language import choose, words
+    from brimful.language import choose, told, words
 
     choose(asked_language(_split(args)[0]))
+    if as_json:
+        _out(envelope({"ok": False, "error": error.as_dict(told)}))
+        return
     way_out = "" if error.way_out is None else "\n\n" + words("cli.way_out", hint=error.way_out)
     tell(words("cli.error", problem=error.said) + way_out, aside=True)
 

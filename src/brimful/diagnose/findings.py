@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from brimful.language import Number, Seconds, Sentence, Several, say
+from brimful.language import Number, Seconds, Sentence, Several, as_asked, say
 
 HEALTHY, CANNOT_TELL = "healthy", "cannot tell"
 # What a rule may name; `-heavy` goes behind the kind of a pause, which is the user's own word.
@@ -34,9 +34,9 @@ class Finding:
     def as_dict(self) -> dict[str, Any]:
         return {
             "cause": self.cause,
-            "says": str(self.says),
-            "evidence": [str(each) for each in self.evidence],
-            "change": str(self.change),
+            "says": as_asked(self.says),
+            "evidence": [as_asked(each) for each in self.evidence],
+            "change": as_asked(self.change),
             "lost_frac": round(self.lost_frac, 4),
             "codes": {
                 "says": self.says.as_dict(),
@@ -71,13 +71,13 @@ class Diagnosis:
     def as_dict(self) -> dict[str, Any]:
         return {
             "cause": self.cause,
-            "says": str(self.says),
+            "says": as_asked(self.says),
             "reason": self.says.as_dict(),
             "steps": self.steps,
             "step_s": self.step_s,
             "mfu": self.mfu,
             "findings": [each.as_dict() for each in self.findings],
-            "missing": [str(each) for each in self.missing],
+            "missing": [as_asked(each) for each in self.missing],
             "missing_codes": [each.as_dict() for each in self.missing],
         }
 

@@ -40,7 +40,7 @@ from brimful.guard.replan import (
     room_bytes,
     spoken_training,
 )
-from brimful.language import Number, Plain, Seconds, Sentence, Several, Size, Value, os_words, say
+from brimful.language import Number, Plain, Seconds, Sentence, Several, Size, Value, as_asked, os_words, say
 from brimful.meter.idle import IdleWatch
 from brimful.specs.training import Training
 
@@ -91,7 +91,7 @@ class Outcome:
     def as_dict(self) -> dict[str, Any]:
         return {
             "exit_code": self.exit_code,
-            "why": str(self.why),
+            "why": as_asked(self.why),
             "reason": self.why.as_dict(),
             "logs": str(self.folder),
             "changed": self.changed,

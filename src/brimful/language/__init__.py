@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from brimful.language.sentence import Percent as Percent
     from brimful.language.sentence import Plain as Plain
     from brimful.language.sentence import Quoted as Quoted
-    from brimful.language.sentence import Retold as Retold
     from brimful.language.sentence import Seconds as Seconds
     from brimful.language.sentence import Sentence as Sentence
     from brimful.language.sentence import Several as Several
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from brimful.language.sentence import say as say
     from brimful.language.sentence import verbatim as verbatim
     from brimful.language.spoken import Language as Language
+    from brimful.language.spoken import as_asked as as_asked
     from brimful.language.spoken import choose as choose
     from brimful.language.spoken import language as language
     from brimful.language.spoken import told as told
@@ -35,6 +35,6 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> object:
     from importlib import import_module
 
-    spoken = ("Language", "choose", "language", "told", "tongue", "words")
+    spoken = ("Language", "as_asked", "choose", "language", "told", "tongue", "words")
     home = "spoken" if name in spoken else "sentence"
     return getattr(import_module(f"{__name__}.{home}"), name)

@@ -133,5 +133,10 @@ def told(said: object) -> str:
     return tongue().text(said)
 
 
+def as_asked(said: object) -> str:
+    """For `as_dict`: in the language of this command line or request, in English to a Python program."""
+    return (_chosen.get(None) or language("en")).text(said)
+
+
 def words(code: str, /, **values: object) -> str:
     return told(say(code, **values))

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any
 
 from brimful.errors import BrimfulError
-from brimful.language import Sentence
+from brimful.language import Sentence, as_asked
 from brimful.meter.idle import idle_said
 from brimful.meter.nvml import NvidiaDriver, meaning, problem_said
 from brimful.meter.runtime import Live, live
@@ -128,13 +128,13 @@ def _card(card: SeenGpu) -> dict[str, Any]:
     frac, kind = card.compute
     found, problem = as_dict(card.sample), card.sample.problem
     if problem:
-        found |= {"problem": str(problem_said(problem)), "reason": meaning(problem).as_dict()}
+        found |= {"problem": as_asked(problem_said(problem)), "reason": meaning(problem).as_dict()}
     found["compute"] = {"frac": frac, "kind": kind}
     found["processes"] = [
         {
             **asdict(each.process),
             "job": each.job,
-            "idle": str(each.idle) if each.idle else None,
+            "idle": as_asked(each.idle) if each.idle else None,
             "idle_reason": each.idle.as_dict() if each.idle else None,
             "step": as_dict(each.live.step) if each.live and each.live.step else None,
         }

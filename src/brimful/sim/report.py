@@ -10,6 +10,7 @@ from brimful.fleet.job import PRIORITIES, WHOLE_GPU, Job
 from brimful.fleet.lease import JobState, Lease
 from brimful.fleet.metrics import mean, measure, percentile
 from brimful.fleet.node import Node
+from brimful.language import as_asked, say
 from brimful.sim.bound import bound, fleet_prices, gpus_by_type, priced
 from brimful.sim.world import Arrival, Outcome
 from brimful.units import HOUR_S, MICROUSD
@@ -85,10 +86,12 @@ def report(
         "gpu_h": _leased_gpu_s(outcome) / HOUR_S,
         "cost_usd": _cost_usd(outcome),
         "market_usd_per_gpu_hour": _market_price_usd(leases, outcome.end_s),
-        "never_ran": {job: str(why) for job, why in outcome.waits.items()},
+        "never_ran": {job: as_asked(why) for job, why in outcome.waits.items()},
         "never_ran_codes": {job: why.as_dict() for job, why in outcome.waits.items()},
         "failed": len(failed := [s for s in states if s.phase == "failed"]),
-        "failed_first": {s.job.job: str(s.reason or f"exit code {s.exit_code}") for s in failed[:10]},
+        "failed_first": {
+            s.job.job: as_asked(s.reason or say("sim.exit_code", exit_code=s.exit_code)) for s in failed[:10]
+        },
         "by_size": _by(SIZE_CLASSES, _size, states, now_s=outcome.end_s),
         "by_class": _by(CLASSES, lambda job: job.priority, states, now_s=outcome.end_s),
         "bound": _bound(outcome, arrivals, nodes, m.mean_jct_s, m.makespan_s),

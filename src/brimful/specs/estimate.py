@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Literal
 
-from brimful.language import Sentence, Several, say
+from brimful.language import Sentence, Several, as_asked, say
 from brimful.specs.desktop import NO_OTHERS, Others
 from brimful.specs.parts import Moment, Part, moment, part
 from brimful.specs.training import Training
@@ -89,9 +89,9 @@ class Item:
     def as_dict(self) -> dict[str, Any]:
         return {
             "code": self.code,
-            "name": str(self.name),
+            "name": as_asked(self.name),
             "bytes": self.bytes,
-            "why": str(self.why),
+            "why": as_asked(self.why),
             "reason": self.why.as_dict(),
         }
 
@@ -110,7 +110,7 @@ class Peak:
 
     def as_dict(self) -> dict[str, Any]:
         stage = {"stage": self.stage, "of": self.stages} if self.stage else None
-        return {"peak_at": str(self.says()), "peak_at_code": self.moment, "peak_at_stage": stage}
+        return {"peak_at": as_asked(self.says()), "peak_at_code": self.moment, "peak_at_stage": stage}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ class Assumption:
     why: Sentence
 
     def as_dict(self) -> dict[str, Any]:
-        why = {"why": str(self.why), "reason": self.why.as_dict()}
+        why = {"why": as_asked(self.why), "reason": self.why.as_dict()}
         return {"name": self.name, "value": self.value, **why}
 
 
@@ -199,7 +199,7 @@ class Fix:
             "step_time_factor": round(self.step_time_factor, 3),
             "mfu": round(self.mfu, 4),
             **as_json(self, "keeps_effective_batch", "keeps_numerics", "config_only"),
-            "note": str(self.says()),
+            "note": as_asked(self.says()),
             "note_codes": [one.as_dict() for one in self.note],
         }
 
@@ -260,7 +260,7 @@ class Estimate:
             "memory": self.memory.as_dict(),
             "speed": rates,
             **as_json(self, "assumed"),
-            "warnings": [str(warning) for warning in self.warnings],
+            "warnings": [as_asked(warning) for warning in self.warnings],
             "warning_codes": [warning.as_dict() for warning in self.warnings],
             **as_json(self, "fixes", "faster", "largest_batch", "sure_batch"),
         }

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from brimful.errors import BadInput, BrimfulError, Refused
 from brimful.files import write_whole
-from brimful.language import Number, Plain, Quoted, say
+from brimful.language import Number, Plain, Quoted, choose, say
 from brimful.language.record import as_record
 from brimful.specs.gpu import find_gpu
 from brimful.tracing.report import report
@@ -31,6 +31,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def main(request_path: str) -> NoReturn:
     die_with_parent()
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
+    choose(request["language"])
     # Before the clock starts: the limit is the script's.
     from brimful.tracing import session  # noqa: F401
 

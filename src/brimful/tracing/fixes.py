@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Literal
 
-from brimful.language import Sentence, Several, say
+from brimful.language import Sentence, Several, as_asked, say
 from brimful.specs.parts import Part
 from brimful.tracing.tape import Tape
 
@@ -54,7 +54,7 @@ def _fix(code: Fix, size: int, change: tuple[Sentence, ...]) -> dict[str, Any]:
         "code": code,
         "name": code.replace("_", " "),
         "at_stake_bytes": size,
-        "change": str(Several(change, between="; ")),
+        "change": as_asked(Several(change, between="; ")),
         "change_codes": [one.as_dict() for one in change],
     }
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import BadInput, NotFound, Refused, WorldFailed
-from brimful.language import Number, Plain, Sentence, Several, say
+from brimful.language import Number, Plain, Sentence, Several, say, tongue
 from brimful.language.record import said_in
 
 START_S = 120  # beyond the script's own limit, which the child keeps: to start, load PyTorch, build the shim
@@ -51,6 +51,7 @@ def trace_script(
             "settings": settings,
             "rough": rough,
             "limit_s": limit_s,
+            "language": tongue().code,
             "answer": str(folder / "answer.json"),
             "stacks": str(folder / "stacks"),
         }

@@ -9,7 +9,7 @@ from typing import Any
 
 from brimful.allocator import FREE, MALLOC, Allocator, Outcome, Request, Settings, run
 from brimful.fit.overhead import context_bytes
-from brimful.language import Sentence
+from brimful.language import Sentence, as_asked
 from brimful.specs.estimate import Interval, Item
 from brimful.specs.gpu import Gpu
 from brimful.specs.parts import Part
@@ -110,7 +110,7 @@ class Trace:
             "saving_settings": list(self.saving_settings),
             "fixes": list(self.fixes),
             "speed": None if self.speed is None else self.speed.as_dict(),
-            "notes": [str(note) for note in self.notes],
+            "notes": [as_asked(note) for note in self.notes],
             "note_codes": [note.as_dict() for note in self.notes],
         }
 

@@ -14,7 +14,7 @@ from brimful.cli.render import noted_table, paint, tell, wrapped
 from brimful.client.answers import JobAnswer, LogAnswer, PoolAnswer, WhyAnswer
 from brimful.client.client import Client
 from brimful.errors import BrimfulError, WorldFailed
-from brimful.language import Usd, count, say, told, words
+from brimful.language import Number, Usd, count, say, told, words
 from brimful.language.printable import all_printable, printable
 
 PIECE_BYTES = 1 << 20
@@ -51,7 +51,7 @@ def _pools(pools: list[PoolAnswer]) -> str:
             pool["gpu"],
             words("fleet.free_of", free=pool["free"], gpus=pool["gpus"]),
             told(Usd(pool["microusd_per_gpu_hour"])),
-            f"{pool['rate']:.2f}" if pool["rate"] else "",
+            told(Number(pool["rate"], 2)) if pool["rate"] else "",
             "" if pool["microusd_per_work_hour"] is None else told(Usd(pool["microusd_per_work_hour"])),
         ]
         for pool in pools
@@ -156,7 +156,7 @@ def _one_of_several(client: Client, name: str, *, dry_run: bool) -> Answer:
     except WorldFailed:
         raise
     except BrimfulError as error:
-        return Answer({"job": name, "error": error.as_dict()}, f"{name}: {told(error.said)}", NO)
+        return Answer({"job": name, "error": error.as_dict(told)}, f"{name}: {told(error.said)}", NO)
 
 
 def _cancel(client: Client, name: str, *, dry_run: bool) -> Answer:

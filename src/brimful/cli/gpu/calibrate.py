@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> Answer:
     scored = score(read_rows(Path(args.runs)))
     found = calibrate(scored)
     enough(found)
-    skipped = {str(reason): n for reason, n in report(scored).skipped}
+    skipped = report(scored).skipped
     helps = bool(found.correction.factors)
     written = args.write and not args.dry_run and helps
     if written:
@@ -47,12 +47,15 @@ def run(args: argparse.Namespace) -> Answer:
         "factors": {name: factor.as_dict() for name, factor in found.factors.items()},
         "too_few": dict(found.too_few),
         "set_aside": [{"id": id, "counter": name, "ratio": ratio} for id, name, ratio in found.set_aside],
-        "skipped": skipped,
+        "skipped": {str(reason): n for reason, n in skipped},
+        "skipped_codes": [{"reason": reason.as_dict(), "runs": n} for reason, n in skipped],
         "gpus": list(found.gpus),
         "file": str(path),
         "written": written,
     }
-    return Answer(data, _text(args, found, skipped, path, written=written), YES if helps else NO)
+    return Answer(
+        data, _text(args, found, sum(n for _, n in skipped), path, written=written), YES if helps else NO
+    )
 
 
 def _forget(path: Path, *, dry_run: bool, asked: object) -> Answer:
@@ -70,9 +73,7 @@ def _forget(path: Path, *, dry_run: bool, asked: object) -> Answer:
     return Answer({"file": str(path), "removed": there and not dry_run}, said)
 
 
-def _text(
-    args: argparse.Namespace, found: Calibration, skipped: dict[str, int], path: Path, *, written: bool
-) -> str:
+def _text(args: argparse.Namespace, found: Calibration, skipped: int, path: Path, *, written: bool) -> str:
     rows = [
         [
             words(f"gpu.calibrate_{name}"),
@@ -95,7 +96,7 @@ def _text(
     if len(found.set_aside) > MAX_NAMED:
         lines.append(words("gpu.calibrate_set_aside_more", n=len(found.set_aside) - MAX_NAMED))
     if skipped:
-        lines.append(words("gpu.calibrate_skipped", n=sum(skipped.values()), file=args.runs))
+        lines.append(words("gpu.calibrate_skipped", n=skipped, file=args.runs))
     code = "gpu.calibrate_written" if written else "gpu.calibrate_not_written"
     if not found.correction.factors:
         code = "gpu.calibrate_no_better"

@@ -14,7 +14,7 @@ from brimful.configs.settings import own_word
 from brimful.errors import BadInput
 from brimful.guard.command import read_command
 from brimful.guard.forecast import read_settings
-from brimful.language import say, words
+from brimful.language import say, told, words
 from brimful.meter.samples import RunSample, Sample, read_samples
 from brimful.specs.gpu import find_gpu
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> Answer:
         "file": str(args.to),
         "written": new,
         "rows": [{key: value for key, value in row.items() if value} for row in found.rows],
-        "cannot_say": [str(what) for what in found.unsaid],
+        "cannot_say": [told(what) for what in found.unsaid],
         "cannot_say_codes": [what.as_dict() for what in found.unsaid],
     }
     done = "gpu.record_would_write" if args.dry_run else "gpu.record_wrote"

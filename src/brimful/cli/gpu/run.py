@@ -18,7 +18,7 @@ from brimful.guard.checkpoints import Keeper
 from brimful.guard.command import Command, read_command
 from brimful.guard.forecast import Forecast, Room, forecast, room_by_driver, try_settings
 from brimful.guard.guard import TRIES, Guard, Wishes, sealed_folder
-from brimful.language import Quoted, Several, Value, plain_value, say, words
+from brimful.language import Quoted, Several, Value, plain_value, say, told, words
 from brimful.meter.idle import IdleWatch
 from brimful.meter.samples import GpuSample
 from brimful.specs.desktop import others_on
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> Answer:
         lines = [line for each in said for line in wrapped("", each)]
         text = "\n".join([*lines, words("gpu.run_would_start", command=shlex.join(data["words"]))])
         codes = [plain_value(each) for each in said]
-        return Answer({**data, "said": [str(each) for each in said], "said_codes": codes}, text)
+        return Answer({**data, "said": [told(each) for each in said], "said_codes": codes}, text)
     outcome = guard.run()
     return Answer(outcome.as_dict(), "", outcome.exit_code)
 

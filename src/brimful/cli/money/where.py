@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> Answer:
         "places": [_as_dict(place) for place in places[: args.top]],
         "offers": len(offers),
         "does_not_fit": list(unfit),
-        "why_not": {card: str(why) for card, why in unfit.items()},
+        "why_not": {card: told(why) for card, why in unfit.items()},
         "why_not_codes": {card: why.as_dict() for card, why in unfit.items()},
         "unknown_gpus": unknown,
     }

@@ -17,7 +17,19 @@ from brimful.cli.render import bar, table, wrapped
 from brimful.errors import BadInput, WorldFailed
 from brimful.files import write_whole
 from brimful.fleet.node import Node
-from brimful.language import Number, Plain, Quoted, Seconds, Sentence, count, os_words, say, told, words
+from brimful.language import (
+    Number,
+    Percent,
+    Plain,
+    Quoted,
+    Seconds,
+    Sentence,
+    count,
+    os_words,
+    say,
+    told,
+    words,
+)
 from brimful.market.pools import decided_by_bids, market_of
 from brimful.market.spot import Terms
 from brimful.scheduler.policies import DEFAULT, POLICIES, read_policy
@@ -116,7 +128,11 @@ def run(args: argparse.Namespace) -> Answer:
         "gpus": sum(node.gpus for node in nodes),
         "nodes": len(nodes),
         "format": trace.format,
-        "skipped": {"rows": skips.count, "first": skips.first},
+        "skipped": {
+            "rows": skips.count,
+            "first": [*map(told, skips.first)],
+            "first_codes": [said.as_dict() for said in skips.first],
+        },
         "reordered_rows": skips.reordered,
         "notes": [*map(told, trace.notes)],
         "note_codes": [note.as_dict() for note in trace.notes],
@@ -340,7 +356,7 @@ def _fill_text(runs: Runs) -> str:
                 policy,
                 told(len(mine)),
                 told(gpus),
-                f"{placed:.1%}",
+                told(Percent(placed, 1)),
                 *[_mean_percent([run["allocation_at"][point] for run in mine]) for point in points],
             ]
         )
@@ -350,7 +366,7 @@ def _fill_text(runs: Runs) -> str:
 
 def _mean_percent(values: Sequence[float | None]) -> str:
     there = [value for value in values if value is not None]
-    return f"{fmean(there):.2f} %" if there else words("sim.none")
+    return told(Percent(fmean(there) / 100, 2)) if there else words("sim.none")
 
 
 # Column of the comparison, `sim.col_NAME` -> how a run shows it.
@@ -483,7 +499,7 @@ def _is_enough(run: dict[str, Any]) -> bool:
 
 
 def _enough_text(enough: dict[str, int | None]) -> str:
-    most = f"{ENOUGH_DELAY:.0%}"
+    most = Percent(ENOUGH_DELAY)
     said = [
         say("sim.enough", policy=policy, gpus=count("gpu", gpus), most=most)
         if gpus

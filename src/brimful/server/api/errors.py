@@ -39,15 +39,9 @@ def ok(data: object, status: int = 200) -> JSONResponse:
     return JSONResponse({"ok": True, "data": data}, status_code=status)
 
 
-def as_told(error: BrimfulError) -> dict[str, Any]:
-    """In the language of who asked."""
-    hint = "" if error.way_out is None else told(error.way_out)
-    return error.as_dict() | {"problem": told(error.said), "hint": hint}
-
-
 def failed(status: int, error: BrimfulError) -> JSONResponse:
     headers = {"www-authenticate": "Bearer"} if status == 401 else None
-    return JSONResponse({"ok": False, "error": as_told(error)}, status_code=status, headers=headers)
+    return JSONResponse({"ok": False, "error": error.as_dict(told)}, status_code=status, headers=headers)
 
 
 def status_of(error: BrimfulError) -> int:

@@ -14,9 +14,9 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from brimful.errors import BrimfulError, Refused
-from brimful.language import say
+from brimful.language import say, told
 from brimful.server.api.answers import Failed
-from brimful.server.api.errors import COMMON, as_told
+from brimful.server.api.errors import COMMON
 from brimful.server.api.gate import Gate, principal_of
 from brimful.server.api.jobs import JobName, job_for
 from brimful.server.auth import Access, Principal, unauthorized
@@ -82,7 +82,7 @@ class Streams:
                     yield part or STILL_HERE
                     sent = now
         except BrimfulError as error:
-            yield _part("error", as_told(error))
+            yield _part("error", error.as_dict(told))
         finally:
             self.open[who.token] -= 1
             self.open += Counter()  # only those that have any

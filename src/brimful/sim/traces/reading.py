@@ -14,7 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
-from brimful.errors import BadInput, NotFound, WorldFailed
+from brimful.errors import BadInput, NotFound, Said, WorldFailed
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node
 from brimful.language import Number, Plain, Quoted, Sentence, os_words, say
@@ -47,7 +47,7 @@ class Skips:
     gpu_types: frozenset[str] = frozenset()  # what the fleet has, where that is known beforehand
     throughputs: Throughputs | None = None  # of a Gavel trace's jobs, from the file beside it
     count: int = 0
-    first: list[str] = field(default_factory=list)
+    first: list[Said] = field(default_factory=list)
     reordered: int = 0  # rows that came too late in the file: kept, and put where their time says
 
     def note(self, error: BadInput) -> None:
@@ -55,7 +55,7 @@ class Skips:
             raise error
         self.count += 1
         if len(self.first) < 10:
-            self.first.append(error.problem)
+            self.first.append(error.said)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
