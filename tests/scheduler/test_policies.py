@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from brimful.errors import BadInput
 from brimful.language.catalog import is_held
-from brimful.scheduler.ordering import ORDERS
+from brimful.scheduler.ordering import ORDERS, weight
 from brimful.scheduler.policies import DEFAULT, OPTIONS, POLICIES, about_option, about_policy, read_policy
 from brimful.scheduler.rules import Rules
 from tests.builders import refuses
@@ -75,3 +75,7 @@ def test_an_option_close_to_a_known_one_is_asked_about() -> None:
     hints = [each.value.way_out.as_dict()["code"] for each in (near, far) if each.value.way_out]
     assert hints == ["scheduler.hint_did_you_mean", "scheduler.hint_options"]
     assert "move" in near.value.hint
+
+
+def test_a_width_beyond_all_measure_ends_no_decision() -> None:
+    assert weight(10**6, 1_000.0) == weight(10**6, 10.0) > weight(10**6 - 1, 1_000.0)

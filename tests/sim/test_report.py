@@ -209,7 +209,9 @@ def test_a_fleet_file_says_what_a_word_cannot(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("x = [", ("sim.not_toml",)),
+        pytest.param("nodes = " + "[" * 3000 + "]" * 3000, ("sim.not_toml",), id="deep"),
         ("", ("sim.no_nodes_table",)),
+        ("nodes = [1]", ("sim.no_nodes_table",)),
         ("[[nodes]]\ngpus = 0\n", ("sim.nodes_out_of_range", 1, 0)),
         ("[[nodes]]\ngpus = 8\ncolour = 'red'\n", ("sim.unknown_key", "colour")),
         ("[[nodes]]\ngpus = '8'\n", ("sim.bad_value", "gpus", "8")),

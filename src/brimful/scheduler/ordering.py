@@ -109,10 +109,13 @@ def _must_start(fleet: Fleet, rules: Rules, *, now_s: int) -> list[JobState]:
     return [each[-1] for each in sorted(found)]
 
 
+MOST_WIDTH = 10.0  # with more, one GPU outweighs everything just the same, and floats end
+
+
 @cache
 def weight(gpus: int, width: float) -> float:
     """How much a gang of so many GPUs counts: a wide one keeps more others waiting."""
-    found: float = max(1, gpus) ** width
+    found: float = max(1, gpus) ** min(width, MOST_WIDTH)
     return found
 
 

@@ -68,10 +68,11 @@ def read_fleet(path: Path) -> list[Node]:
         raise WorldFailed(say("sim.cannot_read", path=path, error=os_words(error))) from error
     try:
         tables = tomllib.loads(raw.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadInput(say("sim.not_toml", path=path, error=error)) from error
-    kinds = tables.get("nodes")
-    if not isinstance(kinds, list) or not kinds or len(raw) > MAX_FILE_BYTES:
+    kinds: Any = tables.get("nodes")
+    is_table = isinstance(kinds, list) and bool(kinds) and all(isinstance(kind, dict) for kind in kinds)
+    if not is_table or len(raw) > MAX_FILE_BYTES:
         raise BadInput(say("sim.no_nodes_table", path=path))
     nodes: list[Node] = []
     for i, kind in enumerate(kinds, start=1):
