@@ -88,7 +88,8 @@ def holds_every_figure(store: SqlStore) -> None:
     same(plain(budgets_view(service.reader, OPERATOR)), FIGURES["budgets"], "budgets")
     same(plain(prices_view(service.reader, since_s=0)), FIGURES["prices"], "prices")
     same(plain(queues_view(service.reader, OPERATOR)), FIGURES["queues"], "queues")
-    same(plain(fleet_view(service.reader, OPERATOR)), FIGURES["fleet"], "fleet")
+    # Five GPUs have no job there; that release counted the one of a drained node as free too.
+    same(plain(fleet_view(service.reader, OPERATOR)), FIGURES["fleet"] | {"free": 4}, "fleet")
     assert bills_of(store.since(0)) == FIGURES["invoices"]
 
 
