@@ -39,7 +39,8 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[s
         ((), DESKTOP.bytes / MIB, "assumed", "likely_does_not_fit", 1),
         (("--headless",), 0, "given", "at_risk", 0),
         (("--other-mib", "300"), 300, "given", "at_risk", 0),
-        (("--other-mib", "2100", "--headless"), 2100, "given", "does_not_fit", 1),
+        (("--other-mib", "2100"), 2100, "given", "does_not_fit", 1),
+        (("--other-mib", "0", "--headless"), 0, "given", "at_risk", 0),
         (("--headless", "--set", "batch_size=8"), 0, "given", "fits", 0),
     ],
 )
@@ -147,3 +148,12 @@ def test_a_sweep_says_from_where_on_it_is_at_risk(capsys: pytest.CaptureFixture[
 def test_a_number_out_of_range_is_refused(capsys: pytest.CaptureFixture[str], verb: str, mib: str) -> None:
     assert main([verb, CONFIG, "--gpu", "4070", "--other-mib", mib, "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "bad_input"
+
+
+def test_no_program_and_a_program_that_holds_memory_cannot_both_be(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("fit", CONFIG, "--gpu", "4070", "--headless", "--other-mib", "500", "--json")
+    assert main(list(words)) == 2
+    reason = json.loads(capsys.readouterr().out)["error"]["reason"]
+    assert (reason["code"], reason["other_mib"]) == ("operate.headless_and_other", 500)
