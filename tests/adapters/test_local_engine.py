@@ -119,7 +119,7 @@ def test_a_polite_job_ends_by_itself_when_asked(site: Site) -> None:
         "print('ready', flush=True)\ntime.sleep(600)"
     )
     eventually(lambda: "ready" in site.text())
-    site.engine.stop("a.1", grace_s=30)
+    site.engine.stop("a.1", grace_s=600)
     eventually(lambda: site.is_state("ended"))
     assert site.text() == "ready\nsaved\n"
 

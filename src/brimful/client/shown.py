@@ -1,4 +1,4 @@
-"""What answers say of a job, in sentences: for whoever shows them, the command line and the console."""
+"""Sentences about a job, made from an answer of the server. The command line and the console show them."""
 
 from __future__ import annotations
 

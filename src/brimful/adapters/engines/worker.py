@@ -291,17 +291,20 @@ def begin_all(workers: Collection[SiteWorker]) -> None:
     """Wait for their first answers side by side, and not for ever: a dead site costs the others nothing."""
     for worker in workers:
         worker.begin()
-    until = time.monotonic() + FIRST_LOOK_S
-    for worker in workers:
-        worker.has_looked(max(0.0, until - time.monotonic()))
+    _wait_for([worker.has_looked for worker in workers], most_s=FIRST_LOOK_S)
 
 
 def close_all(workers: Collection[SiteWorker]) -> None:
     for worker in workers:
         worker.ask_to_close()
-    until = time.monotonic() + CLOSE_S
-    for worker in workers:
-        worker.has_closed(max(0.0, until - time.monotonic()))
+    _wait_for([worker.has_closed for worker in workers], most_s=CLOSE_S)
+
+
+def _wait_for(waits: Collection[Callable[[float], bool]], *, most_s: float) -> None:
+    """For all of them together no longer than that."""
+    until = time.monotonic() + most_s
+    for wait in waits:
+        wait(max(0.0, until - time.monotonic()))
 
 
 def _foreseen(error: Exception, site: str) -> BrimfulError:
