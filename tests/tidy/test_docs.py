@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,20 @@ def test_every_room_has_a_contributor_note() -> None:
         note = DOCS / "contributing" / f"{room.name}.md"
         assert note.is_file(), f"{name(note)} is missing: purpose, invariants, how to add one more"
         assert headings(text(note))[: len(ROOM_PARTS)] == ROOM_PARTS, name(note)
+
+
+def test_the_layers_of_the_notes_are_those_that_are_held() -> None:
+    contract = tomllib.loads(text(ROOT / "pyproject.toml"))["tool"]["importlinter"]["contracts"][0]
+    held = [set(re.findall(r"brimful\.(\w+)", layer)) for layer in contract["layers"]]
+    drawn = re.search(r"```text\n(cli .*?)```", text(DOCS / "contributing" / "index.md"), re.DOTALL)
+    assert drawn is not None
+    told = [set(re.findall(r"\w+", layer)) for layer in drawn[1].split(">")]
+    assert told[:-1] == held[:-1]
+    assert told[-1] == held[-1] - {"files", "job"}
+
+
+def test_open_ends_are_few() -> None:
+    assert len(text(DOCS / "contributing" / "open-ends.md").splitlines()) <= 120
 
 
 def test_changelog_fragments_are_named_and_short() -> None:

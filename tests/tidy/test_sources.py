@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 
 from tests.tidy.repository import ROOT, SRC, files, name, python_files, text
 
 MAX_FILE_LINES = 600
+MAX_FOLDER_LINES = 3500
 MAX_FUNCTION_LINES = 70
 MAX_INIT_LINES = 40
+# The core is told the time and its settings; it asks neither a clock nor the environment (DESIGN's rooms).
+PURE = ("specs", "configs", "fit", "allocator", "fleet", "market", "scheduler", "sim")
+IMPURE = re.compile(r"\bos\.(?:environ|getenv)|^\s*(?:import|from) time\b|datetime\.now|date\.today", re.M)
 DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 
 def test_no_source_file_outgrows_its_reader() -> None:
     long = {name(path): n for path in python_files() if (n := len(text(path).splitlines())) > MAX_FILE_LINES}
     assert not long, f"over {MAX_FILE_LINES} lines, which is a design question: {long}"
+
+
+def test_no_folder_outgrows_its_room() -> None:
+    lines = Counter[str]()
+    for path in python_files():
+        if path.is_relative_to(SRC):
+            lines[name(path.parent)] += len(text(path).splitlines())
+    assert not {folder: n for folder, n in lines.items() if n > MAX_FOLDER_LINES}
+
+
+def test_the_core_asks_neither_a_clock_nor_the_environment() -> None:
+    core = [path for path in python_files() for room in PURE if path.is_relative_to(SRC / room)]
+    assert core
+    assert not {name(path): found[0] for path in core if (found := IMPURE.search(text(path)))}
 
 
 def test_no_function_outgrows_a_screen() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from brimful.cli.commands import Command, about
 from brimful.cli.render import clean
@@ -14,6 +15,9 @@ from brimful.errors import BadInput, Refused
 from brimful.language import LANGUAGES, Quoted, Usd, say, tongue, verbatim, words
 from brimful.language.catalog import catalog
 from brimful.units import microusd_from_usd
+
+if TYPE_CHECKING:
+    from brimful.fit.correction import Correction
 
 
 class Parser(argparse.ArgumentParser):
@@ -108,3 +112,10 @@ def usd(text: str, what: str, *, zero: bool = False) -> int:
     if microusd > 10**15:
         raise BadInput(say("cli.too_much", what=what, microusd=Usd(microusd)))
     return microusd
+
+
+def own_correction() -> Correction | None:
+    """What this user's `runs calibrate --write` kept."""
+    from brimful.fit.correction import calibration_path, load_correction
+
+    return load_correction(calibration_path(os.environ))

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from math import inf
@@ -141,7 +140,7 @@ def _moved(interval: Interval, amount: float) -> Interval:
 # -- keeping -----------------------------------------------------------------------------------------------
 
 
-def calibration_path(environment: Mapping[str, str] = os.environ) -> Path:
+def calibration_path(environment: Mapping[str, str]) -> Path:
     """Where the correction is kept: the user's config folder (XDG base directories)."""
     folder = environment.get("XDG_CONFIG_HOME", "")
     base = Path(folder) if folder.startswith("/") else Path.home() / ".config"
@@ -163,9 +162,8 @@ def write_correction(path: Path, correction: Correction) -> None:
         raise WorldFailed(say("fit.cannot_write_calibration", path=path, error=os_words(error))) from error
 
 
-def load_correction(path: Path | None = None) -> Correction | None:
+def load_correction(path: Path) -> Correction | None:
     """What `brimful runs calibrate --write` kept, or None where nothing was."""
-    path = path or calibration_path()
     try:
         if not path.is_file():
             return None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from brimful.cli.options import own_correction
 from brimful.configs.read import read
 from brimful.configs.reading import change_text
 from brimful.errors import BrimfulError, NotFound, Refused
-from brimful.fit.correction import load_correction
 from brimful.fit.fit import fit_reading
 from brimful.language import Number, Sentence, Several, Size, say
 from brimful.specs.estimate import Estimate
@@ -23,7 +23,7 @@ def estimates_for(config: str, types: list[str], *, gpus: int, other_bytes: int 
     """An estimate for each type that the catalog knows and that holds the job; refused where none does."""
 
     reading = read(config, overrides=[f"gpus={gpus}"] if gpus > 1 else [])
-    correction = load_correction()
+    correction = own_correction()
     predicted: dict[str, dict[str, Any]] = {}
     notes: list[Sentence] = []
     tight: list[tuple[int, Sentence]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    path = calibration_path()
+    path = calibration_path(os.environ)
     if args.forget:
         return _forget(path, dry_run=args.dry_run, asked=args.runs or args.write)
     if args.runs is None:

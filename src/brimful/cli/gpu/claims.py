@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from brimful.cli.commands import Answer
 from brimful.cli.gpu.explain import read_text
 from brimful.cli.gpu.others import add_others, other_bytes
+from brimful.cli.options import own_correction
 from brimful.cli.render import paint, paragraph
 from brimful.configs.read import read
 from brimful.configs.reading import Reading
@@ -15,7 +16,6 @@ from brimful.diagnose.advice import assumed_notes
 from brimful.diagnose.claims.judge import Case, Judgement, judge_all, verdict_words
 from brimful.diagnose.claims.paste import Line, judge_paste
 from brimful.diagnose.explain import clean
-from brimful.fit.correction import load_correction
 from brimful.language import told, tongue, words
 from brimful.specs.gpu import find_gpu
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     reading = read(args.config, overrides=args.set)
-    case = Case(reading, find_gpu(args.gpu), other_bytes(args), correction=load_correction())
+    case = Case(reading, find_gpu(args.gpu), other_bytes(args), correction=own_correction())
     head, others = f"{reading.model.name}, {case.gpu.title}", case.now().others
     titles = [paint(head, "bold"), *(paragraph(sentence) for sentence in assumed_notes(others))]
     if args.text is None:

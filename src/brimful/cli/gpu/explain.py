@@ -8,12 +8,12 @@ from typing import BinaryIO
 
 from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.gpu.others import add_others, other_bytes
+from brimful.cli.options import own_correction
 from brimful.cli.render import paint, paragraph
 from brimful.configs.read import read
 from brimful.diagnose.advice import advised
 from brimful.diagnose.explain import About, Explanation, explain
 from brimful.errors import BadInput, unreadable
-from brimful.fit.correction import load_correction
 from brimful.fit.fit import fit_reading
 from brimful.language import os_words, say, tongue, words
 from brimful.specs.gpu import find_gpu
@@ -81,7 +81,7 @@ def _about(args: argparse.Namespace) -> About:
     if args.gpu is not None:
         gpu = find_gpu(args.gpu)
     if reading is not None and gpu is not None:
-        estimate = fit_reading(reading, gpu, given_bytes, correction=load_correction())
+        estimate = fit_reading(reading, gpu, given_bytes, correction=own_correction())
     return About(reading=reading, gpu=gpu, estimate=estimate)
 
 

@@ -12,12 +12,12 @@ from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.gpu import fit_cards
 from brimful.cli.gpu.fit_text import checks_text, compare_text, models_text, show
 from brimful.cli.gpu.others import add_others, other_bytes
+from brimful.cli.options import own_correction
 from brimful.configs.files import read_config
 from brimful.configs.read import read
 from brimful.configs.reading import Reading, change_text
 from brimful.diagnose.sanity import Check, check_mfu, check_peak, check_rate
 from brimful.errors import BadInput, Refused
-from brimful.fit.correction import load_correction
 from brimful.fit.count import parameters
 from brimful.fit.fit import fit_reading, predictor
 from brimful.language import Plain, say, told, tongue, words
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     if args.models:
         return _models()
-    args.correction = None if args.uncalibrated else load_correction()
+    args.correction = None if args.uncalibrated else own_correction()
     if fit_cards.wanted(args):
         return fit_cards.run(args, _read(args, _words(args)))
     _check(args)
@@ -274,10 +274,8 @@ def _not_lines(plain: Reading, wanted: Reading, change: dict[str, tuple[Any, Any
     """Why a change that no line of this kind of config can say is not written."""
 
     known = plain.dialect.lines(wanted.training)
-    said = change_text({key: pair for key, pair in change.items() if key not in known})
-    return Refused(
-        say("gpu.patch_not_a_line", change=said or "some of it", file=plain.file, program=plain.dialect.code)
-    )
+    said = change_text({key: pair for key, pair in change.items() if key not in known} or change)
+    return Refused(say("gpu.patch_not_a_line", change=said, file=plain.file, program=plain.dialect.code))
 
 
 def _hold(args: argparse.Namespace, plain: Reading, patched: str, wanted: Reading) -> None:

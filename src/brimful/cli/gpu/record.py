@@ -6,11 +6,11 @@ import argparse
 import re
 from pathlib import Path
 
-from brimful.accuracy.record import append_rows, rows_of
 from brimful.cli.commands import Answer
 from brimful.cli.render import wrapped
 from brimful.configs.reading import Reading
 from brimful.configs.settings import own_word
+from brimful.diagnose.record import append_rows, rows_of
 from brimful.errors import BadInput
 from brimful.guard.command import read_command
 from brimful.guard.forecast import read_settings

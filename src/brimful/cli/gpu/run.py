@@ -11,9 +11,9 @@ from pathlib import Path
 
 from brimful.cli.commands import Answer, integer
 from brimful.cli.gpu.others import add_others, other_bytes
+from brimful.cli.options import own_correction
 from brimful.cli.render import paint, tell, wrapped
 from brimful.errors import BrimfulError
-from brimful.fit.correction import load_correction
 from brimful.guard.checkpoints import Keeper
 from brimful.guard.command import Command, read_command
 from brimful.guard.forecast import Forecast, Room, forecast, room_by_driver, try_settings
@@ -111,7 +111,7 @@ def _forecast(args: argparse.Namespace, command: Command, tell: Callable[[Value]
     if reading is None or room is None:
         tell(say("gpu.run_nothing_predicted", why=why or no_room))
         return None
-    return forecast(reading, room, load_correction())
+    return forecast(reading, room, own_correction())
 
 
 def _room(args: argparse.Namespace, command: Command) -> tuple[Room | None, Value | None]:

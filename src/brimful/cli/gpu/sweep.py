@@ -7,11 +7,11 @@ from typing import Any
 
 from brimful.cli.commands import Answer
 from brimful.cli.gpu.others import add_others, other_bytes
+from brimful.cli.options import own_correction
 from brimful.cli.render import KEPT, page_columns, paint, paragraph
 from brimful.configs.read import read
 from brimful.diagnose.advice import assumed_notes
 from brimful.fit.advice.sweep import Point, Sweep, Swept, parse_range, sweep
-from brimful.fit.correction import load_correction
 from brimful.language import Number, Percent, Size, told, tongue, words
 from brimful.specs.gpu import find_gpu
 
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> Answer:
                 return grid(args, values, lengths)
             overrides.append(f"seq_len={lengths[0]}")
     reading, gpu = read(args.config, overrides=overrides), find_gpu(args.gpu)
-    done = sweep(reading, gpu, swept, values, other_bytes(args), correction=load_correction())
+    done = sweep(reading, gpu, swept, values, other_bytes(args), correction=own_correction())
     title = f"{reading.model.name}, {gpu.title}"
     if args.plot is not None:
         from brimful.cli.gpu.sweep_plot import write_plot

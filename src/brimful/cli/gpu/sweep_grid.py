@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.gpu.others import other_bytes
 from brimful.cli.gpu.sweep import as_dict
+from brimful.cli.options import own_correction
 from brimful.cli.render import paint, paragraph, table
 from brimful.configs.read import read
 from brimful.diagnose.advice import assumed_notes
 from brimful.errors import BadInput
 from brimful.fit.advice.sweep import Sweep, sweep
-from brimful.fit.correction import load_correction
 from brimful.language import Number, Percent, Size, say, told, tongue, words
 from brimful.specs.gpu import find_gpu
 
@@ -34,7 +34,7 @@ def grid(args: argparse.Namespace, batches: Sequence[int], lengths: Sequence[int
                 most=Number(_MOST_POINTS),
             )
         )
-    gpu, correction = find_gpu(args.gpu), load_correction()
+    gpu, correction = find_gpu(args.gpu), own_correction()
     found = []
     for length in lengths:
         reading = read(args.config, overrides=[*args.set, f"seq_len={length}"])

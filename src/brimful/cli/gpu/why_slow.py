@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from brimful.cli.commands import NO, YES, Answer, integer
+from brimful.cli.options import own_correction
 from brimful.cli.render import paint, wrapped
 from brimful.configs.read import read
 from brimful.diagnose.findings import CANNOT_TELL, HEALTHY, Diagnosis, cause_words
 from brimful.diagnose.slow import diagnose
 from brimful.errors import BadInput
-from brimful.fit.correction import load_correction
 from brimful.fit.fit import fit_reading
 from brimful.language import Percent, Seconds, say, told, words
 from brimful.meter.nvml import NvidiaDriver
@@ -64,7 +64,7 @@ def _estimate(args: argparse.Namespace) -> dict[str, Any] | None:
         raise BadInput(say("gpu.no_card"), hint=say("gpu.hint_name_card"))
 
     reading = read(args.config, model=args.model, overrides=args.set)
-    return fit_reading(reading, find_gpu(args.gpu), correction=load_correction()).as_dict()
+    return fit_reading(reading, find_gpu(args.gpu), correction=own_correction()).as_dict()
 
 
 def _text(found: Diagnosis) -> str:

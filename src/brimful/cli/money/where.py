@@ -9,11 +9,11 @@ from typing import Any
 
 from brimful.adapters.providers.offers import read_offers
 from brimful.cli.commands import Answer, integer
+from brimful.cli.options import own_correction
 from brimful.cli.render import table
 from brimful.configs.read import read
 from brimful.configs.reading import Reading
 from brimful.errors import BadInput, Refused
-from brimful.fit.correction import load_correction
 from brimful.fit.inference import Serving
 from brimful.fit.rates import Rates, serving_rates, training_rates
 from brimful.language import Seconds, Sentence, Several, Usd, say, told, words
@@ -88,7 +88,7 @@ def _job(args: argparse.Namespace, reading: Reading) -> Rates:
         raise BadInput(say("money.two_jobs"))
     if not args.inference:
         teacher = find_preset(args.teacher).model if args.teacher else None
-        return training_rates(model, reading.training, teacher, correction=load_correction())
+        return training_rates(model, reading.training, teacher, correction=own_correction())
     if model.encoder or model.classes is not None:
         raise BadInput(say("money.writes_no_text", model=model.name))
     return serving_rates(

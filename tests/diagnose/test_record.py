@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from brimful.accuracy.record import COLUMNS, append_rows, rows_of
 from brimful.accuracy.runs import read_rows, understand
 from brimful.cli.main import main
 from brimful.configs.read import read
 from brimful.configs.reading import Reading
+from brimful.diagnose.record import COLUMNS, append_rows, rows_of
 from brimful.errors import Refused
 from brimful.fit.fit import estimate
 from brimful.meter.samples import EndSample, RunSample, Sample, StepSample, as_line
@@ -170,7 +170,7 @@ def test_a_run_is_not_written_twice_and_other_rows_stay_as_they_are(tmp_path: Pa
 WRITER = """
 import sys
 from pathlib import Path
-from brimful.accuracy.record import COLUMNS, append_rows
+from brimful.diagnose.record import COLUMNS, append_rows
 for n in range(25):
     append_rows(Path(sys.argv[1]), [dict.fromkeys(COLUMNS, "1") | {"id": f"{sys.argv[2]}-{n}"}])
 """
