@@ -75,6 +75,16 @@ def test_a_label_made_by_a_call_is_not_needed_and_not_made(tmp_path: Path) -> No
     assert reading.training.batch_size == 4
 
 
+@pytest.mark.parametrize(
+    ("line", "kind"), [("print(1)", "call"), ("batch_size + 1", "binop"), ("while True: pass", "while")]
+)
+def test_a_line_that_only_python_could_run_is_refused_by_its_kind(
+    tmp_path: Path, line: str, kind: str
+) -> None:
+    with refuses(BadInput, "configs.statement_refused", 2, kind):
+        read(tmp_path, f"batch_size = 4\n{line}\n")
+
+
 def test_a_checkpoint_overrules_the_sizes_in_the_file(tmp_path: Path) -> None:
     reading = read(tmp_path, "init_from = 'gpt2-xl'\nn_layer = 3\nblock_size = 2048\n")
 

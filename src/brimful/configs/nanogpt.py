@@ -174,19 +174,9 @@ def _read_statement(statement: ast.stmt, found: _Found, *, file: str) -> None:
         case ast.ImportFrom(module=module):
             found.imports.append(module or ".")
         case _:
-            kind = (
-                "a call or expression"
-                if isinstance(statement, ast.Expr)
-                else type(statement).__name__.lower()
-            )
-            raise BadInput(
-                say(
-                    "configs.statement_refused",
-                    file=file,
-                    line=Plain(statement.lineno),
-                    kind=kind,
-                )
-            )
+            kind = type(statement.value if isinstance(statement, ast.Expr) else statement).__name__.lower()
+            line = Plain(statement.lineno)
+            raise BadInput(say("configs.statement_refused", file=file, line=line, kind=kind))
 
 
 def _assign(name: str, value: ast.expr, found: _Found, *, file: str, line: int | None = None) -> None:
