@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from brimful.adapters.stores.sql import SqlStore
 from brimful.fleet.job import Job
 from brimful.fleet.state import OVER
-from brimful.scheduler.cycle import Rules
+from brimful.scheduler.rules import Rules
 from brimful.server.doctor import Finding, examine
 from brimful.server.run.engines import engines_in
 from brimful.server.service.service import Service

@@ -14,6 +14,7 @@ from brimful.scheduler.policies import (
     DEFAULT,
     OPTIONS,
     POLICIES,
+    about_option,
     about_policy,
     read_policy,
     values_of,
@@ -58,9 +59,7 @@ def settings_page() -> str:
     for name in OPTIONS:
         value = getattr(default, name)
         shown = int(value) if isinstance(value, bool) else value
-        lines.append(
-            row(f"`{name}`", str(values_of(name)), f"`{shown}`", str(say(f"scheduler.option_{name}")))
-        )
+        lines.append(row(f"`{name}`", str(values_of(name)), f"`{shown}`", str(about_option(name))))
     return "\n".join(lines) + "\n"
 
 

@@ -21,7 +21,7 @@ from brimful.allocator import FREE, MALLOC
 from brimful.units import GIB, MIB
 
 TITLE = "Trace"
-GPT2_S, LLAMA_S, LLAMA_GIB = 4.0, 20.0, 4.0
+GPT2_S, LLAMA_S = 4.0, 20.0
 GPU = "h100-sxm-80gb"
 SNAPSHOTS = ROOT.parent / "shared" / "data" / "snapshots"
 # Model name -> layers, heads, width, micro-batch of 1,024 tokens.

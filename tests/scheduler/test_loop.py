@@ -23,11 +23,11 @@ from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet
 from brimful.language import say, verbatim
 from brimful.scheduler import loop
-from brimful.scheduler.cycle import Rules
 from brimful.scheduler.decide import decide
 from brimful.scheduler.loop import Tick, tick
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import CannotStart, Observation, Ports
+from brimful.scheduler.rules import Rules
 from brimful.sim.world import MemoryStore
 from tests.builders import ScriptedEngine, a_job, a_node, code_of
 

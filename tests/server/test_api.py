@@ -17,7 +17,7 @@ from brimful.adapters.stores.sql import SqlStore
 from brimful.fleet.events import LeaseEnding
 from brimful.fleet.job import Job
 from brimful.language import verbatim
-from brimful.scheduler.cycle import Rules
+from brimful.scheduler.rules import Rules
 from brimful.server.app import MAX_BODY_BYTES, make_app
 from brimful.server.service.service import Service
 from tests.builders import a_node, eventually

@@ -23,7 +23,7 @@ from brimful.fleet.events import Event, LeaseEnded, LeaseEnding, LeaseGranted, L
 from brimful.fleet.job import Job
 from brimful.fleet.state import Node
 from brimful.language import verbatim
-from brimful.scheduler.cycle import Rules
+from brimful.scheduler.rules import Rules
 from brimful.server.app import make_app
 from brimful.server.console import page_data
 from brimful.server.service.service import Service

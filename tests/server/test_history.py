@@ -12,8 +12,8 @@ from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import NotFound, WorldFailed
 from brimful.language import verbatim
-from brimful.scheduler.cycle import Rules
 from brimful.scheduler.ports import Observation
+from brimful.scheduler.rules import Rules
 from brimful.server.auth import Principal
 from brimful.server.service import driver as driver_module
 from brimful.server.service.service import Service

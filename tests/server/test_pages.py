@@ -9,7 +9,7 @@ import pytest
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.sql import SqlStore
-from brimful.scheduler.cycle import Rules
+from brimful.scheduler.rules import Rules
 from brimful.server.service.service import Service
 from brimful.server.views.jobs import jobs_page
 from tests.builders import a_job, a_node

@@ -22,7 +22,7 @@ from brimful.fleet.events import LeaseEnded, LeaseGranted, LeaseStarted
 from brimful.fleet.job import Job
 from brimful.fleet.state import Node
 from brimful.language import Seconds, Size, say, words
-from brimful.scheduler.cycle import Rules
+from brimful.scheduler.rules import Rules
 from brimful.server.api.answers import shape_of
 from brimful.server.app import make_app
 from brimful.server.service.samples import parse_sample

@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.stores.sql import SqlStore
-from brimful.scheduler.cycle import Rules
+from brimful.scheduler.rules import Rules
 from brimful.server.app import make_app
 from brimful.server.service.service import Service
 from tests.builders import a_node

@@ -19,8 +19,8 @@ from brimful.errors import Refused, WorldFailed
 from brimful.fleet.events import CancelRequested, Event
 from brimful.fleet.job import Job
 from brimful.language import say, verbatim
-from brimful.scheduler.cycle import Rules
 from brimful.scheduler.ports import CannotStart, Observation
+from brimful.scheduler.rules import Rules
 from brimful.server.service import driver as driver_module
 from brimful.server.service.health import SILENT_S
 from brimful.server.service.intake import Pending

@@ -17,7 +17,7 @@ from brimful.adapters.stores.schema import leader
 from brimful.adapters.stores.sql import SqlStore
 from brimful.fleet.job import Job
 from brimful.fleet.state import OVER
-from brimful.scheduler.cycle import Rules
+from brimful.scheduler.rules import Rules
 from brimful.server.doctor import examine
 from brimful.server.run.engines import engines_in
 from brimful.server.service.driver import SEEK_S

@@ -98,7 +98,6 @@ class Allocator:
         self.allocated_bytes = self.peak_allocated_bytes = 0
         self.requested_bytes = self.peak_requested_bytes = 0
         self.reserved_bytes = self.peak_reserved_bytes = 0
-        self.active_bytes = 0
         self.retries = 0
         self._address_of = address_of
         self._next_address = _FIRST_ADDRESS
@@ -132,7 +131,6 @@ class Allocator:
         block.requested = nbytes
         self.live[block.address] = block
         size = block.size
-        self.active_bytes += size
         self.allocated_bytes = allocated = self.allocated_bytes + size
         if allocated > self.peak_allocated_bytes:  # noqa: PLR1730  max() costs a tenth of the whole call
             self.peak_allocated_bytes = allocated
@@ -269,7 +267,6 @@ class Allocator:
 
     def _give_back(self, block: Block) -> None:
         block.state = FREE
-        self.active_bytes -= block.size
         self.requested_bytes -= block.requested
         self._merge(block, block.before)
         self._merge(block, block.after)

@@ -85,7 +85,6 @@ class Unsure:
         self.free.size -= by
         self.free.pool.add(self.free)
         self.used.size += by
-        allocator.active_bytes += by
         if self.used.state == USED:
             allocator.allocated_bytes += by
         return True
@@ -362,7 +361,6 @@ class _Builder:
     def _hold(self, block: Block, held: Held) -> None:
         allocator = self.allocator
         block.requested = held.requested
-        allocator.active_bytes += block.size
         allocator.requested_bytes += held.requested
         if held.pending:
             block.state = PENDING

@@ -21,8 +21,6 @@ from brimful.scheduler.quotas import is_own, over_quota, queue_of
 from brimful.scheduler.rules import Rules
 from brimful.units import HOUR_S
 
-__all__ = ["Cycle", "Rules"]
-
 AHEAD_S = 60  # a start must be paid for so long, so that a tenant's last cent does not start many
 
 

@@ -20,10 +20,10 @@ from brimful.language import Quoted, Several, say
 from brimful.market.ledger import Ledger
 from brimful.market.pools import Market, floor_of
 from brimful.scheduler.auction import Auctions
-from brimful.scheduler.cycle import Rules
 from brimful.scheduler.decide import decide
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import Engine
+from brimful.scheduler.rules import Rules
 from brimful.server.service.health import Health
 from brimful.server.service.history import History
 from brimful.server.service.samples import Samples
