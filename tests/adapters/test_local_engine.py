@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from brimful.adapters.engines import local
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.engines.processes import born
 from brimful.adapters.files import read_json, reserve, write_json, write_reserved
@@ -318,7 +319,10 @@ def test_a_runner_that_cannot_begin_is_an_end_with_its_reason_and_not_tried_for_
     (site.lease / in_the_way).rmdir()
 
 
-def test_who_vanished_has_ended_when_it_was_last_seen_not_when_that_was_noticed(site: Site) -> None:
+@pytest.mark.parametrize(("booted_ago_s", "seen_ago_s"), [(None, 100), (900, 100), (200, 200)])
+def test_who_vanished_has_ended_when_it_was_last_seen_or_as_the_machine_went_down(
+    site: Site, monkeypatch: pytest.MonkeyPatch, booted_ago_s: int | None, seen_ago_s: int
+) -> None:
     site.start(["sleep", "600"])
     eventually(lambda: site.is_state("running") and (site.lease / "beat").exists())
     site.kill_runner()
@@ -328,10 +332,12 @@ def test_who_vanished_has_ended_when_it_was_last_seen_not_when_that_was_noticed(
     (site.lease / "started.json").write_text(json.dumps({**started, "at_s": started["at_s"] - 500}))
     for name, seconds in (("beat", 100), ("log", 300)):
         os.utime(site.lease / name, (started["at_s"] - seconds,) * 2)
+    booted_s = None if booted_ago_s is None else int(started["at_s"]) - booted_ago_s
+    monkeypatch.setattr(local, "boot_s", lambda: booted_s)
     site.restart()
     seen = site.look()
     assert seen is not None
-    assert seen.ended_s == started["at_s"] - 100
+    assert seen.ended_s == int(started["at_s"]) - seen_ago_s
 
 
 def test_a_runner_gives_signs_of_life(site: Site) -> None:
