@@ -149,7 +149,11 @@ def test_an_unknown_option_is_one_error_and_one_hint_for_people(
 
 
 def test_an_unknown_command_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, meant in ((["fti"], "fit"), (["drain", "local-0"], "fleet drain")):
+    for words, meant in (
+        (["fti"], "fit"),
+        (["shwo", "job-1"], "job show"),
+        (["drain", "local-0"], "fleet drain"),
+    ):
         assert main(words) == BAD_INPUT
         assert did_you_mean(meant) in capsys.readouterr().err
     for words in (["qqqq"], ["job", "qqqq"]):

@@ -263,6 +263,7 @@ def test_without_a_server_the_error_says_how_to_start_one(here: Here, words: lis
     done = here.run(*words, "--json")
     error = json.loads(done.stdout)["error"]
     assert (done.returncode, error["code"]) == (3, "no_server")
+    assert error["reason"]["reason"]["code"] == "language.os_econnrefused"
     assert "make run" in error["hint"]
     assert "BRIMFUL_DATA" in error["hint"]
 

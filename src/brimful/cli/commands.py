@@ -127,8 +127,9 @@ def _unknown(word: str, *, group: str = "") -> BadInput:
 
     from brimful.language import Quoted, say
 
-    # By the name as it stands, and by a verb whose group was left out.
-    names = {name.rpartition(" ")[2]: name for name in COMMANDS if name.startswith(group and f"{group} ")}
+    # By the name as it stands, and by a verb whose group was left out: of two groups, the first that has it.
+    all_names = (name for name in reversed(COMMANDS) if name.startswith(group and f"{group} "))
+    names = {name.rpartition(" ")[2]: name for name in all_names}
     names |= {} if group else dict(zip(GROUPS, GROUPS, strict=True))
     near = get_close_matches(word, names, n=1)
     is_id = group == "job" and word[-1:].isdigit()

@@ -20,7 +20,7 @@ from urllib.request import BaseHandler, ProxyHandler, Request, build_opener
 
 from brimful.client.settings import Settings, read_settings
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused, Said, WorldFailed
-from brimful.language import Plain, Quoted, say, tongue, verbatim
+from brimful.language import Plain, Quoted, os_words, say, tongue, verbatim
 from brimful.language.printable import printable
 from brimful.language.sentence import Retold
 
@@ -235,9 +235,8 @@ class Client:
                     say("client.untrusted_certificate", url=self.url, reason=reason),
                     code="untrusted_certificate",
                 ) from error
-            raise WorldFailed(
-                say("client.no_server", url=self.url, reason=reason), code="no_server"
-            ) from error
+            why = os_words(reason) if isinstance(reason, OSError) else reason
+            raise WorldFailed(say("client.no_server", url=self.url, reason=why), code="no_server") from error
         except (ValueError, KeyError, TypeError) as error:
             raise WorldFailed(say("client.not_brimful", url=self.url), code="no_server") from error
 
