@@ -11,7 +11,10 @@ from brimful.language import words
 from tests.builders import check_reason
 
 EXAMPLE = str(Path(__file__).resolve().parents[2] / "examples" / "nanogpt" / "train_fineweb.py")
-HEAVY = ("torch", "numpy", "fastapi", "sqlalchemy", "asyncio", "yaml")
+HEAVY = (
+    *("torch", "numpy", "fastapi", "sqlalchemy", "asyncio", "yaml"),
+    *("brimful.meter", "brimful.diagnose.explain"),  # patterns that take long to compile
+)
 
 
 def test_out_of_memory_is_a_clear_no_with_numbers_first(capsys: pytest.CaptureFixture[str]) -> None:

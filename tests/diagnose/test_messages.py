@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from brimful.configs.read import read
 from brimful.diagnose.explain import About, Explanation, explain, finding
 from brimful.diagnose.rates import own_mfu
+from brimful.fit.count import A100_FLOPS_PER_S
 from brimful.language import language
-from brimful.meter.logs import A100_FLOPS_PER_S
 from brimful.specs.gpu import find_gpu
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from brimful.configs.reading import change_text
-from brimful.diagnose.explain import About, Explanation
 from brimful.language import Factor, Percent, Sentence, Size, say
 from brimful.specs.desktop import Others
 from brimful.specs.estimate import Fix, Verdict
+
+if TYPE_CHECKING:
+    from brimful.diagnose.explain import About, Explanation
 
 _SHOWN = 3
 
 
 def advised(about: About) -> tuple[Explanation, ...]:
     """Empty unless both config and card are known."""
+    from brimful.diagnose.explain import (
+        Explanation,  # its patterns take time to compile, and `fit` needs none
+    )
+
     estimate, reading = about.estimate, about.reading
     if estimate is None or reading is None or about.gpu is None:
         return ()

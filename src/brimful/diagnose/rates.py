@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from brimful.configs.reading import Reading
-from brimful.fit.count import model_flops_per_token
+from brimful.fit.count import A100_FLOPS_PER_S, model_flops_per_token
 from brimful.fit.roofline import achievable_flops_per_s, peak_format
 from brimful.language import Number, Percent, Seconds, Sentence, Size, say
-from brimful.meter.logs import A100_FLOPS_PER_S, LogLine
+from brimful.meter.logs import LogLine
 from brimful.specs.estimate import Estimate
 from brimful.specs.gpu import Gpu, find_gpu
 

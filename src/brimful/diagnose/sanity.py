@@ -10,9 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from brimful.fit.count import model_flops_per_token
+from brimful.fit.count import A100_FLOPS_PER_S, model_flops_per_token
 from brimful.language import Language, Number, Percent, Sentence, Several, Size, language, say
-from brimful.meter.logs import A100_FLOPS_PER_S
 from brimful.specs.estimate import Estimate, Interval
 from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model

@@ -11,6 +11,8 @@ from __future__ import annotations
 from brimful.specs.model import Model
 from brimful.specs.training import Training
 
+A100_FLOPS_PER_S = 312e12  # nanoGPT divides by it for its MFU, whatever it runs on
+
 
 def mlp_matmul_parameters(model: Model, width: int) -> int:
     """Weights of an MLP, or of one expert, that is `width` inside."""

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
+from brimful.fit.count import A100_FLOPS_PER_S
+
 _F = r"[-+]?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?|nan|inf)"
 _STEP, _LOSS, _MS = r"(?P<step>\d{1,12})", f"(?P<loss>{_F})", f"(?P<ms>{_F})"
 _MFU, _TOKENS = f"(?P<mfu>{_F})", f"(?P<tokens>{_F})"
-A100_FLOPS_PER_S, H100_FLOPS_PER_S = 312e12, 989e12
+H100_FLOPS_PER_S = 989e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

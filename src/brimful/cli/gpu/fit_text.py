@@ -15,7 +15,7 @@ from brimful.cli.render import KEPT, bar, paint, paragraph, table
 from brimful.configs.reading import Reading, change_text
 from brimful.diagnose.advice import assumed_notes, verdict_words
 from brimful.diagnose.sanity import Check
-from brimful.fit.count import parameters
+from brimful.fit.count import A100_FLOPS_PER_S, parameters
 from brimful.language import Factor, Number, Percent, Seconds, Sentence, Several, Size, count, say
 from brimful.language.spoken import told, tongue, words
 from brimful.specs.estimate import Estimate, Fix, Interval
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _NARROWEST, _WIDEST = 72, 100  # columns the report is laid out for, as the terminal allows
 _WIDE_BAR, _NARROW_BAR = 12, 5
-_NANOGPT_PEAK_FLOPS_PER_S = 312e12  # nanoGPT divides by an A100 whatever it runs on
 
 
 def width() -> int:
@@ -257,8 +256,8 @@ def _speed(answer: Estimate, gpu: Gpu, reading: Reading) -> str:
         bound=say(f"fit.bound_{speed.bound_by}"),
     )
     said.append(("MFU", of_peak))
-    if reading.dialect.name == "nanoGPT" and gpu.dense_flops_per_s.get("bf16") != _NANOGPT_PEAK_FLOPS_PER_S:
-        printed = Percent(speed.mfu.likely * speed.peak_flops_per_s / _NANOGPT_PEAK_FLOPS_PER_S)
+    if reading.dialect.name == "nanoGPT" and gpu.dense_flops_per_s.get("bf16") != A100_FLOPS_PER_S:
+        printed = Percent(speed.mfu.likely * speed.peak_flops_per_s / A100_FLOPS_PER_S)
         said.append(("", say("gpu.nanogpt_mfu", mfu=printed)))
     labels = [told(label) for label, _ in said]
     named = max(map(len, labels)) + 2
