@@ -107,6 +107,14 @@ def test_bad_input_is_one_error_with_a_hint(capsys: pytest.CaptureFixture[str], 
     assert "hint: " in captured.err
     assert "Traceback" not in captured.err
 
+    assert main(["fit", *words, "--json"]) == 2, "a number that is not one does not break the envelope"
+    assert json.loads(capsys.readouterr().out)["error"]["code"]
+
+
+def test_a_length_to_copy_has_no_separator(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--model", "gpt2", "--gpu", "rtx-4070", "--seq-len", "2048"]) == 2
+    assert capsys.readouterr().err.rstrip().endswith("--seq-len 1024")
+
 
 def test_the_largest_numbers_a_config_may_hold_still_give_an_answer(
     capsys: pytest.CaptureFixture[str],

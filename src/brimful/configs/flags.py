@@ -90,7 +90,7 @@ def read_flags(name: str, said: Mapping[str, Value]) -> Reading:
                 name=preset.model.name,
                 context_tokens=Number(preset.context_tokens),
                 sequence_tokens=Number(reading.training.sequence_tokens),
-                context_tokens_2=preset.context_tokens,
+                context_tokens_2=str(preset.context_tokens),
             )
         )
     return reading

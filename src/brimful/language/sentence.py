@@ -10,6 +10,7 @@ import errno
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from brimful.language.catalog import is_held
@@ -227,4 +228,6 @@ def figures(value: float, shown: int = 3) -> Number:
 def plain_value(value: object) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, Value):
         return value.plain()
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)  # JSON has no number for it
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
