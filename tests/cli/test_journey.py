@@ -231,6 +231,10 @@ def test_an_unusable_folder_is_one_clear_error(here: Here, tmp_path: Path) -> No
         (["submit"], ("fleet.no_command",)),
         (["submit", "--budget", "-3", "--", "true"], ("cli.not_a_sum", "--budget", "-3")),
         (["submit", "--env", "oops", "--", "true"], ("fleet.bad_env", "oops")),
+        (["submit", "--env", "a b=1", "--dry-run", "--", "true"], ("server.bad_env_name", "a b")),
+        (["job", "show", ""], ("client.not_a_name", "")),
+        (["job", "bid", ""], ("client.not_a_name", "")),
+        (["job", "logs", "a/b"], ("client.not_a_name", "a/b")),
         (["submit", "--key", "a\nb", "--", "true"], ("client.bad_key",)),
         (["submit", "--key", "k" * 101, "--", "true"], ("client.bad_key",)),
     ],
@@ -238,6 +242,7 @@ def test_an_unusable_folder_is_one_clear_error(here: Here, tmp_path: Path) -> No
 def test_bad_input_is_one_clear_error_with_a_hint(
     here: Here, words: list[str], reason: tuple[str, ...]
 ) -> None:
+    here.env["BRIMFUL_URL"] = "http://127.0.0.1:9"
     status, error = here.refused(*words)
     assert status == 2
     check_reason(error["reason"], *reason)
@@ -245,7 +250,12 @@ def test_bad_input_is_one_clear_error_with_a_hint(
 
 
 @pytest.mark.parametrize(
-    ("words", "named"), [(["submit", "--gpus", "x", "--", "true"], "--gpus"), (["job", "show"], "JOB")]
+    ("words", "named"),
+    [
+        (["submit", "--gpus", "x", "--", "true"], "--gpus"),
+        (["job", "show"], "JOB"),
+        (["jobs", "--limit", "99999999"], "from 1 to 9,999,999"),
+    ],
 )
 def test_what_argparse_refuses_is_named_and_has_a_hint(here: Here, words: list[str], named: str) -> None:
     status, error = here.refused(*words)

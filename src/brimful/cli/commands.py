@@ -180,15 +180,18 @@ def group_overview(group: str, language: str = "en") -> str:
     return "\n".join(lines)
 
 
+MOST = 9_999_999
+
+
 def integer(text: str) -> int:
     """A count for argparse: 1 or more, and not absurd."""
-    value = integer_from_text(text, low=1, high=9_999_999)
+    value = integer_from_text(text, low=1, high=MOST)
     if value is None:
         from argparse import ArgumentTypeError
 
-        from brimful.language import Quoted, words
+        from brimful.language import Number, Quoted, words
 
-        raise ArgumentTypeError(words("cli.not_a_count", text=Quoted(text[:40])))
+        raise ArgumentTypeError(words("cli.not_a_count", text=Quoted(text[:40]), most=Number(MOST)))
     return value
 
 

@@ -295,6 +295,8 @@ def _is_alive(pid: int) -> bool:
 
 
 def _path(kind: str, name: str, rest: str = "") -> str:
+    if not name or "/" in name:  # it would be another path
+        raise NotFound(say("client.not_a_name", name=Quoted(name[:80])))
     return f"/v1/{kind}/{quote(name, safe='')}{rest}"
 
 

@@ -125,6 +125,8 @@ def _asked(args: argparse.Namespace) -> tuple[dict[str, Any], list[Sentence], st
     body |= _flags(args)
     carried = {key: os.environ[key] for key in CARRIED if key in os.environ}
     body["env"] = carried | body["env"] | _pairs(args.env)
+    if wrong := [name for name in body["env"] if not (name.isidentifier() and name.isascii())]:
+        raise BadInput(say("server.bad_env_name", name=Quoted(wrong[0][:80])))
     return body, notes, config, steps
 
 
@@ -170,7 +172,7 @@ def _pairs(given: list[str]) -> dict[str, str]:
     pairs = {}
     for pair in given:
         key, equals, value = pair.partition("=")
-        if not (equals and key.isidentifier()):
+        if not equals:
             raise BadInput(say("fleet.bad_env", pair=Quoted(pair[:60])))
         pairs[key] = value
     return pairs
