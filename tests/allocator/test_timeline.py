@@ -21,7 +21,7 @@ from brimful.allocator.timeline import (
     write_html,
     write_png,
 )
-from brimful.errors import BadInput, WorldFailed
+from brimful.errors import WorldFailed
 from brimful.units import MIB
 from tests.allocator.recording import Recording
 from tests.builders import refuses
@@ -104,8 +104,9 @@ def test_a_missing_library_is_named_with_the_way_to_get_it(
 
     monkeypatch.setitem(sys.modules, module, None)
     assert callable(write)
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(WorldFailed) as caught:
         write(a_timeline(tmp_path), tmp_path / "out")
+    assert caught.value.code == "not_installed"
     assert re.search(said, caught.value.hint)
 
 

@@ -75,6 +75,15 @@ def test_a_fill_for_people_is_a_table_of_means(capsys: pytest.CaptureFixture[str
             [str(EXAMPLES / "small.csv"), "--policy", "brim?ageing=nan"],
             ("scheduler.policy_option_not_valid", "ageing", "nan"),
         ),
+        (
+            [str(EXAMPLES / "small.csv"), "--policy", "brim?move=0&move=1"],
+            ("scheduler.policy_option_twice", "move"),
+        ),
+        (["synthetic:philly?jobs=10&jobs=20"], ("sim.option_twice", "jobs")),
+        (
+            [str(EXAMPLES / "small.csv"), "--faults", "slow_share=0.5,slow_share=0.1"],
+            ("sim.option_twice", "slow_share"),
+        ),
         ([str(EXAMPLES / "small.csv"), "--sweep", "gpus"], ("sim.sweep_unreadable", "gpus")),
         ([str(EXAMPLES / "small.csv"), "--sweep", "gpus=8,x"], ("sim.sweep_unreadable", "gpus=8,x")),
         ([str(EXAMPLES / "small.csv"), "--sweep", "gpus=²"], ("sim.sweep_unreadable", "gpus=²")),
@@ -367,7 +376,7 @@ def test_a_page_is_refused_before_the_runs_where_plotly_is_missing(
 ) -> None:
     monkeypatch.setattr("brimful.sim.charts.find_spec", lambda name: None)
     monkeypatch.setattr("brimful.cli.operate.simulate.rehearse", lambda *a, **b: pytest.fail("it ran"))
-    assert main(["simulate", SMALL, "--html", "x.html"]) == BAD_INPUT
+    assert main(["simulate", SMALL, "--html", "x.html"]) == WORLD_FAILED
     assert "pip install 'brimful[report]'" in capsys.readouterr().err
 
 
@@ -423,3 +432,32 @@ def test_what_enough_means_is_wrapped(
     last = capsys.readouterr().out.rstrip().split("\n\n")[-1]
     assert " ".join(last.split()) == words("sim.enough.none", policy="fifo", most=Percent(0.1))
     assert max(map(len, last.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("module", "args"),
+    [
+        ("plotly", ["simulate", SMALL, "--html", "x.html"]),
+        ("numpy", ["simulate", *FILL]),
+        (
+            "matplotlib",
+            ["sweep", str(EXAMPLES / "nanogpt/train_gpt2.py"), "--gpu", "4070", "--plot", "x.svg"],
+        ),
+    ],
+)
+def test_a_missing_package_is_the_environments_fault(module: str, args: list[str], tmp_path: Path) -> None:
+    code = f"""import sys; sys.modules[{module!r}] = None
+import importlib.util; find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *of: None if name == {module!r} else find(name, *of)
+from brimful.cli.main import main; sys.exit(main(sys.argv[1:]))"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *args, "--json"], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert ran.returncode == WORLD_FAILED
+    assert json.loads(ran.stdout)["error"]["code"] == "not_installed"
+
+
+def test_a_fleet_of_many_kinds_is_told_in_each_language(capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = "+".join(f"1x{gpus}" for gpus in range(1, 7))
+    assert main(["simulate", SMALL, "--fleet", fleet, "--lang", "de"]) == YES
+    assert "+ 2 weitere Arten" in " ".join(capsys.readouterr().out.split())

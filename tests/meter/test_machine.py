@@ -298,6 +298,7 @@ def test_a_process_name_cannot_move_the_cursor(fake_nvml: FakeNvml) -> None:
 def test_the_exporter_stays_on_loopback(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["admin", "exporter", "--host", "0.0.0.0"]) == 2
     assert words("gpu.not_loopback", host=Quoted("0.0.0.0")) in " ".join(capsys.readouterr().err.split())
+    assert main(["admin", "exporter", "--host", "0.0.0.0", "--json"]) == 2
 
 
 def test_the_dashboard_asks_for_metrics_that_exist() -> None:

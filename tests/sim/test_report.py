@@ -218,6 +218,8 @@ def test_a_fleet_file_says_what_a_word_cannot(tmp_path: Path) -> None:
         ("[[nodes]]\ngpus = 8\ncount = true\n", ("sim.bad_value", "count", True)),
         ("[[nodes]]\ngpus = 8\ntier = 'free'\n", ("sim.fleet_row_out_of_range",)),
         ("[[nodes]]\ngpus = 8\nusd_per_gpu_hour = -1\n", ("sim.fleet_row_out_of_range",)),
+        ("[[nodes]]\ngpus = 8\nrack_nodes = -2\n", ("sim.fleet_row_out_of_range",)),
+        ("[[nodes]]\ngpus = 8\nnvlink_gpus = -1\n", ("sim.fleet_row_out_of_range",)),
         ("[[nodes]]\ngpus = 8\ncount = 100001\n", ("sim.nodes_out_of_range", 100001)),
     ],
 )

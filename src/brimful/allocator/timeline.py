@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brimful.allocator.run import EMPTY_CACHE, MALLOC, Request
-from brimful.errors import BadInput, WorldFailed
+from brimful.errors import WorldFailed
 from brimful.files import write_whole
 from brimful.language import Language, Quoted, Size, language, os_words, say
 from brimful.units import GIB
@@ -114,7 +114,7 @@ def write_html(drawn: Timeline, path: Path) -> None:
         from plotly.graph_objects import Figure, Scatter
         from plotly.offline import get_plotlyjs
     except ImportError as error:
-        raise BadInput(say("allocator.html_needs_plotly")) from error
+        raise WorldFailed(say("allocator.html_needs_plotly"), code="not_installed") from error
     figure: Figure = Figure()
     for (label, values), colour in zip(drawn.layers, _colours(drawn), strict=True):
         figure.add_trace(
@@ -176,7 +176,7 @@ def write_png(drawn: Timeline, path: Path) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise BadInput(say("allocator.png_needs_matplotlib")) from error
+        raise WorldFailed(say("allocator.png_needs_matplotlib"), code="not_installed") from error
     figure = Figure(figsize=(12, 6), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     axes: Any = figure.add_subplot()

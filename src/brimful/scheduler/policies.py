@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from brimful.errors import BadInput
-from brimful.language import Quoted, Sentence, say
+from brimful.language import Number, Quoted, Sentence, say
 from brimful.scheduler.rules import Rules
 
 # Least attained service, all GPU types in turn.
@@ -76,7 +76,11 @@ def read_policy(text: str, changed: Mapping[str, int] | None = None) -> Policy:
         raise BadInput(
             say("scheduler.policy_unknown", name=Quoted(name[:80]), names=", ".join(sorted(POLICIES)))
         )
-    options = {key: _value(text, key, value) for key, value in parse_qsl(query, keep_blank_values=True)}
+    options: dict[str, Any] = {}
+    for key, value in parse_qsl(query, keep_blank_values=True):
+        if key in options:
+            raise BadInput(say("scheduler.policy_option_twice", policy=Quoted(text[:80]), option=key))
+        options[key] = _value(text, key, value)
     rules = replace(POLICIES[name], **(options | dict(changed or {})))
     return Policy(_written(name, rules), rules)
 
@@ -112,13 +116,10 @@ def values_of(option: str) -> Sentence | str:
     known = OPTIONS[option]
     if known.metadata["choices"]:
         return ", ".join(known.metadata["choices"])
-    kinds = {
-        bool: say("scheduler.flag_values"),
-        int: say("scheduler.whole_number"),
-        float: say("scheduler.number"),
-    }
-    kind, least = kinds[type(known.default)], known.metadata["least"]
-    return say("scheduler.from_least", kind=kind, least=least) if least else kind
+    if isinstance(known.default, bool):
+        return say("scheduler.flag_values")
+    kind = say("scheduler.whole_number") if isinstance(known.default, int) else say("scheduler.number")
+    return say("scheduler.from_least", kind=kind, least=known.metadata["least"], most=Number(MOST))
 
 
 def _written(name: str, rules: Rules) -> str:

@@ -10,7 +10,7 @@ from html import escape
 from importlib.util import find_spec
 from typing import Any
 
-from brimful.errors import BadInput
+from brimful.errors import WorldFailed
 from brimful.fleet.job import WHOLE_GPU
 from brimful.language import say, tongue, words
 from brimful.sim.world import Outcome
@@ -34,7 +34,7 @@ SHARES = ("delay_share", "allocation_rate", "useful_share", "unfair_share", "dea
 
 def need_plotly() -> None:
     if find_spec("plotly") is None:
-        raise BadInput(say("sim.html_needs_plotly"))
+        raise WorldFailed(say("sim.html_needs_plotly"), code="not_installed")
 
 
 def page(title: str, outcomes: Sequence[tuple[str, Outcome]], runs: Sequence[dict[str, Any]]) -> str:

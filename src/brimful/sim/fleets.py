@@ -18,7 +18,7 @@ from typing import Any
 
 from brimful.errors import BadInput, NotFound, WorldFailed
 from brimful.fleet.node import TIERS, Node
-from brimful.language import Number, Quoted, os_words, say
+from brimful.language import Number, Quoted, Sentence, os_words, say
 from brimful.sim.world import SITE
 from brimful.units import microusd_from_usd
 
@@ -89,7 +89,7 @@ def _checked(kind: dict[str, Any], *, where: str, first: int) -> list[Node]:
                 say("sim.bad_value", where=where, key=key, value=Quoted(value), kind=KEYS[key][0].__name__)
             )
     price = microusd_from_usd(str(kind.get("usd_per_gpu_hour", 0)))
-    sizes = [kind.get(key, 0) for key in ("cpu_milli", "memory_mib")]
+    sizes = [kind.get(key, 0) for key in ("cpu_milli", "memory_mib", "rack_nodes", "nvlink_gpus")]
     if price is None or kind.get("tier", "owned") not in TIERS or min(sizes) < 0:
         raise BadInput(say("sim.fleet_row_out_of_range", where=where, known=", ".join(TIERS)))
     return _nodes(kind, price, where=where, first=first)
@@ -117,8 +117,8 @@ def _nodes(kind: dict[str, Any], price: int, *, where: str, first: int) -> list[
             gpus=gpus,
             microusd_per_gpu_hour=price,
             declared=True,
-            rack=f"rack-{(first + i) // rack_nodes}" if rack_nodes > 0 else "",
-            nvlink_gpus=max(0, kind.get("nvlink_gpus", 0)),
+            rack=f"rack-{(first + i) // rack_nodes}" if rack_nodes else "",
+            nvlink_gpus=kind.get("nvlink_gpus", 0),
             cpu_milli=kind.get("cpu_milli"),
             memory_mib=kind.get("memory_mib"),
             tier=kind.get("tier", "owned"),
@@ -127,11 +127,12 @@ def _nodes(kind: dict[str, Any], price: int, *, where: str, first: int) -> list[
     ]
 
 
-def show_fleet(nodes: Sequence[Node]) -> str:
+def show_fleet(nodes: Sequence[Node]) -> Sentence | str:
     """'2 x 4 v100 + 6 x 4 k80', most frequent kinds first."""
     kinds = Counter((node.gpus, node.gpu) for node in nodes)
     words = [f"{count:,} x {gpus} {gpu}" for (gpus, gpu), count in kinds.most_common()]
-    return " + ".join(words[:4]) + (f" + {len(words) - 4} more kinds" if len(words) > 4 else "")
+    some = " + ".join(words[:4])
+    return say("sim.more_kinds", some=some, count=len(words) - 4) if len(words) > 4 else some
 
 
 def scaled(nodes: Sequence[Node], gpus: int) -> list[Node]:

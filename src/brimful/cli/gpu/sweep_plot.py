@@ -46,7 +46,7 @@ def picture(done: Sweep, title: str, kind: str) -> bytes:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise BadInput(say("gpu.plot_needs_matplotlib")) from error
+        raise WorldFailed(say("gpu.plot_needs_matplotlib"), code="not_installed") from error
     # The same sweep, the same bytes: no date, and names inside an SVG that do not change.
     mpl.rcParams["svg.hashsalt"] = "brimful"
     figure = Figure(figsize=(9.6, 6.4), layout="constrained")

@@ -35,17 +35,17 @@ def run(args: argparse.Namespace) -> Answer:
 
         from brimful.meter.exporter import as_text, registry
     except ModuleNotFoundError as error:
-        raise WorldFailed(say("gpu.exporter_needs", name=error.name)) from error
+        raise WorldFailed(say("gpu.exporter_needs", name=error.name), code="not_installed") from error
     from brimful.meter.machine import Looker
 
-    looker = Looker()
-    if args.once or args.json:
-        text = as_text(looker)
-        return Answer({"text": text}, text.rstrip())
     if args.host not in LOOPBACK:
         raise BadInput(say("gpu.not_loopback", host=Quoted(args.host[:60])), code="not_loopback")
     if args.port > 65535:
         raise BadInput(say("gpu.port_out_of_range", port=Plain(args.port)))
+    looker = Looker()
+    if args.once or args.json:
+        text = as_text(looker)
+        return Answer({"text": text}, text.rstrip())
     try:
         server, thread = start_http_server(args.port, addr=args.host, registry=registry(looker))
     except OSError as error:

@@ -199,6 +199,8 @@ def _faults(text: str | None) -> Faults | None:
     given: dict[str, Any] = {}
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
+        if name in given:
+            raise BadInput(say("sim.option_twice", source="--faults", option=Quoted(name)))
         try:
             given[name] = known[name](value)
         except (KeyError, ValueError) as error:
@@ -241,7 +243,7 @@ def _rehearse(
         )
         cpu_s = time.process_time() - began
         figures = report(outcome, arrivals, nodes, policy=policy, seed=seed, cpu_s=cpu_s)
-        runs.append({**figures, "gpus": gpus, "fleet": show_fleet(nodes)})
+        runs.append({**figures, "gpus": gpus, "fleet": told(show_fleet(nodes))})
         if args.html:
             size = [told(count("gpu", gpus))] if args.sweep else []  # the fleet's words would fill the legend
             chance = [words("sim.seed_n", seed=Plain(seed))] if len(seeds) > 1 else []
@@ -281,7 +283,7 @@ def _fill(args: argparse.Namespace, trace: Trace, nodes: Sequence[Node]) -> Runs
     try:
         from brimful.sim.fill import fill, gpu_types_of, workload_of
     except ImportError as error:
-        raise BadInput(say("sim.fill_needs_numpy")) from error
+        raise WorldFailed(say("sim.fill_needs_numpy"), code="not_installed") from error
     workload = workload_of([arrival.job for arrival in trace.arrivals], gpu_types_of(nodes))
     note = say("sim.unfit_tasks", tasks=count("task", workload.unfit))
     if workload.unfit and note not in trace.notes:

@@ -114,8 +114,11 @@ def _nearest(head: str, name: str) -> Format:
 
 
 def _options(source: str, query: str, known: tuple[str, ...]) -> dict[str, str]:
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    for option in options:
+    options: dict[str, str] = {}
+    for option, value in parse_qsl(query, keep_blank_values=True):
+        if option in options:
+            raise BadInput(say("sim.option_twice", source=source, option=Quoted(option)))
+        options[option] = value
         if option not in known:
             raise BadInput(
                 say("sim.option_unknown", source=source, option=Quoted(option)),
