@@ -154,6 +154,9 @@ def _nobodys_calibration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.setenv("LC_ALL", "C.UTF-8")  # and their language is not that of the tests
+        own = [name for name in os.environ if name.startswith("BRIMFUL_") and name != "BRIMFUL_SHARED_DATA"]
+        for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", *own):  # nor their terminal and server
+            patch.delenv(name, raising=False)
         yield
 
 
