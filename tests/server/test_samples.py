@@ -27,6 +27,7 @@ from brimful.server.api.answers import shape_of
 from brimful.server.app import make_app
 from brimful.server.service.samples import parse_sample
 from brimful.server.service.service import Service
+from tests.patience import PATIENCE_S
 from tests.server.builders import an_access, bearer
 from tests.server.live import Live, live, wait_for
 
@@ -292,7 +293,9 @@ def test_a_real_meter_is_seen_by_api_command_line_console_and_fleet(server: Live
     assert " 2 TFLOPS " in text
     url = json.loads((server.data / "server.json").read_text())["url"]
     token = (server.data / "token").read_text().strip()
-    page = httpx2.get(f"{url}/jobs/{job}", headers={"authorization": f"Bearer {token}"}).text
+    page = httpx2.get(
+        f"{url}/jobs/{job}", headers={"authorization": f"Bearer {token}"}, timeout=PATIENCE_S
+    ).text
     assert " 2 TFLOPS " in page
     [gpu] = server.ask("fleet")["nodes"][0]["gpus"]
     assert 0 < gpu["mfu"] < 1e-3  # of another step than the first

@@ -231,10 +231,8 @@ class Client:
         except (URLError, OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             if "CERTIFICATE_VERIFY_FAILED" in str(reason):
-                raise WorldFailed(
-                    say("client.untrusted_certificate", url=self.url, reason=reason),
-                    code="untrusted_certificate",
-                ) from error
+                said = say("client.untrusted_certificate", url=self.url, reason=reason)
+                raise WorldFailed(said, code="untrusted_certificate") from error
             why = os_words(reason) if isinstance(reason, OSError) else reason
             raise WorldFailed(say("client.no_server", url=self.url, reason=why), code="no_server") from error
         except (ValueError, KeyError, TypeError) as error:
