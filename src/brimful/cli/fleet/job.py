@@ -38,7 +38,7 @@ def _why_text(why: WhyAnswer) -> str:
         if text:
             lines += wrapped(f"  {words(name):<9}", text)
     if not any(said.values()):
-        lines.append(f"  {words('fleet.job_over')}")
+        lines += wrapped("  ", say("fleet.job_over"))
     if why["pools"]:
         lines += ["", _pools(why["pools"])]
     return "\n".join(lines)
