@@ -232,6 +232,8 @@ def test_an_unusable_folder_is_one_clear_error(here: Here, tmp_path: Path) -> No
         (["submit", "--budget", "-3", "--", "true"], ("cli.not_a_sum", "--budget", "-3")),
         (["submit", "--env", "oops", "--", "true"], ("fleet.bad_env", "oops")),
         (["submit", "--env", "a b=1", "--dry-run", "--", "true"], ("server.bad_env_name", "a b")),
+        (["submit", "--gpus", "1025", "--dry-run", "--", "true"], ("server.bad_shape", "gpus")),
+        (["submit", "--name", "x" * 101, "--dry-run", "--", "true"], ("server.bad_shape", "name")),
         (["job", "show", ""], ("client.not_a_name", "")),
         (["job", "bid", ""], ("client.not_a_name", "")),
         (["job", "logs", "a/b"], ("client.not_a_name", "a/b")),

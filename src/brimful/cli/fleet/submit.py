@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,10 @@ def run(args: argparse.Namespace) -> Answer:
         types = body.get("gpu_types") or sorted({n["gpu"] for n in client.fleet()["nodes"]} if client else ())
         notes += _attach_estimates(body, config, types, steps, headless=args.headless)
     if args.dry_run or client is None:
+        with suppress(ModuleNotFoundError):  # only who has the server's packages can ask it beforehand
+            from brimful.server.api.requests import Submission
+
+            Submission.check(body)
         shown = {**body, "env": dict.fromkeys(body["env"], "…")}
         data = {"job": shown, "notes": [*map(told, notes)], "note_codes": [note.as_dict() for note in notes]}
         return Answer(data, _dry_text(shown, notes))
@@ -125,8 +130,6 @@ def _asked(args: argparse.Namespace) -> tuple[dict[str, Any], list[Sentence], st
     body |= _flags(args)
     carried = {key: os.environ[key] for key in CARRIED if key in os.environ}
     body["env"] = carried | body["env"] | _pairs(args.env)
-    if wrong := [name for name in body["env"] if not (name.isidentifier() and name.isascii())]:
-        raise BadInput(say("server.bad_env_name", name=Quoted(wrong[0][:80])))
     return body, notes, config, steps
 
 

@@ -11,8 +11,8 @@ from starlette.exceptions import HTTPException
 
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused, WorldFailed
 from brimful.language import say, told, verbatim
-from brimful.language.printable import printable
 from brimful.server.api.answers import Failed
+from brimful.server.api.requests import bad_shape
 
 BY_CODE = {"unauthorized": 401, "forbidden": 403, "too_large": 413, "too_many": 429}
 BY_KIND: tuple[tuple[type[BrimfulError], int], ...] = ((NotFound, 404), (BadInput, 400), (Refused, 409))
@@ -56,12 +56,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
-        return failed(
-            422,
-            BadInput(say("server.bad_shape", where=printable(where[:200]), why=first["msg"][:500])),
-        )
+        return failed(422, bad_shape(error.errors()))
 
     @app.exception_handler(HTTPException)
     async def http(_request: Request, error: HTTPException) -> JSONResponse:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from brimful.errors import BadInput
 from brimful.fleet.job import Job
 from brimful.language import Quoted, say
+from brimful.language.printable import printable
 from brimful.server.auth import TENANT, Principal
 
 MAX_BUDGET_MICROUSD = 10**15  # a billion dollars: more is a slip of the pen
@@ -25,6 +27,12 @@ Reason = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")]
 
 class Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+def bad_shape(errors: Sequence[Any]) -> BadInput:
+    """The first of what Pydantic found wrong."""
+    where = ".".join(str(part) for part in errors[0]["loc"] if part != "body") or "the body"
+    return BadInput(say("server.bad_shape", where=printable(where[:200]), why=errors[0]["msg"][:500]))
 
 
 class Prediction(Request):
@@ -61,12 +69,23 @@ class Submission(Request):
     predicted: Annotated[dict[Word, Prediction], Field(max_length=50)] = {}
     env: Annotated[dict[Text, Text], Field(max_length=200)] = {}
 
-    def as_job(self, who: Principal, key: str) -> Job:
+    @classmethod
+    def check(cls, body: dict[str, Any]) -> None:
+        """What the server would refuse of it, for a client that sends nothing."""
+        try:
+            cls.model_validate(body)._check_words()
+        except ValidationError as error:
+            raise bad_shape(error.errors()) from error
+
+    def _check_words(self) -> None:
         if not self.command[0].strip():
             raise BadInput(say("server.command_empty"))
         for name in self.env:
             if not name.isidentifier() or not name.isascii() or len(name) > 200:
                 raise BadInput(say("server.bad_env_name", name=Quoted(name[:80])))
+
+    def as_job(self, who: Principal, key: str) -> Job:
+        self._check_words()
         predicted = sorted(self.predicted.items())
         # Rates are against the slowest type, on which work is counted.
         slowest_s = max((each.step_s for _, each in predicted), default=0.0)
