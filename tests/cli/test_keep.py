@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 import zipfile
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,6 +164,35 @@ def test_a_damaged_backup_changes_nothing(
     (tmp_path / "no.zip").write_text("nothing of the kind")
     assert ask(capsys, "admin", "restore", str(tmp_path / "no.zip"), "--data", str(tmp_path / "new"))[0] == 2
     assert main(["admin", "restore", str(file), "--data", str(tmp_path / "new")]) == 0
+
+
+def test_a_backup_with_a_damaged_byte_is_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, bad = tmp_path / "b.zip", tmp_path / "bad.zip"
+    assert main(["admin", "backup", str(file), "--data", str(data)]) == 0
+    whole = file.read_bytes()
+    central = whole.index(b"PK\x01\x02")
+    with zipfile.ZipFile(file) as archive:
+        packed = archive.getinfo("events.jsonl").header_offset
+    # Packed bytes, then what says that a part is encrypted, or packed in a way nobody knows.
+    at = [packed + 120, packed + 160, packed + 200, packed + 240, central + 8, central + 10]
+    for place in at:
+        bad.write_bytes(whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :])
+        capsys.readouterr()
+        code, answer = ask(capsys, "admin", "restore", str(bad), "--data", str(tmp_path / "new"))
+        assert code == 2, (place, answer)
+    assert main(["admin", "restore", str(file), "--data", str(tmp_path / "new")]) == 0
+
+
+def test_a_database_without_its_log_makes_no_backup(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(sqlite3.connect(data / "brimful.db")) as database, database:
+        database.execute("DROP TABLE events")
+    code, answer = ask(capsys, "admin", "backup", str(tmp_path / "b.zip"), "--data", str(data))
+    assert (code, answer["error"]["code"]) == (3, "database_failed")  # type: ignore[index]
+    assert not (tmp_path / "b.zip").exists()
 
 
 @pytest.mark.parametrize(
