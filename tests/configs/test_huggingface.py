@@ -171,6 +171,13 @@ def test_yaml_that_names_a_published_model_is_all_it_takes(tmp_path: Path) -> No
     assert reading.training.checkpointing == "full"
 
 
+def test_interpolation_that_counts_asks_for_set(tmp_path: Path) -> None:
+    text = "base_model: llama-3.2-1b\nmicro_batch_size: ${sizes.batch}\n"
+    with pytest.raises(BadInput) as refused:
+        read(write(tmp_path, "recipe.yaml", text))
+    assert "--set per_device_train_batch_size=" in refused.value.hint
+
+
 def test_the_example_is_the_recipe_it_says() -> None:
     reading = read(str(Path(__file__).resolve().parents[2] / "examples" / "huggingface" / "sft.yaml"))
 

@@ -21,7 +21,9 @@ def checked(is_good: Callable[[object], bool], allowed: Sentence | Several) -> C
             return value
         values = {"key": key, "shown": shown(value), "allowed": allowed}
         if where:
-            raise BadInput(say("configs.out_of_range_in", where=where, **values))
+            wants_set = isinstance(value, str) and "${" in value
+            hint = say("configs.hint_interpolation", key=key) if wants_set else None
+            raise BadInput(say("configs.out_of_range_in", where=where, **values), hint=hint)
         raise BadInput(say("configs.out_of_range", **values))
 
     return check
