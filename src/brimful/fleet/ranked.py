@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Iterator
 from heapq import heapify, heappop, heapreplace
-from typing import Any
+from typing import Any, TypeVar
 
 from brimful.fleet.lease import JobState
 
@@ -18,6 +18,7 @@ Key = Callable[[JobState], float | tuple[float, ...]]
 Group = Callable[[JobState], Hashable]
 Rank = Callable[[Any, Any], Any]
 Entry = tuple[float | tuple[float, ...], int, JobState]
+Rules = TypeVar("Rules")
 
 
 class Order:
@@ -130,10 +131,10 @@ class Ranked:
                 order.add(state)
         return order
 
-    def order_for(self, rules: object, make: Callable[[], Order]) -> Order:
+    def order_for(self, rules: Rules, make: Callable[[Ranked, Rules], Order]) -> Order:
         """What `make` gives for these rules; asked again with the very same ones, it is not made again."""
         if self._asked is None or self._asked[0] is not rules:
-            self._asked = (rules, make())
+            self._asked = (rules, make(self, rules))
         return self._asked[1]
 
 

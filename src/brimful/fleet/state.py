@@ -341,7 +341,7 @@ class Fleet:
         job = state.job
         assert state.phase == "waiting", f"{event.job} is {state.phase} and cannot be given GPUs"
         parts = ((event.node, event.gpus), *event.rest)
-        held = sum([len(gpus) for _, gpus in parts])
+        held = sum([len(gpus) for _, gpus in parts]) if event.rest else len(event.gpus)
         assert held == job.gpus, "a gang is placed whole"
         for name, gpus in parts:  # all checked before any is taken
             self.capacity.check(name, gpus, job)

@@ -27,19 +27,6 @@ AHEAD_S = 60  # a start must be paid for so long, so that a tenant's last cent d
 class Cycle:
     """What one decision knows, and its starts and stops so far."""
 
-    # What most decisions never touch is the class's, until somebody sets it.
-    finish: Finish | None = None  # what jobs with a deadline may use, where there is spot to choose
-    in_turn: Mapping[str, None] = {}  # waiting jobs that go before their class, the first first
-    borrowed: Mapping[str, int] = {}  # GPUs that each queue may be asked to give back
-    targets: dict[str, Pool | None] | None = None  # at a review of a mixed fleet: each job's pool
-    closed: frozenset[Pool] = frozenset()  # where a blocked job lets nobody pass
-    worth: Mapping[str, float] | None = None  # of a GPU of each type, once asked
-    blocked: JobState | None = None  # the first that waits although waiting helps
-    lower_ready_s: int | None = None  # when lower classes that ran as it came have run their least time
-    market_events: Sequence[Event] = ()
-    market_again_s: int | None = None
-    avoided_until_s: tuple[int, ...] = ()  # when jobs may go back to a site that failed
-
     def __init__(  # noqa: PLR0917 - keywords to a class go through a dict, and this is made at every event
         self,
         fleet: Fleet,
@@ -66,6 +53,18 @@ class Cycle:
         self.cells: dict[str, Cell] = {}  # that others leave, by the job they leave it for
         # Who was dealt with and is not asked again: it starts in a market pool, or it was its turn.
         self.settled: set[str] = set()
+        self.finish: Finish | None = None  # what jobs with a deadline may use, where there is spot to choose
+        self.in_turn: Mapping[str, None] = {}  # waiting jobs that go before their class, the first first
+        self.borrowed: Mapping[str, int] = {}  # GPUs that each queue may be asked to give back
+        self.targets: dict[str, Pool | None] | None = None  # each job's pool, at a review of a mixed fleet
+        self.closed: frozenset[Pool] = frozenset()  # where a blocked job lets nobody pass
+        self.worth: Mapping[str, float] | None = None  # of a GPU of each type, once asked
+        self.blocked: JobState | None = None  # the first that waits although waiting helps
+        self.lower_ready_s: int | None = None  # when lower classes that ran as it came ran their least time
+        self._search: Search | None = None  # made when first asked for: where all find a place, none is
+        self.market_events: Sequence[Event] = ()
+        self.market_again_s: int | None = None
+        self.avoided_until_s: tuple[int, ...] = ()  # when jobs may go back to a site that failed
 
     # --- what is decided --------------------------------------------------------------------------------
 
@@ -124,7 +123,7 @@ class Cycle:
 
     def open_pools(self, shape: int) -> list[Pool]:
         """The same without those where a blocked job lets nobody pass."""
-        pools = self.pools(shape)
+        pools = allowed_pools(self.fleet, shape, self.draft, self.prices)
         return [pool for pool in pools if pool not in self.closed] if self.closed else pools
 
     def planned(self, state: JobState, pools: list[Pool]) -> list[Pool]:
@@ -179,9 +178,9 @@ class Cycle:
 
     def search(self) -> Search | None:
         """For whom to stop so that others fit; None where the rules let nobody be stopped for another."""
-        if self.rules.preempt == "none" and not self.borrowed:
-            return None
-        return Search(self)
+        if self._search is None and (self.rules.preempt != "none" or self.borrowed):
+            self._search = Search(self)
+        return self._search
 
     # --- when to think again ----------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ class Draft:
         taken, most = self._taken, 0
         for pool, index in self.capacity.pools.items():
             free = index.free - taken[pool] if pool in taken else index.free
-            most = max(most, free)
+            most = free if free > most else most
         return most
 
     def free_on(self, index: int) -> list[int]:

@@ -266,7 +266,7 @@ def _act_on(lease: Lease, fleet: Fleet, ports: Ports, engine: Engine, rules: Rul
     if lease.phase == "granted":
         state = fleet.jobs[lease.job]
         job = state.job
-        before = ports.engines.get(_ran_last_at(state))
+        before = ports.engines.get(_ran_last_at(state)) if len(state.leases) > 1 else None
         if before is not None and before is not engine and isinstance(before, Carries):
             if not isinstance(engine, Carries):
                 raise CannotStart(

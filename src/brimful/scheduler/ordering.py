@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from brimful.fleet.job import PRIORITIES
 from brimful.fleet.lease import JobState
-from brimful.fleet.ranked import Entry, Group, Heads, Key, Rank, by_shape
+from brimful.fleet.ranked import Entry, Group, Heads, Key, Order, Rank, Ranked, by_shape
 from brimful.fleet.state import Fleet
 from brimful.scheduler.rules import Rules
 
@@ -205,9 +205,7 @@ def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (),
     must start now to be in time.
     Fair share asks each time whose queue has had least, with old use fading; within a queue by class and age.
     """
-    order = fleet.waiting.order_for(
-        rules, lambda: fleet.waiting.order(rules, ORDERS[rules.order](rules), _group(rules))
-    )
+    order = fleet.waiting.order_for(rules, _order_waiting)
     if rules.order == "fair":
         used = {name: usage.at(now_s) for name, usage in fleet.usage.items()}
         return order.heads(lambda group, key: (used.get(group[0], 0.0), _soon(key, now_s)))
@@ -227,6 +225,10 @@ def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (),
             return Heads({**ahead, **order.groups}, rank)
         return order.heads(rank)
     return order.heads()
+
+
+def _order_waiting(waiting: Ranked, rules: Rules) -> Order:
+    return waiting.order(rules, ORDERS[rules.order](rules), _group(rules))
 
 
 def _group(rules: Rules) -> Group:
@@ -274,6 +276,10 @@ def _soon(key: Any, now_s: int) -> tuple[float, ...]:  # noqa: ANN401 - of the o
 
 def running_in_order(fleet: Fleet, rules: Rules) -> dict[tuple[int, int, bool, bool, bool], list[Entry]]:
     """Running jobs by group, in each the first to be pushed aside first."""
-    key = further_from_end if rules.preempt == "index" else latest_start
-    order = fleet.running.order_for(rules, lambda: fleet.running.order(rules, key(rules), by_class))
+    order = fleet.running.order_for(rules, _order_running)
     return cast(dict[tuple[int, int, bool, bool, bool], list[Entry]], order.groups)
+
+
+def _order_running(running: Ranked, rules: Rules) -> Order:
+    key = further_from_end if rules.preempt == "index" else latest_start
+    return running.order(rules, key(rules), by_class)

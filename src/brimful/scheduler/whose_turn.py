@@ -42,19 +42,20 @@ def whose_turn(
     order = fleet.waiting.order("by turn", _waiting_from, _by_length)
     groups = cast(dict[tuple[int, int], list[_InLine]], order.groups)
     long_at, since_s = lengths.long_at, now_s - lengths.long_s
-    late = [(at, entries) for (_, at), entries in groups.items() if entries[0][0][1] <= since_s]
+    late: list[tuple[float, list[_InLine]]] = []  # of each length: since when it must have waited
+    for (_, at), entries in groups.items():
+        came_s = entries[0][0][1]
+        if came_s <= since_s:
+            from_s = since_s if at < long_at else _made_up_s(at, rules, now_s)
+            if came_s <= from_s:
+                late.append((from_s, entries))
     if not late:
         return ()
-    gpus = sum(index.gpus for pool, index in fleet.capacity.pools.items() if pool not in sold)
+    gpus = sum([index.gpus for pool, index in fleet.capacity.pools.items() if pool not in sold])
     room = rules.turns * gpus - fleet.turns.gpus(now_s)
     if room <= 0:
         return ()
-    lines = [
-        entries[
-            : bisect_right(entries, since_s if at < long_at else _made_up_s(at, rules, now_s), key=_from_s)
-        ]
-        for at, entries in late
-    ]
+    lines = [entries[: bisect_right(entries, from_s, key=_from_s)] for from_s, entries in late]
     found: list[JobState] = []
     for _, _, state in merge(*lines):
         if room <= 0:

@@ -14,20 +14,18 @@ from brimful.scheduler.cycle import Cycle
 from brimful.scheduler.ordering import waiting_in_order
 from brimful.scheduler.placing.pools import choose, worth_of_types
 from brimful.scheduler.placing.reserve import in_reserved, reserve
-from brimful.scheduler.placing.victims import Search
 
 
 def place_in_order(cycle: Cycle) -> None:
     """One of each shape is tried, until that shape finds no place."""
     if cycle.targets is not None or not len(cycle.fleet.waiting):
         return  # every job's place was settled by type, or none waits
-    search = cycle.search()
-    first = [cycle.fleet.waiting[name] for name in cycle.in_turn]
+    first = [cycle.fleet.waiting[name] for name in cycle.in_turn] if cycle.in_turn else ()
     heads = waiting_in_order(cycle.fleet, cycle.rules, first, now_s=cycle.now_s)
     free = cycle.draft.most_free()
     while (state := _next(cycle, heads) if cycle.settled else heads.peek()) is not None:
         job = state.job
-        if free < job.gpus and _is_hopeless(cycle, search, state, free):
+        if free < job.gpus and _is_hopeless(cycle, state, free):
             heads.skip_group()
             continue
         pools = cycle.open_pools(state.shape)
@@ -52,7 +50,7 @@ def place_in_order(cycle: Cycle) -> None:
             heads.next()
             continue
         if not held_back and _can_help(cycle, state, pools):  # who may not start yet stops nobody
-            if search is not None and (cell := search.cell_for(state, pools, owns=cycle.owns(job))):
+            if (search := cycle.search()) and (cell := search.cell_for(state, pools, owns=cycle.owns(job))):
                 search.commit(cell)
                 cycle.make_room(state, cell)
                 free = cycle.draft.most_free()
@@ -75,13 +73,14 @@ def _next(cycle: Cycle, heads: Heads) -> JobState | None:
     return state
 
 
-def _is_hopeless(cycle: Cycle, search: Search | None, state: JobState, free: int) -> bool:
+def _is_hopeless(cycle: Cycle, state: JobState, free: int) -> bool:
     """No pool has room, and it may not look for victims now: most of what waits, most of the time."""
     job = state.job
     if cycle.rules.backfill == "none" or job.gpu_milli < WHOLE_GPU:
         return False
     if cycle.reservations and (job.predicted_work_s is not None or _may_yield(cycle, job)):
         return False  # it may be gone, or stopped, before those come whom a cell is kept for
+    search = cycle.search()
     if search is not None and search.tries > 0 and search.may_look(state, owns=cycle.owns(job)):
         return False
     return not free or not _may_keep(cycle, job)

@@ -73,7 +73,8 @@ class Search:
         self._coming = self._ending() if fleet.unsettled else {}
         self._facts: dict[str, tuple[int, float, float, float]] = {}
         self._groups: list[Group] | None = None  # see `_likely`
-        self._lowest: int | None = None  # the lowest class that runs
+        self._running = running_in_order(fleet, rules) if rules.preempt != "none" else {}
+        self._lowest = max([group[0] for group in self._running], default=-1)  # class whose jobs may stop
         self._owns = False  # whether who looks stays within its queue's quota
         self.tries = rules.tries
 
@@ -137,16 +138,10 @@ class Search:
             return owns
         if self._review or self.by_class_only or state.job.gpus == 1:
             return True
-        if self.now_s - state.waiting_since_s <= 1:
-            return True
-        return self.may_stop_lower(state)
+        return self.now_s - state.waiting_since_s <= 1 or self.may_stop_lower(state)
 
     def may_stop_lower(self, state: JobState) -> bool:
         """Whether a lower class runs, and may be stopped for it, now or later."""
-        if self.rules.preempt == "none":
-            return False
-        if self._lowest is None:
-            self._lowest = max([group[0] for group in running_in_order(self.fleet, self.rules)], default=-1)
         return self._lowest > PRIORITIES[state.job.priority]
 
     def _likely(self, bar: Bar) -> list[Group]:
@@ -156,9 +151,8 @@ class Search:
         """
         rules, now_s, further = self.rules, self.now_s, not self.by_class_only
         if self._groups is None:
-            running = running_in_order(self.fleet, rules) if rules.preempt != "none" else {}
             self._groups = []
-            for (rank, gpus, _, due, in_turn), entries in running.items():
+            for (rank, gpus, _, due, in_turn), entries in self._running.items():
                 if not further or (due and rules.deadlines):
                     left = inf
                 elif in_turn:
