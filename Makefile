@@ -29,7 +29,7 @@ check:  ## lint, types, layers and tidiness: under a minute
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest -q tests/tidy
+	$(BIN)/python -m pytest -q tests/tidy tests/test_language.py
 
 bench:  ## benchmarks: a table on screen and in build/bench.md
 	@tools/setup.sh test
