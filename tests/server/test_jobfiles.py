@@ -55,6 +55,9 @@ queue: q
 priority: urgent
 budget: 12.5
 max_price: "2.10"
+array: 0-99%4
+after: [job-1, "job-2:any"]
+tier: spot
 deadline: 2026-12-01T18:00+00:00
 deferrable: true
 max_run: 4h
@@ -82,6 +85,9 @@ env_from: [HOME]
         "priority": "urgent",
         "budget_microusd": 12_500_000,
         "limit_microusd_per_gpu_hour": 2_100_000,
+        "array": "0-99%4",
+        "after": ["job-1:ok", "job-2:any"],
+        "tiers": ["spot"],
         "deadline_s": 1_796_148_000,
         "deferrable": True,
         "max_run_s": 14_400,
@@ -251,11 +257,10 @@ something_new: 1
     assert (file.kind, body["gpus"], body["within"], body["cpus"]) == ("skypilot", 16, "site", 32)
     assert body["memory_mib"] == 2 * 64 * 1024
     assert body["command"] == ["bash", "-c", "set -e\npip list\ntorchrun train.py"]
-    assert body["env"] == {"LR": "0.1"}
+    assert (body["env"], body["tiers"]) == ({"LR": "0.1"}, ["spot"])
     assert {name: why.code for name, why in file.unsupported.items()} == {
         "file_mounts": "jobfile.sky_file_mounts",
         "something_new": "jobfile.no_field",
-        "resources.use_spot": "jobfile.sky_use_spot",
         "resources.infra": "jobfile.sky_place",
     }
 
@@ -267,6 +272,71 @@ something_new: 1
 def test_accelerators_in_each_of_their_forms(tmp_path: Path, resources: str, gpus: int, types: int) -> None:
     file = read(tmp_path, f"resources: {{accelerators: {resources}}}\nrun: x", "task.yaml")
     assert (file.body["gpus"], len(file.body["gpu_types"])) == (gpus, types)
+
+
+FIRM = ["owned", "reserved", "on_demand"]
+
+
+@pytest.mark.parametrize(
+    ("resources", "types", "tiers", "notes"),
+    [
+        ("{any_of: [{accelerators: A100:2}, {accelerators: H100:2}]}", ["A100", "H100"], [], []),
+        (
+            "{use_spot: false, any_of: [{accelerators: A100:2}]}",
+            ["A100"],
+            ["owned", "reserved", "on_demand"],
+            [],
+        ),
+        ("{accelerators: A100:2, any_of: [{use_spot: true}, {use_spot: false}]}", ["A100"], [], []),
+        (
+            "{any_of: [{accelerators: A100:2, use_spot: true}, {accelerators: H100:2}]}",
+            ["A100", "H100"],
+            [],
+            ["jobfile.sky_any_pair"],
+        ),
+    ],
+)
+def test_what_a_skypilot_task_may_choose_from(
+    tmp_path: Path, resources: str, types: list[str], tiers: list[str], notes: list[str]
+) -> None:
+    file = read(tmp_path, f"resources: {resources}\nrun: x", "task.yaml")
+    assert (file.body["gpus"], file.body["gpu_types"]) == (2, [catalog_name(each) for each in types])
+    assert (file.body["tiers"], file.unsupported) == (tiers, {})
+    assert [note.code for note in file.notes] == notes
+    assert Submission(**file.body).as_job(OPERATOR, "").tiers == tuple(tiers)
+
+
+def test_choices_that_cannot_be_one_job_are_refused(tmp_path: Path) -> None:
+    for resources, code in (
+        ("{any_of: [{accelerators: A100:2}, {accelerators: H100:4}]}", "jobfile.accelerators_differ"),
+        ("{any_of: A100}", "jobfile.any_of_no_list"),
+        ("{any_of: []}", "jobfile.any_of_no_list"),
+        ("{use_spot: maybe}", "jobfile.cannot_be"),
+    ):
+        with refuses(BadInput, code):
+            read(tmp_path, f"resources: {resources}\nrun: x", "task.yaml")
+    file = read(tmp_path, "resources: {any_of: [{accelerators: A100:1, ports: 80}]}\nrun: x", "task.yaml")
+    assert list(file.unsupported) == ["resources.ports"]
+
+
+@pytest.mark.parametrize(
+    ("given", "after"),
+    [
+        ("afterok:job-7", ["job-7:ok"]),
+        ("afterok:job-7:job-8,afterany:job-9", ["job-7:ok", "job-8:ok", "job-9:any"]),
+        ("afternotok:job-7", None),
+        ("singleton", None),
+        ("afterok:123", None),  # a number of Slurm's own
+        ("afterok:", None),
+    ],
+)
+def test_dependencies_of_a_batch_script(tmp_path: Path, given: str, after: list[str] | None) -> None:
+    text = f"#!/bin/sh\n#SBATCH --gpus=1 --dependency={given}\n"
+    if after is not None:
+        assert read(tmp_path, text, "x.sbatch").body["after"] == after
+        return
+    with pytest.raises(BadInput):
+        read(tmp_path, text, "x.sbatch")
 
 
 SBATCH = """#!/bin/bash -l
@@ -293,7 +363,8 @@ def test_a_batch_script_is_understood_and_the_rest_is_named(tmp_path: Path) -> N
     assert body["max_run_s"] == 86400 + 2 * 3600 + 30 * 60
     assert body["memory_mib"] == 2 * 32 * 1024
     assert body["command"] == ["/bin/bash", "-l", "-c", SBATCH, "train.sbatch"]
-    assert set(file.unsupported) == {"--array", "--gres=nvme:1"}
+    assert set(file.unsupported) == {"--gres=nvme:1"}
+    assert file.body["array"] == "1-4"
     assert len(file.notes) == 2
 
 

@@ -73,6 +73,16 @@ class MeasuredAnswer(TypedDict):
     world: Annotated[int, "processes that train together"]
 
 
+class ArrayAnswer(TypedDict):
+    """All tasks of an array together."""
+
+    tasks: int
+    at_most: Annotated[int | None, "tasks that may wait for GPUs or hold them at once"]
+    phases: Annotated[dict[str, int], "phase -> tasks"]
+    run_s: int
+    cost_microusd: Usd
+
+
 class JobAnswer(TypedDict):
     job: str
     name: str
@@ -83,7 +93,12 @@ class JobAnswer(TypedDict):
     gpus: int
     gpu_types: list[str]
     sites: list[str]
+    tiers: list[str]
     within: str
+    after: Annotated[list[tuple[str, str]], "[job or array, ok or any]: it starts once these are over"]
+    array: Annotated[str, "the array that it is a task of; empty: none"]
+    array_index: int
+    array_tasks: Annotated[ArrayAnswer | None, "of its array, while that is in memory"]
     command: list[str]
     folder: str
     phase: Phase

@@ -76,15 +76,24 @@ class Client:
         return cast("answers.JobAnswer", self.post("/v1/jobs", body, headers))
 
     def jobs(
-        self, *, limit: int = 200, phase: Sequence[str] = (), tenant: str | None = None
+        self,
+        *,
+        limit: int = 200,
+        phase: Sequence[str] = (),
+        tenant: str | None = None,
+        array: str | None = None,
+        fold: bool = False,
     ) -> list[answers.JobAnswer]:
-        """The newest jobs, as many as asked for."""
+        """The newest jobs, as many as asked for; with `fold` one task stands for its array."""
         found: list[answers.JobAnswer] = []
         query: dict[str, object] = {"phase": list(phase)} if phase else {}
         query |= {"tenant": tenant} if tenant else {}
+        query |= {"array": array} if array else {}
+        query |= {"fold": "true"} if fold else {}
         while len(found) < limit:
             page = self.get("/v1/jobs", limit=min(limit - len(found), 1000), **query)
-            found += page["jobs"]
+            shown = {job["array"] for job in found if job["array_tasks"]} if fold else ()
+            found += [job for job in page["jobs"] if job["array"] not in shown]
             if page["next_cursor"] is None:
                 break
             query["cursor"] = page["next_cursor"]

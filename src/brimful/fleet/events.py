@@ -8,7 +8,7 @@ The two that every lease makes and that have many fields are not frozen: a rehea
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from brimful.errors import Said, WorldFailed
@@ -74,9 +74,38 @@ class NodeResumed(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted(Event):
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     at_s: int
     job: Job
+
+    def tasks(self) -> list[Job]:
+        return [self.job]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArraySubmitted(Event):
+    """The same job many times over: a task for each index."""
+
+    at_s: int
+    job: Job  # `job.job` is the array's name
+    indices: tuple[int, ...]
+    at_most: int | None = None  # tasks that may ask for GPUs or hold them at once; None: all of them
+
+    def tasks(self) -> list[Job]:
+        """The key is the first one's: it names the submission."""
+        return [
+            replace(self.job, job=f"{self.job.job}_{i}", array=self.job.job, array_index=i, key=key)
+            for key, i in zip((self.job.key, *[""] * len(self.indices)), self.indices, strict=False)
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSkipped(Event):
+    """It can never start: what it comes after did not end as it needs."""
+
+    at_s: int
+    job: str
+    reason: Said | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +311,7 @@ def from_record(kind: str, version: int, body: dict[str, Any]) -> Event:
             code="log_too_new",
         )
     filled = _frozen(body)  # what an older version did not write has its default
-    if kind == "JobSubmitted":
+    if kind in {"JobSubmitted", "ArraySubmitted"}:
         filled["job"] = job_from_record(body["job"])
     elif "reason" in body and kind != "CreditGranted":  # there it is the operator's own words
         filled["reason"] = said_in(body["reason"])

@@ -31,6 +31,7 @@ class Job:
     priority: str = "normal"
     gpu_types: tuple[str, ...] = ()  # empty: any
     sites: tuple[str, ...] = ()  # empty: any
+    tiers: tuple[str, ...] = ()  # owned, reserved, on_demand, spot; empty: any
     budget_microusd: int | None = None  # None: no limit was set
     command: tuple[str, ...] = ()
     folder: str = ""  # where the command runs
@@ -58,9 +59,13 @@ class Job:
     # What was predicted at submit, by GPU type: the likely peak on one card, and the time of a step.
     peak_bytes: tuple[tuple[str, int], ...] = ()
     step_s: tuple[tuple[str, float], ...] = ()
+    # (job or array, "ok" | "any"): it asks for GPUs once these are over; with "ok" only if they finished.
+    after: tuple[tuple[str, str], ...] = ()
+    array: str = ""  # the array that it is a task of
+    array_index: int = 0
 
-    def may_be_at(self, site: str) -> bool:
-        return not self.sites or site in self.sites
+    def may_be_in(self, *, site: str, tier: str) -> bool:
+        return (not self.sites or site in self.sites) and (not self.tiers or tier in self.tiers)
 
     def rate(self, gpu: str) -> float:
         """Useful work per second on this GPU type; 0.0 where it may not run."""
@@ -82,6 +87,7 @@ def shape_of(job: Job) -> Hashable:
         job.within,
         job.gpu_types,
         job.sites,
+        job.tiers,
         job.rates,
         job.peak_bytes,
         job.cpu_milli,

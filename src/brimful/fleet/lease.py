@@ -12,8 +12,19 @@ from brimful.fleet.job import Job
 
 LeasePhase = Literal["granted", "running", "ending", "ended"]
 JobPhase = Literal[
-    "waiting", "held", "starting", "running", "stopping", "finished", "failed", "stopped", "cancelled"
+    "pending",
+    "waiting",
+    "held",
+    "starting",
+    "running",
+    "stopping",
+    "finished",
+    "failed",
+    "stopped",
+    "cancelled",
+    "skipped",
 ]
+OVER: frozenset[JobPhase] = frozenset({"finished", "failed", "stopped", "cancelled", "skipped"})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,6 +92,11 @@ class JobState:
     blocked_s: int = 0  # and how long in earlier stretches
     hold: bool = False  # it does not start until it is released
     hold_reason: Said | None = None
+    ready_s: int = -1  # since when it asks for GPUs: from submit on, or once what it comes after was over
+
+    def __post_init__(self) -> None:
+        if self.ready_s < 0:
+            self.ready_s = self.submitted_s
 
     @property
     def first_start_s(self) -> int | None:
@@ -99,13 +115,13 @@ class JobState:
         return self.blocked_s + going
 
     def delay_s(self, now_s: int) -> float:
-        """Finish - submit - work, by now if it is not over: waiting, restarts, and work that was lost.
+        """Finish - ready - work, by now if it is not over: waiting, restarts, and work that was lost.
 
         Work is the time that what was kept took on the GPUs it got. Slower GPUs make a job longer, not later.
         """
         until_s = now_s if self.ended_s is None else self.ended_s
         worked_s = sum([lease.worked_s(now_s) for lease in self.leases])
-        return max(0.0, until_s - self.submitted_s - worked_s)
+        return max(0.0, until_s - self.ready_s - worked_s)
 
     def attained_s(self, now_s: int) -> float:
         """Seconds its whole gang has held GPUs: what least-attained-service compares, per GPU."""
@@ -118,6 +134,11 @@ class JobState:
     def cost_microusd(self, now_s: int) -> int:
         """What its leases come to so far, the running one included."""
         return sum(lease.cost_microusd(now_s) for lease in self.leases)
+
+    def billed_microusd(self, now_s: int) -> int:
+        """The same, at most its own hard budget."""
+        cost, budget = self.cost_microusd(now_s), self.job.budget_microusd
+        return cost if budget is None else min(cost, budget)
 
     def remaining_s(self, now_s: int) -> float | None:
         """Predicted useful work left; None where nobody predicted, 0 where the prediction has run out."""

@@ -14,12 +14,12 @@ class Metrics:
 
     jobs: int
     finished: int
-    mean_jct_s: float | None  # finish - submit
+    mean_jct_s: float | None  # finish - ready: submit, or the end of what it comes after
     p50_jct_s: float | None
     p99_jct_s: float | None
-    mean_delay_s: float | None  # finish - submit - work
+    mean_delay_s: float | None  # finish - ready - work
     p99_delay_s: float | None
-    mean_first_wait_s: float | None  # first start - submit: it says nothing of waits after a preemption
+    mean_first_wait_s: float | None  # first start - ready: it says nothing of waits after a preemption
     makespan_s: float | None  # last finish - first submit
     allocation_rate: float | None  # leased GPU-seconds / GPU-seconds there were
 
@@ -31,9 +31,9 @@ def measure(fleet: Fleet, *, now_s: int) -> Metrics:
     jobs that have left memory (`Fleet.keep`).
     """
     states = list(fleet.jobs.values())
-    jcts = [s.ended_s - s.submitted_s for s in states if s.phase == "finished" and s.ended_s is not None]
+    jcts = [s.ended_s - s.ready_s for s in states if s.phase == "finished" and s.ended_s is not None]
     delays = [s.delay_s(now_s) for s in states if s.phase == "finished"]
-    waits = [s.first_start_s - s.submitted_s for s in states if s.first_start_s is not None]
+    waits = [s.first_start_s - s.ready_s for s in states if s.first_start_s is not None]
     makespan_s = None
     if fleet.is_idle() and fleet.first_submit_s is not None and fleet.last_end_s is not None:
         makespan_s = float(fleet.last_end_s - fleet.first_submit_s)

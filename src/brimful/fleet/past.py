@@ -27,4 +27,4 @@ class Finished:
         self.jobs += 1
         self.delay_s += state.delay_s(now_s)
         started_s = state.first_start_s
-        self.first_wait_s += 0 if started_s is None else started_s - state.submitted_s
+        self.first_wait_s += 0 if started_s is None else started_s - state.ready_s

@@ -6,7 +6,8 @@ Only `Fleet.apply` writes. Everything else reads, so any number can be traced to
        ▲                          └──────── LeaseEnding ────┴──▶ stopping ──LeaseEnded──▶ stopped | cancelled
        └───────────────────────────────── requeued ─────────────────┘
 
-A job that is put on hold leaves `waiting` for `held` and comes back when it is released.
+A job that is put on hold leaves `waiting` for `held` and comes back when it is released. One that comes after
+others is `pending` until these are over (`gates.py`), and `skipped` if they do not end as it needs.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from brimful.fleet import events
 from brimful.fleet.capacity import Capacity
 from brimful.fleet.charge import change_price
 from brimful.fleet.events import KINDS, Event
+from brimful.fleet.gates import Gates
 from brimful.fleet.job import WHOLE_GPU, Job, shape_of
-from brimful.fleet.lease import JobPhase, JobState, Lease
+from brimful.fleet.lease import OVER, JobState, Lease
 from brimful.fleet.memory import too_small
 from brimful.fleet.node import Node, Pool
 from brimful.fleet.past import Finished, Left
@@ -40,8 +42,6 @@ __all__ = ["OVER", "Fleet", "JobState", "Lease", "Left", "Node", "Pool"]
 
 # A site that failed or evicted a job is not asked again for so long, twice as long each time.
 AVOID_S, AVOID_DOUBLINGS = 120, 4
-
-OVER: frozenset[JobPhase] = frozenset({"finished", "failed", "stopped", "cancelled"})
 
 
 class Fleet:
@@ -75,6 +75,7 @@ class Fleet:
         self.leases_on: dict[str, dict[str, Lease]] = {}  # open ones by node
         self.unsettled: dict[str, Lease] = {}  # granted or ending: the engine has yet to confirm
         self.on_hold: dict[str, JobState] = {}
+        self.gates = Gates()  # jobs that may not wait for GPUs yet
         self.cancelling: dict[str, JobState] = {}  # cancelled, and not yet told to stop
         self.usage: dict[str, Usage] = {}  # by queue
         self.turns = Turns()
@@ -115,7 +116,7 @@ class Fleet:
             found = self.capacity.able[shape] = {
                 pool: rate
                 for pool in self.capacity.pools
-                if job.may_be_at(pool.site)
+                if job.may_be_in(site=pool.site, tier=pool.tier)
                 and (rate := job.rate(pool.gpu)) > 0.0
                 and too_small(job, pool.gpu) is None
                 and self.capacity.could_hold(job, pool)
@@ -219,22 +220,38 @@ class Fleet:
         self.nodes_changed = self.seq + 1
 
     def _job_submitted(self, event: events.JobSubmitted) -> None:
-        job = event.job
+        self._submit(event.job, at_s=event.at_s)
+
+    def _array_submitted(self, event: events.ArraySubmitted) -> None:
+        self.gates.array(event)
+        for job in event.tasks():
+            self._submit(job, at_s=event.at_s)
+
+    def _submit(self, job: Job, *, at_s: int) -> None:
         assert job.job not in self.jobs, f"{job.job} was submitted twice"
         assert job.gpu_milli == WHOLE_GPU or job.gpus == 1, "only a share of one GPU can be asked for"
         if not self.submitted:
-            self.gpu_s_before_jobs = self.gpu_s(event.at_s)
-            self.first_submit_s = event.at_s
-        state = JobState(job, self.submitted, self._shape(job), event.at_s, event.at_s)
+            self.gpu_s_before_jobs = self.gpu_s(at_s)
+            self.first_submit_s = at_s
+        state = JobState(job, self.submitted, self._shape(job), at_s, at_s)
         self.submitted += 1
         self.jobs[job.job] = state
         if job.key:
             self.keyed[job.submitter, job.key] = job.job
-        self.waiting.add(state)
         self.turns.submitted(job)
-        if job.deadline_s is not None:
-            self.due[job.job] = state
         self.purses.submitted(job)
+        if not (job.after or job.array) or self.gates.submitted(state, self.jobs):
+            self.waiting.add(state)
+            if job.deadline_s is not None:
+                self.due[job.job] = state
+        else:
+            state.phase = "pending"
+
+    def _job_skipped(self, event: events.JobSkipped) -> None:
+        state = self.jobs[event.job]
+        assert state.phase == "pending", f"{event.job} is {state.phase} and cannot be skipped"
+        state.phase, state.reason = "skipped", event.reason
+        self._is_over(state, at_s=event.at_s)
 
     def _shape(self, job: Job) -> int:
         shape = self._shapes.setdefault(shape_of(job), len(self._shapes))
@@ -323,12 +340,11 @@ class Fleet:
 
     def _cancel_requested(self, event: events.CancelRequested) -> None:
         state = self.jobs[event.job]
-        if state.phase in ("waiting", "held"):
-            waits = state.phase == "waiting"
-            if waits:
+        if state.phase in ("pending", "waiting", "held"):
+            if state.phase == "waiting":
                 self.waiting.remove(state)
             self.on_hold.pop(event.job, None)
-            state.reason = say("fleet.cancelled_waiting" if waits else "fleet.cancelled_held")
+            state.reason = say("fleet.cancelled_held" if state.phase == "held" else "fleet.cancelled_waiting")
             state.phase = "cancelled"
             self._is_over(state, at_s=event.at_s)
         elif state.phase not in OVER:
@@ -454,13 +470,18 @@ class Fleet:
         state.ended_s = at_s
         self.last_end_s = max(self.last_end_s or 0, at_s)
         self.purses.over(state.job)
-        if state.job.deadline_s is not None:
-            del self.due[state.job.job]
+        self.due.pop(state.job.job, None)
+        for ready in self.gates.over(state):
+            ready.ready_s = at_s
+            self._wait(ready, at_s=at_s)
+            if ready.job.deadline_s is not None:
+                self.due[ready.job.job] = ready
         if self._keep is None:
             return
         self._over.append(state.job.job)
         while len(self._over) > self._keep:
             left = self.jobs.pop(self._over.popleft())
+            self.gates.left(left.job)
             for lease in left.leases:
                 del self.leases[lease.lease]
             if left.job.key:

@@ -11,7 +11,7 @@ node's owner), `operator:overrun` (what ran over a hard budget), `operator:credi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from brimful.fleet import events
@@ -74,8 +74,8 @@ class Ledger:
             case events.NodeJoined(node=node):
                 earner = f"seller:{event.owner}" if event.owner else f"site:{event.site}"
                 self._nodes[node] = (event.pool, earner)
-            case events.JobSubmitted(job=job, at_s=at_s):
-                self._submit(job, at_s=at_s)
+            case events.JobSubmitted() | events.ArraySubmitted():
+                self._submit(event.tasks(), at_s=event.at_s)
             case events.LeaseGranted():
                 self._grant(event)
             case events.LeaseStarted(lease=lease, at_s=at_s):
@@ -86,7 +86,7 @@ class Ledger:
                 self._post(event)
             case events.PoolPriced():
                 self._price(event)
-            case events.CancelRequested(job=name, at_s=at_s):
+            case events.CancelRequested(job=name, at_s=at_s) | events.JobSkipped(job=name, at_s=at_s):
                 self._cancelled.add(name)
                 if all(charge.job.job != name for charge in self.unposted.values()):
                     self._void(at_s, self._jobs[name])
@@ -111,15 +111,16 @@ class Ledger:
         """Keep the newest in memory; the event log rebuilds the others."""
         del self.transfers[:-keep]
 
-    def _submit(self, job: Job, *, at_s: int) -> None:
-        self._jobs[job.job] = job
-        if job.budget_microusd is None:
-            return
-        purse, hold = self._purse(job.tenant), job.budget_microusd
-        if job.tenant in self._budgets:
-            hold = min(hold, self.balance(purse))
-            self._of_budget.add(job.job)
-        self._move(purse, _hold(job), hold, at_s=at_s, kind="hold", job=job.job)
+    def _submit(self, jobs: Sequence[Job], *, at_s: int) -> None:
+        for job in jobs:
+            self._jobs[job.job] = job
+            if job.budget_microusd is None:
+                continue
+            purse, hold = self._purse(job.tenant), job.budget_microusd
+            if job.tenant in self._budgets:
+                hold = min(hold, self.balance(purse))
+                self._of_budget.add(job.job)
+            self._move(purse, _hold(job), hold, at_s=at_s, kind="hold", job=job.job)
 
     def _grant(self, event: events.LeaseGranted) -> None:
         pool, job = self._nodes[event.node][0], self._jobs[event.job]

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.events import (
     Event,
+    JobSkipped,
     LeaseEnded,
     LeaseStarted,
     NodeJoined,
@@ -53,6 +54,8 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
         if news and not _record(fleet, ports, news):
             continue
         ports.unrecorded.clear()
+        if fleet.gates.doomed and not _record(fleet, ports, _skips(fleet, now_s=now_s)):
+            continue
         if stood and _was_ordered(fleet, ports, news):
             ports.decided.seq = fleet.seq
         if not problems and _stands(fleet, ports.decided, now_s=now_s):
@@ -69,6 +72,19 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
     if fleet.unsettled or fleet.warned:
         _act(fleet, ports, rules, problems, now_s=now_s)
     return Tick(plan, problems)
+
+
+def _skips(fleet: Fleet, *, now_s: int) -> list[Event]:
+    """The end of every job that can never start: what it comes after did not end as it needs."""
+    doomed, skips = fleet.gates.all_doomed(), list[Event]()
+    for name, ended in doomed.items():
+        if ended in fleet.gates.arrays:
+            reason = say("scheduler.never_starts_array", after=ended)
+        else:
+            phase = "skipped" if ended in doomed else fleet.jobs[ended].phase
+            reason = say("scheduler.never_starts", after=ended, phase=say(f"fleet.phase_{phase}"))
+        skips.append(JobSkipped(at_s=now_s, job=name, reason=reason))
+    return skips
 
 
 def _was_ordered(fleet: Fleet, ports: Ports, news: Sequence[Event]) -> bool:

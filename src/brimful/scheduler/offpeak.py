@@ -16,10 +16,10 @@ def start_by_s(state: JobState) -> float:
     """The last moment a deferrable job can start and still keep its word."""
     job = state.job
     if job.deadline_s is None:
-        return state.submitted_s + LONGEST_WAIT_S
+        return state.ready_s + LONGEST_WAIT_S
     work_s = job.predicted_work_s
     if work_s is None:
-        return state.submitted_s  # nobody knows how long it takes, so there is nothing to wait with
+        return state.ready_s  # nobody knows how long it takes, so there is nothing to wait with
     return ordering.start_by_s(state, work_s - state.kept_work_s)
 
 

@@ -27,7 +27,7 @@ SPARE = 1.25  # of the expected work, to be in time
 
 def fifo(_rules: Rules) -> Key:
     """First come, first served; the order of the log breaks ties, so equal runs stay equal."""
-    return lambda state: state.submitted_s
+    return lambda state: state.ready_s
 
 
 def priority(rules: Rules) -> Key:
@@ -38,7 +38,7 @@ def priority(rules: Rules) -> Key:
     """
 
     def key(state: JobState) -> tuple[float, ...]:
-        rank, came_s = PRIORITIES[state.job.priority], state.submitted_s
+        rank, came_s = PRIORITIES[state.job.priority], state.ready_s
         if not rules.deadlines or state.job.deadline_s is None:
             return (rank, came_s)
         by_s = start_by_s(state, expected_left_s(state, rules, now_s=state.waiting_since_s))
@@ -53,7 +53,7 @@ def bid(_rules: Rules) -> Key:
         float("-inf")
         if state.job.limit_microusd_per_gpu_hour is None
         else -state.job.limit_microusd_per_gpu_hour,
-        state.submitted_s,
+        state.ready_s,
     )
 
 
@@ -62,11 +62,11 @@ def index(rules: Rules) -> Key:
 
     def key(state: JobState) -> tuple[int, float, int, float]:
         left_s = expected_left_s(state, rules, now_s=state.waiting_since_s)
-        place = left_s + rules.ageing * (state.submitted_s + state.run_s)
+        place = left_s + rules.ageing * (state.ready_s + state.run_s)
         if rules.deadlines and state.job.deadline_s is not None:
             place = min(place, rules.ageing * start_by_s(state, left_s))
         # The weight is that of all of its group; it stands here for `_weigh`.
-        return PRIORITIES[state.job.priority], place, state.submitted_s, weight(state.job.gpus, rules.width)
+        return PRIORITIES[state.job.priority], place, state.ready_s, weight(state.job.gpus, rules.width)
 
     return key
 
@@ -134,7 +134,7 @@ def aged_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
         left_s = state.remaining_s(now_s) or 0.0
     else:
         left_s = had_s if had_s > rules.fresh_s else rules.fresh_s  # as `expected_left_s`, not asked twice
-    waited_s = now_s - state.submitted_s - had_s
+    waited_s = now_s - state.ready_s - had_s
     aged_s = left_s - rules.ageing * waited_s if waited_s > 0 else left_s
     if job.deadline_s is not None and rules.deadlines and now_s + left_s <= job.deadline_s:
         # Who is late already has nothing to save, and sends nobody away for it.
@@ -158,7 +158,7 @@ def further_from_end(rules: Rules) -> Key:
             return lease.turn_until_s  # in a group of their own: the first loses its turn first
         started_s = lease.started_s
         assert started_s is not None
-        waited_s = started_s - state.submitted_s - state.run_s
+        waited_s = started_s - state.ready_s - state.run_s
         waited = ageing * waited_s if waited_s > 0 else 0.0
         if known and state.job.predicted_work_s is not None:
             left = state.job.predicted_work_s - state.kept_work_s
@@ -220,7 +220,7 @@ def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (),
                 key = (PRIORITIES[state.job.priority], -inf, -inf, 1.0)
                 ahead.setdefault(("due", group(state)), []).append((key, state.serial, state))
             for state in first:
-                key = (PRIORITIES[state.job.priority], -inf, state.submitted_s, 1.0)
+                key = (PRIORITIES[state.job.priority], -inf, state.ready_s, 1.0)
                 ahead.setdefault(("turn", group(state)), []).append((key, state.serial, state))
             return Heads({**ahead, **order.groups}, rank)
         return order.heads(rank)

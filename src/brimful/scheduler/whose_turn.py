@@ -76,7 +76,7 @@ def _made_up_s(at: int, rules: Rules, now_s: int) -> float:
 
 def _waiting_from(state: JobState) -> tuple[int, float]:
     """By class, and then by when it would have come had it waited ever since."""
-    return PRIORITIES[state.job.priority], state.submitted_s + state.run_s
+    return PRIORITIES[state.job.priority], state.ready_s + state.run_s
 
 
 def _from_s(entry: _InLine) -> float:

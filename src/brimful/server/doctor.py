@@ -118,6 +118,7 @@ class _LogCheck:
         placed = {
             "waiting": name in fleet.waiting,
             "held": name in fleet.on_hold,
+            "pending": name in fleet.gates.pending,
             "over": state.phase in OVER,
             "running": state.open_lease is not None,
         }

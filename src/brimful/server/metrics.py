@@ -81,7 +81,9 @@ class Metrics(Collector):
         for lease in fleet.open_leases.values():
             held[lease.site, lease.gpu] += lease.size
         phases = Counter(fleet.jobs[lease.job].phase for lease in fleet.open_leases.values())
-        phases.update({"waiting": len(fleet.waiting), "held": len(fleet.on_hold)})
+        phases.update(
+            {"waiting": len(fleet.waiting), "held": len(fleet.on_hold), "pending": len(fleet.gates.pending)}
+        )
         waits = [now_s - state.waiting_since_s for state in fleet.waiting.values()]
         hourly = sum(lease.hourly_microusd for lease in fleet.open_leases.values())
         yield "brimful_info", {(__version__, reader.policy): 1}

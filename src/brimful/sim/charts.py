@@ -86,7 +86,7 @@ def queue(outcome: Outcome) -> list[tuple[float, float]]:
     """(hour, jobs that wait), each the mean over its slice of the run."""
     steps = []
     for state in outcome.fleet.jobs.values():
-        since = state.submitted_s
+        since = state.ready_s
         for lease in state.leases:
             steps += [(since, 1), (lease.granted_s, -1)]
             since = _end(lease.ended_s, outcome)
@@ -98,7 +98,7 @@ def queue(outcome: Outcome) -> list[tuple[float, float]]:
 def jct_cdf(outcome: Outcome) -> list[tuple[float, float]]:
     """(hours from submit to finish, per cent of finished jobs that took no longer)."""
     jcts = sorted(
-        state.ended_s - state.submitted_s
+        state.ended_s - state.ready_s
         for state in outcome.fleet.jobs.values()
         if state.phase == "finished" and state.ended_s is not None
     )

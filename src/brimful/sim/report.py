@@ -116,9 +116,7 @@ def fill_report(filled: Filled, *, cpu_s: float) -> dict[str, Any]:
 def _jcts(states: Iterable[JobState]) -> dict[str, int]:
     """Finish - submit by job, of those that finished."""
     return {
-        s.job.job: s.ended_s - s.submitted_s
-        for s in states
-        if s.phase == "finished" and s.ended_s is not None
+        s.job.job: s.ended_s - s.ready_s for s in states if s.phase == "finished" and s.ended_s is not None
     }
 
 
@@ -136,7 +134,7 @@ def _by(
 def _some(states: Sequence[JobState], *, now_s: int) -> dict[str, Any]:
     jcts = [*_jcts(states).values()]
     delay_s = mean([s.delay_s(now_s) for s in states if s.phase == "finished"])
-    waits = [float(s.first_start_s - s.submitted_s) for s in states if s.first_start_s is not None]
+    waits = [float(s.first_start_s - s.ready_s) for s in states if s.first_start_s is not None]
     return {
         "jobs": len(states),
         "finished": len(jcts),
@@ -217,7 +215,7 @@ def _rhos(states: Sequence[JobState], alone: Mapping[str, float], nodes: Sequenc
     for state in states:
         job, own_s = state.job, alone.get(state.job.job, 0.0)
         if job.job in jcts and own_s >= SHORT_S:
-            others = crowd.mean(state.submitted_s, state.submitted_s + jcts[job.job])
+            others = crowd.mean(state.ready_s, state.ready_s + jcts[job.job])
             rhos.append(jcts[job.job] / (own_s * max(1.0, job.gpus * others / gpus)))
     return rhos
 
@@ -228,7 +226,7 @@ class _Crowd:
     def __init__(self, states: Iterable[JobState]) -> None:
         steps = Counter[int]()
         for state in states:
-            steps[state.submitted_s] += 1
+            steps[state.ready_s] += 1
             if state.ended_s is not None:
                 steps[state.ended_s] -= 1
         self._times = sorted(steps)

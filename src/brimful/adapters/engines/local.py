@@ -31,6 +31,7 @@ from brimful.adapters.engines.processes import (
 )
 from brimful.adapters.files import identity, read_json, reserve, write_json
 from brimful.errors import BrimfulError, Said, WorldFailed
+from brimful.fleet.arrays import task_env
 from brimful.fleet.events import Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Node
@@ -337,7 +338,7 @@ class LocalEngine:
                 os.killpg(group, number)
 
     def _kept_env(self, job: Job) -> Mapping[str, str]:
-        kept = read_json(self._env_file(job.job))
+        kept = read_json(self._env_file(job.array or job.job))
         if kept is None and job.env and not any(value for _, value in job.env):
             raise CannotStart(say("adapters.environment_lost", job=job.job))
         return dict(job.env) if kept is None else kept
@@ -411,6 +412,7 @@ def _environment(env: Mapping[str, str], job: Job, *, node: str) -> Mapping[str,
         "PATH": f"{path}{os.pathsep}{Path(sys.executable).parent}",
         "PYTHONUNBUFFERED": "1",  # or the log would lag minutes behind the job
         **wanted,
+        **task_env(job),
         "BRIMFUL_JOB": job.job,
         "BRIMFUL_NODE": node,
     }

@@ -8,38 +8,64 @@ from typing import get_args
 
 from brimful.cli.commands import Answer, integer
 from brimful.cli.render import cut, noted_table
-from brimful.client.answers import JobAnswer, Phase
+from brimful.client.answers import ArrayAnswer, JobAnswer, Phase
 from brimful.client.client import Client
 from brimful.client.shown import command_line
-from brimful.language import Seconds, Sentence, Usd, say, told, words
+from brimful.language import Seconds, Sentence, Several, Usd, say, told, words
 from brimful.language.catalog import is_held
 from brimful.language.printable import all_printable
 
 EXAMPLE = """brimful jobs --limit 20
 brimful jobs --phase waiting --phase held"""
+# Of an array's tasks these are told first.
+FIRST = (
+    *("running", "starting", "stopping", "waiting", "held", "pending"),
+    *("failed", "stopped", "skipped", "cancelled", "finished"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=integer, default=50, metavar="N")
     parser.add_argument("--phase", action="append", default=[], choices=get_args(Phase))
     parser.add_argument("--tenant")
+    parser.add_argument("--array", metavar="JOB")
 
 
 def run(args: argparse.Namespace) -> Answer:
-    data = {"jobs": Client().jobs(limit=args.limit, phase=args.phase, tenant=args.tenant)}
-    if not data["jobs"] and (args.phase or args.tenant):
+    fold = args.array is None
+    found = Client().jobs(limit=args.limit, phase=args.phase, tenant=args.tenant, array=args.array, fold=fold)
+    data = {"jobs": found}
+    if not data["jobs"] and (args.phase or args.tenant or args.array):
         return Answer(data, words("fleet.no_such_jobs"))
     if not data["jobs"]:
         return Answer(
             data, f"{words('fleet.no_jobs_yet')}\n\n  brimful submit -- python examples/train_tiny.py"
         )
     shown = all_printable(data["jobs"])
-    rows = [
-        [*(cell(job) for cell in CELLS.values()), told(Usd(job["cost_microusd"])), label(job)]
-        for job in shown
-    ]
-    notes = [job["why"] for job in shown]
+    rows = [_folded(job) if fold and job["array_tasks"] else _row(job) for job in shown]
+    notes = [_counts(job["array_tasks"]) if fold and job["array_tasks"] else job["why"] for job in shown]
     return Answer(data, noted_table(columns(*CELLS, "cost", "what"), rows, notes, right=(2, 3, 4, 5)))
+
+
+def _row(job: JobAnswer) -> list[str]:
+    return [*(cell(job) for cell in CELLS.values()), told(Usd(job["cost_microusd"])), label(job)]
+
+
+def _folded(job: JobAnswer) -> list[str]:
+    """One line for all tasks: in the phase that says most, with what they ran and cost together."""
+    tasks = job["array_tasks"]
+    assert tasks is not None
+    phase = next((name for name in FIRST if name in tasks["phases"]), job["phase"])
+    ran = told(Seconds(tasks["run_s"])) if tasks["run_s"] else ""
+    cost = told(Usd(tasks["cost_microusd"]))
+    return [job["array"], told(in_phase(phase)), str(job["gpus"]), "", ran, cost, label(job)]
+
+
+def _counts(tasks: ArrayAnswer | None) -> str:
+    assert tasks is not None
+    phases = [name for name in FIRST if name in tasks["phases"]]
+    counts = [say("fleet.array_count", n=tasks["phases"][name], phase=in_phase(name)) for name in phases]
+    return words("fleet.array_counts", tasks=tasks["tasks"], counts=Several(tuple(counts)))
 
 
 def columns(*names: str) -> list[str]:

@@ -19,6 +19,7 @@ from brimful.client.answers import JobAnswer
 from brimful.client.client import Client
 from brimful.client.shown import command_line
 from brimful.errors import BadInput
+from brimful.fleet.arrays import after_from, tasks_from
 from brimful.fleet.job import PRIORITIES
 from brimful.language import Quoted, Seconds, Sentence, Several, Size, Usd, either, say, told, words
 from brimful.language.printable import all_printable, printable
@@ -46,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tenant")
     parser.add_argument("--budget", metavar="USD")
     parser.add_argument("--limit", metavar="USD")
+    parser.add_argument("--array", metavar="INDICES")
+    parser.add_argument("--after", action="append", default=[], metavar="JOB[:ok|any]")
+    parser.add_argument("--retries", type=integer, metavar="N")
+    parser.add_argument("--deadline", metavar="TIME")
+    parser.add_argument("--max-run", metavar="TIME")
     parser.add_argument("--fit", metavar="CONFIG")
     parser.add_argument("--headless", action="store_true")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
@@ -57,6 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     body, notes, config, steps = _asked(args)
+    if args.follow and body.get("array"):
+        tasks = len(tasks_from(body["array"]).indices)
+        raise BadInput(say("fleet.follow_array", array=body["array"], tasks=tasks))
     needs_fleet = config and not body.get("gpu_types")
     client = Client() if needs_fleet or not args.dry_run else None
     if config:
@@ -77,6 +86,10 @@ def run(args: argparse.Namespace) -> Answer:
         text = words("fleet.over_at_cost", said=_doing(final), cost=Usd(final["cost_microusd"]))
         return Answer(final, text, 0 if final["phase"] == "finished" else NO)
     job = _after_a_look(client, job)
+    if job["array_tasks"] is not None:
+        array, tasks = job["array"], job["array_tasks"]["tasks"]
+        text = words("fleet.array_submitted", array=array, tasks=tasks)
+        return Answer(job, f"{text}\n\n  {called()} jobs --array {array}\n  {called()} job cancel {array}")
     said = "".join(f"\n  {words('fleet.note', note=printable(told(note)))}" for note in notes)
     then = f"  {called()} job logs -f {job['job']}\n  {called()} job show {job['job']}"
     return Answer(job, f"{told(_doing(job))}{said}\n\n{then}")
@@ -93,7 +106,7 @@ def _after_a_look(client: Client, job: JobAnswer) -> JobAnswer:
     """The job once the scheduler has looked at it: one that can never start should say so at once."""
     for _ in range(LOOKS):
         job = client.job(job["job"])
-        if job["phase"] != "waiting" or job["why"]:
+        if job["phase"] != "waiting" or job["why"] or job["array"]:
             break
         time.sleep(0.1)
     return job
@@ -141,7 +154,18 @@ def _flags(args: argparse.Namespace) -> dict[str, Any]:
         "name": args.name,
         "priority": args.priority,
         "tenant": args.tenant,
+        "array": args.array,
+        "after": [":".join(after_from(text)) for text in args.after] or None,
+        "retries": args.retries,
     }
+    if args.array is not None:
+        tasks_from(args.array)
+    if args.deadline is not None or args.max_run is not None:
+        from brimful.server.jobfiles.jobfile import seconds
+        from brimful.server.jobfiles.own import deadline
+
+        given["deadline_s"] = None if args.deadline is None else deadline(args.deadline, "--deadline")
+        given["max_run_s"] = None if args.max_run is None else seconds(args.max_run, "--max-run")
     if args.budget is not None:
         given["budget_microusd"] = usd(args.budget, "--budget")
     if args.limit is not None:
@@ -194,6 +218,8 @@ def _dry_text(body: dict[str, Any], notes: list[Sentence]) -> str:
         ("priority", body.get("priority", "normal")),
         ("budget", Usd(budget) if budget else say("fleet.no_budget")),
         ("longest", Seconds(longest) if longest else ""),
+        ("array", body.get("array") or ""),
+        ("after", ", ".join(body.get("after", ()))),
     ]
     for gpu, each in body.get("predicted", {}).items():
         size, step = Size(each["peak_bytes"]), Seconds(each["step_s"])

@@ -20,7 +20,7 @@ from brimful.language.printable import all_printable
 EXAMPLE = """brimful top
 brimful top --once"""
 
-GOING = ["running", "starting", "stopping", "waiting", "held"]
+GOING = ["running", "starting", "stopping", "waiting", "held", "pending"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +107,7 @@ def _jobs(jobs: list[JobAnswer], columns: int, *, most: int) -> list[str]:
             _mfu(job["measured"]),
             told(Usd(job["cost_microusd"])),
             job["node"] or "",
-            job["why"] if job["phase"] in ("waiting", "held") else label(job),
+            job["why"] if job["phase"] in ("waiting", "held", "pending") else label(job),
         ]
         for job in jobs[:most]
     ]

@@ -192,7 +192,7 @@ class _Case:
         assert self.work_s is not None
         task = Task(
             work_s=job.predicted_work_s / self.speed,
-            deadline_s=job.deadline_s - self.state.submitted_s,
+            deadline_s=job.deadline_s - self.state.ready_s,
             # A start costs the time until it works again, and what was done since the last checkpoint.
             restart_s=job.checkpoint_cost_s + (job.checkpoint_interval_s or 0) / 2,
             spot_usd_per_hour=min(self.spot.values()) / 1e6,
@@ -300,7 +300,7 @@ def _case(
         speed *= min(1.0, job.spread_rate)
     up = [here] if here in spot else [pool for pool in spot if pool in able and place(job, draft, pool)]
     left = state.remaining_s(now_s)
-    look_s = min(LOOK_S[1], max(LOOK_S[0], (job.deadline_s - state.submitted_s) // 200))
+    look_s = min(LOOK_S[1], max(LOOK_S[0], (job.deadline_s - state.ready_s) // 200))
     return _Case(
         state=state,
         fleet=fleet,
@@ -328,7 +328,7 @@ def _spot_pools(job: Job, fleet: Fleet, draft: Draft) -> list[Pool]:
     return [
         pool
         for pool, record in fleet.spot.items()
-        if job.may_be_at(pool.site)
+        if job.may_be_in(site=pool.site, tier=pool.tier)
         and job.rate(pool.gpu) > 0.0
         and too_small(job, pool.gpu) is None
         and (limit is None or record.microusd_per_gpu_hour <= limit)

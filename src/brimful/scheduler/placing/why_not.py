@@ -15,7 +15,7 @@ from brimful.scheduler.draft import Draft
 
 def why_not(job: Job, fleet: Fleet, draft: Draft, pools: Sequence[Pool]) -> tuple[Sentence, bool]:
     """(the reason, whether waiting can help). `pools`: where it may go now."""
-    at_its_sites = [pool for pool in fleet.capacity.pools if job.may_be_at(pool.site)]
+    at_its_sites = [pool for pool in fleet.capacity.pools if job.may_be_in(site=pool.site, tier=pool.tier)]
     allowed = [pool for pool in at_its_sites if job.rate(pool.gpu) > 0.0]
     if not allowed:
         return _no_such_gpus(job, fleet, sorted({pool.gpu for pool in at_its_sites})), False
@@ -53,6 +53,8 @@ def _never(job: Job, fleet: Fleet, pools: Sequence[Pool]) -> Sentence:
 
 def _no_such_gpus(job: Job, fleet: Fleet, types: Sequence[str]) -> Sentence:
     where = say("scheduler.the_site", sites=either(job.sites)) if job.sites else say("scheduler.the_fleet")
+    if job.tiers:
+        where = say("scheduler.of_tiers", tiers=either(job.tiers), where=where)
     none = say("scheduler.no_node_takes_work" if fleet.drained else "scheduler.no_nodes")
     has = Several(tuple(types)) if types else none
     return say("scheduler.no_such_gpus", kind=_kind(job), where=where, has=has, drained=_drained(fleet))

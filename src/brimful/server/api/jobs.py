@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from brimful.client.answers import JobAnswer, JobsAnswer, LogAnswer, Phase, WhyAnswer
 from brimful.errors import NotFound
+from brimful.fleet.job import Job
 from brimful.fleet.state import JobState
 from brimful.language import Quoted, say, verbatim
 from brimful.server.api.answers import envelope
@@ -39,17 +40,24 @@ Tenants = Annotated[str | None, Query(max_length=60, description="only this tena
 
 
 def job_for(reader: Reader, who: Principal, name: str) -> JobState:
-    """The job, if this one may see it. What another tenant has is not there, in the very same words."""
-    state = reader.job(name)
-    if not who.sees(state.job.tenant):
+    """The job, if this one may see it."""
+    _see(reader, who, name)
+    return reader.job(name)
+
+
+def _see(reader: Reader, who: Principal, name: str) -> Job:
+    """The job, or that of an array. What another tenant has is not there, in the very same words."""
+    array = reader.array(name)
+    job = reader.job(name).job if array is None else array.job
+    if not who.sees(job.tenant):
         raise NotFound(say("server.no_job", name=Quoted(name[:100])))
-    return state
+    return job
 
 
 def own_job(reader: Reader, who: Principal, name: str) -> None:
     """Changing it takes its submitter, or an admin of its tenant."""
-    state = job_for(reader, who, name)
-    if not who.may("admin") and state.job.submitter != who.token:
+    job = _see(reader, who, name)
+    if not who.may("admin") and job.submitter != who.token:
         raise forbidden(who, "admin")
 
 
@@ -58,21 +66,26 @@ def add_job_routes(router: APIRouter, reader: Reader, submissions: Submissions, 
 
     @router.post("/jobs", status_code=201, response_model=envelope(JobAnswer), responses=CHANGING)
     def submit(submission: Submission, key: Key = None, who: Principal = submitter) -> Response:
-        job = submission.as_job(who, key or "")
+        job, tasks = submission.as_job(who, key or ""), submission.tasks()
         named = ""
         with gate.audited(who, "job.submit", lambda: named):
             if not who.sees(job.tenant):
                 raise forbidden(who, "operator")
-            state = submissions.submit(job)
-            named = state.job.job
+            for name, _ in job.after:
+                _see(reader, who, name)
+            state = submissions.submit(job, tasks)
+            named = state.job.array or state.job.job
         return ok(job_view(reader, state, explain=False), 201)
 
     @router.get("/jobs", response_model=envelope(JobsAnswer), responses=COMMON)
     async def jobs(
+        *,
         limit: Annotated[int, Query(ge=1, le=1000)] = 200,
         cursor: Cursor = None,
         phase: Annotated[list[Phase] | None, Query()] = None,
         tenant: Tenants = None,
+        array: Annotated[str | None, Query(max_length=100, description="only this array's tasks")] = None,
+        fold: Annotated[bool, Query(description="one task stands for its array")] = False,
         who: Principal = viewer,
     ) -> Response:
         before = read_cursor(cursor)
@@ -80,7 +93,14 @@ def add_job_routes(router: APIRouter, reader: Reader, submissions: Submissions, 
             raise NotFound(say("server.no_tenant", tenant=Quoted(tenant)))
         wanted = tenant or who.only_tenant
         page = await run_in_threadpool(
-            jobs_page, reader, before=before, limit=limit, phases=phase, tenant=wanted
+            jobs_page,
+            reader,
+            before=before,
+            limit=limit,
+            phases=phase,
+            tenant=wanted,
+            array=array,
+            fold=fold,
         )
         return ok({"jobs": page.views, "next_cursor": page_after(page.next_serial)})
 

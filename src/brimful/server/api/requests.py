@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from brimful.errors import BadInput
+from brimful.fleet.arrays import MAX_AFTER, Tasks, after_from, tasks_from
 from brimful.fleet.job import Job
 from brimful.language import Quoted, say
 from brimful.language.printable import printable
@@ -54,6 +55,16 @@ class Submission(Request):
     priority: Literal["urgent", "normal", "background"] = "normal"
     gpu_types: Annotated[tuple[Word, ...], Field(max_length=50)] = ()
     sites: Annotated[tuple[Word, ...], Field(max_length=50)] = ()
+    tiers: Annotated[tuple[Literal["owned", "reserved", "on_demand", "spot"], ...], Field(max_length=4)] = ()
+    array: Annotated[
+        str | None, Field(max_length=1000, description="a task for each index: 0-99, 1,3,5, 0-30:10, 0-99%4")
+    ] = None
+    after: Annotated[
+        tuple[Word, ...],
+        Field(
+            max_length=MAX_AFTER, description="jobs or arrays that must be over first: JOB, JOB:ok or JOB:any"
+        ),
+    ] = ()
     within: Literal["nvlink", "node", "rack", "site", "any"] = "node"
     budget_microusd: Microusd | None = None
     limit_microusd_per_gpu_hour: Limit | None = None
@@ -89,7 +100,7 @@ class Submission(Request):
         predicted = sorted(self.predicted.items())
         # Rates are against the slowest type, on which work is counted.
         slowest_s = max((each.step_s for _, each in predicted), default=0.0)
-        not_the_jobs = {"tenant", "cpus", "steps", "predicted", "env"}
+        not_the_jobs = {"tenant", "cpus", "steps", "predicted", "env", "array", "after"}
         return Job(
             job="",  # numbered by the service
             **self.model_dump(exclude=not_the_jobs),
@@ -100,9 +111,13 @@ class Submission(Request):
             predicted_work_s=self.steps * slowest_s if self.steps and predicted else None,
             peak_bytes=tuple((gpu, each.peak_bytes) for gpu, each in predicted),
             step_s=tuple((gpu, each.step_s) for gpu, each in predicted),
+            after=tuple(sorted({after_from(text) for text in self.after})),
             submitter=who.token,
             key=key,
         )
+
+    def tasks(self) -> Tasks | None:
+        return None if self.array is None else tasks_from(self.array)
 
 
 class BidRequest(Request):

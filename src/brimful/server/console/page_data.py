@@ -35,7 +35,8 @@ def live_page(reader: Reader, who: Principal) -> dict[str, Any]:
         holding = {lease.job: state.jobs[lease.job] for lease in leases}
         waiting = [each for each in state.waiting.values() if who.sees(each.job.tenant)]
         on_hold = [each for each in state.on_hold.values() if who.sees(each.job.tenant)]
-        active = [*list(holding.values())[::-1], *waiting[::-1], *on_hold[::-1]]
+        pending = [each for each in state.gates.pending.values() if who.sees(each.job.tenant)]
+        active = [*list(holding.values())[::-1], *waiting[::-1], *on_hold[::-1], *pending[::-1]]
         rows = [job_row(job_view(reader, each), now_s=now_s) for each in active[:ACTIVE_SHOWN]]
         over = jobs_page(reader, limit=OVER_SHOWN, phases=OVER, tenant=who.only_tenant)
         return {
@@ -112,9 +113,10 @@ def timeline(view: Mapping[str, Any], *, now_s: int) -> list[dict[str, Any]]:
             parts.append(("ran", began, end, ran))
         at, why = end, say("server.waited_after", reason=lease["reason"] or say("server.its_last_lease"))
     last_s = now_s if view["ended_s"] is None else view["ended_s"]
-    if view["phase"] in ("waiting", "held"):
+    if view["phase"] in ("waiting", "held", "pending"):
         code = "server.span_on_hold" if view["phase"] == "held" else "server.waits"
-        parts.append((view["phase"], at, last_s, say(code, why=view["why"] or why)))
+        kind = "held" if view["phase"] == "held" else "waiting"
+        parts.append((kind, at, last_s, say(code, why=view["why"] or why)))
     elif not view["leases"]:
         parts.append(("waited", at, last_s, verbatim(view["why"]) if view["why"] else why))
     span_s = max(1, last_s - view["submitted_s"])

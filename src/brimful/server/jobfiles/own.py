@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any, NamedTuple
 
 from brimful.adapters.engines.devices import catalog_name
 from brimful.errors import BadInput
+from brimful.fleet.arrays import after_from, tasks_from
 from brimful.language import Quoted, say
+from brimful.server.jobfiles.jobfile import TIME as TIME_TEXT
 from brimful.server.jobfiles.jobfile import JobFile, mebibytes, resolved, seconds
 from brimful.units import microusd_from_usd
 
@@ -48,7 +51,19 @@ def _usd(value: Any, what: str) -> int:  # noqa: ANN401
     return found
 
 
-def _deadline(value: Any, what: str) -> int:  # noqa: ANN401
+def _array(value: Any, _what: str) -> str:  # noqa: ANN401
+    tasks_from(str(value))
+    return str(value)
+
+
+def _after(value: Any, what: str) -> list[str]:  # noqa: ANN401
+    return [":".join(after_from(word)) for word in _words(value, what)]
+
+
+def deadline(value: Any, what: str) -> int:  # noqa: ANN401
+    """A moment, or a time from now on."""
+    if TIME_TEXT.fullmatch(str(value).strip()):
+        return int(time.time()) + seconds(value, what)
     try:
         at = datetime.fromisoformat(str(value))
         return int(at.astimezone(UTC).timestamp())  # without a zone: the reader's own
@@ -77,6 +92,7 @@ FIELDS: dict[str, Field] = {
     "folder": Field(TEXT),
     "gpus": Field(COUNT, "gpus"),
     "gpu": Field(WORDS, "gpu_types", _types),
+    "tier": Field(WORDS, "tiers", _words),
     "within": Field({"enum": ["nvlink", "node", "rack", "site", "any"]}, "within"),
     "sites": Field(WORDS, "sites", _words),
     "tenant": Field(TEXT, "tenant"),
@@ -84,10 +100,12 @@ FIELDS: dict[str, Field] = {
     "priority": Field({"enum": ["urgent", "normal", "background"]}, "priority"),
     "budget": Field(USD, "budget_microusd", _usd),
     "max_price": Field(USD, "limit_microusd_per_gpu_hour", _usd),
-    "deadline": Field(TEXT, "deadline_s", _deadline),
+    "deadline": Field(TEXT, "deadline_s", deadline),
     "deferrable": Field({"type": "boolean"}, "deferrable"),
     "max_run": Field(TIME, "max_run_s", seconds),
     "retries": Field({"type": "integer", "minimum": 0, "maximum": 100}, "retries"),
+    "array": Field(TIME, "array", _array),
+    "after": Field(WORDS, "after", _after),
     "cpus": Field(NUMBER, "cpus"),
     "memory": Field(TEXT, "memory_mib", mebibytes),
     "env": Field(PAIRS, "env", _env),

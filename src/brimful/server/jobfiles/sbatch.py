@@ -10,6 +10,7 @@ from typing import Any
 
 from brimful.adapters.engines.devices import catalog_name
 from brimful.errors import BadInput
+from brimful.fleet.arrays import after_from, tasks_from
 from brimful.language import Plain, Quoted, say
 from brimful.server.jobfiles.jobfile import JobFile, integer, mebibytes, resolved
 from brimful.units import integer_from_text
@@ -42,6 +43,7 @@ LEFT_OUT = {
     "ntasks-per-node": "tasks",
 }
 MOST = 10**9  # of any part of a time
+AFTER = {"afterok": "ok", "afterany": "any"}
 FLAGS = {"requeue", "no-requeue", "exclusive", "verbose", "parsable", "hold", "overcommit", "contiguous"}
 
 
@@ -158,6 +160,22 @@ def _longest_s(value: str, what: str) -> int | None:
     return None if value.upper() in ("UNLIMITED", "INFINITE") else max(1, minutes_of(value, what))
 
 
+def _array(value: str, _what: str) -> str:
+    tasks_from(value)
+    return value
+
+
+def _after(value: str, what: str) -> list[str]:
+    """afterok:job-7:job-8,afterany:job-9; Slurm's other rules are refused, and so are its own numbers."""
+    found = []
+    for part in value.split(","):
+        rule, *names = part.split(":")
+        if rule not in AFTER or not names or any(name.isdigit() for name in names):
+            raise BadInput(say("jobfile.bad_dependency", what=what, given=Quoted(part[:60])))
+        found += [":".join(after_from(f"{name}:{AFTER[rule]}")) for name in names]
+    return found
+
+
 def _same(value: str, _what: str) -> str:
     return value
 
@@ -169,12 +187,14 @@ READERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "partition": ("queue", _same),
     "time": ("max_run_s", _longest_s),
     "chdir": ("folder", lambda value, what: resolved(Path(), value, what)),
+    "array": ("array", _array),
+    "dependency": ("after", _after),
     "requeue": ("retries", lambda _value, _what: 1),
     "no-requeue": ("retries", lambda _value, _what: 0),
 }
 COUNTED = {"nodes", "ntasks", "gpus", "gpus-per-node", "gpus-per-task", "gres", "cpus-per-task", "mem"}
 # Why, and what to do instead: `jobfile.sbatch_<name>`.
 CANNOT = (
-    *("array", "dependency", "constraint", "nodelist", "exclude", "exclusive", "qos", "signal", "export"),
+    *("constraint", "nodelist", "exclude", "exclusive", "qos", "signal", "export"),
     *("begin", "deadline"),
 )

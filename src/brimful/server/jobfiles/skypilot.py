@@ -13,12 +13,13 @@ from brimful.server.jobfiles.jobfile import JobFile, integer, mebibytes, resolve
 # What a task may say and brimful cannot do; why: `jobfile.sky_<name>`.
 CANNOT = ("file_mounts", "volumes", "service", "inputs", "outputs", "config", "event_callback", "pool")
 CANNOT_RESOURCE = (
-    *("use_spot", "any_of", "ordered", "ports", "image_id", "disk_size", "disk_tier", "instance_type"),
+    *("ordered", "ports", "image_id", "disk_size", "disk_tier", "instance_type"),
     *("autostop", "job_recovery", "accelerator_args", "network_tier", "labels"),
 )
 PLACES = {"infra", "cloud", "region", "zone"}
 KNOWN = {"name", "workdir", "num_nodes", "resources", "envs", "secrets", "setup", "run"}
-KNOWN_RESOURCE = {"accelerators", "cpus", "memory", *PLACES}
+KNOWN_RESOURCE = {"accelerators", "cpus", "memory", "use_spot", "any_of", *PLACES}
+SPOT = {True: ["spot"], False: ["owned", "reserved", "on_demand"], None: []}
 
 
 def is_skypilot(data: dict[str, Any]) -> bool:
@@ -32,7 +33,8 @@ def read_skypilot(data: dict[str, Any], path: Path) -> JobFile:
     if not isinstance(data.get("run"), str) or not data["run"].strip():
         raise BadInput(say("jobfile.no_run", path=path))
     nodes = integer(data.get("num_nodes", 1), f"{path}: num_nodes")
-    types, each = _accelerators(resources.get("accelerators"), path)
+    choices = _choices(resources, path)
+    types, each = _accelerators(choices, path)
     setup = data.get("setup")
     script = f"set -e\n{setup}\n{data['run']}" if isinstance(setup, str) and setup.strip() else data["run"]
     body: dict[str, Any] = {
@@ -41,15 +43,20 @@ def read_skypilot(data: dict[str, Any], path: Path) -> JobFile:
         "command": ["bash", "-c", script],
         "gpus": each * nodes,
         "gpu_types": types,
+        "tiers": _tiers(choices, path),
         "within": "node" if nodes == 1 else "site",
         "env": {**_pairs(data.get("envs"), path), **_pairs(data.get("secrets"), path)},
     }
-    if resources.get("cpus") is not None:
-        body["cpus"] = _number(resources["cpus"], f"{path}: cpus") * nodes
-    if resources.get("memory") is not None:
-        body["memory_mib"] = mebibytes(resources["memory"], f"{path}: memory") * nodes
+    cpus = [_number(each["cpus"], f"{path}: cpus") for each in choices if each.get("cpus") is not None]
+    memory = [mebibytes(each["memory"], f"{path}: memory") for each in choices if each.get("memory")]
+    if cpus:
+        body["cpus"] = max(cpus) * nodes
+    if memory:
+        body["memory_mib"] = max(memory) * nodes
     found = JobFile(kind="skypilot", body=body)
-    _name_the_rest(found, data, resources)
+    _name_the_rest(found, data, {name: value for each in choices for name, value in each.items()})
+    if all(len({str(each.get(name)) for each in choices}) > 1 for name in ("accelerators", "use_spot")):
+        found.notes.append(say("jobfile.sky_any_pair"))
     if isinstance(setup, str) and setup.strip():
         found.notes.append(say("jobfile.sky_setup"))
     return found
@@ -65,19 +72,40 @@ def _name_the_rest(found: JobFile, data: dict[str, Any], resources: dict[str, An
         found.unsupported[f"resources.{name}"] = say("jobfile.sky_place")
 
 
-def _accelerators(given: object, path: Path) -> tuple[list[str], int]:
-    """'A100:4', {'A100': 4} or ['A100:4', 'H100:4']: the types, and how many on each node."""
+def _choices(resources: dict[str, Any], path: Path) -> list[dict[str, Any]]:
+    """`any_of`, each with what is said for all of them; else the one there is."""
+    common = {name: value for name, value in resources.items() if name != "any_of"}
+    given = resources.get("any_of")
     if given is None:
+        return [common]
+    if not isinstance(given, list) or not given or not all(isinstance(each, dict) for each in given):
+        raise BadInput(say("jobfile.any_of_no_list", path=path))
+    return [common | each for each in given]
+
+
+def _tiers(choices: list[dict[str, Any]], path: Path) -> list[str]:
+    """Where they may run: on spot, not on spot, or anywhere if they differ or do not say."""
+    said = [each.get("use_spot") for each in choices]
+    if not all(each is None or isinstance(each, bool) for each in said):
+        raise BadInput(say("jobfile.cannot_be", field=f"{path}: use_spot", given=Quoted(str(said)[:60])))
+    return SPOT[said[0]] if len({*said}) == 1 else []
+
+
+def _accelerators(choices: list[dict[str, Any]], path: Path) -> tuple[list[str], int]:
+    """'A100:4', {'A100': 4} or ['A100:4', 'H100:4']: the types, and how many on each node."""
+    pairs: list[tuple[Any, Any]] = []
+    for given in (each.get("accelerators") for each in choices):
+        if isinstance(given, dict):
+            pairs += given.items()
+        elif given is not None:
+            words = given if isinstance(given, list) else [given]
+            pairs += [(name, count or 1) for name, _, count in (str(word).partition(":") for word in words)]
+    if not pairs:
         return [], 1
-    if isinstance(given, dict):
-        pairs = list(given.items())
-    else:
-        words = given if isinstance(given, list) else [given]
-        pairs = [(name, count or 1) for name, _, count in (str(word).partition(":") for word in words)]
     counts = {integer(count, f"{path}: accelerators", most=1024) for _, count in pairs}
     if len(counts) != 1:
         raise BadInput(say("jobfile.accelerators_differ", path=path))
-    return [catalog_name(str(name)) for name, _ in pairs], counts.pop()
+    return list(dict.fromkeys(catalog_name(str(name)) for name, _ in pairs)), counts.pop()
 
 
 def _number(given: object, what: str) -> float:

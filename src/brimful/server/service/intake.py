@@ -10,7 +10,8 @@ from typing import Protocol
 
 from brimful.adapters.capabilities import KeepsEnvironments
 from brimful.errors import BrimfulError, Refused, WorldFailed
-from brimful.fleet.events import Event, JobSubmitted
+from brimful.fleet.arrays import Tasks
+from brimful.fleet.events import ArraySubmitted, Event, JobSubmitted
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet
 from brimful.language import Quoted, Usd, say
@@ -25,10 +26,15 @@ class Pending:
     """A job that somebody waits to hear of."""
 
     job: Job
+    tasks: Tasks | None = None  # of an array
     name: str = ""
     is_new: bool = False
     done: bool = False
     error: BrimfulError | None = None
+
+    def env(self) -> tuple[tuple[str, str], ...]:
+        """One environment for all tasks of an array."""
+        return self.job.env + (() if self.tasks is None else tuple(self.tasks.env().items()))
 
 
 class _NotKept(Exception):
@@ -53,9 +59,9 @@ class Intake:
         self._waiting: deque[Pending] = deque()
         self._numbering = threading.Lock()  # one at a time: what is kept for a number is its winner's
 
-    def take(self, job: Job) -> tuple[str, bool]:
-        """The job's name, and whether it is a new one."""
-        pending = Pending(job)
+    def take(self, job: Job, tasks: Tasks | None = None) -> tuple[str, bool]:
+        """The job's or the array's name, and whether it is a new one."""
+        pending = Pending(job, tasks)
         self._waiting.append(pending)
         with self._numbering:
             while not pending.done:  # else whoever was before us has taken ours along
@@ -94,24 +100,27 @@ class Intake:
         def events() -> Sequence[Event]:
             fleet, now_s = self._reader.fleet, self._reader.now_s()
             made: list[Event] = []
+            number = fleet.submitted + 1
             money = Money(fleet, now_s=now_s) if fleet.purses else None
             keyed: dict[tuple[str, str], Job] = {}
             for each in batch:
                 job, key = each.job, (each.job.submitter, each.job.key)
                 known = keyed.get(key) or _keyed_before(fleet, job)
                 each.is_new = known is None
-                each.error = None if known is None else _different_request(job, known)
+                each.error = None if known is None else _different_request(fleet, each, known)
                 if known is not None:
-                    each.name = known.job
+                    each.name = known.array or known.job
                     continue
-                each.error = None if money is None else _cannot_hold(job, money)
+                count = 1 if each.tasks is None else len(each.tasks.indices)
+                each.error = None if money is None else _cannot_hold(job, money, count)
                 if each.error is not None:
                     each.is_new = False
                     continue
-                each.name = f"job-{fleet.submitted + 1 + len(made)}"
-                env = tuple((name, "") for name, _ in job.env) if self._keepers else job.env
+                each.name = f"job-{number}"
+                number += count
+                env = tuple((name, "") for name, _ in each.env()) if self._keepers else each.env()
                 taken = replace(job, job=each.name, env=env)
-                made.append(JobSubmitted(at_s=now_s, job=taken))
+                made.append(_submitted(taken, each.tasks, at_s=now_s))
                 if job.key:
                     keyed[key] = taken
             return made
@@ -120,14 +129,20 @@ class Intake:
             try:
                 for engine in self._keepers:
                     for each in batch:
-                        if each.is_new and each.job.env:
-                            engine.keep_env(each.name, dict(each.job.env))
+                        if each.is_new and each.env():
+                            engine.keep_env(each.name, dict(each.env()))
                         elif each.is_new:
                             engine.forget_env(each.name)  # of one under this number that came to nothing
             except BrimfulError as error:
                 raise _NotKept(error) from error
 
         self._write(events, first=keep)
+
+
+def _submitted(job: Job, tasks: Tasks | None, *, at_s: int) -> Event:
+    if tasks is None:
+        return JobSubmitted(at_s=at_s, job=job)
+    return ArraySubmitted(at_s=at_s, job=job, indices=tasks.indices, at_most=tasks.at_most)
 
 
 def _keyed_before(fleet: Fleet, job: Job) -> Job | None:
@@ -137,13 +152,17 @@ def _keyed_before(fleet: Fleet, job: Job) -> Job | None:
 
 # Not told apart: its number; its environment, whose values are not in the log and whose names depend on the
 # shell; and its sites and its limit, which `move` and `bid` change.
-_NOT_COMPARED = frozenset({"job", "env", "sites", "limit_microusd_per_gpu_hour"})
+_NOT_COMPARED = frozenset({"job", "env", "sites", "limit_microusd_per_gpu_hour", "array", "array_index"})
 
 
-def _different_request(asked: Job, known: Job) -> Refused | None:
+def _different_request(fleet: Fleet, pending: Pending, known: Job) -> Refused | None:
     """What is wrong with a key that comes again with another request; None where it is the same one."""
+    asked = pending.job
     names = (each.name for each in fields(Job) if each.name not in _NOT_COMPARED)
     other = [name for name in names if getattr(asked, name) != getattr(known, name)]
+    array = fleet.gates.arrays.get(known.array)
+    if pending.tasks != (array and Tasks(array.indices, array.at_most)):
+        other.append("array")
     if not other:
         return None
     return Refused(
@@ -152,11 +171,11 @@ def _different_request(asked: Job, known: Job) -> Refused | None:
     )
 
 
-def _cannot_hold(job: Job, money: Money) -> Refused | None:
-    """A job's own budget is set aside from its tenant's, which must have it."""
-    budget = job.budget_microusd
-    if budget is None or job.tenant not in money.left:
+def _cannot_hold(job: Job, money: Money, times: int) -> Refused | None:
+    """A job's own budget is set aside from its tenant's, which must have it; for each task of an array."""
+    if job.budget_microusd is None or job.tenant not in money.left:
         return None
+    budget = job.budget_microusd * times
     left = max(0, money.left[job.tenant])
     if budget > left:
         return Refused(

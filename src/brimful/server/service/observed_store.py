@@ -6,7 +6,15 @@ import logging
 from collections.abc import Sequence
 
 from brimful.adapters.capabilities import KeepsEnvironments
-from brimful.fleet.events import CancelRequested, Event, LeaseEnded, LeaseEnding, LeaseGranted, LeaseStarted
+from brimful.fleet.events import (
+    CancelRequested,
+    Event,
+    JobSkipped,
+    LeaseEnded,
+    LeaseEnding,
+    LeaseGranted,
+    LeaseStarted,
+)
 from brimful.fleet.state import OVER, Fleet
 from brimful.scheduler.ports import Store
 from brimful.server.service.reader import Reader
@@ -31,7 +39,7 @@ class ObservedStore:
         with self._reader.locked():
             self._reader.fold(events, after=after)
             lines = _lines(self._reader.fleet, events)
-            over = [name for name in lines if self._reader.job(name).phase in OVER]
+            over = [env for name in lines if (env := _env_done(self._reader, name))]
         for line in filter(None, lines.values()):
             log.info("%s", line)
         for engine in self._keepers if over else ():
@@ -40,12 +48,23 @@ class ObservedStore:
         return True
 
 
+def _env_done(reader: Reader, name: str) -> str:
+    """Whose environment nobody needs any more: the job's, or its array's once all of that is over."""
+    state = reader.job(name)
+    array = reader.array(state.job.array)
+    if state.phase not in OVER or (array is not None and array.unfinished):
+        return ""
+    return state.job.array or name
+
+
 def _lines(fleet: Fleet, events: Sequence[Event]) -> dict[str, str]:
     """The jobs that have moved on, with one readable line for each."""
     lines: dict[str, str] = {}
     for event in events:
         if isinstance(event, CancelRequested):
             lines[event.job] = ""  # told where it was asked for
+        if isinstance(event, JobSkipped):
+            lines[event.job] = f"{event.job} skipped: {event.reason}"
         if not isinstance(event, LeaseGranted | LeaseStarted | LeaseEnding | LeaseEnded):
             continue
         lease = fleet.leases.get(event.lease)

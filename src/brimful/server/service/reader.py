@@ -15,6 +15,7 @@ from brimful.adapters.stores.past import PastJob
 from brimful.client.answers import Phase
 from brimful.errors import NotFound, Refused, Said
 from brimful.fleet.events import Event
+from brimful.fleet.gates import Array
 from brimful.fleet.state import Fleet, JobState, Lease, Pool
 from brimful.language import Quoted, Several, say
 from brimful.market.ledger import Ledger
@@ -101,10 +102,17 @@ class Reader:
                 return self.fleet.jobs[name]
             if name in self.fleet.leaving:
                 return self.fleet.leaving[name].state
+        if (array := self.array(name)) is not None:
+            tasks = {"tasks": len(array.indices), "first": f"{name}_{array.indices[0]}"}
+            raise NotFound(say("server.is_array", name=name, **tasks), code="is_array")
         past = self.store.past_job(name)
         if past is None:
             raise NotFound(say("server.no_job", name=Quoted(name[:100])))
         return past.state
+
+    def array(self, name: str) -> Array | None:
+        """The array of this name, until all its tasks have left memory."""
+        return self.fleet.gates.arrays.get(name)
 
     def past_jobs(
         self, *, before_serial: int | None = None, limit: int = 200, tenant: str | None = None

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from brimful.adapters.capabilities import KeepsEnvironments
 from brimful.errors import NotFound, Refused, Said, WorldFailed
+from brimful.fleet.arrays import Tasks
 from brimful.fleet.events import (
     BidChanged,
     BudgetSet,
@@ -49,24 +50,37 @@ class Submissions:
 
     # -- jobs ------------------------------------------------------------------------------------------
 
-    def submit(self, job: Job) -> JobState:
-        """Take a job in. Its number is given here, in the order of the log.
+    def submit(self, job: Job, tasks: Tasks | None = None) -> JobState:
+        """Take a job in, or an array, of which the first task is given back. Numbers follow the log.
 
         The values of its environment go to those who run it, before it is in the log, and not into the log.
         A second submission under a submitter's key is the first: the job it made is given back.
         """
-        name, is_new = self._intake.take(job)
+        self._check_after(job)
+        name, is_new = self._intake.take(job, tasks)
         if is_new:
             # Not its command: people put passwords on command lines.
-            log.info("%s submitted by %s: %d GPU(s), %s", name, job.tenant, job.gpus, job.priority)
+            times = "" if tasks is None else f"{len(tasks.indices)} x "
+            log.info("%s submitted by %s: %s%d GPU(s), %s", name, job.tenant, times, job.gpus, job.priority)
             self._wake()
-        return self._reader.job(name)
+        return self._reader.job(name if tasks is None else f"{name}_{tasks.indices[0]}")
+
+    def _check_after(self, job: Job) -> None:
+        """What it comes after is there, and has not ended in a way that it could never start after."""
+        for name, rule in job.after:
+            if self._reader.array(name) is None:
+                phase = self._reader.job(name).phase
+                if rule == "ok" and phase in OVER and phase != "finished":
+                    raise Refused(
+                        say("server.never_starts", after=name, phase=say(f"fleet.phase_{phase}")),
+                        code="never_starts",
+                    )
 
     def cancel(self, name: str) -> JobState:
         def events(state: JobState, now_s: int) -> Sequence[Event]:
             if state.phase in OVER:
-                raise Refused(say("server.job_already", name=name, phase=state.phase))
-            return [CancelRequested(at_s=now_s, job=name)]
+                raise Refused(say("server.job_already", name=state.job.job, phase=state.phase))
+            return [CancelRequested(at_s=now_s, job=state.job.job)]
 
         return self._change(name, "cancel", events)
 
@@ -76,13 +90,16 @@ class Submissions:
         def events(state: JobState, now_s: int) -> Sequence[Event]:
             if _active(state).hold:
                 return ()
-            return [JobHeld(at_s=now_s, job=name, reason=reason), *_stop_of(state, reason, now_s=now_s)]
+            return [
+                JobHeld(at_s=now_s, job=state.job.job, reason=reason),
+                *_stop_of(state, reason, now_s=now_s),
+            ]
 
         return self._change(name, "hold", events)
 
     def release(self, name: str) -> JobState:
         def events(state: JobState, now_s: int) -> Sequence[Event]:
-            return [JobReleased(at_s=now_s, job=name)] if _active(state).hold else ()
+            return [JobReleased(at_s=now_s, job=state.job.job)] if _active(state).hold else ()
 
         return self._change(name, "release", events)
 
@@ -97,7 +114,7 @@ class Submissions:
             wanted = (site,) if site else ()
             if job.sites == wanted:
                 return ()
-            moved = MoveRequested(at_s=now_s, job=name, sites=wanted)
+            moved = MoveRequested(at_s=now_s, job=state.job.job, sites=wanted)
             if not site or lease is None or lease.site == site:
                 return [moved]
             return [moved, *_stop_of(state, say("scheduler.moves_to", where=site), now_s=now_s)]
@@ -120,7 +137,7 @@ class Submissions:
                 raise Refused(
                     say("server.bid_below_price", name=name, price=price, now=Usd(now)), code="below_price"
                 )
-            return [BidChanged(at_s=now_s, job=name, limit_microusd_per_gpu_hour=limit_microusd)]
+            return [BidChanged(at_s=now_s, job=state.job.job, limit_microusd_per_gpu_hour=limit_microusd)]
 
         return self._change(name, "bid", events)
 
@@ -169,10 +186,23 @@ class Submissions:
     # -- the log ---------------------------------------------------------------------------------------
 
     def _change(self, name: str, verb: str, events: Callable[[JobState, int], Sequence[Event]]) -> JobState:
-        """Append what follows from the job as it is, at this second."""
-        if self._write(lambda: events(self._reader.job(name), self._reader.now_s())):
+        """Append what follows from the job as it is now; of an array, from each task that is not over."""
+        states: Sequence[JobState] = ()
+
+        def made() -> Sequence[Event]:
+            nonlocal states
+            array, now_s = self._reader.array(name), self._reader.now_s()
+            if array is None:
+                states = [self._reader.job(name)]
+            else:
+                states = [each for each in array.unfinished.values() if not each.cancel_requested]
+            if not states:
+                raise Refused(say("server.job_already", name=name, phase=say("fleet.phase_ended")))
+            return [event for state in states for event in events(state, now_s)]
+
+        if self._write(made):
             log.info("%s: %s requested", name, verb)
-        return self._reader.job(name)
+        return self._reader.job(states[0].job.job)
 
     def _write(self, events: Callable[[], Sequence[Event]]) -> Sequence[Event]:
         written = self._append(events)

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from brimful.adapters.stores.past import PastJob
-from brimful.client.answers import JobAnswer, LeaseAnswer, alike
+from brimful.client.answers import ArrayAnswer, JobAnswer, LeaseAnswer, alike
 from brimful.errors import Said
 from brimful.fleet.state import OVER, JobState, Lease
 from brimful.language import Seconds, say, told
@@ -39,8 +39,9 @@ def job_view(reader: Reader, state: JobState, *, explain: bool = True) -> JobAns
             "site": lease.site if lease else None,
             # What is on the ledger, and what the running lease has come to on top of that.
             "posted_microusd": reader.spent_microusd(job.job),
-            "cost_microusd": capped(state.cost_microusd(now_s), job.budget_microusd),
+            "cost_microusd": state.billed_microusd(now_s),
             "predicted": _predicted(state),
+            "array_tasks": _array(reader, job.array, now_s=now_s),
             "measured": measured,
             "not_measured": not_measured,
             "leases": [lease_view(each, now_s=now_s) for each in state.leases],
@@ -56,6 +57,19 @@ def _predicted(state: JobState) -> dict[str, dict[str, float | None]]:
     }
 
 
+def _array(reader: Reader, name: str, *, now_s: int) -> ArrayAnswer | None:
+    array = reader.fleet.gates.arrays.get(name)
+    if array is None:
+        return None
+    return {
+        "tasks": len(array.indices),
+        "at_most": array.at_most,
+        "phases": array.phases(),
+        "run_s": array.run_s(now_s),
+        "cost_microusd": array.cost_microusd(now_s),
+    }
+
+
 def _why(reader: Reader, state: JobState, *, explain: bool) -> Said | None:
     lease, now_s = state.open_lease, reader.now_s()
     if lease is not None and lease.site in reader.fleet.silent:
@@ -66,6 +80,8 @@ def _why(reader: Reader, state: JobState, *, explain: bool) -> Said | None:
         return reader.why_waiting(state.job.job) if explain else None
     if state.phase == "held":
         return state.hold_reason
+    if state.phase == "pending":
+        return reader.fleet.gates.why(state.job)
     if lease is not None and lease.notice_s is not None and state.phase == "running":
         return say("server.notice", left=Seconds(max(0, lease.notice_s - now_s)), reason=lease.notice)
     return state.leases[-1].reason if state.phase == "stopping" else state.reason
@@ -89,8 +105,20 @@ def jobs_page(
     limit: int = 200,
     phases: Collection[str] | None = None,
     tenant: str | None = None,
+    array: str | None = None,
+    fold: bool = False,
 ) -> Page:
-    """Newest first, from the job before that serial on."""
+    """Newest first, from the job before that serial on; with `fold` one task stands for its array."""
+    seen: set[str] = set()
+
+    def is_wanted(state: JobState) -> bool:
+        name = state.job.array
+        if (array is not None and name != array) or (fold and name in seen):
+            return False
+        if name in reader.fleet.gates.arrays:  # of one that has left memory nobody has the sums
+            seen.add(name)
+        return True
+
     with reader.locked():
         wanted = (
             state
@@ -98,12 +126,14 @@ def jobs_page(
             if (before is None or state.serial < before)
             and (tenant is None or state.job.tenant == tenant)
             and (not phases or not {state.phase, reader.phase_of(state)}.isdisjoint(phases))
+            and is_wanted(state)
         )
         found = {state.serial: state for state in islice(wanted, limit + 1)}
         has_past = reader.fleet.submitted > len(reader.fleet.jobs)
     posted: dict[int, int] = {}
     if has_past and (not phases or OVER & {*phases}):
-        for past in islice(_past(reader, before, phases, tenant, limit), limit + 1):
+        past_jobs = _past(reader, before, phases, tenant, limit)
+        for past in islice((each for each in past_jobs if is_wanted(each.state)), limit + 1):
             found.setdefault(past.state.serial, past.state)
             posted[past.state.serial] = past.spent_microusd
     serials = sorted(found, reverse=True)
@@ -120,8 +150,3 @@ def _past(
     while page := reader.past_jobs(before_serial=before, limit=limit + 1, tenant=tenant):
         yield from (past for past in page if not phases or past.state.phase in phases)
         before = page[-1].state.serial
-
-
-def capped(microusd: int, budget_microusd: int | None) -> int:
-    """Nobody is billed above a hard budget."""
-    return microusd if budget_microusd is None else min(microusd, budget_microusd)

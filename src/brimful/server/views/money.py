@@ -24,7 +24,6 @@ from brimful.market.pools import limit_of
 from brimful.scheduler.budgets import Money
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
-from brimful.server.views.jobs import capped
 
 TRANSFERS_SHOWN = 50
 TRANSFERS_LOOKED_AT = 2000
@@ -40,10 +39,7 @@ def spend_view(reader: Reader, who: Principal) -> SpendAnswer:
             for lease in fleet.open_leases.values()
             if who.sees((state := fleet.jobs[lease.job]).job.tenant)
         ]
-        accruing = sum(
-            capped(s.cost_microusd(now_s), s.job.budget_microusd) - ledger.spent_microusd.get(s.job.job, 0)
-            for s in running
-        )
+        accruing = sum(s.billed_microusd(now_s) - ledger.spent_microusd.get(s.job.job, 0) for s in running)
         posted = {name: n for name, n in ledger.spent_by_tenant.items() if who.sees(name)}
         balances = {name: n for name, n in ledger.balances.items() if _sees_account(reader, who, name)}
         return {

@@ -38,6 +38,8 @@ def _joined(parts: Iterator[Sentence]) -> str:
 def _waiting(reader: Reader, state: JobState) -> Sentence | None:
     if state.phase == "held":
         return say("server.on_hold", reason=state.hold_reason or "", job=state.job.job)
+    if state.phase == "pending":
+        return reader.fleet.gates.why(state.job)
     if state.phase != "waiting":
         return None
     reason = reader.why_waiting(state.job.job) or say("server.starts_at_next_look")
@@ -92,7 +94,7 @@ def _price(reader: Reader, state: JobState, lease: Lease) -> Iterator[Sentence]:
 def _pool(reader: Reader, state: JobState, pool: Pool) -> PoolAnswer:
     job, index = state.job, reader.fleet.capacity.pools[pool]
     price = reader.prices().get(pool, 0)
-    rate = job.rate(pool.gpu) if job.may_be_at(pool.site) else 0.0
+    rate = job.rate(pool.gpu) if job.may_be_in(site=pool.site, tier=pool.tier) else 0.0
     return {
         **alike(PoolAnswer, pool, index),
         "microusd_per_gpu_hour": price,
@@ -110,7 +112,10 @@ def _verdict(reader: Reader, state: JobState, pool: Pool, *, price: int, rate: f
     here = None if state.open_lease is None else reader.fleet.nodes.get(state.open_lease.node)
     reasons = (
         (here is not None and here.pool == pool, say("server.pool_here")),
-        (not job.may_be_at(pool.site), say("server.pool_other_site", sites=_any_of(job.sites))),
+        (
+            not job.may_be_in(site=pool.site, tier=pool.tier),
+            say("server.pool_other_site", sites=_any_of(job.sites or job.tiers)),
+        ),
         (rate <= 0, say("server.pool_other_type", types=_any_of(job.gpu_types or tuple(dict(job.rates))))),
         (limit is not None and price > limit, say("server.pool_above_limit", limit=Usd(limit or 0))),
         (index.gpus < job.gpus, say("server.pool_too_small", gpus=index.gpus, wanted=job.gpus)),

@@ -4,12 +4,14 @@ Columns: job, submit_s, run_s, gpus; and if wanted: name, tenant, priority, gpu 
 several with | between), rate (how fast the gang is; one number, or one for each type of `gpu` with | between;
 1 is the speed that run_s is told for), peak_mib (predicted peak on a GPU, told in the same way), within,
 cpu_milli, memory_mib, gpu_milli, predicted_work_s, deadline_s, checkpoint_interval_s, checkpoint_cost_s,
-min_run_s, max_run_s. Times are whole seconds, rows stand in order of submit_s; `run_s` is how long the gang
-runs on GPUs of its reference type.
+min_run_s, max_run_s, after (jobs of rows above, with | between: JOB, JOB:ok or JOB:any). Times are whole
+seconds, rows stand in order of submit_s; `run_s` is how long the gang runs on GPUs of its reference type.
 """
 
 from __future__ import annotations
 
+from brimful.errors import BadInput
+from brimful.fleet.arrays import after_from
 from brimful.fleet.job import PRIORITIES, WHOLE_GPU, WITHIN, Job
 from brimful.language import Quoted, say
 from brimful.sim.traces.reading import MAX_GPUS, MAX_S, Row, Source, Trace, columns_of
@@ -32,11 +34,32 @@ WHOLE_NUMBERS = {
     "max_run_s": (0, MAX_S),
     "retries": (0, 100),
 }
-COLUMNS = (*NEEDED, "name", "tenant", "priority", "within", "gpu", "rate", "peak_mib", *WHOLE_NUMBERS)
+COLUMNS = (
+    *NEEDED,
+    "name",
+    "tenant",
+    "priority",
+    "within",
+    "gpu",
+    "rate",
+    "peak_mib",
+    "after",
+    *WHOLE_NUMBERS,
+)
 
 
 def read(source: Source) -> Trace:
-    found = source.usable(source.table(NEEDED), _arrival)
+    known: set[str] = set()
+
+    def arrival(row: Row) -> Arrival:
+        made = _arrival(row)
+        missing = [name for name, _ in made.job.after if name not in known]
+        if missing:
+            raise row.refused("sim.after_unknown", job=Quoted(missing[0][:40]))
+        known.add(made.job.job)
+        return made
+
+    found = source.usable(source.table(NEEDED), arrival)
     arrivals = source.in_order(found)
     unknown = [column for column in columns_of(source.head()) if column and column not in COLUMNS]
     notes = [say("sim.columns_not_used", columns=", ".join(unknown)[:200])] if unknown else []
@@ -79,9 +102,17 @@ def _arrival(row: Row) -> Arrival:
         rates=tuple(zip(gpu_types, rates, strict=False)),
         peak_bytes=tuple((gpu, mib * MIB) for gpu, mib in zip(gpu_types, peaks, strict=False)),
         within=within,
+        after=_after(row),
         **more,  # type: ignore[arg-type]
     )
     return Arrival(at_s=at_s, job=job, work_s=row.integer("run_s", low=0, high=MAX_S))
+
+
+def _after(row: Row) -> tuple[tuple[str, str], ...]:
+    try:
+        return tuple(after_from(word.strip()) for word in row["after"].split("|") if word.strip())
+    except BadInput as error:
+        raise row.bad("after", say("fleet.bad_after.hint")) from error
 
 
 def _by_type(row: Row, column: str, gpu_types: tuple[str, ...]) -> list[Row]:
