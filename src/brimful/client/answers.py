@@ -101,6 +101,7 @@ class JobAnswer(TypedDict):
     array_tasks: Annotated[ArrayAnswer | None, "of its array, while that is in memory"]
     command: list[str]
     folder: str
+    code: Annotated[str, "SHA-256 of the packed folder that it runs in; empty: in `folder` itself"]
     phase: Phase
     why: str
     why_code: Code | None
@@ -125,6 +126,11 @@ class JobAnswer(TypedDict):
     measured: MeasuredAnswer | None
     not_measured: Annotated[str, "why `measured` is null, once the job has had a lease"]
     leases: list[LeaseAnswer]
+
+
+class CodeAnswer(TypedDict):
+    code: Annotated[str, "SHA-256 of the archive"]
+    size: Annotated[int, "bytes"]
 
 
 class JobsAnswer(TypedDict):

@@ -26,8 +26,10 @@ from brimful.language.sentence import Retold
 
 if TYPE_CHECKING:  # the shapes take time to make, and only a type checker looks at them
     from brimful.client import answers
+    from brimful.client.pack import Pack
 
 TIMEOUT_S = 30
+UPLOAD_S = 600
 BY_STATUS: dict[int, type[BrimfulError]] = {
     400: BadInput,
     401: Refused,
@@ -128,6 +130,15 @@ class Client:
         """("log", {lease, text, next_offset}) as it grows, and ("over", {phase}) at the end."""
         return self.stream(_path("jobs", job, "/log/stream"), offset=offset)
 
+    def keep_code(self, pack: Pack, *, tenant: str | None = None) -> None:
+        """Have the server keep this archive for jobs to run in; sent only where it has not got it."""
+        path = self._at(_path("code", pack.code), {"tenant": tenant} if tenant else {})
+        try:
+            self._call(Request(path, headers=self._headers()))  # noqa: S310
+        except NotFound:
+            sent = {"content-type": "application/x-tar", "content-length": str(pack.size), **self._headers()}
+            self._call(Request(path, data=pack.file, headers=sent, method="POST"), timeout_s=UPLOAD_S)  # noqa: S310
+
     # -- the fleet -------------------------------------------------------------------------------------
 
     def fleet(self) -> answers.FleetAnswer:
@@ -227,8 +238,8 @@ class Client:
     def _at(self, path: str, query: dict[str, object]) -> str:
         return f"{self.url}{path}{'?' + urlencode(query, doseq=True) if query else ''}"
 
-    def _call(self, request: Request) -> Any:  # noqa: ANN401 - JSON
-        with self._failing_clearly(), self._opener.open(request, timeout=TIMEOUT_S) as answer:
+    def _call(self, request: Request, *, timeout_s: float = TIMEOUT_S) -> Any:  # noqa: ANN401 - JSON
+        with self._failing_clearly(), self._opener.open(request, timeout=timeout_s) as answer:
             return json.load(answer)["data"]
 
     @contextmanager

@@ -34,7 +34,8 @@ class Job:
     tiers: tuple[str, ...] = ()  # owned, reserved, on_demand, spot; empty: any
     budget_microusd: int | None = None  # None: no limit was set
     command: tuple[str, ...] = ()
-    folder: str = ""  # where the command runs
+    folder: str = ""  # where the command runs; with `code`, where it was submitted from
+    code: str = ""  # SHA-256 of the packed folder that it runs in; empty: in `folder` itself
     env: tuple[tuple[str, str], ...] = ()
     # What the gang takes besides GPUs, evenly spread over them.
     cpu_milli: int = 0

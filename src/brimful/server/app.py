@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from brimful import __version__
+from brimful.adapters.code import MAX_PACKED_BYTES
 from brimful.client.settings import LOOPBACK
 from brimful.errors import BadInput, BrimfulError, Refused
 from brimful.language import LANGUAGES, Number, Quoted, choose, say
@@ -51,7 +52,7 @@ def make_app(
     )
     reader = service.reader
     metrics = Metrics(reader)
-    app.include_router(make_router(reader, service.submissions, access))
+    app.include_router(make_router(reader, service.submissions, access, service.code))
     app.include_router(make_metrics(metrics, access), include_in_schema=False)
     app.include_router(make_console(reader, access, secure=secure), include_in_schema=False)
     add_error_handlers(app)
@@ -92,25 +93,26 @@ class Middleware:
         try:
             headers = Headers(scope=scope)
             choose(_asked_language(headers.get("accept-language", "")))
-            error = self._refusal(headers)
+            most = _most_bytes(scope)
+            error = self._refusal(headers, most)
             if error is not None:
                 await failed(413 if error.code == "too_large" else 403, error)(scope, receive, send_marked)
             else:
-                await self._app(scope, _limited(receive), send_marked)
+                await self._app(scope, _limited(receive, most), send_marked)
         finally:
             route = getattr(scope.get("route"), "path", "none")
             self._metrics.count(scope["method"], route, status, time.perf_counter() - began)
             if log.isEnabledFor(logging.DEBUG):
                 log.debug("%s %s %d %s", scope["method"], route, status, request_id)
 
-    def _refusal(self, headers: Headers) -> BrimfulError | None:
+    def _refusal(self, headers: Headers, most: int) -> BrimfulError | None:
         host = re.sub(r":\d+$", "", headers.get("host", "")).strip("[]")
         if host not in self._hosts:
             hint = say("server.hint_use_host", host=min(self._hosts))
             return Refused(say("server.wrong_host", host=Quoted(host[:100])), hint=hint, code="wrong_host")
         length = headers.get("content-length", "0")
-        if integer_from_text(length, low=0, high=MAX_BODY_BYTES) is None:
-            return too_large()
+        if integer_from_text(length, low=0, high=most) is None:
+            return too_large(most)
         return None
 
 
@@ -120,12 +122,18 @@ def _asked_language(header: str) -> str:
     return next((code for code in asked if code in LANGUAGES), "en")
 
 
-def too_large() -> BadInput:
+def _most_bytes(scope: Scope) -> int:
+    """Code is large, and only read from who may send some."""
+    is_code = scope["method"] == "POST" and scope["path"].startswith("/v1/code/")
+    return MAX_PACKED_BYTES if is_code else MAX_BODY_BYTES
+
+
+def too_large(most: int = MAX_BODY_BYTES) -> BadInput:
     hint = say("server.hint_large_in_file")
-    return BadInput(say("server.body_too_large", most=Number(MAX_BODY_BYTES)), hint=hint, code="too_large")
+    return BadInput(say("server.body_too_large", most=Number(most)), hint=hint, code="too_large")
 
 
-def _limited(receive: Receive) -> Receive:
+def _limited(receive: Receive, most: int) -> Receive:
     """A body without a stated length is cut off at the limit as well."""
     seen = 0
 
@@ -133,8 +141,8 @@ def _limited(receive: Receive) -> Receive:
         nonlocal seen
         message = await receive()
         seen += len(message.get("body", b""))
-        if seen > MAX_BODY_BYTES:
-            raise HTTPException(413, too_large().problem)
+        if seen > most:
+            raise HTTPException(413, too_large(most).problem)
         return message
 
     return limited

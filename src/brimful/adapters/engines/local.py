@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.adapters.capabilities import LogPiece
+from brimful.adapters.code import CodeStore
 from brimful.adapters.engines import logs, samples
 from brimful.adapters.engines.processes import (
     boot_s,
@@ -29,6 +30,7 @@ from brimful.adapters.engines.processes import (
     marked,
     signal_marked,
 )
+from brimful.adapters.engines.runner import WORK
 from brimful.adapters.files import identity, read_json, reserve, write_json
 from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.arrays import task_env
@@ -69,11 +71,13 @@ class LocalEngine:
         devices: Mapping[str, Sequence[str]] | None = None,
         problems: Mapping[str, Said] | None = None,
         log_bytes: int = LOG_BYTES,
+        code: CodeStore | None = None,
     ) -> None:
         """`devices`: by node, which of the driver's GPUs stands behind each of ours; `problems`: theirs."""
         self._devices = devices or {}
         self._problems = problems or {}
         self._log_bytes = log_bytes
+        self._code = code  # where packed code is
         self._from: dict[str, str] = {}  # leases that go on from another site's checkpoints
         self._root = root
         self._nodes = nodes
@@ -103,7 +107,8 @@ class LocalEngine:
             folder.mkdir(exist_ok=True, mode=0o700)
             order = {
                 "command": list(job.command),
-                "folder": job.folder or str(Path.home()),
+                "folder": str(folder / WORK) if job.code else job.folder or str(Path.home()),
+                "code": self._code_of(job),
                 "env": {
                     **_environment(self._kept_env(job), job, node=node),
                     **self._visible(node, gpus),
@@ -111,6 +116,7 @@ class LocalEngine:
                     "BRIMFUL_NOTICE": str(folder / "notice.json"),
                     "BRIMFUL_SAMPLES": str(folder / samples.NAME),
                     "BRIMFUL_CHECKPOINT_DIR": self.checkpoints(job.job),
+                    "BRIMFUL_SUBMIT_DIR": job.folder,
                 },
                 "checkpoints": self.checkpoints(job.job),
                 "checkpoints_from": self._from.get(lease),
@@ -137,6 +143,14 @@ class LocalEngine:
                 say("adapters.cannot_start_in", lease=lease, folder=folder, error=os_words(error))
             ) from error
         self._runners[lease] = runner
+
+    def _code_of(self, job: Job) -> dict[str, str] | None:
+        """The archive that its runner unpacks."""
+        if not job.code:
+            return None
+        if self._code is None or self._code.size(job.tenant, job.code) is None:
+            raise CannotStart(say("adapters.code_gone", hash=job.code[:12]))
+        return {"archive": str(self._code.path(job.tenant, job.code)), "code": job.code}
 
     def checkpoints(self, job: str) -> str:
         """One folder for all leases of the job at this site."""

@@ -12,6 +12,7 @@ server learns of its end whenever it comes back. Everything it knows stands in i
     ended.json    exit code and time: nothing of the job runs any more. Its space is taken beforehand, so
                   that a full disk cannot swallow it
     sample.json   what the job's Meter measured last (BRIMFUL_SAMPLES); written by the job, so never trusted
+    work          the packed code it runs in, unpacked (only with code)
     log           what the job printed; log.start: where it begins now
     runner.err    what the runner itself had to complain of
     lock          held by runner and job as long as anything of them lives: no pid can be mistaken
@@ -30,11 +31,12 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
+from brimful.adapters.code import unpack
 from brimful.adapters.engines.checkpoints import make_ready
 from brimful.adapters.engines.logs import shorten
 from brimful.adapters.engines.processes import born
 from brimful.adapters.files import read_json, write_json, write_reserved
-from brimful.errors import BrimfulError
+from brimful.errors import BadInput, BrimfulError, Said
 from brimful.language import Plain, Quoted, Sentence, os_words, say
 from brimful.language.record import as_record
 
@@ -44,6 +46,7 @@ BEAT_S = 1.0  # between two signs of life, and two looks at the log
 HURRY_S = 0.05  # between two looks at a log that grows too fast for that
 GRACE_S = 10  # where the stop does not say
 PROBLEM_CHARS = 500
+WORK = "work"
 
 
 def main(folder: Path) -> int:
@@ -85,8 +88,10 @@ def main(folder: Path) -> int:
             )
             return 1
         with log:
-            _make_ready(order, log)
-            exit_code, problem = _run(folder, order, log.fileno(), lock.fileno(), watch)
+            exit_code, problem = _unpacked(folder, order)
+            if problem is None:
+                _make_ready(order, log)
+                exit_code, problem = _run(folder, order, log.fileno(), lock.fileno(), watch)
         _write_end(folder, exit_code=exit_code, problem=problem, at_s=began.now_s())
         with contextlib.suppress(OSError):
             (folder / "order.json").unlink()  # an engine that was late may have written it again
@@ -115,9 +120,20 @@ def _make_ready(order: dict[str, Any], log: IO[bytes]) -> None:
     log.flush()
 
 
-def _write_end(
-    folder: Path, *, exit_code: int | None, problem: Sentence | None, at_s: int | None = None
-) -> None:
+def _unpacked(folder: Path, order: dict[str, Any]) -> tuple[int | None, Said | None]:
+    """Have its code where it runs; else why it cannot be started."""
+    code = order.get("code")
+    if code is not None:
+        try:
+            unpack(Path(code["archive"]), folder / WORK, code=code["code"])
+        except BadInput as error:
+            return NOT_STARTED, error.said
+        except OSError as error:
+            return NOT_STARTED, say("adapters.cannot_unpack", error=os_words(error))
+    return None, None
+
+
+def _write_end(folder: Path, *, exit_code: int | None, problem: Said | None, at_s: int | None = None) -> None:
     ended = {
         "at_s": int(time.time()) if at_s is None else at_s,
         "exit_code": exit_code,

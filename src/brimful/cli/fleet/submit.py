@@ -21,7 +21,7 @@ from brimful.client.shown import command_line
 from brimful.errors import BadInput
 from brimful.fleet.arrays import after_from, tasks_from
 from brimful.fleet.job import PRIORITIES
-from brimful.language import Quoted, Seconds, Sentence, Several, Size, Usd, either, say, told, words
+from brimful.language import Number, Quoted, Seconds, Sentence, Several, Size, Usd, either, say, told, words
 from brimful.language.printable import all_printable, printable
 
 EXAMPLE = """brimful submit -- python examples/train_tiny.py
@@ -30,6 +30,7 @@ brimful submit examples/jobs/brimful.yaml --dry-run
 brimful submit examples/jobs/train.sbatch --dry-run"""
 
 TAKES_COMMAND = True
+SHOWN_LEFT_OUT = 3
 LOOKS = 20  # a tenth of a second apart
 # What makes `python` mean the same in the job as in the shell that submits it. Nothing else of a user's
 # environment goes along but what --env, env and env_from name.
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--retries", type=integer, metavar="N")
     parser.add_argument("--deadline", metavar="TIME")
     parser.add_argument("--max-run", metavar="TIME")
+    parser.add_argument("--no-pack", action="store_true")
     parser.add_argument("--fit", metavar="CONFIG")
     parser.add_argument("--headless", action="store_true")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
@@ -71,6 +73,8 @@ def run(args: argparse.Namespace) -> Answer:
     if config:
         types = body.get("gpu_types") or sorted({n["gpu"] for n in client.fleet()["nodes"]} if client else ())
         notes += _attach_estimates(body, config, types, steps, headless=args.headless)
+    if not args.no_pack:
+        notes.append(_pack(client if not args.dry_run else None, body))
     if args.dry_run or client is None:
         with suppress(ModuleNotFoundError):  # only who has the server's packages can ask it beforehand
             from brimful.server.api.requests import Submission
@@ -93,6 +97,21 @@ def run(args: argparse.Namespace) -> Answer:
     said = "".join(f"\n  {words('fleet.note', note=printable(told(note)))}" for note in notes)
     then = f"  {called()} job logs -f {job['job']}\n  {called()} job show {job['job']}"
     return Answer(job, f"{told(_doing(job))}{said}\n\n{then}")
+
+
+def _pack(client: Client | None, body: dict[str, Any]) -> Sentence:
+    """Send the folder along, so that the job runs what is there now; without a client say what would go."""
+    from brimful.client.pack import packed
+
+    with packed(Path(body["folder"])) as pack:
+        body["code"] = pack.code
+        if client is not None:
+            client.keep_code(pack, tenant=body.get("tenant"))
+        facts = {"files": Number(pack.files), "size": Size(pack.size), "folder": body["folder"]}
+        if not pack.left_out:
+            return say("fleet.packed", **facts)
+        some = ", ".join(pack.left_out[:SHOWN_LEFT_OUT])
+        return say("fleet.packed_without", **facts, n=len(pack.left_out), some=some)
 
 
 def _doing(job: JobAnswer) -> Sentence:

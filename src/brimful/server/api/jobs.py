@@ -9,12 +9,14 @@ from fastapi import APIRouter, Body, Header, Path, Query
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
+from brimful.adapters.code import CodeStore
 from brimful.client.answers import JobAnswer, JobsAnswer, LogAnswer, Phase, WhyAnswer
 from brimful.errors import NotFound
 from brimful.fleet.job import Job
 from brimful.fleet.state import JobState
 from brimful.language import Quoted, say, verbatim
 from brimful.server.api.answers import envelope
+from brimful.server.api.code import no_code
 from brimful.server.api.cursors import Cursor, page_after, read_cursor
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
@@ -61,7 +63,9 @@ def own_job(reader: Reader, who: Principal, name: str) -> None:
         raise forbidden(who, "admin")
 
 
-def add_job_routes(router: APIRouter, reader: Reader, submissions: Submissions, gate: Gate) -> None:
+def add_job_routes(
+    router: APIRouter, reader: Reader, submissions: Submissions, gate: Gate, code: CodeStore | None
+) -> None:
     viewer, submitter = gate.needs("viewer"), gate.needs("submitter")
 
     @router.post("/jobs", status_code=201, response_model=envelope(JobAnswer), responses=CHANGING)
@@ -71,6 +75,8 @@ def add_job_routes(router: APIRouter, reader: Reader, submissions: Submissions, 
         with gate.audited(who, "job.submit", lambda: named):
             if not who.sees(job.tenant):
                 raise forbidden(who, "operator")
+            if job.code and (code is None or code.size(job.tenant, job.code) is None):
+                raise no_code(job.code)
             for name, _ in job.after:
                 _see(reader, who, name)
             state = submissions.submit(job, tasks)

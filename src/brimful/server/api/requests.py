@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from brimful.errors import BadInput
@@ -19,6 +20,9 @@ YEAR_S = 366 * 86400
 Word = Annotated[str, Field(max_length=100, pattern=r"^[\w .:+/@-]*$")]
 Text = Annotated[str, Field(max_length=100_000, pattern=r"^[^\x00]*$")]
 Tenant = Annotated[str, Field(max_length=60, pattern=TENANT)]
+TenantQuery = Annotated[
+    str | None, Query(max_length=60, pattern=TENANT, description="whose; default: the token's")
+]
 Microusd = Annotated[int, Field(ge=1, le=MAX_BUDGET_MICROUSD)]
 # A million dollars for a GPU-hour is a slip of the pen too. Strict: 1.5 micro-dollars or "7" are no money.
 Limit = Annotated[int, Field(ge=1, le=10**12, strict=True)]
@@ -48,6 +52,10 @@ class Submission(Request):
 
     command: Annotated[tuple[Text, ...], Field(min_length=1, max_length=1000)]
     folder: Annotated[str, Field(max_length=4096, pattern=r"^/[^\x00]*$")]
+    code: Annotated[
+        str,
+        Field(pattern=r"^([0-9a-f]{64})?$", description="packed code, sent before by `POST /v1/code`"),
+    ] = ""
     gpus: Annotated[int, Field(ge=1, le=1024)] = 1
     name: Word = ""
     tenant: Tenant | None = None

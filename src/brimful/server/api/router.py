@@ -6,9 +6,11 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from brimful import __version__
+from brimful.adapters.code import CodeStore
 from brimful.client.answers import HealthAnswer
 from brimful.server.api.access import add_access_routes
 from brimful.server.api.answers import envelope
+from brimful.server.api.code import add_code_routes
 from brimful.server.api.errors import ok
 from brimful.server.api.fleet import add_fleet_routes
 from brimful.server.api.gate import Gate
@@ -22,7 +24,9 @@ from brimful.server.service.submissions import Submissions
 UNWELL = {503: {"model": envelope(HealthAnswer), "description": "the scheduler cannot go on"}}
 
 
-def make_router(reader: Reader, submissions: Submissions, access: Access) -> APIRouter:
+def make_router(
+    reader: Reader, submissions: Submissions, access: Access, code: CodeStore | None = None
+) -> APIRouter:
     router = APIRouter(prefix="/v1")
     gate = Gate(access)
 
@@ -38,7 +42,8 @@ def make_router(reader: Reader, submissions: Submissions, access: Access) -> API
         trouble = reader.health.trouble()
         return ok({"version": __version__, "healthy": not trouble}, 503 if trouble else 200)
 
-    add_job_routes(router, reader, submissions, gate)
+    add_job_routes(router, reader, submissions, gate, code)
+    add_code_routes(router, code, gate)
     add_fleet_routes(router, reader, submissions, gate)
     add_market_routes(router, reader, submissions, gate)
     add_access_routes(router, access, gate)

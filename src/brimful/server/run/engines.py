@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from brimful.adapters.code import CodeStore
 from brimful.adapters.engines.devices import DeviceGroup, group_devices
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.files import identity
@@ -20,6 +21,11 @@ def identity_of(settings: Settings) -> str:
     folder = settings.engines_folder / "leases"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return identity(folder)
+
+
+def code_of(settings: Settings) -> CodeStore:
+    """Beside the leases: every server on this database can start what any of them was sent."""
+    return CodeStore(settings.engines_folder / "code")
 
 
 def nodes_of(engines: Sequence[LocalEngine]) -> list[Node]:
@@ -46,6 +52,7 @@ def local_engines(settings: Settings) -> list[LocalEngine]:
             ],
             site=each.site,
             log_bytes=settings.log_mib << 20,
+            code=code_of(settings),
         )
         for each in settings.declared_sites
     ]
@@ -76,6 +83,7 @@ def _local_engine(settings: Settings) -> LocalEngine:
         devices=devices,
         problems=detected.problems,
         log_bytes=settings.log_mib << 20,
+        code=code_of(settings),
     )
 
 

@@ -35,7 +35,7 @@ from brimful.market.spot import Terms
 from brimful.server.app import make_app
 from brimful.server.auth import Access
 from brimful.server.run.connections import PatientProtocol
-from brimful.server.run.engines import identity_of, local_engines, nodes_of
+from brimful.server.run.engines import code_of, identity_of, local_engines, nodes_of
 from brimful.server.run.operator_token import operator_token
 from brimful.server.run.server_log import set_up_logging
 from brimful.server.service.service import Service
@@ -61,6 +61,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             policy=policy.text,
             leadership=Leadership(store),
             market=_market(settings, nodes_of(engines)),
+            code=code_of(settings),
             tick_s=settings.tick_s,
             clock=SteadyClock(),
         )

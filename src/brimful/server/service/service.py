@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from brimful.adapters.capabilities import environment_keepers
+from brimful.adapters.code import CodeStore
 from brimful.adapters.stores.leader import Leadership
 from brimful.market.pools import Market
 from brimful.scheduler.ports import Engine
@@ -37,13 +38,15 @@ class Service:
         policy: str = "unnamed",
         leadership: Leadership | None = None,
         market: Market | None = None,
+        code: CodeStore | None = None,
         tick_s: float = 1.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Without a `leadership` it is alone, and leads; without a `market` all pools have posted prices.
 
-        `policy` is what the rules are called.
+        `policy` is what the rules are called, `code` where packed code is kept.
         """
+        self.code = code
         health, keepers = Health(tick_s=tick_s), environment_keepers(engines)
         self.reader = Reader(
             store,

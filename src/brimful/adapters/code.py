@@ -1,0 +1,151 @@
+"""Packed code: kept once per tenant and content, unpacked for a lease with nothing in it believed.
+
+code/<tenant>/<sha-256>.tar
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from brimful.adapters.files import discard
+from brimful.errors import BadInput, Refused, WorldFailed
+from brimful.files import replacing
+from brimful.job import open_plain
+from brimful.language import Number, Quoted, Size, os_words, say
+
+MAX_BYTES = 100 << 20
+MAX_FILES = 20_000
+# What an archive adds to its files: a block of 512 for each, twice that for a long name, and padding.
+MAX_PACKED_BYTES = MAX_BYTES + MAX_FILES * 2048 + (1 << 16)
+MAX_TENANT_BYTES = 20 << 30
+NAME = re.compile(r"[0-9a-f]{64}")
+TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
+BLOCK_BYTES = 1 << 20
+
+
+class CodeStore:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, tenant: str, code: str) -> Path:
+        assert TENANT.fullmatch(tenant), f"{tenant!r} is no name of a folder"
+        assert NAME.fullmatch(code), f"{code!r} is no SHA-256"
+        return self.root / tenant / f"{code}.tar"
+
+    def size(self, tenant: str, code: str) -> int | None:
+        """In bytes; None where this tenant has no such code."""
+        try:
+            return self.path(tenant, code).stat().st_size
+        except OSError:
+            return None
+
+    @contextlib.contextmanager
+    def receiving(self, tenant: str, code: str) -> Iterator[Receiving]:
+        """Kept whole, and only if it is what it was said to be."""
+        path = self.path(tenant, code)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._check_room(path.parent, tenant)
+            with replacing(path, mode=0o600) as file:
+                upload = Receiving(file)
+                yield upload
+                upload.check(code)
+        except OSError as error:
+            raise WorldFailed(say("adapters.cannot_keep_code", error=os_words(error))) from error
+
+    def _check_room(self, folder: Path, tenant: str) -> None:
+        held = sum(entry.stat(follow_symlinks=False).st_size for entry in os.scandir(folder))
+        if held > MAX_TENANT_BYTES:
+            raise Refused(
+                say("adapters.code_full", tenant=tenant, held=Size(held), most=Size(MAX_TENANT_BYTES)),
+                code="code_full",
+            )
+
+
+class Receiving:
+    """An archive on its way in."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._digest, self.size = file, hashlib.sha256(), 0
+
+    def write(self, data: bytes) -> None:
+        self.size += len(data)
+        if self.size > MAX_PACKED_BYTES:
+            raise BadInput(say("adapters.code_too_large", most=Size(MAX_PACKED_BYTES)), code="too_large")
+        self._digest.update(data)
+        self._file.write(data)
+
+    def check(self, code: str) -> None:
+        found = self._digest.hexdigest()
+        if found != code:
+            raise BadInput(say("adapters.code_differs", size=Number(self.size), found=found, named=code))
+
+
+def leaves(name: str, target: str) -> bool:
+    """Whether a link of this name could lead out of the folder: up only at its beginning, and not too far.
+
+    What goes up later could pass another link and come out elsewhere than it seems to.
+    """
+    parts = [part for part in target.split("/") if part != "."]
+    up = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
+    return not target or target.startswith("/") or ".." in parts[up:] or up > name.count("/")
+
+
+def unpack(archive: Path, into: Path, *, code: str) -> int:
+    """Plain files, folders and links that stay inside, and nothing else; how many there were.
+
+    It is read once, from the file that was opened first, so that what was checked is what is unpacked.
+    """
+    discard(into)
+    into.mkdir(mode=0o700)
+    with open_plain(archive, below=archive.parent) as file:
+        digest = hashlib.sha256()
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+        if digest.hexdigest() != code:
+            raise BadInput(say("adapters.code_damaged", hash=code[:12]))
+        file.seek(0)
+        links: list[tarfile.TarInfo] = []
+        count = 0
+        try:
+            with tarfile.open(fileobj=file, mode="r:") as tar:
+                for count, entry in enumerate(tar, start=1):
+                    _check(entry, count)
+                    if entry.issym():
+                        links.append(entry)  # last, so that nothing is written through one
+                    else:
+                        _write(tar, entry, into)
+        except tarfile.TarError as error:
+            raise BadInput(say("adapters.code_no_archive", error=str(error)[:200])) from error
+        for entry in links:
+            path = into / entry.name
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.symlink_to(entry.linkname)
+    return count
+
+
+def _check(entry: tarfile.TarInfo, count: int) -> None:
+    if count > MAX_FILES:
+        raise BadInput(say("adapters.code_too_many", most=Number(MAX_FILES)))
+    # A name that begins with a slash has an empty first part.
+    is_bad = not {"", ".", ".."}.isdisjoint(entry.name.split("/")) or "\0" in entry.name
+    if is_bad or not (entry.isreg() or (entry.issym() and not leaves(entry.name, entry.linkname))):
+        raise BadInput(say("adapters.code_bad_entry", name=Quoted(entry.name[:100])))
+
+
+def _write(tar: tarfile.TarFile, entry: tarfile.TarInfo, into: Path) -> None:
+    path = into / entry.name
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    source = tar.extractfile(entry)
+    assert source is not None, "it is a plain file"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o700 if entry.mode & 0o100 else 0o600), "wb") as file:
+        while block := source.read(BLOCK_BYTES):
+            file.write(block)

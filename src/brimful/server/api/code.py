@@ -1,0 +1,75 @@
+"""Routes of packed code: what jobs run in, kept once per tenant and content."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+from fastapi.responses import Response
+from starlette.concurrency import run_in_threadpool
+
+from brimful.adapters.code import CodeStore
+from brimful.client.answers import CodeAnswer
+from brimful.errors import NotFound, Refused
+from brimful.language import say
+from brimful.server.api.answers import envelope
+from brimful.server.api.errors import CHANGING, COMMON, ok
+from brimful.server.api.gate import Gate
+from brimful.server.api.requests import TenantQuery
+from brimful.server.auth import Principal, forbidden
+
+CodeName = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the archive")]
+BODY = {
+    "content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}},
+    "required": True,
+}
+
+
+def no_code(code: str) -> NotFound:
+    return NotFound(say("server.no_code", hash=code[:12]), code="no_code")
+
+
+def add_code_routes(router: APIRouter, store: CodeStore | None, gate: Gate) -> None:
+    submitter = gate.needs("submitter")
+
+    def kept() -> CodeStore:
+        if store is None:
+            raise Refused(say("server.keeps_no_code"), code="keeps_no_code")
+        return store
+
+    @router.get("/code/{code}", response_model=envelope(CodeAnswer), responses=COMMON)
+    def show(code: CodeName, tenant: TenantQuery = None, who: Principal = submitter) -> Response:
+        size = kept().size(_tenant(who, tenant), code)
+        if size is None:
+            raise no_code(code)
+        return ok({"code": code, "size": size})
+
+    @router.post(
+        "/code/{code}",
+        status_code=201,
+        response_model=envelope(CodeAnswer),
+        responses=CHANGING,
+        openapi_extra={"requestBody": BODY},
+    )
+    async def keep(
+        code: CodeName, request: Request, tenant: TenantQuery = None, who: Principal = submitter
+    ) -> Response:
+        with gate.audited(who, "code.keep", lambda: code):
+            # Who opens and closes it is one thread, who writes another: none of them waits on the loop.
+            receiving = kept().receiving(_tenant(who, tenant), code)
+            upload = await run_in_threadpool(receiving.__enter__)
+            try:
+                async for piece in request.stream():
+                    await run_in_threadpool(upload.write, piece)
+            except BaseException as error:
+                await run_in_threadpool(receiving.__exit__, type(error), error, error.__traceback__)
+                raise
+            await run_in_threadpool(receiving.__exit__, None, None, None)
+        return ok({"code": code, "size": upload.size}, 201)
+
+
+def _tenant(who: Principal, asked: str | None) -> str:
+    tenant = asked or who.only_tenant or "default"
+    if not who.sees(tenant):
+        raise forbidden(who, "operator")
+    return tenant
