@@ -45,6 +45,7 @@ COMMANDS: dict[str, str] = {
     "job release": "fleet.job",
     "job move": "fleet.job",
     "job bid": "fleet.job",
+    "job notify": "fleet.notify",
     "top": "fleet.top",
     "fleet show": "fleet.fleet",
     "fleet nodes": "fleet.fleet",

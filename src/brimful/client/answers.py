@@ -356,6 +356,26 @@ class AuditAnswer(TypedDict):
     next_cursor: str | None
 
 
+class NotificationAnswer(TypedDict):
+    notification: str
+    target: str
+    on: list[str]
+    team: Annotated[bool, "all jobs of the tenant, not only one's own"]
+    tenant: str
+    created_s: Utc
+    waiting: Annotated[int, "notes still to be sent"]
+    dead: Annotated[int, "notes that nobody took after seven tries"]
+
+
+class NotificationsAnswer(TypedDict):
+    notifications: list[NotificationAnswer]
+
+
+class NewNotificationAnswer(TypedDict):
+    notification: NotificationAnswer
+    secret: Annotated[str, "signs what goes to a webhook; it is shown this once"]
+
+
 class TicketAnswer(TypedDict):
     path: str
     expires_in_s: int

@@ -203,6 +203,19 @@ class Client:
         """What was done lately, newest first."""
         return cast("answers.AuditAnswer", self.get("/v1/audit"))
 
+    def notifications(self) -> answers.NotificationsAnswer:
+        return cast("answers.NotificationsAnswer", self.get("/v1/notifications"))
+
+    def add_notification(
+        self, target: str, *, on: Sequence[str] = (), team: bool = False
+    ) -> answers.NewNotificationAnswer:
+        body: dict[str, object] = {"target": target, "team": team} | ({"on": list(on)} if on else {})
+        return cast("answers.NewNotificationAnswer", self.post("/v1/notifications", body))
+
+    def remove_notification(self, notification: str) -> answers.NotificationAnswer:
+        path = _path("notifications", notification, "/remove")
+        return cast("answers.NotificationAnswer", self.post(path))
+
     def ticket(self) -> answers.TicketAnswer:
         """A path that opens the console in a browser, once."""
         return cast("answers.TicketAnswer", self.post("/v1/tickets"))

@@ -50,6 +50,11 @@ class Settings:
     notice_s: int = 300
     market_period_s: int = 120
     market_wait_s: int = 14400
+    smtp: str = ""
+    smtp_from: str = ""
+    smtp_user: str = ""
+    smtp_password_file: str = ""
+    notify_hosts: str = ""
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -152,6 +157,7 @@ def _gpu_name(text: str, source: str) -> str:
     return known
 
 
+SMTP = re.compile(r"[A-Za-z0-9.-]+(:\d{1,5})?", re.ASCII)
 LIMITS: dict[str, tuple[int, int]] = {
     "log_mib": (1, 1 << 20),
     "port": (0, 65535),
@@ -196,6 +202,10 @@ def _check_together(settings: Settings) -> None:
                 least_s=least_s,
             )
         )
+    if settings.smtp and not SMTP.fullmatch(settings.smtp):
+        raise _bad("--smtp", settings.smtp, say("client.hint_smtp"))
+    if settings.smtp and not settings.smtp_from:
+        raise BadInput(say("client.smtp_needs_from"))
     if settings.host not in LOOPBACK and not settings.tls_cert:
         raise BadInput(say("client.host_needs_tls", host=Quoted(settings.host[:100])), code="not_loopback")
 
@@ -215,7 +225,7 @@ def _checked(name: str, text: str, source: str) -> str | int:
             raise _bad(source, text, say("client.hint_address")) from error
     if name == "log_format" and text not in ("text", "json"):
         raise _bad(source, text, say("client.hint_log_format"))
-    if name in ("tls_cert", "tls_key") and text and not Path(text).is_file():
+    if name in ("tls_cert", "tls_key", "smtp_password_file") and text and not Path(text).is_file():
         raise BadInput(say("client.no_such_file", source=source, text=Quoted(text[:200])))
     if name == "gpu":
         return _gpu_name(text, source)

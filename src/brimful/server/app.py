@@ -51,8 +51,9 @@ def make_app(
         title="brimful", version=__version__, openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None
     )
     reader = service.reader
-    metrics = Metrics(reader)
-    app.include_router(make_router(reader, service.submissions, access, service.code))
+    code, notifier = service.code, service.notifier
+    metrics = Metrics(reader, notifier)
+    app.include_router(make_router(reader, service.submissions, access, code=code, notifier=notifier))
     app.include_router(make_metrics(metrics, access), include_in_schema=False)
     app.include_router(make_console(reader, access, secure=secure), include_in_schema=False)
     add_error_handlers(app)

@@ -20,6 +20,7 @@ from brimful import __version__
 from brimful.meter.exporter import Table, families
 from brimful.server.api.gate import Gate
 from brimful.server.auth import Access, Principal
+from brimful.server.service.notify import Notifier
 from brimful.server.service.reader import Reader
 from brimful.units import MICROUSD
 
@@ -38,6 +39,7 @@ GAUGES: Table = {
     "brimful_accruing_usd_per_hour": ((), "what the open leases cost in an hour, together"),
     "brimful_site_problem": (("site",), "1 while a site cannot be reached or complains"),
     "brimful_ledger_sum_usd": ((), "the sum of all accounts: zero, always"),
+    "brimful_notifications_dead": ((), "notifications that nobody took after seven tries"),
 }
 COUNTERS: Table = {
     "brimful_events": ((), "events in the log"),
@@ -53,8 +55,8 @@ SECONDS = ("brimful_http_request_seconds", "how long answers took, by route")
 
 
 class Metrics(Collector):
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
+    def __init__(self, reader: Reader, notifier: Notifier | None = None) -> None:
+        self._reader, self._notifier = reader, notifier
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
         self._requests = Counting(*REQUESTS, labelnames=("method", "route", "status"), registry=self.registry)
@@ -100,6 +102,7 @@ class Metrics(Collector):
         yield "brimful_accruing_usd_per_hour", {alone: hourly / MICROUSD}
         yield "brimful_site_problem", {(site,): 1 for site in reader.problems()}
         yield "brimful_ledger_sum_usd", {alone: sum(reader.ledger.balances.values()) / MICROUSD}
+        yield "brimful_notifications_dead", {alone: self._notifier.dead if self._notifier else 0}
         yield "brimful_events", {alone: fleet.seq}
         yield "brimful_jobs_finished", {alone: fleet.finished.jobs}
         yield "brimful_delay_seconds", {alone: fleet.finished.delay_s}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 # A database says its own in `brimful`, so that one written by a newer brimful is refused by any older one.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 metadata = sa.MetaData()
 
@@ -95,4 +95,31 @@ audit = sa.Table(
     sa.Column("target", sa.String(200), nullable=False),
     sa.Column("outcome", sa.String(40), nullable=False),
     info={"since": 3},
+)
+
+# Who is told of what, and where. `secret` signs a webhook, so it must be readable here.
+notify_rules = sa.Table(
+    "notify_rules",
+    metadata,
+    sa.Column("rule", sa.String(32), primary_key=True),
+    sa.Column("owner", sa.String(100), nullable=False),  # whose jobs; empty: all of the tenant's
+    sa.Column("tenant", sa.String(60), nullable=False),  # "*": all
+    sa.Column("target", sa.String(2000), nullable=False),
+    sa.Column("kinds", sa.String(200), nullable=False),
+    sa.Column("secret", sa.String(64), nullable=False),
+    sa.Column("created_s", sa.BigInteger, nullable=False),
+    info={"since": 4},
+)
+
+# What is still to be told. A row goes once it was taken; one that nobody takes stays, marked dead.
+notify_queue = sa.Table(
+    "notify_queue",
+    metadata,
+    sa.Column("note", sa.String(80), primary_key=True),
+    sa.Column("rule", sa.String(32), nullable=False, index=True),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("tries", sa.Integer, nullable=False),
+    sa.Column("next_s", sa.BigInteger, nullable=False, index=True),
+    sa.Column("is_dead", sa.Boolean, nullable=False),
+    info={"since": 4},
 )

@@ -154,6 +154,17 @@ class Move(Request):
     site: Annotated[Word, Field(description="empty: it may run anywhere again")] = ""
 
 
+class NewNotification(Request):
+    target: Annotated[
+        str, Field(max_length=2000, pattern=r"^[!-~]+$", description="https://…, http://… or mailto:…")
+    ]
+    on: Annotated[
+        tuple[Literal["finished", "failed", "preempted", "over_budget", "idle"], ...],
+        Field(min_length=1, max_length=5),
+    ] = ("finished", "failed", "preempted", "over_budget", "idle")
+    team: Annotated[bool, Field(description="all jobs of the tenant, not only one's own")] = False
+
+
 class NewToken(Request):
     name: Annotated[Word, Field(min_length=1)]
     tenant: Annotated[str, Field(max_length=60, pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]*)$")]

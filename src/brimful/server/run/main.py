@@ -23,8 +23,10 @@ import uvicorn
 from brimful import __version__
 from brimful.adapters.clock import SteadyClock
 from brimful.adapters.files import read_json, write_json
+from brimful.adapters.notify import Mail
 from brimful.adapters.stores.access import AccessStore
 from brimful.adapters.stores.leader import Leadership
+from brimful.adapters.stores.notices import NotifyStore
 from brimful.adapters.stores.sql import SqlStore
 from brimful.client.settings import Settings, default_folder
 from brimful.errors import BadInput, BrimfulError, WorldFailed
@@ -38,6 +40,7 @@ from brimful.server.run.connections import PatientProtocol
 from brimful.server.run.engines import code_of, identity_of, local_engines, nodes_of
 from brimful.server.run.operator_token import operator_token
 from brimful.server.run.server_log import set_up_logging
+from brimful.server.service.notify import Outbound
 from brimful.server.service.service import Service
 
 log = logging.getLogger("brimful")
@@ -62,6 +65,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             leadership=Leadership(store),
             market=_market(settings, nodes_of(engines)),
             code=code_of(settings),
+            notify=(NotifyStore(store), _outbound(settings)),
             tick_s=settings.tick_s,
             clock=SteadyClock(),
         )
@@ -106,6 +110,17 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             # The banner's counterpart: the one line of the log in the language of whoever started it.
             code = "server.stopped.running" if going else "server.stopped"
             log.info("%s", words(code, folder=settings.folder, jobs=count("job", going)))
+
+
+def _outbound(settings: Settings) -> Outbound:
+    way = Mail(
+        host=settings.smtp,
+        sender=settings.smtp_from,
+        user=settings.smtp_user,
+        password_file=settings.smtp_password_file,
+    )
+    hosts = frozenset(name.strip() for name in settings.notify_hosts.split(",") if name.strip())
+    return Outbound(mail=way, hosts=hosts)
 
 
 def _market(settings: Settings, nodes: Sequence[Node]) -> Market | None:

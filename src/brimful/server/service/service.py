@@ -15,12 +15,14 @@ from collections.abc import Callable, Sequence
 from brimful.adapters.capabilities import environment_keepers
 from brimful.adapters.code import CodeStore
 from brimful.adapters.stores.leader import Leadership
+from brimful.adapters.stores.notices import NotifyStore
 from brimful.market.pools import Market
 from brimful.scheduler.ports import Engine
 from brimful.scheduler.rules import Rules
 from brimful.server.service.driver import Driver
 from brimful.server.service.health import Health
 from brimful.server.service.history import History
+from brimful.server.service.notify import Notifier, Outbound
 from brimful.server.service.observed_store import ObservedStore
 from brimful.server.service.reader import Reader
 from brimful.server.service.submissions import Submissions
@@ -39,12 +41,14 @@ class Service:
         leadership: Leadership | None = None,
         market: Market | None = None,
         code: CodeStore | None = None,
+        notify: tuple[NotifyStore, Outbound] | None = None,
         tick_s: float = 1.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Without a `leadership` it is alone, and leads; without a `market` all pools have posted prices.
 
-        `policy` is what the rules are called, `code` where packed code is kept.
+        `policy` is what the rules are called, `code` where packed code is kept;
+        without `notify` nobody is told of anything.
         """
         self.code = code
         health, keepers = Health(tick_s=tick_s), environment_keepers(engines)
@@ -69,9 +73,17 @@ class Service:
             self.reader, ObservedStore(store, self.reader, keepers), keepers, wake=self.driver.wake
         )
 
+        self.notifier = (
+            None if notify is None else Notifier(self.reader, *notify, leads=lambda: self.driver.leads)
+        )
+
     def start(self) -> None:
         self.driver.start()
+        if self.notifier is not None:
+            self.notifier.start()
 
     def stop(self) -> None:
         """End the loop. Running jobs go on; the next start finds them again."""
+        if self.notifier is not None:
+            self.notifier.stop()
         self.driver.stop()

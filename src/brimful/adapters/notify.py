@@ -1,0 +1,121 @@
+"""Ways out: a signed POST to a webhook, or a mail. Each raises WorldFailed where nobody took it.
+
+A webhook goes where a user says, and the server is behind the firewall: it goes to public addresses only, or
+to hosts the operator named, to the address that was looked at, and follows no redirect.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import ipaddress
+import smtplib
+import socket
+import ssl
+from collections.abc import Collection
+from dataclasses import dataclass
+from email.message import EmailMessage
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from brimful import __version__
+from brimful.errors import WorldFailed
+from brimful.language import Plain, Quoted, os_words, say, verbatim
+
+TIMEOUT_S = 10
+SIGNATURE = "Brimful-Signature"
+FAILURES = (OSError, http.client.HTTPException, smtplib.SMTPException, ValueError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mail:
+    """The way mails go out; nowhere while `host` is empty."""
+
+    host: str = ""  # HOST[:PORT]
+    sender: str = ""
+    user: str = ""
+    password_file: str = ""
+
+
+def signature(secret: str, *, at_s: int, body: bytes) -> str:
+    """What the receiver makes again of the body and the secret it was given: t=SECONDS,v1=HMAC-SHA256."""
+    signed = hmac.new(secret.encode(), f"{at_s}.".encode() + body, hashlib.sha256).hexdigest()
+    return f"t={at_s},v1={signed}"
+
+
+def post(url: str, body: bytes, *, note: str, secret: str, at_s: int, hosts: Collection[str]) -> None:
+    parts = urlsplit(url)
+    host, secure = parts.hostname or "", parts.scheme == "https"
+    try:
+        port = parts.port or (443 if secure else 80)
+        address = _address(host, port, hosts)
+        connection = _Connection(host, port, timeout=TIMEOUT_S)
+        connection.go_to(address, secure=secure)
+        headers = {
+            "content-type": "application/json",
+            "user-agent": f"brimful/{__version__}",
+            "Brimful-Id": note,
+            SIGNATURE: signature(secret, at_s=at_s, body=body),
+        }
+        try:
+            path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            connection.request("POST", path, body=body, headers=headers)
+            status = connection.getresponse().status
+        finally:
+            connection.close()
+    except FAILURES as error:
+        # Not the URL: whoever knows it may be able to post there.
+        raise WorldFailed(say("adapters.webhook_failed", host=host, error=_words(error))) from error
+    if not 200 <= status < 300:
+        raise WorldFailed(say("adapters.webhook_answered", host=host, status=Plain(status)))
+
+
+class _Connection(http.client.HTTPConnection):
+    def go_to(self, address: tuple[str, int], *, secure: bool) -> None:
+        """To this very address: a name that is looked up again may lead elsewhere."""
+        self.sock = socket.create_connection(address, timeout=TIMEOUT_S)
+        if secure:
+            self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=self.host)
+
+
+def _address(host: str, port: int, hosts: Collection[str]) -> tuple[str, int]:
+    found = [info[4] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    address = str(found[0][0])
+    if host not in hosts and not ipaddress.ip_address(address.partition("%")[0]).is_global:
+        raise WorldFailed(say("adapters.webhook_private", host=Quoted(host)))
+    return address, port
+
+
+def mail(way: Mail, to: str, *, subject: str, text: str, note: str) -> None:
+    if not way.host:
+        raise WorldFailed(say("adapters.no_smtp"))
+    host, _, port = way.host.partition(":")
+    message = EmailMessage()
+    message["From"], message["To"], message["Subject"] = way.sender, to, subject
+    message["Message-ID"] = f"<{note}@brimful>"  # a second copy is known for one
+    message["Auto-Submitted"] = "auto-generated"
+    message.set_content(text)
+    try:
+        with _smtp(host, int(port or 25)) as server:
+            if not isinstance(server, smtplib.SMTP_SSL) and server.has_extn("starttls"):
+                server.starttls(context=ssl.create_default_context())
+            if way.user:
+                if not isinstance(server.sock, ssl.SSLSocket):
+                    raise WorldFailed(say("adapters.smtp_in_the_clear", host=host))
+                server.login(way.user, Path(way.password_file).read_text("utf-8").strip())
+            server.send_message(message)
+    except FAILURES as error:
+        raise WorldFailed(say("adapters.mail_failed", host=host, error=_words(error))) from error
+
+
+def _smtp(host: str, port: int) -> smtplib.SMTP:
+    if port == 465:
+        return smtplib.SMTP_SSL(host, port, timeout=TIMEOUT_S, context=ssl.create_default_context())
+    server = smtplib.SMTP(host, port, timeout=TIMEOUT_S)
+    server.ehlo()
+    return server
+
+
+def _words(error: Exception) -> object:
+    return os_words(error) if isinstance(error, OSError) else verbatim(str(error)[:200])

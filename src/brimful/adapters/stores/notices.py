@@ -1,0 +1,118 @@
+"""Who wants to be told of what, and what is still to be told: beside the log, which holds no addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from brimful.adapters.stores.prepare import keep_first
+from brimful.adapters.stores.schema import meta as _meta
+from brimful.adapters.stores.schema import notify_queue as _queue
+from brimful.adapters.stores.schema import notify_rules as _rules
+from brimful.adapters.stores.sql import SqlStore
+
+PLACE = "notify_seq"  # events up to this one have been looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifyRule:
+    rule: str
+    owner: str  # whose jobs; empty: all of the tenant's
+    tenant: str  # "*": all
+    target: str  # https://…, http://… or mailto:…
+    kinds: str  # with commas between
+    secret: str  # signs what goes to a webhook
+    created_s: int
+
+    def wants(self, *, kind: str, tenant: str, submitter: str) -> bool:
+        return (
+            kind in self.kinds.split(",")
+            and self.tenant in (tenant, "*")
+            and (not self.owner or self.owner == submitter)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    note: str  # its id: who is told twice can tell
+    rule: str
+    body: str  # JSON
+    tries: int
+    next_s: int
+    is_dead: bool = False
+
+
+class NotifyStore:
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+
+    # -- rules -----------------------------------------------------------------------------------------
+
+    def rules(self) -> list[NotifyRule]:
+        with self._store.reading() as connection:
+            found = connection.execute(sa.select(_rules).order_by(_rules.c.created_s, _rules.c.rule))
+            return [NotifyRule(**row._mapping) for row in found]
+
+    def add(self, rule: NotifyRule) -> None:
+        with self._store.writing() as connection:
+            connection.execute(_rules.insert(), asdict(rule))
+
+    def remove(self, rule: str) -> None:
+        """And what was still to be told by it."""
+        with self._store.writing() as connection:
+            connection.execute(_queue.delete().where(_queue.c.rule == rule))
+            connection.execute(_rules.delete().where(_rules.c.rule == rule))
+
+    # -- what is to be told ----------------------------------------------------------------------------
+
+    def place(self, *, first: int) -> int:
+        """Up to where the log was looked at; a server that never looked begins at `first`."""
+        with self._store.writing() as connection:
+            keep_first(connection, key=PLACE, value=str(first))
+            wanted = sa.select(_meta.c.value).where(_meta.c.key == PLACE)
+            return int(connection.execute(wanted).scalar_one())
+
+    def take_in(self, notes: Sequence[Queued], *, seq: int) -> None:
+        """All of them and the new place, or neither: nothing is left out by a crash, nor queued twice."""
+        with self._store.writing() as connection:
+            known = sa.select(_queue.c.note).where(_queue.c.note.in_([each.note for each in notes]))
+            there = set(connection.execute(known).scalars())
+            if fresh := [asdict(each) for each in notes if each.note not in there]:
+                connection.execute(_queue.insert(), fresh)
+            connection.execute(_meta.update().where(_meta.c.key == PLACE).values(value=str(seq)))
+
+    def due(self, now_s: int, *, limit: int) -> list[Queued]:
+        wanted = sa.select(_queue).where(_queue.c.next_s <= now_s, _queue.c.is_dead.is_(False))
+        with self._store.reading() as connection:
+            found = connection.execute(wanted.order_by(_queue.c.next_s).limit(limit))
+            return [Queued(**row._mapping) for row in found]
+
+    def taken(self, note: str) -> None:
+        with self._store.writing() as connection:
+            connection.execute(_queue.delete().where(_queue.c.note == note))
+
+    def not_taken(self, note: str, *, tries: int, next_s: int, is_dead: bool) -> None:
+        change = _queue.update().where(_queue.c.note == note)
+        with self._store.writing() as connection:
+            connection.execute(change.values(tries=tries, next_s=next_s, is_dead=is_dead))
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """By rule: how many wait, and how many nobody took."""
+        wanted = sa.select(_queue.c.rule, _queue.c.is_dead, sa.func.count()).group_by(
+            _queue.c.rule, _queue.c.is_dead
+        )
+        found: dict[str, dict[str, int]] = {}
+        with self._store.reading() as connection:
+            rows: Sequence[Any] = connection.execute(wanted).all()
+        for rule, is_dead, count in rows:
+            found.setdefault(rule, {"waiting": 0, "dead": 0})["dead" if is_dead else "waiting"] = count
+        return found
+
+    def forget_dead(self, *, before_s: int) -> int:
+        """Drop what nobody took, if its last try was before; how many there were."""
+        old = sa.and_(_queue.c.is_dead.is_(True), _queue.c.next_s < before_s)
+        with self._store.writing() as connection:
+            return connection.execute(_queue.delete().where(old)).rowcount

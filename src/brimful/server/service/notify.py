@@ -1,0 +1,206 @@
+"""Who is told what: read from the log beside the loop, queued in the database, sent by a worker of its own.
+
+At least once: a note and the place in the log are written together, a note goes from the queue only once it
+was taken, and carries an id that stays the same. Only the server that leads looks and sends.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from brimful.adapters.notify import Mail, mail, post
+from brimful.adapters.stores.notices import NotifyRule, NotifyStore, Queued
+from brimful.errors import BrimfulError, Said
+from brimful.fleet.events import Event, JobSkipped, LeaseEnded, LeaseEnding
+from brimful.fleet.state import JobState
+from brimful.language import say
+from brimful.server.service.reader import Reader
+from brimful.units import show_usd
+
+log = logging.getLogger("brimful")
+
+Kind = Literal["finished", "failed", "preempted", "over_budget", "idle"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+OVER_BUDGET = {"scheduler.budget_used_up", "scheduler.tenant_spent"}
+ASKED_FOR = {"scheduler.moves_to"}  # by a person, who knows
+LOOK_S = 1.0
+AT_ONCE = 64  # notes that are sent in one round
+SENDERS = 8  # one who does not answer keeps few others waiting
+FIRST_RETRY_S, RETRY_FACTOR, TRIES = 10, 4, 7  # the last try is about four hours after the first
+
+
+NO_MAIL = Mail()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outbound:
+    """How notes leave this server."""
+
+    mail: Mail = NO_MAIL
+    hosts: frozenset[str] = frozenset()  # that webhooks may reach although they are not public
+
+
+def kind_of(event: Event, reader: Reader) -> tuple[Kind, JobState] | None:
+    """What there is to tell of this event."""
+    match event:
+        case LeaseEnding(lease=lease, requeue=True, reason=reason):
+            code = _code(reason)
+            kind: Kind = "over_budget" if code in OVER_BUDGET else "preempted"
+            is_news = code.startswith("scheduler.") and code not in ASKED_FOR
+            return (kind, reader.job(lease.rpartition(".")[0])) if is_news else None
+        case LeaseEnded(lease=lease):
+            state = reader.job(lease.rpartition(".")[0])
+            if state.leases[-1].lease != lease:
+                return None  # it went on
+            if state.phase == "stopped" and _code(state.reason) in OVER_BUDGET:
+                return "over_budget", state
+            ends: dict[str, Kind] = {"finished": "finished", "failed": "failed", "stopped": "failed"}
+            return (ends[state.phase], state) if state.phase in ends else None
+        case JobSkipped(job=job):
+            return "failed", reader.job(job)
+        case _:
+            return None
+
+
+def _code(reason: Said | None) -> str:
+    return "" if reason is None else str(reason.as_dict().get("code", ""))
+
+
+class Notifier:
+    """One thread that looks at the log and sends what is due."""
+
+    def __init__(
+        self, reader: Reader, store: NotifyStore, outbound: Outbound, *, leads: Callable[[], bool]
+    ) -> None:
+        self.store, self._reader, self._outbound, self._leads = store, reader, outbound, leads
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.dead = 0  # notes that nobody took, as of the last round
+
+    def now_s(self) -> int:
+        return self._reader.now_s()
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="notify", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(timeout=30)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(LOOK_S):
+            try:
+                if self._leads():
+                    self.look()
+                    self.send()
+            except BrimfulError as error:
+                log.warning("cannot send notifications: %s", error.problem)
+            except Exception:  # nobody else would look
+                log.exception("internal error in notifications; trying again")
+
+    def look(self) -> None:
+        """Queue what has happened since for whom it concerns."""
+        end = self._reader.fleet.seq
+        place = self.store.place(first=end)
+        rules = self.store.rules()
+        while place < end:
+            # No further than readers are: of what comes later they cannot say how it ended.
+            events = self._reader.store.since(place)[: end - place] if rules else ()
+            numbered = enumerate(events, start=place + 1)
+            notes = [note for seq, event in numbered for note in self._notes(event, seq, rules)]
+            place = place + len(events) if events else end
+            self.store.take_in(notes, seq=place)
+
+    def _notes(self, event: Event, seq: int, rules: Sequence[NotifyRule]) -> list[Queued]:
+        found = kind_of(event, self._reader)
+        if found is None:
+            return []
+        kind, state = found
+        job = state.job
+        wanting = [r for r in rules if r.wants(kind=kind, tenant=job.tenant, submitter=job.submitter)]
+        body = json.dumps(_body(kind, state, at_s=event.at_s)) if wanting else ""
+        return [
+            Queued(note=f"{seq}-{each.rule}", rule=each.rule, body=body, tries=0, next_s=event.at_s)
+            for each in wanting
+        ]
+
+    def send(self) -> None:
+        """What is due, several at once."""
+        now_s = self._reader.now_s()
+        rules = {each.rule: each for each in self.store.rules()}
+        due = [note for note in self.store.due(now_s, limit=AT_ONCE) if note.rule in rules]
+        if due:
+            with ThreadPoolExecutor(SENDERS, thread_name_prefix="notify") as pool:
+                list(pool.map(lambda note: self._try(note, rules[note.rule], now_s=now_s), due))
+        self.dead = sum(each["dead"] for each in self.store.counts().values())
+
+    def _try(self, note: Queued, rule: NotifyRule, *, now_s: int) -> None:
+        try:
+            self._deliver(note, rule, now_s=now_s)
+        except BrimfulError as error:
+            tries = note.tries + 1
+            is_dead = tries >= TRIES
+            wait_s = FIRST_RETRY_S * RETRY_FACTOR ** (tries - 1)
+            self.store.not_taken(note.note, tries=tries, next_s=now_s + wait_s, is_dead=is_dead)
+            log.warning("notification %s, try %d of %d: %s", note.note, tries, TRIES, error.problem)
+            return
+        self.store.taken(note.note)
+
+    def _deliver(self, note: Queued, rule: NotifyRule, *, now_s: int) -> None:
+        facts: dict[str, Any] = json.loads(note.body)
+        if rule.target.startswith("mailto:"):
+            to = rule.target.removeprefix("mailto:")
+            mail(self._outbound.mail, to, subject=_subject(facts), text=_text(facts), note=note.note)
+            return
+        body = json.dumps({"id": note.note, **facts}).encode()
+        hosts = self._outbound.hosts
+        post(rule.target, body, note=note.note, secret=rule.secret, at_s=now_s, hosts=hosts)
+
+
+def _body(kind: Kind, state: JobState, *, at_s: int) -> dict[str, Any]:
+    job = state.job
+    reason = state.reason or (state.leases[-1].reason if state.leases else None)
+    return {
+        "kind": kind,
+        "at_s": at_s,
+        "job": job.job,
+        "name": job.name,
+        "tenant": job.tenant,
+        "phase": state.phase,
+        "reason": str(reason) if reason else "",
+        "reason_code": reason.as_dict() if reason else None,
+        "cost_microusd": state.billed_microusd(at_s),
+    }
+
+
+def _subject(facts: dict[str, Any]) -> str:
+    name = f" ({facts['name']})" if facts["name"] else ""
+    kind = say(f"server.notify_{facts['kind']}")
+    return " ".join(f"brimful: {facts['job']}{name} {kind}".split())[:200]
+
+
+def _text(facts: dict[str, Any]) -> str:
+    cost = show_usd(facts["cost_microusd"])
+    about = f"{facts['tenant']}, {cost}\n\n  brimful job show {facts['job']}"
+    return f"{_subject(facts)}\n{facts['reason']}\n\n{about}\n"
+
+
+def new_rule(*, owner: str, tenant: str, target: str, kinds: Sequence[str], now_s: int) -> NotifyRule:
+    return NotifyRule(
+        rule=secrets.token_hex(8),
+        owner=owner,
+        tenant=tenant,
+        target=target,
+        kinds=",".join(kinds),
+        secret=secrets.token_hex(32),
+        created_s=now_s,
+    )
