@@ -68,6 +68,7 @@ COMMANDS: dict[str, str] = {
     "admin backup": "operate.database",
     "admin restore": "operate.database",
     "admin doctor": "operate.database",
+    "admin clean": "operate.database",
     "admin tokens": "operate.tokens",
     "admin exporter": "operate.exporter",
 }

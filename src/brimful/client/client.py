@@ -71,8 +71,7 @@ class Client:
 
         With a `key` it may be sent again when nobody knows whether it arrived: it makes no second job.
         """
-        if len(key) > 100 or not (key.isascii() and key.isprintable()) or " " in key:  # no header holds it
-            raise BadInput(say("client.bad_key", key=Quoted(key[:100])))
+        check_key(key)
         headers = {"idempotency-key": key} if key else {}
         body = {"command": list(command), "folder": folder, **more}
         return cast("answers.JobAnswer", self.post("/v1/jobs", body, headers))
@@ -283,6 +282,12 @@ class Client:
             return self._settings.token_file.read_text("utf-8").strip()
         except (OSError, ValueError):
             return ""  # the server will say what is missing
+
+
+def check_key(key: str) -> None:
+    """Of a submission: something that a header holds."""
+    if len(key) > 100 or not (key.isascii() and key.isprintable()) or " " in key:
+        raise BadInput(say("client.bad_key", key=Quoted(key[:100])))
 
 
 class Announced(NamedTuple):

@@ -55,6 +55,7 @@ class Settings:
     smtp_user: str = ""
     smtp_password_file: str = ""
     notify_hosts: str = ""
+    keep: str = ""
 
     @property
     def hosts(self) -> frozenset[str]:

@@ -111,6 +111,20 @@ class AccessStore:
         with self._store.reading() as connection:
             return [dict(row._mapping) for row in connection.execute(wanted)]
 
+    def forget_deeds(self, *, before_s: int | None, last: int | None, dry_run: bool = False) -> int:
+        """Drop lines from before, and all but the last so many; how many there are or were."""
+        old = [] if before_s is None else [_audit.c.at_s < before_s]
+        if last is not None:
+            kept = sa.select(_audit.c.seq).order_by(_audit.c.seq.desc()).limit(last)
+            old.append(_audit.c.seq.not_in(kept))
+        if not old:
+            return 0
+        with self._store.writing() as connection:
+            if dry_run:
+                wanted = sa.select(sa.func.count()).select_from(_audit).where(sa.or_(*old))
+                return connection.execute(wanted).scalar_one()
+            return connection.execute(_audit.delete().where(sa.or_(*old))).rowcount
+
     def _tokens(self, where: sa.ColumnElement[bool], limit: int = 1) -> list[Token]:
         wanted = sa.select(_tokens).where(where).order_by(_tokens.c.created_s.desc()).limit(limit)
         with self._store.reading() as connection:

@@ -16,7 +16,7 @@ from brimful.cli.fleet.jobs import in_phase
 from brimful.cli.options import DRY_RUN, FOLLOW, usd
 from brimful.cli.render import wrapped
 from brimful.client.answers import JobAnswer
-from brimful.client.client import Client
+from brimful.client.client import Client, check_key
 from brimful.client.shown import command_line
 from brimful.errors import BadInput
 from brimful.fleet.arrays import after_from, tasks_from
@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
+    check_key(args.key)
     body, notes, config, steps = _asked(args)
     if args.follow and body.get("array"):
         tasks = len(tasks_from(body["array"]).indices)

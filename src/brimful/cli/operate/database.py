@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from brimful.adapters.stores.sql import SqlStore
 
 SHOWN = 5  # broken things of one promise
+SHOWN_ITEMS = 20
 
 
 @contextmanager
@@ -218,7 +219,37 @@ def doctor(args: argparse.Namespace) -> Answer:
     return Answer(data, "\n".join(lines), NO if broken else YES)
 
 
+def clean(args: argparse.Namespace) -> Answer:
+    import time
+
+    with open_store(args) as (store, settings):
+        from brimful.server import retention
+        from brimful.server.run.engines import jobs_in
+
+        keep = retention.read_keep(args.keep or settings.keep or retention.DEFAULT)
+        jobs, engines, now_s = jobs_in(store), settings.engines_folder, int(time.time())
+        gone = retention.surplus(retention.unneeded(engines, jobs, now_s=now_s), keep, now_s=now_s)
+        deeds = retention.clean_tables(store, keep, now_s=now_s, dry_run=args.dry_run)
+        if not args.dry_run:
+            gone = retention.remove(gone, jobs, now_s=now_s, engines=engines)
+    items = [{"kind": i.kind, "name": i.name, "bytes": i.size, "last_s": i.last_s} for i in gone]
+    total = sum(item.size for item in gone)
+    data = {"removed": not args.dry_run, "items": items, "bytes": total, "audit_lines": deeds}
+    code = "operate.would_remove" if args.dry_run else "operate.removed"
+    lines = [words(code, items=len(gone), size=Size(total), deeds=deeds)]
+    lines += [f"  {i.kind:<11}  {told(Size(i.size)):>10}  {i.name}" for i in gone[:SHOWN_ITEMS]]
+    if len(gone) > SHOWN_ITEMS:
+        lines.append(f"  {words('operate.and_more', more=len(gone) - SHOWN_ITEMS)}")
+    return Answer(data, "\n".join(lines))
+
+
 VERBS = {
+    "clean": Verb(
+        "brimful admin clean --dry-run\n"
+        "brimful admin clean --keep 'leases=30d,50GiB,5000 checkpoints=14d code=7d audit=365d'",
+        (arg("--keep", metavar="RULES"), DRY_RUN, add_database_arguments),
+        clean,
+    ),
     "backup": Verb(
         "brimful admin backup brimful-monday.zip\n"
         "brimful admin backup --database postgresql+psycopg://brimful@db/brimful /backups/monday.zip",

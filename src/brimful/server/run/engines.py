@@ -9,8 +9,13 @@ from brimful.adapters.code import CodeStore
 from brimful.adapters.engines.devices import DeviceGroup, group_devices
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.files import identity
+from brimful.adapters.stores import snapshot
+from brimful.adapters.stores.sql import SqlStore
 from brimful.client.settings import Settings
-from brimful.fleet.state import Node
+from brimful.errors import NotFound
+from brimful.fleet.state import JobState, Node
+from brimful.language import Quoted, say
+from brimful.server.retention import Jobs
 from brimful.server.run import gpus
 
 DECLARED_SLOTS = 2  # where there is no GPU and nobody said otherwise
@@ -85,6 +90,24 @@ def _local_engine(settings: Settings) -> LocalEngine:
         log_bytes=settings.log_mib << 20,
         code=code_of(settings),
     )
+
+
+def jobs_in(store: SqlStore) -> Jobs:
+    """What the log knows of jobs, for whoever has no server at hand."""
+    fold = snapshot.load(store)
+    while events := store.since(fold.fleet.seq):
+        for event in events:
+            fold.apply(event)
+
+    def find(name: str) -> JobState:
+        fleet = fold.fleet
+        state = fleet.jobs.get(name) or (fleet.leaving[name].state if name in fleet.leaving else None)
+        past = None if state is not None else store.past_job(name)
+        if state is None and past is None:
+            raise NotFound(say("server.no_job", name=Quoted(name[:100])))
+        return state if past is None else past.state  # type: ignore[return-value]
+
+    return Jobs(fold.fleet, find)
 
 
 def engines_in(folder: Path) -> list[LocalEngine]:

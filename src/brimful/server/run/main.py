@@ -34,6 +34,7 @@ from brimful.fleet.state import Fleet, Node
 from brimful.language import Plain, Sentence, Usd, count, os_words, say, told, words
 from brimful.market.pools import Market, decided_by_bids, market_of
 from brimful.market.spot import Terms
+from brimful.server import retention
 from brimful.server.app import make_app
 from brimful.server.auth import Access
 from brimful.server.run.connections import PatientProtocol
@@ -72,7 +73,10 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         access = Access(AccessStore(store))
         operator = operator_token(access, settings.token_file)
         app = make_app(service, access, hosts=settings.hosts, secure=bool(settings.tls_cert))
+        keeper = _keeper(settings, service, store)
         service.start()
+        if keeper is not None:
+            keeper.start()
         url = f"{settings.scheme}://{_reachable(settings.host)}:{listener.getsockname()[1]}"
         console = f"{url}/console/enter?ticket={access.ticket(operator)}"
         announced = {"url": url, "pid": os.getpid(), "certificate": certificate, "policy": policy.text}
@@ -102,6 +106,8 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         try:
             uvicorn.Server(config).run(sockets=[listener])
         finally:
+            if keeper is not None:
+                keeper.stop()
             service.stop()
             access.close()
             settings.server_file.unlink(missing_ok=True)
@@ -110,6 +116,21 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             # The banner's counterpart: the one line of the log in the language of whoever started it.
             code = "server.stopped.running" if going else "server.stopped"
             log.info("%s", words(code, folder=settings.folder, jobs=count("job", going)))
+
+
+def _keeper(settings: Settings, service: Service, store: SqlStore) -> retention.Keeper | None:
+    """Nothing goes by itself unless the operator has said what is to be kept."""
+    if not settings.keep:
+        return None
+    keep, reader, engines = retention.read_keep(settings.keep), service.reader, settings.engines_folder
+
+    def clean() -> list[retention.Item]:
+        jobs, now_s = retention.Jobs(reader.fleet, reader.job), reader.now_s()
+        retention.clean_tables(store, keep, now_s=now_s, dry_run=False)
+        items = retention.surplus(retention.unneeded(engines, jobs, now_s=now_s), keep, now_s=now_s)
+        return retention.remove(items, jobs, now_s=now_s, engines=engines)
+
+    return retention.Keeper(clean, leads=lambda: service.driver.leads)
 
 
 def _outbound(settings: Settings) -> Outbound:
