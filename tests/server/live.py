@@ -91,7 +91,7 @@ class Live:
         return done.stdout
 
     def submit(self, *words: str, command: Sequence[str]) -> str:
-        name: str = self.ask("submit", *words, command=command)["job"]
+        name: str = self.ask("submit", "--no-pack", *words, command=command)["job"]
         return name
 
     def show(self, job: str) -> Mapping[str, Any]:

@@ -65,7 +65,7 @@ def test_a_full_disk_loses_nothing(disk: Path, tmp_path: Path) -> None:
         wait_for(lambda: server.show(job)["phase"] == "running")
         fill(disk / "filler")
 
-        refused = answer(server, "submit", "--", "true")
+        refused = answer(server, "submit", "--no-pack", "--", "true")
         assert not refused["ok"]
         full = {"code": "language.os_enospc"}
         check_reason(refused["error"]["reason"], "adapters.cannot_keep_environment", "job-2", full)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from brimful.errors import Said
@@ -27,6 +27,12 @@ class KeepsSamples(Protocol):
 
         Never more than 64 KiB. BadInput where what is there cannot have been written by a Meter.
         """
+
+
+@runtime_checkable
+class SeesActivity(Protocol):
+    def busy_frac(self, node: str, gpus: Sequence[int]) -> float | None:
+        """Of the last moment, in which some kernel ran on any of them; None where no driver says."""
 
 
 @runtime_checkable

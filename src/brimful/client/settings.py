@@ -56,6 +56,7 @@ class Settings:
     smtp_password_file: str = ""
     notify_hosts: str = ""
     keep: str = ""
+    idle: str = "*=10m"
 
     @property
     def hosts(self) -> frozenset[str]:

@@ -191,6 +191,23 @@ class LeaseEnded(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseIdle(Event):
+    """It holds its GPUs and has done no useful work since `since_s`."""
+
+    at_s: int
+    lease: str
+    since_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseBusy(Event):
+    """It does useful work: the first sign of it, or again after it was idle."""
+
+    at_s: int
+    lease: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SiteLost(Event):
     """The site does not answer: what runs there is unknown. It is neither ended nor started elsewhere."""
 

@@ -48,6 +48,8 @@ class Lease(Charge):
     kept_work_s: float = 0.0  # useful work that outlived the lease
     notice_s: int | None = None  # when it will be told to end, unless that is withdrawn
     notice: Said | None = None  # and why
+    is_watched: bool = False  # whether anybody can tell useful work of it from none
+    idle_since_s: int | None = None  # it does no useful work, since then
 
     @property
     def parts(self) -> Parts:

@@ -318,6 +318,14 @@ class Fleet:
         lease = self.open_leases[event.lease]
         lease.notice_s, lease.notice = None, None
 
+    def _lease_idle(self, event: events.LeaseIdle) -> None:
+        lease = self.open_leases[event.lease]
+        lease.is_watched, lease.idle_since_s = True, event.since_s
+
+    def _lease_busy(self, event: events.LeaseBusy) -> None:
+        lease = self.open_leases[event.lease]
+        lease.is_watched, lease.idle_since_s = True, None
+
     def _gang_blocked(self, event: events.GangBlocked) -> None:
         state = self.jobs[event.job]
         if state.blocked_since_s is not None:

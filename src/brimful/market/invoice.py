@@ -1,8 +1,8 @@
 """Who is billed what, and what of it was waste: folded from the log beside the ledger. Pure.
 
 A line is one lease as it was posted; bills are sums of lines. Waste that the log can tell: runs that failed,
-and work that was done again because a stop lost it. Time held idle is waste too: it is not measured yet, and
-not zero.
+work that was done again because a stop lost it, and time in which GPUs were held idle. Where nobody could see
+whether a lease worked, its idle time is not known, and not zero.
 """
 
 from __future__ import annotations
@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from brimful.fleet.events import Event, LeaseEnded, LeaseEnding, NoticeGiven, NoticeWithdrawn
+from brimful.fleet.events import (
+    Event,
+    LeaseBusy,
+    LeaseEnded,
+    LeaseEnding,
+    LeaseIdle,
+    NoticeGiven,
+    NoticeWithdrawn,
+)
 from brimful.market.ledger import Ledger, Unposted
 
 
@@ -26,6 +34,7 @@ class Line:
     microusd: int
     failed_microusd: int = 0  # it ended with an error of its own
     lost_microusd: int = 0  # paid for work that a later lease did again
+    idle_microusd: int | None = None  # paid while its GPUs were held idle; None: nobody could see that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +57,7 @@ class Invoices:
         self.ledger = ledger or Ledger()
         self.lines: list[Line] = []
         self._told: set[str] = set()  # leases that were told to stop, by us
+        self._idle: dict[str, _Idle] = {}  # leases whose work somebody could see
 
     def apply(self, event: Event) -> None:
         match event:
@@ -55,6 +65,10 @@ class Invoices:
                 self._told.add(lease)
             case NoticeWithdrawn(lease=lease):
                 self._told.discard(lease)
+            case LeaseIdle(lease=lease, since_s=since_s):
+                self._idle.setdefault(lease, _Idle()).since_s = since_s
+            case LeaseBusy(lease=lease, at_s=at_s):
+                self._idle.setdefault(lease, _Idle()).end(at_s)
             case LeaseEnded():
                 self._post(event)
                 return
@@ -68,16 +82,35 @@ class Invoices:
         posted = sum(t.microusd for t in self.ledger.transfers[known:] if t.kind == "post")
         is_told = event.lease in self._told
         self._told.discard(event.lease)
-        self.lines.append(_line(event, charge, posted, is_told=is_told))
+        idle = self._idle.pop(event.lease, None)
+        idle_s = None if idle is None else idle.end(event.at_s)
+        self.lines.append(_line(event, charge, posted, is_told=is_told, idle_s=idle_s))
 
 
-def _line(event: LeaseEnded, charge: Unposted, posted: int, *, is_told: bool) -> Line:
+@dataclass(slots=True)
+class _Idle:
+    seconds: int = 0
+    since_s: int | None = None
+
+    def end(self, at_s: int) -> int:
+        """How long it was idle until then."""
+        if self.since_s is not None:
+            self.seconds, self.since_s = self.seconds + max(0, at_s - self.since_s), None
+        return self.seconds
+
+
+def _line(event: LeaseEnded, charge: Unposted, posted: int, *, is_told: bool, idle_s: int | None) -> Line:
     job, gpu, seconds = charge.job, charge.pool.gpu, charge.billed_s(event.at_s)
     has_failed = not is_told and event.exit_code not in (0, None)
     lost = 0
     if is_told and event.kept_work_s is not None and seconds:
         kept_s = min(seconds, int(event.kept_work_s / (job.rate(gpu) or 1.0)))
         lost = posted * (seconds - kept_s) // seconds
+    failed = posted if has_failed else 0
+    idle = None
+    if idle_s is not None:  # what is waste for another reason already is not counted twice
+        share = posted * min(idle_s, seconds) // seconds if seconds else 0
+        idle = min(share, posted - failed - lost)
     return Line(
         team=job.tenant,
         job=job.job,
@@ -85,8 +118,9 @@ def _line(event: LeaseEnded, charge: Unposted, posted: int, *, is_told: bool) ->
         gpu=gpu,
         gpu_s=charge.size * seconds,
         microusd=posted,
-        failed_microusd=posted if has_failed else 0,
+        failed_microusd=failed,
         lost_microusd=lost,
+        idle_microusd=idle,
     )
 
 
@@ -103,7 +137,14 @@ def bills(found: Iterable[Line], *, by: str) -> list[Bill]:
             microusd=sum(line.microusd for line in group),
             failed_microusd=sum(line.failed_microusd for line in group),
             lost_microusd=sum(line.lost_microusd for line in group),
+            idle_microusd=_known([line.idle_microusd for line in group]),
         )
         for name, group in groups.items()
     ]
     return sorted(made, key=lambda bill: (-bill.microusd, bill.of))
+
+
+def _known(parts: Iterable[int | None]) -> int | None:
+    """Their sum, of those that are known; None where none is."""
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None

@@ -19,10 +19,20 @@ from brimful.meter.runtime import Live, live
 from brimful.meter.samples import GpuSample
 
 IDLE_S = 600.0
+BUSY_FRAC = 0.01  # below this a card does nothing
 # What training loops print when they get on: "step 12", "iter 12:", tqdm's "12/500 [".
 _PROGRESS = re.compile(rb"\b(?:step|iter|iteration|batch)s?\b[ :=#]{0,3}(\d{1,12})|(\d{1,12})/\d{1,12} \[")
 _KEPT = 4096  # bytes of output: a line may come in two pieces
 _LOOK_S = 5.0  # between looks at samples: reading them costs more than a line
+
+
+def last_useful_s(*, step_s: float | None, busy_s: float | None) -> float | None:
+    """When whoever holds cards last did useful work: by the steps it reports, else by the driver's activity.
+
+    Steps come first: a card can be busy with a loop that trains nothing. None where neither tells anything,
+    and then nobody is called idle.
+    """
+    return busy_s if step_s is None else step_s
 
 
 def idle_said(

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from brimful.fleet.state import Node
 from brimful.job import newest, read_plain
 from brimful.language import Plain, Sentence, os_words, say, verbatim
 from brimful.language.record import as_record, said_by_anybody
+from brimful.meter.samples import GpuSample
 from brimful.scheduler.ports import CannotStart, Observation
 
 log = logging.getLogger("brimful")
@@ -72,12 +73,14 @@ class LocalEngine:
         problems: Mapping[str, Said] | None = None,
         log_bytes: int = LOG_BYTES,
         code: CodeStore | None = None,
+        look: Callable[[float], Sequence[GpuSample]] | None = None,
     ) -> None:
         """`devices`: by node, which of the driver's GPUs stands behind each of ours; `problems`: theirs."""
         self._devices = devices or {}
         self._problems = problems or {}
         self._log_bytes = log_bytes
         self._code = code  # where packed code is
+        self._look_at_gpus = look  # asks the driver; None: there is none
         self._from: dict[str, str] = {}  # leases that go on from another site's checkpoints
         self._root = root
         self._nodes = nodes
@@ -168,6 +171,19 @@ class LocalEngine:
             "CUDA_VISIBLE_DEVICES": ",".join(known[i] for i in gpus),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         }
+
+    def busy_frac(self, node: str, gpus: Sequence[int]) -> float | None:
+        devices = self._devices.get(node)
+        if devices is None or self._look_at_gpus is None:
+            return None
+        mine = {devices[i] for i in gpus}
+        try:
+            seen = self._look_at_gpus(time.time())
+        except BrimfulError:
+            return None  # it is said where its cards are shown
+        found = [x.busy_frac for x in seen if (str(x.index) if x.mig is None else x.uuid) in mine]
+        known = [busy for busy in found if busy is not None]
+        return max(known) if known and len(known) == len(mine) else None
 
     def keep_env(self, job: str, env: Mapping[str, str]) -> None:
         with _failing("adapters.cannot_keep_environment", job=job):

@@ -15,6 +15,7 @@ from brimful.client.settings import Settings
 from brimful.errors import NotFound
 from brimful.fleet.state import JobState, Node
 from brimful.language import Quoted, say
+from brimful.meter.nvml import read_gpus
 from brimful.server.retention import Jobs
 from brimful.server.run import gpus
 
@@ -87,6 +88,7 @@ def _local_engine(settings: Settings) -> LocalEngine:
         nodes,
         devices=devices,
         problems=detected.problems,
+        look=read_gpus if found else None,
         log_bytes=settings.log_mib << 20,
         code=code_of(settings),
     )

@@ -41,6 +41,7 @@ from brimful.server.run.connections import PatientProtocol
 from brimful.server.run.engines import code_of, identity_of, local_engines, nodes_of
 from brimful.server.run.operator_token import operator_token
 from brimful.server.run.server_log import set_up_logging
+from brimful.server.service.idle import read_idle
 from brimful.server.service.notify import Outbound
 from brimful.server.service.service import Service
 
@@ -67,6 +68,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             market=_market(settings, nodes_of(engines)),
             code=code_of(settings),
             notify=(NotifyStore(store), _outbound(settings)),
+            idle=read_idle(settings.idle),
             tick_s=settings.tick_s,
             clock=SteadyClock(),
         )

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 from brimful.adapters.notify import Mail, mail, post
 from brimful.adapters.stores.notices import NotifyRule, NotifyStore, Queued
 from brimful.errors import BrimfulError, Said
-from brimful.fleet.events import Event, JobSkipped, LeaseEnded, LeaseEnding
+from brimful.fleet.events import Event, JobSkipped, LeaseEnded, LeaseEnding, LeaseIdle
 from brimful.fleet.state import JobState
 from brimful.language import say
 from brimful.server.service.reader import Reader
@@ -49,24 +49,35 @@ class Outbound:
 
 def kind_of(event: Event, reader: Reader) -> tuple[Kind, JobState] | None:
     """What there is to tell of this event."""
+    kind: Kind | None = None
     match event:
-        case LeaseEnding(lease=lease, requeue=True, reason=reason):
+        case LeaseEnding(requeue=True, reason=reason):
             code = _code(reason)
-            kind: Kind = "over_budget" if code in OVER_BUDGET else "preempted"
-            is_news = code.startswith("scheduler.") and code not in ASKED_FOR
-            return (kind, reader.job(lease.rpartition(".")[0])) if is_news else None
-        case LeaseEnded(lease=lease):
-            state = reader.job(lease.rpartition(".")[0])
-            if state.leases[-1].lease != lease:
-                return None  # it went on
-            if state.phase == "stopped" and _code(state.reason) in OVER_BUDGET:
-                return "over_budget", state
-            ends: dict[str, Kind] = {"finished": "finished", "failed": "failed", "stopped": "failed"}
-            return (ends[state.phase], state) if state.phase in ends else None
-        case JobSkipped(job=job):
-            return "failed", reader.job(job)
+            if code.startswith("scheduler.") and code not in ASKED_FOR:
+                kind = "over_budget" if code in OVER_BUDGET else "preempted"
+        case LeaseEnded():
+            kind = _end_of(reader.job(_job_of(event)), event.lease)
+        case LeaseIdle():
+            kind = "idle"
+        case JobSkipped():
+            kind = "failed"
         case _:
-            return None
+            pass
+    return None if kind is None else (kind, reader.job(_job_of(event)))
+
+
+def _end_of(state: JobState, lease: str) -> Kind | None:
+    """Of a job whose lease has ended; None where it goes on, or where a person asked for it."""
+    if state.leases[-1].lease != lease:
+        return None
+    if state.phase == "stopped" and _code(state.reason) in OVER_BUDGET:
+        return "over_budget"
+    ends: dict[str, Kind] = {"finished": "finished", "failed": "failed", "stopped": "failed"}
+    return ends.get(state.phase)
+
+
+def _job_of(event: Event) -> str:
+    return event.job if isinstance(event, JobSkipped) else str(getattr(event, "lease", "")).rpartition(".")[0]
 
 
 def _code(reason: Said | None) -> str:

@@ -112,6 +112,12 @@ class Samples:
         running = last.ended_s is None and last.started_s is not None
         return found.view(last.lease, running=running, now_s=now_s), ""
 
+    def step_s(self, lease: Lease) -> float | None:
+        """When its last step ended, or when its Meter began; None where it has none that is at work."""
+        with self._lock:
+            found = self._newest.get(lease.lease)
+        return found.at_s if isinstance(found, Measured) and not found.over else None
+
     def mfu(self, lease: Lease, *, now_s: int) -> float | None:
         """While it is fresh."""
         with self._lock:

@@ -22,6 +22,7 @@ from brimful.scheduler.rules import Rules
 from brimful.server.service.driver import Driver
 from brimful.server.service.health import Health
 from brimful.server.service.history import History
+from brimful.server.service.idle import IdleRule, IdleWatch
 from brimful.server.service.notify import Notifier, Outbound
 from brimful.server.service.observed_store import ObservedStore
 from brimful.server.service.reader import Reader
@@ -42,13 +43,15 @@ class Service:
         market: Market | None = None,
         code: CodeStore | None = None,
         notify: tuple[NotifyStore, Outbound] | None = None,
+        idle: dict[str, IdleRule] | None = None,
         tick_s: float = 1.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Without a `leadership` it is alone, and leads; without a `market` all pools have posted prices.
 
         `policy` is what the rules are called, `code` where packed code is kept;
-        without `notify` nobody is told of anything.
+        without `notify` nobody is told of anything,
+        and without `idle` nobody is called so.
         """
         self.code = code
         health, keepers = Health(tick_s=tick_s), environment_keepers(engines)
@@ -77,13 +80,17 @@ class Service:
             None if notify is None else Notifier(self.reader, *notify, leads=lambda: self.driver.leads)
         )
 
+        self.idle = IdleWatch(self.reader, self.submissions.note, idle or {}, leads=lambda: self.driver.leads)
+
     def start(self) -> None:
         self.driver.start()
+        self.idle.start()
         if self.notifier is not None:
             self.notifier.start()
 
     def stop(self) -> None:
         """End the loop. Running jobs go on; the next start finds them again."""
+        self.idle.stop()
         if self.notifier is not None:
             self.notifier.stop()
         self.driver.stop()

@@ -183,6 +183,10 @@ class Submissions:
         given = CreditGranted(at_s=self._reader.now_s(), tenant=tenant, microusd=microusd, reason=reason)
         self._write(lambda: [given])
 
+    def note(self, make: Callable[[], Sequence[Event]]) -> None:
+        """What was seen of jobs, made of the state as it is when it is written."""
+        self._write(make)
+
     # -- the log ---------------------------------------------------------------------------------------
 
     def _change(self, name: str, verb: str, events: Callable[[JobState, int], Sequence[Event]]) -> JobState:

@@ -10,7 +10,7 @@ from brimful.adapters.stores.past import PastJob
 from brimful.client.answers import ArrayAnswer, JobAnswer, LeaseAnswer, alike
 from brimful.errors import Said
 from brimful.fleet.state import OVER, JobState, Lease
-from brimful.language import Seconds, say, told
+from brimful.language import Seconds, count, say, told
 from brimful.server.service.reader import Reader
 
 
@@ -82,9 +82,19 @@ def _why(reader: Reader, state: JobState, *, explain: bool) -> Said | None:
         return state.hold_reason
     if state.phase == "pending":
         return reader.fleet.gates.why(state.job)
-    if lease is not None and lease.notice_s is not None and state.phase == "running":
-        return say("server.notice", left=Seconds(max(0, lease.notice_s - now_s)), reason=lease.notice)
+    if lease is not None and state.phase == "running":
+        return _why_running(lease, now_s=now_s) or state.reason
     return state.leases[-1].reason if state.phase == "stopping" else state.reason
+
+
+def _why_running(lease: Lease, *, now_s: int) -> Said | None:
+    """What there is to say of a job that runs: that it will have to leave, or that it does nothing."""
+    if lease.notice_s is not None:
+        return say("server.notice", left=Seconds(max(0, lease.notice_s - now_s)), reason=lease.notice)
+    if lease.idle_since_s is None:
+        return None
+    quiet = Seconds(max(0, now_s - lease.idle_since_s))
+    return say("server.is_idle", gpus=count("gpu", lease.size), quiet=quiet)
 
 
 def lease_view(lease: Lease, *, now_s: int) -> LeaseAnswer:
