@@ -1,7 +1,11 @@
 """A busy brimful whose server, runs of jobs and database connections are killed at random, from a seed.
 
 What must hold in the end is what `brimful admin doctor` checks, and what the jobs themselves saw: each holds
-a lock of its own while it runs, so that two runs of one job at once would meet.
+a lock of its own while it runs, so that two runs of one job at once would meet; each looks whether what it
+comes after has come to its end; and the folder it was packed from holds another program by then.
+
+Of the jobs a third are arrays, a third come after others, half run packed code, and some fail on purpose, so
+that those who come after them must be skipped.
 """
 
 from __future__ import annotations
@@ -20,9 +24,13 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from brimful.adapters.code import CodeStore
 from brimful.adapters.stores.sql import SqlStore
+from brimful.client.pack import packed
+from brimful.errors import Refused
+from brimful.fleet.arrays import Tasks
 from brimful.fleet.job import Job
-from brimful.fleet.state import OVER
+from brimful.fleet.state import OVER, JobState
 from brimful.scheduler.rules import Rules
 from brimful.server.doctor import Finding, examine
 from brimful.server.run.engines import engines_in
@@ -33,9 +41,13 @@ SITES = "east=2xslot@3.60,west=2xslot@1.80"
 BUSY = 8  # jobs that wait or run at any time
 ENDS_S = 90.0
 
+LATE = "import pathlib, sys; pathlib.Path(sys.argv[1] + '.late').touch()"  # what the folder holds later
 JOB = """
-import fcntl, pathlib, sys, time
-name, seconds = sys.argv[1], float(sys.argv[2])
+import fcntl, os, pathlib, sys, time
+name = sys.argv[1] + os.environ.get("BRIMFUL_ARRAY_INDEX", "")
+seconds, fails = float(sys.argv[2]), sys.argv[3] == "1"
+if not all(pathlib.Path(before + ".done").exists() for before in sys.argv[4:]):
+    pathlib.Path(name + ".early").touch()
 lock = open(name + ".lock", "w")
 try:
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -44,6 +56,7 @@ except BlockingIOError:
     sys.exit(3)
 time.sleep(seconds)
 pathlib.Path(name + ".done").touch()
+sys.exit(1 if fails else 0)
 """
 
 
@@ -55,6 +68,9 @@ class Outcome:
     unfinished: list[str] = field(default_factory=list)
     twice: list[str] = field(default_factory=list)
     undone: list[str] = field(default_factory=list)
+    early: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+    mix: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -62,6 +78,8 @@ class Outcome:
         found = [f"{name} did not finish" for name in self.unfinished]
         found += [f"{name} ran twice at once" for name in self.twice]
         found += [f"{name} is finished and never came to its end" for name in self.undone]
+        found += [f"{name} began before what it comes after had ended" for name in self.early]
+        found += [f"{name} ran what the folder held later" for name in self.late]
         return found + [f"{f.promise}: {each}" for f in self.findings for each in f.broken]
 
 
@@ -71,6 +89,10 @@ class Chaos:
         self.data, self.work = folder / "data", folder / "work"
         self.work.mkdir(parents=True)
         (folder / "job.py").write_text(JOB)
+        self.code = self._pack(folder / "project")
+        self.mix: Counter[str] = Counter()
+        self.ends: dict[str, list[str]] = {}  # job or array -> what its tasks leave behind
+        self.wanted: dict[str, str] = {}  # name -> phase in the end
         self.kills: Counter[str] = Counter()
         self.server: subprocess.Popen[bytes] | None = None
         self.jobs = 0
@@ -93,15 +115,59 @@ class Chaos:
             store.close()
         return outcome
 
+    def _pack(self, project: Path) -> str:
+        """As `submit` does; then the folder changes."""
+        project.mkdir()
+        (project / "job.py").write_text(JOB)
+        with packed(project) as pack, CodeStore(self.data / "code").receiving("default", pack.code) as kept:
+            kept.write(pack.file.read())
+        (project / "job.py").write_text(LATE)
+        return pack.code
+
     def _keep_busy(self, users: Service) -> None:
         _patiently(users.reader.refresh)
         going = sum(state.phase not in OVER for state in users.reader.fleet.jobs.values())
-        for _ in range(BUSY - going):
-            self.jobs += 1
-            name, seconds = f"work-{self.jobs}", self.random.uniform(0.3, 3.0)
-            command = (sys.executable, str(self.folder / "job.py"), str(self.work / name), f"{seconds:.2f}")
-            job = Job(job="", gpus=1, name=name, command=command, folder=str(self.folder), retries=10_000)
-            _patiently(lambda job=job: users.submissions.submit(job))
+        while going < BUSY:
+            going += self._submit(users)
+
+    def _submit(self, users: Service) -> int:
+        """One more job or array; how many jobs that is."""
+        self.jobs += 1
+        name, dice = f"work-{self.jobs}", self.random
+        tasks = Tasks((0, 1, 2), at_most=2) if dice.random() < 1 / 3 else None
+        fails = tasks is None and dice.random() < 1 / 8
+        before = dice.choice(sorted(self.ends)) if self.ends and dice.random() < 1 / 3 else ""
+        is_packed = dice.random() < 1 / 2
+        program = "job.py" if is_packed else str(self.folder / "job.py")
+        seconds = f"{dice.uniform(0.3, 3.0):.2f}"
+        job = Job(
+            job="",
+            gpus=1,
+            name=name,
+            key=name,  # a user who does not hear back asks again
+            submitter="chaos",
+            command=(
+                *(sys.executable, program, str(self.work / name), seconds, str(int(fails))),
+                *self.ends.get(before, ()),
+            ),
+            folder=str(self.folder / "project" if is_packed else self.folder),
+            code=self.code if is_packed else "",
+            after=((before, "ok"),) if before else (),
+            retries=0 if fails else 10_000,
+        )
+        made: list[JobState] = []
+        try:
+            _patiently(lambda: made.append(users.submissions.submit(job, tasks)))
+        except Refused:
+            return 0  # what it was to come after has failed meanwhile
+        names = [name] if tasks is None else [f"{name}{i}" for i in tasks.indices]
+        never = before and {"failed", "skipped"} & {self.wanted[_stem(x)] for x in self.ends[before]}
+        phase = "skipped" if never else "failed" if fails else "finished"
+        self.wanted |= dict.fromkeys(names, phase)
+        self.ends[made[-1].job.array or made[-1].job.job] = [str(self.work / each) for each in names]
+        told = {"array": tasks, "after": before, "packed": is_packed, "fails": fails, "skipped": never}
+        self.mix.update(word for word, is_so in told.items() if is_so)
+        return len(names)
 
     def _kill(self) -> None:
         what = self.random.choice(["server", "run", "job", "connection"])
@@ -165,17 +231,33 @@ class Chaos:
             if all(state.phase in OVER for state in users.reader.fleet.jobs.values()):
                 break
             time.sleep(0.2)
-        phases = {state.job.name: state.phase for state in users.reader.fleet.jobs.values()}
+        states = users.reader.fleet.jobs.values()
+        phases = {f"{s.job.name}{s.job.array_index if s.job.array else ''}": s.phase for s in states}
         assert isinstance(users.reader.store, SqlStore)
         return Outcome(
             kills=self.kills,
             jobs=len(phases),
             seconds=time.monotonic() - began,
-            unfinished=[f"{name} ({phase})" for name, phase in phases.items() if phase != "finished"],
+            unfinished=[
+                f"{name} ({phases.get(name)}, not {wanted})"
+                for name, wanted in self.wanted.items()
+                if phases.get(name) != wanted
+            ],
             twice=[path.stem for path in self.work.glob("*.twice")],
-            undone=[name for name in phases if not (self.work / f"{name}.done").exists()],
+            undone=[
+                name
+                for name, phase in phases.items()
+                if phase == "finished" and not (self.work / f"{name}.done").exists()
+            ],
+            early=[path.stem for path in self.work.glob("*.early")],
+            late=[path.stem for path in self.work.glob("*.late")],
+            mix=self.mix,
             findings=list(examine(users.reader.store, engines_in(self.data))),
         )
+
+
+def _stem(path: str) -> str:
+    return Path(path).name
 
 
 def _patiently(act: object) -> None:

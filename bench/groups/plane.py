@@ -108,7 +108,8 @@ def _killed(folder: Path) -> list[list[str]]:
     for each in outcome.broken[:20]:
         print(each)
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(outcome.kills.items()))
-    text = f"{len(outcome.broken)} broken, {outcome.jobs} jobs"
+    mix = ", ".join(f"{count} {kind}" for kind, count in sorted(outcome.mix.items()))
+    text = f"{len(outcome.broken)} broken, {outcome.jobs} jobs ({mix})"
     return [[f"{KILLS} kills at random ({kinds})", text, "0"]]
 
 

@@ -15,7 +15,9 @@ from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.testclient import TestClient
 
+from brimful.adapters.code import CodeStore
 from brimful.adapters.engines.local import LocalEngine
+from brimful.adapters.stores.notices import NotifyStore
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BadInput, Refused
 from brimful.language import verbatim, words
@@ -24,6 +26,7 @@ from brimful.server.api import stream
 from brimful.server.app import make_app
 from brimful.server.auth import ROLES, Principal
 from brimful.server.run.operator_token import operator_token
+from brimful.server.service.notify import Outbound
 from brimful.server.service.service import Service
 from tests.builders import a_node, refuses
 from tests.patience import PATIENCE_S
@@ -48,7 +51,10 @@ class House:
         self.now_s = 1_800_000_000
         self.store = SqlStore(f"sqlite:///{folder / 'log.db'}")
         engine = LocalEngine(folder / "leases", [a_node(gpus=2)], site="here")
-        self.service = Service(self.store, [engine], Rules(grace_s=1), clock=lambda: self.now_s)
+        code, notify = CodeStore(folder / "code"), (NotifyStore(self.store), Outbound())
+        self.service = Service(
+            self.store, [engine], Rules(grace_s=1), code=code, notify=notify, clock=lambda: self.now_s
+        )
         self.access = an_access(self.store)
         self.access._clock = lambda: self.now_s
         self.app = make_app(self.service, self.access)
@@ -67,8 +73,12 @@ class House:
         self.access.close()
         self.store.close()
 
+    def path(self, route: Route, *, job: str = "") -> str:
+        names = {"name": job or self.job, "node": "node-0", "tenant": "red"}
+        return route.path.format(**names, token="0" * 16, code="0" * 64, rule="0" * 16)
+
     def ask(self, route: Route, headers: dict[str, str], *, job: str = "") -> Any:
-        path = route.path.format(name=job or self.job, node="node-0", token="0" * 16, tenant="red")
+        path = self.path(route, job=job)
         if "stream" in path:  # it would go on for ever where it is allowed; refused, it answers at once
             path += "?after=0" if "events" in path else ""
         return self.http.request(route.method, path, headers=headers, json=BODIES.get(route.path, {}))
@@ -367,8 +377,7 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites(still: House) -> None:
 def test_a_session_only_looks(still: House, route: Route) -> None:
     assert still.http.request("GET", "/v1/whoami", cookies=None).status_code == 401
     browser = enter(still)
-    path = route.path.format(name=still.job, node="node-0", token="0" * 16, tenant="red")
-    assert browser.post(path, json=BODIES.get(route.path, {})).status_code == 401
+    assert browser.post(still.path(route), json=BODIES.get(route.path, {})).status_code == 401
     assert still.service.reader.fleet.seq == still.seq
 
 

@@ -21,4 +21,5 @@ def test_whatever_is_killed_every_promise_is_kept(
     assert outcome.broken == []
     assert outcome.jobs >= 8
     assert outcome.kills.total() == KILLS
-    print(dict(outcome.kills), f"{outcome.jobs} jobs in {outcome.seconds:.0f} s")
+    assert {"array", "after", "packed"} <= outcome.mix.keys()
+    print(dict(outcome.kills), dict(outcome.mix), f"{outcome.jobs} jobs in {outcome.seconds:.0f} s")

@@ -98,7 +98,7 @@ class JobAnswer(TypedDict):
     after: Annotated[list[tuple[str, str]], "[job or array, ok or any]: it starts once these are over"]
     array: Annotated[str, "the array that it is a task of; empty: none"]
     array_index: int
-    array_tasks: Annotated[ArrayAnswer | None, "of its array, while that is in memory"]
+    array_tasks: Annotated[ArrayAnswer | None, "of its array; null in a list of tasks"]
     command: list[str]
     folder: str
     code: Annotated[str, "SHA-256 of the packed folder that it runs in; empty: in `folder` itself"]

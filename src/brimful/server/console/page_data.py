@@ -37,7 +37,9 @@ def live_page(reader: Reader, who: Principal) -> dict[str, Any]:
         on_hold = [each for each in state.on_hold.values() if who.sees(each.job.tenant)]
         pending = [each for each in state.gates.pending.values() if who.sees(each.job.tenant)]
         active = [*list(holding.values())[::-1], *waiting[::-1], *on_hold[::-1], *pending[::-1]]
-        rows = [job_row(job_view(reader, each), now_s=now_s) for each in active[:ACTIVE_SHOWN]]
+        rows = [
+            job_row(job_view(reader, each, with_array=False), now_s=now_s) for each in active[:ACTIVE_SHOWN]
+        ]
         over = jobs_page(reader, limit=OVER_SHOWN, phases=OVER, tenant=who.only_tenant)
         return {
             "fleet": fleet,

@@ -19,8 +19,11 @@ class Page(NamedTuple):
     next_serial: int | None  # where the next page begins; None: this was the last
 
 
-def job_view(reader: Reader, state: JobState, *, explain: bool = True) -> JobAnswer:
-    """`explain` finds out why it waits, which takes a decision; who has just changed it can ask again."""
+def job_view(reader: Reader, state: JobState, *, explain: bool = True, with_array: bool = True) -> JobAnswer:
+    """`explain` finds out why it waits, which takes a decision; who has just changed it can ask again.
+
+    `with_array` adds up all tasks of its array, which a list of these tasks must not do for each.
+    """
     with reader.locked():
         job, now_s = state.job, reader.now_s()
         lease = state.open_lease
@@ -41,7 +44,7 @@ def job_view(reader: Reader, state: JobState, *, explain: bool = True) -> JobAns
             "posted_microusd": reader.spent_microusd(job.job),
             "cost_microusd": state.billed_microusd(now_s),
             "predicted": _predicted(state),
-            "array_tasks": _array(reader, job.array, now_s=now_s),
+            "array_tasks": _array(reader, job.array, now_s=now_s) if with_array else None,
             "measured": measured,
             "not_measured": not_measured,
             "leases": [lease_view(each, now_s=now_s) for each in state.leases],
@@ -147,7 +150,7 @@ def jobs_page(
             found.setdefault(past.state.serial, past.state)
             posted[past.state.serial] = past.spent_microusd
     serials = sorted(found, reverse=True)
-    views = [job_view(reader, found[serial]) for serial in serials[:limit]]
+    views = [job_view(reader, found[serial], with_array=fold) for serial in serials[:limit]]
     for serial, view in zip(serials, views, strict=False):
         view["posted_microusd"] = posted.get(serial, view["posted_microusd"])
     return Page(views, serials[limit - 1] if len(serials) > limit else None)
