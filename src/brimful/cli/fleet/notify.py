@@ -55,5 +55,5 @@ def _list(rules: list[NotificationAnswer]) -> str:
         ]
         for rule in rules
     ]
-    columns = ("id", "jobs", "on", "waiting", "dead", "target")
+    columns = ("rule", "whose", "on", "waiting", "dead", "target")
     return table([words(f"fleet.notify_col_{name}") for name in columns], rows, right=(3, 4))

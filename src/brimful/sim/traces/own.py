@@ -112,7 +112,7 @@ def _after(row: Row) -> tuple[tuple[str, str], ...]:
     try:
         return tuple(after_from(word.strip()) for word in row["after"].split("|") if word.strip())
     except BadInput as error:
-        raise row.bad("after", say("fleet.bad_after.hint")) from error
+        raise row.bad("after", say("sim.hint_after")) from error
 
 
 def _by_type(row: Row, column: str, gpu_types: tuple[str, ...]) -> list[Row]:
