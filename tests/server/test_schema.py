@@ -17,10 +17,13 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 from starlette.testclient import TestClient
 
+from brimful.adapters.code import CodeStore
 from brimful.adapters.engines.local import LocalEngine
+from brimful.adapters.stores.notices import NotifyStore
 from brimful.adapters.stores.sql import SqlStore
 from brimful.scheduler.rules import Rules
 from brimful.server.app import make_app
+from brimful.server.service.notify import Outbound
 from brimful.server.service.service import Service
 from tests.builders import a_node
 from tests.server.builders import an_access, an_app, bearer
@@ -63,7 +66,13 @@ class Described:
 def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Described]:
     folder = tmp_path_factory.mktemp("schema")
     store = SqlStore(f"sqlite:///{folder / 'log.db'}")
-    service = Service(store, [LocalEngine(folder / "leases", [a_node(gpus=2)], site="here")], Rules())
+    service = Service(
+        store,
+        [LocalEngine(folder / "leases", [a_node(gpus=2)], site="here")],
+        Rules(),
+        code=CodeStore(folder / "code"),
+        notify=(NotifyStore(store), Outbound()),
+    )
     service.driver.tick()
     access = an_access(store)
     app = make_app(service, access)

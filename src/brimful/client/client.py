@@ -135,7 +135,11 @@ class Client:
         try:
             self._call(Request(path, headers=self._headers()))  # noqa: S310
         except NotFound:
-            sent = {"content-type": "application/x-tar", "content-length": str(pack.size), **self._headers()}
+            sent = {
+                "content-type": "application/octet-stream",
+                "content-length": str(pack.size),
+                **self._headers(),
+            }
             self._call(Request(path, data=pack.file, headers=sent, method="POST"), timeout_s=UPLOAD_S)  # noqa: S310
 
     # -- the fleet -------------------------------------------------------------------------------------

@@ -13,14 +13,14 @@ from brimful.client.answers import CodeAnswer
 from brimful.errors import NotFound, Refused
 from brimful.language import say
 from brimful.server.api.answers import envelope
-from brimful.server.api.errors import CHANGING, COMMON, ok
+from brimful.server.api.errors import CHANGING, ok
 from brimful.server.api.gate import Gate
 from brimful.server.api.requests import TenantQuery
 from brimful.server.auth import Principal, forbidden
 
 CodeName = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the archive")]
 BODY = {
-    "content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}},
+    "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
     "required": True,
 }
 
@@ -37,7 +37,7 @@ def add_code_routes(router: APIRouter, store: CodeStore | None, gate: Gate) -> N
             raise Refused(say("server.keeps_no_code"), code="keeps_no_code")
         return store
 
-    @router.get("/code/{code}", response_model=envelope(CodeAnswer), responses=COMMON)
+    @router.get("/code/{code}", response_model=envelope(CodeAnswer), responses=CHANGING)
     def show(code: CodeName, tenant: TenantQuery = None, who: Principal = submitter) -> Response:
         size = kept().size(_tenant(who, tenant), code)
         if size is None:

@@ -14,7 +14,7 @@ from brimful.client.answers import NewNotificationAnswer, NotificationAnswer, No
 from brimful.errors import BadInput, NotFound, Refused
 from brimful.language import Quoted, say
 from brimful.server.api.answers import envelope
-from brimful.server.api.errors import CHANGING, COMMON, ok
+from brimful.server.api.errors import CHANGING, ok
 from brimful.server.api.gate import Gate
 from brimful.server.api.requests import NewNotification
 from brimful.server.auth import Principal, forbidden
@@ -36,7 +36,7 @@ def add_notification_routes(router: APIRouter, notifier: Notifier | None, gate: 
     def mine(who: Principal) -> list[NotifyRule]:
         return [rule for rule in kept().store.rules() if _may_see(who, rule)]
 
-    @router.get("/notifications", response_model=envelope(NotificationsAnswer), responses=COMMON)
+    @router.get("/notifications", response_model=envelope(NotificationsAnswer), responses=CHANGING)
     def show(who: Principal = viewer) -> Response:
         counts = kept().store.counts()
         return ok({"notifications": [_view(rule, counts.get(rule.rule)) for rule in mine(who)]})
