@@ -2,15 +2,18 @@
 
 A process that reports its steps (a Meter, or lines it prints) can be told idle; one that reports none cannot,
 however quiet the card: it may be loading, compiling or evaluating.
+
+In hindsight there are samples of the card alone. `card_level` is the one rule for them.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 from brimful.errors import BrimfulError
 from brimful.language import Seconds, Sentence, Size, say
@@ -20,6 +23,10 @@ from brimful.meter.samples import GpuSample
 
 IDLE_S = 600.0
 BUSY_FRAC = 0.01  # below this a card does nothing
+GAP_S = 300  # a card at rest for less, between two times at work, saves, evaluates or loads the next file
+STARVED_FRAC = 0.2  # fewer than one SM in five has work: the card waits for its program
+# Kernels that spin in a deadlock are 100 % utilization and draw little more than a card at rest.
+AT_REST = 1.25  # times the power of the same card at rest
 # What training loops print when they get on: "step 12", "iter 12:", tqdm's "12/500 [".
 _PROGRESS = re.compile(rb"\b(?:step|iter|iteration|batch)s?\b[ :=#]{0,3}(\d{1,12})|(\d{1,12})/\d{1,12} \[")
 _KEPT = 4096  # bytes of output: a line may come in two pieces
@@ -33,6 +40,50 @@ def last_useful_s(*, step_s: float | None, busy_s: float | None) -> float | None
     and then nobody is called idle.
     """
     return busy_s if step_s is None else step_s
+
+
+Level = Literal["idle", "starved", "working"]
+Spans = list[tuple[int, int, Level]]  # start, end; in order, without overlap
+
+
+def card_level(
+    *, sm_frac: float | None, busy_frac: float | None, power_w: float | None, rest_w: float | None
+) -> Level | None:
+    """What a card did, by one look at it; None where the look says nothing.
+
+    SM activity decides where the card reports it. Utilization says only that some kernel was there, so it is
+    checked by power, against `rest_w`, that of the same card at rest.
+    """
+    shown = sm_frac if sm_frac is not None else busy_frac
+    at_rest = power_w is not None and rest_w is not None and power_w <= AT_REST * rest_w
+    if shown is None:
+        return "idle" if at_rest else None
+    if shown < BUSY_FRAC:
+        return "idle"
+    if shown < STARVED_FRAC or (sm_frac is None and at_rest):
+        return "starved"
+    return "working"
+
+
+def as_spans(looks: Iterable[tuple[int, Level | None]], *, step_s: int) -> Spans:
+    """Looks at a card in order of time. Each holds until the next one; after two steps nobody knows."""
+    spans: Spans = []
+    last: tuple[int, Level | None] | None = None
+    start_s = 0
+    for at_s, level in looks:
+        if last is not None:
+            was_s, was = last
+            hole = at_s - was_s > 2 * step_s
+            if was is not None and (hole or level != was):
+                spans.append((start_s, was_s + step_s if hole else at_s, was))
+            if hole or level != was:
+                start_s = at_s
+        else:
+            start_s = at_s
+        last = (at_s, level)
+    if last is not None and last[1] is not None:
+        spans.append((start_s, last[0] + step_s, last[1]))
+    return spans
 
 
 def idle_said(

@@ -1,0 +1,126 @@
+"""What the cards of a run did, as leaves below `allocated`. The rule for one sample is in meter/idle.py."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+
+from brimful.audit.records import Part, Records, Run
+from brimful.meter.idle import GAP_S, Spans
+
+# A run starts and ends between two scrapes. Nobody scrapes less often than this without a reason.
+SCRAPE_S = 120
+PARTS = ("input_wait", "communication")
+
+Leaf = tuple[str, int, int, int]  # path, start, end, GPUs
+Interval = tuple[int, int, int]
+
+
+def card_leaves(
+    records: Records, run: Run, part: Part, held: Interval, cuts: Sequence[Interval]
+) -> Iterator[Leaf]:
+    """Every GPU-second the run held here, less what was cut, each in one leaf."""
+    start, end, gpus = held
+    root = f"allocated.{run.outcome}"
+    known = [_spans_of(records, run, part, i) for i in range(gpus)]
+    if not any(known):
+        yield from ((f"{root}.unknown", a, b, n) for a, b, n in _pieces(start, end, gpus, cuts))
+        return
+    shares = records.shares.get(run.job, {})
+    for i, spans in enumerate(known):
+        gone = [(a, b, 1) for a, b, n in cuts if n > gpus - 1 - i]
+        for a, b, _ in _pieces(start, end, 1, gone):
+            for what, c, d in _divided(spans or [], a, b, run=(start, end)):
+                yield from _shared(f"{root}.{what}", c, d, shares)
+
+
+def _spans_of(records: Records, run: Run, part: Part, i: int) -> Spans | None:
+    if i < len(part.cards):
+        card = part.cards[i]
+        return records.activity.get((run.job, part.place, card)) or records.activity.get(
+            ("", part.place, card)
+        )
+    return None
+
+
+def _pieces(start: int, end: int, gpus: int, cuts: Sequence[Interval]) -> Iterator[Interval]:
+    """The interval with what was cut taken away. Cuts follow one another in time."""
+    at = start
+    for a, b, n in cuts:
+        if at < a:
+            yield at, a, gpus
+        if gpus > n:
+            yield a, b, gpus - n
+        at = b
+    if at < end:
+        yield at, end, gpus
+
+
+def _divided(spans: Spans, start: int, end: int, *, run: tuple[int, int]) -> Iterator[tuple[str, int, int]]:
+    """(leaf, start, end) for all of [start, end); which kind of idle it is depends on the whole run."""
+    at = start
+    for first, last, what in _named(spans, *run):
+        a, b = max(first, start), min(last, end)
+        if a >= b:
+            continue
+        if at < a:
+            yield "unknown", at, a
+        yield what, a, b
+        at = b
+    if at < end:
+        yield "unknown", at, end
+
+
+def _named(spans: Spans, start: int, end: int) -> Iterator[tuple[int, int, str]]:
+    """The spans within a run, each with its leaf."""
+    skip = max(0, bisect_right(spans, start, key=lambda span: span[0]) - 1)
+    mine: list[tuple[int, int, str]] = []
+    for first, last, level in spans[skip:]:
+        if first >= end:
+            break
+        if last <= start:
+            continue
+        a, b = max(first, start), min(last, end)
+        if mine and mine[-1][2] == level and mine[-1][1] == a:
+            mine[-1] = (mine[-1][0], b, level)
+        else:
+            mine.append((a, b, level))
+    for i, (a, b, what) in enumerate(mine):
+        if what != "idle":
+            yield a, b, "active.starved" if what == "starved" else "active.working.unknown"
+            continue
+        before = _beside(mine[i - 1] if i else None, a, edge=start, is_before=True)
+        after = _beside(mine[i + 1] if i + 1 < len(mine) else None, b, edge=end, is_before=False)
+        yield a, b, f"idle.{_KINDS.get((before, after)) or _pause(before, after, b - a)}"
+
+
+# What is before and after an idle time, and what that makes it.
+_KINDS = {("edge", "edge"): "never_used", ("edge", "active"): "setup", ("active", "edge"): "tail"}
+
+
+def _pause(before: str, after: str, seconds: int) -> str:
+    if (before, after) != ("active", "active"):
+        return "unknown"
+    return "gap" if seconds >= GAP_S else "short"
+
+
+def _beside(span: tuple[int, int, str] | None, at: int, *, edge: int, is_before: bool) -> str:
+    """What touches an idle time: the run's own end, a card at work, or a hole in the samples."""
+    if span is None:
+        return "edge" if abs(at - edge) <= SCRAPE_S else "hole"
+    return "active" if at == span[1 if is_before else 0] else "hole"
+
+
+def _shared(leaf: str, start: int, end: int, shares: Mapping[str, float]) -> Iterator[Leaf]:
+    """Working time in the parts that the job's Meter measured, in whole seconds."""
+    if not shares or not leaf.endswith(".working.unknown"):
+        yield leaf, start, end, 1
+        return
+    base, at = leaf.removesuffix("unknown"), start
+    for name in PARTS:
+        until = min(end, at + int((end - start) * shares.get(name, 0.0)))
+        if at < until:
+            yield base + name, at, until, 1
+        at = until
+    if at < end:
+        yield base + "computing", at, end, 1

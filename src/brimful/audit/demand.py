@@ -1,0 +1,153 @@
+"""Free GPUs matched with the work that waits at the same moment.
+
+In this order, each on what the one before has left: a queue's own free GPUs; free GPUs of another type in
+the same queue; free GPUs of the right type that a wall (quota, partition, reservation) keeps it from.
+What is still free then has no demand. A job that waits for 8 GPUs is demand for 8, even where only 3 are
+free: those 3 are idle while their own queue waits, which is what the leaf says.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from brimful.audit.records import Wait
+
+
+class Pool(NamedTuple):
+    """Free GPUs that are alike, whatever each of them costs: one type, one set of queues."""
+
+    gpu: str
+    walls: frozenset[str]
+    by_node: bool  # whether it is known which node each of them is on
+
+
+class Demand(NamedTuple):
+    """Waiting jobs that are alike."""
+
+    wall: str
+    gpu: str
+    blocked: bool
+    memory_bytes: int | None
+
+    @classmethod
+    def of(cls, wait: Wait) -> Demand:
+        return cls(wait.wall, wait.gpu, wait.blocked, wait.memory_bytes)
+
+    def is_own(self, pool: Pool) -> bool:
+        return not pool.walls or self.wall in pool.walls
+
+    def may_use(self, gpu: str) -> bool:
+        return not self.gpu or gpu in ("", self.gpu)
+
+
+@dataclass(slots=True)
+class Queue:
+    """Who waits now: GPUs by kind of demand, and how many jobs need so many on one node."""
+
+    gpus: Counter[Demand]
+    sizes: defaultdict[Demand, Counter[int | None]]
+
+    @classmethod
+    def empty(cls) -> Queue:
+        return cls(Counter(), defaultdict(Counter))
+
+    def change(self, wait: Wait, by: int) -> None:
+        demand = Demand.of(wait)
+        self.gpus[demand] += by * wait.gpus
+        self.sizes[demand][wait.per_node] += by * -(-wait.gpus // (wait.per_node or wait.gpus))
+        if not self.gpus[demand]:
+            del self.gpus[demand], self.sizes[demand]
+
+
+def match(
+    free: Mapping[Pool, int],
+    nodes: Mapping[Pool, Counter[int]],
+    queue: Queue,
+    card_bytes: Mapping[str, int],
+) -> dict[Pool, Counter[str]]:
+    """What the free GPUs of each pool are at this moment: leaves below `unallocated`, in GPUs.
+
+    `nodes` says for a pool how many nodes have so many free GPUs.
+    """
+    left, wanted = dict(free), Counter(queue.gpus)
+    found: dict[Pool, Counter[str]] = {pool: Counter() for pool in free}
+    own: defaultdict[Pool, list[Demand]] = defaultdict(list)
+
+    def give(fits: Callable[[Demand, Pool], bool], leaf: Callable[[Demand, Pool], str]) -> None:
+        for demand in sorted(wanted, key=str):
+            for pool in free:
+                gpus = min(wanted[demand], left[pool])
+                if gpus and fits(demand, pool):
+                    wanted[demand] -= gpus
+                    left[pool] -= gpus
+                    found[pool][leaf(demand, pool)] += gpus
+                    if leaf is _own:
+                        own[pool].append(demand)
+
+    give(lambda d, p: not d.blocked and d.is_own(p) and d.may_use(p.gpu), _own)
+    give(lambda d, p: not d.blocked and d.is_own(p), lambda d, p: _other_type(d, card_bytes.get(p.gpu)))
+    give(lambda d, p: d.may_use(p.gpu) and (d.blocked or not d.is_own(p)), lambda _d, _p: "walled")
+    for pool, gpus in left.items():
+        found[pool]["no_demand"] = gpus
+        if matched := found[pool].pop("own_queue", 0):
+            sizes = sum((queue.sizes[demand] for demand in own[pool]), Counter[int | None]())
+            found[pool] += _why_idle(matched, free[pool], nodes.get(pool), sizes)
+    return found
+
+
+def _own(_demand: Demand, _pool: Pool) -> str:
+    return "own_queue"
+
+
+def _other_type(demand: Demand, card_bytes: int | None) -> str:
+    if demand.memory_bytes is None or card_bytes is None:
+        return "other_type.unknown"
+    return "other_type.fits" if demand.memory_bytes <= card_bytes else "other_type.too_small"
+
+
+def _why_idle(
+    matched: int, free: int, nodes: Counter[int] | None, sizes: Mapping[int | None, int]
+) -> Counter[str]:
+    """Free GPUs whose own queue waits: a queued job would fit, or they are scattered, or kept for one."""
+    needs = {need: jobs for need, jobs in sizes.items() if need}
+    if nodes is None or not needs or None in sizes:
+        return Counter({"own_queue.unknown": matched})
+    taken, waiting = _pack(nodes, needs)
+    fits = min(matched, taken)
+    rest = matched - fits
+    scattered = any(need <= free - taken for need in waiting)
+    return Counter({"own_queue.fits": fits, f"own_queue.{'fragmented' if scattered else 'held'}": rest})
+
+
+def _pack(nodes: Mapping[int, int], needs: Mapping[int, int]) -> tuple[int, list[int]]:
+    """GPUs that queued jobs could take at once, largest first, each on the tightest node; and who is left."""
+    free, taken, left = Counter(nodes), 0, []
+    for need in sorted(needs, reverse=True):
+        jobs = needs[need]
+        for size in sorted(size for size in free if size >= need):
+            while jobs and free[size]:
+                here = min(jobs, size // need)
+                free[size] -= 1
+                free[size - here * need] += 1
+                jobs -= here
+                taken += here * need
+        if jobs:
+            left.append(need)
+    return taken, left
+
+
+def never_needed(steps: Iterable[tuple[int, int, int, int]]) -> dict[int, int]:
+    """Of GPUs without demand those above the window's peak, by the start of each step.
+
+    A step is (start, end, GPUs there were, GPUs without demand).
+    """
+    known = list(steps)
+    peak = max((there - idle for _, _, there, idle in known), default=0)
+    return {start: min(idle, max(0, there - peak)) for start, _, there, idle in known}
+
+
+def shown_walls(walls: Sequence[str] | frozenset[str]) -> str:
+    return "+".join(sorted(walls))

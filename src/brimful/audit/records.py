@@ -1,0 +1,125 @@
+"""What a cluster's books say, whatever format they were kept in. Readers make these; the sweep counts them.
+
+Times are UTC seconds, intervals are [start, end). Nothing here is guessed: what a source does not say is
+None, empty, or absent, and ends up in a leaf called unknown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from brimful.audit.series import CardKey, Series
+from brimful.language import Sentence
+from brimful.meter.idle import Spans
+
+Outcome = Literal["kept", "lost", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paid:
+    """GPUs of one type at one place that somebody paid for."""
+
+    place: str  # a node; or a pool, where only counts are known
+    gpu: str
+    gpus: int
+    start_s: int
+    end_s: int
+    microusd: int | None = None  # for all of it; None: no price is known
+    list_price: bool = False  # the sum is what a list asks, not what was paid
+    walls: frozenset[str] = frozenset()  # queues that may use it; empty: every queue
+    is_node: bool = True
+    unused: bool = False  # a commitment that no machine drew on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Down:
+    """GPUs of a place that were paid for and could not be used."""
+
+    place: str
+    start_s: int
+    end_s: int
+    leaf: str  # out_of_service.broken, out_of_service.planned, out_of_service.unknown, not_delivered.booting
+    gpus: int | None = None  # None: all of them
+    gpu: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A run's GPUs at one place. `cards` are their indices, where known."""
+
+    place: str
+    gpus: int
+    cards: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A job that held GPUs from `start_s` to `end_s`."""
+
+    job: str
+    start_s: int
+    end_s: int
+    parts: tuple[Part, ...]
+    gpu: str = ""  # type it asked for; empty: any
+    outcome: Outcome = "unknown"
+    user: str = ""
+    team: str = ""
+    wall: str = ""  # partition, virtual cluster or queue
+    submit_s: int | None = None  # since when it could have run: after holds and dependencies
+    memory_bytes: int | None = None  # most that one of its cards held
+
+    @property
+    def gpus(self) -> int:
+        return sum(part.gpus for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Demand: GPUs that a job could have used at once. Held and dependent jobs are not demand."""
+
+    start_s: int
+    end_s: int
+    gpus: int
+    per_node: int | None = None  # GPUs it needs on one node; None: the source tells counts, not jobs
+    wall: str = ""
+    gpu: str = ""  # bound to this type; empty: any
+    memory_bytes: int | None = None  # on one card, where known
+    blocked: bool = False  # by a quota or a reservation: free GPUs of its own queue are closed to it
+
+
+class Mean(NamedTuple):
+    """A card's mean over a whole run, and the most memory it held."""
+
+    node: str
+    card: int
+    busy_frac: float | None
+    used_bytes: int | None
+
+
+@dataclass(slots=True)
+class Records:
+    """Everything that was read, and how much of it could not be used."""
+
+    paid: list[Paid] = field(default_factory=list)
+    downs: list[Down] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
+    # What cards did: by (job, node, card), or by ("", node, card) where the source names no job.
+    activity: dict[CardKey, Spans] = field(default_factory=dict)
+    means: dict[str, list[Mean]] = field(default_factory=dict)  # by job
+    series: dict[CardKey, Series] = field(default_factory=dict)
+    totals: list[tuple[str, int]] = field(default_factory=list)  # leaf, GPU-seconds: a source of sums alone
+    shares: dict[str, Mapping[str, float]] = field(default_factory=dict)  # job -> parts of its working time
+    types: dict[str, int] = field(default_factory=dict)  # GPU type -> bytes of memory of a card
+    traces: list[str] = field(default_factory=list)  # jobs without a schedule: only replays can use them
+    knows_queue: bool = False  # whether somebody said who waited
+    notes: list[Sentence] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)  # code -> how many rows or GPU-seconds
+
+    def window(self) -> tuple[int, int]:
+        """From the first to the last moment that anything was paid for or ran."""
+        ends = [(p.start_s, p.end_s) for p in self.paid] or [(r.start_s, r.end_s) for r in self.runs]
+        return (min(start for start, _ in ends), max(end for _, end in ends)) if ends else (0, 0)
