@@ -65,6 +65,7 @@ COMMANDS: dict[str, str] = {
     "console": "operate.server",
     "watch": "operate.watch",
     "simulate": "operate.simulate",
+    "audit": "operate.audit",
     "admin backup": "operate.database",
     "admin restore": "operate.database",
     "admin doctor": "operate.database",
@@ -162,7 +163,7 @@ def overview(language: str = "en") -> str:
         elif f"{first} …" not in shown:
             lines.append(f"  {first + ' …':<8}  {', '.join(verbs_of(first))}")
         shown |= {heading, f"{first} …"}
-    lines += ["", about("overview_options", language), about("overview_exit_codes", language), ""]
+    lines += ["", about("overview_options", language), about("overview_exit_codes", language)]
     begin = about("overview_begin", language), about("overview_fleet", language)
     width = max(map(len, begin))
     lines.append(f"{begin[0]:<{width}}  brimful fit examples/nanogpt/train_fineweb.py --gpu rtx-4070")

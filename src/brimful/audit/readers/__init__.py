@@ -1,0 +1,1 @@
+"""One file for each kind of books; `read.py` tells them apart."""

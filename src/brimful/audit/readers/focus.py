@@ -1,0 +1,117 @@
+"""Bills in the FinOps Open Cost and Usage Specification (FOCUS 1.0 to 1.3), as CSV.
+
+A row of usage costs its EffectiveCost, which has the share of every commitment it drew on; the purchase
+of the commitment is the same money once more and is left out. A commitment or reservation that nothing
+drew on has rows of its own, with the status Unused: paid, and not delivered. A machine's GPUs are
+GpuCount of SkuPriceDetails, or are looked up by its instance type. Credits, taxes and adjustments buy no
+GPU time and are counted apart.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from datetime import UTC
+from decimal import Decimal, InvalidOperation
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from brimful.audit.readers.slurm import moment
+from brimful.audit.records import Paid, Records
+from brimful.units import HOUR_S, MICROUSD
+
+NEEDED = {"ChargeCategory", "EffectiveCost", "ChargePeriodStart", "ChargePeriodEnd"}
+CONTRACT = {"ContractCommitmentId", "ContractCommitmentCost"}
+
+
+def is_bill(head: str) -> bool:
+    return set(_columns(head)) >= NEEDED
+
+
+def is_contract(head: str) -> bool:
+    return set(_columns(head)) >= CONTRACT
+
+
+def _columns(head: str) -> list[str]:
+    return [name.strip('"\r ') for name in head.partition("\n")[0].split(",")]
+
+
+def read(lines: Iterator[str], records: Records) -> None:
+    for row in csv.DictReader(lines):
+        cells = {name: "" if value in (None, "NULL") else value for name, value in row.items()}
+        if cells["ChargeCategory"] != "Usage":
+            kind = cells["ChargeCategory"].lower()
+            records.left_out["bill_purchase" if kind == "purchase" else "bill_not_usage"] += 1
+            continue
+        gpu, gpus = _gpus(cells)
+        if not gpus:
+            records.left_out["bill_no_gpu"] += 1
+            continue
+        try:
+            records.paid.append(_paid(cells, gpu, gpus, records))
+        except (ValueError, InvalidOperation):
+            records.left_out["bad_row"] += 1
+
+
+def _paid(cells: Mapping[str, str], gpu: str, gpus: int, records: Records) -> Paid:
+    start, end = (
+        moment(cells[f"ChargePeriod{which}"].replace("Z", "+00:00"), UTC) for which in ("Start", "End")
+    )
+    if start is None or end is None or end <= start:
+        raise ValueError
+    hours = _hours(cells)
+    if hours is not None:
+        # Less than the period: it ran for that long. More: several machines are in one row.
+        machines = max(1, round(hours * HOUR_S / (end - start)))
+        gpus *= machines
+        end = min(end, start + max(1, round(hours * HOUR_S / machines)))
+    microusd: int | None = round(Decimal(cells["EffectiveCost"]) * MICROUSD)
+    if cells.get("BillingCurrency", "USD") != "USD":
+        records.left_out["currency"] += 1
+        microusd = None
+    status = (cells.get("CommitmentDiscountStatus"), cells.get("CapacityReservationStatus"))
+    name = cells.get("ResourceName") or cells.get("ResourceId", "").rpartition("/")[2]
+    return Paid(
+        place=name,
+        gpu=gpu,
+        gpus=gpus,
+        start_s=start,
+        end_s=end,
+        microusd=microusd,
+        unused="Unused" in status,
+    )
+
+
+def _hours(cells: Mapping[str, str]) -> float | None:
+    for quantity, unit in (("ConsumedQuantity", "ConsumedUnit"), ("PricingQuantity", "PricingUnit")):
+        if cells.get(unit, "").lower() in ("hours", "hour", "hrs") and cells.get(quantity):
+            return float(cells[quantity])
+    return None
+
+
+def _gpus(cells: Mapping[str, str]) -> tuple[str, int]:
+    details = _details(cells.get("SkuPriceDetails", ""))
+    instance = str(details.get("InstanceType") or cells.get("x_InstanceType") or "")
+    gpu, gpus = instances().get(instance, ("", 0))
+    count = details.get("GpuCount")
+    if isinstance(count, (int, float)) and 0 < count <= 1024:
+        return gpu or instance, int(count)
+    return gpu, gpus
+
+
+def _details(text: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@cache
+def instances() -> dict[str, tuple[str, int]]:
+    """Instance type -> GPU type and how many."""
+    table = tomllib.loads(files("brimful.audit").joinpath("instances.toml").read_text("utf-8"))
+    return {name: (gpu, gpus) for gpu, rows in table["gpus"].items() for name, gpus in rows.items()}

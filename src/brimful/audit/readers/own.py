@@ -1,0 +1,188 @@
+"""brimful's own log (the database of `brimful up`) and the samples a Meter writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from brimful.audit.records import Down, Outcome, Paid, Part, Records, Run, Wait
+from brimful.fleet.events import (
+    Event,
+    JobHeld,
+    JobReleased,
+    JobSubmitted,
+    LeaseEnded,
+    LeaseGranted,
+    LeaseStarted,
+    NodeDrained,
+    NodeJoined,
+    NodeLeft,
+    NodeResumed,
+)
+from brimful.fleet.job import Job
+from brimful.meter.idle import GAP_S, Spans
+from brimful.meter.samples import RunSample, Sample, StepSample, read_samples
+from brimful.units import HOUR_S
+
+SQLITE = b"SQLite format 3\0"
+
+
+def read_database(path: Path, records: Records) -> None:
+    from brimful.adapters.stores.sql import SqlStore
+
+    store = SqlStore(f"sqlite:///{path}")
+    try:
+        seq, events = 0, list[Event]()
+        while more := store.since(seq):
+            events += more
+            seq += len(more)
+    finally:
+        store.close()
+    read_log(events, records)
+
+
+class _Log:
+    """The log so far: what has begun and not yet ended."""
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+        self.nodes: dict[str, tuple[int, NodeJoined]] = {}
+        self.drained: dict[str, int] = {}
+        self.jobs: dict[str, Job] = {}
+        self.waiting: dict[str, int] = {}
+        self.leases: dict[str, tuple[int, LeaseGranted]] = {}
+
+    def leave(self, node: str, at_s: int) -> None:
+        if node in self.nodes:
+            since_s, joined = self.nodes.pop(node)
+            self.resume(node, at_s)
+            rate, seconds = joined.microusd_per_gpu_hour, at_s - since_s
+            cost = (rate * joined.gpus * seconds + HOUR_S // 2) // HOUR_S if rate else None
+            self.records.paid.append(
+                Paid(place=node, gpu=joined.gpu, gpus=joined.gpus, start_s=since_s, end_s=at_s, microusd=cost)
+            )
+
+    def resume(self, node: str, at_s: int) -> None:
+        if node in self.drained:
+            since_s = self.drained.pop(node)
+            leaf = "out_of_service.planned"
+            self.records.downs.append(Down(place=node, start_s=since_s, end_s=at_s, leaf=leaf))
+
+    def stop_waiting(self, name: str, at_s: int) -> None:
+        since_s = self.waiting.pop(name, at_s)
+        job = self.jobs[name]
+        if since_s < at_s and job.gpus:
+            only = job.gpu_types[0] if len(job.gpu_types) == 1 else ""
+            need = job.gpus if job.within in ("node", "nvlink") else 1
+            self.records.waits.append(
+                Wait(start_s=since_s, end_s=at_s, gpus=job.gpus, per_node=need, gpu=only, wall=job.queue)
+            )
+
+    def job_event(self, event: Event) -> None:
+        match event:
+            case JobSubmitted():
+                self.jobs[event.job.job] = event.job
+                self.waiting[event.job.job] = event.at_s
+            case JobHeld() if event.job in self.jobs:
+                self.stop_waiting(event.job, event.at_s)
+            case JobReleased() if event.job in self.jobs:
+                self.waiting[event.job] = event.at_s
+            case LeaseGranted():
+                self.stop_waiting(event.job, event.at_s)
+                self.leases[event.lease] = (event.at_s, event)
+            case LeaseStarted() if event.lease in self.leases:
+                self.leases[event.lease] = (event.at_s, self.leases[event.lease][1])
+            case LeaseEnded() if event.lease in self.leases:
+                self.end(event)
+            case _:
+                pass
+
+    def end(self, event: LeaseEnded) -> None:
+        started_s, granted = self.leases.pop(event.lease)
+        job = self.jobs[granted.job]
+        kept_s = min(event.at_s, started_s + int(event.kept_work_s or 0))
+        if event.exit_code == 0:
+            kept_s = event.at_s
+        spans: list[tuple[int, int, Outcome]] = [(started_s, kept_s, "kept"), (kept_s, event.at_s, "lost")]
+        if event.exit_code is None and event.kept_work_s is None:
+            spans = [(started_s, event.at_s, "unknown")]
+        parts = [(granted.node, granted.gpus), *granted.rest]
+        for start_s, end_s, outcome in spans:
+            if start_s < end_s:
+                self.records.runs.append(
+                    Run(
+                        job=granted.job,
+                        start_s=start_s,
+                        end_s=end_s,
+                        parts=tuple(Part(place=n, gpus=len(g), cards=tuple(g)) for n, g in parts),
+                        outcome=outcome,
+                        user=job.submitter,
+                        team=job.tenant,
+                        wall=job.queue,
+                    )
+                )
+        if event.requeue:
+            self.waiting[granted.job] = event.at_s
+
+
+def read_log(events: Iterable[Event], records: Records) -> None:
+    """Nodes are paid from joining to leaving, leases are runs, what waits is demand unless it is held."""
+    log, at_s = _Log(records), 0
+    for event in events:
+        at_s = max(at_s, event.at_s)
+        match event:
+            case NodeJoined():
+                log.leave(event.node, event.at_s)
+                log.nodes[event.node] = (event.at_s, event)
+            case NodeLeft():
+                log.leave(event.node, event.at_s)
+            case NodeDrained():
+                log.drained.setdefault(event.node, event.at_s)
+            case NodeResumed():
+                log.resume(event.node, event.at_s)
+            case _:
+                log.job_event(event)
+    for name in list(log.waiting):
+        log.stop_waiting(name, at_s)
+    for node in list(log.nodes):
+        log.leave(node, at_s)
+    records.knows_queue = True
+
+
+def read_meter(path: Path, records: Records) -> None:
+    """Steps are work, none for five minutes is idle; a step tells what of it waited for input or links."""
+    samples = list(read_samples(path))
+    run = next((each for each in samples if isinstance(each, RunSample)), None)
+    steps = [each for each in samples if isinstance(each, StepSample)]
+    if run is None or not steps or not run.device.startswith("cuda"):
+        records.left_out["meter_file"] += 1
+        return
+    card = run.device.partition(":")[2] or "0"
+    job = run.job or str(run.more.get("slurm_job", ""))
+    records.activity[job, run.host, int(card)] = _worked(run, steps, samples)
+    whole_s = sum(step.step_s for step in steps)
+    if job and whole_s > 0:
+        records.shares[job] = {
+            "input_wait": sum(step.data_s for step in steps) / whole_s,
+            "communication": sum(step.comm_s or 0.0 for step in steps) / whole_s,
+        }
+
+
+def _worked(run: RunSample, steps: list[StepSample], samples: list[Sample]) -> Spans:
+    spans: Spans = []
+    at = int(run.at_s)
+    for step in steps:
+        start, end = int(step.at_s - step.step_s), int(step.at_s)
+        if start - at >= GAP_S or (not spans and start > at):
+            spans.append((at, start, "idle"))
+        else:
+            start = at
+        if spans and spans[-1][2] == "working":
+            spans[-1] = (spans[-1][0], end, "working")
+        elif start < end:
+            spans.append((start, end, "working"))
+        at = max(at, end)
+    last = int(samples[-1].at_s)
+    if last > at:
+        spans.append((at, last, "idle"))
+    return spans

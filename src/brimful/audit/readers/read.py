@@ -1,0 +1,217 @@
+"""Any books, told apart by what is in them: the one door through which usage comes in.
+
+A source is a file, a folder (every file in it) or the address of a Prometheus server. Capacity that a
+snapshot tells without a time (sinfo, a plain CSV) holds for the whole window, so sources with times are
+read first.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, tzinfo
+from pathlib import Path
+from typing import IO, Any, cast
+
+from brimful.audit.readers import dcgm, focus, helios, jobstats, own, plain, slurm, sreport
+from brimful.audit.records import Paid, Part, Records, Run
+from brimful.errors import BadInput, NotFound, unreadable
+from brimful.fleet.node import Node
+from brimful.language import os_words, say
+from brimful.sim.traces.reading import MAX_UNPACKED_BYTES
+from brimful.specs.gpu import all_gpus
+from brimful.units import HOUR_S
+
+HEAD_BYTES = 2**16
+URLS = ("http://", "https://")
+ALWAYS = (-(2**60), 2**60)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the reading is for. `window` is None where the sources themselves say from when to when."""
+
+    zone: tzinfo = UTC
+    window: tuple[int, int] | None = None
+
+
+def read(sources: Sequence[str], asked: Asked, fleet: Sequence[Node] = ()) -> Records:
+    """Everything the sources hold, joined."""
+    records = Records()
+    later: list[Callable[[tuple[int, int]], None]] = []
+    for path in _files(source for source in sources if not source.startswith(URLS)):
+        _read_file(path, records, asked, later)
+    window = asked.window or records.window()
+    for read_with in later:
+        read_with(window)
+    for url in (source for source in sources if source.startswith(URLS)):
+        if window[0] >= window[1]:
+            raise BadInput(say("audit.needs_window", url=url))
+        dcgm.fetch(url, records, start_s=window[0], end_s=window[1])
+    _add_fleet(fleet, records, window)
+    _finish(records)
+    return records
+
+
+def _files(sources: Iterable[str]) -> Iterator[Path]:
+    for source in sources:
+        path = Path(source)
+        if path.is_dir():
+            yield from sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
+        elif path.exists():
+            yield path
+        else:
+            raise NotFound(say("audit.no_file", path=path))
+
+
+def _open(path: Path) -> IO[bytes]:
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    return cast(IO[bytes], gzip.open(path, "rb")) if packed else path.open("rb")
+
+
+def _read_file(
+    path: Path, records: Records, asked: Asked, later: list[Callable[[tuple[int, int]], None]]
+) -> None:
+    try:
+        with _open(path) as stream:
+            head = stream.read(HEAD_BYTES)
+        if head.startswith(helios.MAGIC):
+            helios.read(path, records)
+        elif head.startswith(own.SQLITE):
+            own.read_database(path, records)
+        elif head.lstrip()[:1] == b"{" and b'"kind"' in head.partition(b"\n")[0]:
+            own.read_meter(path, records)
+        elif head.lstrip()[:1] == b"{":
+            with _open(path) as stream:
+                found = json.loads(stream.read(MAX_UNPACKED_BYTES))
+            _read_json(path, found, records, later)
+        else:
+            _read_text(path, head.decode("utf-8-sig", "replace"), records, asked, later)
+    except OSError as error:
+        said = say("audit.unreadable", name=path.name, error=os_words(error))
+        raise unreadable(said, error) from error
+    except (ValueError, RecursionError, EOFError, zlib.error) as error:
+        raise BadInput(say("audit.unreadable", name=path.name, error=error)) from error
+
+
+def _read_json(
+    path: Path,
+    found: Any,  # noqa: ANN401 - JSON
+    records: Records,
+    later: list[Callable[[tuple[int, int]], None]],
+) -> None:
+    if isinstance(found, dict) and dcgm.is_matrix(found):
+        dcgm.read_matrix(found, records)
+    elif isinstance(found, dict) and isinstance(found.get("jobs"), list):
+        slurm.read_json(found, records, None)
+    elif isinstance(found, dict) and isinstance(found.get("nodes"), list):
+        later.append(lambda window: slurm.read_json(found, records, window))
+    else:
+        records.traces.append(str(path))  # its own reader says what is wrong with it, if anything
+
+
+def _read_text(
+    path: Path, head: str, records: Records, asked: Asked, later: list[Callable[[tuple[int, int]], None]]
+) -> None:
+    if focus.is_contract(head):
+        records.left_out["bill_contract"] += 1
+        return
+    if slurm.is_sinfo(head):
+        later.append(
+            lambda window: _with_lines(path, lambda lines: slurm.read_sinfo(lines, records, *window))
+        )
+        return
+    if plain.is_paid(head):
+        window = asked.window
+        later.append(
+            lambda found: _with_lines(
+                path, lambda lines: plain.read(path, lines, records, asked.zone, window or found)
+            )
+        )
+        return
+    readers: tuple[tuple[Callable[[str], bool], Callable[[Iterator[str]], None]], ...] = (
+        (slurm.is_sacct, lambda lines: slurm.read_sacct(lines, records, asked.zone)),
+        (slurm.is_database, lambda lines: slurm.read_database(lines, records, asked.zone)),
+        (focus.is_bill, lambda lines: focus.read(lines, records)),
+        (jobstats.is_table, lambda lines: jobstats.read_table(lines, records)),
+        (jobstats.is_usage, lambda lines: jobstats.read_usage(lines, records)),
+        (sreport.is_report, lambda lines: sreport.read(lines, records)),
+        (dcgm.is_text, lambda lines: dcgm.read_text(lines, records, at_s=int(path.stat().st_mtime))),
+        (_is_bare, lambda lines: records.left_out.update({"no_header": sum(1 for _ in lines)})),
+    )
+    for recognises, reads in readers:
+        if recognises(head):
+            _with_lines(path, reads)
+            return
+    records.traces.append(str(path))
+
+
+def _is_bare(head: str) -> bool:
+    """Rows of sacct or squeue without their names (-n, -h): nobody can tell which column is which."""
+    first = head.partition("\n")[0].split("|")
+    return len(first) > 3 and first[0].partition(".")[0].isdigit()
+
+
+def _with_lines(path: Path, reads: Callable[[Iterator[str]], None]) -> None:
+    with _open(path) as stream:
+        reads(line.decode("utf-8-sig" if n == 0 else "utf-8", "replace") for n, line in enumerate(stream))
+
+
+def _add_fleet(fleet: Sequence[Node], records: Records, window: tuple[int, int]) -> None:
+    """A fleet that was named on the command line: so many GPUs of each type, all the time."""
+    for kind in {(node.gpu, node.microusd_per_gpu_hour) for node in fleet}:
+        gpus = sum(n.gpus for n in fleet if (n.gpu, n.microusd_per_gpu_hour) == kind)
+        gpu = "" if kind[0] == "gpu" else kind[0]
+        cost = (kind[1] * gpus * (window[1] - window[0]) + HOUR_S // 2) // HOUR_S if kind[1] else None
+        records.paid.append(
+            Paid(
+                place=f"fleet {kind[0]}",
+                gpu=gpu,
+                gpus=gpus,
+                start_s=window[0],
+                end_s=window[1],
+                microusd=cost,
+                is_node=False,
+            )
+        )
+
+
+def _finish(records: Records) -> None:
+    """Join what several sources say of one job, and make spans of samples."""
+    for gpu in all_gpus():
+        records.types.setdefault(gpu.name, gpu.memory_bytes)
+    memory: dict[str, float] = {}
+    for key, series in records.series.items():
+        if spans := series.spans():
+            records.activity.setdefault(key, spans)
+        if key[0] and (most := series.most("memory")) is not None:
+            memory[key[0]] = max(memory.get(key[0], 0.0), most)
+    records.series.clear()
+    cards: dict[tuple[str, str], list[int]] = {}
+    for job, node, card in records.activity:
+        cards.setdefault((job, node), []).append(card)
+    for job, means in records.means.items():
+        for mean in means:
+            cards.setdefault((job, mean.node), []).append(mean.card)
+            if mean.busy_frac == 0:
+                records.activity.setdefault((job, mean.node, mean.card), [(*ALWAYS, "idle")])
+            memory[job] = max(memory.get(job, 0.0), mean.used_bytes or 0)
+    whole = {paid.place: paid.gpus for paid in records.paid if paid.is_node}
+    records.runs = [_with_cards(run, cards, memory.get(run.job), whole) for run in records.runs]
+
+
+def _with_cards(
+    run: Run, cards: dict[tuple[str, str], list[int]], memory: float | None, whole: dict[str, int]
+) -> Run:
+    """Which cards a run had: by name, by a source that names its job, or because it had all of a node."""
+    parts: list[Part] = []
+    for part in run.parts:
+        named = tuple(sorted(set(cards.get((run.job, part.place), ()))))
+        if not part.cards and part.gpus == whole.get(part.place):
+            named = named or tuple(range(part.gpus))
+        parts.append(part if part.cards else replace(part, cards=named[: part.gpus]))
+    return replace(run, parts=tuple(parts), memory_bytes=None if memory is None else int(memory))

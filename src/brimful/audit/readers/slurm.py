@@ -1,0 +1,379 @@
+"""Slurm's books: `sacct -P` and `sacct --json`, `squeue` and `sinfo` as JSON (21.08 to 26.05) and as text.
+
+    sacct -P -a -X -S 2026-05-01 -E 2026-06-01 -o JobID,User,Account,Partition,Submit,Eligible,Start,End,\\
+      State,ExitCode,AllocTRES,ReqTRES,NodeList,Reason,AdminComment
+
+Times without a zone are in the zone of `--zone`. A job's outcome is its state, never its exit code: Slurm
+22.05 writes SUCCESS and 0 into the JSON of jobs that failed. A job could run from `Eligible` on: before
+that it was held or waited for another one, and was not demand.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from typing import Any
+
+from brimful.audit.readers import jobstats
+from brimful.audit.records import Down, Outcome, Paid, Part, Records, Run, Wait
+
+OUTCOMES: dict[str, Outcome] = {
+    "COMPLETED": "kept",
+    **dict.fromkeys(("FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"), "lost"),
+}
+# CANCELLED, TIMEOUT and PREEMPTED may have saved their work: unknown.
+STATES = {
+    "0": "PENDING",
+    "1": "RUNNING",
+    "3": "COMPLETED",
+    "4": "CANCELLED",
+    "5": "FAILED",
+    "6": "TIMEOUT",
+    "7": "NODE_FAIL",
+}
+NOT_DEMAND = ("Dependency", "JobHeld", "BeginTime", "JobArrayTaskLimit")
+BLOCKED = ("QOS", "Assoc", "Reservation", "MaxGRES")
+PLANNED = ("MAINT", "RESERVED", "PLANNED", "POWER")
+BROKEN = ("DOWN", "DRAIN", "FAIL", "ERROR", "UNKNOWN", "NO_RESPOND")
+GPU_TRES = re.compile(r"gres/gpu(?::([^=,]+))?=(\d{1,7})")
+GRES = re.compile(r"gpu(?::([A-Za-z0-9._-]*[A-Za-z_][A-Za-z0-9._-]*))?:(\d{1,4})(?=[,(]|$)")
+HOSTS = re.compile(r"([^\[,]+)(?:\[([^\]]*)\]([^,\[]*))?(?:,|$)")
+SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+MOST_HOSTS = 100_000
+NEVER = 2**40  # an end that has not come
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmJob:
+    """A row of any of these sources. Times are None where there is none yet."""
+
+    job: str
+    user: str
+    team: str
+    partition: str
+    submit_s: int | None
+    eligible_s: int | None
+    start_s: int | None
+    end_s: int | None
+    state: str
+    exit_code: int | None
+    tres: str
+    nodes: str
+    reason: str
+    comment: str
+
+
+def gpus_of(tres: str) -> dict[str, int]:
+    """'gres/gpu=8,gres/gpu:a100=8' -> {'a100': 8}: the total is not counted beside its types."""
+    found = {kind or "": int(n) for kind, n in GPU_TRES.findall(tres)}
+    typed = {kind: n for kind, n in found.items() if kind and n}
+    return typed or {kind: n for kind, n in found.items() if n}
+
+
+def hosts(text: str) -> list[str]:
+    """'a[1-2,05],b3' -> a1, a2, a05, b3."""
+    found: list[str] = []
+    for head, spans, tail in HOSTS.findall(text):
+        for part in spans.split(",") if spans else [""]:
+            span = SPAN.fullmatch(part)
+            if not spans:
+                found.append(head)
+            elif span and len(found) < MOST_HOSTS:
+                low, high = span[1], span[2] or span[1]
+                found += [
+                    f"{head}{i:0{len(low)}d}{tail}"
+                    for i in range(int(low), min(int(high), int(low) + MOST_HOSTS) + 1)
+                ]
+    return found
+
+
+def add_job(job: SlurmJob, records: Records, *, now_s: int | None = None) -> None:
+    """A job's time in the queue and on GPUs. `now_s`: when a job that has not ended was seen."""
+    types = gpus_of(job.tres)
+    if not types:
+        records.left_out["no_gpu_job"] += 1
+        return
+    state = job.state.split()[0].rstrip("+") if job.state else ""
+    if job.exit_code == 0 and OUTCOMES.get(state) == "lost":
+        records.left_out["exit_code_contradicts"] += 1
+    names = hosts(job.nodes) if job.start_s is not None else []
+    ready_s = job.eligible_s
+    nodes = max(1, len(names))
+    until_s = job.start_s or job.end_s or now_s
+    is_demand = not job.reason.startswith(NOT_DEMAND) or job.start_s is not None
+    for kind, gpus in types.items():
+        if is_demand and ready_s is not None and until_s is not None and ready_s < until_s:
+            records.waits.append(
+                Wait(
+                    start_s=ready_s,
+                    end_s=until_s,
+                    gpus=gpus,
+                    per_node=-(-gpus // nodes),
+                    wall=job.partition,
+                    gpu=kind,
+                    blocked=job.reason.startswith(BLOCKED),
+                )
+            )
+        end_s = job.end_s if job.end_s is not None else now_s
+        if job.start_s is None or end_s is None or end_s <= job.start_s:
+            continue
+        even, more = divmod(gpus, nodes)
+        if more:
+            records.left_out["uneven_gang"] += 1
+        parts = [Part(place=name, gpus=even + (i < more)) for i, name in enumerate(names or [""])]
+        records.runs.append(
+            Run(
+                job=job.job,
+                start_s=job.start_s,
+                end_s=end_s,
+                parts=tuple(part for part in parts if part.gpus),
+                gpu=kind,
+                outcome=OUTCOMES.get(state, "unknown"),
+                user=job.user,
+                team=job.team,
+                wall=job.partition,
+                submit_s=ready_s,
+            )
+        )
+    if job.comment.startswith(jobstats.PREFIX):
+        jobstats.add(job.job, job.comment, records)
+    records.knows_queue = True
+
+
+# -- text --------------------------------------------------------------------------------------------------
+
+
+def is_sacct(head: str) -> bool:
+    return {"JobID", "Submit"} <= set(head.partition("\n")[0].split("|"))
+
+
+def read_sacct(lines: Iterator[str], records: Records, zone: tzinfo) -> None:
+    for row in csv.DictReader(lines, delimiter="|", quoting=csv.QUOTE_NONE):
+        job = {key: value or "" for key, value in row.items() if isinstance(value, str) or value is None}
+        if "." in job.get("JobID", "."):
+            records.left_out["step"] += 1
+            continue
+        try:
+            at = {c: moment(job.get(c, ""), zone) for c in ("Submit", "Eligible", "Start", "End")}
+        except ValueError:
+            records.left_out["bad_row"] += 1
+            continue
+        add_job(
+            SlurmJob(
+                job=job["JobID"],
+                user=job.get("User", ""),
+                team=job.get("Account", "") or job.get("User", ""),
+                partition=job.get("Partition", ""),
+                submit_s=at["Submit"],
+                eligible_s=at["Eligible"] if "Eligible" in job else at["Submit"],
+                start_s=at["Start"],
+                end_s=at["End"],
+                state=job.get("State", ""),
+                exit_code=_exit(job.get("ExitCode", "")),
+                tres=job.get("AllocTRES") or job.get("ReqTRES") or "",
+                nodes="" if job.get("NodeList") == "None assigned" else job.get("NodeList", ""),
+                reason=job.get("Reason", ""),
+                comment=job.get("AdminComment", ""),
+            ),
+            records,
+        )
+
+
+def moment(text: str, zone: tzinfo) -> int | None:
+    """2026-05-01T10:00:00, seconds, or one of Slurm's words for none."""
+    if text in ("", "Unknown", "None", "N/A", "0", "NULL"):
+        return None
+    if text.isascii() and text.replace(".", "", 1).isdigit() and "-" not in text:
+        return int(float(text))
+    when = datetime.fromisoformat(text)
+    return int((when if when.tzinfo else when.replace(tzinfo=zone)).timestamp())
+
+
+def _exit(text: str) -> int | None:
+    code = text.partition(":")[0]
+    return int(code) if code.isdigit() else None
+
+
+def is_database(head: str) -> bool:
+    """The job table of slurmdbd as a CSV, as MIT Supercloud publishes it."""
+    return {"id_job", "time_eligible", "tres_alloc"} <= set(head.partition("\n")[0].split(","))
+
+
+def read_database(lines: Iterator[str], records: Records, zone: tzinfo) -> None:
+    for row in csv.DictReader(lines):
+        tres = dict(part.partition("=")[::2] for part in row["tres_alloc"].split(","))
+        gpus = sum(int(n) for kind, n in tres.items() if kind in ("1001", "1002") and n.isdigit())
+        add_job(
+            SlurmJob(
+                job=row["id_job"],
+                user=row.get("id_user", ""),
+                team=row.get("id_user", ""),
+                partition=row.get("partition", ""),
+                submit_s=moment(row.get("time_submit", ""), zone),
+                eligible_s=moment(row["time_eligible"], zone),
+                start_s=moment(row.get("time_start", ""), zone),
+                end_s=moment(row.get("time_end", ""), zone),
+                state=STATES.get(row.get("state", ""), ""),
+                exit_code=None,
+                tres=f"gres/gpu={gpus}" if gpus else "",
+                nodes=",".join(re.findall(r"'([^']+)'", row.get("nodelist", ""))),
+                reason="",
+                comment="",
+            ),
+            records,
+        )
+
+
+def is_sinfo(head: str) -> bool:
+    words = head.partition("\n")[0].split()
+    return len(words) == 8 and words[3].count("/") == 3
+
+
+def read_sinfo(lines: Iterator[str], records: Records, start_s: int, end_s: int) -> None:
+    """`sinfo -h -N -O NodeList,…,StateLong,Partition,Gres,GresUsed`: a line for each partition of a node."""
+    seen: dict[str, tuple[str, str, set[str]]] = {}
+    for line in lines:
+        words = line.split()
+        if len(words) != 8:
+            records.left_out["bad_row"] += bool(words)
+            continue
+        seen.setdefault(words[0], (words[6], words[4], set()))[2].add(words[5].rstrip("*"))
+    for node, (gres, state, partitions) in seen.items():
+        _add_node(
+            node,
+            gres,
+            state=state.upper(),
+            partitions=partitions,
+            since_s=None,
+            records=records,
+            window=(start_s, end_s),
+        )
+
+
+def _add_node(
+    node: str,
+    gres: str,
+    *,
+    state: str,
+    partitions: set[str],
+    since_s: int | None,
+    records: Records,
+    window: tuple[int, int],
+) -> None:
+    start_s, end_s = window
+    types = {kind or "": int(n) for kind, n in GRES.findall(gres)}
+    if not types:
+        records.left_out["no_gpu_node"] += 1
+    for kind, gpus in types.items():
+        records.paid.append(
+            Paid(place=node, gpu=kind, gpus=gpus, start_s=start_s, end_s=end_s, walls=frozenset(partitions))
+        )
+    planned, broken = any(word in state for word in PLANNED), any(word in state for word in BROKEN)
+    if types and (planned or broken):
+        if since_s is None:
+            records.left_out["down_since_unknown"] += 1
+            return
+        leaf = f"out_of_service.{'broken' if broken else 'planned'}"
+        records.downs.append(Down(place=node, start_s=since_s, end_s=end_s, leaf=leaf))
+
+
+# -- JSON --------------------------------------------------------------------------------------------------
+
+
+def number(value: object) -> int | None:
+    """A number as it is, or as Slurm 23.02 and newer wrap it: {'set': true, 'number': 6}."""
+    if isinstance(value, dict):
+        return int(value.get("number", 0)) if value.get("set") and not value.get("infinite") else None
+    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def word(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
+
+
+def read_json(found: Mapping[str, Any], records: Records, window: tuple[int, int] | None) -> None:
+    jobs: Sequence[Any] = found.get("jobs") or ()
+    now_s = max((_seen_s(job) for job in jobs), default=None)
+    for job in jobs:
+        if isinstance(job, dict):
+            add_job(_sacct_job(job) if "time" in job else _squeue_job(job), records, now_s=now_s)
+    nodes: Sequence[Any] = found.get("nodes") or ()
+    for node in nodes:
+        if isinstance(node, dict) and window is not None:
+            flags = word(node.get("state")) + " " + word(node.get("state_flags"))
+            since = number(node.get("reason_changed_at"))
+            _add_node(
+                word(node.get("name")),
+                word(node.get("gres")),
+                state=flags.upper(),
+                partitions=set(node.get("partitions") or ()),
+                since_s=since or None,
+                records=records,
+                window=window,
+            )
+
+
+def _seen_s(job: object) -> int:
+    if not isinstance(job, dict):
+        return 0
+    times = job["time"] if isinstance(job.get("time"), dict) else job
+    names = ("submission", "end", "start", "submit_time", "start_time", "last_sched_evaluation")
+    return max((number(times.get(name)) or 0 for name in names), default=0)
+
+
+def _tres(parts: object) -> str:
+    found = []
+    for part in parts if isinstance(parts, list) else ():
+        name = f"{part.get('type')}/{part['name']}" if part.get("name") else str(part.get("type"))
+        found.append(f"{name}={number(part.get('count')) or 0}")
+    return ",".join(found)
+
+
+def _sacct_job(job: Mapping[str, Any]) -> SlurmJob:
+    times, tres = job["time"], job.get("tres") or {}
+    state = job.get("state") or {}
+    code = (job.get("exit_code") or {}).get("return_code")
+    nodes = word(job.get("nodes"))
+    return SlurmJob(
+        job=word(job.get("job_id")),
+        user=word(job.get("user")),
+        team=word(job.get("account")) or word(job.get("user")),
+        partition=word(job.get("partition")),
+        submit_s=number(times.get("submission")) or None,
+        eligible_s=number(times.get("eligible")) or None,
+        start_s=number(times.get("start")) or None,
+        end_s=number(times.get("end")) or None,
+        state=word(state.get("current")),
+        exit_code=number(code),
+        tres=_tres(tres.get("allocated")) or _tres(tres.get("requested")),
+        nodes="" if nodes == "None assigned" else nodes,
+        reason=word(state.get("reason")),
+        comment=word((job.get("comment") or {}).get("administrator")),
+    )
+
+
+def _squeue_job(job: Mapping[str, Any]) -> SlurmJob:
+    state = word(job.get("job_state"))
+    ended = state in OUTCOMES or state in ("CANCELLED", "TIMEOUT")
+    return SlurmJob(
+        job=word(job.get("job_id")),
+        user=word(job.get("user_name")),
+        team=word(job.get("account")) or word(job.get("user_name")),
+        partition=word(job.get("partition")),
+        submit_s=number(job.get("submit_time")) or None,
+        eligible_s=number(job.get("eligible_time")) or None,
+        start_s=number(job.get("start_time")) if state != "PENDING" else None,
+        # Of a job that runs, squeue tells when its limit will end it.
+        end_s=(number(job.get("end_time")) or None) if ended else None,
+        state=state,
+        exit_code=number((job.get("exit_code") or {}).get("return_code"))
+        if isinstance(job.get("exit_code"), dict)
+        else None,
+        tres=word(job.get("tres_alloc_str")) or word(job.get("tres_req_str")),
+        nodes=word(job.get("nodes")),
+        reason=word(job.get("state_reason")),
+        comment=word(job.get("admin_comment")),
+    )

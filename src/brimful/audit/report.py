@@ -1,0 +1,185 @@
+"""What an audit found, as data: for the terminal, JSON, CSV and the page alike."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter, defaultdict
+from datetime import datetime
+from typing import Any, Literal
+
+from brimful.audit.cards import card_leaves
+from brimful.audit.records import Records
+from brimful.audit.sweep import Swept
+from brimful.audit.tree import Tree
+from brimful.units import HOUR_S, MICROUSD
+
+TOP = 10
+Verdict = Literal["kept", "wasted", "unknown"]
+
+
+def verdict(leaf: str) -> Verdict:
+    """The three words of the headline. Setting up and short pauses belong to the work they are part of."""
+    top, _, rest = leaf.partition(".")
+    if top != "allocated":
+        return "unknown" if rest == "unknown" else "wasted"
+    outcome, _, what = rest.partition(".")
+    if what in ("idle.never_used", "idle.gap", "idle.tail") or outcome == "lost":
+        return "wasted"
+    return "kept" if outcome == "kept" else "unknown"
+
+
+def report(records: Records, found: Swept) -> dict[str, Any]:
+    """All but sizes and actions, which need replays."""
+    tree = found.tree
+    whole = tree.amount()
+    by_verdict = Counter[str]()
+    money = Counter[str]()
+    for cell, gpu_s in tree.cells.items():
+        by_verdict[verdict(cell.leaf)] += gpu_s
+        money[verdict(cell.leaf)] += tree.money.get(cell, 0)
+    zone = found.calendar.zone
+    return {
+        "from": datetime.fromtimestamp(found.start_s, zone).isoformat(),
+        "to": datetime.fromtimestamp(found.end_s, zone).isoformat(),
+        "paid_gpu_h": whole.gpu_s / HOUR_S,
+        "paid_usd": _usd(whole.microusd),
+        "money_is": _basis(tree),
+        "headline": {
+            name: {
+                "gpu_h": by_verdict[name] / HOUR_S,
+                "share": by_verdict[name] / whole.gpu_s if whole.gpu_s else None,
+                "usd": money[name] / MICROUSD if whole.microusd is not None else None,
+            }
+            for name in ("kept", "wasted", "unknown")
+        },
+        "leaves": [
+            {
+                "path": path,
+                "gpu_s": amount.gpu_s,
+                "gpu_h": amount.gpu_s / HOUR_S,
+                "share": amount.gpu_s / whole.gpu_s,
+                "microusd": amount.microusd,
+            }
+            for path, amount in tree.amounts().items()
+        ],
+        "hour_of_week": _hour_of_week(found),
+        "teams": _teams(tree),
+        "jobs": _top_jobs(records, found),
+        "coverage": _coverage(records, found),
+    }
+
+
+def _basis(tree: Tree) -> str | None:
+    """`paid`: sums from bills or agreed prices; `list`: what a list asks; None: no price."""
+    if not tree.is_priced:
+        return None
+    return "list" if tree.at_list_price else "paid"
+
+
+def _usd(microusd: int | None) -> float | None:
+    return None if microusd is None else microusd / MICROUSD
+
+
+def _hour_of_week(found: Swept) -> dict[str, Any]:
+    """GPUs wanted, held or waiting for, by hour of the week: the mean and the most; and GPUs there were."""
+    wanted, there, seconds = Counter[int](), Counter[int](), Counter[int]()
+    most = Counter[int]()
+    changes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for curve in found.demand.values():
+        for start, end, gpus, want in curve:
+            for hour, length in found.calendar.hours_of_week(start, end):
+                wanted[hour] += want * length
+                there[hour] += gpus * length
+            changes[start].append((gpus, want))
+            changes[end].append((-gpus, -want))
+    now, last = 0, found.start_s
+    for at in sorted(changes):
+        for hour, length in found.calendar.hours_of_week(last, at):
+            seconds[hour] += length
+            most[hour] = max(most[hour], now)
+        now, last = now + sum(want for _, want in changes[at]), at
+    return {
+        "mean": [wanted[h] / seconds[h] if seconds[h] else None for h in range(168)],
+        "most": [most[h] if seconds[h] else None for h in range(168)],
+        "gpus": max((there[h] / seconds[h] for h in range(168) if seconds[h]), default=None),
+    }
+
+
+def _teams(tree: Tree) -> list[dict[str, Any]]:
+    sums: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for cell, gpu_s in tree.cells.items():
+        mine = sums[cell.team]
+        mine[cell.leaf.partition(".")[0]] += gpu_s
+        mine[verdict(cell.leaf)] += gpu_s
+        mine["walled"] += gpu_s * (cell.leaf == "unallocated.walled")
+        mine["microusd"] += tree.money.get(cell, 0)
+    return [
+        {
+            "team": team,
+            "held_gpu_h": mine["allocated"] / HOUR_S,
+            "kept_gpu_h": mine["kept"] / HOUR_S,
+            "wasted_gpu_h": mine["wasted"] / HOUR_S,
+            "walled_gpu_h": mine["walled"] / HOUR_S,
+            "usd": mine["microusd"] / MICROUSD if tree.is_priced else None,
+        }
+        for team, mine in sorted(sums.items(), key=lambda each: -each[1]["wasted"])
+        if team
+    ]
+
+
+def _top_jobs(records: Records, found: Swept) -> list[dict[str, Any]]:
+    """Jobs that wasted most, for their owners."""
+    wasted: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    who: dict[str, tuple[str, str]] = {}
+    for run in records.runs:
+        start, end = max(run.start_s, found.start_s), min(run.end_s, found.end_s)
+        for part in run.parts if run.job and start < end else ():
+            for leaf, a, b, n in card_leaves(records, run, part, (start, end, part.gpus), ()):
+                if verdict(leaf) == "wasted":
+                    wasted[run.job][leaf.partition(".")[2]] += n * (b - a)
+                    who[run.job] = (run.user, run.team)
+    top = sorted(wasted, key=lambda job: (-wasted[job].total(), job))[:TOP]
+    return [
+        {
+            "job": job,
+            "user": who[job][0],
+            "team": who[job][1],
+            "wasted_gpu_h": wasted[job].total() / HOUR_S,
+            "mostly": wasted[job].most_common(1)[0][0],
+        }
+        for job in top
+    ]
+
+
+def _coverage(records: Records, found: Swept) -> dict[str, Any]:
+    """How much the books say: what share of held GPU time has samples, and what could not be used."""
+    held = found.tree.amount("allocated").gpu_s
+    blind = sum(
+        n
+        for c, n in found.tree.cells.items()
+        if c.leaf.startswith("allocated.") and c.leaf.count(".") == 2 and c.leaf.endswith(".unknown")
+    )
+    outcome = held - found.tree.amount("allocated.unknown").gpu_s
+    return {
+        "jobs": len(records.runs),
+        "knows_queue": records.knows_queue,
+        "sampled_share": (held - blind) / held if held else None,
+        "outcome_share": outcome / held if held else None,
+        "left_out": {name: n for name, n in sorted(found.left_out.items()) if n},
+    }
+
+
+def as_csv(tree: Tree) -> str:
+    """Leaf x team x type x day. Both sums are exact: add them up and they are what was paid."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("leaf", "team", "gpu", "day", "gpu_seconds", "microusd"))
+    sums: defaultdict[tuple[str, str, str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for cell, gpu_s in tree.cells.items():
+        mine = sums[cell.leaf, cell.team, cell.gpu, cell.day]
+        mine[0] += gpu_s
+        mine[1] += tree.money.get(cell, 0)
+    for key in sorted(sums):
+        writer.writerow((*key, sums[key][0], sums[key][1] if tree.is_priced else ""))
+    return out.getvalue()

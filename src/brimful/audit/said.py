@@ -1,0 +1,65 @@
+"""Findings as sentences: the terminal and the page say the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from brimful.language import Number, Percent, Sentence, Usd, count, say, words
+from brimful.language.catalog import is_held
+from brimful.units import HOUR_S, MICROUSD
+
+
+def leaf_words(path: str) -> str:
+    code = f"audit.leaf_{path.rpartition('.')[2]}"
+    return words(code) if is_held(code) else path
+
+
+def action_said(action: dict[str, Any]) -> Sentence:
+    usd = action["usd_per_month"]
+    values = {
+        "gpus": count("gpu", action["gpus"]),
+        "left": Number(action["left_gpus"]),
+        "before": Percent(action["hurt_before"] or 0.0, 1),
+        "after": Percent(action["hurt_after"] or 0.0, 1),
+        "usd": Usd(round((usd or 0) * MICROUSD)),
+    }
+    return say(f"audit.action_{action['action']}" + (".priced" if usd is not None else ""), **values)
+
+
+def paid_said(data: dict[str, Any]) -> Sentence:
+    money = data["money_is"]
+    usd = Usd(round((data["paid_usd"] or 0) * MICROUSD))
+    return say(f"audit.paid.{money}" if money else "audit.paid", hours=Number(data["paid_gpu_h"]), usd=usd)
+
+
+def coverage_said(coverage: dict[str, Any]) -> list[Sentence]:
+    """How much the sources said, and what of them could not be used."""
+    said: list[Sentence] = []
+    if coverage["sampled_share"] is not None:
+        samples, outcomes = Percent(coverage["sampled_share"]), Percent(coverage["outcome_share"])
+        said.append(say("audit.coverage", samples=samples, outcomes=outcomes))
+    if not coverage["knows_queue"]:
+        said.append(say("audit.no_queue"))
+    for name, n in coverage["left_out"].items():
+        amount = Number(n / HOUR_S, 1) if name.endswith("gpu_s") else Number(n)
+        said.append(say(f"audit.left_out_{name}", n=amount))
+    return said
+
+
+def size_said(size: dict[str, Any]) -> list[Sentence]:
+    """What a sizing found, sentence by sentence; the calibration line is never left out."""
+    if size["gpus"] is None:
+        return [say("audit.not_enough", policy=size["policy"])]
+    said: list[Sentence] = [say("audit.enough", policy=size["policy"], gpus=count("gpu", size["gpus"]))]
+    if size["bootstrap_gpus"] and size["worst_week_gpus"]:
+        both = {"bootstrap": Number(size["bootstrap_gpus"]), "worst": Number(size["worst_week_gpus"])}
+        said.append(say("audit.enough_safe", **both))
+    if size["silos_gpus"]:
+        times = Number(size["silos_gpus"] / size["gpus"], 2)
+        gpus = count("gpu", size["silos_gpus"])
+        said.append(say("audit.silos", queues=Number(len(size["silos"])), gpus=gpus, times=times))
+    if size["explained"] is None:
+        said.append(say("audit.calibration.none"))
+    else:
+        said.append(say("audit.calibration", share=Percent(size["explained"])))
+    return [*said, say("audit.lower_bound")] if size["lower_bound"] else said

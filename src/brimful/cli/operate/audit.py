@@ -1,0 +1,217 @@
+"""`brimful audit`: what became of every paid GPU-hour, and how few GPUs would have been enough."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, tzinfo
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from brimful.audit.readers.read import Asked, read
+from brimful.audit.records import Paid, Records
+from brimful.audit.rehearsals import Work, actions, sized, with_room, work_of
+from brimful.audit.report import as_csv, report
+from brimful.audit.said import action_said, coverage_said, leaf_words, paid_said, size_said
+from brimful.audit.sweep import Swept, sweep
+from brimful.cli.commands import Answer
+from brimful.cli.render import bar, table, wrapped
+from brimful.errors import BadInput, WorldFailed
+from brimful.files import write_whole
+from brimful.fleet.node import Node
+from brimful.language import Number, Percent, Quoted, Usd, os_words, say, told, words
+from brimful.language.printable import all_printable
+from brimful.scheduler.policies import DEFAULT, Policy, read_policy
+from brimful.sim.fleets import parse_fleet
+from brimful.sim.traces.read import read as read_traces
+from brimful.sim.traces.reading import Trace
+from brimful.specs.prices import known_prices, read_prices
+from brimful.units import HOUR_S, MICROUSD
+
+EXAMPLE = """brimful audit usage/ --fleet 64x8:a100-sxm-80gb@1.80
+brimful audit sacct.txt sinfo.json prom/ --prices paid.csv --html audit.html
+brimful audit philly_jobs.csv --size --policy fifo --policy brim"""
+
+LIST = "list"
+TOP = 5  # of teams and jobs in the terminal; --json has all that are told
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="PATH", nargs="+")
+    parser.add_argument("--fleet", metavar="FLEET")
+    parser.add_argument("--prices", metavar="FILE")
+    parser.add_argument("--from", dest="from_", metavar="TIME")
+    parser.add_argument("--to", metavar="TIME")
+    parser.add_argument("--zone", metavar="ZONE", default="UTC")
+    parser.add_argument("--size", action="store_true")
+    parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--policy", action="append", metavar="POLICY")
+    parser.add_argument("--csv", metavar="FILE")
+    parser.add_argument("--html", metavar="FILE")
+
+
+def run(args: argparse.Namespace) -> Answer:
+    zone = _zone(args.zone)
+    fleet = parse_fleet(args.fleet) if args.fleet else []
+    policies = [read_policy(text) for text in args.policy or [DEFAULT]]
+    window = _window(args, zone)
+    records = read(args.source, Asked(zone, window), fleet)
+    _price(records, args.prices)
+    trace = read_traces(records.traces, gpu_types={node.gpu for node in fleet})[0] if records.traces else None
+    records.left_out["trace"] += len(records.traces) * (not args.size)
+    start_s, end_s = window or records.window()
+    found = None
+    if records.paid or records.totals:
+        found = sweep(records, start_s=start_s, end_s=end_s, zone=zone)
+    if found is None and not args.size:
+        raise BadInput(say("audit.nothing_paid" if records.runs else "audit.only_a_trace"))
+    data: dict[str, Any] = {} if found is None else report(records, found)
+    if args.size:
+        data["size"], data["actions"] = _sizes(
+            records, fleet, policies, trace=trace, window=(start_s, end_s), found=found, alone=args.alone
+        )
+    if found is not None and args.csv:
+        _write(Path(args.csv), as_csv(found.tree))
+    if args.html:
+        from brimful.audit.page import page
+
+        _write(Path(args.html), page(data))
+    return Answer(data, "\n".join(_text(all_printable(data))))
+
+
+def _zone(name: str) -> tzinfo:
+    try:
+        return UTC if name == "UTC" else ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise BadInput(say("audit.bad_zone", zone=Quoted(name[:60]))) from error
+
+
+def _window(args: argparse.Namespace, zone: tzinfo) -> tuple[int, int] | None:
+    if not args.from_ and not args.to:
+        return None
+    try:
+        start, end = (datetime.fromisoformat(text) for text in (args.from_ or "", args.to or ""))
+    except ValueError as error:
+        raise BadInput(say("audit.bad_window")) from error
+    seconds = [int((t if t.tzinfo else t.replace(tzinfo=zone)).timestamp()) for t in (start, end)]
+    if seconds[0] >= seconds[1]:
+        raise BadInput(say("audit.bad_window"))
+    return seconds[0], seconds[1]
+
+
+def _price(records: Records, asked: str | None) -> None:
+    """Money for what has no price yet. The built-in table is a list's prices, and is told as such."""
+    if not asked:
+        return
+    prices = known_prices() if asked == LIST else read_prices(Path(asked))
+
+    def priced(paid: Paid) -> Paid:
+        rate = prices.microusd_per_gpu_hour.get(paid.gpu)
+        if paid.microusd is not None or rate is None:
+            return paid
+        cost = (rate * paid.gpus * (paid.end_s - paid.start_s) + HOUR_S // 2) // HOUR_S
+        return replace(paid, microusd=cost, list_price=asked == LIST)
+
+    records.paid = [priced(paid) for paid in records.paid]
+
+
+def _sizes(
+    records: Records,
+    fleet: Sequence[Node],
+    policies: Sequence[Policy],
+    *,
+    trace: Trace | None,
+    window: tuple[int, int],
+    found: Swept | None,
+    alone: bool,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    if trace is not None:
+        kinds: dict[Node, int] = {}
+        for node in fleet or trace.nodes:
+            kind = replace(node, node="", rack="", holes=())
+            kinds[kind] = kinds.get(kind, 0) + 1
+        work = Work(trace.arrivals, kinds, {})
+    else:
+        work = work_of(records, fleet, start_s=window[0], end_s=window[1])
+    if not work.arrivals:
+        raise BadInput(say("audit.no_jobs_to_size"))
+    work = with_room(work)
+    sizes = [sized(work, policy, alone=alone) for policy in policies]
+    if trace is not None or work.assumed_node or found is None:
+        return sizes, []
+    trimmed = work_of(records, fleet, start_s=window[0], end_s=window[1], end_tails=True)
+    whole = found.tree.amount()
+    rate = whole.microusd * HOUR_S // whole.gpu_s if whole.microusd is not None and whole.gpu_s else None
+    bound = sizes[0]["lower_bound"]
+    return sizes, actions(work, trimmed, policies[0], rate, lower_bound=bound)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise WorldFailed(say("audit.cannot_write", path=path, error=os_words(error))) from error
+
+
+# -- for people --------------------------------------------------------------------------------------------
+
+
+def _text(data: dict[str, Any]) -> list[str]:
+    lines: list[str] = []
+    if "headline" in data:
+        lines += [*_headline(data), "", _leaves(data), "", *_beside(data)]
+    for size in data.get("size", ()):
+        first, *rest = size_said(size)
+        lines += ["", *wrapped("", first), *(line for said in rest for line in wrapped("  ", said))]
+    for action in data.get("actions", ()):
+        lines += wrapped("", action_said(action))
+    return lines
+
+
+def _headline(data: dict[str, Any]) -> list[str]:
+    lines = wrapped("", paid_said(data))
+    for name, part in data["headline"].items():
+        if part["share"] is not None:
+            sum_ = told(Usd(round(part["usd"] * MICROUSD))) if part["usd"] is not None else ""
+            share = told(Percent(part["share"], 1))
+            lines.append(
+                f"  {words(f'audit.is_{name}'):<10} {share:>8}  {bar(part['share'])} {sum_}".rstrip()
+            )
+    return lines
+
+
+def _leaves(data: dict[str, Any]) -> str:
+    rows = []
+    for leaf in data["leaves"]:
+        name = "  " * leaf["path"].count(".") + leaf_words(leaf["path"])
+        usd = told(Usd(leaf["microusd"])) if leaf["microusd"] is not None else ""
+        rows.append([name, told(Number(leaf["gpu_h"], 1)), told(Percent(leaf["share"], 2)), usd])
+    header = [
+        words("audit.col_leaf"),
+        words("audit.col_gpu_h"),
+        words("audit.col_share"),
+        words("audit.col_usd"),
+    ]
+    if all(not row[3] for row in rows):
+        rows, header = [row[:3] for row in rows], header[:3]
+    return table(header, rows, right=range(1, len(header)))
+
+
+def _beside(data: dict[str, Any]) -> list[str]:
+    lines: list[str] = []
+    for job in data["jobs"][:TOP]:
+        lines += wrapped(
+            "",
+            say(
+                "audit.top_job",
+                job=job["job"],
+                owner=job["user"] or job["team"] or "?",
+                hours=Number(job["wasted_gpu_h"], 1),
+                mostly=leaf_words(job["mostly"]),
+            ),
+        )
+    for said in coverage_said(data["coverage"]):
+        lines += wrapped("", said)
+    return lines

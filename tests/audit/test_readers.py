@@ -1,0 +1,340 @@
+"""Every sample of the shared folder, and small files in the same form."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from datetime import UTC
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import parse_qs, urlparse
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from brimful.audit.readers import jobstats, slurm
+from brimful.audit.readers.read import Asked, read
+from brimful.audit.records import Records
+from brimful.audit.sweep import sweep
+from brimful.errors import BadInput, NotFound, WorldFailed
+from brimful.sim.fleets import parse_fleet
+
+WINDOW = (1_794_810_000, 1_794_820_000)
+
+
+@pytest.fixture
+def usage(shared_data: Path) -> Path:
+    return shared_data / "usage"
+
+
+def from_file(path: Path, **more: object) -> Records:
+    return read([str(path)], Asked(window=WINDOW, **more))  # type: ignore[arg-type]
+
+
+def from_text(tmp_path: Path, text: str, zone: str = "UTC") -> Records:
+    path = tmp_path / "usage.txt"
+    path.write_text(text)
+    return read([str(path)], Asked(UTC if zone == "UTC" else ZoneInfo(zone), None))
+
+
+# -- Helios ------------------------------------------------------------------------------------------------
+
+
+def test_helios_earth_in_may_2020(shared_data: Path) -> None:
+    pytest.importorskip("pyarrow")
+    records = read([str(shared_data / "traces" / "helios" / "earth_vc_sequence_1min.parquet")], Asked())
+    start_s, end_s = records.window()
+    tree = sweep(records, start_s=start_s, end_s=end_s).tree
+
+    paid = tree.amount().gpu_s
+    assert paid == 636_864 * 3600
+    expected = {
+        "allocated": 66.70,
+        "unallocated.own_queue": 1.27,
+        "unallocated.walled": 5.87,
+        "unallocated.no_demand": 26.16,
+    }
+    for path, percent in expected.items():
+        assert 100 * tree.amount(path).gpu_s / paid == pytest.approx(percent, abs=0.01), path
+
+
+# -- Slurm -------------------------------------------------------------------------------------------------
+
+
+def test_the_ten_jobstats_summaries_and_a_card_without_an_entry_is_unknown(usage: Path) -> None:
+    lines = (usage / "jobstats_admincomment_JS1.tsv").read_text().splitlines()[1:]
+    assert len(lines) == 10
+    for line in lines:
+        _, comment, decoded = line.split("\t")
+        assert jobstats.decode(comment) == json.loads(decoded)
+    records = from_file(usage / "jobstats_admincomment_JS1.tsv")
+
+    means = {(m.node, m.card): m.busy_frac for mine in records.means.values() for m in mine}
+    assert means["della-l03g5", 3] is None
+    assert means["della-l05g2", 2] is None
+    assert means["della-l05g2", 3] == pytest.approx(0.095)
+    assert [key[1:] for key in records.activity] == [("g002.curta.zedat.fu-berlin.de", 2)]  # a mean of 0
+
+
+def test_slurm_json_with_the_wrong_exit_code_goes_by_the_state(usage: Path) -> None:
+    records = from_file(usage / "slurm_22.05_sacct_measured_here.json")
+
+    assert {run.job: (run.outcome, run.gpu, run.gpus) for run in records.runs} == {
+        "1033": ("kept", "a100", 8),
+        "1034": ("lost", "v100", 2),
+    }
+    assert [part.place for part in records.runs[0].parts] == ["a1", "a2"]
+    assert records.left_out["exit_code_contradicts"] == 1
+
+
+def test_the_same_job_by_sacct_p_has_the_same_outcome(tmp_path: Path) -> None:
+    row = (
+        "1034|u|lab|low|1794818359|1794818359|1794818359|1794818360|FAILED|3:0|gres/gpu:v100=2,gres/gpu=2|v1"
+    )
+    names = "JobID|User|Account|Partition|Submit|Eligible|Start|End|State|ExitCode|AllocTRES|NodeList"
+    records = from_text(tmp_path, f"{names}\n{row}\n1034.batch{row[4:]}\n")
+
+    assert [(run.outcome, run.gpus, run.gpu) for run in records.runs] == [("lost", 2, "v100")]
+    assert records.left_out == {"step": 1}
+
+
+def test_sinfo_and_squeue_of_slurm_22_05(usage: Path) -> None:
+    nodes = from_file(usage / "slurm_22.05_sinfo_measured_here.json")
+    jobs = from_file(usage / "slurm_22.05_squeue_measured_here.json")
+
+    assert {(p.place, p.gpu, p.gpus) for p in nodes.paid} == {
+        ("a1", "a100", 8),
+        ("a2", "a100", 8),
+        ("v1", "v100", 4),
+        ("v2", "v100", 4),
+    }
+    assert [(d.place, d.start_s, d.leaf) for d in nodes.downs] == [
+        ("v2", 1794817321, "out_of_service.broken")
+    ]
+    assert [(w.gpus, w.end_s - w.start_s) for w in jobs.waits] == [(4, 39), (4, 9)]
+
+
+def test_a_dependent_job_is_not_demand(usage: Path, tmp_path: Path) -> None:
+    assert from_file(usage / "slurm_squeue_rivosinc.json").waits == []
+    names = "JobID|Partition|Submit|Eligible|Start|End|State|ReqTRES|Reason"
+    held = "1|p|2026-05-01T00:00:00|Unknown|Unknown|2026-05-02T00:00:00|CANCELLED|gres/gpu=4|JobHeldUser"
+    waits = (
+        "2|p|2026-05-01T00:00:00|2026-05-01T06:00:00|Unknown|2026-05-02T00:00:00|CANCELLED|gres/gpu=4|None"
+    )
+    records = from_text(tmp_path, "\n".join((names, held, waits)))
+
+    assert [w.end_s - w.start_s for w in records.waits] == [18 * 3600]
+
+
+def test_sinfo_in_text_counts_a_node_once_and_both_its_types(usage: Path) -> None:
+    one = from_file(usage / "slurm_25.05_sinfo_gres.txt")
+    two = from_file(usage / "slurm_25.11_gres_multitype.txt")
+
+    assert {(p.place, p.gpus) for p in one.paid} == {(f"a00{i}", 4) for i in range(1, 6)}
+    assert one.paid[0].walls == {"gpu", "gpu2", "gpu3", "gpu4"}
+    assert one.left_out == {"down_since_unknown": 2, "no_gpu_node": 1}
+    assert [(p.gpu, p.gpus) for p in two.paid] == [("model_a", 2), ("model_b", 2)]
+    assert len(from_file(usage / "slurm_26.05_sinfo_node_detail.txt").paid) == 12
+
+
+def test_other_samples_of_slurm_are_read_and_what_has_no_gpus_is_counted(usage: Path) -> None:
+    left = {
+        "slurm_sacct_slurmdog.json": {"no_gpu_job": 1},
+        "slurm_sinfo_rivosinc.json": {"no_gpu_node": 4},
+        "slurm_sacct_parsable_sckyzo.txt": {"no_header": 12},
+        "slurm_26.05_squeue_jobs.txt": {"no_header": 14},
+    }
+    for name, counted in left.items():
+        assert from_file(usage / name).left_out == counted, name
+    supercloud = from_file(usage / "mit_supercloud_slurm_gpu_jobs_sample.csv.gz")
+    assert len(supercloud.runs) == 2401
+    assert {run.outcome for run in supercloud.runs} == {"kept", "lost", "unknown"}
+
+
+def test_sreport_under_both_headers(usage: Path, tmp_path: Path) -> None:
+    records = from_file(usage / "sreport_samples.txt")
+    assert records.totals == [("allocated.unknown.unknown", 11 * 60), ("unallocated.unknown", 49 * 60)]
+    assert records.left_out == {"sreport_row": 4}  # CPUs, no unit twice, billing
+    old = (
+        "Usage reported in TRES Hours\nCluster|TRES Name|Allocated|Down|PLND Down|Idle|Reserved|Reported\n"
+        "c1|gres/gpu|8866|800|5|3294|0|12965\n"
+    )
+    totals = dict(from_text(tmp_path, old).totals)
+    assert totals["allocated.unknown.unknown"] == 8866 * 3600
+    assert totals["out_of_service.broken"] == 800 * 3600
+    assert totals["out_of_service.planned"] == 5 * 3600
+
+
+def test_zeros_of_slurms_own_usage_mean_unsupported(usage: Path, tmp_path: Path) -> None:
+    assert from_file(usage / "sacct_tresusage_gpu.txt").means["18194943"][0].busy_frac == 1.0
+    records = from_text(tmp_path, "7||\n7.batch|cpu=1,gres/gpumem=0,gres/gpuutil=0|\n")
+    assert records.means == {}
+    assert records.left_out == {"usage_not_supported": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("a[1-3,05],b7", ["a1", "a2", "a3", "a05", "b7"]),
+        ("n[098-101]-x", ["n098-x", "n099-x", "n100-x", "n101-x"]),
+        ("cs75", ["cs75"]),
+        ("", []),
+    ],
+)
+def test_node_lists(text: str, names: list[str]) -> None:
+    assert slurm.hosts(text) == names
+
+
+def test_times_without_a_zone_are_in_the_zone_that_was_named(tmp_path: Path) -> None:
+    times = "2026-07-01T00:00:00|2026-07-01T02:00:00|2026-07-01T03:00:00"
+    text = f"JobID|Submit|Start|End|AllocTRES\n1|{times}|gres/gpu=1\n"
+    utc, paris = from_text(tmp_path, text), from_text(tmp_path, text, "Europe/Paris")
+
+    assert utc.runs[0].start_s - paris.runs[0].start_s == 7200
+    assert paris.runs[0].end_s - paris.runs[0].start_s == 3600
+
+
+# -- samples -----------------------------------------------------------------------------------------------
+
+
+def test_dcgm_text_with_mig_rows_and_dummies(usage: Path) -> None:
+    mig = from_file(usage / "dcgm_mig_4_active_runai.txt")
+    assert list(mig.activity) == [("", "nvidia-dcgm-exporter-tl46n", 0)]
+    datadog = from_file(usage / "dcgm_t4_datadog.txt")
+    assert list(datadog.activity) == [("", "424773df46e0", 0)]
+    assert datadog.left_out["sample_without_card"] == 2  # the dummies: SM activity and the engine's
+    pods = from_file(usage / "dcgm4_rtx4000_k8s_pod_labels.txt")
+    assert [key[0] for key in pods.activity] == ["cuda-75454ffb9f-8ljq7"]
+    idle = from_file(usage / "dcgm_8gpu_idle_runai.txt")
+    assert {span[2] for spans in idle.activity.values() for span in spans} == {"idle"}
+
+
+def test_prometheus_range_answers(usage: Path) -> None:
+    records = from_file(usage / "prometheus_matrix_dlworkspace_task_gpu_percent.json.gz")
+    assert {key[1] for key in records.activity} == {"192.168.0.4", "192.168.0.7"}
+
+
+class Prometheus(BaseHTTPRequestHandler):
+    asked: ClassVar[list[dict[str, list[str]]]] = []
+
+    def do_GET(self) -> None:
+        query = parse_qs(urlparse(self.path).query)
+        self.asked.append(query)
+        start, end = int(query["start"][0]), int(query["end"][0])
+        result = []
+        if query["query"] == ["DCGM_FI_PROF_SM_ACTIVE"]:
+            values = [[at, "0.9"] for at in range(start, end + 1, 60)]
+            result = [{"metric": {"Hostname": "n", "gpu": "0"}, "values": values}]
+        body = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}}).encode()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def prometheus() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), Prometheus)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_straight_from_a_prometheus_server_a_day_at_a_time(prometheus: str) -> None:
+    window = (1_790_000_000, 1_790_000_000 + 36 * 3600)
+    records = read([prometheus], Asked(UTC, window))
+
+    assert records.activity["", "n", 0] == [(window[0], window[1], "working")]
+    days = {(int(q["start"][0]), int(q["end"][0])) for q in Prometheus.asked}
+    assert days == {(window[0], window[0] + 86400 - 60), (window[0] + 86400, window[1] - 60)}
+
+
+def test_a_server_that_is_not_there_is_the_worlds_failure() -> None:
+    with pytest.raises(WorldFailed):
+        read(["http://127.0.0.1:9"], Asked(UTC, WINDOW))
+
+
+# -- money -------------------------------------------------------------------------------------------------
+
+
+def test_a_purchase_and_what_was_used_of_it_are_counted_once(usage: Path) -> None:
+    records = from_file(usage / "focus_1.2_aws_purchase_and_used_rows.csv")
+    assert records.left_out == {"bill_purchase": 1, "bill_no_gpu": 1}
+    assert from_file(usage / "focus_1.0_sample_1000.csv.gz").left_out == {
+        "bill_no_gpu": 997,
+        "bill_not_usage": 3,
+    }
+    assert from_file(usage / "focus_1.3_contractcommitment_aws.csv").left_out == {"bill_contract": 1}
+
+
+def test_a_gpu_machine_costs_its_effective_cost_and_an_unused_commitment_is_not_delivered(
+    tmp_path: Path,
+) -> None:
+    names = "ChargeCategory,BilledCost,EffectiveCost,ChargePeriodStart,ChargePeriodEnd,ConsumedQuantity,"
+    names += "ConsumedUnit,ResourceName,SkuPriceDetails,CommitmentDiscountStatus,BillingCurrency"
+    hour = "2026-05-01T00:00:00Z,2026-05-01T01:00:00Z"
+    p4d = '"{""InstanceType"":""p4d.24xlarge""}"'
+    rows = [
+        f"Purchase,87600,0,{hour},,,ri-1,,,USD",
+        f"Usage,0,10.5,{hour},1,Hours,node-1,{p4d},Used,USD",
+        f"Usage,0,9.5,{hour},1,Hours,ri-1,{p4d},Unused,USD",
+        f"Usage,0,9.5,{hour},0.5,Hours,node-2,{p4d},,EUR",
+    ]
+    records = from_text(tmp_path, "\n".join((names, *rows)))
+
+    assert [(p.place, p.gpu, p.gpus, p.microusd, p.unused) for p in records.paid] == [
+        ("node-1", "a100-sxm-40gb", 8, 10_500_000, False),
+        ("ri-1", "a100-sxm-40gb", 8, 9_500_000, True),
+        ("node-2", "a100-sxm-40gb", 8, None, False),
+    ]
+    assert records.paid[2].end_s - records.paid[2].start_s == 1800
+    assert records.left_out == {"bill_purchase": 1, "currency": 1}
+    start_s, end_s = records.window()
+    tree = sweep(records, start_s=start_s, end_s=end_s).tree
+    assert tree.amount("not_delivered.unused").microusd == 9_500_000
+
+
+def test_a_plain_csv_of_what_is_paid(tmp_path: Path) -> None:
+    row = "n1,a100,8,2026-05-01,2026-05-02,2.50,list,a|b"
+    text = f"place,gpu,gpus,start,end,usd_per_gpu_hour,kind,queues\n{row}\n"
+    paid = from_text(tmp_path, text).paid[0]
+
+    assert (paid.microusd, paid.list_price, paid.walls) == (8 * 24 * 2_500_000, True, frozenset({"a", "b"}))
+    with pytest.raises(BadInput, match="row 2"):
+        from_text(tmp_path, text.replace("2.50", "cheap"))
+
+
+def test_a_fleet_on_the_command_line_is_paid_all_the_time(tmp_path: Path) -> None:
+    path = tmp_path / "sacct.txt"
+    path.write_text(
+        "JobID|Submit|Start|End|AllocTRES|State\n"
+        "1|2026-05-01T00:00:00|2026-05-01T00:00:00|2026-05-01T10:00:00|gres/gpu=4|COMPLETED\n"
+    )
+    records = read([str(path)], Asked(), parse_fleet("1x8@2"))
+    start_s, end_s = records.window()
+    tree = sweep(records, start_s=start_s, end_s=end_s).tree
+
+    assert tree.amount().microusd == 80 * 2_000_000
+    assert tree.amount("allocated.kept").microusd == 40 * 2_000_000
+
+
+# -- bad input ---------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_there_or_not_whole_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        read([str(tmp_path / "nothing")], Asked())
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"jobs": [')
+    with pytest.raises(BadInput, match=r"broken\.json"):
+        read([str(broken)], Asked())
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 and then nothing")
+    with pytest.raises(BadInput, match=r"x\.parquet"):
+        read([str(tmp_path / "x.parquet")], Asked())

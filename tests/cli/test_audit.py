@@ -1,0 +1,129 @@
+"""`brimful audit` as people and programs call it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brimful.cli.main import main
+
+SACCT = """JobID|User|Account|Partition|Submit|Eligible|Start|End|State|AllocTRES|NodeList
+1|ann|vision|p|2026-05-01T00:00:00|2026-05-01T00:00:00|2026-05-01T00:00:00|2026-05-01T12:00:00|COMPLETED|gres/gpu=8|n1
+2|bob|speech|p|2026-05-01T00:00:00|2026-05-01T00:00:00|2026-05-01T06:00:00|2026-05-01T18:00:00|FAILED|gres/gpu=4|n2
+"""
+PAID = """place,gpu,gpus,start,end,usd_per_gpu_hour,kind
+n1,a100-sxm-80gb,8,2026-05-01,2026-05-02,2.00,paid
+n2,a100-sxm-80gb,8,2026-05-01,2026-05-02,2.00,paid
+"""
+
+
+@pytest.fixture
+def usage(tmp_path: Path) -> Path:
+    (tmp_path / "sacct.txt").write_text(SACCT)
+    (tmp_path / "paid.csv").write_text(PAID)
+    return tmp_path
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["audit", *words, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert found["ok"]
+    return dict(found["data"])
+
+
+def test_every_paid_hour_in_a_leaf_with_its_money(usage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = answer(capsys, str(usage))
+
+    leaves = {leaf["path"]: (leaf["gpu_h"], leaf["microusd"]) for leaf in data["leaves"]}
+    assert data["paid_gpu_h"] == 384
+    assert data["paid_usd"] == 768
+    assert data["money_is"] == "paid"
+    assert leaves["allocated.kept"] == (96, 192_000_000)
+    assert leaves["allocated.lost"] == (48, 96_000_000)
+    assert leaves["unallocated.own_queue.fits"] == (24, 48_000_000)  # job 2 waited six hours beside free GPUs
+    assert sum(gpu_h for path, (gpu_h, _) in leaves.items() if "." not in path) == 384
+    assert data["jobs"][0]["job"] == "2"
+
+
+def test_the_table_for_people(usage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", str(usage)]) == 0
+    said = capsys.readouterr().out
+
+    assert "Paid: 384 GPU-hours for $768.00" in said
+    assert re.search(r"own queue waiting +24\.0 +6\.25 % +\$48\.00", said)
+    assert "job 2 of bob, 48.0 GPU-hours" in said
+
+
+def test_a_list_price_is_not_called_cost(usage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (usage / "paid.csv").write_text(PAID.replace(",2.00,paid", ",,"))
+    assert answer(capsys, str(usage))["paid_usd"] is None
+    assert answer(capsys, str(usage), "--prices", "list")["money_is"] == "list"
+    assert main(["audit", str(usage), "--prices", "list"]) == 0
+    assert "list prices, which is not what they cost" in capsys.readouterr().out
+
+
+def test_the_csv_adds_up(usage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "leaves.csv"
+    assert main(["audit", str(usage), "--csv", str(out)]) == 0
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+
+    assert sum(int(row["gpu_seconds"]) for row in rows) == 384 * 3600
+    assert sum(int(row["microusd"]) for row in rows) == 768_000_000
+    assert {row["team"] for row in rows} >= {"vision", "speech"}
+
+
+def test_the_page_needs_nothing_else(usage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "audit.html"
+    assert main(["audit", str(usage), "--size", "--policy", "fifo", "--html", str(out), "--lang", "de"]) == 0
+    page = out.read_text()
+
+    assert not re.search(r"(src|href)=|<script|@import|url\(", page)
+    assert 'lang="de"' in page
+    assert "Wohin es ging" in page
+    assert "Kalibrierung" in page
+
+
+def test_a_hostile_name_is_text_on_the_page(usage: Path, tmp_path: Path) -> None:
+    (usage / "sacct.txt").write_text(SACCT.replace("bob", "<script>alert(1)</script>"))
+    out = tmp_path / "audit.html"
+    assert main(["audit", str(usage), "--html", str(out)]) == 0
+    assert "<script>" not in out.read_text()
+
+
+def test_how_few_would_have_been_enough(usage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = answer(capsys, str(usage), "--size", "--policy", "fifo", "--policy", "brim")
+
+    assert [(size["policy"], size["gpus"], size["fleet_gpus"]) for size in data["size"]] == [
+        ("fifo", 16, 16),
+        ("brim", 16, 16),
+    ]
+    assert data["size"][0]["explained"] == 0.0  # on these two nodes job 2 need not have waited
+    assert data["size"][0]["lower_bound"]
+
+
+def test_a_trace_without_starts_can_only_be_sized(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "examples/small.csv"]) == 2
+    assert "--size" in capsys.readouterr().err
+    data = answer(capsys, "examples/small.csv", "--size", "--policy", "fifo")
+    assert data["size"][0]["lower_bound"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["nowhere"],
+        ["{usage}", "--zone", "Mars/Olympus"],
+        ["{usage}", "--from", "2026-05-02", "--to", "2026-05-01"],
+        ["{usage}", "--from", "yesterday"],
+        ["{usage}/sacct.txt"],
+        ["{usage}", "--policy", "best"],
+    ],
+)
+def test_bad_input_has_a_hint(usage: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", *[word.format(usage=usage) for word in words]]) == 2
+    assert "hint:" in capsys.readouterr().err
