@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 from brimful.fleet.job import Job
@@ -47,7 +49,7 @@ def broken(seed: int) -> list[str]:
         )
         for i in range(dice.randint(5, 25))
     ]
-    arrivals.sort(key=lambda each: each.at_s)
+    arrivals = _in_order(sorted(arrivals, key=lambda each: each.at_s), Random(f"after {seed}"))
     faults = Faults(
         node_losses_per_day=dice.choice([0, 10, 40]),
         node_back_s=dice.choice([60, 900]),
@@ -77,9 +79,30 @@ def broken(seed: int) -> list[str]:
             found.append(f"{arrival.job.job} is {state.phase} under {policy}")
         elif abs(state.kept_work_s - arrival.work_s) > 1e-3:
             found.append(f"{arrival.job.job} did {state.kept_work_s} of {arrival.work_s} s of work")
+        found += _too_early(outcome.fleet, arrival.job)
         for before, after in zip(state.leases, state.leases[1:], strict=False) if state else ():
             if before.ended_s is None or after.granted_s < before.ended_s:
                 found.append(f"{after.lease} was granted before {before.lease} ended")
     if sum(outcome.ledger.balances.values()):
         found.append("the accounts do not sum to zero")
     return [f"seed {seed}: {each}" for each in found]
+
+
+def _in_order(arrivals: Sequence[Arrival], dice: Random) -> list[Arrival]:
+    """A third of the jobs come after one or two that were submitted before."""
+    made: list[Arrival] = []
+    for each in arrivals:
+        before = dice.sample(made, min(len(made), dice.choice([0, 0, 0, 0, 1, 2])))
+        after = tuple((one.job.job, dice.choice(["ok", "any"])) for one in before)
+        made.append(replace(each, job=replace(each.job, after=after)))
+    return made
+
+
+def _too_early(fleet: Fleet, job: Job) -> list[str]:
+    mine = fleet.jobs[job.job].leases if job.job in fleet.jobs else []
+    ends = [(name, fleet.jobs[name].ended_s) for name, _ in job.after]
+    return [
+        f"{job.job} was given GPUs before {name} ended"
+        for name, ended_s in ends
+        if mine and (ended_s is None or mine[0].granted_s < ended_s)
+    ]

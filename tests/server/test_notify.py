@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import logging
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -24,10 +25,11 @@ from brimful.language import say, verbatim
 from brimful.scheduler.rules import Rules
 from brimful.server.app import make_app
 from brimful.server.service import notify
-from brimful.server.service.notify import TRIES, Outbound
+from brimful.server.service.notify import TRIES, Notifier, Outbound
 from brimful.server.service.service import Service
 from tests.builders import a_node, eventually
 from tests.server.builders import bearer, wind_down
+from tests.server.live import live, wait_for
 from tests.server.test_api import Server
 
 
@@ -211,6 +213,23 @@ def test_a_crash_between_queue_and_sending_loses_nothing(server: NotifyServer, h
     assert (len(hook.heard), again.due(server.now_s + 10**6, limit=9)) == (1, [])
 
 
+def test_nothing_is_written_while_nobody_wants_to_hear_and_no_rule_hears_of_the_past(
+    server: NotifyServer, hook: Hook
+) -> None:
+    server.end("true")
+    server.now_s += 10
+    before = server.notices.place(first=10**6)
+    server.round()
+    assert server.notices.place(first=10**6) == before
+    server.add(hook.url)
+    again = Notifier(server.service.reader, server.notices, Outbound(), leads=lambda: True)
+    again.look()  # after a restart, from where the last note was queued
+    assert server.notices.due(server.now_s + 10**6, limit=9) == []
+    server.end("true")
+    again.look()
+    assert len(server.notices.due(server.now_s + 10**6, limit=9)) == 1
+
+
 def test_each_hears_of_its_own_and_an_admin_of_the_team(server: NotifyServer, hook: Hook) -> None:
     alice, bob = (bearer(server.access, "submitter", "red") for _ in range(2))
     admin, other = bearer(server.access, "admin", "red"), bearer(server.access, "admin", "blue")
@@ -285,3 +304,16 @@ def test_what_a_person_asked_for_is_no_news(server: NotifyServer) -> None:
     assert kind(held) is None
     assert kind(JobSkipped(at_s=1, job=job, reason=None)) == "failed"
     assert kind(LeaseEnded(at_s=1, lease=f"{job}.1", exit_code=0)) == "finished"
+
+
+def test_the_command_adds_lists_and_removes(tmp_path: Path, hook: Hook) -> None:
+    with live(tmp_path / "data", "--slots", "1", "--notify-hosts", "127.0.0.1") as server:
+        said = server.read("job", "notify", "add", hook.url, "--on", "finished", "--team")
+        rule = re.search(r"[0-9a-f]{16}", said)
+        assert rule is not None
+        assert hook.url in server.read("job", "notify", columns=200)
+        server.submit(command=("true",))
+        wait_for(lambda: hook.heard)
+        assert json.loads(hook.heard[0][1])["job"] == "job-1"
+        server.read("job", "notify", "remove", rule[0])
+        assert rule[0] not in server.read("job", "notify")

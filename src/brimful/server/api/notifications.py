@@ -55,7 +55,7 @@ def add_notification_routes(router: APIRouter, notifier: Notifier | None, gate: 
                 raise Refused(say("server.too_many_rules", most=MAX_RULES), code="too_many_rules")
             now_s = kept().now_s()
             rule = new_rule(owner=owner, tenant=tenant, target=body.target, kinds=body.on, now_s=now_s)
-            kept().store.add(rule)
+            kept().add(rule)
         return ok({"notification": _view(rule, None), "secret": rule.secret}, 201)
 
     @router.post(

@@ -93,6 +93,8 @@ class Notifier:
         self.store, self._reader, self._outbound, self._leads = store, reader, outbound, leads
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._looking = threading.Lock()
+        self._place: int | None = None  # in the log, up to which it was looked at
         self.dead = 0  # notes that nobody took, as of the last round
 
     def now_s(self) -> int:
@@ -119,17 +121,31 @@ class Notifier:
                 log.exception("internal error in notifications; trying again")
 
     def look(self) -> None:
-        """Queue what has happened since for whom it concerns."""
-        end = self._reader.fleet.seq
-        place = self.store.place(first=end)
-        rules = self.store.rules()
-        while place < end:
+        """Queue what has happened since for whom it concerns; nothing is written while that is nobody."""
+        with self._looking:
+            self._look()
+
+    def add(self, rule: NotifyRule) -> None:
+        """From here on: what was before is not its news, after a restart neither."""
+        with self._looking:
+            self._look()
+            assert self._place is not None
+            self.store.take_in([], seq=self._place)
+            self.store.add(rule)
+
+    def _look(self) -> None:
+        end, rules = self._reader.fleet.seq, self.store.rules()
+        if self._place is None:
+            self._place = self.store.place(first=end)
+        while self._place < end:
             # No further than readers are: of what comes later they cannot say how it ended.
-            events = self._reader.store.since(place)[: end - place] if rules else ()
-            numbered = enumerate(events, start=place + 1)
+            events = self._reader.store.since(self._place)[: end - self._place] if rules else ()
+            numbered = enumerate(events, start=self._place + 1)
             notes = [note for seq, event in numbered for note in self._notes(event, seq, rules)]
-            place = place + len(events) if events else end
-            self.store.take_in(notes, seq=place)
+            place = self._place + len(events) if events else end
+            if notes:
+                self.store.take_in(notes, seq=place)
+            self._place = place
 
     def _notes(self, event: Event, seq: int, rules: Sequence[NotifyRule]) -> list[Queued]:
         found = kind_of(event, self._reader)
@@ -137,7 +153,8 @@ class Notifier:
             return []
         kind, state = found
         job = state.job
-        wanting = [r for r in rules if r.wants(kind=kind, tenant=job.tenant, submitter=job.submitter)]
+        asked = {"tenant": job.tenant, "submitter": job.submitter}
+        wanting = [r for r in rules if r.wants(kind=kind, **asked)]
         body = json.dumps(_body(kind, state, at_s=event.at_s)) if wanting else ""
         return [
             Queued(note=f"{seq}-{each.rule}", rule=each.rule, body=body, tries=0, next_s=event.at_s)
