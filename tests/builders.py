@@ -9,12 +9,12 @@ from contextlib import contextmanager
 import pytest
 
 from brimful.errors import BrimfulError, Said
-from brimful.fleet.events import Event, JobSubmitted, LeaseGranted, LeaseStarted, NodeJoined, Parts
+from brimful.fleet.events import Event, JobSubmitted, LeaseGranted, LeaseStarted, NodeJoined
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Node
 from brimful.scheduler.decide import decide
 from brimful.scheduler.plan import Plan
-from brimful.scheduler.ports import Observation
+from brimful.scheduler.ports import Engine, Failures, Observation, Start
 from brimful.scheduler.rules import Ordering, Rules
 from tests.patience import PATIENCE_S
 
@@ -113,13 +113,15 @@ class ScriptedEngine:
         self._maybe_fail()
         return self.has
 
-    def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int], rest: Parts = ()) -> None:
+    def start(self, starts: Sequence[Start]) -> Failures:
         self._maybe_fail()
-        self.calls.append(("start", lease))
+        self.calls += [("start", each.lease) for each in starts]
+        return {}
 
-    def stop(self, lease: str, *, grace_s: int) -> None:
+    def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:
         self._maybe_fail()
-        self.calls.append(("stop", lease))
+        self.calls += [("stop", lease) for lease in leases]
+        return {}
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:
         self._maybe_fail()
@@ -128,6 +130,18 @@ class ScriptedEngine:
     def _maybe_fail(self) -> None:
         if self.broken is not None:
             raise self.broken
+
+
+def start_one(
+    engine: Engine, lease: str, job: Job, *, node: str, gpus: Sequence[int], source: str = ""
+) -> None:
+    for error in engine.start([Start(lease, job, ((node, tuple(gpus)),), source)]).values():
+        raise error
+
+
+def stop_one(engine: Engine, lease: str, *, grace_s: int) -> None:
+    for error in engine.stop([lease], grace_s=grace_s).values():
+        raise error
 
 
 def eventually(check: Callable[[], object]) -> None:

@@ -33,11 +33,10 @@ from brimful.fleet.events import (
     LeaseGranted,
     LeaseStarted,
     NodeJoined,
-    Parts,
 )
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node
-from brimful.scheduler.ports import Observation
+from brimful.scheduler.ports import Failures, Observation, Start
 from brimful.scheduler.rules import Rules
 from brimful.server.service.service import Service
 
@@ -127,12 +126,16 @@ class Still:
     def nodes(self) -> Sequence[Node]:
         return self._nodes
 
-    def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int], rest: Parts = ()) -> None:  # noqa: ARG002
-        self.news[lease] = Observation(lease=lease, state="running", started_s=self.now_s)
-        self.running.append(lease)
+    def start(self, starts: Sequence[Start]) -> Failures:
+        for lease in [each.lease for each in starts]:
+            self.news[lease] = Observation(lease=lease, state="running", started_s=self.now_s)
+            self.running.append(lease)
+        return {}
 
-    def stop(self, lease: str, *, grace_s: int) -> None:  # noqa: ARG002
-        self.end(lease)
+    def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:  # noqa: ARG002
+        for lease in leases:
+            self.end(lease)
+        return {}
 
     def end(self, lease: str) -> None:
         self.news[lease] = Observation(

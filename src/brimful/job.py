@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import itertools
 import json
@@ -40,6 +41,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 SEAL = "brimful.json"
+FENCE = ".lease"  # the lease that may write checkpoints in a folder
 UNFINISHED = ".saving-"
 LEFT_IN_TIME = 128 + signal.SIGTERM  # what a shell shows for a program that SIGTERM ended
 BLOCK_BYTES = 1 << 20
@@ -130,17 +132,18 @@ class Run:
         half = Path(tempfile.mkdtemp(dir=self.folder, prefix=UNFINISHED))
         try:
             yield half
-            seal(half, step=step)
-            whole = self.folder / f"step-{step:09d}"
-            if whole.exists():  # the same step again, after going back to an older one
-                shutil.rmtree(whole)
-            half.replace(whole)
-            _sync(self.folder)
+            with fenced(self.folder):
+                _seal(half, step=step)
+                whole = self.folder / f"step-{step:09d}"
+                if whole.exists():  # the same step again, after going back to an older one
+                    shutil.rmtree(whole)
+                half.replace(whole)
+                _sync(self.folder)
+                self._saved = time.monotonic()
+                self._forget_older()
         except BaseException:
             shutil.rmtree(half, ignore_errors=True)
             raise
-        self._saved = time.monotonic()
-        self._forget_older()
 
     def for_trainer(self) -> Any:  # noqa: ANN401 - a class of a library that need not be there
         """A callback for Hugging Face's Trainer with `output_dir=run.folder`.
@@ -196,8 +199,34 @@ class Run:
             shutil.rmtree(old.folder, ignore_errors=True)
 
 
+class LeaseOver(RuntimeError):
+    """Another lease of this job writes checkpoints now: this process is an orphan, and keeps nothing."""
+
+
+@contextlib.contextmanager
+def fenced(folder: Path) -> Iterator[None]:
+    """Write checkpoints in the folder, while no newer lease of the job does."""
+    lease = os.environ.get("BRIMFUL_LEASE", "")
+    try:
+        fence = open_plain(folder / FENCE, below=folder)
+    except OSError:  # nobody watches over this folder
+        yield
+        return
+    with fence:
+        fcntl.flock(fence, fcntl.LOCK_SH)
+        owner = fence.read(200).decode(errors="replace")
+        if lease and owner and owner != lease:
+            raise LeaseOver(f"{folder} is written by lease {owner} now, and this is lease {lease}")
+        yield
+
+
 def seal(folder: Path, *, step: int) -> None:
     """Vouch for what the folder holds now: flushed to disk, and named with its hash, in that order."""
+    with fenced(folder.parent):
+        _seal(folder, step=step)
+
+
+def _seal(folder: Path, *, step: int) -> None:
     files = {}
     for path in sorted(path for path in folder.rglob("*") if _is_plain(path) and path.name != SEAL):
         _sync(path)

@@ -16,7 +16,7 @@ from brimful.fleet.job import Job
 from brimful.job import newest, seal
 from brimful.language import Plain, Sentence, say
 from brimful.scheduler.ports import Observation
-from tests.builders import a_node, eventually
+from tests.builders import a_node, eventually, start_one, stop_one
 
 
 def a_checkpoint(folder: Path, step: int, text: str = "weights") -> Path:
@@ -108,7 +108,7 @@ def sites(tmp_path: Path) -> Iterator[tuple[LocalEngine, LocalEngine]]:
     west = LocalEngine(tmp_path / "west", [replace(a_node("w-0"), site="west")], site="west")
     yield east, west
     for engine, lease in ((east, "a.1"), (west, "a.2")):
-        engine.stop(lease, grace_s=1)
+        stop_one(engine, lease, grace_s=1)
         eventually(lambda e=engine, n=lease: _state(e, n) in ("ended", "absent"))  # type: ignore[misc]
         eventually(lambda e=engine, n=lease: not e._has_runner(n))  # type: ignore[misc]
 
@@ -127,9 +127,9 @@ def test_a_job_that_was_stopped_goes_on_at_another_site_with_each_step_done_once
 ) -> None:
     east, west = sites
     job = Job(job="a", gpus=1, command=(sys.executable, "-c", COUNTS), folder=str(tmp_path))
-    east.start("a.1", job, node="e-0", gpus=(0,))
+    start_one(east, "a.1", job, node="e-0", gpus=(0,))
     eventually(lambda: b"did 20" in east.log("a.1").data)
-    east.stop("a.1", grace_s=600)
+    stop_one(east, "a.1", grace_s=600)
     eventually(lambda: _state(east, "a.1") == "ended")
     ended = _seen(east, "a.1")
     assert ended is not None
@@ -139,8 +139,7 @@ def test_a_job_that_was_stopped_goes_on_at_another_site_with_each_step_done_once
     assert ended.ended_s is not None
     assert ended.ended_s < notice["deadline_s"] <= ended.ended_s + 600
 
-    west.start_from("a.2", east.checkpoints("a"))
-    west.start("a.2", job, node="w-0", gpus=(0,))
+    start_one(west, "a.2", job, node="w-0", gpus=(0,), source=east.checkpoints("a"))
     eventually(lambda: west.log("a.2").data.count(b"did") > 20)
     first = [int(line.split()[1]) for line in _lines(east, "a.1") if line.startswith("did")]
     then = [int(line.split()[1]) for line in _lines(west, "a.2")[:-1] if line.startswith("did")]
@@ -157,8 +156,8 @@ def test_a_stop_is_remembered_for_a_lease_that_never_began(
 ) -> None:
     """A deposed leader that wakes up late may still ask for the start."""
     east, _ = sites
-    east.stop("a.1", grace_s=1)
-    east.start("a.1", Job(job="a", gpus=1, command=("true",), folder="/"), node="e-0", gpus=(0,))
+    stop_one(east, "a.1", grace_s=1)
+    start_one(east, "a.1", Job(job="a", gpus=1, command=("true",), folder="/"), node="e-0", gpus=(0,))
     assert _state(east, "a.1") == "absent"
     assert not (tmp_path / "east" / "a.1" / "order.json").exists()
 
@@ -170,7 +169,7 @@ def test_two_servers_that_both_start_a_lease_start_it_once(
     other = LocalEngine(tmp_path / "east", east.nodes(), site="east")
     job = Job(job="a", gpus=1, command=("sh", "-c", "echo once; sleep 0.3"), folder="/")
     for engine in (east, other):
-        engine.start("a.1", job, node="e-0", gpus=(0,))
+        start_one(engine, "a.1", job, node="e-0", gpus=(0,))
     eventually(lambda: _state(east, "a.1") == "ended")
     eventually(lambda: not east._has_runner("a.1") and not other._has_runner("a.1"))
     assert east.log("a.1").data == b"once\n"

@@ -19,7 +19,7 @@ from brimful.job import MOST_ENTRIES, Checkpoint, newest, seal, whole_ones
 from brimful.language import say
 from brimful.language.record import as_record
 from brimful.scheduler.ports import Observation
-from tests.builders import a_node
+from tests.builders import a_node, stop_one
 from tests.patience import PATIENCE_S
 
 SECRET = "a line of somebody else's file"
@@ -132,7 +132,7 @@ def asked_everything(engine: LocalEngine, lease: str) -> list[object]:
             lambda: engine.log(lease).data,
             lambda: engine.sample(lease),
             lambda: engine.warn(lease, until_s=1),
-            lambda: engine.stop(lease, grace_s=1),
+            lambda: stop_one(engine, lease, grace_s=1),
             lambda: [kept(each) for each in engine.observe([lease])],
             engine.living,
         ):
@@ -243,7 +243,7 @@ def test_a_job_that_writes_its_own_stop_is_stopped_all_the_same(tmp_path: Path, 
     engine = LocalEngine(tmp_path, [a_node()])
     (tmp_path / "a.1").mkdir()
     (tmp_path / "a.1" / "stop.json").write_text(text)
-    engine.stop("a.1", grace_s=7)
+    stop_one(engine, "a.1", grace_s=7)
     assert json.loads((tmp_path / "a.1" / "stop.json").read_text())["grace_s"] == 7
 
 

@@ -27,7 +27,7 @@ from brimful.scheduler.loop import tick
 from brimful.scheduler.ports import CannotStart, Observation, Ports
 from brimful.scheduler.rules import Rules
 from brimful.sim.world import MemoryStore
-from tests.builders import a_node, code_of, eventually, refuses
+from tests.builders import a_node, code_of, eventually, refuses, start_one, stop_one
 
 
 class Site:
@@ -46,7 +46,7 @@ class Site:
     def start(self, command: Sequence[str], lease: str = "a.1", **more: object) -> None:
         fields: dict[str, object] = {"folder": str(self.folder), **more}
         job = Job(job="a", gpus=2, command=tuple(command), **fields)  # type: ignore[arg-type]
-        self.engine.start(lease, job, node="node-0", gpus=(0, 3))
+        start_one(self.engine, lease, job, node="node-0", gpus=(0, 3))
 
     def python(self, code: str, lease: str = "a.1") -> None:
         self.start([sys.executable, "-c", code], lease)
@@ -84,7 +84,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def _is_over(site: Site, lease: str) -> bool:
-    site.engine.stop(lease, grace_s=1)
+    stop_one(site.engine, lease, grace_s=1)
     seen = site.look(lease)
     reaped = not any(engine._has_runner(lease) for engine in [*site.gone, site.engine])
     return reaped and seen is not None and seen.state in ("ended", "absent")
@@ -120,7 +120,7 @@ def test_a_polite_job_ends_by_itself_when_asked(site: Site) -> None:
         "print('ready', flush=True)\ntime.sleep(600)"
     )
     eventually(lambda: "ready" in site.text())
-    site.engine.stop("a.1", grace_s=600)
+    stop_one(site.engine, "a.1", grace_s=600)
     eventually(lambda: site.is_state("ended"))
     assert site.text() == "ready\nsaved\n"
 
@@ -131,7 +131,7 @@ def test_a_deaf_job_is_killed_when_its_grace_is_over_with_all_its_children(site:
         ["sh", "-c", "trap '' TERM; setsid sleep 600 & echo $! > pid; echo ready; while :; do sleep 1; done"]
     )
     eventually(lambda: "ready" in site.text())
-    site.engine.stop("a.1", grace_s=1)
+    stop_one(site.engine, "a.1", grace_s=1)
     eventually(lambda: site.is_state("ended"))
     seen = site.look()
     assert seen is not None
@@ -155,7 +155,7 @@ def test_a_job_whose_runner_was_killed_still_counts_as_running_and_can_be_stoppe
     site.start(["sleep", "600"])
     site.kill_runner()
     assert site.is_state("running")
-    site.engine.stop("a.1", grace_s=1)
+    stop_one(site.engine, "a.1", grace_s=1)
     eventually(lambda: site.is_state("ended"))
     seen = site.look()
     assert seen is not None
@@ -174,7 +174,7 @@ def test_without_its_runner_a_job_still_gets_its_grace(site: Site, restarted: bo
     site.kill_runner()
     if restarted:
         site.restart()
-    site.engine.stop("a.1", grace_s=600)
+    stop_one(site.engine, "a.1", grace_s=600)
     eventually(lambda: site.is_state("ended"))
     assert site.text() == "ready\nsaved\n"
 
@@ -186,12 +186,12 @@ def test_without_its_runner_a_deaf_job_is_killed_at_its_deadline_and_not_before(
     eventually(lambda: "ready" in site.text())
     site.kill_runner()
     for _ in range(3):
-        site.engine.stop("a.1", grace_s=600)
+        stop_one(site.engine, "a.1", grace_s=600)
     eventually(lambda: "heard" in site.text())
     assert site.is_state("running")
     now_s = time.time()
     monkeypatch.setattr(time, "time", lambda: now_s + 601)
-    site.engine.stop("a.1", grace_s=600)
+    stop_one(site.engine, "a.1", grace_s=600)
     eventually(lambda: site.is_state("ended"))
 
 
@@ -210,7 +210,7 @@ def test_a_worker_that_outlives_runner_and_leader_still_holds_its_gpus_until_sto
     worker = int((site.folder / "pid").read_text())
     site.restart()
     assert site.is_state("running")
-    site.engine.stop("a.1", grace_s=600)
+    stop_one(site.engine, "a.1", grace_s=600)
     eventually(lambda: site.is_state("ended"))
     assert born(worker) is None
 
@@ -222,7 +222,7 @@ def test_a_stranger_with_the_same_pid_is_left_alone(site: Site) -> None:
         for number in ("12345", None):  # another birth, or one that nobody knows
             facts = {"group": stranger.pid, "born": number}
             (site.lease / "child.json").write_text(json.dumps(facts))
-            site.engine.stop("a.1", grace_s=1)
+            stop_one(site.engine, "a.1", grace_s=1)
         eventually(lambda: site.is_state("ended"))
         assert stranger.poll() is None
         stranger.kill()
@@ -233,7 +233,7 @@ def test_a_lease_of_the_same_name_in_another_folder_is_left_alone(site: Site, tm
     for each in (site, other):
         each.start(["sleep", "600"], folder=str(tmp_path))
         each.kill_runner()
-    site.engine.stop("a.1", grace_s=1)
+    stop_one(site.engine, "a.1", grace_s=1)
     eventually(lambda: site.is_state("ended"))
     assert other.is_state("running")
     eventually(lambda: _is_over(other, "a.1"))
@@ -354,7 +354,7 @@ def test_a_job_can_be_stopped_whatever_became_of_its_notes(site: Site, text: str
     started = (site.lease / "started.json").read_text()
     for name in ("started.json", "child.json"):
         (site.lease / name).write_text(text)
-    site.engine.stop("a.1", grace_s=1)
+    stop_one(site.engine, "a.1", grace_s=1)
     eventually((site.lease / "ended.json").exists)
     (site.lease / "started.json").write_text(started)
     eventually(lambda: site.is_state("ended"))
@@ -385,7 +385,7 @@ def test_one_bad_file_hides_one_lease_and_not_the_site(site: Site, text: str) ->
 
 
 def test_a_lease_nobody_started_is_absent_and_stopping_it_does_nothing(site: Site) -> None:
-    site.engine.stop("a.1", grace_s=1)
+    stop_one(site.engine, "a.1", grace_s=1)
     assert site.is_state("absent")
 
 

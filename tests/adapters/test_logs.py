@@ -8,7 +8,7 @@ from pathlib import Path
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.engines.logs import begins, read, shorten
 from brimful.fleet.job import Job
-from tests.builders import a_node, eventually
+from tests.builders import a_node, eventually, start_one
 
 
 def lines(first: int, count: int) -> bytes:
@@ -50,7 +50,7 @@ def test_a_log_that_grows_as_fast_as_the_disk_takes_it_is_held_down_meanwhile(tm
         " while os.fstat(1).st_blocks * 512 > 100_000_000: time.sleep(0.01)"
     )
     job = Job(job="a", gpus=1, command=(sys.executable, "-c", code), folder="/")
-    engine.start("a.1", job, node="node-0", gpus=(0,))
+    start_one(engine, "a.1", job, node="node-0", gpus=(0,))
     log = tmp_path / "a.1" / "log"
     eventually(log.exists)
     eventually(lambda: any(seen.state == "ended" for seen in engine.observe(["a.1"])))
@@ -63,7 +63,7 @@ def test_a_burst_of_a_hundred_thousand_lines_arrives_whole(tmp_path: Path) -> No
     engine = LocalEngine(tmp_path, [a_node()])
     code = "import sys\nfor i in range(100_000): sys.stdout.write(f'line {i:07d}\\n')"
     job = Job(job="a", gpus=1, command=(sys.executable, "-c", code), folder="/")
-    engine.start("a.1", job, node="node-0", gpus=(0,))
+    start_one(engine, "a.1", job, node="node-0", gpus=(0,))
     eventually(lambda: any(seen.state == "ended" for seen in engine.observe(["a.1"])))
     eventually(lambda: not engine._has_runner("a.1"))
     assert engine.log("a.1", limit=2 << 20).data == lines(0, 100_000)

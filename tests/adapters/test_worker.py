@@ -9,16 +9,16 @@ from dataclasses import replace
 import pytest
 
 from brimful.adapters.engines.worker import FIRST_LOOK_S, STUCK_S, SiteWorker, begin_all, close_all
-from brimful.errors import Said, WorldFailed
-from brimful.fleet.events import JobSubmitted, Parts
+from brimful.errors import BrimfulError, Said, WorldFailed
+from brimful.fleet.events import JobSubmitted
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Node
 from brimful.language import Sentence, verbatim
 from brimful.scheduler.loop import tick
-from brimful.scheduler.ports import CannotStart, Observation, Ports
+from brimful.scheduler.ports import CannotStart, Failures, Observation, Ports, Start
 from brimful.scheduler.rules import Rules
 from brimful.sim.world import MemoryStore
-from tests.builders import a_job, a_node, eventually
+from tests.builders import a_job, a_node, eventually, start_one, stop_one
 from tests.patience import PATIENCE_S
 
 
@@ -32,7 +32,8 @@ class Engine:
         self.gate.set()
         self.running: set[str] = set()
         self.asked: list[str] = []
-        self.fails: Exception | None = None
+        self.fails: dict[str, BrimfulError] = {}
+        self.batches: list[int] = []
         self.bug: Exception | None = None
         self.looks = 0
 
@@ -41,16 +42,18 @@ class Engine:
             raise self.bug
         return self.listed
 
-    def start(self, lease: str, _job: Job, *, node: str, gpus: Sequence[int], rest: Parts = ()) -> None:
-        self.asked.append(f"start {lease}")
+    def start(self, starts: Sequence[Start]) -> Failures:
+        self.batches.append(len(starts))
+        self.asked += [f"start {each.lease}" for each in starts]
         assert self.gate.wait(PATIENCE_S)
-        if self.fails is not None:
-            raise self.fails
-        self.running.add(lease)
+        failed = {each.lease: self.fails[each.lease] for each in starts if each.lease in self.fails}
+        self.running |= {each.lease for each in starts} - set(failed)
+        return failed
 
-    def stop(self, lease: str, *, grace_s: int) -> None:
-        self.asked.append(f"stop {lease}")
-        self.running.discard(lease)
+    def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:
+        self.asked += [f"stop {lease}" for lease in leases]
+        self.running -= set(leases)
+        return {}
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:
         self.looks += 1
@@ -116,7 +119,7 @@ def test_no_trace_of_a_lease_whose_start_is_under_way_means_nothing(benches: lis
     worker.observe(["a.1"])
     eventually(lambda: [each.state for each in worker.observe(["a.1"])] == ["absent"])
     engine.gate.clear()
-    worker.start("a.1", a_job("a"), node="here-0", gpus=(0,))
+    start_one(worker, "a.1", a_job("a"), node="here-0", gpus=(0,))
     eventually(lambda: engine.asked == ["start a.1"])
     assert worker.observe(["a.1"]) == []
     engine.gate.set()
@@ -125,7 +128,7 @@ def test_no_trace_of_a_lease_whose_start_is_under_way_means_nothing(benches: lis
 
 def test_a_start_that_cannot_be_is_told_when_it_is_asked_for_again(benches: list[Bench]) -> None:
     engine = Engine()
-    engine.fails = CannotStart(_said())
+    engine.fails["a.1"] = CannotStart(_said())
     bench = Bench(engine)
     benches.append(bench)
     bench.submit(a_job("a", retries=0))
@@ -135,20 +138,29 @@ def test_a_start_that_cannot_be_is_told_when_it_is_asked_for_again(benches: list
 
 def test_one_lease_in_trouble_keeps_nobody_else_at_its_site_waiting(benches: list[Bench]) -> None:
     engine = Engine()
-    real = engine.start
-
-    def start(lease: str, job: Job, **more: object) -> None:
-        if lease == "a.1":
-            raise WorldFailed(_said())
-        real(lease, job, **more)  # type: ignore[arg-type]
-
-    engine.start = start  # type: ignore[method-assign, assignment]
+    engine.fails["a.1"] = WorldFailed(_said())
     bench = Bench(engine)
     benches.append(bench)
     bench.submit(a_job("a", gpus=1))
     bench.submit(a_job("b", gpus=1))
     eventually(lambda: bench.phase("b") == "running")
     assert bench.phase("a") == "starting"
+
+
+def test_orders_that_wait_are_given_together(benches: list[Bench]) -> None:
+    engine = Engine()
+    bench = Bench(engine)
+    benches.append(bench)
+    engine.gate.clear()
+    bench.submit(a_job("a", gpus=1))
+    eventually(lambda: bench.phase("a") == "starting" and engine.batches == [1])
+    for name in "bcd":
+        bench.submit(a_job(name, gpus=1))
+    bench.tick()
+    engine.gate.set()
+    eventually(lambda: bench.phase("d") == "running")
+    assert engine.batches == [1, 3]
+    assert bench.workers["here"].took_s.keys() == {"nodes", "observe", "start"}
 
 
 def test_a_site_that_does_not_answer_counts_as_lost_and_its_step_is_named_once(benches: list[Bench]) -> None:
@@ -158,7 +170,7 @@ def test_a_site_that_does_not_answer_counts_as_lost_and_its_step_is_named_once(b
     worker = bench.workers["here"]
     eventually(lambda: bench.tick() == {})
     engine.gate.clear()
-    worker.start("a.1", a_job("a"), node="here-0", gpus=(0,))
+    start_one(worker, "a.1", a_job("a"), node="here-0", gpus=(0,))
     eventually(lambda: engine.asked == ["start a.1"])
     bench.now += STUCK_S + 1
     assert worker.stuck() == ("start a.1", STUCK_S + 1)
@@ -197,12 +209,12 @@ def test_an_order_of_a_server_that_no_longer_leads_is_not_carried_out() -> None:
 
     worker = SiteWorker(engine, permit=lambda: check)
     leads = False
-    worker.start("a.1", a_job("a"), node="here-0", gpus=(0,))
+    start_one(worker, "a.1", a_job("a"), node="here-0", gpus=(0,))
     begin_all([worker])
     eventually(lambda: not worker._pending)
     assert engine.asked == []
     with pytest.raises(WorldFailed):
-        worker.start("a.1", a_job("a"), node="here-0", gpus=(0,))
+        start_one(worker, "a.1", a_job("a"), node="here-0", gpus=(0,))
     close_all([worker])
 
 
@@ -225,7 +237,7 @@ def test_a_look_that_is_always_due_again_keeps_no_order_waiting(benches: list[Be
     engine.nodes = nodes  # type: ignore[method-assign]
     worker.nodes()
     for lease in ("a.1", "b.1"):
-        worker.start(lease, a_job(lease[0], gpus=1), node="here-0", gpus=(0,))
+        start_one(worker, lease, a_job(lease[0], gpus=1), node="here-0", gpus=(0,))
     eventually(lambda: engine.asked == ["start a.1", "start b.1"])
 
 
@@ -235,12 +247,12 @@ def test_orders_without_end_keep_no_look_waiting(benches: list[Bench]) -> None:
     benches.append(bench)
     (worker,) = bench.workers.values()
 
-    def stop(lease: str, *, grace_s: int) -> None:
+    def stop(leases: Sequence[str], *, grace_s: int) -> Failures:
         bench.now += 2.0  # each takes longer than orders may go before a look
-        worker.stop(f"{lease}+", grace_s=grace_s)
+        return worker.stop([f"{leases[0]}+"], grace_s=grace_s)
 
     engine.stop = stop  # type: ignore[method-assign]
-    worker.stop("a.1", grace_s=1)
+    stop_one(worker, "a.1", grace_s=1)
     looks = engine.looks
     eventually(lambda: engine.looks > looks + 5)
 

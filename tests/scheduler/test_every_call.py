@@ -6,19 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from brimful.errors import WorldFailed
-from brimful.fleet.events import CancelRequested, Event, JobSubmitted, Parts
+from brimful.fleet.events import CancelRequested, Event, JobSubmitted
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node
 from brimful.fleet.state import OVER, Fleet
 from brimful.language import verbatim
 from brimful.market.ledger import Ledger
 from brimful.scheduler.loop import tick
-from brimful.scheduler.ports import Observation, Ports
+from brimful.scheduler.ports import Failures, Observation, Ports, Start
 from brimful.scheduler.rules import Rules
 from brimful.sim.world import MemoryStore
 from tests.builders import a_job, a_node
@@ -66,22 +67,26 @@ class Site:
         found: Sequence[Node] = self.fault(lambda: self.has)
         return found
 
-    def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int], rest: Parts = ()) -> None:
-        def begin() -> None:
-            if lease not in self.began and lease not in self.refused:
-                self.began[lease], self.job_of[lease] = self.now_s, job.job
-                self.ends[lease] = self.now_s + int(job.name)
+    def start(self, starts: Sequence[Start]) -> Failures:
+        for each in starts:
+            self.fault(partial(self._begin, each.lease, each.job))
+        return {}
 
-        self.fault(begin)
+    def _begin(self, lease: str, job: Job) -> None:
+        if lease not in self.began and lease not in self.refused:
+            self.began[lease], self.job_of[lease] = self.now_s, job.job
+            self.ends[lease] = self.now_s + int(job.name)
 
-    def stop(self, lease: str, *, grace_s: int) -> None:
-        def end() -> None:
-            if lease in self.began:
-                self.ends[lease] = min(self.ends[lease], self.now_s)
-            else:
-                self.refused.add(lease)
+    def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:
+        for lease in leases:
+            self.fault(partial(self._end, lease))
+        return {}
 
-        self.fault(end)
+    def _end(self, lease: str) -> None:
+        if lease in self.began:
+            self.ends[lease] = min(self.ends[lease], self.now_s)
+        else:
+            self.refused.add(lease)
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:
         found: Sequence[Observation] = self.fault(lambda: [self._look(lease) for lease in leases])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from brimful.errors import WorldFailed
+from brimful.errors import BrimfulError, WorldFailed
 from brimful.fleet.events import (
     CancelRequested,
     Event,
@@ -26,7 +26,7 @@ from brimful.scheduler import loop
 from brimful.scheduler.decide import decide
 from brimful.scheduler.loop import Tick, tick
 from brimful.scheduler.plan import Plan
-from brimful.scheduler.ports import CannotStart, Observation, Ports
+from brimful.scheduler.ports import CannotStart, Failures, Observation, Ports, Start
 from brimful.scheduler.rules import Rules
 from brimful.sim.world import MemoryStore
 from tests.builders import ScriptedEngine, a_job, a_node, code_of
@@ -102,9 +102,9 @@ def test_a_lease_the_engine_has_lost_ends_with_a_reason() -> None:
     assert code_of(world.fleet.jobs["a"].reason) == "scheduler.lost_by_engine"
 
 
-def failing(error: Exception) -> Callable[..., None]:
-    def start(*_a: object, **_k: object) -> None:
-        raise error
+def failing(error: BrimfulError) -> Any:
+    def start(starts: Sequence[Start]) -> Failures:
+        return {each.lease: error for each in starts}
 
     return start
 

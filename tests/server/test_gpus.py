@@ -96,3 +96,19 @@ def test_a_package_that_is_missing_is_said(
     with caplog.at_level(logging.WARNING, logger="brimful"):
         assert gpus.detect() == ([], {}, False)
     assert "needs nvidia-ml-py; pip install it" in caplog.text
+
+
+def test_a_gpu_that_a_stranger_computes_on_is_taken_until_it_leaves(
+    fake_nvml: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpus, "USERS_S", 0.0)
+    stranger, screen, idler = (1, 4 << 30, "c"), (1, 4 << 30, "g"), (1, 1 << 20, "c")
+
+    def show(*processes: tuple[int, int, str]) -> None:
+        fake_nvml.show(a_card(uuid="GPU-0"), a_card(uuid="GPU-1", processes=processes))
+
+    show()
+    (engine,) = local_engines(read_settings({"data": str(tmp_path)}))
+    for those, taken in (((stranger,), (1,)), ((screen,), ()), ((idler,), ()), ((), ())):
+        show(*those)
+        assert [node.taken for node in engine.nodes()] == [taken]

@@ -15,11 +15,10 @@ import pytest
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.sql import SqlStore
-from brimful.errors import Refused, WorldFailed
+from brimful.errors import BrimfulError, Refused, WorldFailed
 from brimful.fleet.events import CancelRequested, Event
-from brimful.fleet.job import Job
 from brimful.language import say, verbatim
-from brimful.scheduler.ports import CannotStart, Observation
+from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 from brimful.scheduler.rules import Rules
 from brimful.server.service import driver as driver_module
 from brimful.server.service.health import SILENT_S
@@ -73,16 +72,16 @@ class SlowEngine(ScriptedEngine):
         super().__init__(a_node(gpus=1))
         self.look = Gate()
         self.told: dict[str, str] = {}
-        self.broken_start: Exception | None = None
+        self.broken_start: BrimfulError | None = None
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:
         self.look()
         return super().observe(leases)
 
-    def start(self, lease: str, job: Job, **more: Any) -> None:
+    def start(self, starts: Sequence[Start]) -> Failures:
         if self.broken_start is not None:
-            raise self.broken_start
-        super().start(lease, job, **more)
+            return {each.lease: self.broken_start for each in starts}
+        return super().start(starts)
 
     def complaints(self) -> dict[str, str]:
         return self.told

@@ -16,8 +16,8 @@ class LogPiece(NamedTuple):
 
 @runtime_checkable
 class KeepsLogs(Protocol):
-    def log(self, lease: str, *, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
-        """Up to `limit` bytes of what the lease printed; a negative offset is from the end."""
+    def log(self, lease: str, *, rank: int = 0, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
+        """Up to `limit` bytes of what this rank of the lease printed; a negative offset is from the end."""
 
 
 @runtime_checkable

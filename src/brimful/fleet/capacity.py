@@ -102,12 +102,15 @@ class Capacity:
         self.leave(node.node)
         self.able.clear()
         index = self._indices.setdefault(node.node, len(self._indices))
-        taken = {*held, *node.holes}
+        taken = set(held)
+        free = [i for i in range(node.gpus) if i not in taken and node.offers(i)]
+        if node.chosen_by == "count":
+            free = free[: max(0, len(free) - len(node.taken))]
         slot = Slot(
             index=index,
             node=node,
             pool=node.pool,
-            free=[i for i in range(node.gpus) if i not in taken],
+            free=free,
             cpu_milli=node.cpu_milli,
             memory_mib=node.memory_mib,
             is_counted=node.cpu_milli is not None or node.memory_mib is not None,
@@ -192,8 +195,8 @@ class Capacity:
             pool = self.pools[slot.pool]
             pool.drop(slot)
             for gpu in whole:
-                # The node may have been declared smaller since, or its GPU found bad.
-                if gpu < slot.node.gpus and gpu not in slot.node.holes:
+                # The node may have been declared smaller since, its GPU found bad, or taken by others.
+                if slot.node.offers(gpu):
                     insort(slot.free, gpu)
             pool.put(slot)
         if slot.is_counted:

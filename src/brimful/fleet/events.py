@@ -9,7 +9,7 @@ The two that every lease makes and that have many fields are not frozen: a rehea
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from brimful.errors import Said, WorldFailed
 from brimful.fleet.job import Job
@@ -19,6 +19,10 @@ from brimful.language.record import as_record, said_in
 
 # (node, its GPUs) for each node of a gang.
 Parts = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+Cause = Literal["finished", "failed", "preempted_by_engine", "node_lost", "stopped_by_us"]
+NOT_ITS_FAULT = frozenset({"preempted_by_engine", "node_lost"})  # ends that cost a job none of its tries
 
 
 KINDS: dict[str, type[Event]] = {}  # by name, as records have it
@@ -39,7 +43,7 @@ class Event:
 class NodeJoined(Node, Event):
     """A node offers `gpus` GPUs, or its description changed."""
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     at_s: int
 
     @classmethod
@@ -161,8 +165,11 @@ class LeaseGranted(Event):
 class LeaseStarted(Event):
     """The engine saw it run. Billing begins here."""
 
+    version: ClassVar[int] = 2
     at_s: int
     lease: str
+    runs_on: Parts = ()  # the real nodes and GPUs, where the engine chose; empty: as granted
+    resumes_s: int | None = None  # when its checkpoint was sealed; 0: it has none; None: nobody can tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,14 +187,16 @@ class LeaseEnding(Event):
 class LeaseEnded(Event):
     """The engine saw that nothing of it runs any more. Billing ends here and the GPUs are free."""
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     at_s: int
     lease: str
     exit_code: int | None  # None: nobody knows
     reason: Said | None = None
     # Useful work of this lease that a later one need not do again. None: the engine cannot tell.
     kept_work_s: float | None = None
-    requeue: bool = False  # True: it failed, and its job has tries left
+    requeue: bool = False  # True: it failed, and its job has tries left, or it was not its fault
+    cause: Cause | None = None  # None: the exit code tells finished from failed
+    exit_codes: tuple[int | None, ...] = ()  # by rank, where there are several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

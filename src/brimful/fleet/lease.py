@@ -45,6 +45,9 @@ class Lease(Charge):
     exit_code: int | None = None
     reason: Said | None = None
     requeue: bool = False
+    runs_on: Parts = ()  # the nodes and GPUs that its engine named; empty: as granted
+    exit_codes: tuple[int | None, ...] = ()  # by rank, where there are several
+    was_stopped: bool = False  # it was told to end: whatever it answered, it was not done
     kept_work_s: float = 0.0  # useful work that outlived the lease
     notice_s: int | None = None  # when it will be told to end, unless that is withdrawn
     notice: Said | None = None  # and why
@@ -59,10 +62,11 @@ class Lease(Charge):
     def worked_s(self, now_s: int) -> float:
         """Seconds of this lease that went into work that was kept; while it runs, all but the restart.
 
-        Where it ended well and its engine cannot tell what it kept, it kept everything.
+        Where it ended well by itself and its engine cannot tell what it kept, it kept everything.
         """
+        is_done = self.exit_code == 0 and not self.was_stopped
         after_setup_s = max(0, self.billed_s(now_s) - self.setup_s)
-        if self.ended_s is None or (self.exit_code == 0 and not self.kept_work_s):
+        if self.ended_s is None or (is_done and not self.kept_work_s):
             return after_setup_s
         return min(after_setup_s, self.kept_work_s / self.speed) if self.speed > 0 else 0.0
 
@@ -79,6 +83,7 @@ class JobState:
     phase: JobPhase = "waiting"
     leases: list[Lease] = field(default_factory=list)
     kept_work_s: float = 0.0  # useful work in its last checkpoint
+    lost_work_s: float = 0.0  # work that counted as kept and was not there at a later start
     run_s: int = 0  # seconds on the bills of the leases that have ended
     run_s_on: dict[str, int] | None = None  # the same by GPU type, of a job that was put back
     failures: int = 0
@@ -110,6 +115,29 @@ class JobState:
         if self.leases and self.leases[-1].ended_s is None:
             return self.leases[-1]
         return None
+
+    @property
+    def kept_until_s(self) -> int:
+        """When its newest checkpoint was sealed, by what its leases have kept; 0: there is none."""
+        for lease in reversed(self.leases):
+            if lease.kept_work_s > 0 and lease.started_s is not None and lease.speed > 0:
+                return lease.started_s + round(lease.kept_work_s / lease.speed)
+        return 0
+
+    def lose(self, *, proven_s: int) -> float:
+        """The lease that begins goes on from a checkpoint sealed at `proven_s`: what was kept later is lost.
+
+        Says how much that is; each lease's own part of it shrinks.
+        """
+        lost = 0.0
+        for lease in self.leases[:-1]:
+            began_s = lease.started_s if lease.started_s is not None else proven_s
+            proven = min(lease.kept_work_s, lease.speed * max(0, proven_s - began_s))
+            lost += lease.kept_work_s - proven
+            lease.kept_work_s = proven
+        self.kept_work_s -= lost
+        self.lost_work_s += lost
+        return lost
 
     def blocked_for_s(self, now_s: int) -> int:
         """How long a market has kept it out though it would pay the price, since it last held GPUs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -15,6 +16,19 @@ class Pool(NamedTuple):
     site: str
     gpu: str
     tier: Tier = "owned"
+
+
+def node_key(site: str, name: str, known: Mapping[str, Node]) -> str:
+    """What the fleet calls a site's node: its name, with its site where another site has that name too."""
+    key = f"{name}@{site}"
+    other = known.get(name)
+    is_shared = other is not None and other.site != site
+    return key if key in known or is_shared or name.endswith(f"@{site}") else name
+
+
+def bare_name(site: str, key: str) -> str:
+    """What the site itself calls the node."""
+    return key.removesuffix(f"@{site}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +46,8 @@ class Node:
     tier: Tier = "owned"
     holes: tuple[int, ...] = ()  # indices of GPUs that are there but bad
     owner: str = ""  # the tenant that sells its hours; empty: the operator's own
+    taken: tuple[int, ...] = ()  # indices of GPUs that others than our leases hold; by count: as many
+    chosen_by: Literal["index", "count"] = "index"  # count: the engine picks, and our indices name none
 
     @property
     def pool(self) -> Pool:
@@ -40,6 +56,16 @@ class Node:
     @property
     def good_gpus(self) -> int:
         return self.gpus - len(self.holes)
+
+    @property
+    def offered_gpus(self) -> int:
+        """Good GPUs that our leases may hold now."""
+        return max(0, self.good_gpus - len(self.taken))
+
+    def offers(self, gpu: int) -> bool:
+        """Whether a lease may hold the GPU of this index."""
+        is_taken = self.chosen_by == "index" and gpu in self.taken
+        return gpu < self.gpus and gpu not in self.holes and not is_taken
 
     @property
     def largest_domain(self) -> int:

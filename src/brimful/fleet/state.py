@@ -23,7 +23,7 @@ from brimful.errors import Said
 from brimful.fleet import events
 from brimful.fleet.capacity import Capacity
 from brimful.fleet.charge import change_price
-from brimful.fleet.events import KINDS, Event
+from brimful.fleet.events import KINDS, NOT_ITS_FAULT, Event
 from brimful.fleet.gates import Gates
 from brimful.fleet.job import WHOLE_GPU, Job, shape_of
 from brimful.fleet.lease import OVER, JobState, Lease
@@ -157,7 +157,7 @@ class Fleet:
         self.silent.pop(event.site, None)
 
     def gpu_s(self, now_s: int) -> int:
-        """GPU-seconds there have been since the first node joined, holes left out."""
+        """GPU-seconds there have been since the first node joined; neither holes nor what others hold."""
         return self._gpu_s + self._gpus * max(0, now_s - self._gpus_since_s)
 
     def leased_gpu_s(self, now_s: int) -> int:
@@ -183,7 +183,7 @@ class Fleet:
     def _node_left(self, event: events.NodeLeft) -> None:
         node = self.nodes.pop(event.node, None)
         if node is not None:
-            self._count_gpus(-node.good_gpus, at_s=event.at_s)
+            self._count_gpus(-node.offered_gpus, at_s=event.at_s)
             if node.tier == "spot":
                 self.spot[node.pool].went(node, at_s=event.at_s)
         self.capacity.leave(event.node)
@@ -192,7 +192,7 @@ class Fleet:
     def _node_joined(self, event: events.NodeJoined) -> None:
         before = self.nodes.get(event.node)
         node = self.nodes[event.node] = event.described()
-        self._count_gpus(node.good_gpus - (before.good_gpus if before else 0), at_s=event.at_s)
+        self._count_gpus(node.offered_gpus - (before.offered_gpus if before else 0), at_s=event.at_s)
         if before is not None and before.tier == "spot" and before.pool != node.pool:
             self.spot[before.pool].went(before, at_s=event.at_s)
         if node.tier == "spot":
@@ -406,11 +406,50 @@ class Fleet:
         lease = self.open_leases[event.lease]
         state = self.jobs[lease.job]
         lease.started_s = event.at_s
+        if event.runs_on:
+            self._runs_on(lease, state.job, event.runs_on)
+        if event.resumes_s is not None:
+            state.lose(proven_s=event.resumes_s)
         self._find_limit(state, lease)
         if lease.phase == "granted":
             lease.phase = state.phase = "running"
             del self.unsettled[lease.lease]
             self.running.add(state)
+
+    def allotted(self, lease: Lease, runs_on: events.Parts) -> events.Parts | None:
+        """The GPUs to count as held by a lease that runs there; None where that cannot be: they are others'.
+
+        Where the engine chooses by count, its indices are not ours: any free ones stand for them.
+        """
+        own = dict(lease.parts)
+        first = self.nodes.get(lease.node)
+        found = []
+        for name, gpus in runs_on:
+            slot = self.capacity.by_name.get(name)
+            if slot is None or first is None or slot.pool != first.pool or lease.gpu_milli < WHOLE_GPU:
+                return None
+            free = sorted({*own.get(name, ()), *slot.free})
+            if slot.node.chosen_by == "index":
+                free = [i for i in gpus if i in free]
+            elif len(gpus) == len(own.get(name, ())):
+                free = list(own[name])
+            found.append((name, tuple(free[: len(gpus)])))
+        is_whole = [len(gpus) for _, gpus in found] == [len(gpus) for _, gpus in runs_on]
+        return tuple(found) if is_whole and sum(len(gpus) for _, gpus in found) == lease.size else None
+
+    def _runs_on(self, lease: Lease, job: Job, runs_on: events.Parts) -> None:
+        """The engine began it on other GPUs than it was ordered to: those are taken, the others free."""
+        parts = self.allotted(lease, runs_on)
+        assert parts is not None, f"{lease.lease} cannot run on {runs_on}"
+        lease.runs_on = runs_on
+        for name, gpus in lease.parts:
+            self.capacity.give(name, gpus, job)
+            del self.leases_on[name][lease.lease]
+        for name, gpus in parts:
+            self.capacity.take(name, gpus, job)
+            self.leases_on.setdefault(name, {})[lease.lease] = lease
+        (lease.node, lease.gpus), *rest = parts
+        lease.rest = tuple(rest)
 
     def _lease_ending(self, event: events.LeaseEnding) -> None:
         lease = self.open_leases[event.lease]
@@ -441,7 +480,8 @@ class Fleet:
             del self.leases_on[name][ended]
             self.capacity.give(name, gpus, job)
         self._use(job, -lease.size, at_s=at_s)
-        lease.phase, lease.exit_code = "ended", event.exit_code
+        lease.phase, lease.exit_code, lease.exit_codes = "ended", event.exit_code, event.exit_codes
+        lease.was_stopped = stopped
         lease.close(at_s)
         lease.reason = lease.reason or event.reason
         lease.kept_work_s = event.kept_work_s or 0.0
@@ -455,9 +495,10 @@ class Fleet:
         left_early = lease.notice_s is not None and event.requeue  # it was told that it would have to
         state.preemptions += left_early and not stopped
         if not stopped and not left_early and event.exit_code != 0:
-            state.failures += 1
+            state.failures += event.cause not in NOT_ITS_FAULT
             state.avoid_site = lease.site
-            state.avoid_until_s = event.at_s + AVOID_S * 2 ** min(state.failures - 1, AVOID_DOUBLINGS)
+            doublings = min(max(0, state.failures - 1), AVOID_DOUBLINGS)
+            state.avoid_until_s = event.at_s + AVOID_S * 2**doublings
         if (lease.requeue or event.requeue) and not state.cancel_requested:
             ran_s_on = state.run_s_on = state.run_s_on or {}
             ran_s_on[lease.gpu] = ran_s_on.get(lease.gpu, 0) + ran_s

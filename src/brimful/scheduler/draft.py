@@ -129,7 +129,7 @@ class Draft:
             slot = self.capacity.by_name.get(name)
             if slot is None:
                 continue
-            good = (i for i in gpus if i < slot.node.gpus and i not in slot.node.holes)
+            good = (i for i in gpus if slot.node.offers(i))
             self._set_free(slot, sorted({*self.free_on(slot.index), *good}))
             self._spend(slot, job, len(gpus), sign=-1)
 

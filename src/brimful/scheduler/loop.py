@@ -11,25 +11,41 @@ server that looks every second decides when a rehearsal does, which looks only t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import ChainMap
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.events import (
+    NOT_ITS_FAULT,
+    Cause,
     Event,
     JobSkipped,
     LeaseEnded,
     LeaseStarted,
     NodeJoined,
     NodeLeft,
+    Parts,
     SiteFound,
     SiteLost,
 )
+from brimful.fleet.node import bare_name, node_key
 from brimful.fleet.state import Fleet, JobState, Lease, Node
 from brimful.language import say
 from brimful.scheduler.decide import decide
 from brimful.scheduler.plan import Plan
-from brimful.scheduler.ports import CannotStart, Carries, Decided, Engine, Observation, Ports, Warns
+from brimful.scheduler.ports import (
+    CannotStart,
+    Carries,
+    Decided,
+    Engine,
+    Failures,
+    Observation,
+    Ports,
+    Start,
+    Warns,
+)
 from brimful.scheduler.rules import Rules
 
 # Another writer can get in between reading and writing only so often before something is badly wrong.
@@ -91,7 +107,10 @@ def _was_ordered(fleet: Fleet, ports: Ports, news: Sequence[Event]) -> bool:
     """Whether there is nothing but starts in it, and none from which on a limit counts."""
     if ports.market is not None or fleet.purses or (fleet.due and fleet.spot):
         return not news
-    return all(isinstance(event, LeaseStarted) and not fleet.has_limit(event.lease) for event in news)
+    return all(
+        isinstance(event, LeaseStarted) and not event.runs_on and not fleet.has_limit(event.lease)
+        for event in news
+    )
 
 
 def _stands(fleet: Fleet, decided: Decided, *, now_s: int) -> bool:
@@ -123,6 +142,7 @@ def _record(fleet: Fleet, ports: Ports, events: list[Event]) -> bool:
 def _observe(fleet: Fleet, ports: Ports, problems: dict[str, Said], *, now_s: int) -> list[Event]:
     """What the engines tell, as events."""
     news: list[Event] = []
+    joining: dict[str, Node] = {}
     for pool in fleet.capacity.pools:
         if pool.site not in ports.engines:
             gone = [name for name, node in fleet.nodes.items() if node.site not in ports.engines]
@@ -141,7 +161,8 @@ def _observe(fleet: Fleet, ports: Ports, problems: dict[str, Said], *, now_s: in
             news.append(SiteFound(at_s=now_s, site=site))
         agreed = ports.agreed.get(site)
         if agreed is None or agreed[0] is not nodes or agreed[1] != fleet.nodes_changed:
-            here = {node.node: node if node.site == site else replace(node, site=site) for node in nodes}
+            here = _named(ChainMap(joining, fleet.nodes), site, nodes)
+            joining |= here
             changes = list(_node_changes(fleet, site, here, now_s=now_s))
             if not changes:
                 ports.agreed[site] = (nodes, fleet.nodes_changed)
@@ -150,22 +171,45 @@ def _observe(fleet: Fleet, ports: Ports, problems: dict[str, Said], *, now_s: in
             ports.unrecorded.setdefault(site, []).extend(seen)
         heard = ports.unrecorded.get(site)
         if heard:
-            news += _heard(fleet, ports, heard, nodes, now_s=now_s)
+            news += _heard(fleet, ports, heard, problems, now_s=now_s)
     return news
 
 
+def _named(known: Mapping[str, Node], site: str, nodes: Sequence[Node]) -> dict[str, Node]:
+    """As the fleet calls them: two sites may have nodes of one name."""
+    here = {}
+    for node in nodes:
+        key = node_key(site, node.node, known)
+        here[key] = node if node.site == site and key == node.node else replace(node, site=site, node=key)
+    return here
+
+
 def _heard(
-    fleet: Fleet, ports: Ports, heard: Sequence[Observation], nodes: Sequence[Node], *, now_s: int
+    fleet: Fleet, ports: Ports, heard: Sequence[Observation], problems: dict[str, Said], *, now_s: int
 ) -> list[Event]:
     news: list[Event] = []
     for seen in {each.lease: each for each in heard}.values():  # the last word on each
         lease = fleet.open_leases.get(seen.lease)
-        if lease is not None:
-            state = fleet.jobs[lease.job]
-            was_known = lease.started_s is not None or lease.lease in ports.stopped
-            taken = bool(fleet.spot) and seen.state != "running" and _taken_away(fleet, lease, nodes)
-            news += _lease_changes(lease, state, seen, was_known=was_known, taken=taken, now_s=now_s)
+        if lease is None:
+            continue
+        if seen.state == "waiting":
+            ports.waiting[seen.lease] = seen.problem or say("scheduler.engine_waits", site=lease.site)
+            continue
+        state = fleet.jobs[lease.job]
+        was_known = lease.started_s is not None or lease.lease in ports.stopped
+        if seen.runs_on and lease.started_s is None and _runs_on(fleet, lease, seen) is None:
+            runs_on = ", ".join(f"{name} {list(gpus)}" for name, gpus in seen.runs_on)
+            problems[lease.site] = say("scheduler.runs_elsewhere", lease=lease.lease, where=runs_on)
+        news += _lease_changes(fleet, lease, state, seen, was_known=was_known, now_s=now_s)
     return news
+
+
+def _runs_on(fleet: Fleet, lease: Lease, seen: Observation) -> Parts | None:
+    """Where it runs, if not where it was ordered to; None where the fleet cannot take that in."""
+    keyed = tuple((node_key(lease.site, name, fleet.nodes), gpus) for name, gpus in seen.runs_on)
+    if keyed == lease.parts:
+        return ()
+    return None if fleet.allotted(lease, keyed) is None else keyed
 
 
 def _node_changes(fleet: Fleet, site: str, nodes: dict[str, Node], *, now_s: int) -> Iterator[Event]:
@@ -177,19 +221,8 @@ def _node_changes(fleet: Fleet, site: str, nodes: dict[str, Node], *, now_s: int
             yield NodeLeft(at_s=now_s, node=name)
 
 
-def _taken_away(fleet: Fleet, lease: Lease, nodes: Sequence[Node]) -> bool:
-    """Whether a job with a deadline lost a spot node: it planned with that, and goes on."""
-    if fleet.jobs[lease.job].job.deadline_s is None:
-        return False
-    there = {node.node for node in nodes}
-    return any(
-        name not in there and (known := fleet.nodes.get(name)) is not None and known.tier == "spot"
-        for name, _ in lease.parts
-    )
-
-
 def _lease_changes(
-    lease: Lease, state: JobState, seen: Observation, *, was_known: bool, taken: bool, now_s: int
+    fleet: Fleet, lease: Lease, state: JobState, seen: Observation, *, was_known: bool, now_s: int
 ) -> list[Event]:
     if seen.state == "absent":
         if lease.phase == "granted" or not was_known:
@@ -198,21 +231,25 @@ def _lease_changes(
             return []
         # It ran, or was told to stop before it ran, and the engine has no trace of it: it holds nothing.
         reason = lease.reason or say("scheduler.lost_by_engine", site=lease.site)
-        again = lease.phase != "ending" and (_tries_left(state) or (taken and not state.cancel_requested))
+        again = lease.phase != "ending" and _tries_left(state)
         return [LeaseEnded(at_s=now_s, lease=lease.lease, exit_code=None, reason=reason, requeue=again)]
     changes: list[Event] = []
     if lease.started_s is None and seen.started_s is not None:
-        changes.append(LeaseStarted(seen.started_s, lease.lease))
+        runs_on = (_runs_on(fleet, lease, seen) or ()) if seen.runs_on else ()
+        at_s = int(seen.started_s - seen.skew_s)
+        changes.append(LeaseStarted(at_s, lease.lease, runs_on, seen.resumes_s))
     if seen.state == "ended":
-        goes_on = seen.exit_code != 0 and lease.phase != "ending" and _goes_on(lease, state, taken=taken)
+        goes_on = seen.exit_code != 0 and lease.phase != "ending" and _goes_on(lease, state, seen.cause)
         changes.append(
             LeaseEnded(
-                at_s=now_s if seen.ended_s is None else seen.ended_s,
+                at_s=now_s if seen.ended_s is None else int(seen.ended_s - seen.skew_s),
                 lease=lease.lease,
                 exit_code=seen.exit_code,
                 reason=seen.problem,
                 kept_work_s=seen.kept_work_s,
                 requeue=goes_on,
+                cause=seen.cause,
+                exit_codes=seen.exit_codes,
             )
         )
     return changes
@@ -222,10 +259,13 @@ def _tries_left(state: JobState) -> bool:
     return state.failures < state.job.retries and not state.cancel_requested
 
 
-def _goes_on(lease: Lease, state: JobState, *, taken: bool) -> bool:
-    """Who leaves while it is on notice has done as it was told, and waits for other GPUs."""
-    not_its_fault = (lease.notice_s is not None or taken) and not state.cancel_requested
-    return not_its_fault or _tries_left(state)
+def _goes_on(lease: Lease, state: JobState, cause: Cause | None) -> bool:
+    """Who leaves while it is on notice has done as it was told, and waits for other GPUs.
+
+    So does one whose node was lost or whose engine sent it away: only a job that failed uses up a try.
+    """
+    not_its_fault = lease.notice_s is not None or cause in NOT_ITS_FAULT
+    return (not_its_fault and not state.cancel_requested) or _tries_left(state)
 
 
 def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, Said], *, now_s: int) -> None:
@@ -233,36 +273,51 @@ def _act(fleet: Fleet, ports: Ports, rules: Rules, problems: dict[str, Said], *,
     failed: list[Event] = []
     if ports.stopped:
         ports.stopped.intersection_update(fleet.unsettled)
+    if ports.waiting:
+        for name in [name for name in ports.waiting if name not in fleet.unsettled]:
+            del ports.waiting[name]
     silent = frozenset(problems)  # one lease's trouble keeps nobody else at its site from being acted on
-    for lease in list(fleet.unsettled.values()):
-        if lease.site in silent:
-            continue
-        engine = ports.engines.get(lease.site)
+    due = [lease for lease in fleet.unsettled.values() if lease.site not in silent]
+    for (site, phase), together in groupby(due, key=lambda lease: (lease.site, lease.phase)):
+        batch = list(together)
+        engine = ports.engines.get(site)
         if engine is None:
-            problems[lease.site] = say("scheduler.no_engine", site=lease.site, job=lease.job)
+            problems[site] = say("scheduler.no_engine", site=site, job=batch[-1].job)
             continue
         ports.may_act()
         try:
-            _act_on(lease, fleet, ports, engine, rules)
-        except CannotStart as error:
-            if lease.phase == "granted":
-                failed.append(
-                    LeaseEnded(
-                        at_s=now_s,
-                        lease=lease.lease,
-                        exit_code=None,
-                        reason=error.said,
-                        requeue=_tries_left(fleet.jobs[lease.job]),
-                    )
-                )
+            refused = (_start if phase == "granted" else _stop)(batch, fleet, ports, engine, rules)
         except BrimfulError as error:
-            # It may run or not: the GPUs stay taken, and the next tick asks again.
-            problems[lease.site] = error.said
+            # They may run or not: the GPUs stay taken, and the next tick asks again.
+            problems[site] = error.said
+            continue
+        if refused:
+            failed += _cannot_start(batch, fleet, refused, problems, now_s=now_s)
     if fleet.warned:
         _warn(fleet, ports, silent, problems)
     if failed:
         # Should somebody else have written meanwhile, the next tick finds the same and says it again.
         _record(fleet, ports, failed)
+
+
+def _cannot_start(
+    batch: Sequence[Lease], fleet: Fleet, refused: Failures, problems: dict[str, Said], *, now_s: int
+) -> Iterator[Event]:
+    """The leases that certainly do not run; of any other failure, the site's problem: it is asked again."""
+    for lease in batch:
+        error = refused.get(lease.lease)
+        if isinstance(error, CannotStart) and lease.phase == "granted":
+            again = _tries_left(fleet.jobs[lease.job])
+            yield LeaseEnded(
+                at_s=now_s,
+                lease=lease.lease,
+                exit_code=None,
+                reason=error.said,
+                requeue=again,
+                cause="failed",
+            )
+        elif error is not None and not isinstance(error, CannotStart):
+            problems[lease.site] = error.said
 
 
 def _warn(fleet: Fleet, ports: Ports, silent: Collection[str], problems: dict[str, Said]) -> None:
@@ -278,26 +333,31 @@ def _warn(fleet: Fleet, ports: Ports, silent: Collection[str], problems: dict[st
             problems[lease.site] = error.said
 
 
-def _act_on(lease: Lease, fleet: Fleet, ports: Ports, engine: Engine, rules: Rules) -> None:
-    if lease.phase == "granted":
-        state = fleet.jobs[lease.job]
-        job = state.job
-        before = ports.engines.get(_ran_last_at(state)) if len(state.leases) > 1 else None
+def _start(batch: Sequence[Lease], fleet: Fleet, ports: Ports, engine: Engine, _rules: Rules) -> Failures:
+    starts: list[Start] = []
+    refused: dict[str, BrimfulError] = {}
+    for lease in batch:
+        state, site = fleet.jobs[lease.job], lease.site
+        before: object = ports.engines.get(_ran_last_at(state)) if len(state.leases) > 1 else None
+        source = ""
         if before is not None and before is not engine and isinstance(before, Carries):
             if not isinstance(engine, Carries):
-                raise CannotStart(
-                    say(
-                        "scheduler.cannot_fetch_checkpoint",
-                        site=lease.site,
-                        job=job.job,
-                        origin=before.site,
-                    )
-                )
-            engine.start_from(lease.lease, before.checkpoints(job.job))
-        engine.start(lease.lease, job, node=lease.node, gpus=lease.gpus, rest=lease.rest)
-    else:
-        engine.stop(lease.lease, grace_s=rules.grace_s)
-        ports.stopped.add(lease.lease)
+                origin = _ran_last_at(state)
+                said = say("scheduler.cannot_fetch_checkpoint", site=site, job=lease.job, origin=origin)
+                refused[lease.lease] = CannotStart(said)
+                continue
+            source = before.checkpoints(lease.job)
+        parts = lease.parts
+        if "@" in lease.node or lease.rest:
+            parts = tuple((bare_name(site, name), gpus) for name, gpus in parts)
+        starts.append(Start(lease.lease, state.job, parts, source, state.kept_until_s))
+    return {**engine.start(starts), **refused} if starts else refused
+
+
+def _stop(batch: Sequence[Lease], _fleet: Fleet, ports: Ports, engine: Engine, rules: Rules) -> Failures:
+    refused = engine.stop([lease.lease for lease in batch], grace_s=rules.grace_s)
+    ports.stopped.update(lease.lease for lease in batch if lease.lease not in refused)
+    return refused
 
 
 def _ran_last_at(state: JobState) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
-from brimful.errors import Refused, Said
-from brimful.fleet.events import Event, Parts
+from brimful.errors import BrimfulError, Refused, Said
+from brimful.fleet.events import Cause, Event, Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Node
 from brimful.scheduler.auction import Auctions
@@ -30,23 +30,52 @@ class Store(Protocol):
 
 @dataclass(slots=True)  # not frozen: a rehearsal makes two for every lease
 class Observation:
-    """What an engine sees of one lease."""
+    """What an engine sees of one lease. Moments are by the engine's clock; `skew_s` is how far that is ahead.
+
+    absent    it has no trace of the lease
+    waiting   the engine has it and has not begun it; `problem` is the engine's reason
+    running   since `started_s`, on `runs_on`
+    ended     nothing of it runs any more: `cause`, `exit_codes`, `problem`
+    """
 
     lease: str
-    state: Literal["absent", "running", "ended"]  # absent: it has no trace of it
+    state: Literal["absent", "waiting", "running", "ended"]
     started_s: int | None = None
     ended_s: int | None = None
-    exit_code: int | None = None
+    exit_code: int | None = None  # of the gang: the first rank that failed, else 0
     problem: Said | None = None
     kept_work_s: float | None = None  # useful work that a later lease need not do again, if it can tell
+    cause: Cause | None = None  # None: the exit code tells finished from failed
+    exit_codes: tuple[int | None, ...] = ()  # by rank; empty: one rank, or nobody knows
+    runs_on: Parts = ()  # the real nodes and GPUs; empty: as ordered
+    resumes_s: int | None = (
+        None  # when the checkpoint it began from was sealed; 0: none; None: it cannot tell
+    )
+    skew_s: float = 0.0
 
 
 class CannotStart(Refused):
     """An engine vouches that nothing of this lease runs: its GPUs are free."""
 
 
+class Start(NamedTuple):
+    """An order to begin a lease: one rank on each of `parts`, in this order."""
+
+    lease: str
+    job: Job
+    parts: Parts  # (node, GPUs); where a node's GPUs are chosen by count, only how many of them counts
+    checkpoints_from: str = ""  # what another site has kept (`Carries`): go on from that, if it is newer
+    kept_until_s: int = 0  # when its newest checkpoint was sealed: an older one is lost progress, and said so
+
+
+Failures = Mapping[str, BrimfulError]  # by lease: what went wrong with it; the others were carried out
+
+
 class Engine(Protocol):
-    """Whatever runs processes at one site."""
+    """Whatever runs processes at one site. Every act may be asked for again, and changes nothing then.
+
+    An error that is raised is the site's, and leaves open what became of the whole batch.
+    """
 
     @property
     def site(self) -> str: ...
@@ -54,18 +83,15 @@ class Engine(Protocol):
     def nodes(self) -> Sequence[Node]:
         """What the site has to offer now. The very same list again means that nothing has changed."""
 
-    def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int], rest: Parts = ()) -> None:
-        """Begin, or do nothing if this lease was begun before: it may be asked again after a crash.
+    def start(self, starts: Sequence[Start]) -> Failures:
+        """Begin each, once: a lease that was begun before, or told to stop, is left as it is.
 
-        `rest`: the other nodes of a gang that spans several. Raises CannotStart only where it is certain that
-        nothing runs and nothing will; any other failure leaves that open, and it is asked again.
+        CannotStart only where it is certain that nothing runs and nothing will. Any other failure leaves that
+        open, and it is asked again.
         """
 
-    def stop(self, lease: str, *, grace_s: int) -> None:
-        """Ask it to end, kill it after the grace period; asking twice changes nothing.
-
-        One that has not begun never will, though another server may have ordered it to.
-        """
+    def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:
+        """Ask each to end, kill it after the grace period. One that has not begun never will."""
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:
         """News of these leases. One that has not changed since it was last told may be left out."""
@@ -76,10 +102,7 @@ class Carries(Protocol):
     """An engine whose jobs keep checkpoints where another engine can fetch them."""
 
     def checkpoints(self, job: str) -> str:
-        """Where this site keeps the job's checkpoints."""
-
-    def start_from(self, lease: str, checkpoints: str) -> None:
-        """Before `start`: the lease is to go on from what another site has kept, if that is newer."""
+        """Where this site keeps the job's checkpoints: what `Start.checkpoints_from` says elsewhere."""
 
 
 @runtime_checkable
@@ -110,6 +133,8 @@ class Ports:
     unrecorded: dict[str, list[Observation]] = field(default_factory=dict)
     # Leases that were told to stop, since this server began or later.
     stopped: set[str] = field(default_factory=set)
+    # Leases that their engine has not begun yet, and its reason.
+    waiting: dict[str, Said] = field(default_factory=dict)
     # The list each engine last gave and the state of the log it was found to agree with: an engine that
     # gives it again has no news, and comparing ten thousand nodes at every tick is most of a tick.
     agreed: dict[str, tuple[Sequence[Node], int]] = field(default_factory=dict)

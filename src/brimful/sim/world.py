@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 
-from brimful.errors import Said, WorldFailed
-from brimful.fleet.events import Event, JobSubmitted, Parts
+from brimful.errors import BrimfulError, Said, WorldFailed
+from brimful.fleet.events import Cause, Event, JobSubmitted, Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Fleet, Node
 from brimful.language import say
@@ -19,7 +19,7 @@ from brimful.market.pools import Market
 from brimful.scheduler.auction import Auctions
 from brimful.scheduler.loop import IDLE_LOOK_S, tick
 from brimful.scheduler.plan import Plan
-from brimful.scheduler.ports import CannotStart, Observation, Ports
+from brimful.scheduler.ports import CannotStart, Failures, Observation, Ports, Start
 from brimful.scheduler.rules import Rules
 from brimful.sim.faults import Dice, Faults, Mishap, NodeFails, NodeReturns, SiteSilent
 from brimful.sim.kernel import Kernel
@@ -96,14 +96,22 @@ class TimedEngine:
             raise WorldFailed(say("sim.site_silent", site=SITE))
         return self._nodes
 
-    def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int], rest: Parts = ()) -> None:  # noqa: ARG002
-        if lease in self._running or lease in self._news:
-            return
-        if self._dice is not None and self._dice.start_fails():
-            self._kernel.at(self.now_s + 1, None)  # so that somebody looks
-            raise CannotStart(say("sim.could_not_start", node=node, lease=lease))
-        nodes = (node, *[name for name, _ in rest]) if rest else (node,)
-        speed = job.rate(self._all[node].gpu) * (job.spread_rate if rest else 1.0)
+    def start(self, starts: Sequence[Start]) -> Failures:
+        failed: dict[str, BrimfulError] = {}
+        for each in starts:
+            lease = each.lease
+            if lease in self._running or lease in self._news:
+                continue
+            if self._dice is not None and self._dice.start_fails():
+                self._kernel.at(self.now_s + 1, None)  # so that somebody looks
+                failed[lease] = CannotStart(say("sim.could_not_start", node=each.parts[0][0], lease=lease))
+            else:
+                self._begin(lease, each.job, each.parts)
+        return failed
+
+    def _begin(self, lease: str, job: Job, parts: Parts) -> None:
+        nodes = tuple([name for name, _ in parts])
+        speed = job.rate(self._all[nodes[0]].gpu) * (job.spread_rate if len(nodes) > 1 else 1.0)
         if self._dice is not None and self._dice.slow.intersection(nodes):
             speed *= self._dice.faults.slow_rate  # a gang is as fast as its slowest worker
         kept = self._kept.get(job.job)
@@ -115,18 +123,22 @@ class TimedEngine:
         if job.max_run_s is not None or job.budget_microusd is not None:
             self._kernel.at(self.now_s, None)  # so that somebody looks: from here on a limit counts
 
-    def stop(self, lease: str, *, grace_s: int) -> None:  # noqa: ARG002 - it obeys at once
-        if lease in self._running:
-            self._end(lease, exit_code=None, saved=self._saved_s(self._running[lease], is_asked=True))
-            self._kernel.forget(lease)
-            self._kernel.at(self.now_s, None)  # so that somebody looks
+    def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:  # noqa: ARG002 - it obeys at once
+        for lease in leases:
+            if lease in self._running:
+                saved = self._saved_s(self._running[lease], is_asked=True)
+                self._end(lease, exit_code=None, saved=saved, cause="stopped_by_us")
+                self._kernel.forget(lease)
+                self._kernel.at(self.now_s, None)  # so that somebody looks
+        return {}
 
     def finish(self, lease: str) -> bool:
         """Its time has come, unless its node was lost before."""
         run = self._running.get(lease)
         if run is None:
             return False
-        self._end(lease, exit_code=0, saved=self._work_s[run.job.job] - self._kept.get(run.job.job, 0.0))
+        saved = self._work_s[run.job.job] - self._kept.get(run.job.job, 0.0)
+        self._end(lease, exit_code=0, saved=saved, cause="finished")
         return True
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:  # noqa: ARG002 - it keeps its news
@@ -142,8 +154,8 @@ class TimedEngine:
         self._nodes = [node for node in self._nodes if node.node != name]
         for lease, run in list(self._running.items()):
             if name in run.nodes:
-                problem = say("sim.node_lost", node=name)
-                self._end(lease, exit_code=None, saved=self._saved_s(run, is_asked=False), problem=problem)
+                saved = self._saved_s(run, is_asked=False)
+                self._end(lease, exit_code=None, saved=saved, cause="node_lost", node=name)
         return True
 
     def back(self, name: str) -> None:
@@ -162,7 +174,7 @@ class TimedEngine:
             return 0.0
         return worked_s * run.speed
 
-    def _end(self, lease: str, *, exit_code: int | None, saved: float, problem: Said | None = None) -> None:
+    def _end(self, lease: str, *, exit_code: int | None, saved: float, cause: Cause, node: str = "") -> None:
         run = self._running.pop(lease)
         self._kept[run.job.job] = self._kept.get(run.job.job, 0.0) + saved
         self._news.pop(lease, None)
@@ -172,8 +184,9 @@ class TimedEngine:
             started_s=run.started_s,
             ended_s=self.now_s,
             exit_code=exit_code,
-            problem=problem,
+            problem=say("sim.node_lost", node=node) if node else None,
             kept_work_s=saved,
+            cause=cause,
         )
 
 

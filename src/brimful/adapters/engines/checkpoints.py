@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import shutil
+import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from brimful.adapters.files import discard
 from brimful.job import (
     BLOCK_BYTES,
+    FENCE,
     SEAL,
     UNFINISHED,
     Checkpoint,
@@ -20,6 +26,28 @@ from brimful.job import (
 from brimful.language import Sentence, os_words, say
 
 FETCHING = ".fetching-"
+TAKE_OVER_S = 10.0
+
+
+def take_over(here: Path, lease: str) -> None:
+    """From here on only this lease may seal checkpoints there: an orphan of an older one cannot.
+
+    One that is about to seal is waited for, yet not for ever: it may have been stopped in the middle of it.
+    """
+    here.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = here / FENCE
+    if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+        discard(path)  # a trap: a pipe would be waited for, a link followed
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600), "r+") as fence:
+        until_s = time.monotonic() + TAKE_OVER_S
+        while time.monotonic() < until_s:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(fence, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            time.sleep(0.05)
+        fence.truncate(0)
+        fence.write(lease)
 
 
 def make_ready(here: Path, elsewhere: Path | None = None) -> Iterator[Sentence]:

@@ -12,12 +12,14 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from brimful.adapters.capabilities import LogPiece
 from brimful.adapters.code import CodeStore
@@ -25,6 +27,7 @@ from brimful.adapters.engines import logs, samples
 from brimful.adapters.engines.processes import (
     boot_s,
     born,
+    carries,
     held,
     leases_living,
     marked,
@@ -34,19 +37,22 @@ from brimful.adapters.engines.runner import WORK
 from brimful.adapters.files import identity, read_json, reserve, write_json
 from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.arrays import task_env
-from brimful.fleet.events import Parts
+from brimful.fleet.events import Cause
 from brimful.fleet.job import Job
 from brimful.fleet.state import Node
 from brimful.job import newest, read_plain
 from brimful.language import Plain, Sentence, os_words, say, verbatim
 from brimful.language.record import as_record, said_by_anybody
 from brimful.meter.samples import GpuSample
-from brimful.scheduler.ports import CannotStart, Observation
+from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 
 log = logging.getLogger("brimful")
 
+T = TypeVar("T")
+
 SHOWN_CHARS = 300
 MOST_EXIT_CODE = 1 << 16
+MOST_RANKS = 4096
 MOST_SPEED = 1e6  # of a GPU beside the slowest; more is not believed
 # Troubles of the machine, not of the lease: they pass, or somebody mends them.
 PASSING = frozenset(
@@ -71,17 +77,21 @@ class LocalEngine:
         site: str = "local",
         devices: Mapping[str, Sequence[str]] | None = None,
         problems: Mapping[str, Said] | None = None,
+        users: Callable[[], Mapping[str, Collection[int]]] = dict,
         log_bytes: int = LOG_BYTES,
         code: CodeStore | None = None,
         look: Callable[[float], Sequence[GpuSample]] | None = None,
     ) -> None:
-        """`devices`: by node, which of the driver's GPUs stands behind each of ours; `problems`: theirs."""
+        """`devices`: by node, which of the driver's GPUs stands behind each of ours; `problems`: theirs.
+
+        `users`: by such a GPU, the processes that use it now, as far as the driver tells.
+        """
+        self._users = users
         self._devices = devices or {}
         self._problems = problems or {}
         self._log_bytes = log_bytes
         self._code = code  # where packed code is
         self._look_at_gpus = look  # asks the driver; None: there is none
-        self._from: dict[str, str] = {}  # leases that go on from another site's checkpoints
         self._root = root
         self._nodes = nodes
         self.site = site
@@ -98,36 +108,31 @@ class LocalEngine:
             ) from error
 
     def nodes(self) -> Sequence[Node]:
+        used = self._users()
+        pids = {pid for those in used.values() for pid in those}
+        ours = {pid for pid in pids if carries(pid, {"BRIMFUL_ENGINE": self.identity})} if pids else set()
+        foreign = {device for device, those in used.items() if not ours.issuperset(those)}
+        taken = {
+            node.node: tuple(i for i, name in enumerate(self._devices.get(node.node, ())) if name in foreign)
+            for node in self._nodes
+        }
+        if any(taken[node.node] != node.taken for node in self._nodes):
+            self._nodes = [replace(node, taken=taken[node.node]) for node in self._nodes]
         return self._nodes
 
-    def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int], rest: Parts = ()) -> None:
-        assert not rest, "this machine is one node"
+    def start(self, starts: Sequence[Start]) -> Failures:
+        return _each(self._start, {each.lease: each for each in starts})
+
+    def _start(self, start: Start) -> None:
+        lease = start.lease
         folder = self._folder(lease)
         begun = any((folder / name).exists() for name in ("started.json", "ended.json", "stop.json"))
         if begun or self._has_runner(lease) or lease in self._not_begun:
             return
         try:
             folder.mkdir(exist_ok=True, mode=0o700)
-            order = {
-                "command": list(job.command),
-                "folder": str(folder / WORK) if job.code else job.folder or str(Path.home()),
-                "code": self._code_of(job),
-                "env": {
-                    **_environment(self._kept_env(job), job, node=node),
-                    **self._visible(node, gpus),
-                    **self._mark(lease),
-                    "BRIMFUL_NOTICE": str(folder / "notice.json"),
-                    "BRIMFUL_SAMPLES": str(folder / samples.NAME),
-                    "BRIMFUL_CHECKPOINT_DIR": self.checkpoints(job.job),
-                    "BRIMFUL_SUBMIT_DIR": job.folder,
-                },
-                "checkpoints": self.checkpoints(job.job),
-                "checkpoints_from": self._from.get(lease),
-                "log_bytes": self._log_bytes,
-                "speed": next((job.rate(each.gpu) for each in self._nodes if each.node == node), 1.0),
-            }
             reserve(folder / "ended.json")
-            write_json(folder / "order.json", order)
+            write_json(folder / "order.json", self._order(start))
             with (folder / "runner.err").open("ab") as complaints:
                 # -P: the server's working folder must not shadow our modules.
                 runner = subprocess.Popen(
@@ -155,12 +160,39 @@ class LocalEngine:
             raise CannotStart(say("adapters.code_gone", hash=job.code[:12]))
         return {"archive": str(self._code.path(job.tenant, job.code)), "code": job.code}
 
+    def _order(self, start: Start) -> dict[str, object]:
+        """What the runner is told."""
+        lease, job, parts = start.lease, start.job, start.parts
+        folder, checkpoints = self._folder(lease), self.checkpoints(job.job)
+        speed = next((job.rate(each.gpu) for each in self._nodes if each.node == parts[0][0]), 1.0)
+        return {
+            "lease": lease,
+            "command": list(job.command),
+            "folder": str(folder / WORK) if job.code else job.folder or str(Path.home()),
+            "code": self._code_of(job),
+            "env": {
+                **_environment(self._kept_env(job), job),
+                **self._mark(lease),
+                "BRIMFUL_NOTICE": str(folder / "notice.json"),
+                "BRIMFUL_SAMPLES": str(folder / samples.NAME),
+                "BRIMFUL_CHECKPOINT_DIR": checkpoints,
+                "BRIMFUL_SUBMIT_DIR": job.folder,
+                **_master(len(parts)),
+            },
+            "ranks": [
+                {"BRIMFUL_NODE": node, **self._visible(node, gpus), **_rank(rank, len(parts))}
+                for rank, (node, gpus) in enumerate(parts)
+            ],
+            "checkpoints": checkpoints,
+            "checkpoints_from": start.checkpoints_from or None,
+            "kept_until_s": start.kept_until_s,
+            "log_bytes": self._log_bytes,
+            "speed": speed * (job.spread_rate if len(parts) > 1 else 1.0),
+        }
+
     def checkpoints(self, job: str) -> str:
         """One folder for all leases of the job at this site."""
         return str(self._folder(job).parent / ".checkpoints" / job)
-
-    def start_from(self, lease: str, checkpoints: str) -> None:
-        self._from[lease] = checkpoints
 
     def _visible(self, node: str, gpus: Sequence[int]) -> dict[str, str]:
         known = self._devices.get(node)
@@ -194,7 +226,10 @@ class LocalEngine:
         with contextlib.suppress(OSError):
             self._env_file(job).unlink()
 
-    def stop(self, lease: str, *, grace_s: int) -> None:
+    def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:
+        return _each(lambda lease: self._stop(lease, grace_s=grace_s), {lease: lease for lease in leases})
+
+    def _stop(self, lease: str, *, grace_s: int) -> None:
         folder = self._folder(lease)
         stop = _facts(folder / "stop.json")
         if not stop or not isinstance(stop.get("deadline_s"), int):
@@ -247,9 +282,9 @@ class LocalEngine:
     def complaints(self) -> Mapping[str, Said]:
         return {**self._problems, **self._complaints}
 
-    def log(self, lease: str, *, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
+    def log(self, lease: str, *, rank: int = 0, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
         with _failing("adapters.cannot_read_log", lease=lease):
-            return logs.read(self._folder(lease) / "log", offset=offset, limit=limit)
+            return logs.read(self._folder(lease) / logs.name_of(rank), offset=offset, limit=limit)
 
     def sample(self, lease: str) -> bytes | None:
         return samples.read_sample(self._folder(lease))
@@ -258,7 +293,8 @@ class LocalEngine:
         folder = self._folder(lease)
         started, alive = read_json(folder / "started.json"), self._has_runner(lease)
         if started is not None and held(folder / "lock"):
-            yield self._alive(lease, started)
+            prepares = not (folder / "child.json").exists() and (folder / "order.json").exists()
+            yield _prepares(lease) if prepares else self._alive(lease, started)
             return
         ended = read_json(folder / "ended.json")
         if ended is None and alive:
@@ -283,10 +319,25 @@ class LocalEngine:
             state="ended",
             started_s=began_s,
             ended_s=ended_s,
-            exit_code=code if isinstance(code, int) and abs(code) <= MOST_EXIT_CODE else None,
+            exit_code=_exit_code(code),
             problem=said_by_anybody(ended["problem"]),
             kept_work_s=None if started is None else self._kept_work_s(folder, started, code, ended_s),
+            cause=self._cause(folder, code, began_s=began_s),
+            exit_codes=tuple(map(_exit_code, _listed(ended.get("exit_codes")))),
+            resumes_s=None if started is None else self._resumes_s(folder),
         )
+
+    def _cause(self, folder: Path, code: object, *, began_s: int | None) -> Cause:
+        """Whose doing its end was. An order to stop counts also where it is a link that leads nowhere."""
+        if os.path.lexists(folder / "stop.json"):
+            return "stopped_by_us"
+        if code is None and began_s is not None and began_s < (boot_s() or 0):
+            return "node_lost"
+        return "finished" if code == 0 else "failed"
+
+    def _resumes_s(self, folder: Path) -> int | None:
+        found = (_facts(folder / "child.json") or {}).get("resumes_s")
+        return _second(found) if isinstance(found, int) else None
 
     def _kept_work_s(
         self, folder: Path, started: Mapping[str, Any], code: object, ended_s: int | None
@@ -311,7 +362,12 @@ class LocalEngine:
             with contextlib.suppress(OSError):
                 # Its runner cannot any more: we have seen it live.
                 os.utime(folder / "beat", follow_symlinks=False)
-        return Observation(lease=lease, state="running", started_s=_second(started["at_s"]))
+        return Observation(
+            lease=lease,
+            state="running",
+            started_s=_second(started["at_s"]),
+            resumes_s=self._resumes_s(folder),
+        )
 
     def _lives_on(self, lease: str) -> bool:
         """Whether anything of a job without a runner lives, though nothing of it holds the lock.
@@ -433,7 +489,45 @@ def _last_words(folder: Path, code: int) -> Sentence:
     return verbatim(text.splitlines()[-1][-SHOWN_CHARS:])
 
 
-def _environment(env: Mapping[str, str], job: Job, *, node: str) -> Mapping[str, str]:
+def _each(act: Callable[[T], None], those: Mapping[str, T]) -> Failures:
+    """Do it for each lease; what is wrong with one keeps nobody from the others."""
+    failed: dict[str, BrimfulError] = {}
+    for lease, what in those.items():
+        try:
+            act(what)
+        except BrimfulError as error:
+            failed[lease] = error
+    return failed
+
+
+def _prepares(lease: str) -> Observation:
+    return Observation(lease=lease, state="waiting", problem=say("adapters.readies_checkpoints"))
+
+
+def _exit_code(code: object) -> int | None:
+    return code if isinstance(code, int) and abs(code) <= MOST_EXIT_CODE else None
+
+
+def _listed(value: object) -> list[object]:
+    return value[:MOST_RANKS] if isinstance(value, list) else []
+
+
+def _master(ranks: int) -> dict[str, str]:
+    """Where the ranks of a gang meet: a port of this machine that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    found = {"BRIMFUL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    # PyTorch's own names only for a gang: many scripts take RANK alone as a sign that there are others.
+    return found if ranks == 1 else {**found, "WORLD_SIZE": str(ranks)}
+
+
+def _rank(rank: int, ranks: int) -> dict[str, str]:
+    found = {"BRIMFUL_RANK": str(rank)}
+    return found if ranks == 1 else {**found, "RANK": str(rank), "LOCAL_RANK": "0"}
+
+
+def _environment(env: Mapping[str, str], job: Job) -> Mapping[str, str]:
     wanted = dict(env)
     path = wanted.pop("PATH", os.environ.get("PATH", os.defpath))
     return {
@@ -444,5 +538,4 @@ def _environment(env: Mapping[str, str], job: Job, *, node: str) -> Mapping[str,
         **wanted,
         **task_env(job),
         "BRIMFUL_JOB": job.job,
-        "BRIMFUL_NODE": node,
     }

@@ -21,6 +21,10 @@ MARK_BYTES = 40  # more than any number has digits
 LINE_BYTES = 1 << 16  # how far a line's end is looked for
 
 
+def name_of(rank: int) -> str:
+    return f"log.{rank}" if rank else "log"
+
+
 def read(log: Path, *, offset: int, limit: int) -> LogPiece:
     """Up to `limit` bytes from `offset`, or from where the log begins now; a negative one is from the end."""
     try:
@@ -68,4 +72,4 @@ def _punch(handle: int, length: int) -> bool:
 
 
 def _mark(log: Path) -> Path:
-    return log.with_name("log.start")
+    return log.with_name(f"{log.name}.start")

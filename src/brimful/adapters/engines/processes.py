@@ -47,7 +47,7 @@ def marked(mark: Mapping[str, str]) -> Iterator[int]:
     """Our living processes that were started with these environment variables."""
     assert mark, "everything would match"
     for pid in _pids():
-        if pid != os.getpid() and _carries(pid, mark):
+        if pid != os.getpid() and carries(pid, mark):
             yield pid
 
 
@@ -64,7 +64,7 @@ def signal_marked(mark: Mapping[str, str], number: int) -> None:
     for pid in marked(mark):
         # Gone meanwhile, or a kernel without pidfd: the next attempt finds what is left.
         with contextlib.suppress(OSError), _held_fast(pid) as handle:
-            if _carries(pid, mark):
+            if carries(pid, mark):
                 _signal(handle, number)
 
 
@@ -97,7 +97,7 @@ def _carried(pid: int) -> list[bytes]:
         return []
 
 
-def _carries(pid: int, mark: Mapping[str, str]) -> bool:
+def carries(pid: int, mark: Mapping[str, str]) -> bool:
     carried = _carried(pid)
     return all(f"{key}={value}".encode() in carried for key, value in mark.items())
 

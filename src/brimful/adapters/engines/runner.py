@@ -5,7 +5,7 @@ server learns of its end whenever it comes back. Everything it knows stands in i
 
     order.json    what to run (written by the engine, removed when it runs)
     started.json  written before the job is started: whoever finds it never starts the job again
-    child.json    the job's process group
+    child.json    the job's process group, and when the checkpoint it goes on from was sealed (0: none)
     beat          touched every few seconds while the runner lives: the last proof of life
     stop.json     somebody wants it to end (written by the engine), with the grace and its deadline
     notice.json   what the job is told of that: the deadline (BRIMFUL_NOTICE)
@@ -13,7 +13,7 @@ server learns of its end whenever it comes back. Everything it knows stands in i
                   that a full disk cannot swallow it
     sample.json   what the job's Meter measured last (BRIMFUL_SAMPLES); written by the job, so never trusted
     work          the packed code it runs in, unpacked (only with code)
-    log           what the job printed; log.start: where it begins now
+    log           what the job printed; log.start: where it begins now. log.1, ...: of the gang's other ranks
     runner.err    what the runner itself had to complain of
     lock          held by runner and job as long as anything of them lives: no pid can be mistaken
 """
@@ -24,20 +24,24 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from brimful.adapters.code import unpack
-from brimful.adapters.engines.checkpoints import make_ready
-from brimful.adapters.engines.logs import shorten
+from brimful.adapters.engines.checkpoints import make_ready, take_over
+from brimful.adapters.engines.logs import name_of, shorten
 from brimful.adapters.engines.processes import born
 from brimful.adapters.files import read_json, write_json, write_reserved
 from brimful.errors import BadInput, BrimfulError, Said
-from brimful.language import Plain, Quoted, Sentence, os_words, say
+from brimful.job import newest
+from brimful.language import Plain, Quoted, Seconds, Sentence, os_words, say
 from brimful.language.record import as_record
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -65,34 +69,30 @@ def main(folder: Path) -> int:
             (folder / "order.json").unlink(missing_ok=True)
             return 0
         if (folder / "stop.json").exists():
-            _write_end(folder, exit_code=None, problem=say("adapters.stopped_before_begun"))
+            _write_end(folder, _End(None, say("adapters.stopped_before_begun")))
             return 0
         _adopt_orphans()
         try:
             (folder / "beat").touch(mode=0o600)
-            watch = _Watch(
-                folder, log_bytes=order.get("log_bytes")
-            )  # before anybody can learn our pid and signal it
+            # Before anybody can learn our pid and signal it.
+            watch = _Watch(folder, log_bytes=order.get("log_bytes"), ranks=len(order.get("ranks") or [{}]))
             asked = {key: order.get(key) for key in ("speed", "checkpoints")}
             began = _Began()
             write_json(folder / "started.json", {"at_s": began.at_s, "pid": os.getpid(), **asked})
             log = (folder / "log").open("ab")
             os.fchmod(log.fileno(), 0o600)
         except OSError as error:
+            where = str(folder)[:PROBLEM_CHARS]
             _write_end(
-                folder,
-                exit_code=None,
-                problem=say(
-                    "adapters.cannot_begin_in", folder=str(folder)[:PROBLEM_CHARS], error=os_words(error)
-                ),
+                folder, _End(None, say("adapters.cannot_begin_in", folder=where, error=os_words(error)))
             )
             return 1
         with log:
-            exit_code, problem = _unpacked(folder, order)
-            if problem is None:
-                _make_ready(order, log)
-                exit_code, problem = _run(folder, order, log.fileno(), lock.fileno(), watch)
-        _write_end(folder, exit_code=exit_code, problem=problem, at_s=began.now_s())
+            end = _unpacked(folder, order)
+            if end is None:
+                resumes_s = _make_ready(order, log)
+                end = _run(folder, order, lock.fileno(), watch, resumes_s=resumes_s)
+        _write_end(folder, end, at_s=began.now_s())
         with contextlib.suppress(OSError):
             (folder / "order.json").unlink()  # an engine that was late may have written it again
     return 0
@@ -109,71 +109,132 @@ class _Began:
         return int(self._wall + time.monotonic() - self._awake)
 
 
-def _make_ready(order: dict[str, Any], log: IO[bytes]) -> None:
-    """Have the newest whole checkpoint where the job looks for it; if that fails, the job starts anew."""
-    source = order.get("checkpoints_from")
+def _make_ready(order: dict[str, Any], log: IO[bytes]) -> int:
+    """Have the newest whole checkpoint where the job looks for it, and nobody but this lease write there.
+
+    Says when that one was sealed, 0 where there is none: then the job starts anew.
+    """
+    source, here = order.get("checkpoints_from"), Path(order["checkpoints"])
+    found_s = 0
     try:
-        for line in make_ready(Path(order["checkpoints"]), Path(source) if source else None):
+        take_over(here, order.get("lease", ""))
+        for line in make_ready(here, Path(source) if source else None):
             log.write(f"brimful: {line}\n".encode())
+        found = newest(here)
+        found_s = 0 if found is None else found.at_s
     except OSError as error:
         log.write(f"brimful: its checkpoints cannot be used: {error}\n".encode())
+    if (lost_s := order.get("kept_until_s", 0) - found_s) > 0:
+        code = "adapters.progress_lost" if found_s else "adapters.progress_lost_all"
+        log.write(f"brimful: {say(code, lost=Seconds(lost_s))}\n".encode())
     log.flush()
+    return found_s
 
 
-def _unpacked(folder: Path, order: dict[str, Any]) -> tuple[int | None, Said | None]:
+class _End(NamedTuple):
+    """How a job ended."""
+
+    exit_code: int | None  # of the rank that failed first, else 0
+    problem: Said | None
+    exit_codes: Sequence[int] = ()  # by rank
+
+
+def _unpacked(folder: Path, order: dict[str, Any]) -> _End | None:
     """Have its code where it runs; else why it cannot be started."""
     code = order.get("code")
     if code is not None:
         try:
             unpack(Path(code["archive"]), folder / WORK, code=code["code"])
         except BadInput as error:
-            return NOT_STARTED, error.said
+            return _End(NOT_STARTED, error.said)
         except OSError as error:
-            return NOT_STARTED, say("adapters.cannot_unpack", error=os_words(error))
-    return None, None
+            return _End(NOT_STARTED, say("adapters.cannot_unpack", error=os_words(error)))
+    return None
 
 
-def _write_end(folder: Path, *, exit_code: int | None, problem: Said | None, at_s: int | None = None) -> None:
+def _write_end(folder: Path, end: _End, *, at_s: int | None = None) -> None:
     ended = {
         "at_s": int(time.time()) if at_s is None else at_s,
-        "exit_code": exit_code,
-        "problem": as_record(problem),
+        "exit_code": end.exit_code,
+        "problem": as_record(end.problem),
+        "exit_codes": list(end.exit_codes) if len(end.exit_codes) > 1 else [],
     }
     write_reserved(folder / "ended.json", ended)
 
 
-def _run(
-    folder: Path, order: dict[str, Any], log: int, lock: int, watch: _Watch
-) -> tuple[int | None, Sentence | None]:
+def _start_ranks(folder: Path, order: dict[str, Any], lock: int) -> list[subprocess.Popen[bytes]]:
+    """One process for each rank, all in one process group; all of them, or an OSError and none."""
+    ranks: list[subprocess.Popen[bytes]] = []
+    for rank, env in enumerate(order.get("ranks") or [{}]):
+        try:
+            with (folder / name_of(rank)).open("ab") as log:
+                os.fchmod(log.fileno(), 0o600)
+                ranks.append(
+                    subprocess.Popen(
+                        order["command"],
+                        cwd=order["folder"],
+                        env={**order["env"], **env},
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        process_group=ranks[0].pid if ranks else 0,
+                        pass_fds=[lock],
+                    )
+                )
+        except OSError:
+            if ranks:
+                _signal_group(ranks[0].pid, signal.SIGKILL)
+            raise
+    return ranks
+
+
+def _run(folder: Path, order: dict[str, Any], lock: int, watch: _Watch, *, resumes_s: int) -> _End:
     """Start the job, wait for its end and for the end of everything it started."""
     try:
-        child = subprocess.Popen(
-            order["command"],
-            cwd=order["folder"],
-            env=order["env"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=[lock],
-        )
+        ranks = _start_ranks(folder, order, lock)
     except OSError as error:
-        return _not_started(order, error)
+        return _End(*_not_started(order, error))
+    group = ranks[0].pid
     # From here on the job runs: nothing, a full disk least of all, may end the runner before it.
     with contextlib.suppress(OSError):
         (folder / "order.json").unlink()  # its environment may hold secrets, and nobody needs it again
     with contextlib.suppress(OSError):
-        write_json(folder / "child.json", {"group": child.pid, "born": born(child.pid)})
-    watch.over(child.pid)
-    # Left unreaped, so that its group cannot become a stranger's before the rest of it is ended.
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    _signal_group(child.pid, signal.SIGKILL)
-    code = child.wait()
+        write_json(folder / "child.json", {"group": group, "born": born(group), "resumes_s": resumes_s})
+    watch.over(group)
+    first, problem = 0, None
+    for rank, how in _ends(ranks):
+        if how is not None and problem is None:
+            first, problem = rank, how
+            if len(ranks) > 1:
+                problem = say("adapters.rank_failed", rank=Plain(rank), how=how)
+                watch.ask()  # a gang ends whole: the others would wait for this one for ever
+    _signal_group(group, signal.SIGKILL)
+    codes = [128 - code if code < 0 else code for code in (rank.wait() for rank in ranks)]
     watch.let_go()
     _end_the_rest()
-    if code < 0:
-        return 128 - code, say("adapters.killed_by", signal=signal.Signals(-code).name)
-    return code, None if code == 0 else say("adapters.exit_code", exit_code=Plain(code))
+    return _End(codes[first], problem, codes)
+
+
+def _ends(ranks: Sequence[subprocess.Popen[bytes]]) -> Iterator[tuple[int, Sentence | None]]:
+    """Each rank as it ends, and what was wrong with its end.
+
+    Left unreaped, so that their group cannot become a stranger's before the rest of it is ended.
+    """
+    ended: queue.SimpleQueue[tuple[int, Sentence | None]] = queue.SimpleQueue()
+
+    def wait(rank: int) -> None:
+        found = os.waitid(os.P_PID, ranks[rank].pid, os.WEXITED | os.WNOWAIT)
+        how: Sentence | None = None
+        if found is not None and found.si_code != os.CLD_EXITED:
+            how = say("adapters.killed_by", signal=signal.Signals(found.si_status).name)
+        elif found is not None and found.si_status:
+            how = say("adapters.exit_code", exit_code=Plain(found.si_status))
+        ended.put((rank, how))
+
+    for rank in range(len(ranks)):
+        threading.Thread(target=wait, args=(rank,), daemon=True).start()
+    for _ in ranks:
+        yield ended.get()
 
 
 def _not_started(order: dict[str, Any], error: OSError) -> tuple[int, Sentence]:
@@ -188,24 +249,26 @@ def _not_started(order: dict[str, Any], error: OSError) -> tuple[int, Sentence]:
 class _Watch:
     """Beside the waiting: gives a sign of life, passes a stop on, and kills when its grace is over."""
 
-    def __init__(self, folder: Path, *, log_bytes: int | None = None) -> None:
+    def __init__(self, folder: Path, *, log_bytes: int | None, ranks: int) -> None:
         self._folder = folder
         self._log_bytes = log_bytes
+        self._logs = [folder / name_of(rank) for rank in range(ranks)]
         self._group: int | None = None
         self._deadline_s: float | None = None
-        signal.signal(signal.SIGTERM, lambda _signal, _frame: self._ask())
+        signal.signal(signal.SIGTERM, lambda _signal, _frame: self.ask())
         signal.signal(signal.SIGALRM, lambda _signal, _frame: self._look())
         signal.setitimer(signal.ITIMER_REAL, BEAT_S, BEAT_S)
 
     def over(self, group: int) -> None:
         self._group = group
         if (self._folder / "stop.json").exists():  # it was asked for before there was anything to stop
-            self._ask()
+            self.ask()
 
     def let_go(self) -> None:
         self._group = None
 
-    def _ask(self) -> None:
+    def ask(self) -> None:
+        """Have the job end: a signal, its grace, the last signal."""
         if self._group is None or self._deadline_s is not None:
             return
         grace_s = self._grace_s()
@@ -223,14 +286,15 @@ class _Watch:
     def _look(self) -> None:
         with contextlib.suppress(OSError):
             os.utime(self._folder / "beat")
-            if self._log_bytes and shorten(self._folder / "log", keep_bytes=self._log_bytes):
-                # A quick writer fills a disk within seconds: look again soon.
-                signal.setitimer(signal.ITIMER_REAL, HURRY_S, BEAT_S)
+            for log in self._logs if self._log_bytes else ():
+                if shorten(log, keep_bytes=self._log_bytes or 0):
+                    # A quick writer fills a disk within seconds: look again soon.
+                    signal.setitimer(signal.ITIMER_REAL, HURRY_S, BEAT_S)
         if self._group is None:
             return
         if self._deadline_s is None:
             if (self._folder / "stop.json").exists():  # the signal did not reach us
-                self._ask()
+                self.ask()
             return
         left_s = self._deadline_s - time.monotonic()
         if left_s <= 0:

@@ -11,25 +11,26 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from brimful.errors import BrimfulError, WorldFailed
-from brimful.fleet.events import Parts
-from brimful.fleet.job import Job
 from brimful.fleet.state import Node
 from brimful.language import Seconds, say, verbatim
-from brimful.scheduler.ports import CannotStart, Carries, Engine, Observation, Warns
+from brimful.scheduler.ports import CannotStart, Carries, Engine, Failures, Observation, Start, Warns
 
 log = logging.getLogger("brimful")
 
 SILENT_S = 15.0  # a site that has not answered for so long counts as lost
 STUCK_S = 5.0  # one step that takes so long is named in the server's log
 AGAIN_S = 1.0  # an order that was carried out is given to the engine again no sooner
+BATCH = 32  # orders that an engine is given at once: it is looked at in between
 ORDERS_S = 1.0  # how long orders go before the next look, at least one of them
 FIRST_LOOK_S = 5.0  # how long a server that starts waits for the first answers of all sites
 CLOSE_S = 10.0  # how long one that stops waits for what they are doing
 
+Key = tuple[str, str, object]  # an order by kind, lease and what tells it from others
 Permit = Callable[[], Callable[[], object]]
 
 
@@ -44,9 +45,9 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    kind: str
+    kind: str  # start, stop or warn
     lease: str
-    carry_out: Callable[[], None]
+    what: Start | int | None  # of a stop its grace, of a warning until when
     may_act: Callable[[], object]
 
 
@@ -78,11 +79,11 @@ class SiteWorker:
         self._last: Look | None = None
         self._failed: BrimfulError | None = None  # the last look, unless it went well
         self._queue: deque[Order] = deque()
-        self._pending: set[tuple[str, str]] = set()
-        self._done: dict[tuple[str, str], float] = {}
-        self._errors: dict[tuple[str, str], BrimfulError] = {}
+        self._pending: set[Key] = set()
+        self._done: dict[Key, float] = {}
+        self._errors: dict[Key, BrimfulError] = {}
         self._acted: dict[str, float] = {}  # by lease, when its last order had been carried out
-        self._from: dict[str, str] = {}
+        self.took_s: dict[str, float] = {}  # by step, how long the last one took
         self._step: tuple[str, float] | None = None  # what it is doing, and since when
         self._named: tuple[str, float] | None = None
         self._heard = clock()  # when it was last asked and answered, be it by an error
@@ -139,33 +140,28 @@ class SiteWorker:
         self._wake.set()
         return seen
 
-    def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int], rest: Parts = ()) -> None:
-        engine, source = self._engine, self._from.pop(lease, None)
+    def start(self, starts: Sequence[Start]) -> Failures:
+        return self._give("start", {each.lease: each for each in starts})
 
-        def carry_out() -> None:
-            if source is not None:
-                assert isinstance(engine, Carries)
-                engine.start_from(lease, source)
-            engine.start(lease, job, node=node, gpus=gpus, rest=rest)
+    def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:
+        return self._give("stop", dict.fromkeys(leases, grace_s))
 
-        self._give("start", lease, carry_out)
-
-    def stop(self, lease: str, *, grace_s: int) -> None:
-        self._give("stop", lease, lambda: self._engine.stop(lease, grace_s=grace_s))
-
-    def _give(self, kind: str, lease: str, carry_out: Callable[[], None]) -> None:
-        """Queue an order, unless it waits already or was just carried out. Raises what went wrong before."""
-        key = (kind, lease)
+    def _give(self, kind: str, orders: Mapping[str, Start | int | None]) -> Failures:
+        """Queue orders, unless they wait or were just carried out; says what went wrong with them before."""
+        failed: dict[str, BrimfulError] = {}
         with self._lock:
-            error = self._errors.pop(key, None)
-            if error is None and key not in self._pending and self._is_over(key):
-                self._pending.add(key)
-                self._queue.append(Order(kind, lease, carry_out, self._permit()))
-        if error is not None:
-            raise error
+            for lease, what in orders.items():
+                key = _key(kind, lease, what)
+                error = self._errors.pop(key, None)
+                if error is not None:
+                    failed[lease] = error
+                elif key not in self._pending and self._is_over(key):
+                    self._pending.add(key)
+                    self._queue.append(Order(kind, lease, what, self._permit()))
         self._wake.set()
+        return failed
 
-    def _is_over(self, key: tuple[str, str]) -> bool:
+    def _is_over(self, key: Key) -> bool:
         done = self._done.get(key)
         return done is None or self._clock() - done >= AGAIN_S
 
@@ -173,7 +169,7 @@ class SiteWorker:
         """No trace of a lease means nothing if it was looked for before its last order was carried out."""
         if seen.state != "absent":
             return True
-        waits = any(lease == seen.lease for _, lease in self._pending)
+        waits = any(lease == seen.lease for _, lease, _ in self._pending)
         return not waits and self._acted.get(seen.lease, at) <= at
 
     def _forget(self, leases: Collection[str]) -> None:
@@ -199,31 +195,37 @@ class SiteWorker:
         while not self._closing:
             with self._lock:
                 due = self._due and (not self._queue or orders_until is None)
-                order = None if due or not self._queue else self._queue.popleft()
+                orders = [] if due else self._next_batch()
                 self._due = self._due and not due
             if due:
                 self._look()
                 orders_until = self._clock() + ORDERS_S
-            elif order is not None:
-                self._carry_out(order)
+            elif orders:
+                self._carry_out(orders)
                 if orders_until is not None and self._clock() >= orders_until:
                     orders_until = None
             else:
                 self._wake.wait()
                 self._wake.clear()
 
+    def _next_batch(self) -> list[Order]:
+        """The orders that can be given at once: of one kind, in the order in which they came."""
+        batch: list[Order] = []
+        while self._queue and len(batch) < BATCH and (not batch or _alike(batch[0], self._queue[0])):
+            batch.append(self._queue.popleft())
+        return batch
+
     def _look(self) -> None:
         at, leases = self._clock(), self._leases
-        self._step = ("nodes", at)
         try:
-            nodes = self._engine.nodes()
-            self._step = ("observe", at)
-            seen = self._engine.observe(leases)
+            with self._timed("nodes"):
+                nodes = self._engine.nodes()
+            with self._timed("observe"):
+                seen = self._engine.observe(leases)
         except Exception as error:  # noqa: BLE001 - a site's bug is this site's trouble, and nobody else's
             self._keep_failure(_foreseen(error, self.site), at=at)
             return
         finally:
-            self._step = None
             self._looked.set()
         with self._lock:
             before = self._last
@@ -241,25 +243,61 @@ class SiteWorker:
         if before is None or before.problem != error.problem:
             self._tell()
 
-    def _carry_out(self, order: Order) -> None:
-        key = (order.kind, order.lease)
-        failed: BrimfulError | None = None
-        self._step = (f"{order.kind} {order.lease}", self._clock())
+    def _carry_out(self, orders: Sequence[Order]) -> None:
+        kind, more = orders[0].kind, f" and {len(orders) - 1} more" if len(orders) > 1 else ""
+        failed: dict[str, BrimfulError] = {}
         try:
-            order.may_act()
-            order.carry_out()
-        except Exception as error:  # noqa: BLE001 - one lease's trouble keeps nobody from the others
-            failed = _foreseen(error, self.site)
-        self._step = None
+            for order in orders:
+                order.may_act()
+            with self._timed(kind, f" {orders[0].lease}{more}"):
+                failed = {lease: _foreseen(error, self.site) for lease, error in self._act(orders).items()}
+        except Exception as error:  # noqa: BLE001 - one site's trouble keeps nobody from the others
+            foreseen = _foreseen(error, self.site)
+            if isinstance(foreseen, CannotStart):  # of one of them, and nobody knows of which
+                foreseen = WorldFailed(foreseen.said)
+            failed = dict.fromkeys((order.lease for order in orders), foreseen)
         with self._lock:
-            self._pending.discard(key)
-            self._acted[order.lease] = self._done[key] = self._clock()
-            if failed is not None:
-                self._errors[key] = failed
-                del self._done[key]  # to be tried again when it is asked for again
+            for order in orders:
+                key = _key(kind, order.lease, order.what)
+                self._pending.discard(key)
+                self._acted[order.lease] = self._done[key] = self._clock()
+                if order.lease in failed:
+                    self._errors[key] = failed[order.lease]
+                    del self._done[key]  # to be tried again when it is asked for again
             self._due = True
-        if isinstance(failed, CannotStart) or not self._queue:
+        if any(isinstance(error, CannotStart) for error in failed.values()) or not self._queue:
             self._tell()
+
+    def _act(self, orders: Sequence[Order]) -> Failures:
+        first = orders[0]
+        if first.kind == "start":
+            return self._engine.start([each.what for each in orders if isinstance(each.what, Start)])
+        if first.kind == "stop":
+            assert isinstance(first.what, int)
+            return self._engine.stop([each.lease for each in orders], grace_s=first.what)
+        assert isinstance(self._engine, Warns)
+        assert not isinstance(first.what, Start)
+        self._engine.warn(first.lease, until_s=first.what)
+        return {}
+
+    @contextmanager
+    def _timed(self, step: str, of: str = "") -> Iterator[None]:
+        began = self._clock()
+        self._step = (f"{step}{of}", began)
+        try:
+            yield
+        finally:
+            self._step = None
+            self.took_s[step] = self._clock() - began
+
+
+def _key(kind: str, lease: str, what: object) -> Key:
+    """A warning differs with its moment: a new one is a new order."""
+    return (kind, lease, what if kind == "warn" else None)
+
+
+def _alike(one: Order, other: Order) -> bool:
+    return one.kind == other.kind != "warn" and (one.kind == "start" or one.what == other.what)
 
 
 class CarryingWorker(SiteWorker):
@@ -269,14 +307,9 @@ class CarryingWorker(SiteWorker):
         assert isinstance(self._engine, Carries)
         return self._engine.checkpoints(job)
 
-    def start_from(self, lease: str, checkpoints: str) -> None:
-        self._from[lease] = checkpoints
-
     def warn(self, lease: str, *, until_s: int | None) -> None:
-        engine = self._engine
-        assert isinstance(engine, Warns)
-        # What is told differs with its moment: a new one is a new order.
-        self._give(f"warn until {until_s} of", lease, lambda: engine.warn(lease, until_s=until_s))
+        for error in self._give("warn", {lease: until_s}).values():
+            raise error
 
 
 def worker_for(

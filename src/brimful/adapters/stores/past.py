@@ -54,8 +54,9 @@ def past_job_from(row: sa.Row[Any]) -> PastJob:
 
 def _lease_from(body: dict[str, Any]) -> Lease:
     """JSON knows only lists."""
-    body["gpus"] = tuple(body["gpus"])
-    body["rest"] = tuple((node, tuple(gpus)) for node, gpus in body["rest"])
+    body["gpus"], body["exit_codes"] = tuple(body["gpus"]), tuple(body.get("exit_codes", ()))
+    for name in ("rest", "runs_on"):
+        body[name] = tuple((node, tuple(gpus)) for node, gpus in body.get(name, ()))
     return Lease(**_said(body))
 
 

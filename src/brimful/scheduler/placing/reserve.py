@@ -67,7 +67,7 @@ def reserve(state: JobState, draft: Draft, pools: list[Pool]) -> Reservation | N
         nodes: list[int] = []
         have = 0
         for node in chain(draft.fullest(pool), index.buckets[0]):
-            good = draft.capacity.slots[node].node.good_gpus
+            good = draft.capacity.slots[node].node.offered_gpus
             if index.largest >= need:
                 if good >= need:
                     return Reservation(state.job.job, need, (node,), rank)
@@ -113,7 +113,7 @@ def from_s(reservation: Reservation, fleet: Fleet, *, now_s: int) -> float:
     """When the cell will be free, as far as anybody knows; inf: nobody does."""
     slots = fleet.capacity.slots
     return max(
-        _free_at(fleet, slots[i].node.node, min(reservation.gpus, slots[i].node.good_gpus), now_s=now_s)
+        _free_at(fleet, slots[i].node.node, min(reservation.gpus, slots[i].node.offered_gpus), now_s=now_s)
         for i in reservation.nodes
     )
 

@@ -89,6 +89,7 @@ def _local_engine(settings: Settings) -> LocalEngine:
         devices=devices,
         problems=detected.problems,
         look=read_gpus if found else None,
+        users=gpus.Users() if found else dict,
         log_bytes=settings.log_mib << 20,
         code=code_of(settings),
     )

@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from brimful.adapters.engines.devices import Device
@@ -13,10 +14,13 @@ from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.language import Plain, Sentence, say, verbatim
 from brimful.meter.nvml import problem_said, read_gpus
 from brimful.meter.samples import GpuSample
+from brimful.units import MIB
 
 log = logging.getLogger("brimful")
 
 TIMEOUT_S = 10  # a driver that takes longer is stuck
+USERS_S = 5.0  # how often it is asked who uses its GPUs
+USER_BYTES = 512 * MIB  # of GPU memory: who has less is no user to make room for
 
 
 class Detected(NamedTuple):
@@ -43,6 +47,37 @@ def detect() -> Detected:
     for problem in problems.values():
         log.warning("%s; nothing starts on it", problem)
     return Detected(_devices(seen), problems)
+
+
+class Users:
+    """The processes that use each GPU, asked of the driver every few seconds.
+
+    Programs that draw on the screen, and those with little memory, keep nobody from a GPU.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._asked = clock, float("-inf")
+        self._found: dict[str, list[int]] = {}
+
+    def __call__(self) -> Mapping[str, Collection[int]]:
+        if self._clock() - self._asked >= USERS_S:
+            try:
+                seen = _ask_driver()
+            except BrimfulError:
+                seen = []  # what is wrong with the driver was said at the start, and jobs say it too
+            self._found = {each.device: pids for each, pids in _used(seen) if pids}
+            self._asked = self._clock()
+        return self._found
+
+
+def _used(seen: list[GpuSample]) -> Iterator[tuple[Device, list[int]]]:
+    by_name = {str(each.index) if each.mig is None else each.uuid: each for each in seen}
+    for device in _devices(seen):
+        using = by_name[device.device].processes or ()
+        yield (
+            device,
+            [each.pid for each in using if each.kind == "compute" and (each.used_bytes or 0) >= USER_BYTES],
+        )
 
 
 def _devices(seen: list[GpuSample]) -> list[Device]:

@@ -75,7 +75,7 @@ class Driver:
                 return Tick(plan=Plan())
             self._token = None if self._leadership is None else self._leadership.token
             done = tick(self._fleet, self._ports, self._reader.rules, now_s=self._reader.now_s())
-            self._health.problems = done.problems
+            self._health.problems, self._health.waiting = done.problems, dict(self._ports.waiting)
             return done
 
     def start(self) -> None:

@@ -15,6 +15,7 @@ SILENT_S = 60  # a loop that has not come round for so long is in trouble, whate
 class Health:
     def __init__(self, *, tick_s: float) -> None:
         self.problems: Mapping[str, Said] = {}  # by site: why the last tick could not reach it
+        self.waiting: Mapping[str, Said] = {}  # by lease: why its engine has not begun it yet
         self.error: Said | None = None  # why the last tick failed, if it did
         self.thread: threading.Thread | None = None  # the loop's, from start to stop
         self._tick_s = tick_s

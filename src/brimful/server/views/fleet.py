@@ -26,12 +26,7 @@ def fleet_view(reader: Reader, who: Principal) -> FleetAnswer:
             problems = dict.fromkeys(problems, words("server.problem_for_operator"))
         return {
             "gpus": gpus,
-            "free": sum(
-                (name, i) not in holders and i not in node.holes
-                for name, node in fleet.nodes.items()
-                if name not in fleet.drained
-                for i in range(node.gpus)
-            ),
+            "free": sum(len(fleet.free(name)) for name in fleet.nodes),  # of a drained node, none
             "allocation_rate": fleet.allocation_rate(reader.now_s()),
             "policy": reader.policy,
             "market": [] if reader.market is None else [*reader.market.pools],

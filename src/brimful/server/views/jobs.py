@@ -81,10 +81,10 @@ def _why(reader: Reader, state: JobState, *, explain: bool) -> Said | None:
         return say("server.site_silent", site=lease.site, silent=silent, reason=lost.reason)
     if state.phase == "waiting":
         return reader.why_waiting(state.job.job) if explain else None
-    if state.phase == "held":
-        return state.hold_reason
-    if state.phase == "pending":
-        return reader.fleet.gates.why(state.job)
+    if state.phase in ("held", "pending"):
+        return state.hold_reason if state.phase == "held" else reader.fleet.gates.why(state.job)
+    if state.phase == "starting" and lease is not None:
+        return reader.health.waiting.get(lease.lease)
     if lease is not None and state.phase == "running":
         return _why_running(lease, now_s=now_s) or state.reason
     return state.leases[-1].reason if state.phase == "stopping" else state.reason

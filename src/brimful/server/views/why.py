@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from brimful.client.answers import PoolAnswer, WhyAnswer, alike
+from brimful.errors import Said
 from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.state import OVER, JobState, Lease, Pool
 from brimful.language import Number, Seconds, Sentence, Several, Usd, count, either, say, told
@@ -35,11 +36,13 @@ def _joined(parts: Iterator[Sentence]) -> str:
     return told(Several(tuple(parts), "; "))
 
 
-def _waiting(reader: Reader, state: JobState) -> Sentence | None:
+def _waiting(reader: Reader, state: JobState) -> Said | None:
     if state.phase == "held":
         return say("server.on_hold", reason=state.hold_reason or "", job=state.job.job)
     if state.phase == "pending":
         return reader.fleet.gates.why(state.job)
+    if state.phase == "starting" and state.open_lease is not None:
+        return reader.health.waiting.get(state.open_lease.lease)
     if state.phase != "waiting":
         return None
     reason = reader.why_waiting(state.job.job) or say("server.starts_at_next_look")
@@ -63,6 +66,9 @@ def _placement(reader: Reader, state: JobState, lease: Lease, pools: int) -> Ite
     yield say("server.pool_chosen", pool=one_of, how=how)
     if state.job.sites:
         yield say("server.told_sites", sites=either(state.job.sites))
+    if lease.notice_s is not None and lease.phase == "running":
+        left = Seconds(max(0, lease.notice_s - reader.now_s()))
+        yield say("server.notice", left=left, reason=lease.notice)
     if len(state.leases) > 1:
         before = state.leases[-2].reason or say("server.last_lease_ended")
         yield say("server.lease_after", number=len(state.leases), before=before)

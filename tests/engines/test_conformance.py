@@ -1,0 +1,245 @@
+"""What every engine must do, whatever it runs jobs with. The engines are in conftest.py."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from brimful.fleet.node import Node
+from tests.builders import eventually
+from tests.engines.conftest import GANG, NODES, LocalSite
+
+RUNS = "import os; open('ran', 'a').write('x'); print('up', flush=True)"
+STAYS = f"{RUNS}\nimport signal; signal.pause()"
+DEAF = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+deaf = "import signal; signal.signal(15, signal.SIG_IGN); signal.pause()"
+child = subprocess.Popen([sys.executable, "-c", deaf])
+open("pids", "w").write(f"{os.getpid()} {child.pid}")
+print("up", flush=True)
+signal.pause()
+"""
+POLITE = """
+import signal, sys
+def leave(*_):
+    print("leaves", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, leave)
+print("up", flush=True)
+signal.pause()
+"""
+TELLS = """
+import os
+for name in ("BRIMFUL_RANK", "BRIMFUL_WORLD_SIZE", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+             "BRIMFUL_NODE", "CUDA_VISIBLE_DEVICES"):
+    print(f"{name}={os.environ.get(name, '')}")
+"""
+# Rank 1 fails; the others would wait for it for ever, as they do in a collective.
+FAILS = """
+import os, signal, sys
+print("rank", os.environ["BRIMFUL_RANK"], flush=True)
+sys.exit(3) if os.environ["BRIMFUL_RANK"] == "1" else signal.pause()
+"""
+SAVES = """
+import json, signal, time
+from brimful.job import Run
+run = Run()
+print("from", run.latest.name if run.latest else None, flush=True)
+with run.saving(7) as folder:
+    (folder / "n").write_text("7")
+print("saved", flush=True)
+signal.pause() if not run.told else None
+"""
+
+
+def up(site: LocalSite, lease: str = "a.1") -> None:
+    eventually(lambda: "up" in site.log(lease))
+
+
+def test_a_start_runs_once_and_its_end_is_told(site: LocalSite) -> None:
+    assert site.start(RUNS) == {}
+    ended = site.waits_for("ended")
+    assert (ended.exit_code, ended.cause, ended.problem) == (0, "finished", None)
+    assert ended.started_s is not None
+    assert ended.ended_s is not None
+    assert ended.started_s <= ended.ended_s
+    assert site.log() == ["up"]
+
+
+def test_a_second_start_runs_nothing_not_even_after_our_restart(site: LocalSite) -> None:
+    order = site.order(STAYS)
+    assert site.engine.start([order, order]) == {}
+    up(site)
+    site.restart()
+    assert site.start(STAYS) == {}
+    site.stop("a.1", grace_s=1)
+    site.waits_for("ended")
+    assert site.start(STAYS) == {}
+    assert (site.folder / "ran").read_text() == "x"
+
+
+def test_a_start_after_a_stop_runs_nothing(site: LocalSite) -> None:
+    assert site.stop("a.1") == {}
+    assert site.start(RUNS) == {}
+    seen = site.look()
+    assert seen is None or seen.state == "absent" or seen.cause == "stopped_by_us"
+    site.restart()
+    assert site.start(RUNS) == {}
+    eventually(lambda: (found := site.look()) is not None and found.state != "running")
+    assert not (site.folder / "ran").exists()
+
+
+def test_a_job_that_is_told_to_stop_may_leave_by_itself(site: LocalSite) -> None:
+    site.start(POLITE)
+    up(site)
+    site.stop("a.1", grace_s=600)
+    ended = site.waits_for("ended")
+    assert site.log() == ["up", "leaves"]
+    assert (ended.exit_code, ended.cause) == (0, "stopped_by_us"), "it was not done, whatever it answered"
+    assert ended.kept_work_s in (None, 0.0), "no checkpoint proves that anything was kept"
+
+
+def test_a_deaf_job_is_killed_after_its_grace_with_all_it_started(site: LocalSite) -> None:
+    site.start(DEAF)
+    up(site)
+    site.stop("a.1", grace_s=1)
+    ended = site.waits_for("ended")
+    assert ended.cause == "stopped_by_us"
+    for pid in map(int, (site.folder / "pids").read_text().split()):
+        assert not _lives(pid)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_a_job_that_failed_is_told_from_one_that_was_stopped(site: LocalSite) -> None:
+    site.start("import sys; sys.exit(3)")
+    ended = site.waits_for("ended")
+    assert (ended.exit_code, ended.cause) == (3, "failed")
+    assert ended.problem is not None
+
+
+def test_the_ranks_of_a_gang_know_their_place_and_where_to_meet(site: LocalSite) -> None:
+    site.start(TELLS, parts=GANG)
+    ended = site.waits_for("ended")
+    assert (ended.exit_code, ended.exit_codes, ended.cause) == (0, (0, 0), "finished")
+    ranks = [site.facts(rank=rank) for rank in range(len(GANG))]
+    for rank, facts in enumerate(ranks):
+        assert facts["BRIMFUL_RANK"] == facts["RANK"] == str(rank)
+        assert facts["BRIMFUL_WORLD_SIZE"] == facts["WORLD_SIZE"] == "2"
+        assert facts["BRIMFUL_NODE"] == GANG[rank][0]
+        assert len(facts["CUDA_VISIBLE_DEVICES"].split(",")) == len(GANG[rank][1])
+    assert len({(facts["MASTER_ADDR"], facts["MASTER_PORT"]) for facts in ranks}) == 1
+    assert ranks[0]["MASTER_ADDR"]
+    assert int(ranks[0]["MASTER_PORT"]) > 0
+
+
+def test_a_single_process_is_not_taken_for_a_rank(site: LocalSite) -> None:
+    """nanoGPT and others take RANK alone as a sign that there are others."""
+    site.start(TELLS)
+    site.waits_for("ended")
+    facts = site.facts()
+    assert (facts["BRIMFUL_RANK"], facts["BRIMFUL_WORLD_SIZE"], facts["RANK"]) == ("0", "1", "")
+
+
+def test_one_rank_that_fails_ends_its_gang_and_exit_codes_are_by_rank(site: LocalSite) -> None:
+    site.start(FAILS, parts=GANG)
+    ended = site.waits_for("ended")
+    assert (ended.exit_code, ended.cause) == (3, "failed"), "the code of the rank that failed first"
+    assert ended.exit_codes == (128 + signal.SIGTERM, 3)
+    assert "1" in str(ended.problem)
+    assert (site.log(rank=0), site.log(rank=1)) == (["rank 0"], ["rank 1"])
+
+
+def test_what_runs_is_found_again_after_our_restart(site: LocalSite) -> None:
+    site.start(STAYS)
+    up(site)
+    before = site.waits_for("running")
+    site.restart()
+    after = site.waits_for("running")
+    assert after.started_s == before.started_s
+    site.stop("a.1", grace_s=1)
+    assert site.waits_for("ended").cause == "stopped_by_us"
+    assert (site.folder / "ran").read_text() == "x"
+
+
+def test_gpus_that_others_use_are_told_and_our_own_are_not_among_them(site: LocalSite) -> None:
+    site.start(STAYS)
+    up(site)
+    site.occupy(NODES[1], 2)
+    assert {node.node: node.taken for node in site.engine.nodes()} == {NODES[0]: (), NODES[1]: (2,)}
+    unchanged = site.engine.nodes()
+    assert site.engine.nodes() is unchanged, "the same list says that nothing has changed"
+    site.vacate()
+    assert all(_is_free(node) for node in site.engine.nodes())
+
+
+def _is_free(node: Node) -> bool:
+    return not node.taken
+
+
+def test_five_hundred_leases_are_observed_at_once(site: LocalSite) -> None:
+    names = [f"x.{i}" for i in range(500)]
+    assert site.stop(*names[2:], grace_s=1) == {}  # never begun, and never will be
+    orders = [site.order(STAYS, name, parts=((NODES[0], (i,)),)) for i, name in enumerate(names[:2])]
+    assert site.engine.start(orders) == {}
+    for name in names[:2]:
+        up(site, name)
+    states = {seen.lease: seen.state for seen in site.engine.observe(names)}
+    assert [states[name] for name in names[:2]] == ["running", "running"]
+    assert {states[name] for name in names[2:]} <= {"absent", "ended"}
+    assert len(states) == 500
+    assert site.stop(*names, grace_s=1) == {}
+
+
+def test_a_lease_goes_on_from_its_checkpoint_and_says_when_that_is_gone(site: LocalSite) -> None:
+    site.start(SAVES)
+    eventually(lambda: "saved" in site.log())
+    site.stop("a.1", grace_s=1)
+    kept = site.waits_for("ended")
+    assert kept.resumes_s == 0
+    site.start(SAVES, "a.2", kept_until_s=1)
+    eventually(lambda: "saved" in site.log("a.2"))
+    running = site.waits_for("running", "a.2")
+    assert running.resumes_s is not None
+    assert running.resumes_s > 0
+    assert "from step-000000007" in site.log("a.2")
+    site.stop("a.2", grace_s=1)
+    site.waits_for("ended", "a.2")
+    for folder in Path(site.engine.checkpoints("a")).glob("step-*"):
+        shutil.rmtree(folder)
+    site.start(SAVES, "a.3", kept_until_s=running.resumes_s)
+    eventually(lambda: "saved" in site.log("a.3"))
+    assert site.waits_for("running", "a.3").resumes_s == 0
+    assert any("progress lost" in line for line in site.log("a.3"))
+
+
+def test_an_orphan_of_an_older_lease_cannot_write_over_a_newer_checkpoint(site: LocalSite) -> None:
+    site.start(SAVES)
+    eventually(lambda: "saved" in site.log())
+    site.stop("a.1", grace_s=1)
+    site.waits_for("ended")
+    site.start(SAVES, "a.2")
+    eventually(lambda: "saved" in site.log("a.2"))
+    folder = site.engine.checkpoints("a")
+    sealed = (Path(folder) / "step-000000007" / "brimful.json").read_text()
+    environment = {**os.environ, "BRIMFUL_CHECKPOINT_DIR": folder, "BRIMFUL_LEASE": "a.1"}
+    orphan = _run(SAVES, environment)
+    assert "LeaseOver" in orphan
+    assert (Path(folder) / "step-000000007" / "brimful.json").read_text() == sealed
+
+
+def _run(code: str, environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    return done.stderr
