@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+import threading
 import zipfile
 from contextlib import closing
 from dataclasses import replace
@@ -13,14 +14,25 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.sql import SqlStore
 from brimful.cli.main import main
-from brimful.fleet.events import Event, JobSubmitted, LeaseEnded, LeaseStarted, NodeDrained
+from brimful.fleet.events import (
+    BudgetSet,
+    CreditGranted,
+    Event,
+    JobSubmitted,
+    LeaseEnded,
+    LeaseStarted,
+    NodeDrained,
+)
 from brimful.language import count, say, words
+from brimful.server.doctor import examine
 from tests.adapters.test_snapshot import a_history
 from tests.adapters.test_upgrade import an_old_database
 from tests.builders import a_job, granted
+from tests.patience import PATIENCE_S
 from tests.server.builders import OPERATOR, an_access
 
 
@@ -81,6 +93,96 @@ def test_what_is_damaged_is_found_and_left_as_it_is(
     assert [f["code"] for f in found if not f["kept"]] == [promise]
     assert _dump(engine) == before
     engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE events SET at_s = at_s + 1 WHERE seq = 20",
+        "UPDATE events SET chain = NULL WHERE seq > 10",
+        "UPDATE events SET body = json_set(body, '$.lease', 'job-9.1') WHERE seq = 33",
+    ],
+)
+def test_an_event_that_was_changed_is_found_though_it_makes_sense(
+    data: Path, capsys: pytest.CaptureFixture[str], statement: str
+) -> None:
+    engine = sa.create_engine(f"sqlite:///{data / 'brimful.db'}")
+    with engine.begin() as connection:
+        connection.execute(sa.text(statement))
+    engine.dispose()
+    code, answer = ask(capsys, "admin", "doctor", "--data", str(data))
+    (finding,) = answer["data"]["findings"]  # type: ignore[index]
+    assert (code, finding["reasons"][0]["code"]) == (1, "adapters.chain_broken")
+    assert "brimful admin restore" in finding["broken"][1]
+
+
+def test_a_corrupt_file_says_restore_and_how(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = data / "brimful.db"
+    with path.open("r+b") as file:
+        file.seek(8192)
+        file.write(b"\xff" * (path.stat().st_size - 8192))
+    code, answer = ask(capsys, "admin", "doctor", "--data", str(data))
+    assert code != 0
+    assert "brimful admin restore" in json.dumps(answer)
+    path.write_bytes(b"not a database at all, " * 1000)
+    code, answer = ask(capsys, "admin", "doctor", "--data", str(data))
+    assert (code, answer["error"]["code"]) == (3, "database_corrupt")  # type: ignore[index]
+    assert "brimful admin restore" in answer["error"]["hint"]  # type: ignore[index]
+
+
+def test_the_doctor_does_not_wait_for_what_does_not_answer(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = threading.Event()
+    engine = LocalEngine(tmp_path / "leases", [])
+    monkeypatch.setattr(engine, "living", lambda: [] if stuck.wait(PATIENCE_S) else [])
+    store = SqlStore(f"sqlite:///{data / 'brimful.db'}")
+    findings = list(examine(store, [engine], patience_s=0.2))
+    stuck.set()
+    store.close()
+    broken = [each for finding in findings for each in finding.broken]
+    assert [each.as_dict()["code"] for each in broken] == ["doctor.no_answer"]
+    assert findings[-1].kept, "the next promise is looked at all the same"
+
+
+def test_what_a_tenant_ran_over_its_budget_is_the_operators_and_no_alarm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Billed 20,000, leases 20,165: the rest is in operator:overrun."""
+    store = SqlStore(f"sqlite:///{tmp_path / 'brimful.db'}")
+    node, submitted, *_ = a_history(1)
+    assert isinstance(submitted, JobSubmitted)
+    events: list[Event] = [
+        node,
+        BudgetSet(at_s=1, tenant=submitted.job.tenant, microusd=20_000),
+        submitted,
+        replace(granted("job-1", gpus=(1,), at_s=11), microusd_per_gpu_hour=2_000_000),
+        LeaseStarted(at_s=12, lease="job-1.1"),
+        LeaseEnded(at_s=12 + 36, lease="job-1.1", exit_code=0),
+        CreditGranted(at_s=60, tenant=submitted.job.tenant, microusd=5),
+    ]
+    assert store.append(events, after=0)
+    store.close()
+    code, answer = ask(capsys, "admin", "doctor", "--data", str(tmp_path))
+    assert (code, [f for f in answer["data"]["findings"] if not f["kept"]]) == (0, [])  # type: ignore[index]
+
+
+def test_work_that_was_not_there_at_the_next_start_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = SqlStore(f"sqlite:///{tmp_path / 'brimful.db'}")
+    events = a_history(1)[:-1]
+    events += [
+        LeaseEnded(at_s=100, lease="job-1.1", exit_code=1, requeue=True, kept_work_s=80.0),
+        replace(granted("job-1", gpus=(1,), at_s=101), lease="job-1.2"),
+        LeaseStarted(at_s=102, lease="job-1.2", resumes_s=0),
+        LeaseEnded(at_s=110, lease="job-1.2", exit_code=0),
+    ]
+    assert store.append(events, after=0)
+    store.close()
+    _, answer = ask(capsys, "admin", "doctor", "--data", str(tmp_path))
+    reasons = [reason for f in answer["data"]["findings"] for reason in f["reasons"]]  # type: ignore[index]
+    assert reasons == [{"code": "doctor.lost_work", "job": "job-1", "lost": 80.0}]
 
 
 def test_a_run_that_began_before_the_last_one_ended_is_found(

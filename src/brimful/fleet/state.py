@@ -426,7 +426,9 @@ class Fleet:
         found = []
         for name, gpus in runs_on:
             slot = self.capacity.by_name.get(name)
-            if slot is None or first is None or slot.pool != first.pool or lease.gpu_milli < WHOLE_GPU:
+            if slot is None or first is None or lease.gpu_milli < WHOLE_GPU:
+                return None
+            if (slot.pool, slot.node.owner) != (first.pool, first.owner):  # it has its price and its seller
                 return None
             free = sorted({*own.get(name, ()), *slot.free})
             if slot.node.chosen_by == "index":

@@ -6,8 +6,9 @@ tables made of it and against the processes that run.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +24,10 @@ from brimful.fleet.events import MALFORMED, Event, LeaseEnded, LeaseGranted, Poo
 from brimful.fleet.job import WHOLE_GPU
 from brimful.fleet.state import OVER, JobState, Lease
 from brimful.job import whole_ones
-from brimful.language import Percent, Plain, Seconds, Sentence, Usd, count, say, verbatim
+from brimful.language import Percent, Plain, Seconds, Sentence, Size, Usd, count, say, verbatim
+
+PATIENCE_S = 300.0
+MOST_READ_BYTES = 50 << 30  # of checkpoints: a job may seal a file as large as it likes
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +43,22 @@ class Finding:
         return not self.broken
 
 
-def examine(store: SqlStore, engines: Sequence[LocalEngine] = ()) -> Iterator[Finding]:
-    """Each promise in turn. Engines: those of this machine, if their processes are to be looked at too."""
+def examine(
+    store: SqlStore, engines: Sequence[LocalEngine] = (), *, patience_s: float = PATIENCE_S
+) -> Iterator[Finding]:
+    """Each promise in turn. Engines: those of this machine, if their processes are to be looked at too.
+
+    What jobs and the disk have a hand in is waited for no longer than `patience_s`.
+    """
     log = _LogCheck()
     try:
-        failed = log.read(store)
-    except MALFORMED as error:  # of what the events came to: each by itself was taken in
-        failed = [_told(error)]
-    yield Finding(say("doctor.log_whole"), count("event", log.fold.fleet.seq), failed)
+        wrong = store.check_file()
+        chained, broken = store.check_chain()
+        failed = [each for each in (wrong, broken) if each is not None] or log.read(store)
+    except (BrimfulError, *MALFORMED) as error:  # of what the events came to: each by itself was taken in
+        chained, failed = 0, [_told(error)]
+    looked = say("doctor.looked_log", events=count("event", log.fold.fleet.seq), chained=chained)
+    yield Finding(say("doctor.log_whole"), looked, failed and [*failed, say("doctor.restore")])
     if failed:
         return  # nothing that follows from half a log is worth saying
     jobs, leases = count("job", log.jobs), count("lease", log.leases)
@@ -68,8 +80,30 @@ def examine(store: SqlStore, engines: Sequence[LocalEngine] = ()) -> Iterator[Fi
     except (BrimfulError, *MALFORMED) as error:
         yield Finding(say("doctor.tables_agree"), count("event", log.fold.fleet.seq), [_told(error)])
     for engine in engines:
-        yield _processes(engine, log)
-        yield _checkpoints(engine)
+        for promise, look in (
+            ("doctor.processes_agree", lambda engine=engine: _processes(engine, log)),
+            ("doctor.checkpoints_whole", lambda engine=engine: _checkpoints(engine)),
+        ):
+            yield _in_time(say(promise, site=engine.site), look, patience_s=patience_s)
+
+
+def _in_time(promise: Sentence, look: Callable[[], Finding], *, patience_s: float) -> Finding:
+    """In a thread of its own: a disk or a process that does not answer cannot be interrupted."""
+    found: list[Finding] = []
+
+    def ask() -> None:
+        try:
+            found.append(look())
+        except (BrimfulError, OSError, *MALFORMED) as error:
+            found.append(Finding(promise, say("doctor.looked_nothing"), [_told(error)]))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(patience_s)
+    if found:
+        return found[0]
+    silent = say("doctor.no_answer", waited=Seconds(patience_s))
+    return Finding(promise, say("doctor.looked_nothing"), [silent])
 
 
 class _LogCheck:
@@ -107,6 +141,11 @@ class _LogCheck:
         for state in fleet.jobs.values():
             self._job(state, self.fold.ledger.spent_microusd.get(state.job.job, 0))
         self._one_tenant()
+        self.broken["doctor.budgets_kept"] += [
+            say("doctor.overdrawn", account=account, balance=Usd(balance))
+            for account, balance in self.fold.ledger.balances.items()
+            if balance < 0 and account.startswith(("budget:", "hold:"))
+        ]
         if total := sum(self.fold.ledger.balances.values()):
             self.broken["doctor.accounts_even"].append(say("doctor.accounts_sum_to", total=total))
         return []
@@ -127,6 +166,9 @@ class _LogCheck:
                 say("doctor.misplaced", job=name, phase=state.phase, placed=placed)
             )
         self.broken["doctor.none_twice"] += _overlaps(state.leases)
+        if state.lost_work_s > 0:
+            lost = say("doctor.lost_work", job=name, lost=Seconds(state.lost_work_s))
+            self.broken["doctor.progress_kept"].append(lost)
         self.broken["doctor.progress_kept"] += [
             say("doctor.keeps_work", lease=each.lease, kept=Seconds(each.kept_work_s))
             for each in state.leases
@@ -268,12 +310,22 @@ def _processes(engine: LocalEngine, log: _LogCheck) -> Finding:
 
 
 def _checkpoints(engine: LocalEngine) -> Finding:
-    checked, broken = 0, list[Sentence]()
+    """Every byte of them, up to a limit: a sparse file of a terabyte costs a job nothing."""
+    checked, skipped, left, broken = 0, 0, MOST_READ_BYTES, list[Sentence]()
     folders = Path(engine.checkpoints("x")).parent.glob("*")
-    for folder in sorted(path for path in folders if path.is_dir()):
+    for folder in sorted(path for path in folders if path.is_dir() and not path.is_symlink()):
         for each in whole_ones(folder):
+            size = sum(size for size, _ in each.files.values())
+            if size > left:
+                skipped += 1
+                continue
+            left -= size
             checked += 1
             wrong = damage_said(each)
             if wrong:
                 broken.append(say("doctor.checkpoint_damaged", folder=each.folder, wrong=wrong))
-    return Finding(say("doctor.checkpoints_whole", site=engine.site), count("checkpoint", checked), broken)
+    looked: Sentence = count("checkpoint", checked)
+    if skipped:
+        most = Size(MOST_READ_BYTES)
+        looked = say("doctor.looked_checkpoints", checked=checked, skipped=skipped, most=most)
+    return Finding(say("doctor.checkpoints_whole", site=engine.site), looked, broken)

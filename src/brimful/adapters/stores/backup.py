@@ -20,9 +20,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from brimful import __version__
+from brimful.adapters.stores.chain import first_wrong
 from brimful.adapters.stores.past import past_job_from
-from brimful.adapters.stores.prepare import prepare, schema_of
-from brimful.adapters.stores.schema import SCHEMA_VERSION, events, past_jobs
+from brimful.adapters.stores.prepare import CHAIN_BEGINS, prepare, schema_of
+from brimful.adapters.stores.schema import SCHEMA_VERSION, events, meta, past_jobs
 from brimful.adapters.stores.snapshot import Fold
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BadInput, Refused, WorldFailed
@@ -128,6 +129,11 @@ def _folded(connection: sa.Connection, source: Path) -> tuple[Fold, int]:
     piecewise = {"yield_per": ROWS}
     try:
         log = sa.select(events).order_by(events.c.seq)
+        begins = connection.execute(sa.select(meta.c.value).where(meta.c.key == CHAIN_BEGINS)).scalar()
+        rows = connection.execute(log, execution_options=piecewise).mappings()
+        if (wrong := first_wrong(rows, begins=int(begins or 1))) is not None:
+            at = f"events {wrong}"
+            raise ValueError("the checksum is wrong")
         for expected, row in enumerate(connection.execute(log, execution_options=piecewise), 1):
             at = f"events {row.seq} ({row.kind})"
             if row.seq != expected:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from brimful.adapters.stores.schema import SCHEMA_VERSION, meta, metadata
+from brimful.adapters.stores.schema import SCHEMA_VERSION, events, meta, metadata
 from brimful.errors import WorldFailed
 from brimful.language import say
 
+CHAINED = 4  # the schema since which events have checksums
+CHAIN_BEGINS = "chain_begins"  # in `brimful`: the first event that has one
 # Held while the tables are made: two sessions of PostgreSQL that make one table at once collide.
 PREPARING = 0x6272696D66756C  # "brimful"
 
@@ -40,8 +42,14 @@ def keep_first(connection: sa.Connection, *, key: str, value: str) -> None:
 
 
 def _upgrade(connection: sa.Connection, target: int) -> None:
-    """So far every schema has only added tables. The first that changes one does so here, by its number."""
+    """Tables are added; a schema that changes one does so here, by its number."""
     wanted = [table for table in metadata.sorted_tables if table.info["since"] <= target]
     metadata.create_all(connection, tables=wanted)
+    if target >= CHAINED:
+        if "chain" not in {column["name"] for column in sa.inspect(connection).get_columns(events.name)}:
+            connection.execute(sa.text("ALTER TABLE events ADD COLUMN chain VARCHAR(64)"))
+        # Events from before have no checksum; those after must have one.
+        end = connection.execute(sa.select(sa.func.max(events.c.seq))).scalar() or 0
+        keep_first(connection, key=CHAIN_BEGINS, value=str(end + 1))
     keep_first(connection, key="schema", value=str(target))
     connection.execute(meta.update().where(meta.c.key == "schema").values(value=str(target)))

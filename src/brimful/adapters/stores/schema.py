@@ -18,6 +18,8 @@ events = sa.Table(
     sa.Column("kind", sa.String(40), nullable=False),
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
+    # SHA-256 over the event and the chain before it (chain.py); NULL: written before schema 4.
+    sa.Column("chain", sa.String(64), nullable=True),
     info={"since": 1},
 )
 

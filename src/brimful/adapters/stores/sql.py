@@ -18,8 +18,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from brimful.adapters.stores.chain import first_wrong, linked
 from brimful.adapters.stores.past import PastJob, past_job_from, past_job_row
-from brimful.adapters.stores.prepare import keep_first, prepare
+from brimful.adapters.stores.prepare import CHAIN_BEGINS, keep_first, prepare
 from brimful.adapters.stores.schema import events as _events
 from brimful.adapters.stores.schema import leader as _leader
 from brimful.adapters.stores.schema import meta as _meta
@@ -27,12 +28,17 @@ from brimful.adapters.stores.schema import past_jobs as _past_jobs
 from brimful.adapters.stores.schema import snapshots as _snapshots
 from brimful.errors import BadInput, BrimfulError, WorldFailed
 from brimful.fleet.events import MALFORMED, Event, from_record, to_record
-from brimful.language import Quoted, Sentence, say
+from brimful.language import Quoted, Sentence, say, verbatim
 
 CHUNK = 10_000  # events read at once: a long log is folded piece by piece
 SNAPSHOTS_KEPT = 2
+CONNECT_S = 5
 BUSY_MS = 5000  # how long to wait for a lock that another holds
 LEADER = "loop"  # the one thing there is to lead
+_TEXT = [column for column in _events.c if column.name != "chain"]
+_LAST = sa.select(_events.c.seq, _events.c.chain).order_by(_events.c.seq.desc()).limit(1)
+# What SQLite says of a file whose pages make no sense.
+CORRUPT = ("malformed", "not a database", "corrupt")
 
 
 class LostLead(WorldFailed):
@@ -48,7 +54,7 @@ class SqlStore:
         self.where = _shown(url)
         try:
             # A connection that the database has closed meanwhile is noticed before it is used.
-            self.engine = sa.create_engine(url, pool_pre_ping=True)
+            self.engine = sa.create_engine(url, pool_pre_ping=True, connect_args=_connect_args(url))
         except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ValueError) as error:
             raise BadInput(say("adapters.bad_database_url", where=Quoted(self.where))) from error
         except ModuleNotFoundError as error:
@@ -76,6 +82,24 @@ class SqlStore:
         """Events as they were written: seq, at_s, kind, version, and the body as JSON has it."""
         return [{**row._mapping, "body": json.loads(row.body)} for row in self._rows(seq, limit)]
 
+    def check_chain(self) -> tuple[int, Sentence | None]:
+        """How many events have a checksum, and the first whose checksum is wrong."""
+        with self.reading() as connection:
+            found = connection.execute(sa.select(_meta.c.value).where(_meta.c.key == CHAIN_BEGINS)).scalar()
+            begins, end = int(found or 1), connection.execute(_LAST).scalar() or 0
+            wanted = sa.select(_events).where(_events.c.seq >= begins).order_by(_events.c.seq)
+            rows = connection.execution_options(yield_per=CHUNK).execute(wanted).mappings()
+            wrong = first_wrong(rows, begins=begins)
+        return max(0, end - begins + 1), None if wrong is None else say("adapters.chain_broken", seq=wrong)
+
+    def check_file(self) -> Sentence | None:
+        """What SQLite finds wrong with its own file; PostgreSQL looks after its own."""
+        if self.engine.dialect.name != "sqlite":
+            return None
+        with self.reading() as connection:
+            found = str(connection.exec_driver_sql("PRAGMA quick_check(1)").scalar())
+        return None if found == "ok" else verbatim(found[:200])
+
     def end(self) -> int:
         """How many events there are."""
         with self.reading() as connection:
@@ -98,12 +122,13 @@ class SqlStore:
             with self.writing() as connection:
                 if fence is not None:
                     self._check_fence(connection, fence)
-                end = connection.execute(sa.select(sa.func.max(_events.c.seq))).scalar() or 0
+                last = connection.execute(_LAST).first()
+                end = 0 if last is None else last.seq
                 if end < after:
                     raise self._damaged(say("adapters.log_ends_early", end=end, after=after))
                 if end > after:
                     return False
-                connection.execute(_events.insert(), rows)
+                connection.execute(_events.insert(), list(linked(last and last.chain, rows)))
         except WorldFailed as error:
             if isinstance(error.__cause__, sa.exc.IntegrityError):
                 return False
@@ -204,7 +229,7 @@ class SqlStore:
         self.engine.dispose()
 
     def _rows(self, seq: int, limit: int) -> Sequence[sa.Row[Any]]:
-        wanted = sa.select(_events).where(_events.c.seq > seq).order_by(_events.c.seq).limit(limit)
+        wanted = sa.select(*_TEXT).where(_events.c.seq > seq).order_by(_events.c.seq).limit(limit)
         with self.reading() as connection:
             rows = connection.execute(wanted).all()
         for expected, row in enumerate(rows, start=seq + 1):
@@ -240,9 +265,13 @@ class SqlStore:
             yield
         except sa.exc.SQLAlchemyError as error:
             cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-            raise WorldFailed(
-                say("adapters.database_failed", where=self.where, cause=cause), code="database_failed"
-            ) from error
+            kind = "database_corrupt" if any(word in cause for word in CORRUPT) else "database_failed"
+            raise WorldFailed(say(f"adapters.{kind}", where=self.where, cause=cause), code=kind) from error
+
+
+def _connect_args(url: str) -> dict[str, Any]:
+    """A PostgreSQL that does not answer is an error, not a wait without end."""
+    return {"connect_timeout": CONNECT_S} if url.startswith("postgresql") else {}
 
 
 def _make_private(url: sa.URL) -> None:
