@@ -135,7 +135,7 @@ def test_the_doctor_does_not_wait_for_what_does_not_answer(
 ) -> None:
     stuck = threading.Event()
     engine = LocalEngine(tmp_path / "leases", [])
-    monkeypatch.setattr(engine, "living", lambda: [] if stuck.wait(PATIENCE_S) else [])
+    monkeypatch.setattr(engine, "living", lambda: [""] * (not stuck.wait(PATIENCE_S)))
     store = SqlStore(f"sqlite:///{data / 'brimful.db'}")
     findings = list(examine(store, [engine], patience_s=0.2))
     stuck.set()

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,16 @@ class Live:
     def submit(self, *words: str, command: Sequence[str]) -> str:
         name: str = self.ask("submit", "--no-pack", *words, command=command)["job"]
         return name
+
+    def ready(self) -> Mapping[str, Any]:
+        url = json.loads((self.data / "server.json").read_text())["url"]
+        try:
+            with urllib.request.urlopen(f"{url}/v1/ready") as answer:
+                body = answer.read()
+        except urllib.error.HTTPError as refused:
+            body = refused.read()
+        found: Mapping[str, Any] = json.loads(body)["data"]
+        return found
 
     def show(self, job: str) -> Mapping[str, Any]:
         """Asked again and again, so without starting a command each time."""

@@ -63,7 +63,10 @@ def test_a_full_disk_loses_nothing(disk: Path, tmp_path: Path) -> None:
         until = ("sh", "-c", f"while ! test -e {go}; do sleep 0.1; done; echo done; exit 7")
         job = server.submit(command=until)
         wait_for(lambda: server.show(job)["phase"] == "running")
+        assert server.ready()["healthy"]
         fill(disk / "filler")
+        full = wait_for(lambda: not (found := server.ready())["healthy"] and found)
+        assert full["reason_code"] == "server.disk_full"
 
         refused = answer(server, "submit", "--no-pack", "--", "true")
         assert not refused["ok"]

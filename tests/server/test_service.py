@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,13 +20,12 @@ from brimful.language import say, verbatim
 from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
 from brimful.scheduler.rules import Rules
 from brimful.server.service import driver as driver_module
-from brimful.server.service.health import SILENT_S
 from brimful.server.service.intake import Pending
 from brimful.server.service.service import Service
 from brimful.server.views.fleet import fleet_view
 from brimful.server.views.jobs import job_view, jobs_page
 from brimful.server.views.money import spend_view
-from tests.builders import ScriptedEngine, a_job, a_node, eventually, refuses
+from tests.builders import ScriptedEngine, a_job, a_node, code_of, eventually, refuses
 from tests.patience import PATIENCE_S
 from tests.server.builders import OPERATOR, MemoryHistory
 
@@ -275,21 +273,33 @@ def test_a_log_that_others_always_write_first_is_given_up_on(world: World) -> No
     assert caught.value.code == "log_busy"
 
 
-def test_a_loop_that_hangs_is_trouble(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    service = world.service
-    assert service.reader.health.trouble() is None
-    service.start()
-    assert service.reader.health.trouble() is None
+def test_a_loop_that_hangs_is_trouble_and_its_step_is_named(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    health = world.service.reader.health
+    health.patience_s = 0.05
+    world.service.start()
+    eventually(lambda: health.trouble() is None)
+    world.store.read.shut()
+    eventually(lambda: health.trouble() is not None)
+    assert code_of(health.trouble()) == code_of(health.open_trouble()) == "server.loop_stuck"
+    eventually(lambda: "the scheduler is stuck" in caplog.text)
+    assert "scheduler/loop.catch_up" in caplog.text
+    world.store.read.open()
+    eventually(lambda: health.trouble() is None)
+
+
+def test_a_site_that_hangs_is_named_with_its_step_while_the_loop_hangs_too(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brimful.adapters.engines.worker.STUCK_S", 0.05)
+    world.service.start()
     world.engine.look.shut()
     assert world.engine.look.reached.wait(PATIENCE_S)
-    with monkeypatch.context() as later:
-        now_s = time.monotonic()
-        later.setattr(time, "monotonic", lambda: now_s + 2 * SILENT_S)
-        trouble = service.reader.health.trouble()
-        assert trouble is not None
-        assert trouble.as_dict()["code"] == "server.loop_stuck"
+    world.store.read.shut()
+    eventually(lambda: "site here is stuck: observe" in caplog.text)
     world.engine.look.open()
-    eventually(lambda: service.reader.health.trouble() is None)
+    world.store.read.open()
 
 
 def test_a_loop_that_has_ended_is_trouble(world: World) -> None:

@@ -384,3 +384,5 @@ class TicketAnswer(TypedDict):
 class HealthAnswer(TypedDict):
     version: str
     healthy: bool
+    reason: str | None  # why it is not
+    reason_code: str | None

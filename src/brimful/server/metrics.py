@@ -35,6 +35,9 @@ GAUGES: Table = {
     "brimful_nodes_drained": (("site",), "nodes where nothing more starts"),
     "brimful_jobs": (("phase",), "jobs that are not over, by phase"),
     "brimful_oldest_wait_seconds": ((), "the longest wait that goes on: since submit, or since a stop"),
+    "brimful_tick_seconds": ((), "how long the last tick of the scheduler took"),
+    "brimful_engine_seconds": (("site", "step"), "how long a site's engine took for its last step"),
+    "brimful_disk_free_bytes": ((), "free on the disk of the data folder"),
     "brimful_price_usd_per_gpu_hour": (("site", "gpu"), "what a lease that begins now pays"),
     "brimful_accruing_usd_per_hour": ((), "what the open leases cost in an hour, together"),
     "brimful_site_problem": (("site",), "1 while a site cannot be reached or complains"),
@@ -43,6 +46,8 @@ GAUGES: Table = {
 }
 COUNTERS: Table = {
     "brimful_events": ((), "events in the log"),
+    "brimful_ticks": ((), "ticks of the scheduler"),
+    "brimful_ticking_seconds": ((), "how long they took, in all"),
     "brimful_jobs_finished": ((), "jobs that finished"),
     "brimful_delay_seconds": ((), "their delay in all: finish - submit - work"),
     "brimful_first_wait_seconds": ((), "of that, waiting before the first start: not after a preemption"),
@@ -90,6 +95,15 @@ class Metrics(Collector):
         hourly = sum(lease.hourly_microusd for lease in fleet.open_leases.values())
         yield "brimful_info", {(__version__, reader.policy): 1}
         yield "brimful_up", {alone: 0 if reader.health.trouble() else 1}
+        health = reader.health
+        yield "brimful_tick_seconds", {alone: health.last_tick_s}
+        yield "brimful_ticks", {alone: health.ticks}
+        yield "brimful_ticking_seconds", {alone: health.ticking_s}
+        yield (
+            "brimful_engine_seconds",
+            {(site, step): s for site, steps in health.engine_s.items() for step, s in steps.items()},
+        )
+        yield "brimful_disk_free_bytes", {} if health.free_bytes is None else {alone: health.free_bytes}
         yield "brimful_gpus", dict(there)
         yield "brimful_gpus_held", dict(held)
         yield "brimful_nodes_drained", dict(drained)

@@ -189,6 +189,14 @@ class SiteWorker:
         self._named = step
         return step[0], self._clock() - step[1]
 
+    def latency(self) -> dict[str, float]:
+        """By step, how long the last one took; of one under way that takes longer, how long by now."""
+        took_s, step = dict(self.took_s), self._step
+        if step is not None:
+            kind = step[0].partition(" ")[0]
+            took_s[kind] = max(took_s.get(kind, 0.0), self._clock() - step[1])
+        return took_s
+
     def _run(self) -> None:
         """Looks and orders take turns: a slow look that is always due again keeps no order waiting."""
         orders_until: float | None = None

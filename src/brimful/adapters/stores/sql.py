@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -72,6 +73,7 @@ class SqlStore:
         except BrimfulError:
             self.close()
             raise
+        self._file = _file_id(self.engine.url)
 
     # -- the log ---------------------------------------------------------------------------------------
 
@@ -225,6 +227,16 @@ class SqlStore:
         with self._failing_clearly(), self._writer.begin() as connection:
             yield connection
 
+    def ping(self) -> None:
+        """WorldFailed where the database does not answer, or its file is no longer the one that was opened.
+
+        SQLite goes on writing to a file that was deleted: all of that would be lost.
+        """
+        with self.reading() as connection:
+            connection.execute(_LAST).first()
+        if self._file is not None and _file_id(self.engine.url) != self._file:
+            raise WorldFailed(say("adapters.database_gone", where=self.where), code="database_gone")
+
     def close(self) -> None:
         self.engine.dispose()
 
@@ -286,6 +298,17 @@ def _make_private(url: sa.URL) -> None:
     with contextlib.suppress(OSError):
         path.touch(mode=0o600)
         path.chmod(0o600)
+
+
+def _file_id(url: sa.URL) -> tuple[int, int] | None:
+    """Which file that is, by its number on its disk; None where it is none of ours to look at."""
+    if not url.drivername.startswith("sqlite") or (url.database or "").startswith("file:"):
+        return None
+    try:
+        found = os.stat(url.database or "")  # noqa: PTH116 - of a text that need be no path
+    except OSError:
+        return (0, 0)
+    return found.st_dev, found.st_ino
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:  # noqa: ANN401 - the driver's own type

@@ -8,6 +8,7 @@ from fastapi.responses import Response
 from brimful import __version__
 from brimful.adapters.code import CodeStore
 from brimful.client.answers import HealthAnswer
+from brimful.language import told
 from brimful.server.api.access import add_access_routes
 from brimful.server.api.answers import envelope
 from brimful.server.api.code import add_code_routes
@@ -36,17 +37,19 @@ def make_router(
     router = APIRouter(prefix="/v1")
     gate = Gate(access)
 
-    # Open to all, and so they tell nothing but yes or no.
+    # Open to all, and so they tell no path, address or name.
     @router.get("/health", response_model=envelope(HealthAnswer))
     async def health() -> Response:
         """This process answers."""
-        return ok({"version": __version__, "healthy": True})
+        return ok({"version": __version__, "healthy": True, "reason": None, "reason_code": None})
 
     @router.get("/ready", response_model=envelope(HealthAnswer), responses=UNWELL)  # type: ignore[arg-type]
     async def ready() -> Response:
         """The scheduler comes round, and the database answers it."""
-        trouble = reader.health.trouble()
-        return ok({"version": __version__, "healthy": not trouble}, 503 if trouble else 200)
+        trouble = reader.health.open_trouble()
+        why = (told(trouble), trouble.as_dict()["code"]) if trouble else (None, None)
+        found = {"version": __version__, "healthy": not trouble, "reason": why[0], "reason_code": why[1]}
+        return ok(found, 503 if trouble else 200)
 
     add_job_routes(router, reader, submissions, gate, code)
     add_code_routes(router, code, gate)

@@ -70,6 +70,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             notify=(NotifyStore(store), _outbound(settings)),
             idle=read_idle(settings.idle),
             tick_s=settings.tick_s,
+            folders=sorted({settings.folder, settings.engines_folder}),
             clock=SteadyClock(),
         )
         access = Access(AccessStore(store))

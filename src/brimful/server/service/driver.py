@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from brimful.adapters.engines.worker import SiteWorker, begin_all, close_all, worker_for
 from brimful.adapters.stores import snapshot
@@ -24,6 +24,7 @@ from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import Ports, Store
 from brimful.server.service.health import Health
 from brimful.server.service.reader import Reader
+from brimful.server.service.watchdog import Beside, Probe, Watchdog
 
 log = logging.getLogger("brimful")
 
@@ -35,9 +36,16 @@ LEAVING = 500  # jobs that have left memory are looked for among past ones once 
 
 class Driver:
     def __init__(
-        self, reader: Reader, log: Store, *, leadership: Leadership | None, health: Health, tick_s: float
+        self,
+        reader: Reader,
+        log: Store,
+        *,
+        leadership: Leadership | None,
+        health: Health,
+        tick_s: float,
+        folders: Sequence[Path] = (),
     ) -> None:
-        """`log`: as the leader writes it, and readers follow."""
+        """`log`: as the leader writes it, and readers follow. `folders`: whose disks must have room."""
         self._reader, self._leadership, self._health = reader, leadership, health
         self._ports = Ports(
             store=log,
@@ -55,7 +63,11 @@ class Driver:
         self._seeker: threading.Thread | None = None
         self._snapshots: threading.Thread | None = None
         self._snapshot_seq = 0
-        self._sampled_s = 0.0
+        self._beside = [
+            Beside("samples", self._measure_all, every_s=SAMPLES_S),
+            Beside("watchdog", Watchdog(health, lambda: self._workers).look, every_s=tick_s),
+            Beside("probe", Probe(health, reader.store, folders).look, every_s=tick_s),
+        ]
 
     @property
     def leads(self) -> bool:
@@ -87,10 +99,11 @@ class Driver:
             self._leadership.seek()
             self._seeker = threading.Thread(target=self._seek, name="lead", daemon=True)
             self._seeker.start()
-        self._health.came_round()
         thread = threading.Thread(target=self._loop, name="tick", daemon=True)
         thread.start()
         self._health.thread = thread
+        for each in self._beside:
+            each.start()
 
     def _employ(self) -> None:
         """From here on the loop asks workers, which never keep it waiting."""
@@ -108,6 +121,8 @@ class Driver:
         for each in (thread, self._seeker, self._snapshots):
             if each is not None:
                 each.join(timeout=30)
+        for other in self._beside:
+            other.stop()
         close_all(self._workers)
         if self._leadership is not None:
             try:
@@ -124,10 +139,10 @@ class Driver:
 
     def _loop(self) -> None:
         while not self._stopping.is_set():
-            pause_s, began = self._tick_s, time.monotonic()
+            pause_s = self._tick_s
+            self._health.began_tick()
             try:
                 self.tick()
-                self._measure_all()
                 self._fleet.leaving.clear()  # readers look after them
                 if self.leads and self._fleet.unsettled:
                     pause_s = min(pause_s, CHANGING_S)
@@ -143,26 +158,17 @@ class Driver:
             except Exception:  # a broken tick must be seen, and must not end the server silently
                 log.exception("internal error in the scheduler; trying again every %s s", self._tick_s)
                 self._health.error = say("server.loop_bug")
-            self._health.came_round()
-            self._name_stuck()
-            spent_s = time.monotonic() - began
+            self._health.ended_tick()
             if self._wake.wait(pause_s):
                 # While users come without pause, they get half of the time.
-                self._stopping.wait(min(0.1, spent_s))
+                self._stopping.wait(min(0.1, self._health.last_tick_s))
             self._wake.clear()
 
-    def _name_stuck(self) -> None:
-        for worker in self._workers:
-            if (stuck := worker.stuck()) is not None:
-                log.warning("site %s is stuck: %s has taken %.0f s", worker.site, *stuck)
-
     def _measure_all(self) -> None:
-        """Also where another server leads: its readers ask too."""
-        if time.monotonic() - self._sampled_s >= SAMPLES_S:
-            with self._reader.locked():
-                leases = list(self._reader.fleet.open_leases.values())
-            self._reader.samples.read(leases, now_s=self._reader.now_s())
-            self._sampled_s = time.monotonic()
+        """Also where another server leads: its readers ask too. Beside the loop: jobs write these files."""
+        with self._reader.locked():
+            leases = list(self._reader.fleet.open_leases.values())
+        self._reader.samples.read(leases, now_s=self._reader.now_s())
 
     # -- who leads -------------------------------------------------------------------------------------
 

@@ -1,36 +1,67 @@
-"""How the loop is doing: written by the driver, read by everybody."""
+"""How the loop, the database and the disk are doing: written by those who look, read by everybody."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from brimful.errors import Said
-from brimful.language import Seconds, say
+from brimful.language import Seconds, Size, say
 
-SILENT_S = 60  # a loop that has not come round for so long is in trouble, whatever it says
+LEAST_TICK_S = 1.0  # a loop that ticks more often is given as long as one that ticks every second
+LEAST_FREE_BYTES = 1 << 20  # with less, the next write may be the one that fails
 
 
 class Health:
-    def __init__(self, *, tick_s: float) -> None:
+    def __init__(self, *, tick_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.problems: Mapping[str, Said] = {}  # by site: why the last tick could not reach it
         self.waiting: Mapping[str, Said] = {}  # by lease: why its engine has not begun it yet
         self.error: Said | None = None  # why the last tick failed, if it did
+        self.store_gone: Said | None = None  # why the database cannot be used: nothing is written to it
+        self.free_bytes: int | None = None  # of the disk that has least
         self.thread: threading.Thread | None = None  # the loop's, from start to stop
-        self._tick_s = tick_s
-        self._came_round_s = time.monotonic()
+        self.engine_s: Mapping[str, Mapping[str, float]] = {}  # by site and step, how long it takes
+        self.ticks, self.ticking_s, self.last_tick_s = 0, 0.0, 0.0
+        self.patience_s = 2 * max(LEAST_TICK_S, tick_s)
+        self._clock = clock
+        self._began: float | None = None  # the tick that is under way
+        self._probing: float | None = None  # the look at the database and disk that is under way
 
-    def came_round(self) -> None:
-        self._came_round_s = time.monotonic()
+    def began_tick(self) -> None:
+        self._began = self._clock()
+
+    def ended_tick(self) -> None:
+        took_s = 0.0 if self._began is None else self._clock() - self._began
+        self.ticks, self.ticking_s, self.last_tick_s = self.ticks + 1, self.ticking_s + took_s, took_s
+        self._began = None
+
+    def began_probe(self) -> None:
+        self._probing = self._clock()
+
+    def ended_probe(self, *, store_gone: Said | None, free_bytes: int | None) -> None:
+        self.store_gone, self.free_bytes, self._probing = store_gone, free_bytes, None
+
+    @property
+    def stuck_s(self) -> float:
+        """How long the loop has been at one tick, where that is too long; else 0."""
+        began = self._began
+        took_s = 0.0 if began is None else self._clock() - began
+        return took_s if took_s > self.patience_s else 0.0
 
     def trouble(self) -> Said | None:
         """Why the scheduler cannot go on; None while all is well."""
-        if self.error or self.thread is None:
-            return self.error
-        if not self.thread.is_alive():
+        return self.open_trouble() if self.error is None else self.error
+
+    def open_trouble(self) -> Said | None:
+        """The same in words that anybody may read: no path, no address."""
+        if self.thread is not None and not self.thread.is_alive():
             return say("server.loop_ended")
-        silent_s = time.monotonic() - self._came_round_s
-        if silent_s > SILENT_S + self._tick_s:
-            return say("server.loop_stuck", silent=Seconds(silent_s))
-        return None
+        if self.free_bytes is not None and self.free_bytes < LEAST_FREE_BYTES:
+            return say("server.disk_full", free=Size(self.free_bytes))
+        probing = self._probing
+        if self.store_gone is not None or (probing and self._clock() - probing > self.patience_s):
+            return say("server.store_gone")
+        if self.stuck_s:
+            return say("server.loop_stuck", silent=Seconds(self.stuck_s))
+        return None if self.error is None else say("server.loop_fails")

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from brimful.adapters.capabilities import KeepsEnvironments
+from brimful.errors import WorldFailed
 from brimful.fleet.events import (
     CancelRequested,
     Event,
@@ -34,6 +35,8 @@ class ObservedStore:
         return events
 
     def append(self, events: Sequence[Event], *, after: int) -> bool:
+        if (gone := self._reader.health.store_gone) is not None:
+            raise WorldFailed(gone, code="database_gone")  # what is written now would be lost
         if not self._store.append(events, after=after):
             return False
         with self._reader.locked():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from brimful.adapters.capabilities import environment_keepers
 from brimful.adapters.code import CodeStore
@@ -45,6 +46,7 @@ class Service:
         notify: tuple[NotifyStore, Outbound] | None = None,
         idle: dict[str, IdleRule] | None = None,
         tick_s: float = 1.0,
+        folders: Sequence[Path] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Without a `leadership` it is alone, and leads; without a `market` all pools have posted prices.
@@ -71,6 +73,7 @@ class Service:
             leadership=leadership,
             health=health,
             tick_s=tick_s,
+            folders=folders,
         )
         self.submissions = Submissions(
             self.reader, ObservedStore(store, self.reader, keepers), keepers, wake=self.driver.wake

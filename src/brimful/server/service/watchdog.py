@@ -1,0 +1,104 @@
+"""What is looked after beside the loop, so that it is seen when the loop itself is stuck."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+
+from brimful.adapters.engines.worker import SiteWorker
+from brimful.errors import BrimfulError, Said
+from brimful.language import os_words, say
+from brimful.server.service.health import Health
+
+log = logging.getLogger("brimful")
+
+PACKAGE = Path(__file__).parents[2]
+SHOWN_FRAMES = 4
+
+
+class Beside:
+    """A thread that does one thing again and again until it is stopped."""
+
+    def __init__(self, name: str, act: Callable[[], None], *, every_s: float) -> None:
+        self._name, self._act, self._every_s = name, act, every_s
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, *, within_s: float = 5.0) -> None:
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(within_s)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._act()
+            except Exception:  # without this thread nobody would look any more
+                log.exception("internal error in the thread %s; trying again", self._name)
+            if self._stopping.wait(self._every_s):
+                return
+
+
+class Watchdog:
+    """Names the step that is stuck: of the loop, and of each site's worker. Never waits for anything."""
+
+    def __init__(self, health: Health, workers: Callable[[], Collection[SiteWorker]]) -> None:
+        self._health, self._workers = health, workers
+        self._is_told = False
+
+    def look(self) -> None:
+        workers = self._workers()
+        self._health.engine_s = {worker.site: worker.latency() for worker in workers}
+        for worker in workers:
+            if (stuck := worker.stuck()) is not None:
+                log.warning("site %s is stuck: %s has taken %.0f s", worker.site, *stuck)
+        stuck_s, thread = self._health.stuck_s, self._health.thread
+        if stuck_s and not self._is_told and thread is not None and thread.ident is not None:
+            where = " < ".join(reversed(list(_frames(thread.ident))[-SHOWN_FRAMES:]))
+            log.warning("the scheduler is stuck: one tick has taken %.0f s, in %s", stuck_s, where)
+        self._is_told = bool(stuck_s)
+
+
+def _frames(thread: int) -> Iterator[str]:
+    """Our own functions that the thread is in, the innermost last."""
+    frame = sys._current_frames().get(thread)
+    for each in traceback.extract_stack(frame) if frame is not None else ():
+        path = Path(each.filename)
+        if path.is_relative_to(PACKAGE):
+            yield f"{path.relative_to(PACKAGE).with_suffix('')}.{each.name}"
+
+
+class Probe:
+    """Looks whether the database is there and the disks have room. May hang: then that is seen too."""
+
+    def __init__(self, health: Health, store: object, folders: Sequence[Path]) -> None:
+        self._health, self._store, self._folders = health, store, folders
+
+    def look(self) -> None:
+        self._health.began_probe()
+        gone: Said | None = None
+        try:
+            ping = getattr(self._store, "ping", None)  # a store of a test need not be able to
+            if ping is not None:
+                ping()
+        except BrimfulError as error:
+            gone = error.said
+        free: list[int] = []
+        for folder in self._folders:
+            try:
+                free.append(shutil.disk_usage(folder).free)
+            except OSError as error:
+                gone = gone or say("server.folder_gone", folder=os.fspath(folder), error=os_words(error))
+        before = self._health.store_gone
+        if gone is not None and (before is None or before.as_dict() != gone.as_dict()):
+            log.error("%s", gone)
+        self._health.ended_probe(store_gone=gone, free_bytes=min(free, default=None))
