@@ -4,7 +4,7 @@
 #   tools/setup.sh run      what `make run` needs
 #   tools/setup.sh dev      what `make check`, `make docs` and `make bench` need
 #   tools/setup.sh test     dev, PyTorch, and what tests trace with it
-#   tools/setup.sh system   what the tests need beyond Python (Chromium)
+#   tools/setup.sh system   what the tests need beyond Python (Chromium, promtool)
 #
 # PYTHON=/path/to/python3 chooses the interpreter .venv is made with.
 # The set is current while its stamp holds the checksum of pyproject.toml and constraints.txt, so a second
@@ -108,7 +108,18 @@ driver_runs() {
     done
 }
 
+install_promtool() {
+    if command -v promtool >/dev/null; then return; fi
+    if has_apt && is_root; then
+        say "installing the Debian package prometheus for its promtool ..."
+        apt_install prometheus && return
+    fi
+    say "no promtool here: the tests of the alert rules will be skipped."
+    if has_apt; then say "to run them: sudo apt-get install prometheus"; else say "to run them, put promtool on PATH"; fi
+}
+
 install_system() {
+    install_promtool
     if find_chromium >/dev/null && driver_runs; then return; fi
     packages="chromium fonts-liberation libatomic1"
     # Ubuntu's chromium package only fetches a snap, which root on a server often cannot run.

@@ -57,6 +57,10 @@ class Settings:
     notify_hosts: str = ""
     keep: str = ""
     idle: str = "*=10m"
+    backup_folder: str = ""
+    backup_hours: int = 24
+    backups_kept: int = 7
+    max_queued: int = 10_000
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -170,6 +174,9 @@ LIMITS: dict[str, tuple[int, int]] = {
     "notice_s": (1, 1 << 20),
     "market_period_s": (1, 86_400),
     "market_wait_s": (1, 1 << 24),
+    "backup_hours": (1, 8760),
+    "backups_kept": (1, 1000),
+    "max_queued": (1, 1 << 24),
 }
 
 
@@ -235,7 +242,7 @@ def _checked(name: str, text: str, source: str) -> str | int:
         read_sites(text)
     if name == "policy":
         read_policy(text)
-    if name in ("data", "engines") and text:
+    if name in ("data", "engines", "backup_folder") and text:
         return str(Path(text).expanduser().absolute())
     return text
 

@@ -38,6 +38,8 @@ GAUGES: Table = {
     "brimful_tick_seconds": ((), "how long the last tick of the scheduler took"),
     "brimful_engine_seconds": (("site", "step"), "how long a site's engine took for its last step"),
     "brimful_disk_free_bytes": ((), "free on the disk of the data folder"),
+    "brimful_backup_age_seconds": ((), "since the last verified backup, where they are scheduled"),
+    "brimful_backup_period_seconds": ((), "how often one is to be made"),
     "brimful_price_usd_per_gpu_hour": (("site", "gpu"), "what a lease that begins now pays"),
     "brimful_accruing_usd_per_hour": ((), "what the open leases cost in an hour, together"),
     "brimful_site_problem": (("site",), "1 while a site cannot be reached or complains"),
@@ -104,6 +106,9 @@ class Metrics(Collector):
             {(site, step): s for site, steps in health.engine_s.items() for step, s in steps.items()},
         )
         yield "brimful_disk_free_bytes", {} if health.free_bytes is None else {alone: health.free_bytes}
+        if health.backup_age_s is not None:
+            yield "brimful_backup_age_seconds", {alone: health.backup_age_s()}
+            yield "brimful_backup_period_seconds", {alone: health.backup_period_s}
         yield "brimful_gpus", dict(there)
         yield "brimful_gpus_held", dict(held)
         yield "brimful_nodes_drained", dict(drained)

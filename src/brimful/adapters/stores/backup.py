@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -48,20 +49,25 @@ class Backup:
     sha256: dict[str, str]
 
 
-def back_up(store: SqlStore, target: Path) -> Backup:
-    """Write the whole database as it is at one moment, beside a running server. Whole, or not at all."""
+def back_up(store: SqlStore, target: Path) -> tuple[Backup, int]:
+    """Write the whole database as it is at one moment, beside a running server; how many events it holds.
+
+    Whole and verified, or not at all: it gets its name once it was restored into a scratch database.
+    """
+    half = target.with_name(f".{target.name}.half")
     try:
-        with (
-            replacing(target, mode=0o600) as file,
-            zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
-        ):
+        with replacing(half, mode=0o600) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             made = _write(store, archive)
             archive.writestr(MANIFEST, json.dumps(asdict(made), indent=1))
+        events = verify(half)
+        half.replace(target)
     except OSError as error:
         raise WorldFailed(
             say("adapters.backup_failed", target=target, error=os_words(error)), code="backup_failed"
         ) from error
-    return made
+    finally:
+        half.unlink(missing_ok=True)
+    return made, events
 
 
 def read_manifest(source: Path) -> Backup:
@@ -122,6 +128,21 @@ def restore(source: Path, store: SqlStore) -> tuple[Fold, int]:
                 raise _bad_row(source, name, error) from error
         prepare(connection, where=store.where)
         return _folded(connection, source)
+
+
+def verify(source: Path) -> int:
+    """Restore it into a scratch database, as a real restore would, and say how many events it holds."""
+    with tempfile.TemporaryDirectory(dir=source.parent, prefix=".verify-") as folder:
+        store = SqlStore(f"sqlite:///{Path(folder) / 'scratch.db'}")
+        try:
+            fold, _ = restore(source, store)
+        finally:
+            store.close()
+    if total := sum(fold.ledger.balances.values()):
+        raise WorldFailed(
+            say("adapters.backup_off_balance", source=source, total=total), code="backup_damaged"
+        )
+    return fold.fleet.seq
 
 
 def _folded(connection: sa.Connection, source: Path) -> tuple[Fold, int]:

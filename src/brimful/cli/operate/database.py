@@ -67,11 +67,13 @@ def backup(args: argparse.Namespace) -> Answer:
     with open_store(args) as (store, settings):
         from brimful.adapters.stores.backup import back_up
 
-        made = back_up(store, target)
+        made, events = back_up(store, target)
         size = target.stat().st_size
     wrote = words("operate.backup_written", file=target, size=Size(size), tables=_tables(made))
-    text = f"{wrote}\n\n{words('operate.backup_leaves_out', folder=settings.engines_folder)}"
-    return Answer({"file": str(target), "bytes": size, "schema": made.schema, "rows": made.rows}, text)
+    verified = words("operate.backup_verified", events=count("event", events))
+    text = f"{wrote}\n{verified}\n\n{words('operate.backup_leaves_out', folder=settings.engines_folder)}"
+    data = {"file": str(target), "bytes": size, "schema": made.schema, "rows": made.rows, "verified": True}
+    return Answer(data, text)
 
 
 def _tables(made: Backup) -> str:

@@ -37,6 +37,7 @@ from brimful.market.spot import Terms
 from brimful.server import retention
 from brimful.server.app import make_app
 from brimful.server.auth import Access
+from brimful.server.run.backups import LOOK_S, Backups
 from brimful.server.run.connections import PatientProtocol
 from brimful.server.run.engines import code_of, identity_of, local_engines, nodes_of
 from brimful.server.run.operator_token import operator_token
@@ -44,6 +45,7 @@ from brimful.server.run.server_log import set_up_logging
 from brimful.server.service.idle import read_idle
 from brimful.server.service.notify import Outbound
 from brimful.server.service.service import Service
+from brimful.server.service.watchdog import Beside
 
 log = logging.getLogger("brimful")
 
@@ -76,10 +78,11 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         access = Access(AccessStore(store))
         operator = operator_token(access, settings.token_file)
         app = make_app(service, access, hosts=settings.hosts, secure=bool(settings.tls_cert))
-        keeper = _keeper(settings, service, store)
+        made = (_keeper(settings, service, store), _backups(settings, service))
+        beside = [each for each in made if each is not None]
         service.start()
-        if keeper is not None:
-            keeper.start()
+        for each in beside:
+            each.start()
         url = f"{settings.scheme}://{_reachable(settings.host)}:{listener.getsockname()[1]}"
         console = f"{url}/console/enter?ticket={access.ticket(operator)}"
         announced = {"url": url, "pid": os.getpid(), "certificate": certificate, "policy": policy.text}
@@ -109,8 +112,8 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         try:
             uvicorn.Server(config).run(sockets=[listener])
         finally:
-            if keeper is not None:
-                keeper.stop()
+            for each in beside:
+                each.stop()
             service.stop()
             access.close()
             settings.server_file.unlink(missing_ok=True)
@@ -145,6 +148,14 @@ def _outbound(settings: Settings) -> Outbound:
     )
     hosts = frozenset(name.strip() for name in settings.notify_hosts.split(",") if name.strip())
     return Outbound(mail=way, hosts=hosts)
+
+
+def _backups(settings: Settings, service: Service) -> Beside | None:
+    if not settings.backup_folder:
+        return None
+    backups, health = Backups(settings, leads=lambda: service.driver.leads), service.reader.health
+    health.backup_age_s, health.backup_period_s = backups.age_s, backups.period_s
+    return Beside("backups", backups.look, every_s=LOOK_S)
 
 
 def _market(settings: Settings, nodes: Sequence[Node]) -> Market | None:

@@ -22,6 +22,8 @@ class Health:
         self.free_bytes: int | None = None  # of the disk that has least
         self.thread: threading.Thread | None = None  # the loop's, from start to stop
         self.engine_s: Mapping[str, Mapping[str, float]] = {}  # by site and step, how long it takes
+        self.backup_age_s: Callable[[], float] | None = None  # where backups are scheduled
+        self.backup_period_s = 0.0
         self.ticks, self.ticking_s, self.last_tick_s = 0, 0.0, 0.0
         self.patience_s = 2 * max(LEAST_TICK_S, tick_s)
         self._clock = clock
