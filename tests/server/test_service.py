@@ -302,6 +302,20 @@ def test_a_site_that_hangs_is_named_with_its_step_while_the_loop_hangs_too(
     world.store.read.open()
 
 
+def test_a_token_may_have_only_so_many_jobs_waiting(world: World) -> None:
+    service = Service(world.store, [world.engine], Rules(), clock=lambda: 100, max_queued=3)
+    for _ in range(3):
+        service.submissions.submit(a_job("", submitter="a"))
+    with refuses(Refused, "server.too_many_queued", 3, 1, 3) as caught:
+        service.submissions.submit(a_job("", submitter="a"))
+    assert caught.value.code == "too_many"
+    service.submissions.submit(a_job("", submitter="b"))
+    service.driver.tick()  # one starts: there is room for another
+    service.submissions.submit(a_job("", submitter="a"))
+    with refuses(Refused, "server.too_many_queued", 3, 1, 3):
+        service.submissions.submit(a_job("", submitter="a"))
+
+
 def test_a_loop_that_has_ended_is_trouble(world: World) -> None:
     thread = threading.Thread(target=lambda: None)
     world.service.reader.health.thread = thread

@@ -6,6 +6,7 @@ import logging
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import Collection
 
 from fastapi import FastAPI
@@ -29,6 +30,9 @@ from brimful.units import integer_from_text
 log = logging.getLogger("brimful.http")
 
 MAX_BODY_BYTES = 1 << 20
+MAX_AT_ONCE = (
+    24  # requests of one token: the threads that answer are shared by all. Streams have a limit of their own
+)
 HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
@@ -72,6 +76,7 @@ class Middleware:
     ) -> None:
         self._app, self._metrics, self._hosts = app, metrics, frozenset(hosts)
         self._headers = [(name.encode(), value.encode()) for name, value in headers.items()]
+        self._under_way: Counter[str] = Counter()  # requests by what they show to come in
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -96,15 +101,33 @@ class Middleware:
             choose(_asked_language(headers.get("accept-language", "")))
             most = _most_bytes(scope)
             error = self._refusal(headers, most)
+            shown = headers.get("authorization") or headers.get("cookie") or ""
             if error is not None:
                 await failed(413 if error.code == "too_large" else 403, error)(scope, receive, send_marked)
-            else:
+            elif scope["path"].endswith("/stream"):
                 await self._app(scope, _limited(receive, most), send_marked)
+            else:
+                await self._in_turn(shown, scope, _limited(receive, most), send_marked)
         finally:
             route = getattr(scope.get("route"), "path", "none")
             self._metrics.count(scope["method"], route, status, time.perf_counter() - began)
             if log.isEnabledFor(logging.DEBUG):
                 log.debug("%s %s %d %s", scope["method"], route, status, request_id)
+
+    async def _in_turn(self, shown: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """One that floods us is told so, and keeps no thread from the others."""
+        yours = self._under_way[shown]
+        if yours >= MAX_AT_ONCE and shown:
+            said = say("server.too_many_requests", yours=yours, most=MAX_AT_ONCE)
+            await failed(429, Refused(said, code="too_many"))(scope, receive, send)
+            return
+        self._under_way[shown] += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._under_way[shown] -= 1
+            if not self._under_way[shown]:
+                del self._under_way[shown]
 
     def _refusal(self, headers: Headers, most: int) -> BrimfulError | None:
         host = re.sub(r":\d+$", "", headers.get("host", "")).strip("[]")

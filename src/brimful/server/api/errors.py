@@ -27,11 +27,12 @@ COMMON: dict[int | str, dict[str, Any]] = {
         404: "not there, or not yours to see",
         413: "too large",
         422: "not of the described shape",
+        429: "too many requests, streams or waiting jobs of this token",
         503: "the database or an engine does not answer",
     }.items()
 }
 CHANGING: dict[int | str, dict[str, Any]] = COMMON | {
-    409: {"model": Failed, "description": "understood, and the answer is no"}
+    409: {"model": Failed, "description": "understood, and the answer is no"},
 }
 
 

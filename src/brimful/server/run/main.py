@@ -73,6 +73,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             idle=read_idle(settings.idle),
             tick_s=settings.tick_s,
             folders=sorted({settings.folder, settings.engines_folder}),
+            max_queued=settings.max_queued,
             clock=SteadyClock(),
         )
         access = Access(AccessStore(store))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Protocol
@@ -54,8 +54,12 @@ class Write(Protocol):
 class Intake:
     """Gives each job its number, in the order of the log."""
 
-    def __init__(self, reader: Reader, write: Write, keepers: Sequence[KeepsEnvironments]) -> None:
+    def __init__(
+        self, reader: Reader, write: Write, keepers: Sequence[KeepsEnvironments], *, max_queued: int | None
+    ) -> None:
+        """`max_queued`: jobs that one token may have waiting; None: any number."""
         self._reader, self._write, self._keepers = reader, write, keepers
+        self._max_queued = max_queued
         self._waiting: deque[Pending] = deque()
         self._numbering = threading.Lock()  # one at a time: what is kept for a number is its winner's
 
@@ -103,6 +107,7 @@ class Intake:
             number = fleet.submitted + 1
             money = Money(fleet, now_s=now_s) if fleet.purses else None
             keyed: dict[tuple[str, str], Job] = {}
+            queued = _Queued(fleet, self._max_queued)
             for each in batch:
                 job, key = each.job, (each.job.submitter, each.job.key)
                 known = keyed.get(key) or _keyed_before(fleet, job)
@@ -112,7 +117,7 @@ class Intake:
                     each.name = known.array or known.job
                     continue
                 count = 1 if each.tasks is None else len(each.tasks.indices)
-                each.error = None if money is None else _cannot_hold(job, money, count)
+                each.error = queued.refusal(job, count) or _cannot_hold(job, money, count)
                 if each.error is not None:
                     each.is_new = False
                     continue
@@ -145,6 +150,32 @@ def _submitted(job: Job, tasks: Tasks | None, *, at_s: int) -> Event:
     return ArraySubmitted(at_s=at_s, job=job, indices=tasks.indices, at_most=tasks.at_most)
 
 
+class _Queued:
+    """How many jobs each token has waiting, counted only where that may be too many."""
+
+    def __init__(self, fleet: Fleet, most: int | None) -> None:
+        self._fleet, self._most = fleet, most
+        self._new: Counter[str] = Counter()  # of this batch
+        self._before: Counter[str] | None = None
+
+    def refusal(self, job: Job, count: int) -> Refused | None:
+        """Why these are too many; else they count from here on."""
+        fleet, who = self._fleet, job.submitter
+        self._new[who] += count
+        waiting = len(fleet.waiting) + len(fleet.on_hold) + len(fleet.gates.pending)
+        if self._most is None or waiting + self._new.total() <= self._most:
+            return None
+        if self._before is None:
+            those = (*fleet.waiting.values(), *fleet.on_hold.values(), *fleet.gates.pending.values())
+            self._before = Counter(state.job.submitter for state in those)
+        yours = self._before[who] + self._new[who]
+        if yours <= self._most:
+            return None
+        self._new[who] -= count
+        said = say("server.too_many_queued", yours=yours - count, more=count, most=self._most)
+        return Refused(said, code="too_many")
+
+
 def _keyed_before(fleet: Fleet, job: Job) -> Job | None:
     name = fleet.keyed.get((job.submitter, job.key)) if job.key else None
     return None if name is None else fleet.jobs[name].job
@@ -171,9 +202,9 @@ def _different_request(fleet: Fleet, pending: Pending, known: Job) -> Refused | 
     )
 
 
-def _cannot_hold(job: Job, money: Money, times: int) -> Refused | None:
+def _cannot_hold(job: Job, money: Money | None, times: int) -> Refused | None:
     """A job's own budget is set aside from its tenant's, which must have it; for each task of an array."""
-    if job.budget_microusd is None or job.tenant not in money.left:
+    if money is None or job.budget_microusd is None or job.tenant not in money.left:
         return None
     budget = job.budget_microusd * times
     left = max(0, money.left[job.tenant])

@@ -47,6 +47,7 @@ class Service:
         idle: dict[str, IdleRule] | None = None,
         tick_s: float = 1.0,
         folders: Sequence[Path] = (),
+        max_queued: int | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Without a `leadership` it is alone, and leads; without a `market` all pools have posted prices.
@@ -76,7 +77,11 @@ class Service:
             folders=folders,
         )
         self.submissions = Submissions(
-            self.reader, ObservedStore(store, self.reader, keepers), keepers, wake=self.driver.wake
+            self.reader,
+            ObservedStore(store, self.reader, keepers),
+            keepers,
+            wake=self.driver.wake,
+            max_queued=max_queued,
         )
 
         self.notifier = (

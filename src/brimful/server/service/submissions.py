@@ -43,10 +43,11 @@ class Submissions:
         keepers: Sequence[KeepsEnvironments],
         *,
         wake: Callable[[], None],
+        max_queued: int | None = None,
     ) -> None:
         """`store`: one that readers follow; `wake` has the loop look at what was written."""
         self._reader, self._store, self._wake = reader, store, wake
-        self._intake = Intake(reader, self._append, keepers)
+        self._intake = Intake(reader, self._append, keepers, max_queued=max_queued)
 
     # -- jobs ------------------------------------------------------------------------------------------
 
