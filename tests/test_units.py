@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.units import (
+    CENT,
     GIB,
     MIB,
     bytes_from_text,
+    cents_that_add_up,
     integer_from_text,
     microusd_from_usd,
     show_bytes,
@@ -92,3 +96,25 @@ def test_neighbouring_gpus_are_written_as_a_span() -> None:
 )  # fmt: skip
 def test_integers_are_plain_digits_within_bounds(text: str, number: int | None) -> None:
     assert integer_from_text(text, low=1, high=99) == number
+
+
+@pytest.mark.parametrize(
+    ("amounts", "shown"),
+    [
+        ([333_333, 333_333, 333_334], [330_000, 330_000, 340_000]),
+        ([5_000, 5_000, 990_000], [10_000, 0, 990_000]),
+        ([3, 4], [3, 4]),
+        ([], []),
+    ],
+)
+def test_amounts_above_a_sum_add_up_to_it(amounts: list[int], shown: list[int]) -> None:
+    assert cents_that_add_up(amounts) == shown
+
+
+def test_amounts_in_cents_add_up_whatever_they_are() -> None:
+    rng = random.Random(7)
+    for _ in range(500):
+        amounts = [rng.randrange(10**7) for _ in range(rng.randrange(1, 40))]
+        shown = cents_that_add_up(amounts)
+        assert sum(shown) == (sum(amounts) + CENT // 2) // CENT * CENT
+        assert all(abs(a - b) < CENT for a, b in zip(amounts, shown, strict=True))

@@ -12,6 +12,7 @@ KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
 HOUR_S = 3600
+CENT = 10_000  # micro-dollars
 MICROUSD = 1_000_000
 
 
@@ -101,3 +102,19 @@ def microusd_from_usd(text: str) -> int | None:
     if fraction and not (fraction.isascii() and fraction.isdigit()):
         return None
     return int(whole) * MICROUSD + int(fraction.ljust(6, "0") or 0)
+
+
+def cents_that_add_up(microusd: Sequence[int]) -> list[int]:
+    """The amounts in whole cents that add up to their sum in whole cents, each at most a cent off.
+
+    For a list under which the sum stands: rounded one by one, three times $0.33 stand above $1.00. Those with
+    the largest remainders are rounded up. A sum below a cent is shown to the micro-dollar, and stays.
+    """
+    total = sum(microusd)
+    if total < CENT or min(microusd) < 0:
+        return list(microusd)
+    found = [amount // CENT for amount in microusd]
+    missing = (total + CENT // 2) // CENT - sum(found)
+    for i in sorted(range(len(microusd)), key=lambda i: -(microusd[i] % CENT))[:missing]:
+        found[i] += 1
+    return [cents * CENT for cents in found]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import zipfile
@@ -79,11 +80,27 @@ def test_our_own_colours_stay_where_a_person_looks(tty: bool, monkeypatch: pytes
     assert render.clean(text + "\x1b[8m\r") == text + "\N{REPLACEMENT CHARACTER}[8m\N{REPLACEMENT CHARACTER}"
 
 
-def test_the_log_of_a_job_is_shown_as_it_came(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("tty", [True, False])
+@pytest.mark.parametrize("follow", [True, False])
+def test_the_log_of_a_job_cannot_harm_a_terminal_and_reaches_a_pipe_as_it_came(
+    tty: bool, follow: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pieces = [{"text": "50 %\r\x1b[1m100 %\x1b[0m\n", "phase": "finished"}]
+    """Bars and colours stay; cursor, title, clipboard, questions to the terminal do not."""
+    kept = "50 %\r\x1b[1m100 %\x1b[0m\t\x1b[K\n"
+    attacks = "\x1b[2J\x1b]0;title\x07\x1b]52;c;cm0gLXJm\x07\x1b[6n\x9b1m\u202e\x08\n"
+    pieces = [{"text": kept + attacks, "phase": "finished"}]
     monkeypatch.setattr(job, "Client", lambda: None)
     monkeypatch.setattr(job, "_until_now", lambda *_: pieces)
-    assert main(["job", "logs", "job-1"]) == 0
-    assert capsys.readouterr().out == pieces[0]["text"]
+    monkeypatch.setattr(job, "_until_over", lambda *_: pieces)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: tty, raising=False)
+    if follow:
+        monkeypatch.setattr(job, "tell", lambda *_a, **_k: None)
+        with contextlib.suppress(AttributeError):  # there is no client to ask how it ended
+            main(["job", "logs", "-f", "job-1"])
+    else:
+        assert main(["job", "logs", "job-1"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(kept)
+    assert (out == kept + attacks) == (not tty)
+    if tty:
+        assert not set(out.removeprefix(kept)) & set("\x1b\x07\x9b\u202e\x08")

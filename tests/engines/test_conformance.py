@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -221,6 +222,22 @@ def test_a_lease_goes_on_from_its_checkpoint_and_says_when_that_is_gone(site: Lo
     eventually(lambda: "saved" in site.log("a.3"))
     assert site.waits_for("running", "a.3").resumes_s == 0
     assert any("progress lost" in line for line in site.log("a.3"))
+
+
+def test_a_lease_can_be_stopped_while_its_checkpoints_are_made_ready(site: LocalSite) -> None:
+    """Hashing a terabyte takes hours; a sparse one costs the job nothing."""
+    folder = Path(site.engine.checkpoints("a")) / "step-1"
+    folder.mkdir(parents=True)
+    with (folder / "huge").open("wb") as file:
+        file.truncate(1 << 40)
+    sealed = {"step": 1, "at_s": 1, "files": {"huge": {"bytes": 1 << 40, "sha256": "0" * 64}}}
+    (folder / "brimful.json").write_text(json.dumps(sealed))
+    site.start(RUNS)
+    waiting = site.waits_for("waiting")
+    assert waiting.problem is not None
+    site.stop("a.1", grace_s=600)
+    assert site.waits_for("ended").cause == "stopped_by_us"
+    assert not (site.folder / "ran").exists()
 
 
 def test_an_orphan_of_an_older_lease_cannot_write_over_a_newer_checkpoint(site: LocalSite) -> None:

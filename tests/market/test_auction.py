@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from brimful.language import count, say
+from brimful.language import Several, count, say
 from brimful.market.auction import Cleared, clear
 from brimful.market.bid import Bid, Book, Step
 from brimful.market.optimum import Item, Optimum
@@ -217,6 +217,14 @@ def test_a_gang_that_cannot_be_placed_cannot_win() -> None:
     cleared = clear(book, placeable=lambda wins: [bid.bid for bid, units in wins if units > 2])
     assert [win.bid.bid for win in cleared.wins] == ["b", "c"]
     assert cleared.losses[0].reason == "unplaceable"
+
+
+def test_a_gang_as_large_as_a_pool_that_is_kept_for_another_is_not_called_larger() -> None:
+    book = a_book(a_bid("waited", 4, usd=2), a_bid("new", 4, usd=9), units=4)
+    cleared = clear(book, first="waited")
+    assert [win.bid.bid for win in cleared.wins] == ["waited"]
+    (loss,) = cleared.losses
+    assert loss.detail == say("market.kept_for", gpus=count("gpu", 4), left=0, others=Several(("waited",)))
 
 
 def test_a_gang_larger_than_the_pool_is_told_so() -> None:

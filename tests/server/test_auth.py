@@ -252,6 +252,15 @@ def test_a_token_makes_none_that_outlives_it(still: House) -> None:
     assert (error["reason"]["left"], error["reason"]["lifetime"]) == (7200, "2h")
 
 
+def test_a_token_of_the_usual_lifetime_lasts_no_longer_than_its_makers(still: House) -> None:
+    admin = bearer(still.access, "admin", "red", ttl_s=7200)
+    asked = {"name": "x", "tenant": "red", "role": "viewer"}
+    made = still.http.post("/v1/tokens", json=asked, headers=admin)
+    assert made.status_code == 201, made.text
+    token = made.json()["data"]["token"]
+    assert 7100 <= token["expires_s"] - token["created_s"] <= 7200
+
+
 def test_who_may_not_is_told_who_gives_the_role(still: House) -> None:
     viewer = bearer(still.access, "viewer", "red")
     for path, giver in ((f"/v1/jobs/{still.job}/cancel", "admin"), ("/v1/nodes/node-0/drain", "operator")):

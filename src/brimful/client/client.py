@@ -195,8 +195,9 @@ class Client:
     def tokens(self) -> answers.TokensAnswer:
         return cast("answers.TokensAnswer", self.get("/v1/tokens"))
 
-    def add_token(self, name: str, *, tenant: str, role: str, ttl_s: int | None) -> answers.NewTokenAnswer:
-        body: dict[str, object] = {"name": name, "tenant": tenant, "role": role, "ttl_s": ttl_s}
+    def add_token(self, name: str, *, tenant: str, role: str, **lasts: int | None) -> answers.NewTokenAnswer:
+        """`ttl_s` may be among `lasts`; left out, it is what the server gives, and no longer than ours."""
+        body: dict[str, object] = {"name": name, "tenant": tenant, "role": role, **lasts}
         return cast("answers.NewTokenAnswer", self.post("/v1/tokens", body))
 
     def revoke_token(self, token: str) -> answers.TokenAnswer:

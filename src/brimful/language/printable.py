@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
@@ -20,6 +21,18 @@ def printable(text: str) -> str:
         return text
     together = "\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}"
     return "".join(c if c.isprintable() or c in together else MARK for c in text)
+
+
+# What a log may do to a terminal: end a line, go back to its beginning, colour text, erase its rest.
+# Not: move about the screen, set titles, write to the clipboard, or have the terminal type an answer.
+HARMLESS = re.compile(r"([\n\r\t]|\x1b\[[0-9;:]*m|\x1b\[[012]?K)")
+
+
+def harmless(text: str) -> str:
+    """What a job printed, with a mark for every control character that could do more than show it."""
+    if text.isprintable():
+        return text
+    return "".join(part if at % 2 else printable(part) for at, part in enumerate(HARMLESS.split(text)))
 
 
 def all_printable(data: T) -> T:

@@ -61,13 +61,16 @@ class Loss:
             return say("market.below_price", limit=Usd(bid.limit), price=Usd(self.price))
         if self.reason == OWN_SUPPLY:
             return say("market.own_supply", owner=bid.owner)
+        more = ("…",) if len(self.displaced_by) > 5 else ()
+        others = Several((*self.displaced_by[:5], *more))
         if self.short is None:
             code = "market.unplaceable" if self.reason == UNPLACEABLE else "market.larger_than_pool"
-            return say(code, gpus=gpus)
+            # The others: GPUs are kept for a gang that has waited too long.
+            kept = say("market.kept_for", gpus=gpus, left=self.units_left, others=others)
+            return kept if self.displaced_by else say(code, gpus=gpus)
         if not self.displaced_by:
             return say("market.supply_dearer", gpus=gpus, price=Usd(bid.limit + self.short))
-        more = ("…",) if len(self.displaced_by) > 5 else ()
-        others, short = Several((*self.displaced_by[:5], *more)), Usd(self.short)
+        short = Usd(self.short)
         if self.reason == DISPLACED:
             return say("market.outranked", others=others, short=short)
         return say("market.outweighed", gpus=gpus, left=self.units_left, others=others, short=short)

@@ -30,9 +30,7 @@ from brimful.units import integer_from_text
 log = logging.getLogger("brimful.http")
 
 MAX_BODY_BYTES = 1 << 20
-MAX_AT_ONCE = (
-    24  # requests of one token: the threads that answer are shared by all. Streams have a limit of their own
-)
+MAX_AT_ONCE = 24  # requests of one token: all share the threads that answer. Streams have their own limit
 HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",

@@ -155,7 +155,14 @@ class Access:
         return f"brim_{token.token}_{secret}", token
 
     def issue_for(
-        self, who: Principal, *, name: str, tenant: str, role: str, ttl_s: int | None
+        self,
+        who: Principal,
+        *,
+        name: str,
+        tenant: str,
+        role: str,
+        ttl_s: int | None,
+        may_be_shorter: bool = False,
     ) -> tuple[str, Token]:
         """Made by somebody, who can give away no more than is theirs."""
         if not who.may(role) or not who.sees(tenant):
@@ -171,6 +178,8 @@ class Access:
             )
         own = self._store.token(who.token)
         left_s = None if own is None or own.expires_s is None else own.expires_s - int(self._clock())
+        if left_s is not None and ttl_s is not None and may_be_shorter:
+            ttl_s = min(ttl_s, left_s)
         if left_s is not None and (ttl_s is None or ttl_s > left_s):
             raise Refused(
                 say(

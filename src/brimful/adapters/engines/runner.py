@@ -88,14 +88,21 @@ def main(folder: Path) -> int:
             )
             return 1
         with log:
-            end = _unpacked(folder, order)
-            if end is None:
-                resumes_s = _make_ready(order, log)
-                end = _run(folder, order, lock.fileno(), watch, resumes_s=resumes_s)
+            end = _End(None, say("adapters.stopped_before_begun"))
+            with contextlib.suppress(_StoppedBeforeBegun):
+                watch.prepares = True
+                failed = _unpacked(folder, order)
+                resumes_s = 0 if failed else _make_ready(order, log)
+                watch.prepares = False
+                end = failed or _run(folder, order, lock.fileno(), watch, resumes_s=resumes_s)
         _write_end(folder, end, at_s=began.now_s())
         with contextlib.suppress(OSError):
             (folder / "order.json").unlink()  # an engine that was late may have written it again
     return 0
+
+
+class _StoppedBeforeBegun(Exception):
+    """It was told to stop while its checkpoints were made ready: raised by the signal, wherever that is."""
 
 
 class _Began:
@@ -255,6 +262,7 @@ class _Watch:
         self._logs = [folder / name_of(rank) for rank in range(ranks)]
         self._group: int | None = None
         self._deadline_s: float | None = None
+        self.prepares = False  # checkpoints are fetched and hashed, which may take hours
         signal.signal(signal.SIGTERM, lambda _signal, _frame: self.ask())
         signal.signal(signal.SIGALRM, lambda _signal, _frame: self._look())
         signal.setitimer(signal.ITIMER_REAL, BEAT_S, BEAT_S)
@@ -269,6 +277,8 @@ class _Watch:
 
     def ask(self) -> None:
         """Have the job end: a signal, its grace, the last signal."""
+        if self.prepares:
+            raise _StoppedBeforeBegun
         if self._group is None or self._deadline_s is not None:
             return
         grace_s = self._grace_s()
@@ -290,13 +300,15 @@ class _Watch:
                 if shorten(log, keep_bytes=self._log_bytes or 0):
                     # A quick writer fills a disk within seconds: look again soon.
                     signal.setitimer(signal.ITIMER_REAL, HURRY_S, BEAT_S)
-        if self._group is None:
+        if self._group is None and not self.prepares:
             return
         if self._deadline_s is None:
             if (self._folder / "stop.json").exists():  # the signal did not reach us
                 self.ask()
             return
         left_s = self._deadline_s - time.monotonic()
+        if self._group is None:
+            return
         if left_s <= 0:
             _signal_group(self._group, signal.SIGKILL)
         elif left_s < BEAT_S:

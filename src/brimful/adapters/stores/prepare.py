@@ -8,7 +8,7 @@ from brimful.adapters.stores.schema import SCHEMA_VERSION, events, meta, metadat
 from brimful.errors import WorldFailed
 from brimful.language import say
 
-CHAINED = 4  # the schema since which events have checksums
+CHAINED = 5  # the schema since which events have checksums
 CHAIN_BEGINS = "chain_begins"  # in `brimful`: the first event that has one
 # Held while the tables are made: two sessions of PostgreSQL that make one table at once collide.
 PREPARING = 0x6272696D66756C  # "brimful"

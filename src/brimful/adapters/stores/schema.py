@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 # A database says its own in `brimful`, so that one written by a newer brimful is refused by any older one.
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 metadata = sa.MetaData()
 
@@ -18,7 +18,7 @@ events = sa.Table(
     sa.Column("kind", sa.String(40), nullable=False),
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
-    # SHA-256 over the event and the chain before it (chain.py); NULL: written before schema 4.
+    # SHA-256 over the event and the chain before it (chain.py); NULL: written before schema 5.
     sa.Column("chain", sa.String(64), nullable=True),
     info={"since": 1},
 )

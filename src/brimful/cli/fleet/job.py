@@ -15,7 +15,7 @@ from brimful.client.answers import JobAnswer, LogAnswer, PoolAnswer, WhyAnswer
 from brimful.client.client import Client
 from brimful.errors import BrimfulError, WorldFailed
 from brimful.language import Number, Usd, count, say, told, words
-from brimful.language.printable import all_printable, printable
+from brimful.language.printable import all_printable, harmless, printable
 
 PIECE_BYTES = 1 << 20
 POLL_S = 0.5
@@ -70,7 +70,12 @@ def logs(args: argparse.Namespace) -> Answer:
     text, phase = "".join(piece["text"] for piece in pieces), pieces[-1]["phase"]
     data = {"job": args.job, "phase": phase, "text": text}
     nothing = words("fleet.printed_nothing", job=args.job, phase=in_phase(phase), brimful=called())
-    return Answer(data, text.removesuffix("\n") or nothing, raw=bool(text))
+    return Answer(data, shown_log(text).removesuffix("\n") or nothing, raw=bool(text))
+
+
+def shown_log(text: str) -> str:
+    """To a terminal only what cannot harm it; to a file or a pipe as it came."""
+    return harmless(text) if sys.stdout.isatty() else text
 
 
 def follow(client: Client, job: str, *, quiet: bool = False) -> JobAnswer:
@@ -82,7 +87,7 @@ def follow(client: Client, job: str, *, quiet: bool = False) -> JobAnswer:
     try:
         for piece in _until_over(client, job):
             if not quiet and piece["text"]:
-                sys.stdout.write(piece["text"])
+                sys.stdout.write(shown_log(piece["text"]))
                 sys.stdout.flush()
             elif not quiet and piece["phase"] != shown:
                 shown = _tell(client, job)

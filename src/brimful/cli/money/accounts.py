@@ -24,7 +24,7 @@ from brimful.language.printable import all_printable, printable
 from brimful.market.invoice import Bill, Invoices, bills
 from brimful.market.ledger import Ledger
 from brimful.scheduler.ports import Store
-from brimful.units import HOUR_S
+from brimful.units import HOUR_S, cents_that_add_up
 
 
 def _add_budget(parser: argparse.ArgumentParser) -> None:
@@ -101,6 +101,7 @@ def invoice(args: argparse.Namespace) -> Answer:
         return Answer(data, out.getvalue().rstrip("\n"))
     if not made:
         return Answer(data, words("money.nothing_billed"))
+    amounts = [bill["microusd"] for bill in made]
     rows = [
         (
             bill["of"][:24],
@@ -109,10 +110,10 @@ def invoice(args: argparse.Namespace) -> Answer:
             _usd(bill["failed_microusd"]),
             _usd(bill["lost_microusd"]),
             _usd(bill["idle_microusd"], "money.not_measured"),
-            _usd(bill["microusd"]),
+            _usd(billed),
             bar(bill["microusd"] / total, 12).rstrip() if total else "",
         )
-        for bill in all_printable(made)
+        for bill, billed in zip(all_printable(made), cents_that_add_up(amounts), strict=True)
     ]
     names = (args.by, "leases", "gpu_hours", "failed", "redone", "idle", "billed")
     shown = table([*(words(f"money.col_{name}") for name in names), ""], rows, right=(1, 2, 3, 4, 5, 6))

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME")
     parser.add_argument("--tenant", default="default")
     parser.add_argument("--role", choices=("viewer", "submitter", "admin", "operator"), default="submitter")
-    parser.add_argument("--for", dest="lasts", default="90d", metavar="TIME")
+    parser.add_argument("--for", dest="lasts", metavar="TIME")
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -50,7 +50,8 @@ def run(args: argparse.Namespace) -> Answer:
         token = client.revoke_token(_id(args.name))
         said = words("operate.token_revoked", name=printable(token["name"]), token=token["token"])
         return Answer(token, said)
-    made = client.add_token(args.name, tenant=args.tenant, role=args.role, ttl_s=_seconds(args.lasts))
+    lasts = {} if args.lasts is None else {"ttl_s": _seconds(args.lasts)}
+    made = client.add_token(args.name, tenant=args.tenant, role=args.role, **lasts)
     return Answer({**made, "url": client.url}, _to_hand_over(made, client.url))
 
 

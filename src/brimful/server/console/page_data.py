@@ -16,7 +16,7 @@ from brimful.server.service.reader import Reader
 from brimful.server.views.fleet import fleet_view
 from brimful.server.views.jobs import job_view, jobs_page
 from brimful.server.views.money import spend_view
-from brimful.units import spans
+from brimful.units import cents_that_add_up, spans
 
 ACTIVE_SHOWN = 200
 OVER_SHOWN = 50
@@ -151,7 +151,11 @@ def tenant_rows(by_tenant: Mapping[str, int]) -> list[dict[str, Any]]:
     """Who has spent what, most first, with the share of the largest for a bar."""
     largest = max(by_tenant.values(), default=0) or 1
     ordered = sorted(by_tenant.items(), key=lambda item: (-item[1], item[0]))
-    return [{"tenant": name, "microusd": n, "frac": n / largest} for name, n in ordered]
+    shown = cents_that_add_up([n for _, n in ordered])
+    return [
+        {"tenant": name, "microusd": cents, "frac": n / largest}
+        for (name, n), cents in zip(ordered, shown, strict=True)
+    ]
 
 
 def hue(job: str) -> int:

@@ -38,13 +38,16 @@ def fleet_view(reader: Reader, who: Principal) -> FleetAnswer:
 
 def _node_view(reader: Reader, node: Node, holders: dict[tuple[str, int], Lease | None]) -> NodeAnswer:
     now_s, held = reader.now_s(), [holders.get((node.node, i)) for i in range(node.gpus)]
+    free = reader.fleet.free(node.node)
+    offered = node.node not in reader.fleet.drained
     return {
         **alike(NodeAnswer, node),
         "drained": _drained(reader, node.node),
         "gpus": [
             {
                 "index": i,
-                "held": (node.node, i) in holders,
+                # By a lease, or by somebody who is none of ours.
+                "held": (node.node, i) in holders or (offered and i not in free and i not in node.holes),
                 "job": None if lease is None else lease.job,
                 "bad": i in node.holes,
                 # The driver is not asked yet; MFU is what the job says of itself.
