@@ -246,10 +246,10 @@ def _is_plain(path: Path) -> bool:
     return stat.S_ISREG(path.lstat().st_mode)
 
 
-def read_seal(folder: Path) -> Checkpoint | None:
+def read_seal(folder: Path, *, most_bytes: int = SEAL_BYTES) -> Checkpoint | None:
     """What the seal says, or None where there is none that can be read. The files are not looked at."""
     try:
-        body = json.loads(read_plain(folder / SEAL, below=folder.parent, most_bytes=SEAL_BYTES))
+        body = json.loads(read_plain(folder / SEAL, below=folder.parent, most_bytes=most_bytes))
         files = {str(n): (int(f["bytes"]), str(f["sha256"])) for n, f in body["files"].items()}
         if any(Path(name).is_absolute() or ".." in Path(name).parts for name in files):
             return None
@@ -282,7 +282,7 @@ def damage(checkpoint: Checkpoint) -> Damage | None:
     return None
 
 
-def whole_ones(folder: Path) -> list[Checkpoint]:
+def whole_ones(folder: Path, *, most_bytes: int = SEAL_BYTES) -> list[Checkpoint]:
     """The sealed checkpoints of a folder, newest first: of the first many, if a job has put more there."""
     found: list[Checkpoint] = []
     left = MOST_BYTES
@@ -293,10 +293,10 @@ def whole_ones(folder: Path) -> list[Checkpoint]:
                     continue
                 path = folder / entry.name
                 size = _size(path / SEAL)
-                if not 0 < size <= min(left, SEAL_BYTES):
+                if not 0 < size <= min(left, most_bytes):
                     continue
                 left -= size
-                if (sealed := read_seal(path)) is not None:
+                if (sealed := read_seal(path, most_bytes=most_bytes)) is not None:
                     found.append(sealed)
     except OSError:
         pass
@@ -310,8 +310,9 @@ def _size(path: Path) -> int:
         return 0
 
 
-def newest(folder: Path) -> Checkpoint | None:
-    found = whole_ones(folder)
+def newest(folder: Path, *, most_bytes: int = SEAL_BYTES) -> Checkpoint | None:
+    """`most_bytes`: of a seal; larger ones are not read."""
+    found = whole_ones(folder, most_bytes=most_bytes)
     return found[0] if found else None
 
 
@@ -343,8 +344,10 @@ def open_plain(path: Path, *, below: Path) -> BinaryIO:
 
 def read_plain(path: Path, *, below: Path, most_bytes: int) -> bytes:
     with open_plain(path, below=below) as file:
-        data = file.read(most_bytes + 1)
-    if len(data) > most_bytes:
+        # A sparse file says its size without being read. What grows meanwhile is cut off all the same.
+        is_larger = os.fstat(file.fileno()).st_size > most_bytes
+        data = b"" if is_larger else file.read(most_bytes + 1)
+    if is_larger or len(data) > most_bytes:
         raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes", str(path))
     return data
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
-import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from bench.hostile import PLANTS, READ, READ_TOO, SECRET, TEXTS, Fuzz
 from brimful.adapters.engines.checkpoints import make_ready
 from brimful.adapters.engines.local import LocalEngine
 from brimful.errors import BrimfulError
@@ -21,83 +21,6 @@ from brimful.language.record import as_record
 from brimful.scheduler.ports import Observation
 from tests.builders import a_node, stop_one
 from tests.patience import PATIENCE_S
-
-SECRET = "a line of somebody else's file"
-READ = ("started.json", "ended.json", "stop.json", "child.json", "notice.json", "sample.json")
-READ_TOO = ("lock", "runner.lock", "log", "log.start", "beat", "runner.err", "order.json")
-TEXTS = (
-    b"",
-    b"[]",
-    b"null",
-    b'"text"',
-    b"{",
-    b"\xff\xfe",
-    b"{}",
-    b"[" * 100_000,
-    b"9" * 10_000,
-    b'{"at_s": 1e400, "problem": "", "exit_code": 0}',
-    b'{"at_s": -1e400, "problem": "", "exit_code": 0}',
-    b'{"at_s": NaN, "problem": ""}',
-    b'{"at_s": "soon", "problem": ""}',
-    b'{"at_s": 99999999999999, "problem": "x", "exit_code": 99999999999}',
-    b'{"at_s": 1, "pid": -1, "problem": ["a"], "speed": "fast", "exit_code": "0"}',
-    b'{"at_s": 1, "speed": 1e308, "checkpoints": "/dev", "problem": ""}',
-    b'{"at_s": 1, "speed": 1, "checkpoints": 5, "problem": "", "exit_code": 1}',
-    b'{"step": 1e999, "at_s": 1, "files": {}}',
-    b'{"step": 1, "at_s": 1, "files": {"../../x": {"bytes": 1, "sha256": ""}}}',
-    b'{"step": 1, "at_s": 1, "files": {"a\\u0000b": {"bytes": 1, "sha256": ""}}}',
-    b'{"deadline_s": "never", "grace_s": -5}',
-    b'{"group": 1, "born": "0"}',
-    b'{"at_s": 1, "problem": {"code": "no.such"}}',
-    b'{"at_s": 1, "problem": {"code": "adapters.exit_code"}}',
-    b'{"at_s": 1, "problem": {"seconds": "many"}}',
-    b'{"at_s": 1, "problem": {"code": ["x"], "a": {"parts": 5}}}',
-    b'{"at_s": 1, "problem": {"x": 1}}',
-    b'{"at_s": 1, "problem": {"code": "language.verbatim", "text": {"plain": {"a": [1]}}}}',
-    b'{"at_s": 1, "problem": {"code": "adapters.vanished", "x": {"number": NaN}}}',
-    b'{"at_s": 1, "problem": {"code": "adapters.vanished", "x": {"number": 1, "digits": 99999999}}}',
-    b'{"at_s": 1, "problem": "\\ud800 hi", "speed": NaN, "exit_code": 0}',
-    b'{"at_s": 1, "problem": "", "speed": 1e400, "exit_code": 0}',
-)
-
-
-def _sparse(path: Path, _rng: random.Random, _secret: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(1 << 40)
-
-
-def _socket(path: Path, _rng: random.Random, _secret: Path) -> None:
-    # A path of a socket may have 107 bytes: made in its folder, under its own name.
-    here = os.open(path.parent, os.O_RDONLY)
-    try:
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(f"/proc/self/fd/{here}/{path.name}")
-    finally:
-        os.close(here)
-
-
-def _deep(path: Path, rng: random.Random, _secret: Path) -> None:
-    at = path
-    at.mkdir()
-    for _ in range(rng.choice((3, 40, 200))):
-        at = at / "d"
-        at.mkdir()
-
-
-PLANTS: tuple[Callable[[Path, random.Random, Path], object], ...] = (
-    lambda path, _rng, _secret: os.mkfifo(path),
-    lambda path, _rng, secret: path.symlink_to(secret),
-    lambda path, _rng, _secret: path.symlink_to("/dev/zero"),
-    lambda path, _rng, _secret: path.symlink_to(path),
-    lambda path, _rng, _secret: path.symlink_to("nowhere"),
-    lambda path, _rng, _secret: path.symlink_to("/proc/self/mem"),
-    lambda path, _rng, _secret: path.mkdir(),
-    lambda path, rng, _secret: path.write_bytes(rng.choice(TEXTS)),
-    lambda path, rng, _secret: path.write_bytes(rng.randbytes(rng.randrange(200))),
-    _sparse,
-    _socket,
-    _deep,
-)
 
 
 def in_time(look: Callable[[], object]) -> object:
@@ -255,3 +178,19 @@ def test_whatever_a_job_writes_of_its_own_end_can_be_recorded(tmp_path: Path, te
         (tmp_path / "a.1" / "started.json").write_bytes(started)
         (tmp_path / "a.1" / "ended.json").write_bytes(text)
         assert all(kept(each) for each in engine.observe(["a.1"]))
+
+
+def test_traps_under_a_scheduler_that_runs_stop_nothing(tmp_path: Path) -> None:
+    """The same as `python -m bench.hostile 5000`, which also measures the loop's longest pause."""
+    found = Fuzz(tmp_path, seed=1).run(60)
+    assert (found.cases, found.broken) == (60, [])
+
+
+def test_the_same_complaint_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A job could otherwise fill the server's log, at every look."""
+    engine = LocalEngine(tmp_path, [a_node()])
+    (tmp_path / "a.1").mkdir()
+    (tmp_path / "a.1" / "started.json").write_bytes(b"\xff\xfe")
+    for _ in range(3):
+        engine.observe(["a.1"])
+    assert caplog.text.count("cannot be looked at") == 1

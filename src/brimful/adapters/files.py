@@ -18,21 +18,23 @@ from brimful.job import read_plain
 from brimful.language import Quoted, say
 
 JSON_BYTES = 16 << 20
+NOTE_BYTES = 256 << 10  # what a job may have written: parsing it keeps every other thread waiting
 
 
 def write_json(path: Path, body: dict[str, Any]) -> None:
     write_whole(path, json.dumps(body), mode=0o600)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path, *, most_bytes: int = JSON_BYTES) -> dict[str, Any] | None:
     """The contents of the file, or None if it does not exist. Never blocks, not even on a named pipe."""
     try:
-        body: object = json.loads(read_plain(path, below=path.parent, most_bytes=JSON_BYTES))
+        body: object = json.loads(read_plain(path, below=path.parent, most_bytes=most_bytes))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError) as error:
         # We only ever write it whole, so the disk or a person has changed it.
-        raise WorldFailed(say("adapters.file_damaged", path=path, error=error)) from error
+        # As text: two errors are never equal, and a complaint that is the same is told once.
+        raise WorldFailed(say("adapters.file_damaged", path=path, error=str(error))) from error
     if not isinstance(body, dict):
         raise WorldFailed(say("adapters.file_holds", path=path, found=Quoted(str(body)[:40])))
     return body

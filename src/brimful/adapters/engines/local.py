@@ -34,7 +34,7 @@ from brimful.adapters.engines.processes import (
     signal_marked,
 )
 from brimful.adapters.engines.runner import WORK
-from brimful.adapters.files import identity, read_json, reserve, write_json
+from brimful.adapters.files import NOTE_BYTES, identity, read_json, reserve, write_json
 from brimful.errors import BrimfulError, Said, WorldFailed
 from brimful.fleet.arrays import task_env
 from brimful.fleet.events import Cause
@@ -291,12 +291,13 @@ class LocalEngine:
 
     def _look(self, lease: str) -> Iterator[Observation]:
         folder = self._folder(lease)
-        started, alive = read_json(folder / "started.json"), self._has_runner(lease)
+        alive = self._has_runner(lease)
+        started = read_json(folder / "started.json", most_bytes=NOTE_BYTES)
         if started is not None and held(folder / "lock"):
             prepares = not (folder / "child.json").exists() and (folder / "order.json").exists()
             yield _prepares(lease) if prepares else self._alive(lease, started)
             return
-        ended = read_json(folder / "ended.json")
+        ended = read_json(folder / "ended.json", most_bytes=NOTE_BYTES)
         if ended is None and alive:
             return  # on its way
         if ended is None and started is None and lease not in self._not_begun:
@@ -321,7 +322,7 @@ class LocalEngine:
             ended_s=ended_s,
             exit_code=_exit_code(code),
             problem=said_by_anybody(ended["problem"]),
-            kept_work_s=None if started is None else self._kept_work_s(folder, started, code, ended_s),
+            kept_work_s=None if started is None else self._kept_work_s(folder, started, ended, ended_s),
             cause=self._cause(folder, code, began_s=began_s),
             exit_codes=tuple(map(_exit_code, _listed(ended.get("exit_codes")))),
             resumes_s=None if started is None else self._resumes_s(folder),
@@ -340,7 +341,7 @@ class LocalEngine:
         return _second(found) if isinstance(found, int) else None
 
     def _kept_work_s(
-        self, folder: Path, started: Mapping[str, Any], code: object, ended_s: int | None
+        self, folder: Path, started: Mapping[str, Any], ended: Mapping[str, Any], ended_s: int | None
     ) -> float | None:
         """Work of this lease that a later one need not do again: up to its last whole checkpoint.
 
@@ -351,10 +352,13 @@ class LocalEngine:
             return None
         ran_s = max(0, (began_s if ended_s is None else ended_s) - began_s)
         # Also where the order to stop is a link that leads nowhere.
-        if code == 0 and not os.path.lexists(folder / "stop.json"):
+        if ended.get("exit_code") == 0 and not os.path.lexists(folder / "stop.json"):
             return speed * ran_s
-        last = newest(Path(str(started.get("checkpoints", ""))))
-        return speed * min(ran_s, max(0, last.at_s - began_s)) if last is not None else 0.0
+        sealed_s = ended.get("sealed_s")  # its runner looked; else we do, at seals that are parsed quickly
+        if not isinstance(sealed_s, int):
+            last = newest(Path(str(started.get("checkpoints", ""))), most_bytes=NOTE_BYTES)
+            sealed_s = 0 if last is None else last.at_s
+        return speed * min(ran_s, max(0, sealed_s - began_s))
 
     def _alive(self, lease: str, started: Mapping[str, Any]) -> Observation:
         folder = self._folder(lease)
@@ -453,7 +457,7 @@ def _failing(code: str, **values: object) -> Iterator[None]:
 def _facts(path: Path) -> dict[str, Any] | None:
     """What the file holds, and nothing where that cannot be read: a job must be stoppable all the same."""
     try:
-        return read_json(path)
+        return read_json(path, most_bytes=NOTE_BYTES)
     except (BrimfulError, OSError):
         return {}
 

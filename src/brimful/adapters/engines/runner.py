@@ -95,7 +95,8 @@ def main(folder: Path) -> int:
                 resumes_s = 0 if failed else _make_ready(order, log)
                 watch.prepares = False
                 end = failed or _run(folder, order, lock.fileno(), watch, resumes_s=resumes_s)
-        _write_end(folder, end, at_s=began.now_s())
+        last = newest(Path(order["checkpoints"]))
+        _write_end(folder, end, at_s=began.now_s(), sealed_s=0 if last is None else last.at_s)
         with contextlib.suppress(OSError):
             (folder / "order.json").unlink()  # an engine that was late may have written it again
     return 0
@@ -159,11 +160,12 @@ def _unpacked(folder: Path, order: dict[str, Any]) -> _End | None:
     return None
 
 
-def _write_end(folder: Path, end: _End, *, at_s: int | None = None) -> None:
+def _write_end(folder: Path, end: _End, *, at_s: int | None = None, sealed_s: int = 0) -> None:
     ended = {
         "at_s": int(time.time()) if at_s is None else at_s,
         "exit_code": end.exit_code,
         "problem": as_record(end.problem),
+        "sealed_s": sealed_s,  # when its newest checkpoint was
         "exit_codes": list(end.exit_codes) if len(end.exit_codes) > 1 else [],
     }
     write_reserved(folder / "ended.json", ended)

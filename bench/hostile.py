@@ -1,0 +1,276 @@
+"""Whatever a job can put where brimful reads: traps, planted by the thousand under a scheduler that runs.
+
+    python -m bench.hostile 5000        about five minutes; prints the loop's longest pause
+
+Each case is one lease that runs by the log, with traps in its folder or among its checkpoints. The scheduler
+looks, reads samples and logs, warns and stops, as it does with any job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from brimful.adapters.engines.local import LocalEngine
+from brimful.adapters.stores.sql import SqlStore
+from brimful.errors import BrimfulError
+from brimful.fleet.events import CancelRequested, Event, JobSubmitted, LeaseGranted, LeaseStarted
+from brimful.fleet.job import Job
+from brimful.fleet.node import Node
+from brimful.job import SEAL
+from brimful.scheduler.rules import Rules
+from brimful.server.service.service import Service
+
+READ = ("started.json", "ended.json", "stop.json", "child.json", "notice.json", "sample.json")
+READ_TOO = ("lock", "runner.lock", "log", "log.start", "beat", "runner.err", "order.json")
+TEXTS = (
+    b"",
+    b"[]",
+    b"null",
+    b'"text"',
+    b"{",
+    b"\xff\xfe",
+    b"{}",
+    b"[" * 100_000,
+    b"9" * 10_000,
+    b'{"at_s": 1e400, "problem": "", "exit_code": 0}',
+    b'{"at_s": -1e400, "problem": "", "exit_code": 0}',
+    b'{"at_s": NaN, "problem": ""}',
+    b'{"at_s": "soon", "problem": ""}',
+    b'{"at_s": 99999999999999, "problem": "x", "exit_code": 99999999999}',
+    b'{"at_s": 1, "pid": -1, "problem": ["a"], "speed": "fast", "exit_code": "0"}',
+    b'{"at_s": 1, "speed": 1e308, "checkpoints": "/dev", "problem": ""}',
+    b'{"at_s": 1, "speed": 1, "checkpoints": 5, "problem": "", "exit_code": 1}',
+    b'{"step": 1e999, "at_s": 1, "files": {}}',
+    b'{"step": 1, "at_s": 1, "files": {"../../x": {"bytes": 1, "sha256": ""}}}',
+    b'{"step": 1, "at_s": 1, "files": {"a\\u0000b": {"bytes": 1, "sha256": ""}}}',
+    b'{"deadline_s": "never", "grace_s": -5}',
+    b'{"group": 1, "born": "0"}',
+    b'{"at_s": 1, "problem": {"code": "no.such"}}',
+    b'{"at_s": 1, "problem": {"code": "adapters.exit_code"}}',
+    b'{"at_s": 1, "problem": {"seconds": "many"}}',
+    b'{"at_s": 1, "problem": {"code": ["x"], "a": {"parts": 5}}}',
+    b'{"at_s": 1, "problem": {"x": 1}}',
+    b'{"at_s": 1, "problem": {"code": "language.verbatim", "text": {"plain": {"a": [1]}}}}',
+    b'{"at_s": 1, "problem": {"code": "adapters.vanished", "x": {"number": NaN}}}',
+    b'{"at_s": 1, "problem": {"code": "adapters.vanished", "x": {"number": 1, "digits": 99999999}}}',
+    b'{"at_s": 1, "problem": "\\ud800 hi", "speed": NaN, "exit_code": 0}',
+    b'{"at_s": 1, "problem": "", "speed": 1e400, "exit_code": 0}',
+    b'{"at_s": 1, "problem": "", "exit_code": 1, "exit_codes": [1e999, "x", {}, null, 3]}',
+    b'{"group": 1, "born": "0", "resumes_s": 1e400}',
+)
+
+
+def _sparse(path: Path, _rng: random.Random, _secret: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+def _socket(path: Path, _rng: random.Random, _secret: Path) -> None:
+    # A path of a socket may have 107 bytes: made in its folder, under its own name.
+    here = os.open(path.parent, os.O_RDONLY)
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(f"/proc/self/fd/{here}/{path.name}")
+    finally:
+        os.close(here)
+
+
+def _deep(path: Path, rng: random.Random, _secret: Path) -> None:
+    at = path
+    at.mkdir()
+    for _ in range(rng.choice((3, 40, 200))):
+        at = at / "d"
+        at.mkdir()
+
+
+# Whole JSON of many small parts, up to more than anybody may read. Made beforehand: making it takes long too.
+LARGE = [
+    json.dumps({"at_s": 1, "step": 1, "problem": "", "files": {f"f{i}": i for i in range(parts)}}).encode()
+    for parts in (1_000, 15_000, 400_000)
+]
+
+
+def _large(path: Path, rng: random.Random, _secret: Path) -> None:
+    path.write_bytes(rng.choice(LARGE))
+
+
+Plant = Callable[[Path, random.Random, Path], object]
+PLANTS: tuple[Plant, ...] = (
+    lambda path, _rng, _secret: os.mkfifo(path),
+    lambda path, _rng, secret: path.symlink_to(secret),
+    lambda path, _rng, _secret: path.symlink_to("/dev/zero"),
+    lambda path, _rng, _secret: path.symlink_to(path),
+    lambda path, _rng, _secret: path.symlink_to("nowhere"),
+    lambda path, _rng, _secret: path.symlink_to("/proc/self/mem"),
+    lambda path, _rng, _secret: path.mkdir(),
+    lambda path, rng, _secret: path.write_bytes(rng.choice(TEXTS)),
+    lambda path, rng, _secret: path.write_bytes(rng.randbytes(rng.randrange(200))),
+    _sparse,
+    _socket,
+    _deep,
+)
+RARE: tuple[Plant, ...] = (_large,)  # costly to plant
+SECRET = "a line of somebody else's file"
+TOGETHER = 100  # leases at a time
+GPUS = 128
+
+
+@dataclass
+class Found:
+    """What a run of the traps came to."""
+
+    cases: int = 0
+    longest_tick_s: float = 0.0
+    longest_stall_s: float = 0.0  # of any thread of this process that only wants to run
+    broken: list[str] = field(default_factory=list)
+
+
+class Fuzz:
+    def __init__(self, folder: Path, *, seed: int) -> None:
+        self._rng, self._folder, self._seed = random.Random(seed), folder, seed
+        self._secret = folder / "secret"
+        self._secret.write_text(SECRET)
+        self._root = folder / "leases"
+        node = Node(site="local", node="n", gpu="h100", gpus=GPUS, microusd_per_gpu_hour=1, declared=True)
+        self._engine = LocalEngine(self._root, [node])
+        self._store = SqlStore(f"sqlite:///{folder / 'log.db'}")
+        self._service = Service(self._store, [self._engine], Rules(grace_s=1), tick_s=0.05)
+        self.found = Found()
+
+    def run(self, cases: int) -> Found:
+        tick = self._service.driver.tick
+
+        def timed() -> object:
+            began = time.monotonic()
+            try:
+                return tick()
+            finally:
+                self.found.longest_tick_s = max(self.found.longest_tick_s, time.monotonic() - began)
+
+        self._service.driver.tick = timed  # type: ignore[method-assign, assignment]
+        over = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(over,), daemon=True)
+        self._service.start()
+        watch.start()
+        try:
+            for first in range(0, cases, TOGETHER):
+                self._round(first, min(TOGETHER, cases - first))
+        finally:
+            over.set()
+            watch.join()
+            self._service.stop()
+            self._store.close()
+        return self.found
+
+    def _watch(self, over: threading.Event) -> None:
+        """How long a thread that wants to run every few milliseconds is kept from it."""
+        while not over.is_set():
+            began = time.monotonic()
+            over.wait(0.005)
+            self.found.longest_stall_s = max(self.found.longest_stall_s, time.monotonic() - began - 0.005)
+
+    def _round(self, first: int, count: int) -> None:
+        names = [f"job-{first + i}" for i in range(count)]
+        for name in names:
+            self._plant(f"{name}.1", name)
+        self._begin(names)
+        reader = self._service.reader
+        self._looked(3)
+        for name in names:
+            for look in (self._engine.log, self._engine.sample):
+                try:
+                    if SECRET in str(look(f"{name}.1")):
+                        self.found.broken.append(f"{name}: somebody else's file was shown")
+                except BrimfulError:
+                    pass  # told, not shown
+        self._write([CancelRequested(at_s=2, job=name) for name in names if name in self._open()])
+        self._looked(3)
+        for name in names:  # what could not be looked at is mended by a person
+            shutil.rmtree(self._root / f"{name}.1", ignore_errors=True)
+            shutil.rmtree(self._engine.checkpoints(name), ignore_errors=True)
+        self._until(lambda: not self._open())
+        if self._secret.read_text() != SECRET:
+            self.found.broken.append(f"seed {self._seed}, cases from {first}: the secret was written to")
+        if reader.health.trouble() is not None:
+            self.found.broken.append(f"seed {self._seed}, cases from {first}: {reader.health.trouble()}")
+        self.found.cases += count
+
+    def _plant(self, lease: str, job: str) -> None:
+        rng, folder = self._rng, self._root / lease
+        folder.mkdir(mode=0o700)
+        checkpoints = Path(self._engine.checkpoints(job))
+        plants = PLANTS if rng.random() < 0.98 else RARE
+        if rng.random() < 0.5:
+            for name in rng.sample(READ + READ_TOO, rng.randrange(1, 6)):
+                rng.choice(plants)(folder / name, rng, self._secret)
+            return
+        started = {"at_s": 1, "pid": 1, "speed": 1.0, "checkpoints": str(checkpoints)}
+        (folder / "started.json").write_text(json.dumps(started))
+        checkpoints.mkdir(parents=True)
+        for name in ("x", "y\nz", ".saving-1", ".lease", "damaged-y"):
+            if rng.random() < 0.5:
+                rng.choice(plants)(checkpoints / name, rng, self._secret)
+            else:
+                (checkpoints / name).mkdir()
+                rng.choice(plants)(checkpoints / name / rng.choice((SEAL, "state.pt")), rng, self._secret)
+
+    def _begin(self, names: list[str]) -> None:
+        events: list[Event] = []
+        for i, name in enumerate(names):
+            job, lease = Job(job=name, gpus=1, command=("true",), folder="/"), f"{name}.1"
+            events += [
+                JobSubmitted(at_s=1, job=job),
+                LeaseGranted(at_s=1, lease=lease, job=name, node="n", gpus=(i,), microusd_per_gpu_hour=1),
+                LeaseStarted(1, lease),
+            ]
+        self._until(lambda: "n" in self._service.reader.fleet.nodes)
+        self._write(events)
+
+    def _write(self, events: list[Event]) -> None:
+        while events and not self._store.append(events, after=self._store.end()):
+            pass
+        self._service.driver.wake()
+
+    def _open(self) -> set[str]:
+        with self._service.reader.locked():
+            return {lease.job for lease in self._service.reader.fleet.open_leases.values()}
+
+    def _looked(self, ticks: int) -> None:
+        health = self._service.reader.health
+        until = health.ticks + ticks
+        self._until(lambda: health.ticks >= until)
+
+    def _until(self, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 120
+        while not is_so():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"seed {self._seed}: the loop or a worker waits for ever")
+            time.sleep(0.01)
+
+
+def run(cases: int, *, seed: int = 0) -> Found:
+    with tempfile.TemporaryDirectory(prefix="brimful-hostile-") as folder:
+        return Fuzz(Path(folder), seed=seed).run(cases)
+
+
+def lines(found: Found) -> Iterator[str]:
+    yield f"{found.cases:,} cases, {len(found.broken)} broken"
+    yield f"the loop's longest tick {1000 * found.longest_tick_s:.0f} ms"
+    yield f"the longest stall of a thread {1000 * found.longest_stall_s:.0f} ms"
+    yield from found.broken[:20]
+
+
+if __name__ == "__main__":
+    for line in lines(run(int(sys.argv[1]) if len(sys.argv) > 1 else 5_000)):
+        print(line)
