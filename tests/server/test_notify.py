@@ -10,6 +10,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -304,6 +305,9 @@ def test_what_a_person_asked_for_is_no_news(server: NotifyServer) -> None:
     assert kind(held) is None
     assert kind(JobSkipped(at_s=1, job=job, reason=None)) == "failed"
     assert kind(LeaseEnded(at_s=1, lease=f"{job}.1", exit_code=0)) == "finished"
+    again = LeaseEnded(at_s=1, lease=f"{job}.1", exit_code=1, requeue=True, cause="failed")
+    assert kind(again) is None  # it has tries left
+    assert kind(replace(again, cause="node_lost")) == "preempted"
 
 
 def test_the_command_adds_lists_and_removes(tmp_path: Path, hook: Hook) -> None:

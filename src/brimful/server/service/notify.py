@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 from brimful.adapters.notify import Mail, mail, post
 from brimful.adapters.stores.notices import NotifyRule, NotifyStore, Queued
 from brimful.errors import BrimfulError, Said
-from brimful.fleet.events import Event, JobSkipped, LeaseEnded, LeaseEnding, LeaseIdle
+from brimful.fleet.events import NOT_ITS_FAULT, Event, JobSkipped, LeaseEnded, LeaseEnding, LeaseIdle
 from brimful.fleet.state import JobState
 from brimful.language import say
 from brimful.server.service.reader import Reader
@@ -55,6 +55,8 @@ def kind_of(event: Event, reader: Reader) -> tuple[Kind, JobState] | None:
             code = _code(reason)
             if code.startswith("scheduler.") and code not in ASKED_FOR:
                 kind = "over_budget" if code in OVER_BUDGET else "preempted"
+        case LeaseEnded(requeue=True, cause=cause):
+            kind = "preempted" if cause in NOT_ITS_FAULT else None
         case LeaseEnded():
             kind = _end_of(reader.job(_job_of(event)), event.lease)
         case LeaseIdle():
