@@ -12,13 +12,14 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from brimful.tracing import attention
 from brimful.tracing.compiled import compile_changes
 from brimful.tracing.cuda_device import CudaDevice
 from brimful.tracing.ranks import rank_changes
 from brimful.tracing.recorder import Recorder
+from brimful.tracing.values import is_real, shape_changes
 
 
 @contextmanager
@@ -54,6 +55,9 @@ def fake_cuda(card: CudaDevice, recorder: Recorder) -> list[tuple[Any, str, Any]
         *compile_changes(recorder),
         *_attention_changes(card, recorder),
         *_amp_changes(recorder),
+        *_optimizer_changes(),
+        *_making_changes(),
+        *shape_changes(recorder.tape, recorder.places.line),
     ]
 
 
@@ -159,10 +163,14 @@ def _memory_changes(card: CudaDevice, recorder: Recorder) -> list[tuple[Any, str
     resets = ("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached")
     functions |= dict.fromkeys(resets, lambda *_, **__: tape.reset_peaks())
     silent = (
-        "reset_accumulated_memory_stats", "set_per_process_memory_fraction", "_record_memory_history",
-        "_dump_snapshot",
+        "reset_accumulated_memory_stats", "_record_memory_history", "_dump_snapshot",
     )  # fmt: skip
     functions |= dict.fromkeys(silent, always(None))
+
+    def set_fraction(fraction: float, *_: Any, **__: Any) -> None:
+        tape.memory_fraction = fraction
+
+    functions["set_per_process_memory_fraction"] = set_fraction
     changes = [
         (place, name, function)
         for name, function in functions.items()
@@ -230,6 +238,8 @@ def tensor_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
         (FakeTensorMode, "avoid_device_init", property(lambda _: True)),
         # Module.to() swaps fake parameters in place and refuses while anyone watches them; only we do.
         (torch.utils, "weakref", types.SimpleNamespace(getweakrefs=lambda _: [])),
+        # Copying a tensor deeply asks whether it has memory of its own.
+        (FakeTensor, "data_ptr", always(0)),
         (torch.UntypedStorage, "resize_", resize),
         (torch.Tensor, "numpy", to_numpy),
         (torch.Tensor, "record_stream", always(None)),
@@ -259,6 +269,54 @@ def _amp_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:
         (common, "amp_definitely_not_available", always(False)),
         (torch.amp.GradScaler, "_maybe_opt_step", step),
     ]
+
+
+def _optimizer_changes() -> list[tuple[Any, str, Any]]:
+    """Optimizers and gradient clipping take all tensors at once on a GPU, unless a tensor is a subclass."""
+    from torch.optim import optimizer
+    from torch.utils import _foreach_utils
+
+    name = "_foreach_supported_types"
+    return [(place, name, [*getattr(place, name), FakeTensor]) for place in (optimizer, _foreach_utils)]
+
+
+def _making_changes() -> list[tuple[Any, str, Any]]:
+    """Tensors made from numbers, on any thread, and parameters, which are always fake."""
+    makers = {name: getattr(torch, name) for name in ("tensor", "as_tensor")}
+
+    def on_cpu_first(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(
+            data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any
+        ) -> Any:
+            where = torch.device(device if device is not None else torch.get_default_device())
+            if isinstance(data, torch.Tensor) or where.type != "cuda":
+                more = {"requires_grad": True} if requires_grad else {}
+                return make(_known(data), *args, device=device, **more, **kwargs)
+            tensor = make(_known(data), *args, device="cpu", **kwargs).to(where)
+            return tensor.requires_grad_() if requires_grad else tensor
+
+        return made
+
+    parameter = torch.nn.Parameter
+    plain = parameter.__new__
+
+    def new_parameter(cls: Any, data: Any = None, *args: Any, **kwargs: Any) -> Any:
+        mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+        if cls is parameter and mode is not None and type(data) is torch.Tensor and is_real(data):
+            data = mode.from_tensor(data)
+        return plain(cls, data, *args, **kwargs)
+
+    return [
+        *((torch, name, on_cpu_first(make)) for name, make in makers.items()),
+        (parameter, "__new__", new_parameter),
+    ]
+
+
+def _known(data: Any) -> Any:
+    """Numbers in place of fake tensors in a list: PyTorch would read each from memory that is not there."""
+    if isinstance(data, (list, tuple)) and any(isinstance(each, (list, tuple, FakeTensor)) for each in data):
+        return [each.tolist() if isinstance(each, FakeTensor) else _known(each) for each in data]
+    return data
 
 
 def _data_changes(recorder: Recorder) -> list[tuple[Any, str, Any]]:

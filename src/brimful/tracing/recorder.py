@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
@@ -27,6 +27,7 @@ from brimful.tracing.places import Places
 from brimful.tracing.rules import InPlace
 from brimful.tracing.speed import Cost
 from brimful.tracing.tape import Place, Tape
+from brimful.tracing.values import is_real, runs_for_real
 
 CUDA = "cuda"
 _PRIM_DEVICE = torch.ops.prim.device.default
@@ -53,6 +54,8 @@ class Recorder(TorchDispatchMode):
         self._blocks: dict[int, tuple[int, Any]] = {}
         # Results of `all`: a run that goes well finds every number finite and no token padded.
         self._true: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        # Real CPU tensors into which a fake one was written: their numbers are no longer true.
+        self._stale: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._cublas_threads: set[int] = set()
         self._graph = -1
 
@@ -63,20 +66,38 @@ class Recorder(TorchDispatchMode):
             self.in_place.device_asked(args[0])
             return func(*args)
         kwargs = kwargs or {}
-        if func is _SCALAR:
-            return self._invent(args[0])
         name = func._schema.name
         if name in _ANSWERED:
             return self._answer(name, args)
+        name = name.removeprefix("aten::")
+        inputs = _tensors((args, kwargs) if kwargs else args)
+        if self._runs_for_real(func, name, inputs, args, kwargs):
+            with _disable_current_modes():
+                return func(*args, **kwargs)
+        if func is _SCALAR:
+            return self._invent(args[0])
+        result = NotImplemented
         if torch.is_inference_mode_enabled() and _is_composite(func):
             # Inference mode hands composite ops over whole: open them, so that what they make inside is seen.
             with self:
                 result = func.decompose(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
-        return self._run(func, name.removeprefix("aten::"), args, kwargs)
+        return self._run(func, name, inputs, args, kwargs) if result is NotImplemented else result
 
-    def _run(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+    def _runs_for_real(self, func: Any, name: str, inputs: Sequence[Any], args: Any, kwargs: Any) -> bool:
+        """Whether it is the CPU's work. A real tensor that a fake one is written into is known no more."""
+        if self.device != CUDA:
+            return False
+        stale = self._stale
+        if not (stale and any(t.untyped_storage()._cdata in stale for t in inputs)) and runs_for_real(
+            func, name, inputs, args, kwargs
+        ):
+            return True
+        if func._schema.is_mutable and inputs and is_real(inputs[0]):
+            storage = inputs[0].untyped_storage()
+            stale[storage._cdata] = storage
+        return False
+
+    def _run(self, func: Any, name: str, inputs: Sequence[Any], args: Any, kwargs: Any) -> Any:
         backward = self._in_backward()
         overwritten = self.in_place.overwritten(func, name, args) if backward else None
         out = func(*args, **kwargs)
@@ -84,7 +105,6 @@ class Recorder(TorchDispatchMode):
         results = [out] if isinstance(out, torch.Tensor) else _tensors(out)
         if name == "all":
             self._true[out.untyped_storage()._cdata] = out.untyped_storage()
-        inputs = _tensors((args, kwargs) if kwargs else args)
         if not any(self._counts(t) for t in results) and not any(self._counts(t) for t in inputs):
             return out
         place = self.places.of(name, backward=backward, setup=not self.places.called_once)
@@ -98,10 +118,22 @@ class Recorder(TorchDispatchMode):
             self._take_buffers(name, args, results, place)
         if len(self.tape.blocks) > before or func._schema.is_mutable or overwritten is not None:
             again = backward and bool(self.places.inside)  # a module called in backward: checkpointing
-            count = flop_registry.get(func._overloadpacket)
-            flops = int(count(*args, **kwargs, out_val=out)) if count is not None else 0
+            flops = self._flops(func, args, kwargs, out)
             self._add_cost(name, flops, [*inputs, *results], again=again)
         return out
+
+    def _flops(self, func: Any, args: Any, kwargs: Any, out: Any) -> int:
+        """PyTorch's own count. What it cannot count is named, and ends nothing."""
+        count = flop_registry.get(func._overloadpacket)
+        if count is None:
+            return 0
+        # Overloads that name the result's format have it where the count expects the result's shape.
+        given = [value for value in args if not isinstance(value, torch.dtype)]
+        try:
+            return int(count(*given, **kwargs, out_val=out))
+        except (TypeError, ValueError, IndexError, AttributeError, AssertionError, RuntimeError) as error:
+            self.tape.note(say("tracing.note_flops", op=str(func), kind=type(error).__name__))
+            return 0
 
     def _add_cost(self, name: str, flops: int, tensors: Sequence[Any], *, again: bool) -> None:
         """One call. FLOPs are PyTorch's own count; bytes are every tensor read or written, once."""

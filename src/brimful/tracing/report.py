@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
-from brimful.allocator import FREE, MALLOC, Allocator, Outcome, Request, Settings, run
+from brimful.allocator import FREE, MALLOC, Allocator, OutOfMemory, Request, Settings, run
 from brimful.fit.overhead import context_bytes
-from brimful.language import Sentence, as_asked
+from brimful.language import Sentence, as_asked, say
 from brimful.specs.estimate import Interval, Item
 from brimful.specs.gpu import Gpu
 from brimful.specs.parts import Part
@@ -39,9 +39,10 @@ _NO_TENSORS: tuple[Part, ...] = ("workspaces", "kernel_buffers")
 # Fields of a trace that the JSON has by the same name.
 _AS_THEY_ARE = (
     *("fits", "gpu", "usable_bytes", "steps", "device_bytes", "modules", "peak_at", "out_of_memory"),
-    *("timeline", "rules_fired", "values_invented", "values_at", "events", "ops"),
+    *("verdict", "timeline", "rules_fired", "values_invented", "values_at", "events", "ops"),
 )
 _POINTS = 240  # of the timeline
+Verdict = Literal["fits", "does_not_fit", "cannot_tell"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +87,18 @@ class Trace:
     events: int
     ops: int
     notes: tuple[Sentence, ...]
+    doubts: tuple[Sentence, ...]  # what the trace could not know, and its verdict would need
     tape: Tape = field(repr=False)  # every event, to replay it under other settings
 
     @property
+    def verdict(self) -> Verdict:
+        if self.doubts:
+            return "cannot_tell"
+        return "fits" if self.out_of_memory is None else "does_not_fit"
+
+    @property
     def fits(self) -> bool:
-        return self.out_of_memory is None
+        return self.verdict == "fits"
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -112,7 +120,12 @@ class Trace:
             "speed": None if self.speed is None else self.speed.as_dict(),
             "notes": [as_asked(note) for note in self.notes],
             "note_codes": [note.as_dict() for note in self.notes],
+            "doubts": [as_asked(doubt) for doubt in self.doubts],
+            "doubt_codes": [doubt.as_dict() for doubt in self.doubts],
         }
+
+
+_Failure = tuple[int, OutOfMemory]  # the request that failed, and why
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +156,22 @@ def report(
 ) -> Trace:
     """Read a tape as the GPU would have lived it under `settings` (PYTORCH_CUDA_ALLOC_CONF)."""
     conf = Settings.parse(settings)
+    if tape.memory_fraction is not None:
+        conf = replace(conf, memory_fraction=tape.memory_fraction)
     requests = tape.requests()
-    walk = _walk(requests, conf)
+    context = context_bytes(gpu)
+    other = round(context.likely)
+    # As the card lives it, which returns its cache before it fails; where it fails, what the program wants.
+    walk, failure = _walk(requests, Allocator(conf, gpu.memory_bytes, other_bytes=other))
+    if failure is not None:
+        walk, _ = _walk(requests, Allocator(conf))
     total = walk.peak(0, len(requests))
     peak = walk.allocated.index(total.allocated_bytes) if requests else 0
-    context = context_bytes(gpu)
-    device = total.reserved_bytes + round(context.likely)
+    device = total.reserved_bytes + other
     category = categories(tape)
     live = live_at(tape, peak)
     parts = by_category(tape, live, category)
-    real = run(requests, conf, gpu.memory_bytes, other_bytes=round(context.likely))
+    least = _least(tape, category, conf, total)
     ends = tape.step_ends or [len(requests)]
     # The last whole step, after the one that made the optimizer's state.
     steady_from = ends[-2] if len(ends) > 1 else 0
@@ -168,15 +187,15 @@ def report(
         reserved_bytes=total.reserved_bytes,
         device_bytes=device,
         context=context,
-        least=_least(tape, category, conf, total),
+        least=least,
         first_step=walk.peak(0, ends[0]),
         steady_step=walk.peak(steady_from, ends[-1]),
         items=_items(parts, total, peak_requested=walk.requested[peak] if requests else 0, device=device),
         modules=by_module(tape, live),
         top_holders=tuple(holders(tape, live, category)),
         peak_at=_where(tape, peak),
-        out_of_memory=_failure(tape, real),
-        saving_settings=_savers(requests, gpu, round(context.likely), settings) if real.out_of_memory else (),
+        out_of_memory=_failure(tape, failure),
+        saving_settings=_savers(requests, gpu, other, conf) if failure else (),
         fixes=fixes_for(
             tape, parts, live, peak=peak, allocated=total.allocated_bytes, reserved=total.reserved_bytes
         ),
@@ -188,26 +207,43 @@ def report(
         events=len(tape.events),
         ops=tape.ops,
         notes=tuple(tape.notes.values()),
+        doubts=doubts(tape, flops=sum(c.flops for step in costs.values() for c in step.values()))
+        + _doubt_of_fusion(_fused(tape, category), conf, gpu, other=other, fails=failure is not None),
         tape=tape,
     )
 
 
-def _walk(requests: Sequence[Request], settings: Settings) -> _Walk:
-    """Without a capacity: what it wants, whether or not a card has it."""
-    allocator = Allocator(settings)
+def _walk(requests: Sequence[Request], allocator: Allocator) -> tuple[_Walk, _Failure | None]:
+    """The counters after every request, up to the one that fails."""
     addresses: dict[int, int] = {}
-    requested, allocated, reserved = [], [], []
-    for request in requests:
+    walk = _Walk([], [], [])
+    for index, request in enumerate(requests):
         if request.op == MALLOC:
-            addresses[request.key] = allocator.malloc(request.nbytes, request.stream)
+            try:
+                addresses[request.key] = allocator.malloc(request.nbytes, request.stream)
+            except OutOfMemory as error:
+                return walk, (index, error)
         elif request.op == FREE:
             allocator.free(addresses.pop(request.key))
         else:
             allocator.empty_cache()
-        requested.append(allocator.requested_bytes)
-        allocated.append(allocator.allocated_bytes)
-        reserved.append(allocator.reserved_bytes)
-    return _Walk(requested, allocated, reserved)
+        walk.requested.append(allocator.requested_bytes)
+        walk.allocated.append(allocator.allocated_bytes)
+        walk.reserved.append(allocator.reserved_bytes)
+    return walk, None
+
+
+def doubts(tape: Tape, *, flops: int) -> tuple[Sentence, ...]:
+    """What a trace must have seen before it may say that something fits."""
+    found = []
+    if tape.shaped:
+        (line, times), *_ = tape.shaped.most_common(1)
+        found.append(say("tracing.doubt_shape", line=line, n=times))
+    if tape.empty:
+        found.append(say("tracing.doubt_empty_batch", module=next(iter(tape.empty))))
+    if tape.step_ends and not flops:
+        found.append(say("tracing.doubt_no_flops", n=len(tape.step_ends)))
+    return tuple(found)
 
 
 # Results of library kernels, which inductor calls and does not fuse.
@@ -216,19 +252,37 @@ _LIBRARY = re.compile(r"^(?:addmm|mm|bmm|baddbmm|_scaled_mm|sort|.*convolution.*
 
 def _least(tape: Tape, category: list[Part], settings: Settings, total: Counters) -> Counters:
     """The peaks if compiled code kept none of its temporaries but what library kernels return."""
-    fused = {
-        n
-        for n, name in enumerate(category)
-        if name == "compiled_temporaries" and not _LIBRARY.search(tape.blocks[n].place.op)
-    }
-    if not fused:
+    requests = _fused(tape, category)
+    if requests is None:
         return total
-    outcome = run([request for request in tape.requests() if request.key not in fused], settings)
+    outcome = run(requests, settings)
     return Counters(
         requested_bytes=outcome.peak_requested_bytes,
         allocated_bytes=outcome.peak_allocated_bytes,
         reserved_bytes=outcome.peak_reserved_bytes,
     )
+
+
+def _fused(tape: Tape, category: list[Part]) -> list[Request] | None:
+    """The requests if everything inside compiled code were fused; None where nothing is compiled."""
+    fused = {
+        n
+        for n, name in enumerate(category)
+        if name == "compiled_temporaries" and not _LIBRARY.search(tape.blocks[n].place.op)
+    }
+    return [request for request in tape.requests() if request.key not in fused] if fused else None
+
+
+def _doubt_of_fusion(
+    requests: list[Request] | None, settings: Settings, gpu: Gpu, *, other: int, fails: bool
+) -> tuple[Sentence, ...]:
+    """Whether it fits depends on how much the compiler fuses: nobody knows until it has compiled."""
+    if requests is None:
+        return ()
+    fused = run(requests, settings, gpu.memory_bytes, other_bytes=other)
+    if fails is (fused.out_of_memory is not None):
+        return ()
+    return (say("tracing.doubt_fusion"),)
 
 
 def _items(parts: dict[Part, int], total: Counters, *, peak_requested: int, device: int) -> tuple[Item, ...]:
@@ -250,13 +304,13 @@ def _where(tape: Tape, event: int) -> dict[str, Any]:
     return {**block.place._asdict(), "step": block.step + 1}
 
 
-def _failure(tape: Tape, outcome: Outcome) -> dict[str, Any] | None:
-    error = outcome.out_of_memory
-    if error is None or outcome.failed_at is None:
+def _failure(tape: Tape, failure: _Failure | None) -> dict[str, Any] | None:
+    if failure is None:
         return None
+    event, error = failure
     return {
-        **_where(tape, outcome.failed_at),
-        "event": outcome.failed_at,
+        **_where(tape, event),
+        "event": event,
         "wanted_bytes": error.requested_bytes,
         "allocated_bytes": error.allocated_bytes,
         "reserved_bytes": error.reserved_bytes,
@@ -264,12 +318,15 @@ def _failure(tape: Tape, outcome: Outcome) -> dict[str, Any] | None:
     }
 
 
-def _savers(requests: Sequence[Request], gpu: Gpu, other: int, settings: str) -> tuple[dict[str, Any], ...]:
+def _savers(
+    requests: Sequence[Request], gpu: Gpu, other: int, settings: Settings
+) -> tuple[dict[str, Any], ...]:
     """Settings under which the same requests fit."""
     found = []
     for tried in TRIED_SETTINGS:
-        outcome = run(requests, Settings.parse(tried), gpu.memory_bytes, other_bytes=other)
-        if outcome.out_of_memory is None and tried != settings:
+        conf = replace(Settings.parse(tried), memory_fraction=settings.memory_fraction)
+        outcome = run(requests, conf, gpu.memory_bytes, other_bytes=other)
+        if outcome.out_of_memory is None and conf != settings:
             found.append({"settings": tried, "peak_reserved_bytes": outcome.peak_reserved_bytes})
     return tuple(found)
 

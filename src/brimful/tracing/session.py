@@ -35,6 +35,7 @@ def recording(card: CudaDevice, *, steps: int, rough: bool = False) -> Iterator[
         if not rough:
             _calibrate(recorder)
         stack.enter_context(recorder)
+        stack.callback(recorder.tape.close)
         yield recorder
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from brimful.language import say
 from brimful.specs.parts import Part
@@ -74,6 +75,8 @@ class Steps:
             if len(self.recorder.tape.step_ends) >= self.wanted:
                 raise EnoughSteps
             self._answer_transformers()
+            if any(t.numel() == 0 for t in tree_leaves(args) if isinstance(t, torch.Tensor)):
+                self.recorder.tape.empty[type(module).__name__] += 1
             for parameter in module.parameters():
                 self._mark(parameter, "weights")
             for buffer in module.buffers():

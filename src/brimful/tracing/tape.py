@@ -49,6 +49,10 @@ class Tape:
     backward_starts: list[int] = field(default_factory=list)
     rules: Counter[str] = field(default_factory=Counter)  # rule -> times it fired
     values: Counter[str] = field(default_factory=Counter)  # line that asked for a value -> times
+    shaped: Counter[str] = field(default_factory=Counter)  # line where such a value became a size -> times
+    empty: Counter[str] = field(default_factory=Counter)  # model called with an empty tensor -> times
+    memory_fraction: float | None = None  # as the script set it
+    closed: bool = False  # the run is over: what is freed from now on is our own cleaning up
     notes: dict[str, Sentence] = field(default_factory=dict)  # by code: what a reader has to know, once each
     ops: int = 0
     # Answers torch.cuda.memory_allocated and its like while the script runs.
@@ -69,12 +73,18 @@ class Tape:
 
     def let_go(self, number: int) -> None:
         """One holder fewer; the last one frees it."""
+        if self.closed:
+            return
         block = self.blocks[number]
         block.holders -= 1
         if block.holders == 0:
             block.died = len(self.events)
             self.events.append((FREE, number))
             self.allocator.free(block.address)
+
+    def close(self) -> None:
+        """The run is over."""
+        self.closed = True
 
     def empty_cache(self) -> None:
         self.events.append((EMPTY_CACHE, -1))

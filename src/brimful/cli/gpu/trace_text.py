@@ -23,6 +23,13 @@ _PHASES = {
 }
 
 
+_VERDICTS = {
+    "fits": (say("gpu.fits"), "green"),
+    "does_not_fit": (say("gpu.does_not_fit"), "red"),
+    "cannot_tell": (say("gpu.trace_cannot_tell"), "yellow"),
+}
+
+
 def said_again(data: dict[str, Any]) -> Sentence:
     """A sentence as the traced process wrote it down: its code and its plain values."""
     return Sentence(data["code"], {name: value for name, value in data.items() if name != "code"})
@@ -44,7 +51,7 @@ def show(data: dict[str, Any], gpu: Gpu, script: str) -> str:
 
 
 def _verdict(data: dict[str, Any], gpu: Gpu, script: str) -> str:
-    word, style = (say("gpu.fits"), "green") if data["fits"] else (say("gpu.does_not_fit"), "red")
+    word, style = _VERDICTS[data["verdict"]]
     gap = data["usable_bytes"] - data["device_bytes"]
     room = say("gpu.spare", size=Size(gap)) if gap >= 0 else say("gpu.more_than_it_has", size=Size(-gap))
     what = words("gpu.on", model=script, gpu=gpu.title)
@@ -54,7 +61,12 @@ def _verdict(data: dict[str, Any], gpu: Gpu, script: str) -> str:
         usable=Size(data["usable_bytes"]),
         room=room,
     )
+    fused = data["peak_reserved_bytes"] - data["least"]["reserved_bytes"]
+    if fused:
+        low, high = sorted((data["device_bytes"] - fused, data["device_bytes"]))
+        held = say("gpu.trace_between", low=Size(low), high=Size(high), usable=Size(data["usable_bytes"]))
     lines = [f"{paint(told(word).upper(), style)}  {what}"]
+    lines += [paint(_filled(said_again(doubt), "  "), "yellow") for doubt in data["doubt_codes"]]
     lines += [_filled(one, "  ") for one in (_headline(data), held)]
     failure = data["out_of_memory"]
     if failure:

@@ -1,0 +1,141 @@
+"""Which values of a traced program are real, and what becomes of those that are not.
+
+A GPU's tensors have no numbers here. The CPU's do, where somebody may look at them: where a batch starts in a
+file, how wide a layer is, how long a sentence. Weights made on the CPU stay fake, since an 8B model would not
+fit in this machine and nobody reads them.
+
+An integer that has to be made up is an `Unknown`, and so is what is computed from it: where one reaches a
+shape, a slice or a size, the trace cannot know what it measures, and says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import cache, wraps
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from brimful.tracing.tape import Tape
+
+SMALL = 1 << 16  # elements of a floating-point tensor from a factory that are made for real
+LARGE = 1 << 24  # beyond this a floating-point tensor is not computed with: weights read from a file
+# Numbers that follow from the arguments.
+_COUNTED = frozenset({"arange", "linspace", "logspace", "scalar_tensor", "randint", "randperm", "eye"})
+# Take a little of a large tensor without computing with it.
+_PICKS = frozenset({"index", "index_select", "gather", "select_copy", "slice_copy", "lift_fresh"})
+
+
+def is_real(tensor: Any) -> bool:
+    """A CPU tensor with numbers."""
+    return not isinstance(tensor, FakeTensor) and bool(tensor.device.type == "cpu")
+
+
+def runs_for_real(func: Any, name: str, tensors: Iterable[Any], args: Any, kwargs: Any) -> bool:
+    """Whether an op is done on this machine: all it reads is real, and what it makes stays on the CPU."""
+    device = kwargs.get("device")
+    if device is not None and torch.device(device).type != "cpu":
+        return False
+    read = False
+    for tensor in tensors:
+        if not is_real(tensor):
+            return False
+        read = True
+        if tensor.numel() > LARGE and tensor.is_floating_point() and not (name in _PICKS or _is_view(func)):
+            return False
+    return read or _factory_is_real(name, args, kwargs)
+
+
+def _factory_is_real(name: str, args: Any, kwargs: Any) -> bool:
+    if name in _COUNTED:
+        return True
+    if not args or not isinstance(args[0], (list, tuple, torch.Size)):
+        return False
+    dtype = kwargs.get("dtype") or (None if name == "full" else torch.get_default_dtype())
+    exact = dtype is not None and not (dtype.is_floating_point or dtype.is_complex)
+    return exact or math.prod(args[0]) <= SMALL
+
+
+@cache
+def _is_view(func: Any) -> bool:
+    return any(a.alias_info is not None and not a.alias_info.is_write for a in func._schema.arguments)
+
+
+class Unknown(int):
+    """An integer that nobody knows. Arithmetic with one gives another."""
+
+
+def _spreading(name: str) -> Callable[..., Any]:
+    plain = getattr(int, name)
+
+    def computed(*numbers: Any) -> Any:
+        result = plain(*numbers)
+        return Unknown(result) if type(result) is int else result
+
+    return computed
+
+
+for _name in ("add", "sub", "mul", "floordiv", "mod"):
+    setattr(Unknown, f"__{_name}__", _spreading(f"__{_name}__"))
+    setattr(Unknown, f"__r{_name}__", _spreading(f"__r{_name}__"))
+
+# What takes a size: where an `Unknown` among its arguments means that a shape was made up.
+_MAKERS = (
+    "arange", "empty", "full", "linspace", "narrow", "ones", "rand", "randint", "randn", "randperm", "zeros",
+)  # fmt: skip
+_METHODS = (
+    "__getitem__", "__setitem__", "expand", "narrow", "new_empty", "new_full", "new_ones", "new_zeros",
+    "repeat", "repeat_interleave", "reshape", "resize_", "split", "view",
+)  # fmt: skip
+
+
+def shape_changes(tape: Tape, line: Callable[[], str]) -> list[tuple[Any, str, Any]]:
+    """Notes in `tape.shaped` where a made-up integer shapes a tensor."""
+
+    def watched(plain: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(plain)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if tape.values and (_unknown(args) or _unknown(tuple(kwargs.values()))):
+                tape.shaped[line()] += 1
+            return plain(*args, **kwargs)
+
+        return called
+
+    plain_item = torch.Tensor.item
+
+    def item(tensor: Any) -> Any:
+        before = tape.values.total()
+        found = plain_item(tensor)
+        return Unknown(found) if type(found) is int and tape.values.total() > before else found
+
+    def as_size(plain: Callable[[Any], int]) -> Callable[[Any], int]:
+        # Python makes a plain int of what these return, so where it goes cannot be followed.
+        def number(tensor: Any) -> int:
+            before = tape.values.total()
+            found = plain(tensor)
+            if tape.values.total() > before and not tensor.is_floating_point():
+                tape.shaped[line()] += 1
+            return found
+
+        return number
+
+    return [
+        *((torch, name, watched(getattr(torch, name))) for name in _MAKERS),
+        *((torch.Tensor, name, watched(getattr(torch.Tensor, name))) for name in _METHODS),
+        (torch.Tensor, "item", item),
+        *((torch.Tensor, name, as_size(getattr(torch.Tensor, name))) for name in ("__int__", "__index__")),
+    ]
+
+
+def _unknown(arguments: Any) -> bool:
+    for given in arguments:
+        if type(given) is Unknown:
+            return True
+        if isinstance(given, slice):
+            if Unknown in (type(given.start), type(given.stop)):
+                return True
+        elif isinstance(given, (tuple, list)) and len(given) < 16 and _unknown(given):
+            return True
+    return False
