@@ -16,6 +16,7 @@ from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.stores.sql import SqlStore
 from brimful.fleet.events import LeaseEnding
 from brimful.fleet.job import Job
+from brimful.fleet.node import Node
 from brimful.language import verbatim
 from brimful.scheduler.rules import Rules
 from brimful.server.app import MAX_BODY_BYTES, make_app
@@ -25,11 +26,10 @@ from tests.server.builders import an_access, bearer, wind_down
 
 
 class Server:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *nodes: Node) -> None:
         self.store = SqlStore(f"sqlite:///{folder / 'log.db'}")
-        self.service = Service(
-            self.store, [LocalEngine(folder / "leases", [a_node(gpus=2)], site="here")], Rules(grace_s=1)
-        )
+        engine = LocalEngine(folder / "leases", nodes or [a_node(gpus=2)], site="here")
+        self.service = Service(self.store, [engine], Rules(grace_s=1))
         self.access = an_access(self.store)
         self.http = TestClient(make_app(self.service, self.access), base_url="http://127.0.0.1")
         self.http.headers.update(bearer(self.access))
@@ -215,6 +215,20 @@ def test_a_log_is_cut_between_characters(server: Server) -> None:
         text += str(piece["text"])
         offset = int(str(piece["next_offset"]))
     assert text == "aé€z"
+
+
+def test_each_rank_of_a_gang_has_its_log_and_its_exit_code(tmp_path: Path) -> None:
+    server = Server(tmp_path, a_node("n-0", gpus=1), a_node("n-1", gpus=1))
+    job = server.submit("sh", "-c", "echo rank $BRIMFUL_RANK of $BRIMFUL_WORLD_SIZE", gpus=2, within="site")
+    eventually(lambda: server.phase(job) == "finished")
+    for rank in range(2):
+        piece = server.get(f"/v1/jobs/{job}/log?rank={rank}")
+        assert piece["text"] == f"rank {rank} of 2\n"
+    assert server.get(f"/v1/jobs/{job}/log?rank=2")["text"] == ""
+    leases: Any = server.get(f"/v1/jobs/{job}")["leases"]
+    assert [(lease["exit_code"], lease["exit_codes"]) for lease in leases] == [(0, [0, 0])]
+    wind_down(server.service)
+    server.store.close()
 
 
 def test_the_openapi_schema_describes_the_api(server: Server) -> None:

@@ -41,6 +41,7 @@ class LeaseAnswer(TypedDict):
     cost_microusd: Usd
     notice_s: Annotated[int | None, "when a market will have it leave, UTC seconds"]
     exit_code: int | None
+    exit_codes: Annotated[list[int | None], "by rank, of a gang of several processes"]
     reason: str
     reason_code: Code | None
 

@@ -119,10 +119,12 @@ class Client:
         return cast("answers.JobAnswer", self.post(_path("jobs", job, "/move"), {"site": site}))
 
     def log(
-        self, job: str, *, lease: str | None = None, offset: int = 0, limit: int = 1 << 16
+        self, job: str, *, lease: str | None = None, rank: int = 0, offset: int = 0, limit: int = 1 << 16
     ) -> answers.LogAnswer:
         """A piece of the log of a lease, by default the newest; where that has no more, of the next one."""
-        query = {"offset": offset, "limit": limit} | ({} if lease is None else {"lease": lease})
+        query: dict[str, object] = {"offset": offset, "limit": limit}
+        query |= {"lease": lease} if lease is not None else {}
+        query |= {"rank": rank} if rank else {}  # an older server knows only the first
         return cast("answers.LogAnswer", self.get(_path("jobs", job, "/log"), **query))
 
     def log_stream(self, job: str, *, offset: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:

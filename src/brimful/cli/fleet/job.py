@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from brimful.cli.commands import NO, Answer, Verb, called
+from brimful.cli.commands import NO, Answer, Verb, called, integer
 from brimful.cli.fleet.jobs import columns, in_phase
 from brimful.cli.options import CONSENT, DRY_RUN, FOLLOW, JOB, REASON, agree, arg, usd
 from brimful.cli.render import noted_table, paint, tell, wrapped
@@ -63,10 +63,11 @@ def _pools(pools: list[PoolAnswer]) -> str:
 def logs(args: argparse.Namespace) -> Answer:
     client = Client()
     if args.follow and not args.json:
-        final = follow(client, args.job)
+        final = follow(client, args.job, rank=args.rank)
         tell(f"{args.job} {told(in_phase(final['phase']))}", aside=True)
         return Answer(None, "")
-    pieces = list(_until_over(client, args.job) if args.follow else _until_now(client, args.job))
+    read = _until_over if args.follow else _until_now
+    pieces = list(read(client, args.job, args.rank))
     text, phase = "".join(piece["text"] for piece in pieces), pieces[-1]["phase"]
     data = {"job": args.job, "phase": phase, "text": text}
     nothing = words("fleet.printed_nothing", job=args.job, phase=in_phase(phase), brimful=called())
@@ -78,14 +79,14 @@ def shown_log(text: str) -> str:
     return harmless(text) if sys.stdout.isatty() else text
 
 
-def follow(client: Client, job: str, *, quiet: bool = False) -> JobAnswer:
+def follow(client: Client, job: str, *, quiet: bool = False, rank: int = 0) -> JobAnswer:
     """Print the log as it grows until the job is over; return the job as it ended.
 
     Why it waits goes to stderr: the log alone is what a pipe should see.
     """
     shown = ""
     try:
-        for piece in _until_over(client, job):
+        for piece in _until_over(client, job, rank):
             if not quiet and piece["text"]:
                 sys.stdout.write(shown_log(piece["text"]))
                 sys.stdout.flush()
@@ -111,13 +112,13 @@ def _tell(client: Client, job: str) -> str:
     return now["phase"]
 
 
-def _until_over(client: Client, job: str) -> Iterator[LogAnswer]:
+def _until_over(client: Client, job: str, rank: int = 0) -> Iterator[LogAnswer]:
     """Pieces of the log as it grows, from the newest lease on, until no more will come."""
     # The offset belongs to the lease, and a requeued job has another after it.
     lease: str | None = None
     offset = 0
     while True:
-        piece = client.log(job, lease=lease, offset=offset, limit=PIECE_BYTES)
+        piece = client.log(job, lease=lease, rank=rank, offset=offset, limit=PIECE_BYTES)
         yield piece
         is_new = (piece["lease"], piece["next_offset"]) != (lease, offset)
         lease, offset = piece["lease"], piece["next_offset"]
@@ -127,9 +128,9 @@ def _until_over(client: Client, job: str) -> Iterator[LogAnswer]:
             time.sleep(POLL_S)
 
 
-def _until_now(client: Client, job: str) -> Iterator[LogAnswer]:
+def _until_now(client: Client, job: str, rank: int = 0) -> Iterator[LogAnswer]:
     """Pieces of the newest lease's log up to the size it has now: a job that prints fast has no end."""
-    piece = client.log(job, limit=PIECE_BYTES)
+    piece = client.log(job, rank=rank, limit=PIECE_BYTES)
     lease, size = piece["lease"], piece["size"]
     while True:
         yield piece
@@ -137,7 +138,7 @@ def _until_now(client: Client, job: str) -> Iterator[LogAnswer]:
         if offset >= size or not piece["text"]:
             return
         limit = min(PIECE_BYTES, max(size - offset, 4))
-        piece = client.log(job, lease=lease, offset=offset, limit=limit)
+        piece = client.log(job, lease=lease, rank=rank, offset=offset, limit=limit)
         if piece["lease"] != lease:
             return
 
@@ -246,7 +247,11 @@ def _bid_text(job: JobAnswer) -> str:
 
 VERBS = {
     "why": Verb("brimful job why job-1", (JOB,), why),
-    "logs": Verb("brimful job logs job-1\nbrimful job logs -f job-1", (JOB, FOLLOW), logs),
+    "logs": Verb(
+        "brimful job logs job-1\nbrimful job logs -f job-1\nbrimful job logs --rank 3 job-1",
+        (JOB, FOLLOW, arg("--rank", type=integer, default=0, metavar="N")),
+        logs,
+    ),
     "cancel": Verb(
         "brimful job cancel job-1\nbrimful job cancel job-2 job-3",
         (arg("jobs", metavar="JOB", nargs="+"), DRY_RUN),

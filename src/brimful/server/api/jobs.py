@@ -122,13 +122,15 @@ def add_job_routes(
     @router.get("/jobs/{name}/log", response_model=envelope(LogAnswer), responses=COMMON)
     def log(
         name: JobName,
+        *,
         lease: Annotated[str | None, Query(max_length=100)] = None,
         offset: Annotated[int, Query(ge=-(1 << 30), le=1 << 40)] = 0,
         limit: Annotated[int, Query(ge=LONGEST_CHARACTER, le=1 << 20)] = 1 << 16,
+        rank: Annotated[int, Query(ge=0, le=4095, description="which process of a gang")] = 0,
         who: Principal = viewer,
     ) -> Response:
         job_for(reader, who, name)
-        return ok(log_piece(reader, name, lease, offset=offset, limit=limit))
+        return ok(log_piece(reader, name, lease, rank=rank, offset=offset, limit=limit))
 
     _add_verbs(router, reader, submissions, gate, submitter)
 

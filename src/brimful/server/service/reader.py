@@ -183,11 +183,11 @@ class Reader:
         self.samples.read(state.leases[-1:], now_s=self.now_s())
         return state
 
-    def read_log(self, lease: Lease, *, offset: int, limit: int) -> LogPiece:
+    def read_log(self, lease: Lease, *, offset: int, limit: int, rank: int = 0) -> LogPiece:
         engine: object = self.engines.get(lease.site)
         if not isinstance(engine, KeepsLogs):
             raise Refused(say("server.no_logs", site=lease.site), code="no_logs")
-        return engine.log(lease.lease, offset=offset, limit=limit)
+        return engine.log(lease.lease, rank=rank, offset=offset, limit=limit)
 
     # -- the fleet -------------------------------------------------------------------------------------
 

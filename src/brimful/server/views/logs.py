@@ -13,7 +13,9 @@ from brimful.server.service.reader import Reader
 LONGEST_CHARACTER = 4  # bytes of UTF-8: a smaller piece might never hold a whole one
 
 
-def log_piece(reader: Reader, name: str, lease: str | None, *, offset: int, limit: int) -> LogAnswer:
+def log_piece(
+    reader: Reader, name: str, lease: str | None, *, offset: int, limit: int, rank: int = 0
+) -> LogAnswer:
     """A piece of a lease's log, by default the newest one's. `over` says that no more will come.
 
     An offset belongs to a lease: where that one has no more to say and the job has another, the answer is the
@@ -29,10 +31,10 @@ def log_piece(reader: Reader, name: str, lease: str | None, *, offset: int, limi
         over = phase in OVER
         return {"lease": None, "text": "", "next_offset": 0, "size": 0, "over": over, "phase": phase}
     at = len(leases) - 1 if lease is None else names.index(lease)
-    piece = reader.read_log(leases[at], offset=offset, limit=limit)
+    piece = reader.read_log(leases[at], rank=rank, offset=offset, limit=limit)
     while not piece.data and at + 1 < len(leases):
         at += 1
-        piece = reader.read_log(leases[at], offset=0, limit=limit)
+        piece = reader.read_log(leases[at], rank=rank, offset=0, limit=limit)
     ended = at + 1 < len(leases) or phase in OVER
     # A character may be cut in two at the end of the piece: its first half is left for the next one.
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
