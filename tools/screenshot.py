@@ -138,6 +138,7 @@ def shoot(link: str, url: str, to: Path, *, width: int, dark: bool) -> None:
             viewport={"width": width, "height": 800}, color_scheme="dark" if dark else "light"
         )
         page.goto(link)
+        page.click("main button")
         page.goto(url)
         page.locator("#age.live").wait_for()
         page.wait_for_timeout(1500)  # the log of a job comes in pieces

@@ -287,13 +287,13 @@ def test_a_dry_run_changes_nothing(here: Here) -> None:
 
 
 def test_a_stranger_without_the_token_cannot_submit(here: Here) -> None:
-    here.up()
+    url = here.up()["url"]
     here.env["BRIMFUL_TOKEN"] = "guess"
     done = here.run("submit", "--", "true")
     del here.env["BRIMFUL_TOKEN"]
     assert done.returncode == 1
-    assert words("server.unauthorized") in done.stderr
-    assert "BRIMFUL_DATA" in done.stderr
+    assert words("client.no_token", url=url) in done.stderr
+    assert "BRIMFUL_TOKEN" in done.stderr
 
 
 def test_a_budget_ends_a_job(here: Here) -> None:

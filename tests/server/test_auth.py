@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,9 +34,10 @@ from brimful.server.service.service import Service
 from tests.builders import a_node, refuses
 from tests.patience import PATIENCE_S
 from tests.server.builders import OPERATOR, an_access, an_app, bearer
+from tests.server.live import BRIMFUL
 
 SECRET = "the-red-team-knows-nothing-of-this"
-OPEN = {"/v1/health", "/v1/ready", "/console/enter", "/console/leave", "/console/{name}"}
+OPEN = {"/v1/health", "/v1/ready", "/v1/proof", "/console/enter", "/console/leave", "/console/{name}"}
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/jobs": {"command": ["true"], "folder": "/", "tenant": "red"},
     "/v1/jobs/{name}/move": {"site": "here"},
@@ -141,13 +145,16 @@ def test_the_open_routes_are_these_and_tell_nothing(still: House) -> None:
 @pytest.mark.parametrize("route", GUARDED, ids=lambda route: f"{route.method} {route.path}")
 def test_without_a_valid_token_nothing_is_told_or_done(still: House, route: Route) -> None:
     expired = bearer(still.access, ttl_s=10)
-    revoked = bearer(still.access)
+    revoked, session = bearer(still.access), a_session(still, OPERATOR)
     still.access.revoke(OPERATOR, revoked["authorization"][12:28])
     tampered = {"authorization": still.operator["authorization"][:-1] + "-"}
     ticket = {"authorization": f"Bearer {still.access.ticket(OPERATOR)}"}
     still.now_s += 20
     basic = {"authorization": still.operator["authorization"].replace("Bearer", "Basic")}
-    for headers in ({}, expired, revoked, tampered, ticket, basic, {"authorization": "Bearer x"}):
+    as_bearer = {"authorization": f"Bearer {session}"}
+    as_cookie = {"cookie": f"brimful_session={still.operator['authorization'].removeprefix('Bearer ')}"}
+    nonsense = {"authorization": "Bearer x"}
+    for headers in ({}, expired, revoked, tampered, ticket, basic, nonsense, as_bearer, as_cookie):
         answer = still.ask(route, headers)
         assert answer.status_code == 401, (headers, answer.text)
         assert SECRET not in answer.text
@@ -350,17 +357,39 @@ def test_what_is_done_and_what_is_refused_is_in_the_audit_log(house: House) -> N
 # -- browsers ------------------------------------------------------------------------------------------------
 
 
-def enter(house: House, who: Principal = OPERATOR) -> TestClient:
-    browser = TestClient(house.app, base_url="http://127.0.0.1:8642")
+def a_ticket(house: House, who: Principal) -> str:
     _, token = house.access.issue(name=who.name, tenant=who.tenant, role=who.role)
-    ticket = house.access.ticket(
-        Principal(token=token.token, name=who.name, tenant=who.tenant, role=who.role)
-    )
-    answer = browser.get(f"/console/enter?ticket={ticket}", follow_redirects=False)
+    return house.access.ticket(Principal(token=token.token, name=who.name, tenant=who.tenant, role=who.role))
+
+
+def a_session(house: House, who: Principal) -> str:
+    session = house.access.session(a_ticket(house, who))
+    assert session is not None
+    return session
+
+
+def a_browser(house: House) -> TestClient:
+    return TestClient(house.app, base_url="http://127.0.0.1:8642")
+
+
+def enter(house: House, who: Principal = OPERATOR) -> TestClient:
+    browser, ticket = a_browser(house), a_ticket(house, who)
+    # Whoever looks at the links of a mail before its reader does uses up nothing.
+    for reader in (a_browser(house), a_browser(house), browser):
+        asked = reader.get(f"/console/enter?ticket={ticket}")
+        assert (asked.status_code, "set-cookie" in asked.headers) == (200, False)
+        assert who.name in asked.text
+    answer = browser.post("/console/enter", data={"ticket": ticket}, follow_redirects=False)
     assert answer.status_code == 303
-    again = TestClient(house.app, base_url="http://127.0.0.1:8642").get(f"/console/enter?ticket={ticket}")
+    again = a_browser(house).post("/console/enter", data={"ticket": ticket})
+    assert (again.status_code, "used before" in again.text) == (401, True)
+    again = a_browser(house).get(f"/console/enter?ticket={ticket}")
     assert (again.status_code, "used before" in again.text) == (401, True)
     return browser
+
+
+def form_key_on(page: str) -> str:
+    return page.partition('name="form_key" value="')[2].partition('"')[0]
 
 
 def test_a_ticket_becomes_a_session_once_and_the_cookie_is_for_no_script(still: House) -> None:
@@ -371,7 +400,7 @@ def test_a_ticket_becomes_a_session_once_and_the_cookie_is_for_no_script(still: 
 
 
 def test_the_cookie_is_kept_from_scripts_and_other_sites(still: House) -> None:
-    browser = TestClient(still.app, base_url="http://127.0.0.1:8642")
+    browser = a_browser(still)
     form = {"token": still.operator["authorization"].removeprefix("Bearer ")}
     answer = browser.post("/console/enter", data=form, follow_redirects=False)
     kept = answer.headers["set-cookie"].lower()
@@ -392,7 +421,7 @@ def test_a_session_only_looks(still: House, route: Route) -> None:
 
 def test_signing_out_and_revoking_the_token_end_the_session(house: House) -> None:
     browser = enter(house)
-    browser.post("/console/leave")
+    browser.post("/console/leave", data={"form_key": form_key_on(browser.get("/").text)})
     assert "Sign in" in browser.get("/").text
 
     browser = enter(house)
@@ -402,6 +431,33 @@ def test_signing_out_and_revoking_the_token_end_the_session(house: House) -> Non
             house.access.revoke(OPERATOR, token.token)
     assert newest is not None
     assert browser.get("/v1/whoami").status_code == 401
+
+
+@pytest.mark.parametrize("form_key", ["", "0" * 64, "another session's"])
+def test_a_form_of_the_console_works_for_the_session_it_was_given_to(house: House, form_key: str) -> None:
+    if form_key.startswith("another"):
+        form_key = form_key_on(enter(house).get("/").text)
+    browser = enter(house)
+    answer = browser.post("/console/leave", data={"form_key": form_key}, follow_redirects=False)
+    assert answer.status_code == 403
+    assert browser.get("/v1/whoami").status_code == 200
+
+
+@pytest.mark.parametrize("to", ["terminal", "file"])
+def test_the_link_is_printed_to_a_terminal_alone(tmp_path: Path, to: str) -> None:
+    """A terminal is read by who sits at it; a file that holds what `up` printed may be read by others."""
+    ours, theirs = os.openpty() if to == "terminal" else os.pipe()
+    env = {**os.environ, "BRIMFUL_DATA": str(tmp_path / "data")}
+    words_ = [BRIMFUL, "up", "--port", "0", "--slots", "1"]
+    server = subprocess.Popen(words_, env=env, stdout=theirs, stderr=subprocess.DEVNULL)
+    os.close(theirs)
+    printed = ""
+    with contextlib.closing(os.fdopen(ours, "rb", buffering=0)) as out:
+        while words("server.banner_stop") not in printed:
+            printed += out.read(1 << 16).decode()
+        server.terminate()
+        assert server.wait(PATIENCE_S) == 0
+    assert ("ticket=brim_" in printed) is (to == "terminal")
 
 
 def test_a_tenants_console_shows_that_tenant_alone(still: House) -> None:

@@ -366,6 +366,7 @@ def open_page(server: Server, browser: Browser) -> Iterator[Callable[..., Page]]
             page.on("pageerror", lambda error: complaints.append(str(error)))
         link = httpx2.post(f"{server.url}/v1/tickets", headers=server.headers(), timeout=PATIENCE_S).json()
         page.goto(server.url + link["data"]["path"])
+        page.click("main button")
         if url != server.url:
             page.goto(url)
         return page

@@ -209,6 +209,17 @@ class DrainAnswer(TypedDict):
     running: list[str]
 
 
+class QueueSettings(TypedDict):
+    gpus: Annotated[int, "its own, which it lends while it does not use them"]
+    borrow_gpus: Annotated[int | None, "at most this many of others' idle GPUs; null: all"]
+    lend: bool
+    weight: Annotated[float, "of its use, under the policy `fair`"]
+    user_gpus: Annotated[int | None, "the most one user may hold"]
+    type_gpus: Annotated[dict[str, int], "the most it may hold of a GPU type"]
+    top_priority: Annotated[str, "the highest class its jobs may have"]
+    tenants: Annotated[list[str], "who may use it; empty: the tenant of its name"]
+
+
 class QueueAnswer(TypedDict):
     queue: str
     running: int
@@ -219,6 +230,7 @@ class QueueAnswer(TypedDict):
     oldest_wait_s: int | None
     recent_gpu_s: float
     quota_gpus: int | None
+    set: Annotated[QueueSettings | None, "what the operator has set; null: nothing"]
 
 
 class QueuesAnswer(TypedDict):
@@ -375,6 +387,10 @@ class NotificationsAnswer(TypedDict):
 class NewNotificationAnswer(TypedDict):
     notification: NotificationAnswer
     secret: Annotated[str, "signs what goes to a webhook; it is shown this once"]
+
+
+class ProofAnswer(TypedDict):
+    proof: Annotated[str, "HMAC-SHA256 of `proof NONCE`, keyed with the SHA-256 of the token's secret"]
 
 
 class TicketAnswer(TypedDict):

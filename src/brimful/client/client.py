@@ -11,13 +11,14 @@ import http.client
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
 from urllib.request import BaseHandler, ProxyHandler, Request, build_opener
 
+from brimful.client.proof import ProvenHandler, StaysHere, check_url
 from brimful.client.settings import Settings, read_settings
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused, Said, WorldFailed
 from brimful.language import Plain, Quoted, os_words, say, tongue, verbatim
@@ -44,20 +45,19 @@ BY_STATUS: dict[int, type[BrimfulError]] = {
 class Client:
     """One server. Found by BRIMFUL_URL, else by what the server that holds the data folder wrote into it.
 
-    The token goes to nobody else: a server that has ended leaves its address behind, and whoever listens
-    there next may be anybody.
+    Nothing that is ours (token, script, environment) is sent before the server has proven that it is the one:
+    by its certificate, or, where it has none, by what only the server that made our token knows of it. A
+    server that has ended leaves its address behind, and whoever listens there next may be anybody.
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
         self._settings = settings or read_settings()
         named = os.environ.get("BRIMFUL_URL", "").rstrip("/")
         found = Announced() if named else announced(self._settings)
-        self._is_ours = bool(named or found.url)
         self.url = named or found.url or f"http://{self._settings.host}:{self._settings.port}"
-        if not self.url.startswith(("http://", "https://")):
-            raise BadInput(say("client.bad_url", url=Quoted(self.url[:100])))
-        # A proxy from the environment has no business between us and loopback.
-        handlers: list[BaseHandler] = [ProxyHandler({})]
+        check_url(self.url)
+        # A proxy from the environment has no business between us and the server, and none of ours redirects.
+        handlers: list[BaseHandler] = [ProxyHandler({}), StaysHere(), ProvenHandler(self._token)]
         if found.certificate:
             from brimful.client.pinning import PinnedHandler  # ssl takes time to load, and few need it
 
@@ -135,13 +135,9 @@ class Client:
         """Have the server keep this archive for jobs to run in; sent only where it has not got it."""
         path = self._at(_path("code", pack.code), {"tenant": tenant} if tenant else {})
         try:
-            self._call(Request(path, headers=self._headers()))  # noqa: S310
+            self._call(Request(path))  # noqa: S310
         except NotFound:
-            sent = {
-                "content-type": "application/octet-stream",
-                "content-length": str(pack.size),
-                **self._headers(),
-            }
+            sent = {"content-type": "application/octet-stream", "content-length": str(pack.size)}
             self._call(Request(path, data=pack.file, headers=sent, method="POST"), timeout_s=UPLOAD_S)  # noqa: S310
 
     # -- the fleet -------------------------------------------------------------------------------------
@@ -151,6 +147,11 @@ class Client:
 
     def queues(self) -> list[answers.QueueAnswer]:
         return cast("list[answers.QueueAnswer]", self.get("/v1/queues")["queues"])
+
+    def set_queues(self, queues: Sequence[Mapping[str, object]]) -> list[answers.QueueAnswer]:
+        """All queues with quotas and limits from now on, each as `PUT /v1/queues` describes it."""
+        done = self._send("PUT", "/v1/queues", {"queues": list(queues)}, {})
+        return cast("list[answers.QueueAnswer]", done["queues"])
 
     def prices(self, *, since_s: int | None = None) -> answers.PricesAnswer:
         """Every pool's price; with `since_s` market pools have their history from then on."""
@@ -205,6 +206,15 @@ class Client:
     def revoke_token(self, token: str) -> answers.TokenAnswer:
         return cast("answers.TokenAnswer", self.post(_path("tokens", token, "/revoke")))
 
+    def users(self) -> answers.UsersAnswer:
+        """The people of the teams you are an admin of."""
+        return cast("answers.UsersAnswer", self.get("/v1/users"))
+
+    def set_role(self, user: str, *, tenant: str, role: str | None) -> answers.UserAnswer:
+        """None: the user leaves the team."""
+        body: dict[str, object] = {"tenant": tenant, "role": role}
+        return cast("answers.UserAnswer", self.post(_path("users", user), body))
+
     def audit(self) -> answers.AuditAnswer:
         """What was done lately, newest first."""
         return cast("answers.AuditAnswer", self.get("/v1/audit"))
@@ -229,19 +239,22 @@ class Client:
     # -- HTTP ------------------------------------------------------------------------------------------
 
     def get(self, path: str, **query: object) -> Any:  # noqa: ANN401 - JSON
-        return self._call(Request(self._at(path, query), headers=self._headers()))  # noqa: S310
+        return self._call(Request(self._at(path, query)))  # noqa: S310
 
     def post(
         self, path: str, body: Mapping[str, object] | None = None, headers: dict[str, str] | None = None
     ) -> Any:  # noqa: ANN401 - JSON
-        sent = {"content-type": "application/json", **self._headers(), **(headers or {})}
-        payload = None if body is None else json.dumps(body).encode()
-        return self._call(Request(f"{self.url}{path}", data=payload or b"", headers=sent, method="POST"))  # noqa: S310
+        return self._send("POST", path, body, headers or {})
+
+    def _send(self, verb: str, path: str, body: Mapping[str, object] | None, headers: dict[str, str]) -> Any:  # noqa: ANN401 - JSON
+        payload = b"" if body is None else json.dumps(body).encode()
+        sent = {"content-type": "application/json", **headers}
+        return self._call(Request(f"{self.url}{path}", data=payload, headers=sent, method=verb))  # noqa: S310
 
     def stream(self, path: str, **query: object) -> Iterator[tuple[str, dict[str, Any]]]:
         """Server-sent events: (what, data), until the server has no more."""
-        request = Request(self._at(path, query), headers=self._headers())  # noqa: S310
-        with self._failing_clearly(), self._opener.open(request, timeout=TIMEOUT_S) as answer:
+        request = Request(self._at(path, query))  # noqa: S310
+        with self._failing_clearly(), self._open(request) as answer:
             kind = ""
             for raw in answer:
                 name, _, value = raw.decode("utf-8").rstrip("\n").partition(": ")
@@ -258,8 +271,14 @@ class Client:
         return f"{self.url}{path}{'?' + urlencode(query, doseq=True) if query else ''}"
 
     def _call(self, request: Request, *, timeout_s: float = TIMEOUT_S) -> Any:  # noqa: ANN401 - JSON
-        with self._failing_clearly(), self._opener.open(request, timeout=timeout_s) as answer:
+        with self._failing_clearly(), self._open(request, timeout_s=timeout_s) as answer:
             return json.load(answer)["data"]
+
+    def _open(self, request: Request, *, timeout_s: float = TIMEOUT_S) -> Any:  # noqa: ANN401 - urllib's own type
+        request.add_header("accept-language", tongue().code)
+        if token := self._token():
+            request.add_header("authorization", f"Bearer {token}")
+        return self._opener.open(request, timeout=timeout_s)
 
     @contextmanager
     def _failing_clearly(self) -> Iterator[None]:
@@ -277,18 +296,14 @@ class Client:
         except (ValueError, KeyError, TypeError) as error:
             raise WorldFailed(say("client.not_brimful", url=self.url), code="no_server") from error
 
-    def _headers(self) -> dict[str, str]:
-        token = os.environ.get("BRIMFUL_TOKEN") or (self._kept_token() if self._is_ours else "")
+    def _token(self) -> str:
+        token = os.environ.get("BRIMFUL_TOKEN", "")
+        if not token:
+            with suppress(OSError, ValueError):  # what is missing is said later
+                token = self._settings.token_file.read_text("utf-8").strip()
         if not token.isascii() or not token.isprintable():
             raise BadInput(say("client.bad_token"))
-        asked = {"accept-language": tongue().code}
-        return asked | ({"authorization": f"Bearer {token}"} if token else {})
-
-    def _kept_token(self) -> str:
-        try:
-            return self._settings.token_file.read_text("utf-8").strip()
-        except (OSError, ValueError):
-            return ""  # the server will say what is missing
+        return token
 
 
 def check_key(key: str) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import logging
 import queue
 import re
@@ -21,14 +22,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from brimful.adapters.stores.access import AccessStore, Deed, Token
+from brimful.client.proof import proof_of
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused
 from brimful.language import Quoted, Seconds, Sentence, say
 
 log = logging.getLogger("brimful")
 
 ROLES = ("viewer", "submitter", "admin", "operator")
+Kind = Literal["token", "session"]  # a bearer token is the first, a browser's cookie the second, never else
 EVERYBODY = "*"
 TENANT = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 FRESH_S = 2.0  # how long a revoked token may live on in another server
@@ -87,18 +91,19 @@ class Access:
         self._lost_deeds = 0
         self._writer: threading.Thread | None = None
         self._writing = threading.Lock()
+        self._unknown = secrets.token_hex(32)
 
     # -- coming in ---------------------------------------------------------------------------------------
 
-    def known(self, text: str) -> tuple[Principal | None, bool]:
+    def known(self, text: str, kind: Kind = "token") -> tuple[Principal | None, bool]:
         """Who this token is, and whether that is fresh enough to go by; touches no database."""
         match = _SHAPE.fullmatch(text)
         if match is None:
             return None, True
         at, token = self._known.get(match[1], (-1e9, None))
-        return self._principal(token, match[2]), time.monotonic() - at < FRESH_S
+        return self._principal(token, match[2], kind), time.monotonic() - at < FRESH_S
 
-    def look_up(self, text: str) -> Principal | None:
+    def look_up(self, text: str, kind: Kind = "token") -> Principal | None:
         """The same, asking the database."""
         match = _SHAPE.fullmatch(text)
         if match is None:
@@ -109,19 +114,24 @@ class Access:
         except BrimfulError:
             if time.monotonic() - at > STALE_S:
                 raise
-            return self._principal(token, match[2])
+            return self._principal(token, match[2], kind)
         if len(self._known) >= MAX_KNOWN:  # somebody is guessing
             self._known.clear()
         self._known[match[1]] = (time.monotonic(), token)
-        return self._principal(token, match[2])
+        return self._principal(token, match[2], kind)
 
-    def _principal(self, token: Token | None, secret: str) -> Principal | None:
-        if token is None or token.kind == "ticket" or not self._opens(token, secret):
+    def _principal(self, token: Token | None, secret: str, kind: Kind) -> Principal | None:
+        if token is None or token.kind != kind or not self._opens(token, secret):
             return None
         # A browser's session acts in the name of the token it was made with.
         return Principal(
             token=token.parent or token.token, name=token.name, tenant=token.tenant, role=token.role
         )
+
+    def proof(self, name: str, nonce: str) -> str:
+        """That we keep this token, for who has it; of one that we do not keep, just as many digits."""
+        token = self._store.token(name)
+        return proof_of(self._unknown + name if token is None else token.digest, nonce)
 
     # -- making and taking back ------------------------------------------------------------------------
 
@@ -205,13 +215,18 @@ class Access:
         return list(self._store.tokens(who.only_tenant))
 
     def ticket(self, who: Principal) -> str:
-        """A word that turns into a browser's session, once, within the hour."""
+        """A secret that becomes a browser's session, once, within the hour."""
         now_s = int(self._clock())
         self._store.forget(before_s=now_s - SESSION_S)
         text, _ = self.issue(
             name=who.name, tenant=who.tenant, role=who.role, ttl_s=TICKET_S, kind="ticket", parent=who.token
         )
         return text
+
+    def ticket_for(self, text: str) -> str | None:
+        """Whom the ticket would sign in, without using it up; None where it is not valid."""
+        token = self._token(text)
+        return token.name if token is not None and token.kind == "ticket" else None
 
     def session(self, text: str) -> str | None:
         """A session for a ticket, which is used up, or for a token; None where it is neither."""
@@ -323,6 +338,11 @@ def _lost_line(lines: int, *, at_s: int) -> Deed:
     return Deed(
         at_s=at_s, token="", name="", tenant="", verb="audit.lost", target=f"{lines} lines", outcome="lost"
     )
+
+
+def form_key(session: str) -> str:
+    """What a form of the console sends along with the cookie: no other page can know it."""
+    return hmac.digest(session.encode(), b"form", "sha256").hex()
 
 
 def _digest(secret: str) -> str:

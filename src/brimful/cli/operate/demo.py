@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _play(client: Client, args: argparse.Namespace, *, top: str) -> Answer:
-    link = client.url + client.ticket()["path"]
+    link = client.url + (client.ticket()["path"] if sys.stdout.isatty() else "")
     _tell(args, words("operate.demo_watch", link=link, top=top))
     jobs: list[str] = []
     began = time.monotonic()

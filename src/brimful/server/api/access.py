@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from brimful.client.answers import (
     AuditAnswer,
     NewTokenAnswer,
+    ProofAnswer,
     TicketAnswer,
     TokenAnswer,
     TokensAnswer,
@@ -33,6 +34,14 @@ def add_access_routes(router: APIRouter, access: Access, gate: Gate) -> None:
     @router.get("/whoami", response_model=envelope(WhoAnswer), responses=COMMON)
     async def whoami(who: Principal = viewer) -> Response:
         return ok(asdict(who))
+
+    @router.get("/proof", response_model=envelope(ProofAnswer), responses=COMMON)
+    def proof(
+        token: Annotated[str, Query(pattern=r"^[0-9a-f]{16}$")],
+        nonce: Annotated[str, Query(pattern=r"^[0-9a-f]{64}$")],
+    ) -> Response:
+        """That this server knows a token, for who has the token and asks before sending it."""
+        return ok({"proof": access.proof(token, nonce)})
 
     @router.get("/tokens", response_model=envelope(TokensAnswer), responses=COMMON)
     def tokens(who: Principal = admin) -> Response:

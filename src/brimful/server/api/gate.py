@@ -11,7 +11,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.concurrency import run_in_threadpool
 
 from brimful.errors import BrimfulError
-from brimful.server.auth import Access, Principal, forbidden, unauthorized
+from brimful.server.auth import Access, Kind, Principal, forbidden, unauthorized
 
 _bearer = HTTPBearer(auto_error=False, description="a token, as `brimful admin tokens add` gives it")
 
@@ -22,13 +22,14 @@ def cookie_name(request: Request) -> str:
 
 
 async def principal_of(access: Access, request: Request) -> Principal | None:
-    """By the bearer token; a browser's session counts where nothing is changed: no page can forge a deed."""
+    """By a bearer token; or, where nothing is changed, by a browser's session, and only as its cookie."""
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    kind: Kind = "token"
     text = given.strip() if scheme.lower() == "bearer" else ""
     if not text and request.method in ("GET", "HEAD"):
-        text = request.cookies.get(cookie_name(request), "")
-    who, fresh = access.known(text)
-    return who if fresh else await run_in_threadpool(access.look_up, text)
+        text, kind = request.cookies.get(cookie_name(request), ""), "session"
+    who, fresh = access.known(text, kind)
+    return who if fresh else await run_in_threadpool(access.look_up, text, kind)
 
 
 class Gate:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
@@ -21,7 +23,7 @@ from brimful.language import Quoted, words
 from brimful.language.printable import printable
 from brimful.server.api.gate import cookie_name, principal_of
 from brimful.server.api.jobs import job_for
-from brimful.server.auth import SESSION_S, Access, Principal
+from brimful.server.auth import SESSION_S, Access, Principal, form_key
 from brimful.server.console.page_data import job_page, live_page
 from brimful.server.service.reader import Reader
 from brimful.units import show_bytes, show_seconds, show_usd
@@ -46,6 +48,7 @@ class Pages:
 
     def answer(self, request: Request, name: str, status: int = 200, **values: Any) -> Response:  # noqa: ANN401
         shown = {"now_s": self._reader.now_s(), "version": __version__, "build": self._build, **values}
+        shown["form_key"] = form_key(request.cookies.get(cookie_name(request), ""))
         html = self._templates.get_template(name).render(**shown)
         return answered(request, html.encode(), HTML, status)
 
@@ -108,7 +111,11 @@ def add_assets(router: APIRouter, pages: Pages) -> None:
 
 
 def add_way_in(router: APIRouter, access: Access, pages: Pages, *, secure: bool) -> None:
-    """A ticket or a token becomes a session, which the browser keeps and no script can read."""
+    """A ticket or a token becomes a session, which the browser keeps and no script can read.
+
+    A link only asks: whoever looks at links in a mail before its reader does uses up nothing, and the cookie,
+    which no other site's page may cause to be sent, is set by a form of our own.
+    """
 
     async def enter(request: Request, text: str, problem: str) -> Response:
         session = await run_in_threadpool(access.session, text)
@@ -121,25 +128,44 @@ def add_way_in(router: APIRouter, access: Access, pages: Pages, *, secure: bool)
 
     @router.get("/console/enter")
     async def by_ticket(request: Request, ticket: str = "") -> Response:
-        return await enter(request, ticket, words("server.link_used"))
+        name = await run_in_threadpool(access.ticket_for, ticket)
+        if name is None:
+            return pages.sign_in(request, words("server.link_used") if ticket else "")
+        return pages.answer(request, "confirm.html", person=name, ticket=ticket)
 
     @router.post("/console/enter")
-    async def by_token(request: Request) -> Response:
-        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            raise HTTPException(403, words("server.form_from_elsewhere"))
-        body = (await request.body()).decode("utf-8", "replace")
-        try:
-            token = parse_qs(body, max_num_fields=10).get("token", [""])[0].strip()
-        except ValueError as error:
-            raise HTTPException(400, words("server.not_the_form")) from error
-        return await enter(request, token, words("server.token_invalid"))
+    async def by_form(request: Request) -> Response:
+        form = await form_of(request)
+        if "ticket" in form:
+            return await enter(request, form["ticket"], words("server.link_used"))
+        return await enter(request, form.get("token", ""), words("server.token_invalid"))
 
     @router.post("/console/leave")
     async def leave(request: Request) -> Response:
-        await run_in_threadpool(access.end_session, request.cookies.get(cookie_name(request), ""))
+        session = request.cookies.get(cookie_name(request), "")
+        check_form(await form_of(request), session)
+        await run_in_threadpool(access.end_session, session)
         answer = RedirectResponse("/", status_code=303)
         answer.delete_cookie(cookie_name(request))
         return answer
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form, which must be on a page of ours."""
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise HTTPException(403, words("server.form_from_elsewhere"))
+    try:
+        fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=10)
+    except ValueError as error:
+        raise HTTPException(400, words("server.not_the_form")) from error
+    return {name: values[0].strip() for name, values in fields.items()}
+
+
+def check_form(form: Mapping[str, str], session: str) -> None:
+    """Whether it is one that we gave to this session."""
+    given, wanted = form.get("form_key", "").encode(), form_key(session).encode()
+    if not session or not secrets.compare_digest(given, wanted):
+        raise HTTPException(403, words("server.form_from_elsewhere"))
 
 
 def make_templates() -> Environment:

@@ -85,18 +85,10 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         for each in beside:
             each.start()
         url = f"{settings.scheme}://{_reachable(settings.host)}:{listener.getsockname()[1]}"
-        console = f"{url}/console/enter?ticket={access.ticket(operator)}"
+        # A terminal is read by who sits at it; a file or a journal may be read by others, and for long.
+        console = f"{url}/console/enter?ticket={access.ticket(operator)}" if sys.stdout.isatty() else url
         announced = {"url": url, "pid": os.getpid(), "certificate": certificate, "policy": policy.text}
         write_json(settings.server_file, announced)
-        sys.stdout.write(
-            (
-                _announcement(url, console, settings, service.reader.market)
-                if as_json
-                else banner(console, settings, service.reader.fleet, nodes_of(engines))
-            )
-            + "\n"
-        )
-        sys.stdout.flush()
         config = uvicorn.Config(
             app,
             http=PatientProtocol,
@@ -107,11 +99,21 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             ssl_certfile=settings.tls_cert or None,
             ssl_keyfile=settings.tls_key or None,
         )
-        # uvicorn shuts down and then passes the signal on to these, which have nothing left to do.
+        server = uvicorn.Server(config)
+        # Before anybody is told that it is up. Later uvicorn listens itself, and passes them on to these.
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda _number, _frame: None)
+            signal.signal(number, lambda _number, _frame: setattr(server, "should_exit", True))
+        sys.stdout.write(
+            (
+                _announcement(url, settings, service.reader.market)
+                if as_json
+                else banner(console, settings, service.reader.fleet, nodes_of(engines))
+            )
+            + "\n"
+        )
+        sys.stdout.flush()
         try:
-            uvicorn.Server(config).run(sockets=[listener])
+            server.run(sockets=[listener])
         finally:
             for each in beside:
                 each.stop()
@@ -216,10 +218,9 @@ def _node_said(node: Node) -> Sentence:
     return say(f"server.{code}", gpus=f"{where}{node.gpus} x {node.gpu}", price=price)
 
 
-def _announcement(url: str, console: str, settings: Settings, market: Market | None) -> str:
+def _announcement(url: str, settings: Settings, market: Market | None) -> str:
     data = {
         "url": url,
-        "console": console,
         "pid": os.getpid(),
         "data": settings.data,
         "policy": settings.chosen_policy.text,

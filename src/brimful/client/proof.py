@@ -1,0 +1,106 @@
+"""Whether whoever answers at an address is our server, found out before anything of ours is sent.
+
+With https the certificate says so (pinning.py where the data folder names it, else a signer we trust).
+Without, at loopback alone, the server is asked for a keyed hash of a number drawn here, keyed with the
+SHA-256 of our token's secret: the server that made the token keeps that, and nobody else has it. The token
+itself stays here.
+
+Leaves out: somebody who can reach our server and passes its answer on. TLS is what holds against that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import http.client
+import json
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import HTTPHandler, HTTPRedirectHandler, Request
+
+from brimful.client.settings import LOOPBACK
+from brimful.errors import BadInput, Refused, WorldFailed
+from brimful.language import Plain, Quoted, say
+
+TOKEN = re.compile(r"brim_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
+MAX_ANSWER_BYTES = 10_000
+
+
+def check_url(url: str) -> None:
+    """Only https leaves this machine."""
+    try:
+        parts = urlsplit(url)
+        named = bool(parts.hostname) and parts.username is None and (parts.port or 1) > 0
+    except ValueError:
+        named = False
+    if not named or parts.scheme not in ("http", "https"):
+        raise BadInput(say("client.bad_url", url=Quoted(url[:100])))
+    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
+        raise BadInput(say("client.url_needs_tls", url=Quoted(url[:100])), code="not_loopback")
+
+
+class StaysHere(HTTPRedirectHandler):
+    """Follows nobody elsewhere: a redirect is an answer like any other that was not asked for."""
+
+    def redirect_request(self, *_asked: object) -> None:
+        return None
+
+
+class ProvenHandler(HTTPHandler):
+    """Speaks to a server that knows our token; to any other nothing is said but the question."""
+
+    def __init__(self, token: Callable[[], str]) -> None:
+        super().__init__()
+        self._token = token
+
+    def http_open(self, req: Request) -> Any:  # noqa: ANN401 - urllib's own type
+        def connection(host: str, **more: Any) -> _Proven:  # noqa: ANN401
+            return _Proven(host, token=self._token(), **more)
+
+        return self.do_open(connection, req)
+
+
+class _Proven(http.client.HTTPConnection):
+    """Every connection anew: who listens at a port may change while a command runs."""
+
+    def __init__(self, host: str, *, token: str, **more: Any) -> None:  # noqa: ANN401
+        super().__init__(host, **more)
+        self._bearer = token
+
+    def connect(self) -> None:
+        super().connect()
+        try:
+            self._prove()
+        except BaseException:
+            self.close()
+            raise
+
+    def _prove(self) -> None:
+        url = f"http://{self.host}:{self.port}"
+        match = TOKEN.fullmatch(self._bearer)
+        name, nonce = match[1] if match else "0" * 16, os.urandom(32).hex()
+        asked = f"GET /v1/proof?token={name}&nonce={nonce} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n\r\n"
+        self.sock.sendall(asked.encode("ascii"))
+        given = ""
+        with contextlib.closing(http.client.HTTPResponse(self.sock, method="GET")) as answer:
+            answer.begin()
+            body = answer.read(MAX_ANSWER_BYTES)
+            if answer.status >= 500:
+                said = say("client.server_answered", status=Plain(answer.status), reason=answer.reason)
+                raise WorldFailed(said, code="server_failed")
+        with contextlib.suppress(ValueError, LookupError, TypeError):  # no server of ours answers so
+            given = str(json.loads(body)["data"]["proof"])
+        if match is None:
+            raise Refused(say("client.no_token", url=url), code="unauthorized")
+        digest = hashlib.sha256(match[2].encode()).hexdigest()
+        if not hmac.compare_digest(given.encode("utf-8", "replace"), proof_of(digest, nonce).encode()):
+            raise WorldFailed(say("client.not_ours", url=url), code="no_server")
+
+
+def proof_of(digest: str, nonce: str) -> str:
+    """What the server answers: `digest` is what it keeps of a token's secret."""
+    return hmac.digest(digest.encode(), f"proof {nonce}".encode(), "sha256").hex()
