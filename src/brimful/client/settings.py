@@ -50,6 +50,7 @@ class Settings:
     notice_s: int = 300
     market_period_s: int = 120
     market_wait_s: int = 14400
+    queues: str = ""
     smtp: str = ""
     smtp_from: str = ""
     smtp_user: str = ""
@@ -164,6 +165,7 @@ def _gpu_name(text: str, source: str) -> str:
 
 
 SMTP = re.compile(r"[A-Za-z0-9.-]+(:\d{1,5})?", re.ASCII)
+FILES = ("tls_cert", "tls_key", "queues", "smtp_password_file")
 LIMITS: dict[str, tuple[int, int]] = {
     "log_mib": (1, 1 << 20),
     "port": (0, 65535),
@@ -234,7 +236,7 @@ def _checked(name: str, text: str, source: str) -> str | int:
             raise _bad(source, text, say("client.hint_address")) from error
     if name == "log_format" and text not in ("text", "json"):
         raise _bad(source, text, say("client.hint_log_format"))
-    if name in ("tls_cert", "tls_key", "smtp_password_file") and text and not Path(text).is_file():
+    if name in FILES and text and not Path(text).is_file():
         raise BadInput(say("client.no_such_file", source=source, text=Quoted(text[:200])))
     if name == "gpu":
         return _gpu_name(text, source)

@@ -8,12 +8,13 @@ The two that every lease makes and that have many fields are not frozen: a rehea
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
 from brimful.errors import Said, WorldFailed
 from brimful.fleet.job import Job
 from brimful.fleet.node import Node, Pool, Tier
+from brimful.fleet.queues import Quota
 from brimful.language import Plain, say
 from brimful.language.record import as_record, said_in
 
@@ -307,6 +308,15 @@ class CreditGranted(Event):
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuesSet(Event):
+    """From here on these are the queues with quotas and limits, all of them."""
+
+    at_s: int
+    queues: tuple[Quota, ...]
+    by: str = ""  # who set them
+
+
 _NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (*KINDS.values(), Job)}
 # What reading or folding a record may end in where anybody may have written it: a file, a backup, a database.
 MALFORMED = (
@@ -320,6 +330,8 @@ def to_record(event: Event) -> tuple[str, int, dict[str, Any]]:
     body = _plain(event)
     if "reason" in body:
         body["reason"] = as_record(body["reason"])
+    if isinstance(event, QueuesSet):
+        body["queues"] = [asdict(quota) for quota in event.queues]
     return type(event).__name__, event.version, body
 
 
@@ -339,6 +351,8 @@ def from_record(kind: str, version: int, body: dict[str, Any]) -> Event:
     filled = _frozen(body)  # what an older version did not write has its default
     if kind in {"JobSubmitted", "ArraySubmitted"}:
         filled["job"] = job_from_record(body["job"])
+    elif kind == "QueuesSet":
+        filled["queues"] = tuple(Quota(**_frozen(quota)) for quota in body["queues"])
     elif "reason" in body and kind != "CreditGranted":  # there it is the operator's own words
         filled["reason"] = said_in(body["reason"])
     return KINDS[kind](**filled)

@@ -55,7 +55,8 @@ class Job:
     min_run_s: int = 0  # left alone this long after each start
     max_run_s: int | None = None  # stopped after this much running time, all leases together
     retries: int = 0
-    submitter: str = ""  # who handed it in; empty: from before anybody asked
+    submitter: str = ""  # the token that handed it in; empty: from before anybody asked
+    user: str = ""  # whose token that is
     key: str = ""  # the submitter's own name for this submission: a second one under it is the first
     # What was predicted at submit, by GPU type: the likely peak on one card, and the time of a step.
     peak_bytes: tuple[tuple[str, int], ...] = ()

@@ -131,6 +131,10 @@ class Ranked:
                 order.add(state)
         return order
 
+    def forget_orders(self) -> None:
+        """They are sorted again when they are asked for."""
+        self._orders, self._asked = {}, None
+
     def order_for(self, rules: Rules, make: Callable[[Ranked, Rules], Order]) -> Order:
         """What `make` gives for these rules; asked again with the very same ones, it is not made again."""
         if self._asked is None or self._asked[0] is not rules:

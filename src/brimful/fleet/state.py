@@ -32,6 +32,7 @@ from brimful.fleet.node import Node, Pool
 from brimful.fleet.past import Finished, Left
 from brimful.fleet.prices import PriceLine
 from brimful.fleet.purse import Purses
+from brimful.fleet.queues import Quota
 from brimful.fleet.ranked import Ranked
 from brimful.fleet.spot import SpotRecord
 from brimful.fleet.turns import Turns
@@ -78,6 +79,7 @@ class Fleet:
         self.gates = Gates()  # jobs that may not wait for GPUs yet
         self.cancelling: dict[str, JobState] = {}  # cancelled, and not yet told to stop
         self.usage: dict[str, Usage] = {}  # by queue
+        self.queues: tuple[Quota, ...] = ()  # with quotas and limits that were set while it ran
         self.turns = Turns()
         self.prices: dict[Pool, PriceLine] = {}  # of market pools
         self.spot: dict[Pool, SpotRecord] = {}  # every spot pool there ever was
@@ -337,6 +339,11 @@ class Fleet:
 
     def _credit_granted(self, event: events.CreditGranted) -> None:
         self.purses.add(event.tenant, event.microusd)
+
+    def _queues_set(self, event: events.QueuesSet) -> None:
+        self.queues = event.queues
+        for jobs in (self.waiting, self.running):
+            jobs.forget_orders()  # they are by the rules for the queues of before
 
     def _wait(self, state: JobState, *, at_s: int) -> None:
         state.waiting_since_s = at_s

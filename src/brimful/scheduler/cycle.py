@@ -13,6 +13,7 @@ from brimful.scheduler.auction import Auctions
 from brimful.scheduler.budgets import Money
 from brimful.scheduler.deadlines.finish import Finish
 from brimful.scheduler.draft import Draft
+from brimful.scheduler.limits import Limits
 from brimful.scheduler.offpeak import defer
 from brimful.scheduler.placing.pools import allowed_pools, is_mixed
 from brimful.scheduler.placing.reserve import Reservation
@@ -45,6 +46,9 @@ class Cycle:
         self.money = Money(fleet, now_s=now_s) if fleet.purses else None  # of tenants with a hard budget
         # GPUs that each queue has, or will have by this decision.
         self.held = {name: usage.held for name, usage in fleet.usage.items()} if rules.quotas else {}
+        self.limits: Limits | None = None  # of users and GPU types within a queue
+        if rules.quotas and any(quota.has_limits for quota in rules.quotas):
+            self.limits = Limits(fleet, rules)
         self.waited_for: dict[str, int] = {}  # GPUs of its own that each lending queue waits for
         self.spoken_for: set[str] = set()  # leases that end: nobody stops one twice
         self.starts: list[LeaseGranted] = []
@@ -78,7 +82,7 @@ class Cycle:
         if self.money is not None:
             self.money.promise(job, price * job.gpus * AHEAD_S // HOUR_S)
         if self.rules.quotas:
-            self._count(job)
+            self._count(job, (self.fleet.nodes[node].gpu,))
         self.starts.append(
             LeaseGranted(
                 at_s=self.now_s,
@@ -105,11 +109,13 @@ class Cycle:
         if self.in_turn:
             self.settled.add(state.job.job)
         if self.rules.quotas:
-            self._count(state.job)
+            self._count(state.job, self._types(state))
         self.cells[state.job.job] = cell
 
-    def _count(self, job: Job) -> None:
-        """The job's queue has, or will have, so many more."""
+    def _count(self, job: Job, types: Collection[str]) -> None:
+        """The job's queue has, or will have, so many more, of one of these types."""
+        if self.limits is not None:
+            self.limits.take(job, types)
         queue = queue_of(job)
         self.held[queue] = self.held.get(queue, 0) + job.gpus
         if queue in self.waited_for:
@@ -130,6 +136,10 @@ class Cycle:
         """The pools that the plan for its deadline lets a job use now."""
         return pools if self.finish is None else self.finish.only(state.job.job, pools)
 
+    def within_limits(self, state: JobState, pools: list[Pool]) -> list[Pool]:
+        """The pools of a type of which the job's queue may hold so many more."""
+        return pools if self.limits is None else self.limits.open(state.job, pools)
+
     def elsewhere(self, state: JobState, pools: list[Pool]) -> list[Pool]:
         """The pools without the site that has just failed or evicted this job, if others could hold it."""
         if not state.avoid_site or self.now_s >= state.avoid_until_s:
@@ -147,8 +157,10 @@ class Cycle:
         )
 
     def not_now(self, state: JobState, *, quotas: bool = True) -> Said | None:
-        """Why a job that would fit is not to start yet: money, its queue's quota, or a quiet hour to come."""
-        reason = self.unpaid(state) or (self.over_quota(state.job) if quotas else None)
+        """Why a job that would fit is not to start yet: money, a limit or quota, or a quiet hour to come."""
+        reason = self.unpaid(state) or self.over_limit(state)
+        if reason is None and quotas:
+            reason = self.over_quota(state.job)
         if reason is not None:
             return reason
         if self.rules.off_peak and state.job.deferrable:
@@ -166,6 +178,15 @@ class Cycle:
         if budget is not None and state.leases and state.cost_microusd(self.now_s) >= budget:
             return say("scheduler.budget_used_up", budget=Usd(budget))
         return None if self.money is None else self.money.lacks(state.job, 1)
+
+    def over_limit(self, state: JobState) -> Said | None:
+        """Why its user, or its queue of its GPU types, may hold no more."""
+        if self.limits is None:
+            return None
+        return self.limits.over_user(state.job) or self.limits.over_type(state.job, self._types(state))
+
+    def _types(self, state: JobState) -> set[str]:
+        return {pool.gpu for pool in self.fleet.able_pools(state.shape)}
 
     def over_quota(self, job: Job) -> Said | None:
         if not self.rules.quotas:

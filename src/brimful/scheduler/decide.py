@@ -15,7 +15,7 @@ from brimful.scheduler.actions.stop import stop
 from brimful.scheduler.auction import Auctions
 from brimful.scheduler.cycle import Cycle
 from brimful.scheduler.plan import Plan
-from brimful.scheduler.rules import Rules
+from brimful.scheduler.rules import Rules, with_queues
 from brimful.scheduler.waits import Waits
 
 ACTIONS: tuple[Callable[[Cycle], None], ...] = (
@@ -44,6 +44,8 @@ def decide(
 
     Nothing starts at a site that cannot be reached. Without a market every pool is a queue pool.
     """
+    if fleet.queues:  # set while it runs, and so in the log
+        rules = with_queues(rules, fleet.queues)
     cycle = Cycle(fleet, rules, prices, now_s, unreachable, market)
     for act in ACTIONS:
         act(cycle)

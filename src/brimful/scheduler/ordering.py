@@ -207,7 +207,8 @@ def waiting_in_order(fleet: Fleet, rules: Rules, first: Sequence[JobState] = (),
     """
     order = fleet.waiting.order_for(rules, _order_waiting)
     if rules.order == "fair":
-        used = {name: usage.at(now_s) for name, usage in fleet.usage.items()}
+        weights = {quota.queue: quota.weight for quota in rules.quotas}
+        used = {name: usage.at(now_s) / weights.get(name, 1.0) for name, usage in fleet.usage.items()}
         return order.heads(lambda group, key: (used.get(group[0], 0.0), _soon(key, now_s)))
     if fleet.due and _goes_by_due(rules):
         return order.heads(lambda _group, key: _soon(key, now_s))

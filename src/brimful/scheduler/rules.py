@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal, get_args
+
+from brimful.fleet.queues import Quota
+
+__all__ = ["Quota", "Rules", "with_queues"]
 
 Ordering = Literal["fifo", "priority", "fair", "bid", "index"]
 TypeChoice = Literal["tight", "rotate", "fast", "advantage", "cheap"]
 Backfill = Literal["none", "reserve", "greedy"]
 Preempt = Literal["none", "priority", "index"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
-    """What a queue is owed, and how far it may go beyond while others leave theirs idle."""
-
-    queue: str
-    gpus: int  # its own, and what it lends while it does not use it
-    borrow_gpus: int | None = None  # at most this many of others' idle GPUs; None: all of them
-    lend: bool = True
 
 
 def _option(*, default: Any, of: Any = None, least: int = 0) -> Any:  # noqa: ANN401
@@ -49,3 +44,9 @@ class Rules:
     min_run_s: int = _option(default=300)
     tries: int = _option(default=4)
     rerank_s: int = _option(default=600, least=1)
+
+
+@lru_cache(maxsize=4)
+def with_queues(rules: Rules, queues: tuple[Quota, ...]) -> Rules:
+    """The same rules for queues as they are set now; the very same object while those stay."""
+    return replace(rules, quotas=queues)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from brimful.cli.commands import Answer, Verb, integer
 from brimful.cli.fleet.jobs import columns
 from brimful.cli.fleet.show import clock, day
 from brimful.cli.options import DRY_RUN, FOLLOW, REASON, arg
 from brimful.cli.render import noted_table, paint, table, tell, wrapped
-from brimful.client.answers import EventAnswer, GpuAnswer, NodeAnswer
+from brimful.client.answers import EventAnswer, GpuAnswer, NodeAnswer, QueueSettings
 from brimful.client.client import Client
+from brimful.client.queues import read_queues
 from brimful.errors import BadInput
 from brimful.language import Number, Percent, Quoted, Seconds, Usd, count, say, told, words
 from brimful.language.printable import all_printable, printable
@@ -127,8 +129,12 @@ def _would(client: Client, name: str, verb: str) -> Answer:
     return Answer(node, words(f"fleet.would_{verb}", node=printable(name), held=held))
 
 
-def queues(args: argparse.Namespace) -> Answer:  # noqa: ARG001
-    queues = Client().queues()
+def queues(args: argparse.Namespace) -> Answer:
+    client = Client()
+    if args.set and args.dry_run:
+        asked = read_queues(Path(args.set))
+        return Answer({"queues": asked}, words("fleet.would_set_queues", queues=len(asked)))
+    queues = client.set_queues(read_queues(Path(args.set))) if args.set else client.queues()
     if not queues:
         return Answer({"queues": queues}, words("fleet.no_queue_yet"))
     rows = [
@@ -146,8 +152,31 @@ def queues(args: argparse.Namespace) -> Answer:  # noqa: ARG001
         for queue in all_printable(queues)
     ]
     names = ("queue", "running", "gpus", "quota", "waiting", "wants", "longest", "on_hold", "gpu_h")
-    lines = [table(columns(*names), rows, right=range(1, 9)), "", *wrapped("", words("fleet.queue_legend"))]
+    notes = [_queue_note(queue["set"]) for queue in all_printable(queues)]
+    lines = [noted_table(columns(*names), rows, notes, right=range(1, 9)), ""]
+    lines += wrapped("", words("fleet.queue_legend"))
     return Answer({"queues": queues}, "\n".join(lines))
+
+
+def _queue_note(given: QueueSettings | None) -> str:
+    """What was set for a queue and is not the default."""
+    if given is None:
+        return ""
+    said = []
+    if given["borrow_gpus"] is not None:
+        said.append(words("fleet.queue_borrows", gpus=given["borrow_gpus"]))
+    if not given["lend"]:
+        said.append(words("fleet.queue_lends_nothing"))
+    if given["weight"] != 1:
+        said.append(words("fleet.queue_weight", weight=Number(given["weight"], 1)))
+    if given["user_gpus"] is not None:
+        said.append(words("fleet.queue_user_gpus", gpus=given["user_gpus"]))
+    said += [words("fleet.queue_type_gpus", gpus=n, gpu=gpu) for gpu, n in given["type_gpus"].items()]
+    if given["top_priority"] != "urgent":
+        said.append(words("fleet.queue_top_priority", priority=given["top_priority"]))
+    if given["tenants"]:
+        said.append(words("fleet.queue_tenants", tenants=", ".join(given["tenants"])))
+    return "; ".join(said)
 
 
 def events(args: argparse.Namespace) -> Answer:
@@ -193,12 +222,13 @@ def _value(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
+SET = arg("--set", metavar="FILE")
 NODE, LAST = arg("node", metavar="NODE"), arg("--last", type=integer, default=50, metavar="N")
 VERBS = {
     "show": Verb("brimful fleet", (), show),
     "nodes": Verb("brimful fleet nodes", (_add_nodes,), nodes),
     "drain": Verb('brimful fleet drain local-0 --reason "new fans"', (NODE, DRY_RUN, REASON), drain),
     "resume": Verb("brimful fleet resume local-0", (NODE, DRY_RUN), resume),
-    "queues": Verb("brimful fleet queues", (), queues),
+    "queues": Verb("brimful fleet queues\nbrimful fleet queues --set queues.toml", (SET, DRY_RUN), queues),
     "events": Verb("brimful fleet events --last 20\nbrimful fleet events -f", (LAST, FOLLOW), events),
 }

@@ -61,6 +61,8 @@ def place_by_type(cycle: Cycle) -> None:
         pool = targets[state.job.job]
         if pool is None or cycle.not_now(state) or state.job.job in cycle.settled:
             continue
+        if not cycle.within_limits(state, [pool]):
+            continue
         if state.avoid_site and pool not in cycle.elsewhere(state, cycle.pools(state.shape)):
             cycle.avoided_until_s += (state.avoid_until_s,)
             continue
@@ -102,7 +104,7 @@ def reclaim(cycle: Cycle) -> None:
         job = state.job
         if job.job in starting or not cycle.owns(job) or cycle.not_now(state) is not None:
             continue
-        pools = cycle.planned(state, cycle.pools(state.shape))
+        pools = cycle.within_limits(state, cycle.planned(state, cycle.pools(state.shape)))
         cell = search.cell_for(state, pools, owns=True)
         if cell is not None:
             search.commit(cell)

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from brimful.errors import Said
+from brimful.fleet.state import JobState
 from brimful.scheduler.cycle import Cycle
+from brimful.scheduler.limits import Limits
 
 
 def clear_market(cycle: Cycle) -> None:
     if cycle.market is None:
         return
+    bidding = None if cycle.limits is None else Limits(cycle.fleet, cycle.rules)
+
+    def not_now(state: JobState) -> Said | None:
+        """Who bids may win, and so counts for those of its user and queue that come after it."""
+        if not cycle.may_be_held(state.job):
+            return None
+        types = {pool.gpu for pool in cycle.fleet.able_pools(state.shape)}
+        over = bidding and (bidding.over_user(state.job) or bidding.over_type(state.job, types))
+        reason = over or cycle.not_now(state)
+        if bidding is not None and reason is None:
+            bidding.take(state.job, types)
+        return reason
+
     done = cycle.market.hold(
         cycle.fleet,
         now_s=cycle.now_s,
         unreachable=cycle.unreachable,
         money=cycle.money,
-        not_now=lambda state: cycle.not_now(state) if cycle.may_be_held(state.job) else None,
+        not_now=not_now,
     )
     cycle.market_events, cycle.market_again_s = done.events, done.look_again_s
     cycle.prices = {**cycle.prices, **done.prices}

@@ -15,7 +15,8 @@ def open_books(cycle: Cycle) -> None:
     def wants_now(state: JobState) -> bool:
         if not cycle.pools(state.shape):
             return False
-        return not state.job.deferrable or cycle.not_now(state, quotas=False) is None
+        may_wait = state.job.deferrable or cycle.limits is not None
+        return not may_wait or cycle.not_now(state, quotas=False) is None
 
     cycle.waited_for = owed(fleet, rules, cycle.held, wants_now)
     if rules.reclaim:

@@ -37,6 +37,7 @@ def place_in_order(cycle: Cycle) -> None:
         if planned:
             pools = cycle.planned(state, pools)
             held_back = held_back or not pools
+        pools = cycle.within_limits(state, pools)
         crowded = job.gpu_milli == WHOLE_GPU and free < job.gpus and not cycle.reservations
         elsewhere = cycle.elsewhere(state, pools) if state.avoid_site else pools
         parts = None if held_back or crowded else _find(cycle, state, elsewhere)
@@ -62,8 +63,8 @@ def place_in_order(cycle: Cycle) -> None:
             free = _block(cycle, state, pools, free)
             if len(cycle.closed) == len(cycle.fleet.capacity.pools):
                 return
-        # Its plan and its purse say nothing of others of its shape.
-        _pass_by(cycle, heads, state, alone=planned or (held_back and cycle.unpaid(state) is not None))
+        # Its plan, its purse and its user's limit say nothing of others of its shape.
+        _pass_by(cycle, heads, state, alone=planned or (held_back and _by_itself(cycle, state)))
 
 
 def _next(cycle: Cycle, heads: Heads) -> JobState | None:
@@ -113,6 +114,11 @@ def _pass_by(cycle: Cycle, heads: Heads, state: JobState, *, alone: bool) -> Non
     if cycle.in_turn:
         cycle.settled.add(state.job.job)  # it may stand in the order once more
     heads.next() if alone else heads.skip_group()
+
+
+def _by_itself(cycle: Cycle, state: JobState) -> bool:
+    over = None if cycle.limits is None else cycle.limits.over_user(state.job)
+    return over is not None or cycle.unpaid(state) is not None
 
 
 def _may_keep(cycle: Cycle, job: Job) -> bool:

@@ -12,7 +12,7 @@ from brimful.language import say, verbatim
 from brimful.server.api.answers import envelope
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
-from brimful.server.api.requests import Hold
+from brimful.server.api.requests import Hold, QueuesRequest
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
 from brimful.server.service.submissions import Submissions
@@ -49,6 +49,13 @@ def add_fleet_routes(router: APIRouter, reader: Reader, submissions: Submissions
     @router.get("/queues", response_model=envelope(QueuesAnswer), responses=COMMON)
     async def queues(who: Principal = viewer) -> Response:
         return ok({"queues": queues_view(reader, who)})
+
+    @router.put("/queues", response_model=envelope(QueuesAnswer), responses=CHANGING)
+    def set_queues(body: QueuesRequest, who: Principal = operator) -> Response:
+        """All queues with quotas and limits, from now on; those left out have none."""
+        with gate.audited(who, "queues.set", lambda: " ".join(each.queue for each in body.queues)):
+            submissions.set_queues(body.as_quotas(), by=who.name)
+            return ok({"queues": queues_view(reader, who)})
 
     @router.get("/spend", response_model=envelope(SpendAnswer), responses=COMMON)
     async def spend(who: Principal = viewer) -> Response:

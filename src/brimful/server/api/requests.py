@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from brimful.errors import BadInput
 from brimful.fleet.arrays import MAX_AFTER, Tasks, after_from, tasks_from
 from brimful.fleet.job import Job
+from brimful.fleet.queues import Quota
 from brimful.language import Quoted, say
 from brimful.language.printable import printable
 from brimful.server.auth import TENANT, Principal
@@ -27,6 +28,8 @@ Microusd = Annotated[int, Field(ge=1, le=MAX_BUDGET_MICROUSD)]
 # A million dollars for a GPU-hour is a slip of the pen too. Strict: 1.5 micro-dollars or "7" are no money.
 Limit = Annotated[int, Field(ge=1, le=10**12, strict=True)]
 Seconds = Annotated[int, Field(ge=0, le=10 * YEAR_S)]
+MAX_GPUS = 10**6
+GpuCount = Annotated[int, Field(ge=0, le=MAX_GPUS, strict=True)]
 Reason = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")]
 
 
@@ -121,11 +124,40 @@ class Submission(Request):
             step_s=tuple((gpu, each.step_s) for gpu, each in predicted),
             after=tuple(sorted({after_from(text) for text in self.after})),
             submitter=who.token,
+            user=who.name,
             key=key,
         )
 
     def tasks(self) -> Tasks | None:
         return None if self.array is None else tasks_from(self.array)
+
+
+class QueueRequest(Request):
+    """What a queue is to have; what is left out has its default."""
+
+    queue: Annotated[Word, Field(min_length=1)]
+    gpus: GpuCount = 0
+    borrow_gpus: GpuCount | None = None
+    lend: bool = True
+    weight: Annotated[float, Field(ge=0.001, le=1000)] = 1.0
+    user_gpus: GpuCount | None = None
+    type_gpus: Annotated[dict[Word, GpuCount], Field(max_length=50)] = {}
+    top_priority: Literal["urgent", "normal", "background"] = "urgent"
+    tenants: Annotated[tuple[Tenant, ...], Field(max_length=100)] = ()
+
+    def as_quota(self) -> Quota:
+        types = tuple(sorted(self.type_gpus.items()))
+        return Quota(**self.model_dump(exclude={"type_gpus"}), type_gpus=types)
+
+
+class QueuesRequest(Request):
+    queues: Annotated[tuple[QueueRequest, ...], Field(max_length=1000, description="all of them")]
+
+    def as_quotas(self) -> tuple[Quota, ...]:
+        names = [each.queue for each in self.queues]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise BadInput(say("server.queue_twice", queue=Quoted(twice)))
+        return tuple(each.as_quota() for each in self.queues)
 
 
 class BidRequest(Request):

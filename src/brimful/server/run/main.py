@@ -41,6 +41,7 @@ from brimful.server.run.backups import LOOK_S, Backups
 from brimful.server.run.connections import PatientProtocol
 from brimful.server.run.engines import code_of, identity_of, local_engines, nodes_of
 from brimful.server.run.operator_token import operator_token
+from brimful.server.run.queues_file import queues_of
 from brimful.server.run.server_log import set_up_logging
 from brimful.server.service.idle import read_idle
 from brimful.server.service.notify import Outbound
@@ -82,6 +83,8 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         made = (_keeper(settings, service, store), _backups(settings, service))
         beside = [each for each in made if each is not None]
         service.start()
+        if settings.queues:  # at every start the file has the say; in between, whoever sets them
+            service.submissions.set_queues(queues_of(settings.queues), by=operator.name)
         for each in beside:
             each.start()
         url = f"{settings.scheme}://{_reachable(settings.host)}:{listener.getsockname()[1]}"

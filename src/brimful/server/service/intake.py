@@ -12,7 +12,7 @@ from brimful.adapters.capabilities import KeepsEnvironments
 from brimful.errors import BrimfulError, Refused, WorldFailed
 from brimful.fleet.arrays import Tasks
 from brimful.fleet.events import ArraySubmitted, Event, JobSubmitted
-from brimful.fleet.job import Job
+from brimful.fleet.job import PRIORITIES, Job
 from brimful.fleet.state import Fleet
 from brimful.language import Quoted, Usd, say
 from brimful.scheduler.budgets import Money
@@ -117,7 +117,8 @@ class Intake:
                     each.name = known.array or known.job
                     continue
                 count = 1 if each.tasks is None else len(each.tasks.indices)
-                each.error = queued.refusal(job, count) or _cannot_hold(job, money, count)
+                each.error = _not_in_queue(job, fleet) or queued.refusal(job, count)
+                each.error = each.error or _cannot_hold(job, money, count)
                 if each.error is not None:
                     each.is_new = False
                     continue
@@ -202,9 +203,27 @@ def _different_request(fleet: Fleet, pending: Pending, known: Job) -> Refused | 
     )
 
 
+def _not_in_queue(job: Job, fleet: Fleet) -> Refused | None:
+    """Why its queue does not take such a job, however long it waits."""
+    name = job.queue or job.tenant
+    quota = next((each for each in fleet.queues if each.queue == name), None)
+    if quota is None:
+        return None
+    if not quota.is_for(job.tenant):
+        said = say("server.not_your_queue", queue=Quoted(name), tenant=job.tenant)
+        return Refused(said, code="not_your_queue")
+    if PRIORITIES[job.priority] < PRIORITIES[quota.top_priority]:
+        said = say("server.above_top_priority", queue=name, top=quota.top_priority, priority=job.priority)
+        return Refused(said, code="above_limit")
+    if quota.user_gpus is not None and job.gpus > quota.user_gpus:
+        said = say("server.above_user_gpus", queue=name, gpus=job.gpus, most=quota.user_gpus)
+        return Refused(said, code="above_limit")
+    return None
+
+
 def _cannot_hold(job: Job, money: Money | None, times: int) -> Refused | None:
     """A job's own budget is set aside from its tenant's, which must have it; for each task of an array."""
-    if money is None or job.budget_microusd is None or job.tenant not in money.left:
+    if job.budget_microusd is None or money is None or job.tenant not in money.left:
         return None
     budget = job.budget_microusd * times
     left = max(0, money.left[job.tenant])

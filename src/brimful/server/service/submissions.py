@@ -21,8 +21,10 @@ from brimful.fleet.events import (
     MoveRequested,
     NodeDrained,
     NodeResumed,
+    QueuesSet,
 )
 from brimful.fleet.job import Job
+from brimful.fleet.queues import Quota
 from brimful.fleet.state import OVER, JobState
 from brimful.language import Quoted, Usd, say
 from brimful.market.pools import limit_of
@@ -158,6 +160,13 @@ class Submissions:
         if node not in self._reader.fleet.nodes:
             raise NotFound(say("server.no_node", node=Quoted(node[:100])))
         return node in self._reader.fleet.drained
+
+    # -- queues ----------------------------------------------------------------------------------------
+
+    def set_queues(self, queues: tuple[Quota, ...], *, by: str) -> None:
+        """These, and no others, have quotas and limits. The same again changes nothing."""
+        changed = QueuesSet(at_s=self._reader.now_s(), queues=queues, by=by)
+        self._write(lambda: () if self._reader.fleet.queues == queues else [changed])
 
     # -- budgets ---------------------------------------------------------------------------------------
 

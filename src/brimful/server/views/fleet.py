@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from brimful.client.answers import DrainAnswer, FleetAnswer, NodeAnswer, QueueAnswer, alike
+from brimful.client.answers import DrainAnswer, FleetAnswer, NodeAnswer, QueueAnswer, QueueSettings, alike
+from brimful.fleet.queues import Quota
 from brimful.fleet.state import JobState, Lease, Node
 from brimful.language import say, told, words
 from brimful.server.auth import Principal
@@ -82,10 +83,12 @@ def queues_view(reader: Reader, who: Principal) -> list[QueueAnswer]:
             if not who.sees(state.job.tenant):
                 return None
             name = state.job.queue or state.job.tenant
-            return queues.setdefault(name, _empty_queue(reader, name, now_s=now_s))
+            return queues.setdefault(name, _empty_queue(reader, who, name))
 
-        for name in fleet.usage if who.only_tenant is None else ():
-            queues.setdefault(name, _empty_queue(reader, name, now_s=now_s))
+        known = [*fleet.usage, *(each.queue for each in fleet.queues)] if who.only_tenant is None else []
+        known += [each.queue for each in fleet.queues if any(map(who.sees, each.tenants or (each.queue,)))]
+        for name in known:
+            queues.setdefault(name, _empty_queue(reader, who, name))
         for lease in fleet.open_leases.values():
             if (row := of(fleet.jobs[lease.job])) is not None:
                 row["running"] += 1
@@ -101,9 +104,9 @@ def queues_view(reader: Reader, who: Principal) -> list[QueueAnswer]:
         return sorted(queues.values(), key=lambda row: (-row["held_gpus"], row["queue"]))
 
 
-def _empty_queue(reader: Reader, name: str, *, now_s: int) -> QueueAnswer:
-    usage = reader.fleet.usage.get(name)
-    quota = next((each.gpus for each in reader.rules.quotas if each.queue == name), None)
+def _empty_queue(reader: Reader, who: Principal, name: str) -> QueueAnswer:
+    usage, now_s = reader.fleet.usage.get(name), reader.now_s()
+    quota = next((each for each in reader.fleet.queues or reader.rules.quotas if each.queue == name), None)
     return {
         "queue": name,
         "running": 0,
@@ -113,5 +116,14 @@ def _empty_queue(reader: Reader, name: str, *, now_s: int) -> QueueAnswer:
         "on_hold": 0,
         "oldest_wait_s": None,
         "recent_gpu_s": usage.at(now_s) if usage else 0.0,
-        "quota_gpus": quota,
+        "quota_gpus": None if quota is None else quota.gpus,
+        "set": None if quota is None else _queue_settings(quota, who),
+    }
+
+
+def _queue_settings(quota: Quota, who: Principal) -> QueueSettings:
+    return {
+        **alike(QueueSettings, quota),
+        "type_gpus": dict(quota.type_gpus),
+        "tenants": [each for each in quota.tenants if who.sees(each)],
     }

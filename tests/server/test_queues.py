@@ -1,0 +1,263 @@
+"""Queues with quotas and limits, set while the server runs: in the log, obeyed, told with numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from brimful.adapters.stores.sql import SqlStore
+from brimful.client.queues import read_queues
+from brimful.errors import BadInput
+from brimful.fleet.events import Parts
+from brimful.fleet.job import Job
+from brimful.fleet.queues import Quota
+from brimful.market.pools import market_of
+from brimful.market.spot import Terms
+from brimful.scheduler.policies import read_policy
+from brimful.scheduler.ports import Observation
+from brimful.server.app import make_app
+from brimful.server.run.queues_file import queues_of
+from brimful.server.service.service import Service
+from tests.builders import ScriptedEngine, a_node, refuses
+from tests.server.builders import an_access, bearer
+from tests.server.live import live
+
+
+class Obedient(ScriptedEngine):
+    """Whatever is started runs until it is stopped."""
+
+    def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int], rest: Parts = ()) -> None:
+        self.sees.setdefault(lease, Observation(lease=lease, state="running", started_s=1_800_000_000))
+
+    def stop(self, lease: str, *, grace_s: int) -> None:
+        self.sees[lease] = Observation(lease=lease, state="ended", started_s=1_800_000_000, exit_code=0)
+
+
+class Office:
+    """A fleet of 8 GPUs whose jobs never end by themselves."""
+
+    def __init__(self, folder: Path, policy: str, *, market: str = "") -> None:
+        self.url = f"sqlite:///{folder / 'log.db'}"
+        self.store = SqlStore(self.url)
+        self.now_s = 1_800_000_000
+        nodes = [a_node("new", gpus=4, gpu="h100"), a_node("old", gpus=4, gpu="a100")]
+        self.engine = Obedient(*nodes)
+        self.service = Service(
+            self.store,
+            [self.engine],
+            read_policy(policy).rules,
+            market=market_of(market, nodes, Terms(period_s=1)),
+            clock=lambda: self.now_s,
+        )
+        self.access = an_access(self.store)
+        self.http = TestClient(make_app(self.service, self.access), base_url="http://127.0.0.1")
+        self.operator = bearer(self.access)
+        self.service.driver.tick()
+
+    def close(self) -> None:
+        self.access.close()
+        self.store.close()
+
+    def put(self, *queues: dict[str, Any], headers: dict[str, str] | None = None) -> Any:
+        return self.http.put("/v1/queues", json={"queues": queues}, headers=headers or self.operator)
+
+    def submit(self, tenant: str, user: str = "ann", **more: Any) -> Any:
+        text, _ = self.access.issue(name=user, tenant=tenant, role="submitter")
+        body = {"command": ["true"], "folder": "/", **more}
+        return self.http.post("/v1/jobs", json=body, headers={"authorization": f"Bearer {text}"})
+
+    def job(self, tenant: str, user: str = "ann", **more: Any) -> str:
+        made = self.submit(tenant, user, **more)
+        assert made.status_code == 201, made.text
+        name: str = made.json()["data"]["job"]
+        return name
+
+    def decide(self) -> None:
+        for _ in range(4):
+            self.now_s += 1
+            self.service.driver.tick()
+
+    def phase(self, job: str) -> str:
+        return self.service.reader.job(job).phase
+
+    def why(self, job: str) -> dict[str, Any]:
+        found = self.http.get(f"/v1/jobs/{job}", headers=self.operator).json()["data"]["why_code"]
+        assert found is not None
+        return dict(found)
+
+
+POLICIES = ["priority", "fair", "brim?types=cheap", "las", "srpt", "bid"]
+
+
+@pytest.fixture(params=POLICIES)
+def office(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Office]:
+    office = Office(tmp_path, request.param)
+    yield office
+    office.close()
+
+
+@pytest.fixture
+def one_office(tmp_path: Path) -> Iterator[Office]:
+    office = Office(tmp_path, "priority")
+    yield office
+    office.close()
+
+
+def test_one_user_holds_no_more_than_its_queue_allows_and_the_others_go_on(office: Office) -> None:
+    assert office.put({"queue": "red", "gpus": 8, "user_gpus": 2}).status_code == 200
+    mine = [office.job("red", "ann") for _ in range(4)]
+    others = [office.job("red", "ben") for _ in range(2)]
+    office.decide()
+    assert [office.phase(job) for job in mine] == ["running"] * 2 + ["waiting"] * 2
+    assert [office.phase(job) for job in others] == ["running"] * 2
+    why = office.why(mine[2])
+    assert why == {"code": "scheduler.user_limit"} | {
+        "queue": "red", "user": "ann", "held": 2, "gpus": 1, "most": 2,
+    }  # fmt: skip
+    office.http.post(f"/v1/jobs/{mine[0]}/cancel", headers=office.operator)
+    office.decide()
+    assert office.phase(mine[2]) == "running"
+
+
+def test_a_queue_holds_no_more_of_a_type_than_it_is_allowed(office: Office) -> None:
+    office.put({"queue": "red", "gpus": 8, "type_gpus": {"h100": 1}})
+    any_type = [office.job("red") for _ in range(5)]
+    only_new = [office.job("red", gpu_types=["h100"]) for _ in range(2)]
+    office.decide()
+    leases = [office.service.reader.job(job).open_lease for job in (*any_type, *only_new)]
+    held = [lease.gpu for lease in leases if lease is not None]
+    assert held.count("h100") == 1
+    assert held.count("a100") == 4
+    waits = [job for job in only_new if office.phase(job) == "waiting"]
+    why = office.why(waits[-1])
+    assert why["code"] == "scheduler.type_limit"
+    assert (why["queue"], why["gpu"], why["held"], why["gpus"], why["most"]) == ("red", "h100", 1, 1, 1)
+
+
+def test_limits_hold_where_bids_decide(tmp_path: Path) -> None:
+    office = Office(tmp_path, "priority", market="all")
+    office.put({"queue": "red", "gpus": 8, "user_gpus": 2, "type_gpus": {"h100": 1}})
+    mine = [office.job("red", "ann", gpu_types=["a100"]) for _ in range(4)]
+    others = [office.job("red", "ben", gpu_types=["h100"]) for _ in range(2)]
+    office.decide()
+    assert sorted(office.phase(job) for job in mine) == ["running"] * 2 + ["waiting"] * 2
+    assert sorted(office.phase(job) for job in others) == ["running", "waiting"]
+    why = [office.why(job)["code"] for job in (*mine, *others) if office.phase(job) == "waiting"]
+    assert why == ["scheduler.user_limit"] * 2 + ["scheduler.type_limit"]
+    office.close()
+
+
+def test_a_quota_that_is_raised_while_it_runs_lets_the_next_job_start(office: Office) -> None:
+    both = {"queue": "red", "gpus": 2, "borrow_gpus": 0}, {"queue": "blue", "gpus": 6, "lend": False}
+    office.put(*both)
+    jobs = [office.job("red", gpus=2), office.job("red", gpus=2)]
+    office.decide()
+    assert [office.phase(job) for job in jobs] == ["running", "waiting"]
+    assert office.why(jobs[1])["code"] == "scheduler.may_not_borrow"
+    office.put(both[0] | {"gpus": 4}, both[1] | {"gpus": 4})
+    office.decide()
+    assert office.phase(jobs[1]) == "running"
+    office.put()  # nobody has a quota any more
+    assert office.service.reader.fleet.queues == ()
+
+
+def test_what_was_set_is_in_the_log_and_the_next_start_knows_it(one_office: Office) -> None:
+    queue = {"queue": "red", "gpus": 2, "weight": 2.5, "type_gpus": {"h100": 1}, "tenants": ["red", "pink"]}
+    one_office.put(queue)
+    one_office.put(queue)  # the same again is no news
+    records = one_office.store.records(0, 100)
+    (event,) = [each for each in records if each["kind"] == "QueuesSet"]
+    assert event["body"]["by"] == "operator of *"
+    one_office.store.close()
+    again = Service(SqlStore(one_office.url), [], read_policy("fair").rules)
+    again.driver.load()
+    again.reader.refresh()
+    (known,) = again.reader.fleet.queues
+    assert known == Quota(queue="red", gpus=2, weight=2.5, type_gpus=(("h100", 1),), tenants=("red", "pink"))
+
+
+def test_a_job_that_its_queue_never_takes_is_refused_with_numbers(one_office: Office) -> None:
+    one_office.put({"queue": "red", "user_gpus": 2, "top_priority": "normal"}, {"queue": "blue", "gpus": 1})
+    for body, code, values in (
+        ({"gpus": 3}, "server.above_user_gpus", {"gpus": 3, "most": 2}),
+        ({"priority": "urgent"}, "server.above_top_priority", {"top": "normal", "priority": "urgent"}),
+        ({"queue": "blue"}, "server.not_your_queue", {"tenant": "red"}),
+    ):
+        answer = one_office.submit("red", **body)
+        assert answer.status_code == 409, answer.text
+        reason = answer.json()["error"]["reason"]
+        assert reason["code"] == code
+        assert values.items() <= reason.items()
+    assert one_office.submit("red", priority="background").status_code == 201
+
+
+def test_a_team_sees_its_own_queue_and_only_the_operator_all(one_office: Office) -> None:
+    one_office.put({"queue": "red", "gpus": 2}, {"queue": "common", "gpus": 3, "tenants": ["red", "blue"]})
+    admin = bearer(one_office.access, "admin", "red")
+    assert one_office.put(headers=admin).status_code == 403
+    found = one_office.http.get("/v1/queues", headers=admin).json()["data"]["queues"]
+    assert {row["queue"]: row["set"]["gpus"] for row in found} == {"red": 2, "common": 3}
+    assert "blue" not in str(found)
+    blue = bearer(one_office.access, "admin", "blue")
+    for path in ("/v1/queues", "/v1/events"):
+        assert '"red"' not in one_office.http.get(path, headers=blue).text
+    assert "QueuesSet" in one_office.http.get("/v1/events", headers=one_office.operator).text
+
+
+def test_under_fair_a_queue_of_twice_the_weight_goes_first_until_it_has_had_twice_as_much(
+    tmp_path: Path,
+) -> None:
+    office = Office(tmp_path, "fair")
+    office.put({"queue": "red", "weight": 2.0}, {"queue": "blue"})
+    jobs = [office.job(tenant) for _ in range(8) for tenant in ("blue", "red")]
+    office.decide()
+    # Both have had nothing: the first come start. From here on one GPU at a time is given back.
+    for _ in range(6):
+        office.now_s += 3600
+        first = next(job for job in jobs if office.phase(job) == "running")
+        office.http.post(f"/v1/jobs/{first}/cancel", headers=office.operator)
+        office.decide()
+    usage = office.service.reader.fleet.usage
+    assert usage["red"].held > usage["blue"].held
+    office.close()
+
+
+def test_a_file_of_queues_is_read_as_the_api_takes_it(tmp_path: Path) -> None:
+    path = tmp_path / "queues.toml"
+    path.write_text('[red]\ngpus = 4\nuser_gpus = 2\ntype_gpus = { h100 = 1 }\n["a b"]\nlend = false\n')
+    assert queues_of(str(path)) == (
+        Quota(queue="red", gpus=4, user_gpus=2, type_gpus=(("h100", 1),)),
+        Quota(queue="a b", gpus=0, lend=False),
+    )
+    for text, why in (
+        ("[red\n", "line 1"),
+        ("gpus = 4", "gpus"),
+        ("[red]\ngpus = -1", "[red] gpus"),
+        ("[red]\ngpu = 1", "[red] gpu"),
+        ("[red]\nqueue = 'blue'", "red"),
+        ("[red]\ntop_priority = 'asap'", "[red] top_priority"),
+    ):
+        path.write_text(text)
+        with refuses(BadInput, "client.bad_queues_file") as caught:
+            queues_of(str(path))
+        assert why in caught.value.problem
+    path.unlink()
+    with pytest.raises(Exception, match="cannot read"):
+        read_queues(path)
+
+
+def test_commands_and_the_file_at_the_start_set_them(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
+    first.write_text("[default]\ngpus = 1\nuser_gpus = 1\n")
+    second.write_text("[default]\ngpus = 2\nborrow_gpus = 0\n")
+    with live(tmp_path / "data", "--slots", "2", "--queues", str(first)) as server:
+        (row,) = server.ask("fleet", "queues")["queues"]
+        assert (row["quota_gpus"], row["set"]["user_gpus"]) == (1, 1)
+        server.ask("fleet", "queues", "--set", str(second), "--dry-run")
+        (row,) = server.ask("fleet", "queues", "--set", str(second))["queues"]
+        assert (row["quota_gpus"], row["set"]["borrow_gpus"]) == (2, 0)
+        assert "at most 0" in server.read("fleet", "queues")
