@@ -101,7 +101,7 @@ def test_jobs_that_left_memory_are_found_in_the_table_with_their_leases_and_cost
         assert past.spent_microusd == everything.ledger.spent_microusd[name]
     assert [past.state.job.job for past in store.past_jobs(limit=2)] == ["job-5", "job-4"]
     assert [past.state.job.job for past in store.past_jobs(before=2)] == ["job-2", "job-1"]
-    assert [past.state.job.job for past in store.past_jobs(tenant="a")] == ["job-4", "job-2"]
+    assert [past.state.job.job for past in store.past_jobs(tenants={"a"})] == ["job-4", "job-2"]
     assert store.past_job("job-8") is None
     store.close()
 

@@ -51,7 +51,7 @@ def submitted(predicted: Predicted) -> Job:
     """As the API makes a job of what `brimful submit` sends."""
     asked = {"command": ["true"], "folder": "/", "predicted": predicted, "gpu_types": sorted(predicted)}
     job = Submission.model_validate(asked).as_job(
-        Principal(token="t", name="t", tenant="*", role="submitter"), ""
+        Principal(token="t", name="t", roles={"*": "submitter"}), ""
     )
     return Job(job="a", gpus=1, gpu_types=job.gpu_types, rates=job.rates, peak_bytes=job.peak_bytes)
 

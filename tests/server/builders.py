@@ -8,7 +8,9 @@ from typing import Any
 from fastapi import FastAPI
 
 from brimful.adapters.engines.local import LocalEngine
-from brimful.adapters.stores.access import AccessStore
+from brimful.adapters.identity.oidc import Oidc
+from brimful.adapters.identity.settings import OidcSettings
+from brimful.adapters.identity.store import AccessStore
 from brimful.adapters.stores.past import PastJob
 from brimful.adapters.stores.sql import SqlStore
 from brimful.fleet.events import to_record
@@ -21,7 +23,8 @@ from brimful.server.service.service import Service
 from brimful.sim.world import MemoryStore
 from tests.builders import eventually
 
-OPERATOR = Principal(token="0" * 16, name="tester", tenant=EVERYBODY, role="operator")
+OIDC = Oidc(OidcSettings(issuer="https://login.example.org", client_id="brimful"))  # nobody is there
+OPERATOR = Principal(token="0" * 16, name="tester", roles={EVERYBODY: "operator"})
 
 
 def an_access(store: SqlStore) -> Access:
@@ -30,7 +33,7 @@ def an_access(store: SqlStore) -> Access:
 
 def an_app() -> FastAPI:
     """The application with all its routes, to be looked at: nothing is behind it."""
-    app = make_app(Service(MemoryHistory(), [], Rules()), None)._app  # type: ignore[arg-type, attr-defined]
+    app = make_app(Service(MemoryHistory(), [], Rules()), None, secure=True, oidc=OIDC)._app  # type: ignore[arg-type, attr-defined]
     assert isinstance(app, FastAPI)
     return app
 

@@ -355,8 +355,7 @@ def open_page(server: Server, browser: Browser) -> Iterator[Callable[..., Page]]
     complaints: list[str] = []
 
     def open_at(url: str, *, quiet: bool = True, **options: Any) -> Page:
-        context = browser.new_context(**options)
-        contexts.append(context)
+        contexts.append(context := browser.new_context(**options))
         page = context.new_page()
         page.set_default_timeout(PATIENCE_MS)
         if quiet:

@@ -95,7 +95,7 @@ def test_a_tenants_page_of_old_events_asks_the_database_once(
 
     monkeypatch.setattr(store, "past_tenants", counted)
     monkeypatch.setattr(store, "past_job", None)
-    red = Principal(token="1" * 16, name="ann", tenant="red", role="viewer")
+    red = Principal(token="1" * 16, name="ann", roles={"red": "viewer"})
     seen = events_for(service.reader, red, after=0, limit=1000)["events"]
     jobs = {str(event["body"].get("lease", "")).partition(".")[0] for event in seen} - {""}
     assert jobs == {"job-1", "job-3", "job-5"}

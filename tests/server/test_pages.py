@@ -35,7 +35,9 @@ def test_pages_go_on_into_jobs_that_have_left_memory(tmp_path: Path, monkeypatch
         seen: list[str] = []
         before: int | None = None
         while True:
-            page = jobs_page(service.reader, before=before, limit=5, phases=phases, tenant=tenant)
+            page = jobs_page(
+                service.reader, before=before, limit=5, phases=phases, tenants=tenant and {tenant}
+            )
             seen += [view["job"] for view in page.views]
             before = page.next_serial
             if before is None:

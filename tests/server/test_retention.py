@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.adapters.code import CodeStore
-from brimful.adapters.stores.access import AccessStore, Deed
+from brimful.adapters.identity.store import AccessStore, Deed
 from brimful.adapters.stores.sql import SqlStore
 from brimful.cli.main import main
 from brimful.errors import BadInput, NotFound

@@ -71,6 +71,7 @@ COMMANDS: dict[str, str] = {
     "admin doctor": "operate.database",
     "admin clean": "operate.database",
     "admin tokens": "operate.tokens",
+    "admin users": "operate.users",
     "admin exporter": "operate.exporter",
 }
 

@@ -333,12 +333,28 @@ class InvoiceAnswer(TypedDict):
 
 class WhoAnswer(TypedDict):
     token: str
-    name: str
+    name: Annotated[str, "the user"]
+    tenant: Annotated[str, "its team, of several the first; `*`: all"]
+    role: Annotated[str, "the highest that it has"]
+    roles: Annotated[dict[str, str], "by team; `*`: the organisation"]
+
+
+class UserAnswer(TypedDict):
+    user: str
+    signs_in: Annotated[bool, "by OpenID Connect, and not by tokens alone"]
+    created_s: Utc
+    roles: Annotated[dict[str, str], "by team, of the teams you are an admin of"]
+
+
+class UsersAnswer(TypedDict):
+    users: list[UserAnswer]
+
+
+class TokenAnswer(TypedDict):
+    token: str
+    name: Annotated[str, "its user"]
     tenant: str
     role: str
-
-
-class TokenAnswer(WhoAnswer):
     created_s: Utc
     expires_s: Utc | None
     revoked_s: Utc | None

@@ -51,6 +51,7 @@ class Settings:
     market_period_s: int = 120
     market_wait_s: int = 14400
     queues: str = ""
+    identity: str = ""
     smtp: str = ""
     smtp_from: str = ""
     smtp_user: str = ""
@@ -165,7 +166,7 @@ def _gpu_name(text: str, source: str) -> str:
 
 
 SMTP = re.compile(r"[A-Za-z0-9.-]+(:\d{1,5})?", re.ASCII)
-FILES = ("tls_cert", "tls_key", "queues", "smtp_password_file")
+FILES = ("tls_cert", "tls_key", "queues", "identity", "smtp_password_file")
 LIMITS: dict[str, tuple[int, int]] = {
     "log_mib": (1, 1 << 20),
     "port": (0, 65535),

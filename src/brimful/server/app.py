@@ -9,20 +9,23 @@ import time
 from collections import Counter
 from collections.abc import Collection
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from brimful import __version__
 from brimful.adapters.code import MAX_PACKED_BYTES
+from brimful.adapters.identity.oidc import Oidc
 from brimful.client.settings import LOOPBACK
 from brimful.errors import BadInput, BrimfulError, Refused
 from brimful.language import LANGUAGES, Number, Quoted, choose, say
 from brimful.server.api.errors import add_error_handlers, failed
 from brimful.server.api.router import make_router
 from brimful.server.auth import Access
-from brimful.server.console.pages import make_console
+from brimful.server.console.own_tokens import add_own_tokens
+from brimful.server.console.pages import Pages, make_console
+from brimful.server.console.sign_in import add_sign_in
 from brimful.server.metrics import Metrics, make_metrics
 from brimful.server.service.service import Service
 from brimful.units import integer_from_text
@@ -45,7 +48,12 @@ HSTS = {"strict-transport-security": "max-age=31536000"}
 
 
 def make_app(
-    service: Service, access: Access, *, hosts: Collection[str] = LOOPBACK, secure: bool = False
+    service: Service,
+    access: Access,
+    *,
+    hosts: Collection[str] = LOOPBACK,
+    secure: bool = False,
+    oidc: Oidc | None = None,
 ) -> ASGIApp:
     """The whole server as one ASGI application, answering to these names; `secure`: it is served over TLS."""
     # The interactive docs pages load scripts from elsewhere; the schema itself is all anybody needs.
@@ -57,7 +65,14 @@ def make_app(
     metrics = Metrics(reader, notifier)
     app.include_router(make_router(reader, service.submissions, access, code=code, notifier=notifier))
     app.include_router(make_metrics(metrics, access), include_in_schema=False)
-    app.include_router(make_console(reader, access, secure=secure), include_in_schema=False)
+    pages = Pages(reader, provider=oidc.provider if oidc else "", secure=secure)
+    ways = APIRouter()
+    if oidc is not None:
+        add_sign_in(ways, access, pages, oidc, secure=secure)
+    if secure:
+        add_own_tokens(ways, access, pages)
+    app.include_router(ways, include_in_schema=False)
+    app.include_router(make_console(pages, reader, access, secure=secure), include_in_schema=False)
     add_error_handlers(app)
     return Middleware(app, metrics, hosts=hosts, headers=HEADERS | (HSTS if secure else {}))
 

@@ -1,7 +1,11 @@
 """Who is asking, and what that one may do.
 
+A user has a role in each of its teams (a tenant is a team); `*` is the organisation, which is all of them. A
+token is a user's, for one team, and may do what its own role and its user's both allow: who leaves a team
+leaves it with every token at once.
+
 A token reads `brim_ID_SECRET`. The database has the ID and the SHA-256 of the secret, which is 32 random
-bytes: a slow hash would protect nothing more. What it may do is its role, for whom is its tenant; `*` is all.
+bytes: a slow hash would protect nothing more.
 
     viewer     sees its tenant's jobs, logs, events and money
     submitter  also submits, and cancels, holds, releases and moves what it submitted
@@ -20,11 +24,11 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from brimful.adapters.stores.access import AccessStore, Deed, Token
+from brimful.adapters.identity.store import AccessStore, Deed, Token, User
 from brimful.client.proof import proof_of
 from brimful.errors import BadInput, BrimfulError, NotFound, Refused
 from brimful.language import Quoted, Seconds, Sentence, say
@@ -38,9 +42,13 @@ TENANT = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 FRESH_S = 2.0  # how long a revoked token may live on in another server
 STALE_S = 60.0  # how long a known token is good while the database does not answer
 SESSION_S = 7 * 86400
+SIGN_IN_S = (
+    12 * 3600
+)  # of a session that the organisation's account opened: its groups are asked for again then
 TICKET_S = 3600
 MAX_KNOWN = 10_000
 MAX_DEEDS = 10_000  # waiting to be written; some MB, an hour of a busy server whose database hangs
+NOT_KNOWN: tuple[float, Token | None, Mapping[str, str]] = (-1e9, None, {})
 _SHAPE = re.compile(r"brim_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 
 
@@ -50,19 +58,43 @@ class Principal:
 
     token: str
     name: str
-    tenant: str
-    role: str
+    roles: Mapping[str, str]  # by tenant; never empty
 
-    def may(self, role: str) -> bool:
-        return ROLES.index(self.role) >= ROLES.index(role)
+    def may(self, role: str, tenant: str | None = None) -> bool:
+        """For this tenant; where none is named, for any."""
+        return any(
+            ROLES.index(mine) >= ROLES.index(role)
+            for where, mine in self.roles.items()
+            if tenant is None or where in (EVERYBODY, tenant)
+        )
 
     def sees(self, tenant: str) -> bool:
-        return self.tenant in (EVERYBODY, tenant)
+        return tenant in self.roles or EVERYBODY in self.roles
 
     @property
-    def only_tenant(self) -> str | None:
-        """The one tenant it sees; None where it sees all."""
-        return None if self.tenant == EVERYBODY else self.tenant
+    def sees_all(self) -> bool:
+        return EVERYBODY in self.roles
+
+    def tenants(self, role: str = "viewer") -> frozenset[str] | None:
+        """Those where it has this role; None: all of them."""
+        if self.may(role, EVERYBODY):
+            return None
+        return frozenset(tenant for tenant in self.roles if self.may(role, tenant))
+
+    @property
+    def tenant(self) -> str:
+        """Its team; of several the first. `*`: all."""
+        return EVERYBODY if self.sees_all else min(self.roles)
+
+    @property
+    def home(self) -> str:
+        """The team of what it submits and does not say for which."""
+        return "default" if self.sees_all else self.tenant
+
+    @property
+    def role(self) -> str:
+        """The highest that it has anywhere."""
+        return max(self.roles.values(), key=ROLES.index)
 
 
 def unauthorized(problem: Sentence | None = None) -> Refused:
@@ -86,7 +118,7 @@ class Access:
 
     def __init__(self, store: AccessStore, *, clock: Callable[[], float] = time.time) -> None:
         self._store, self._clock = store, clock
-        self._known: dict[str, tuple[float, Token | None]] = {}
+        self._known: dict[str, tuple[float, Token | None, Mapping[str, str]]] = {}
         self._deeds: queue.Queue[Deed | None] = queue.Queue(MAX_DEEDS)
         self._lost_deeds = 0
         self._writer: threading.Thread | None = None
@@ -100,32 +132,37 @@ class Access:
         match = _SHAPE.fullmatch(text)
         if match is None:
             return None, True
-        at, token = self._known.get(match[1], (-1e9, None))
-        return self._principal(token, match[2], kind), time.monotonic() - at < FRESH_S
+        at, token, roles = self._known.get(match[1], NOT_KNOWN)
+        return self._principal(token, roles, match[2], kind), time.monotonic() - at < FRESH_S
 
     def look_up(self, text: str, kind: Kind = "token") -> Principal | None:
         """The same, asking the database."""
         match = _SHAPE.fullmatch(text)
         if match is None:
             return None
-        at, token = self._known.get(match[1], (-1e9, None))
+        at, token, roles = self._known.get(match[1], NOT_KNOWN)
         try:
             token = self._store.token(match[1])
+            user = None if token is None else self._store.user(token.name)
+            roles = {} if user is None else user.roles
         except BrimfulError:
             if time.monotonic() - at > STALE_S:
                 raise
-            return self._principal(token, match[2], kind)
+            return self._principal(token, roles, match[2], kind)
         if len(self._known) >= MAX_KNOWN:  # somebody is guessing
             self._known.clear()
-        self._known[match[1]] = (time.monotonic(), token)
-        return self._principal(token, match[2], kind)
+        self._known[match[1]] = (time.monotonic(), token, roles)
+        return self._principal(token, roles, match[2], kind)
 
-    def _principal(self, token: Token | None, secret: str, kind: Kind) -> Principal | None:
+    def _principal(
+        self, token: Token | None, roles: Mapping[str, str], secret: str, kind: Kind
+    ) -> Principal | None:
         if token is None or token.kind != kind or not self._opens(token, secret):
             return None
+        allowed = _within(token, roles)
         # A browser's session acts in the name of the token it was made with.
-        return Principal(
-            token=token.parent or token.token, name=token.name, tenant=token.tenant, role=token.role
+        return (
+            Principal(token=token.parent or token.token, name=token.name, roles=allowed) if allowed else None
         )
 
     def proof(self, name: str, nonce: str) -> str:
@@ -161,8 +198,14 @@ class Access:
             expires_s=None if ttl_s is None else now_s + ttl_s,
             revoked_s=None,
         )
-        self._store.add(token)
+        self._store.add(token, roles=self._raised(name, tenant, role) if kind == "token" else None)
         return f"brim_{token.token}_{secret}", token
+
+    def _raised(self, name: str, tenant: str, role: str) -> Mapping[str, str]:
+        """Who is given a token is of that team, with at least its role."""
+        user = self._store.user(name)
+        had = None if user is None else user.roles.get(tenant)
+        return {tenant: role if had is None else max(had, role, key=ROLES.index)}
 
     def issue_for(
         self,
@@ -174,8 +217,14 @@ class Access:
         ttl_s: int | None,
         may_be_shorter: bool = False,
     ) -> tuple[str, Token]:
-        """Made by somebody, who can give away no more than is theirs."""
-        if not who.may(role) or not who.sees(tenant):
+        """Made by somebody, who can give away no more than is theirs.
+
+        Who signs in elsewhere makes its own tokens: nobody but an operator can make one in its name.
+        """
+        user = self._store.user(name)
+        if user is not None and user.identity and name != who.name and not who.may("operator"):
+            raise Refused(say("server.signs_in_itself", user=Quoted(name[:100])), code="forbidden")
+        if not who.may(role, tenant):
             raise Refused(
                 say(
                     "server.token_beyond_own",
@@ -201,9 +250,32 @@ class Access:
             )
         return self.issue(name=name, tenant=tenant, role=role, ttl_s=ttl_s)
 
+    def tokens_of(self, user: str) -> list[Token]:
+        return list(self._store.tokens_of(user))
+
+    def issue_own(self, who: Principal, tenant: str, role: str, ttl_s: int) -> str:
+        """A token of one's own for one team, made in a browser: never an operator's.
+
+        Only by who signed in. A session that a token opened could make one that outlives it.
+        """
+        own = self._store.token(who.token)
+        signed_in = own is not None and own.kind == "session"
+        of_team = tenant != EVERYBODY and tenant in who.roles
+        if not signed_in or not of_team or role not in ROLES[:-1] or not who.may(role, tenant):
+            raise forbidden(who, "operator")
+        return self.issue(name=who.name, tenant=tenant, role=role, ttl_s=ttl_s)[0]
+
+    def revoke_own(self, who: Principal, name: str) -> None:
+        token = self._store.token(name)
+        if token is None or token.kind != "token" or token.name != who.name:
+            raise NotFound(say("server.no_token", name=Quoted(name[:40])))
+        self._store.revoke(name, at_s=int(self._clock()))
+        self._known.clear()
+
     def revoke(self, who: Principal, name: str) -> Token:
         token = self._store.token(name)
-        if token is None or token.kind != "token" or not who.sees(token.tenant) or not who.may(token.role):
+        mine = token is not None and (token.name == who.name or who.may("admin", token.tenant))
+        if token is None or token.kind != "token" or not mine or not who.may(token.role, token.tenant):
             raise NotFound(say("server.no_token", name=Quoted(name[:40])))
         self._store.revoke(name, at_s=int(self._clock()))
         self._known.clear()  # its sessions too
@@ -212,14 +284,49 @@ class Access:
         return found
 
     def tokens(self, who: Principal) -> list[Token]:
-        return list(self._store.tokens(who.only_tenant))
+        return list(self._store.tokens(who.tenants("admin")))
+
+    # -- users -----------------------------------------------------------------------------------------
+
+    def users(self, who: Principal) -> list[User]:
+        """Those of the teams it is an admin of, with their roles there."""
+        mine = who.tenants("admin")
+        found = self._store.users(mine)
+        if mine is None:
+            return found
+        return [
+            replace(user, roles={t: role for t, role in user.roles.items() if t in mine}) for user in found
+        ]
+
+    def set_role(self, who: Principal, name: str, tenant: str, role: str | None) -> User:
+        """Somebody's role in a team from now on; None: it leaves, and none of its tokens is good there."""
+        user = self._store.user(name)
+        had = None if user is None else user.roles.get(tenant)
+        wanted = role or had
+        if wanted is None:
+            raise NotFound(say("server.no_member", user=Quoted(name[:100]), tenant=Quoted(tenant)))
+        if (role == "operator") > (tenant == EVERYBODY):
+            raise BadInput(say("server.operator_of_all", tenant=Quoted(EVERYBODY)))
+        for each in {wanted, had or wanted}:
+            if not who.may("admin", tenant) or not who.may(each, tenant):
+                raise forbidden(who, "operator")
+        self._store.set_role(name, tenant, role, at_s=int(self._clock()))
+        self._known.clear()
+        (found,) = [each for each in self.users(who) if each.user == name] or [
+            User(user=name, identity=None, created_s=int(self._clock()), roles={})
+        ]
+        return found
+
+    # -- browsers --------------------------------------------------------------------------------------
 
     def ticket(self, who: Principal) -> str:
         """A secret that becomes a browser's session, once, within the hour."""
         now_s = int(self._clock())
         self._store.forget(before_s=now_s - SESSION_S)
+        own = self._store.token(who.token)
+        tenant, role = (who.tenant, who.role) if own is None else (own.tenant, own.role)
         text, _ = self.issue(
-            name=who.name, tenant=who.tenant, role=who.role, ttl_s=TICKET_S, kind="ticket", parent=who.token
+            name=who.name, tenant=tenant, role=role, ttl_s=TICKET_S, kind="ticket", parent=who.token
         )
         return text
 
@@ -254,6 +361,22 @@ class Access:
             self._store.revoke(made.token, at_s=now_s)
             return None
         return session
+
+    def sign_in(self, identity: str, name: str, roles: Mapping[str, str]) -> str:
+        """A session of who signed in elsewhere, who has just these roles from now on."""
+        known = self._store.user_of(identity)
+        if known is None and self._store.user(name) is not None:
+            raise Refused(say("server.name_taken", user=Quoted(name)), code="sign_in")
+        user = known.user if known else name
+        if known or roles:
+            now_s = int(self._clock())
+            self._store.sign_in(User(user=user, identity=identity, created_s=now_s, roles=roles))
+            self._known.clear()
+        if not roles:
+            raise Refused(say("server.no_team", user=Quoted(user)), code="sign_in")
+        text, token = self.issue(name=user, tenant="", role="viewer", ttl_s=SIGN_IN_S, kind="session")
+        self.note(Principal(token=token.token, name=user, roles=roles), "console.sign_in", identity, "ok")
+        return text
 
     def end_session(self, text: str) -> None:
         token = self._token(text)
@@ -297,7 +420,7 @@ class Access:
                 self._lost_deeds += 1
 
     def deeds(self, who: Principal, *, before: int | None, limit: int) -> list[dict[str, object]]:
-        return self._store.deeds(who.only_tenant, before=before, limit=limit)
+        return self._store.deeds(who.tenants("admin"), before=before, limit=limit)
 
     def close(self) -> None:
         """Write what is still to be written."""
@@ -331,6 +454,16 @@ class Access:
             if done:
                 return
             time.sleep(0.05)  # those who come meanwhile share one transaction
+
+
+def _within(token: Token, roles: Mapping[str, str]) -> Mapping[str, str]:
+    """What its user may do, as far as the token goes."""
+    if not token.tenant:
+        return roles
+    mine = [roles[where] for where in (token.tenant, EVERYBODY) if where in roles]
+    if not mine:
+        return {}
+    return {token.tenant: min(token.role, max(mine, key=ROLES.index), key=ROLES.index)}
 
 
 def _lost_line(lines: int, *, at_s: int) -> Deed:

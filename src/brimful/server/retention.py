@@ -17,7 +17,7 @@ from typing import Literal, get_args
 
 from brimful.adapters.code import CodeStore
 from brimful.adapters.files import discard
-from brimful.adapters.stores.access import AccessStore
+from brimful.adapters.identity.store import AccessStore
 from brimful.adapters.stores.notices import NotifyStore
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BadInput, BrimfulError, NotFound

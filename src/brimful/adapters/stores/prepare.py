@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from brimful.adapters.stores.schema import SCHEMA_VERSION, events, meta, metadata
+from brimful.adapters.stores.schema import SCHEMA_VERSION, events, members, meta, metadata, tokens, users
 from brimful.errors import WorldFailed
 from brimful.language import say
 
 CHAINED = 5  # the schema since which events have checksums
 CHAIN_BEGINS = "chain_begins"  # in `brimful`: the first event that has one
+USERS_SINCE = 6
+ROLES = ("viewer", "submitter", "admin", "operator")  # as they were then
 # Held while the tables are made: two sessions of PostgreSQL that make one table at once collide.
 PREPARING = 0x6272696D66756C  # "brimful"
 
@@ -26,6 +28,8 @@ def prepare(connection: sa.Connection, *, where: str, target: int = SCHEMA_VERSI
         )
     if found < target:
         _upgrade(connection, target)
+        if found < USERS_SINCE <= target:
+            _users_of_tokens(connection)
 
 
 def schema_of(connection: sa.Connection) -> int:
@@ -42,7 +46,7 @@ def keep_first(connection: sa.Connection, *, key: str, value: str) -> None:
 
 
 def _upgrade(connection: sa.Connection, target: int) -> None:
-    """Tables are added; a schema that changes one does so here, by its number."""
+    """Tables are added; a schema that changes or fills one does so in a step of its own, by its number."""
     wanted = [table for table in metadata.sorted_tables if table.info["since"] <= target]
     metadata.create_all(connection, tables=wanted)
     if target >= CHAINED:
@@ -53,3 +57,18 @@ def _upgrade(connection: sa.Connection, target: int) -> None:
         keep_first(connection, key=CHAIN_BEGINS, value=str(end + 1))
     keep_first(connection, key="schema", value=str(target))
     connection.execute(meta.update().where(meta.c.key == "schema").values(value=str(target)))
+
+
+def _users_of_tokens(connection: sa.Connection) -> None:
+    """Until then a token had a name and no user: whoever it was named for is one, with the roles it gave."""
+    wanted = sa.select(tokens).where(tokens.c.kind == "token", tokens.c.revoked_s.is_(None))
+    made: dict[str, int] = {}
+    roles: dict[tuple[str, str], str] = {}
+    for row in connection.execute(wanted):
+        made[row.name] = min(row.created_s, made.get(row.name, row.created_s))
+        before = roles.get((row.name, row.tenant), row.role)
+        roles[row.name, row.tenant] = max(before, row.role, key=ROLES.index)
+    for user, created_s in made.items():
+        connection.execute(users.insert(), {"user": user, "identity": None, "created_s": created_s})
+    for (user, tenant), role in roles.items():
+        connection.execute(members.insert(), {"user": user, "tenant": tenant, "role": role})

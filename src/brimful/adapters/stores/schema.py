@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 # A database says its own in `brimful`, so that one written by a newer brimful is refused by any older one.
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 metadata = sa.MetaData()
 
@@ -80,6 +80,25 @@ tokens = sa.Table(
     sa.Column("expires_s", sa.BigInteger, nullable=True),
     sa.Column("revoked_s", sa.BigInteger, nullable=True),
     info={"since": 3},
+)
+
+# Who people are, and the role each has in a team; team "*" is the organisation. A token's `name` is its user.
+users = sa.Table(
+    "users",
+    metadata,
+    sa.Column("user", sa.String(100), primary_key=True),
+    sa.Column("identity", sa.String(400), nullable=True, unique=True),  # issuer and subject
+    sa.Column("created_s", sa.BigInteger, nullable=False),
+    info={"since": 6},
+)
+
+members = sa.Table(
+    "members",
+    metadata,
+    sa.Column("user", sa.String(100), primary_key=True),
+    sa.Column("tenant", sa.String(60), primary_key=True),
+    sa.Column("role", sa.String(20), nullable=False),
+    info={"since": 6},
 )
 
 # What was done, and by whom.

@@ -181,14 +181,14 @@ class SqlStore:
             return {row.job: row.tenant for row in connection.execute(wanted)}
 
     def past_jobs(
-        self, *, before: int | None = None, limit: int = 200, tenant: str | None = None
+        self, *, before: int | None = None, limit: int = 200, tenants: Collection[str] | None = None
     ) -> list[PastJob]:
         """Newest first, those submitted before the job with this serial."""
         wanted = sa.select(_past_jobs).order_by(_past_jobs.c.serial.desc()).limit(limit)
         if before is not None:
             wanted = wanted.where(_past_jobs.c.serial < before)
-        if tenant is not None:
-            wanted = wanted.where(_past_jobs.c.tenant == tenant)
+        if tenants is not None:
+            wanted = wanted.where(_past_jobs.c.tenant.in_(tenants))
         with self.reading() as connection:
             return [self._past_job(row) for row in connection.execute(wanted)]
 

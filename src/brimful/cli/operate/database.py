@@ -135,7 +135,7 @@ def _end_what_is_lost(store: SqlStore, settings: Settings, fold: Fold, *, last_s
 def _tokens(store: SqlStore, *, revoke: bool) -> str:
     import time
 
-    from brimful.adapters.stores.access import AccessStore
+    from brimful.adapters.identity.store import AccessStore
 
     access, now_s = AccessStore(store), int(time.time())
     if revoke:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 
+from brimful.adapters.identity.store import User
 from brimful.client.answers import (
     AuditAnswer,
     NewTokenAnswer,
@@ -15,6 +15,8 @@ from brimful.client.answers import (
     TicketAnswer,
     TokenAnswer,
     TokensAnswer,
+    UserAnswer,
+    UsersAnswer,
     WhoAnswer,
     alike,
 )
@@ -22,9 +24,10 @@ from brimful.server.api.answers import envelope
 from brimful.server.api.cursors import Cursor, page_after, read_cursor
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
-from brimful.server.api.requests import NewToken
+from brimful.server.api.requests import WORD, NewToken, RoleRequest
 from brimful.server.auth import TICKET_S, Access, Principal
 
+UserName = Annotated[str, Path(max_length=100, pattern=WORD)]
 TokenName = Annotated[str, Path(max_length=40, pattern=r"^[^\x00]+$")]
 
 
@@ -33,7 +36,19 @@ def add_access_routes(router: APIRouter, access: Access, gate: Gate) -> None:
 
     @router.get("/whoami", response_model=envelope(WhoAnswer), responses=COMMON)
     async def whoami(who: Principal = viewer) -> Response:
-        return ok(asdict(who))
+        facts = alike(WhoAnswer, who)
+        return ok({**facts, "roles": dict(who.roles)})
+
+    @router.get("/users", response_model=envelope(UsersAnswer), responses=COMMON)
+    def users(who: Principal = admin) -> Response:
+        """The people of the teams you are an admin of, with their roles there."""
+        return ok({"users": [_user_view(user) for user in access.users(who)]})
+
+    @router.post("/users/{user}", response_model=envelope(UserAnswer), responses=CHANGING)
+    def set_role(user: UserName, body: RoleRequest, who: Principal = admin) -> Response:
+        """Somebody's role in a team from now on; null: none, and none of its tokens is good there."""
+        with gate.audited(who, "user.role", lambda: f"{user} {body.tenant} {body.role}"):
+            return ok(_user_view(access.set_role(who, user, body.tenant, body.role)))
 
     @router.get("/proof", response_model=envelope(ProofAnswer), responses=COMMON)
     def proof(
@@ -79,3 +94,12 @@ def add_access_routes(router: APIRouter, access: Access, gate: Gate) -> None:
         deeds = access.deeds(who, before=read_cursor(cursor), limit=limit)
         more = int(str(deeds[-1]["seq"])) if len(deeds) == limit else None
         return ok({"deeds": deeds, "next_cursor": page_after(more)})
+
+
+def _user_view(user: User) -> UserAnswer:
+    return {
+        "user": user.user,
+        "signs_in": user.identity is not None,
+        "created_s": user.created_s,
+        "roles": dict(user.roles),
+    }

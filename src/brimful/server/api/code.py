@@ -69,7 +69,7 @@ def add_code_routes(router: APIRouter, store: CodeStore | None, gate: Gate) -> N
 
 
 def _tenant(who: Principal, asked: str | None) -> str:
-    tenant = asked or who.only_tenant or "default"
-    if not who.sees(tenant):
+    tenant = asked or who.home
+    if not who.may("submitter", tenant):
         raise forbidden(who, "operator")
     return tenant

@@ -59,7 +59,9 @@ def _see(reader: Reader, who: Principal, name: str) -> Job:
 def own_job(reader: Reader, who: Principal, name: str) -> None:
     """Changing it takes its submitter, or an admin of its tenant."""
     job = _see(reader, who, name)
-    if not who.may("admin") and job.submitter != who.token:
+    # A job of before there were users is its token's.
+    is_own = job.user == who.name if job.user else job.submitter == who.token
+    if not who.may("admin", job.tenant) and not (is_own and who.may("submitter", job.tenant)):
         raise forbidden(who, "admin")
 
 
@@ -73,8 +75,8 @@ def add_job_routes(
         job, tasks = submission.as_job(who, key or ""), submission.tasks()
         named = ""
         with gate.audited(who, "job.submit", lambda: named):
-            if not who.sees(job.tenant):
-                raise forbidden(who, "operator")
+            if not who.may("submitter", job.tenant):
+                raise forbidden(who, "submitter" if who.sees(job.tenant) else "operator")
             if job.code and (code is None or code.size(job.tenant, job.code) is None):
                 raise no_code(job.code)
             for name, _ in job.after:
@@ -97,14 +99,14 @@ def add_job_routes(
         before = read_cursor(cursor)
         if tenant is not None and not who.sees(tenant):
             raise NotFound(say("server.no_tenant", tenant=Quoted(tenant)))
-        wanted = tenant or who.only_tenant
+        wanted = who.tenants() if tenant is None else {tenant}
         page = await run_in_threadpool(
             jobs_page,
             reader,
             before=before,
             limit=limit,
             phases=phase,
-            tenant=wanted,
+            tenants=wanted,
             array=array,
             fold=fold,
         )

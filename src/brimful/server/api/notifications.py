@@ -49,7 +49,7 @@ def add_notification_routes(router: APIRouter, notifier: Notifier | None, gate: 
             _check(body.target)
             if body.team and not who.may("admin"):
                 raise forbidden(who, "admin")
-            owner, tenant = "" if body.team else who.token, who.only_tenant or "*"
+            owner, tenant = "" if body.team else who.name, who.tenant
             have = sum((rule.owner, rule.tenant) == (owner, tenant) for rule in kept().store.rules())
             if have >= MAX_RULES:
                 raise Refused(say("server.too_many_rules", most=MAX_RULES), code="too_many_rules")
@@ -73,8 +73,8 @@ def add_notification_routes(router: APIRouter, notifier: Notifier | None, gate: 
 def _may_see(who: Principal, rule: NotifyRule) -> bool:
     """One's own; and an admin its team's."""
     if rule.owner:
-        return rule.owner == who.token
-    return who.may("admin") and (who.only_tenant is None or rule.tenant == who.only_tenant)
+        return rule.owner == who.name
+    return who.may("admin", rule.tenant)
 
 
 def _check(target: str) -> None:

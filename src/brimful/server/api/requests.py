@@ -18,9 +18,12 @@ from brimful.server.auth import TENANT, Principal
 
 MAX_BUDGET_MICROUSD = 10**15  # a billion dollars: more is a slip of the pen
 YEAR_S = 366 * 86400
-Word = Annotated[str, Field(max_length=100, pattern=r"^[\w .:+/@-]*$")]
+WORD = r"^[\w .:+/@-]*$"
+Word = Annotated[str, Field(max_length=100, pattern=WORD)]
 Text = Annotated[str, Field(max_length=100_000, pattern=r"^[^\x00]*$")]
 Tenant = Annotated[str, Field(max_length=60, pattern=TENANT)]
+AnyTenant = Annotated[str, Field(max_length=60, pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]*)$")]
+Role = Literal["viewer", "submitter", "admin", "operator"]
 TenantQuery = Annotated[
     str | None, Query(max_length=60, pattern=TENANT, description="whose; default: the token's")
 ]
@@ -115,7 +118,7 @@ class Submission(Request):
         return Job(
             job="",  # numbered by the service
             **self.model_dump(exclude=not_the_jobs),
-            tenant=self.tenant or (who.only_tenant or "default"),
+            tenant=self.tenant or who.home,
             cpu_milli=round(self.cpus * 1000),
             env=tuple(sorted(self.env.items())),
             rates=tuple((gpu, slowest_s / each.step_s) for gpu, each in predicted),
@@ -186,6 +189,11 @@ class Move(Request):
     site: Annotated[Word, Field(description="empty: it may run anywhere again")] = ""
 
 
+class RoleRequest(Request):
+    tenant: AnyTenant
+    role: Annotated[Role | None, Field(description="null: it leaves the team")]
+
+
 class NewNotification(Request):
     target: Annotated[
         str, Field(max_length=2000, pattern=r"^[!-~]+$", description="https://…, http://… or mailto:…")
@@ -198,7 +206,7 @@ class NewNotification(Request):
 
 
 class NewToken(Request):
-    name: Annotated[Word, Field(min_length=1)]
-    tenant: Annotated[str, Field(max_length=60, pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]*)$")]
-    role: Literal["viewer", "submitter", "admin", "operator"] = "submitter"
+    name: Annotated[Word, Field(min_length=1, description="its user")]
+    tenant: AnyTenant
+    role: Role = "submitter"
     ttl_s: Annotated[int, Field(ge=1, le=10 * YEAR_S)] | None = 90 * 86400

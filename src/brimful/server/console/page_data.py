@@ -40,7 +40,7 @@ def live_page(reader: Reader, who: Principal) -> dict[str, Any]:
         rows = [
             job_row(job_view(reader, each, with_array=False), now_s=now_s) for each in active[:ACTIVE_SHOWN]
         ]
-        over = jobs_page(reader, limit=OVER_SHOWN, phases=OVER, tenant=who.only_tenant)
+        over = jobs_page(reader, limit=OVER_SHOWN, phases=OVER, tenants=who.tenants())
         return {
             "fleet": fleet,
             "nodes": [node_card(node) for node in fleet["nodes"]],

@@ -39,8 +39,9 @@ HTML = "text/html; charset=utf-8"
 class Pages:
     """Renders, with what every page needs."""
 
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
+    def __init__(self, reader: Reader, *, provider: str = "", secure: bool = False) -> None:
+        """`provider`: where people sign in with their organisation's account, if anywhere."""
+        self._reader, self._always = reader, {"provider": provider, "secure": secure}
         self._templates = make_templates()
         self.assets = {name: (files(__package__) / name).read_bytes() for name in MEDIA_TYPES}
         # A page left open over an upgrade sees another build and loads itself anew.
@@ -48,6 +49,7 @@ class Pages:
 
     def answer(self, request: Request, name: str, status: int = 200, **values: Any) -> Response:  # noqa: ANN401
         shown = {"now_s": self._reader.now_s(), "version": __version__, "build": self._build, **values}
+        shown |= self._always
         shown["form_key"] = form_key(request.cookies.get(cookie_name(request), ""))
         html = self._templates.get_template(name).render(**shown)
         return answered(request, html.encode(), HTML, status)
@@ -56,9 +58,8 @@ class Pages:
         return self.answer(request, "enter.html", 401, problem=problem)
 
 
-def make_console(reader: Reader, access: Access, *, secure: bool = False) -> APIRouter:
+def make_console(pages: Pages, reader: Reader, access: Access, *, secure: bool = False) -> APIRouter:
     router = APIRouter()
-    pages = Pages(reader)
     add_way_in(router, access, pages, secure=secure)
 
     def shown(who: Principal, name: str) -> dict[str, Any]:

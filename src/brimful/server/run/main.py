@@ -15,6 +15,7 @@ import ssl
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
@@ -23,8 +24,10 @@ import uvicorn
 from brimful import __version__
 from brimful.adapters.clock import SteadyClock
 from brimful.adapters.files import read_json, write_json
+from brimful.adapters.identity.oidc import Oidc
+from brimful.adapters.identity.settings import read_oidc
+from brimful.adapters.identity.store import AccessStore
 from brimful.adapters.notify import Mail
-from brimful.adapters.stores.access import AccessStore
 from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.notices import NotifyStore
 from brimful.adapters.stores.sql import SqlStore
@@ -57,7 +60,7 @@ END_OF_CERTIFICATE = "-----END CERTIFICATE-----"
 def serve(settings: Settings, *, as_json: bool = False) -> None:
     """Run until Ctrl-C or SIGTERM. Jobs go on without the server and are found again by the next one."""
     set_up_logging(settings.log_format)
-    certificate, policy = _certificate(settings), settings.chosen_policy
+    certificate, policy, oidc = _certificate(settings), settings.chosen_policy, _oidc(settings)
     with _folder_of_our_own(settings), _listening_socket(settings) as listener:
         engines = local_engines(settings)
         store = SqlStore(settings.database_url)
@@ -79,7 +82,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         )
         access = Access(AccessStore(store))
         operator = operator_token(access, settings.token_file)
-        app = make_app(service, access, hosts=settings.hosts, secure=bool(settings.tls_cert))
+        app = make_app(service, access, hosts=settings.hosts, secure=bool(settings.tls_cert), oidc=oidc)
         made = (_keeper(settings, service, store), _backups(settings, service))
         beside = [each for each in made if each is not None]
         service.start()
@@ -326,6 +329,15 @@ def _certificate(settings: Settings) -> str:
             code="bad_certificate",
         ) from error
     return hashlib.sha256(der).hexdigest()
+
+
+def _oidc(settings: Settings) -> Oidc | None:
+    """Where people sign in, read before anything is begun."""
+    if not settings.identity:
+        return None
+    if find_spec("authlib") is None:
+        raise BadInput(say("server.needs_oidc_extra"), code="missing_extra")
+    return Oidc(read_oidc(Path(settings.identity)))
 
 
 def _reachable(host: str) -> str:

@@ -25,7 +25,7 @@ def operator_token(access: Access, path: Path) -> Principal:
     except OSError as error:
         said = say("server.cannot_use_token_file", path=path, error=os_words(error))
         raise WorldFailed(said, code="token_unusable") from error
-    return Principal(token=token.token, name=token.name, tenant=token.tenant, role=token.role)
+    return Principal(token=token.token, name=token.name, roles={token.tenant: token.role})
 
 
 def _kept_token(access: Access, path: Path) -> Principal | None:

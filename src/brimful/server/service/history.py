@@ -16,7 +16,7 @@ class History(KeepsSnapshots, Protocol):
     def past_job(self, name: str) -> PastJob | None: ...
 
     def past_jobs(
-        self, *, before: int | None = None, limit: int = 200, tenant: str | None = None
+        self, *, before: int | None = None, limit: int = 200, tenants: Collection[str] | None = None
     ) -> Sequence[PastJob]:
         """Newest first, those submitted before the job with this serial."""
 

@@ -155,8 +155,7 @@ class Notifier:
             return []
         kind, state = found
         job = state.job
-        asked = {"tenant": job.tenant, "submitter": job.submitter}
-        wanting = [r for r in rules if r.wants(kind=kind, **asked)]
+        wanting = [r for r in rules if r.wants(kind=kind, tenant=job.tenant, user=job.user)]
         body = json.dumps(_body(kind, state, at_s=event.at_s)) if wanting else ""
         return [
             Queued(note=f"{seq}-{each.rule}", rule=each.rule, body=body, tries=0, next_s=event.at_s)

@@ -115,7 +115,7 @@ class Reader:
         return self.fleet.gates.arrays.get(name)
 
     def past_jobs(
-        self, *, before_serial: int | None = None, limit: int = 200, tenant: str | None = None
+        self, *, before_serial: int | None = None, limit: int = 200, tenants: Collection[str] | None = None
     ) -> list[PastJob]:
         """Jobs that have left memory, newest first, with what they cost; those in memory are `fleet.jobs`."""
         with self._lock:
@@ -124,9 +124,9 @@ class Reader:
                 PastJob(state=left.state, spent_microusd=spent[name])
                 for name, left in self.fleet.leaving.items()
                 if (before_serial is None or left.state.serial < before_serial)
-                and (tenant is None or left.state.job.tenant == tenant)
+                and (tenants is None or left.state.job.tenant in tenants)
             ]
-        kept = self.store.past_jobs(before=before_serial, limit=limit, tenant=tenant)
+        kept = self.store.past_jobs(before=before_serial, limit=limit, tenants=tenants)
         found = {past.state.serial: past for past in (*kept, *leaving)}
         return [found[serial] for serial in sorted(found, reverse=True)[:limit]]
 

@@ -85,7 +85,7 @@ def queues_view(reader: Reader, who: Principal) -> list[QueueAnswer]:
             name = state.job.queue or state.job.tenant
             return queues.setdefault(name, _empty_queue(reader, who, name))
 
-        known = [*fleet.usage, *(each.queue for each in fleet.queues)] if who.only_tenant is None else []
+        known = [*fleet.usage, *(each.queue for each in fleet.queues)] if who.sees_all else []
         known += [each.queue for each in fleet.queues if any(map(who.sees, each.tenants or (each.queue,)))]
         for name in known:
             queues.setdefault(name, _empty_queue(reader, who, name))

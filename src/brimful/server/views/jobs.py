@@ -117,7 +117,7 @@ def jobs_page(
     before: int | None = None,
     limit: int = 200,
     phases: Collection[str] | None = None,
-    tenant: str | None = None,
+    tenants: Collection[str] | None = None,
     array: str | None = None,
     fold: bool = False,
 ) -> Page:
@@ -137,7 +137,7 @@ def jobs_page(
             state
             for state in reversed(reader.fleet.jobs.values())
             if (before is None or state.serial < before)
-            and (tenant is None or state.job.tenant == tenant)
+            and (tenants is None or state.job.tenant in tenants)
             and (not phases or not {state.phase, reader.phase_of(state)}.isdisjoint(phases))
             and is_wanted(state)
         )
@@ -145,7 +145,7 @@ def jobs_page(
         has_past = reader.fleet.submitted > len(reader.fleet.jobs)
     posted: dict[int, int] = {}
     if has_past and (not phases or OVER & {*phases}):
-        past_jobs = _past(reader, before, phases, tenant, limit)
+        past_jobs = _past(reader, before, phases, tenants, limit)
         for past in islice((each for each in past_jobs if is_wanted(each.state)), limit + 1):
             found.setdefault(past.state.serial, past.state)
             posted[past.state.serial] = past.spent_microusd
@@ -157,9 +157,13 @@ def jobs_page(
 
 
 def _past(
-    reader: Reader, before: int | None, phases: Collection[str] | None, tenant: str | None, limit: int
+    reader: Reader,
+    before: int | None,
+    phases: Collection[str] | None,
+    tenants: Collection[str] | None,
+    limit: int,
 ) -> Iterator[PastJob]:
     """Jobs that have left memory, newest first, as many as are asked for."""
-    while page := reader.past_jobs(before_serial=before, limit=limit + 1, tenant=tenant):
+    while page := reader.past_jobs(before_serial=before, limit=limit + 1, tenants=tenants):
         yield from (past for past in page if not phases or past.state.phase in phases)
         before = page[-1].state.serial

@@ -49,13 +49,13 @@ def spend_view(reader: Reader, who: Principal) -> SpendAnswer:
             "by_tenant": posted,
             "balances": dict(sorted(balances.items())),
             # Of all accounts zero, always; of some it says nothing.
-            "sum_microusd": sum(balances.values()) if who.only_tenant is None else None,
+            "sum_microusd": sum(balances.values()) if who.sees_all else None,
             "transfers": list(islice(_transfers(reader, who), TRANSFERS_SHOWN)),
         }
 
 
 def _sees_account(reader: Reader, who: Principal, account: str) -> bool:
-    if who.only_tenant is None:
+    if who.sees_all:
         return True
     kind, _, name = account.partition(":")
     if kind == "hold":
@@ -68,9 +68,7 @@ def _transfers(reader: Reader, who: Principal) -> Iterator[TransferAnswer]:
     for t in islice(reversed(reader.ledger.transfers), TRANSFERS_LOOKED_AT):
         state = reader.fleet.jobs.get(t.job)
         # A lease that never began is posted with nothing: true, and not worth a line.
-        if not t.microusd or (
-            who.only_tenant is not None and (state is None or not who.sees(state.job.tenant))
-        ):
+        if not t.microusd or (not who.sees_all and (state is None or not who.sees(state.job.tenant))):
             continue
         yield alike(TransferAnswer, t)
 

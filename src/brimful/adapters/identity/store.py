@@ -1,4 +1,4 @@
-"""Who may come in, and what was done: tokens by their hash, and the audit log, beside the event log.
+"""Who may come in, and what was done: users, their teams and tokens, and the audit log, beside the event log.
 
 Apart from the events on purpose: a token that was revoked may be forgotten, and no fold of the fleet depends
 on who asked for it.
@@ -6,14 +6,16 @@ on who asked for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
 from brimful.adapters.stores.schema import audit as _audit
+from brimful.adapters.stores.schema import members as _members
 from brimful.adapters.stores.schema import tokens as _tokens
+from brimful.adapters.stores.schema import users as _users
 from brimful.adapters.stores.sql import SqlStore
 
 
@@ -24,13 +26,23 @@ class Token:
     token: str
     digest: str
     kind: str  # token, session (a browser's) or ticket (one use, to become a session)
-    name: str
-    tenant: str  # "*": all
-    role: str
+    name: str  # of its user
+    tenant: str  # "*": all; "": every team of its user
+    role: str  # at most: what its user may do there is the other limit
     parent: str  # the token it was made with; revoking that revokes this
     created_s: int
     expires_s: int | None
     revoked_s: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """A person, or a program, with a role in each of its teams."""
+
+    user: str
+    identity: str | None  # issuer and subject of who signs in elsewhere; None: by tokens alone
+    created_s: int
+    roles: Mapping[str, str]  # by tenant; "*": the organisation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +62,75 @@ class AccessStore:
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
-    def add(self, token: Token) -> None:
+    def add(self, token: Token, *, roles: Mapping[str, str] | None = None) -> None:
+        """With `roles`, its user has these from now on, and is made if need be."""
         with self._store.writing() as connection:
+            if roles is not None:
+                _enrol(connection, token.name, roles, at_s=token.created_s)
             connection.execute(_tokens.insert(), asdict(token))
+
+    # -- users -----------------------------------------------------------------------------------------
+
+    def user(self, name: str) -> User | None:
+        return next(iter(self._users(_users.c.user == name)), None)
+
+    def user_of(self, identity: str) -> User | None:
+        return next(iter(self._users(_users.c.identity == identity)), None)
+
+    def users(self, tenants: Collection[str] | None = None) -> list[User]:
+        """Those of these teams; of all of them where none are named."""
+        if tenants is None:
+            return self._users(sa.true())
+        there = sa.select(_members.c.user).where(_members.c.tenant.in_(tenants))
+        return self._users(_users.c.user.in_(there))
+
+    def set_role(self, name: str, tenant: str, role: str | None, *, at_s: int) -> None:
+        with self._store.writing() as connection:
+            _enrol(connection, name, {} if role is None else {tenant: role}, at_s=at_s)
+            if role is None:
+                mine = sa.and_(_members.c.user == name, _members.c.tenant == tenant)
+                connection.execute(_members.delete().where(mine))
+
+    def sign_in(self, user: User) -> None:
+        """Make it, or give it just these roles."""
+        with self._store.writing() as connection:
+            connection.execute(_members.delete().where(_members.c.user == user.user))
+            _enrol(connection, user.user, user.roles, at_s=user.created_s)
+            mine = _users.update().where(_users.c.user == user.user)
+            connection.execute(mine.values(identity=user.identity))
+
+    def _users(self, where: sa.ColumnElement[bool]) -> list[User]:
+        wanted = (
+            sa.select(_users, _members.c.tenant, _members.c.role)
+            .outerjoin(_members, _members.c.user == _users.c.user)
+            .where(where)
+            .order_by(_users.c.user, _members.c.tenant)
+        )
+        found: dict[str, User] = {}
+        with self._store.reading() as connection:
+            for row in connection.execute(wanted):
+                roles = found[row.user].roles if row.user in found else {}
+                roles = {**roles, row.tenant: row.role} if row.tenant is not None else roles
+                found[row.user] = User(
+                    user=row.user, identity=row.identity, created_s=row.created_s, roles=roles
+                )
+        return list(found.values())
+
+    # -- tokens ----------------------------------------------------------------------------------------
 
     def token(self, name: str) -> Token | None:
         found = self._tokens(_tokens.c.token == name)
         return found[0] if found else None
 
-    def tokens(self, tenant: str | None = None, *, limit: int = 1000) -> Sequence[Token]:
-        """Newest first; all tenants' where none is named. Sessions and tickets are not listed."""
+    def tokens(self, tenants: Collection[str] | None = None, *, limit: int = 1000) -> Sequence[Token]:
+        """Newest first; all tenants' where none are named. Sessions and tickets are not listed."""
         where = _tokens.c.kind == "token"
-        return self._tokens(where if tenant is None else sa.and_(where, _tokens.c.tenant == tenant), limit)
+        if tenants is not None:
+            where = sa.and_(where, _tokens.c.tenant.in_(tenants))
+        return self._tokens(where, limit)
+
+    def tokens_of(self, user: str, *, limit: int = 1000) -> Sequence[Token]:
+        return self._tokens(sa.and_(_tokens.c.kind == "token", _tokens.c.name == user), limit)
 
     def revoke(self, name: str, *, at_s: int) -> bool:
         """It, and all that was made with it, from now on. False where it had been revoked before."""
@@ -100,12 +169,12 @@ class AccessStore:
             connection.execute(_audit.insert(), [asdict(deed) for deed in deeds])
 
     def deeds(
-        self, tenant: str | None = None, *, before: int | None = None, limit: int = 200
+        self, tenants: Collection[str] | None = None, *, before: int | None = None, limit: int = 200
     ) -> list[dict[str, Any]]:
         """Newest first, each with its `seq`."""
         wanted = sa.select(_audit).order_by(_audit.c.seq.desc()).limit(limit)
-        if tenant is not None:
-            wanted = wanted.where(_audit.c.tenant == tenant)
+        if tenants is not None:
+            wanted = wanted.where(_audit.c.tenant.in_(tenants))
         if before is not None:
             wanted = wanted.where(_audit.c.seq < before)
         with self._store.reading() as connection:
@@ -129,3 +198,13 @@ class AccessStore:
         wanted = sa.select(_tokens).where(where).order_by(_tokens.c.created_s.desc()).limit(limit)
         with self._store.reading() as connection:
             return [Token(**row._mapping) for row in connection.execute(wanted)]
+
+
+def _enrol(connection: sa.Connection, name: str, roles: Mapping[str, str], *, at_s: int) -> None:
+    """The user is there from now on, with these roles beside those it has."""
+    if connection.execute(sa.select(_users.c.user).where(_users.c.user == name)).first() is None:
+        connection.execute(_users.insert(), {"user": name, "identity": None, "created_s": at_s})
+    for tenant, role in roles.items():
+        mine = sa.and_(_members.c.user == name, _members.c.tenant == tenant)
+        connection.execute(_members.delete().where(mine))
+        connection.execute(_members.insert(), {"user": name, "tenant": tenant, "role": role})

@@ -1,0 +1,76 @@
+"""Sign-in with the organisation's account: to the provider, and back with a session."""
+
+from __future__ import annotations
+
+import secrets
+
+from fastapi import APIRouter, Request
+from fastapi.responses import RedirectResponse, Response
+from starlette.concurrency import run_in_threadpool
+
+from brimful.adapters.identity.oidc import Begun, Oidc
+from brimful.errors import BrimfulError
+from brimful.language import words
+from brimful.server.api.gate import cookie_name
+from brimful.server.auth import SIGN_IN_S, Access
+from brimful.server.console.pages import Pages
+
+BEGUN_S = 600
+
+
+def add_sign_in(router: APIRouter, access: Access, pages: Pages, oidc: Oidc, *, secure: bool) -> None:
+    def back_to(request: Request) -> str:
+        # The host is one of ours: the middleware has turned others away.
+        return f"{'https' if secure else 'http'}://{request.url.netloc}/console/sign-in"
+
+    def begun_name(request: Request) -> str:
+        return f"{cookie_name(request)}_sign_in"
+
+    def failed(request: Request, problem: str) -> Response:
+        answer = pages.sign_in(request, problem)
+        answer.delete_cookie(begun_name(request), path="/console/sign-in")
+        return answer
+
+    @router.get("/console/sign-in/begin")
+    async def begin(request: Request) -> Response:
+        begun = Begun.new()
+        try:
+            there = await run_in_threadpool(oidc.begin, begun, back=back_to(request))
+        except BrimfulError as error:
+            return failed(request, error.problem)
+        answer = RedirectResponse(there, status_code=303, headers={"cache-control": "no-store"})
+        # Lax: it has to come along when the provider sends the browser back.
+        answer.set_cookie(
+            begun_name(request),
+            begun.as_text(),
+            max_age=BEGUN_S,
+            path="/console/sign-in",
+            httponly=True,
+            samesite="lax",
+            secure=secure,
+        )
+        return answer
+
+    @router.get("/console/sign-in")
+    async def back(request: Request, code: str = "", state: str = "") -> Response:
+        begun = Begun.from_text(request.cookies.get(begun_name(request), ""))
+        if begun is None or not code or not secrets.compare_digest(state.encode(), begun.state.encode()):
+            return failed(request, words("server.sign_in_not_begun"))
+
+        def signed_in() -> tuple[str, str]:
+            person = oidc.finish(begun, code=code, back=back_to(request))
+            session = access.sign_in(person.identity, person.name, person.roles)
+            return person.name, session
+
+        try:
+            name, session = await run_in_threadpool(signed_in)
+        except BrimfulError as error:
+            return failed(request, error.problem)
+        # Not a redirect: a browser that another site sent here leaves our cookie out of the next request.
+        answer = pages.answer(request, "signed_in.html", person=name)
+        answer.headers["cache-control"] = "no-store"
+        answer.set_cookie(
+            cookie_name(request), session, max_age=SIGN_IN_S, httponly=True, samesite="strict", secure=secure
+        )
+        answer.delete_cookie(begun_name(request), path="/console/sign-in")
+        return answer
