@@ -88,6 +88,7 @@ class JobAnswer(TypedDict):
     job: str
     name: str
     tenant: str
+    user: Annotated[str, "who submitted it; empty: from before there were users"]
     queue: str
     submitter: str
     priority: str
@@ -385,6 +386,10 @@ class AuditAnswer(TypedDict):
     next_cursor: str | None
 
 
+class ProofAnswer(TypedDict):
+    proof: Annotated[str, "HMAC-SHA256 of `proof NONCE`, keyed with the SHA-256 of the token's secret"]
+
+
 class NotificationAnswer(TypedDict):
     notification: str
     target: str
@@ -403,10 +408,6 @@ class NotificationsAnswer(TypedDict):
 class NewNotificationAnswer(TypedDict):
     notification: NotificationAnswer
     secret: Annotated[str, "signs what goes to a webhook; it is shown this once"]
-
-
-class ProofAnswer(TypedDict):
-    proof: Annotated[str, "HMAC-SHA256 of `proof NONCE`, keyed with the SHA-256 of the token's secret"]
 
 
 class TicketAnswer(TypedDict):

@@ -27,11 +27,11 @@ class NotifyRule:
     secret: str  # signs what goes to a webhook
     created_s: int
 
-    def wants(self, *, kind: str, tenant: str, submitter: str) -> bool:
+    def wants(self, *, kind: str, tenant: str, user: str) -> bool:
         return (
             kind in self.kinds.split(",")
             and self.tenant in (tenant, "*")
-            and (not self.owner or self.owner == submitter)
+            and (not self.owner or self.owner == user)
         )
 
 
