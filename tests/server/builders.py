@@ -39,10 +39,15 @@ def an_app() -> FastAPI:
 
 
 def bearer(
-    access: Access, role: str = "operator", tenant: str = EVERYBODY, *, ttl_s: int | None = None
+    access: Access,
+    role: str = "operator",
+    tenant: str = EVERYBODY,
+    *,
+    ttl_s: int | None = None,
+    name: str = "",
 ) -> dict[str, str]:
     """The header of a new token."""
-    text, _ = access.issue(name=f"{role} of {tenant}", tenant=tenant, role=role, ttl_s=ttl_s)
+    text, _ = access.issue(name=name or f"{role} of {tenant}", tenant=tenant, role=role, ttl_s=ttl_s)
     return {"authorization": f"Bearer {text}"}
 
 

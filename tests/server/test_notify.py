@@ -232,7 +232,7 @@ def test_nothing_is_written_while_nobody_wants_to_hear_and_no_rule_hears_of_the_
 
 
 def test_each_hears_of_its_own_and_an_admin_of_the_team(server: NotifyServer, hook: Hook) -> None:
-    alice, bob = (bearer(server.access, "submitter", "red") for _ in range(2))
+    alice, bob = (bearer(server.access, "submitter", "red", name=name) for name in ("alice", "bob"))
     admin, other = bearer(server.access, "admin", "red"), bearer(server.access, "admin", "blue")
     mine = server.add(f"{hook.url}?alice", headers=alice)["notification"]["notification"]
     server.add(f"{hook.url}?team", headers=admin, team=True)

@@ -109,14 +109,13 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         # Before anybody is told that it is up. Later uvicorn listens itself, and passes them on to these.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda _number, _frame: setattr(server, "should_exit", True))
-        sys.stdout.write(
-            (
-                _announcement(url, settings, service.reader.market)
-                if as_json
-                else banner(console, settings, service.reader.fleet, nodes_of(engines))
-            )
-            + "\n"
+        fleet, market = service.reader.fleet, service.reader.market
+        text = (
+            _announcement(url, settings, market)
+            if as_json
+            else banner(console, settings, fleet, nodes_of(engines))
         )
+        sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
         try:
             server.run(sockets=[listener])
