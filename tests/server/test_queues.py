@@ -12,13 +12,11 @@ from starlette.testclient import TestClient
 from brimful.adapters.stores.sql import SqlStore
 from brimful.client.queues import read_queues
 from brimful.errors import BadInput
-from brimful.fleet.events import Parts
-from brimful.fleet.job import Job
 from brimful.fleet.queues import Quota
 from brimful.market.pools import market_of
 from brimful.market.spot import Terms
 from brimful.scheduler.policies import read_policy
-from brimful.scheduler.ports import Observation
+from brimful.scheduler.ports import Failures, Observation, Start
 from brimful.server.app import make_app
 from brimful.server.run.queues_file import queues_of
 from brimful.server.service.service import Service
@@ -30,11 +28,18 @@ from tests.server.live import live
 class Obedient(ScriptedEngine):
     """Whatever is started runs until it is stopped."""
 
-    def start(self, lease: str, job: Job, *, node: str, gpus: Sequence[int], rest: Parts = ()) -> None:
-        self.sees.setdefault(lease, Observation(lease=lease, state="running", started_s=1_800_000_000))
+    def start(self, starts: Sequence[Start]) -> Failures:
+        for each in starts:
+            seen = Observation(lease=each.lease, state="running", started_s=1_800_000_000)
+            self.sees.setdefault(each.lease, seen)
+        return {}
 
-    def stop(self, lease: str, *, grace_s: int) -> None:
-        self.sees[lease] = Observation(lease=lease, state="ended", started_s=1_800_000_000, exit_code=0)
+    def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:
+        for lease in leases:
+            self.sees[lease] = Observation(
+                lease=lease, state="ended", started_s=1_800_000_000, exit_code=0, cause="stopped_by_us"
+            )
+        return {}
 
 
 class Office:
