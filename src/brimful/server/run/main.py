@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from brimful import __version__
 from brimful.adapters.clock import SteadyClock
@@ -95,20 +96,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         console = f"{url}/console/enter?ticket={access.ticket(operator)}" if sys.stdout.isatty() else url
         announced = {"url": url, "pid": os.getpid(), "certificate": certificate, "policy": policy.text}
         write_json(settings.server_file, announced)
-        config = uvicorn.Config(
-            app,
-            http=PatientProtocol,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=3,
-            ssl_certfile=settings.tls_cert or None,
-            ssl_keyfile=settings.tls_key or None,
-        )
-        server = uvicorn.Server(config)
-        # Before anybody is told that it is up. Later uvicorn listens itself, and passes them on to these.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda _number, _frame: setattr(server, "should_exit", True))
+        server = _web_server(app, settings)
         fleet, market = service.reader.fleet, service.reader.market
         text = (
             _announcement(url, settings, market)
@@ -130,6 +118,24 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
             # The banner's counterpart: the one line of the log in the language of whoever started it.
             code = "server.stopped.running" if going else "server.stopped"
             log.info("%s", words(code, folder=settings.folder, jobs=count("job", going)))
+
+
+def _web_server(app: ASGIApp, settings: Settings) -> uvicorn.Server:
+    config = uvicorn.Config(
+        app,
+        http=PatientProtocol,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=3,
+        ssl_certfile=settings.tls_cert or None,
+        ssl_keyfile=settings.tls_key or None,
+    )
+    server = uvicorn.Server(config)
+    # Before anybody is told that it is up. Later uvicorn listens itself, and passes them on to these.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda _number, _frame: setattr(server, "should_exit", True))
+    return server
 
 
 def _keeper(settings: Settings, service: Service, store: SqlStore) -> retention.Keeper | None:
