@@ -108,6 +108,7 @@ class JobAnswer(TypedDict):
     why: str
     why_code: Code | None
     submitted_s: Utc
+    ready_s: Annotated[int, "when it began to wait for GPUs: later than submit where other jobs came first"]
     now_s: Utc
     started_s: Utc | None
     ended_s: Utc | None

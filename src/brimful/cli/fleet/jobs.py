@@ -87,7 +87,10 @@ def waited(job: JobAnswer) -> str:
     """All the time it was here and did not run: before its first start, and after each stop."""
     until_s = job["now_s"] if job["ended_s"] is None else job["ended_s"]
     ran_s = sum(lease["billed_s"] for lease in job["leases"])
-    return told(Seconds(max(0, until_s - job["submitted_s"] - ran_s)))
+    # Not for other jobs that must come first.
+    if job["phase"] in ("pending", "skipped"):
+        return ""
+    return told(Seconds(max(0, until_s - job["ready_s"] - ran_s)))
 
 
 def ran(job: JobAnswer) -> str:

@@ -13,6 +13,7 @@ from brimful.adapters.engines.devices import catalog_name
 from brimful.cli.commands import NO, Answer, called, integer
 from brimful.cli.fleet.job import follow
 from brimful.cli.fleet.jobs import in_phase
+from brimful.cli.fleet.show import clock
 from brimful.cli.options import DRY_RUN, FOLLOW, usd
 from brimful.cli.render import wrapped
 from brimful.client.answers import JobAnswer
@@ -21,7 +22,7 @@ from brimful.client.shown import command_line
 from brimful.errors import BadInput
 from brimful.fleet.arrays import after_from, tasks_from
 from brimful.fleet.job import PRIORITIES
-from brimful.language import Number, Quoted, Seconds, Sentence, Several, Size, Usd, either, say, told, words
+from brimful.language import Quoted, Seconds, Sentence, Several, Size, Usd, count, either, say, told, words
 from brimful.language.printable import all_printable, printable
 
 EXAMPLE = """brimful submit -- python examples/train_tiny.py
@@ -93,9 +94,9 @@ def run(args: argparse.Namespace) -> Answer:
     job = _after_a_look(client, job)
     if job["array_tasks"] is not None:
         array, tasks = job["array"], job["array_tasks"]["tasks"]
-        text = words("fleet.array_submitted", array=array, tasks=tasks)
+        text = words("fleet.array_submitted", array=array, tasks=tasks) + _said(notes)
         return Answer(job, f"{text}\n\n  {called()} jobs --array {array}\n  {called()} job cancel {array}")
-    said = "".join(f"\n  {words('fleet.note', note=printable(told(note)))}" for note in notes)
+    said = _said(notes)
     then = f"  {called()} job logs -f {job['job']}\n  {called()} job show {job['job']}"
     return Answer(job, f"{told(_doing(job))}{said}\n\n{then}")
 
@@ -108,11 +109,15 @@ def _pack(client: Client | None, body: dict[str, Any]) -> Sentence:
         body["code"] = pack.code
         if client is not None:
             client.keep_code(pack, tenant=body.get("tenant"))
-        facts = {"files": Number(pack.files), "size": Size(pack.size), "folder": body["folder"]}
+        facts = {"files": count("file", pack.files), "size": Size(pack.size), "folder": body["folder"]}
         if not pack.left_out:
             return say("fleet.packed", **facts)
         some = ", ".join(pack.left_out[:SHOWN_LEFT_OUT])
         return say("fleet.packed_without", **facts, n=len(pack.left_out), some=some)
+
+
+def _said(notes: list[Sentence]) -> str:
+    return "".join(f"\n  {words('fleet.note', note=printable(told(note)))}" for note in notes)
 
 
 def _doing(job: JobAnswer) -> Sentence:
@@ -240,6 +245,7 @@ def _dry_text(body: dict[str, Any], notes: list[Sentence]) -> str:
         ("longest", Seconds(longest) if longest else ""),
         ("array", body.get("array") or ""),
         ("after", ", ".join(body.get("after", ()))),
+        ("deadline", clock(body["deadline_s"]) if body.get("deadline_s") else ""),
     ]
     for gpu, each in body.get("predicted", {}).items():
         size, step = Size(each["peak_bytes"]), Seconds(each["step_s"])

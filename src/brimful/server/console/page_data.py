@@ -77,7 +77,7 @@ def job_row(view: Mapping[str, Any], *, now_s: int) -> dict[str, Any]:
         "why": view["why"] or (view["leases"][-1]["reason"] if view["leases"] else ""),
         "ran_s": ran_s if view["started_s"] is not None else None,
         # All the time it was here and did not run, also between two leases.
-        "waited_s": max(0, until_s - view["submitted_s"] - ran_s),
+        "waited_s": 0 if view["phase"] == "pending" else max(0, until_s - view["ready_s"] - ran_s),
         "budget_frac": None if not budget else min(1.0, view["cost_microusd"] / budget),
         "gpu_indices": spans(view["leases"][-1]["gpus"]) if view["node"] else "",
     }
