@@ -311,6 +311,30 @@ def test_a_plain_csv_of_what_is_paid(tmp_path: Path) -> None:
         from_text(tmp_path, text.replace("2.50", "cheap"))
 
 
+def test_a_node_that_is_seen_and_billed_is_paid_once_and_keeps_its_queues(tmp_path: Path) -> None:
+    (tmp_path / "paid.csv").write_text(
+        "place,gpu,gpus,start,end,usd_per_gpu_hour\nn1,a100-sxm-80gb,8,2026-05-01,2026-05-02,2\n"
+    )
+    (tmp_path / "sinfo.txt").write_text(
+        "n1 0 9 0/0/0/9 idle gpu gpu:a100:8 gpu:a100:0(IDX:N/A)\n"
+        "n2 0 9 0/0/0/9 idle gpu gpu:a100:8 gpu:a100:0(IDX:N/A)\n"
+    )
+    (tmp_path / "sacct.txt").write_text(
+        "JobID|Submit|Start|End|AllocTRES|NodeList\n"
+        "1|2026-05-01T00:00:00|2026-05-01T00:00:00|2026-05-01T10:00:00|gres/gpu:a100=8|n1\n"
+    )
+    records = read([str(tmp_path)], Asked())
+
+    assert [(p.place, p.gpu, p.gpus, p.walls) for p in records.paid] == [
+        ("n1", "a100-sxm-80gb", 8, frozenset({"gpu"})),
+        ("n2", "a100", 8, frozenset({"gpu"})),
+    ]
+    start_s, end_s = records.window()
+    found = sweep(records, start_s=start_s, end_s=end_s)
+    assert found.tree.amount("allocated").gpu_s == 80 * 3600
+    assert not found.left_out["run_gpu_s"]
+
+
 def test_a_fleet_on_the_command_line_is_paid_all_the_time(tmp_path: Path) -> None:
     path = tmp_path / "sacct.txt"
     path.write_text(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from brimful.audit.said import action_said, coverage_said, leaf_words, paid_said, size_said
+from brimful.audit.said import action_said, coverage_said, leaf_words, paid_said, size_said, told_leaves
 from brimful.language import Number, Percent, Usd, told, tongue, words
 from brimful.units import MICROUSD
 
@@ -23,9 +23,11 @@ h1{font-size:1.5rem}h2{font-size:1.15rem;margin:2rem 0 .5rem}
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%}
 th,td{padding:.25rem .5rem;text-align:right;border-bottom:1px solid #ddd;font-variant-numeric:tabular-nums}
 th:first-child,td:first-child{text-align:left}thead th{font-weight:600}
+td+td{white-space:nowrap}
 .heat td{padding:0;height:1.3rem;border:1px solid #fff}
 .heat th{font-weight:400;font-size:.75rem;padding:0 .2rem;border:0}
 svg{width:100%;height:auto}li{margin:.4rem 0}.note{color:#555;font-size:.9rem}
+@media(max-width:500px){body{font-size:14px}th,td{padding:.2rem .25rem}}
 @media print{body{margin:0;max-width:none;font-size:11pt}h2{break-after:avoid}table,svg{break-inside:avoid}
 .bar,.heat td,.legend i{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """
@@ -36,7 +38,7 @@ def page(data: dict[str, Any]) -> str:
     parts: list[str] = []
     if "headline" in data:
         title = words("audit.page_title", start=data["from"][:10], end=data["to"][:10])
-        parts += [_headline(data), _leaves(data), _week(data["hour_of_week"]), _teams(data), _jobs(data)]
+        parts.append(_headline(data))
     if data.get("actions"):
         items = "".join(f"<li>{escape(told(action_said(each)))}</li>" for each in data["actions"])
         parts.append(
@@ -45,7 +47,8 @@ def page(data: dict[str, Any]) -> str:
     for size in data.get("size", ()):
         said = "".join(f"<p>{escape(told(each))}</p>" for each in size_said(size))
         parts.append(_section("audit.page_size_title", said + _curve(size)))
-    if "coverage" in data:
+    if "headline" in data:
+        parts += [_leaves(data), _week(data["hour_of_week"]), _teams(data), _jobs(data)]
         parts.append(_coverage(data["coverage"]))
     body = "".join(parts)
     return (
@@ -83,8 +86,8 @@ def _headline(data: dict[str, Any]) -> str:
 
 def _leaves(data: dict[str, Any]) -> str:
     rows = []
-    for leaf in data["leaves"]:
-        name = "\u2003" * leaf["path"].count(".") + leaf_words(leaf["path"])
+    for leaf in told_leaves(data):
+        name = "\u2009\u2009\u2009" * leaf["path"].count(".") + leaf_words(leaf["path"])
         usd = told(Usd(leaf["microusd"])) if leaf["microusd"] is not None else ""
         rows.append([name, told(Number(leaf["gpu_h"], 1)), told(Percent(leaf["share"], 2)), usd])
     header = [words(f"audit.col_{name}") for name in ("leaf", "gpu_h", "share", "usd")]
@@ -153,7 +156,7 @@ def _curve(size: dict[str, Any]) -> str:
     marks = [(size["gpus"], COLOURS["kept"]), (size["fleet_gpus"], COLOURS["wasted"])]
     drawn = "".join(
         f'<line x1="{x(at):.1f}" x2="{x(at):.1f}" y1="20" y2="200" stroke="{colour}" stroke-dasharray="4 3"/>'
-        f'<text x="{x(at) + 4:.1f}" y="32" font-size="13">{at}</text>'
+        f'<text x="{x(at) - 4:.1f}" y="32" font-size="13" text-anchor="end">{at}</text>'
         for at, colour in marks
         if at
     )

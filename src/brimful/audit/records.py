@@ -104,6 +104,7 @@ class Records:
     """Everything that was read, and how much of it could not be used."""
 
     paid: list[Paid] = field(default_factory=list)
+    nodes: list[Paid] = field(default_factory=list)  # seen, and paid for where no bill names them
     downs: list[Down] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)

@@ -137,7 +137,8 @@ def _top_jobs(records: Records, found: Swept) -> list[dict[str, Any]]:
         for part in run.parts if run.job and start < end else ():
             for leaf, a, b, n in card_leaves(records, run, part, (start, end, part.gpus), ()):
                 if verdict(leaf) == "wasted":
-                    wasted[run.job][leaf.partition(".")[2]] += n * (b - a)
+                    why = "lost" if run.outcome == "lost" else leaf.rpartition(".")[2]
+                    wasted[run.job][why] += n * (b - a)
                     who[run.job] = (run.user, run.team)
     top = sorted(wasted, key=lambda job: (-wasted[job].total(), job))[:TOP]
     return [

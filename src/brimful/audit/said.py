@@ -26,6 +26,18 @@ def action_said(action: dict[str, Any]) -> Sentence:
     return say(f"audit.action_{action['action']}" + (".priced" if usd is not None else ""), **values)
 
 
+def told_leaves(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Leaves to show: an unknown that is all of its parent says nothing new."""
+    whole = {leaf["path"]: leaf["gpu_s"] for leaf in data["leaves"]}
+    return [
+        leaf
+        for leaf in data["leaves"]
+        if not (
+            leaf["path"].endswith(".unknown") and whole[leaf["path"][: -len(".unknown")]] == leaf["gpu_s"]
+        )
+    ]
+
+
 def paid_said(data: dict[str, Any]) -> Sentence:
     money = data["money_is"]
     usd = Usd(round((data["paid_usd"] or 0) * MICROUSD))

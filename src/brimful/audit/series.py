@@ -41,7 +41,7 @@ class Series:
 
     def extend(self, kind: str, looks: Iterable[tuple[float, str]], unit: float, *, by_slice: bool) -> None:
         """Samples in order of time; NaN is none. A slice adds to what its card's other slices said."""
-        times, values = self.kinds.setdefault(kind, (array("Q"), array("f")))
+        times, values = self.kinds.setdefault(kind, (array("I"), array("f")))
         top = 1.0 if kind in FRACTIONS else inf  # slices of a card have been seen above 100 %
         known = dict(zip(times, range(len(times)), strict=True)) if by_slice else {}
         for at, text in looks:
@@ -49,7 +49,7 @@ class Series:
                 at_s, value = int(at), min(float(text) / unit, top)
             except (ValueError, TypeError, OverflowError):
                 continue
-            if value != value:  # noqa: PLR0124 - NaN
+            if value != value or not 0 <= at_s < 2**32:  # noqa: PLR0124 - NaN
                 continue
             if at_s in known:
                 values[known[at_s]] = max(values[known[at_s]], value)
@@ -65,7 +65,7 @@ class Series:
         if kind is None:
             return []
         times, values = self._sorted(kind)
-        power = self._sorted("power") if "power" in self.kinds else (array("Q"), array("f"))
+        power = self._sorted("power") if "power" in self.kinds else (array("I"), array("f"))
         rest_w = self._rest_w(power)
         gaps = [b - a for a, b in itertools.pairwise(times)]
         step_s = median_low(gaps) if gaps else USUAL_STEP_S
@@ -82,7 +82,7 @@ class Series:
         if all(a < b for a, b in itertools.pairwise(times)):
             return times, values
         order = dict(sorted(zip(times, values, strict=True)))
-        return array("Q", order), array("f", order.values())
+        return array("I", order), array("f", order.values())
 
     def _rest_w(self, power: tuple[array[int], array[float]]) -> float | None:
         """Watts of this card while it was not busy."""

@@ -136,7 +136,10 @@ def _join(
     for run in records.runs:
         start, end = max(run.start_s, start_s), min(run.end_s, end_s)
         for part in run.parts if start < end else ():
-            fitting = [p for p in named.get(part.place, pools) if run.gpu in ("", p.gpu) or not p.gpu]
+            there = named.get(part.place, pools)
+            fitting = [p for p in there if run.gpu in ("", p.gpu) or not p.gpu] or (
+                there if len(there) == 1 and there[0].is_node else []
+            )
             if fitting:
                 fitting[0].held.append((start, end, part.gpus, run, part))
             else:

@@ -52,6 +52,7 @@ def read(sources: Sequence[str], asked: Asked, fleet: Sequence[Node] = ()) -> Re
             raise BadInput(say("audit.needs_window", url=url))
         dcgm.fetch(url, records, start_s=window[0], end_s=window[1])
     _add_fleet(fleet, records, window)
+    _add_nodes(records)
     _finish(records)
     return records
 
@@ -178,6 +179,28 @@ def _add_fleet(fleet: Sequence[Node], records: Records, window: tuple[int, int])
                 is_node=False,
             )
         )
+
+
+def _add_nodes(records: Records) -> None:
+    """Nodes that were only seen. A bill or a CSV knows better what was paid, and takes only their queues."""
+    billed = {paid.place for paid in records.paid}
+    walls = {node.place: node.walls for node in records.nodes}
+    records.paid = [
+        paid if paid.walls else replace(paid, walls=walls.get(paid.place, frozenset()))
+        for paid in records.paid
+    ]
+    records.paid += [node for node in records.nodes if node.place not in billed]
+    there = {paid.place for paid in records.paid}
+    records.downs = [down for down in records.downs if down.place in there]
+    types = {paid.gpu for paid in records.paid}
+    records.runs = [replace(run, gpu=_type_called(run.gpu, types)) for run in records.runs]
+    records.waits = [replace(wait, gpu=_type_called(wait.gpu, types)) for wait in records.waits]
+
+
+def _type_called(name: str, types: set[str]) -> str:
+    """Slurm's a100 is the bill's a100-sxm-80gb, where no other type begins like it."""
+    near = [gpu for gpu in types if gpu.startswith(f"{name}-")]
+    return near[0] if name and name not in types and len(near) == 1 else name
 
 
 def _finish(records: Records) -> None:

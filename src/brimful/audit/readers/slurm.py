@@ -268,13 +268,14 @@ def _add_node(
     if not types:
         records.left_out["no_gpu_node"] += 1
     for kind, gpus in types.items():
-        records.paid.append(
+        records.nodes.append(
             Paid(place=node, gpu=kind, gpus=gpus, start_s=start_s, end_s=end_s, walls=frozenset(partitions))
         )
     planned, broken = any(word in state for word in PLANNED), any(word in state for word in BROKEN)
-    if types and (planned or broken):
+    if planned or broken:
         if since_s is None:
-            records.left_out["down_since_unknown"] += 1
+            if types:
+                records.left_out["down_since_unknown"] += 1
             return
         leaf = f"out_of_service.{'broken' if broken else 'planned'}"
         records.downs.append(Down(place=node, start_s=since_s, end_s=end_s, leaf=leaf))

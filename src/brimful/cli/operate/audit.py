@@ -14,7 +14,7 @@ from brimful.audit.readers.read import Asked, read
 from brimful.audit.records import Paid, Records
 from brimful.audit.rehearsals import Work, actions, sized, with_room, work_of
 from brimful.audit.report import as_csv, report
-from brimful.audit.said import action_said, coverage_said, leaf_words, paid_said, size_said
+from brimful.audit.said import action_said, coverage_said, leaf_words, paid_said, size_said, told_leaves
 from brimful.audit.sweep import Swept, sweep
 from brimful.cli.commands import Answer
 from brimful.cli.render import bar, table, wrapped
@@ -184,7 +184,7 @@ def _headline(data: dict[str, Any]) -> list[str]:
 
 def _leaves(data: dict[str, Any]) -> str:
     rows = []
-    for leaf in data["leaves"]:
+    for leaf in told_leaves(data):
         name = "  " * leaf["path"].count(".") + leaf_words(leaf["path"])
         usd = told(Usd(leaf["microusd"])) if leaf["microusd"] is not None else ""
         rows.append([name, told(Number(leaf["gpu_h"], 1)), told(Percent(leaf["share"], 2)), usd])

@@ -1,0 +1,92 @@
+"""brimful's own log and Meter samples as books."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from brimful.adapters.stores.sql import SqlStore
+from brimful.audit.readers.own import read_log
+from brimful.audit.readers.read import Asked, read
+from brimful.audit.records import Paid, Part, Records, Run
+from brimful.audit.sweep import sweep
+from brimful.fleet.events import JobHeld, JobReleased, NodeDrained, NodeResumed
+from brimful.fleet.job import Job
+from brimful.meter.samples import RunSample, Sample, StepSample, as_line
+from brimful.scheduler.policies import read_policy
+from brimful.sim.fleets import parse_fleet
+from brimful.sim.world import Arrival, Outcome, rehearse
+
+
+def an_outcome() -> Outcome:
+    """Two jobs of 8 GPUs on one node: the second waits for the first."""
+    arrivals = [Arrival(at_s=0, job=Job(job=f"j{i}", gpus=8, tenant="vision"), work_s=3600) for i in range(2)]
+    arrivals.append(Arrival(at_s=7200, job=Job(job="last", gpus=2), work_s=3600))
+    return rehearse(arrivals, parse_fleet("1x8:a100-sxm-80gb@2"), read_policy("fifo").rules)
+
+
+def test_a_log_is_nodes_leases_and_waits() -> None:
+    records = Records()
+    read_log(an_outcome().log, records)
+    start_s, end_s = records.window()
+    tree = sweep(records, start_s=start_s, end_s=end_s).tree
+
+    assert (start_s, end_s) == (0, 10_800)
+    assert tree.amount().microusd == 8 * 3 * 2_000_000
+    assert tree.amount("allocated.kept").gpu_s == (8 * 2 + 2) * 3600
+    assert tree.amount("unallocated.no_demand").gpu_s == 6 * 3600
+    assert [(w.gpus, w.end_s - w.start_s) for w in records.waits] == [(8, 3600)]
+
+
+def test_a_drained_node_is_planned_and_a_held_job_is_not_demand() -> None:
+    log = an_outcome().log
+    node = next(event.node for event in log if hasattr(event, "node"))
+    log += [NodeDrained(at_s=8000, node=node), NodeResumed(at_s=9000, node=node)]
+    log += [JobHeld(at_s=0, job="j1"), JobReleased(at_s=1800, job="j1")]
+    records = Records()
+    read_log(sorted(log, key=lambda event: event.at_s), records)
+    tree = sweep(records, start_s=0, end_s=10_800).tree
+
+    assert tree.amount("out_of_service.planned").gpu_s == 6 * 1000
+    assert [w.end_s - w.start_s for w in records.waits] == [1800]
+
+
+def test_the_database_of_a_server_is_read_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "brimful.db"
+    store = SqlStore(f"sqlite:///{path}")
+    assert store.append(an_outcome().log, after=0)
+    store.close()
+    records = read([str(path)], Asked())
+
+    assert len(records.runs) == 3
+    assert records.paid[0].gpu == "a100-sxm-80gb"
+
+
+def test_steps_of_a_meter_are_work_and_what_waited_in_them(tmp_path: Path) -> None:
+    steps = [
+        StepSample(at_s=1000.0 + 100 * i, step=i, step_s=100.0, data_s=25.0, comm_s=10.0)
+        for i in range(1, 11)
+    ]
+    steps.append(StepSample(at_s=4000.0, step=11, step_s=100.0, data_s=25.0, comm_s=10.0))
+    began = RunSample(at_s=400.0, pid=1, host="n1", job="j", device="cuda:3")
+    path = tmp_path / "samples.jsonl"
+    samples: list[Sample] = [began, *steps]
+    path.write_text("".join(as_line(sample) + "\n" for sample in samples))
+    records = read([str(path)], Asked())
+
+    assert records.activity["j", "n1", 3] == [
+        (400, 1000, "idle"),
+        (1000, 2000, "working"),
+        (2000, 3900, "idle"),
+        (3900, 4000, "working"),
+    ]
+    part = Part(place="n1", gpus=1, cards=(3,))
+    records.runs.append(Run(job="j", start_s=400, end_s=4000, parts=(part,), outcome="kept"))
+    records.paid.append(Paid(place="n1", gpu="", gpus=1, start_s=400, end_s=4000))
+    tree = sweep(records, start_s=400, end_s=4000).tree
+    assert {c.leaf.removeprefix("allocated.kept."): n for c, n in tree.cells.items()} == {
+        "idle.setup": 600,
+        "idle.gap": 1900,
+        "active.working.input_wait": 275,
+        "active.working.communication": 110,
+        "active.working.computing": 715,
+    }
