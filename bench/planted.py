@@ -51,8 +51,13 @@ class Month:
     truth: Counter[str] = field(default_factory=Counter)
 
 
+SPARE = 2  # nodes of a queue that nobody uses
+# How full a queue is in a slot: the chance that a node is free, and that its job leaves three GPUs.
+FULLNESS = ((0.2, 0.15), (0.2, 0.15), (0.0, 0.15), (0.0, 0.02))
+
+
 def partition(node: int, nodes: int) -> str:
-    return "left" if node < nodes // 2 else "right"
+    return "spare" if node < SPARE else "left" if node < nodes // 2 else "right"
 
 
 def plant(nodes: int = 75, days: int = DAYS, seed: int = 0) -> Month:
@@ -65,11 +70,13 @@ def plant(nodes: int = 75, days: int = DAYS, seed: int = 0) -> Month:
     middle = days * 43200 // SLOT_S * SLOT_S
     for slot in range(days * 86400 // SLOT_S):
         at = START_S + slot * SLOT_S
-        free: dict[str, list[int]] = {"left": [], "right": []}  # GPUs that each node has free
+        free: dict[str, list[int]] = {"left": [], "right": [], "spare": []}  # GPUs that each node has free
+        fullness = {"left": dice.choice(FULLNESS), "right": dice.choice(FULLNESS), "spare": (1.0, 0.0)}
         for node in range(nodes):
             is_down = node in (broken, planned) and slot * SLOT_S >= middle
-            kind = "" if is_down or dice.random() < 0.2 else dice.choice(sorted(KINDS))
-            gpus = 5 if dice.random() < 0.15 else GPUS
+            is_free, leaves_some = fullness[partition(node, nodes)]
+            kind = "" if is_down or dice.random() < is_free else dice.choice(sorted(KINDS))
+            gpus = 5 if dice.random() < leaves_some else GPUS
             if not kind:
                 month.levels[node] += [0.0] * (SLOT_S // STEP_S)
                 month.owners[node].append("")
@@ -110,18 +117,18 @@ def _waiting(month: Month, dice: random.Random, number: int, at: int, free: dict
         number += 1
         mine, other = dice.choice((("left", "right"), ("right", "left")))
         need = dice.choice((4, GPUS))
-        node = 0 if mine == "left" else month.nodes - 1
+        node = SPARE if mine == "left" else month.nodes - 1
         month.jobs.append(_row(number, at, "CANCELLED", gpus=need, node=node, nodes=month.nodes, runs=False))
         own = min(need, rest[mine])
         if any(gpus >= need for gpus in free[mine]):
             leaf = "fits"
         else:
             leaf = "fragmented" if rest[mine] >= need else "held"
-        walled = min(need - own, rest[other])
+        walled = min(need - own, rest[other] + rest["spare"])
         month.truth[f"unallocated.own_queue.{leaf}"] += own * SLOT_S
         month.truth["unallocated.walled"] += walled * SLOT_S
         rest[mine] -= own
-        rest[other] -= walled
+        rest["spare"] -= walled  # only their sum counts from here on
     month.truth["no demand"] += sum(rest.values()) * SLOT_S
     month.truth["least idle"] = min(month.truth.get("least idle", 10**9), sum(rest.values()))
     return number

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -13,6 +15,8 @@ from urllib.parse import parse_qs, urlparse
 from zoneinfo import ZoneInfo
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from brimful.audit.readers import jobstats, slurm
 from brimful.audit.readers.read import Asked, read
@@ -22,6 +26,15 @@ from brimful.errors import BadInput, NotFound, WorldFailed
 from brimful.sim.fleets import parse_fleet
 
 WINDOW = (1_794_810_000, 1_794_820_000)
+HEADS = (
+    "JobID|Submit|Eligible|Start|End|State|AllocTRES|NodeList|AdminComment",
+    "id_job,time_submit,time_eligible,time_start,time_end,tres_alloc,nodelist,state",
+    "ChargeCategory,EffectiveCost,ChargePeriodStart,ChargePeriodEnd,ConsumedQuantity,ConsumedUnit,SkuPriceDetails",
+    "place,gpu,gpus,start,end,usd_per_gpu_hour,kind,queues",
+    "# HELP DCGM_FI_DEV_GPU_UTIL percent",
+    "n1 0 9 0/0/0/9 idle gpu gpu:a100:8 gpu:a100:0(IDX:N/A)",
+    "Cluster|TRES Name|Allocated|Down|PLND Down|Idle|Planned|Reported",
+)
 
 
 @pytest.fixture
@@ -98,6 +111,28 @@ def test_the_same_job_by_sacct_p_has_the_same_outcome(tmp_path: Path) -> None:
 
     assert [(run.outcome, run.gpus, run.gpu) for run in records.runs] == [("lost", 2, "v100")]
     assert records.left_out == {"step": 1}
+
+
+def test_memory_that_a_job_held_tells_whether_it_would_have_fit_another_card(
+    usage: Path, tmp_path: Path
+) -> None:
+    lines = (usage / "jobstats_admincomment_JS1.tsv").read_text().splitlines()
+    comment = next(line.split("\t")[1] for line in lines if "della-l01g13" in line)
+    (tmp_path / "sacct.txt").write_text(
+        "JobID|Submit|Eligible|Start|End|AllocTRES|NodeList|AdminComment\n"
+        f"1|1000|1000|4600|8200|gres/gpu:h100-sxm-80gb=1|della-l01g13|{comment}\n"
+    )
+    (tmp_path / "paid.csv").write_text("place,gpu,gpus\nold,a100-sxm-40gb,1\ndella-l01g13,h100-sxm-80gb,1\n")
+    records = read([str(tmp_path)], Asked(window=(1000, 8200)))
+
+    assert records.runs[0].parts[0].cards == (1,)
+    assert records.waits[0].memory_bytes == 83_314_868_224
+    tree = sweep(records, start_s=1000, end_s=4600).tree
+    assert tree.amount("unallocated.own_queue").gpu_s == 3600  # its own card is free
+    assert not tree.amount("unallocated.other_type").gpu_s
+    records.paid = records.paid[:1]
+    tree = sweep(records, start_s=1000, end_s=4600).tree
+    assert tree.amount("unallocated.other_type.too_small").gpu_s == 3600
 
 
 def test_sinfo_and_squeue_of_slurm_22_05(usage: Path) -> None:
@@ -362,3 +397,40 @@ def test_what_is_not_there_or_not_whole_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(b"PAR1 and then nothing")
     with pytest.raises(BadInput, match=r"x\.parquet"):
         read([str(tmp_path / "x.parquet")], Asked())
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ("time", "start", "state", "tres", "allocated", "gres", "name", "metric", "values", "gpu")
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from(("jobs", "nodes", "matrix")), st.lists(JSON, max_size=3))
+@settings(max_examples=60)
+def test_json_of_any_shape_is_read_or_refused_by_its_name(kind: str, rows: list[object]) -> None:
+    found = {"data": {"resultType": "matrix", "result": rows}} if kind == "matrix" else {kind: rows}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "any.json"
+        path.write_text(json.dumps(found))
+        with suppress(BadInput):
+            read([str(path)], Asked(window=WINDOW))
+
+
+@given(st.sampled_from(HEADS), st.lists(st.text("0123456789|,=-:.TZ gpu/[]", max_size=40), max_size=4))
+@settings(max_examples=60)
+def test_text_of_any_rows_is_read_or_refused(head: str, rows: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "any.txt"
+        path.write_text("\n".join((head, *rows)))
+        with suppress(BadInput):
+            read([str(path)], Asked(window=WINDOW))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from brimful.audit.records import Paid, Part, Records, Run
-from brimful.audit.rehearsals import a_kind, actions, sized, with_room, work_of
+from brimful.audit.rehearsals import Work, a_kind, actions, sized, with_room, work_of
 from brimful.audit.sizing import (
     Hurt,
     Replay,
@@ -13,6 +13,7 @@ from brimful.audit.sizing import (
     explained,
     fewest,
     is_hurt,
+    nodes_of,
     passes,
     passes_bootstraps,
     passes_every_week,
@@ -135,8 +136,6 @@ def test_ending_idle_tails_returns_gpus_and_a_second_replay_agrees() -> None:
     assert found[0]["usd_per_month"] == 16 * 730
 
     # Independently of all that: by hand, on the fleet it says.
-    from brimful.audit.sizing import nodes_of
-
     outcome = rehearse(late, nodes_of({a_kind("a100", 8): 2}), FIFO.rules)
     delays = [
         state.ended_s - state.submitted_s - 3600
@@ -145,6 +144,53 @@ def test_ending_idle_tails_returns_gpus_and_a_second_replay_agrees() -> None:
     ]
     assert len(delays) == 32
     assert max(delays) <= 600
+
+
+def walled_books() -> Records:
+    """Two queues with two nodes each: one sends four jobs at once and waits, the other sends nothing."""
+    records = Records(knows_queue=True)
+    for n in range(4):
+        walls = frozenset({"left" if n < 2 else "right"})
+        records.paid.append(
+            Paid(place=f"n{n}", gpu="a100", gpus=8, start_s=0, end_s=36_000, microusd=10, walls=walls)
+        )
+    for i in range(4):
+        start = 7200 * (i // 2)
+        part = Part(place=f"n{i % 2}", gpus=8)
+        records.runs.append(
+            Run(
+                job=f"{i}",
+                start_s=start,
+                end_s=start + 7200,
+                parts=(part,),
+                gpu="a100",
+                wall="left",
+                submit_s=0,
+            )
+        )
+    return records
+
+
+def test_the_replay_of_what_was_has_the_walls_that_were() -> None:
+    work = work_of(walled_books(), [], start_s=0, end_s=36_000)
+
+    assert work.walls == {"left": 16, "right": 16}
+    found = sized(work, FIFO, alone=False)
+    assert found["explained"] == 1.0  # behind its wall the queue waits in the replay as it did
+    assert not found["lower_bound"]
+    assert sized(type(work)(work.arrivals, work.fleet, work.waits_s), FIFO, alone=False)["explained"] == 0.0
+
+
+def test_dropping_walls_is_an_action_and_a_second_replay_agrees() -> None:
+    work = work_of(walled_books(), [], start_s=0, end_s=36_000)
+    spare = type(work)(work.arrivals[:3], work.fleet, work.waits_s, walls=work.walls)
+    found = actions(spare, spare, FIFO, None, lower_bound=False)
+
+    assert [(each["action"], each["gpus"], each["left_gpus"]) for each in found] == [("drop_walls", 8, 24)]
+    assert found[0]["usd_per_month"] is None
+    assert found[0]["hurt_before"] == pytest.approx(1 / 3)
+    outcome = rehearse(spare.arrivals, nodes_of({a_kind("a100", 8): 3}), FIFO.rules)
+    assert {state.first_start_s for state in outcome.fleet.jobs.values()} == {0}
 
 
 def test_an_answer_that_explains_too_little_of_the_real_waits_is_a_lower_bound() -> None:
@@ -157,8 +203,6 @@ def test_an_answer_that_explains_too_little_of_the_real_waits_is_a_lower_bound()
 
 
 def test_a_trace_alone_has_no_fleet_and_is_a_lower_bound() -> None:
-    from brimful.audit.rehearsals import Work
-
     work = with_room(Work(arrivals(*[(0, 4, 7200)] * 4), {}, {}))
     found = sized(work, FIFO, alone=True)
 

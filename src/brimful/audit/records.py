@@ -84,6 +84,7 @@ class Wait:
     end_s: int
     gpus: int
     per_node: int | None = None  # GPUs it needs on one node; None: the source tells counts, not jobs
+    job: str = ""
     wall: str = ""
     gpu: str = ""  # bound to this type; empty: any
     memory_bytes: int | None = None  # on one card, where known

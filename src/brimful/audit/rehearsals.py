@@ -8,8 +8,8 @@ clipped.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from brimful.audit.cards import card_leaves
@@ -17,6 +17,7 @@ from brimful.audit.records import Records, Run
 from brimful.audit.sizing import Answer, Sizing, explained, gpus_of, peak_gpus, silos, size
 from brimful.fleet.node import Node
 from brimful.scheduler.policies import Policy
+from brimful.scheduler.rules import Quota, Rules
 from brimful.sim.traces.reading import saving_job
 from brimful.sim.world import SITE, Arrival
 from brimful.units import MICROUSD
@@ -33,6 +34,14 @@ class Work:
     fleet: dict[Node, int]
     waits_s: dict[str, int]
     assumed_node: bool = False
+    walls: Mapping[str, int] = field(default_factory=dict)  # queue -> GPUs that only it could use
+
+    def as_it_was(self, rules: Rules) -> Rules:
+        """The policy with the walls that were there: nobody lends, nobody borrows."""
+        if not self.walls:
+            return rules
+        walled = (Quota(queue=w, gpus=n, borrow_gpus=0, lend=False) for w, n in self.walls.items())
+        return replace(rules, quotas=tuple(walled))
 
 
 def work_of(
@@ -60,7 +69,18 @@ def work_of(
             gpu_types=(gpu,) if gpu else (),
         )
         arrivals.append(Arrival(at_s=max(0, submit - start_s), job=job, work_s=end - start - tail_s))
-    return Work(sorted(arrivals, key=lambda a: a.at_s), fleet, waits)
+    return Work(sorted(arrivals, key=lambda a: a.at_s), fleet, waits, walls=_walls(records, arrivals))
+
+
+def _walls(records: Records, arrivals: Sequence[Arrival]) -> dict[str, int]:
+    """GPUs of each queue, where every place serves one queue and every job is of one of them."""
+    places = {(p.place, p.gpu, p.gpus, p.walls) for p in records.paid if not p.unused}
+    if any(len(walls) != 1 for *_, walls in places):
+        return {}
+    found: Counter[str] = Counter()
+    for _, _, gpus, walls in places:
+        found[next(iter(walls))] += gpus
+    return dict(found) if len(found) > 1 and {a.job.tenant for a in arrivals} <= set(found) else {}
 
 
 def _tail_s(records: Records, run: Run, start: int, end: int) -> int:
@@ -106,7 +126,8 @@ def sized(work: Work, policy: Policy, *, alone: bool) -> dict[str, Any]:
     answer = size(sizing, work.fleet)
     share = None
     if work.waits_s and not work.assumed_node:
-        share = explained(work.waits_s, sizing.replay(work.fleet, whole=True).waits_s)
+        real = Sizing(work.arrivals, work.as_it_was(policy.rules)).replay(work.fleet, whole=True)
+        share = explained(work.waits_s, real.waits_s)
     kind = max(work.fleet, key=lambda kind: kind.gpus * work.fleet[kind])
     queues = silos(work.arrivals, policy.rules, kind) if alone and len(work.fleet) == 1 else {}
     known = [n for n in queues.values() if n is not None]
@@ -138,12 +159,13 @@ def actions(
 ) -> list[dict[str, Any]]:
     """What to do, each on top of the one before and all in one replay: their savings are not to be added up.
 
-    Return GPUs that the same work does not need; then end idle tails, and return what that frees.
+    Return GPUs that the same work does not need, once queues share them; then end idle tails, and return what
+    that frees.
     """
     found: list[dict[str, Any]] = []
     before = gpus_of(work.fleet)
-    today = Sizing(work.arrivals, policy.rules).replay(work.fleet, whole=True)
-    steps = [("return_gpus", work)]
+    today = Sizing(work.arrivals, work.as_it_was(policy.rules)).replay(work.fleet, whole=True)
+    steps = [("drop_walls" if work.walls else "return_gpus", work)]
     if sum(a.work_s for a in trimmed.arrivals) < sum(a.work_s for a in work.arrivals):
         steps.append(("end_tails", trimmed))
     for name, some in steps:

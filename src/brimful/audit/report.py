@@ -82,27 +82,18 @@ def _usd(microusd: int | None) -> float | None:
 
 
 def _hour_of_week(found: Swept) -> dict[str, Any]:
-    """GPUs wanted, held or waiting for, by hour of the week: the mean and the most; and GPUs there were."""
+    """GPUs wanted, held or waited for, by hour of the week from Monday 0:00; and the most there were."""
     wanted, there, seconds = Counter[int](), Counter[int](), Counter[int]()
-    most = Counter[int]()
-    changes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for hour, length in found.calendar.hours_of_week(found.start_s, found.end_s):
+        seconds[hour] += length
     for curve in found.demand.values():
         for start, end, gpus, want in curve:
             for hour, length in found.calendar.hours_of_week(start, end):
                 wanted[hour] += want * length
                 there[hour] += gpus * length
-            changes[start].append((gpus, want))
-            changes[end].append((-gpus, -want))
-    now, last = 0, found.start_s
-    for at in sorted(changes):
-        for hour, length in found.calendar.hours_of_week(last, at):
-            seconds[hour] += length
-            most[hour] = max(most[hour], now)
-        now, last = now + sum(want for _, want in changes[at]), at
     return {
         "mean": [wanted[h] / seconds[h] if seconds[h] else None for h in range(168)],
-        "most": [most[h] if seconds[h] else None for h in range(168)],
-        "gpus": max((there[h] / seconds[h] for h in range(168) if seconds[h]), default=None),
+        "gpus": max((there[h] / seconds[h] for h in seconds), default=None),
     }
 
 

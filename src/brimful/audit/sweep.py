@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
 
 from brimful.audit.cards import card_leaves
@@ -69,26 +69,11 @@ def sweep(records: Records, *, start_s: int, end_s: int, zone: tzinfo = UTC) -> 
 
 def _clipped(paid: Paid, start_s: int, end_s: int) -> Paid | None:
     """The part of it in the window, and of its price in proportion."""
-    start, end = max(paid.start_s, start_s), min(paid.end_s, end_s)
+    start, end, whole = max(paid.start_s, start_s), min(paid.end_s, end_s), paid.end_s - paid.start_s
     if start >= end or paid.gpus <= 0:
         return None
-    microusd = paid.microusd
-    if microusd is not None:
-        microusd = (microusd * (end - start) * 2 + (paid.end_s - paid.start_s)) // (
-            2 * (paid.end_s - paid.start_s)
-        )
-    return Paid(
-        place=paid.place,
-        gpu=paid.gpu,
-        gpus=paid.gpus,
-        start_s=start,
-        end_s=end,
-        microusd=microusd,
-        list_price=paid.list_price,
-        walls=paid.walls,
-        is_node=paid.is_node,
-        unused=paid.unused,
-    )
+    cost = None if paid.microusd is None else (2 * paid.microusd * (end - start) + whole) // (2 * whole)
+    return replace(paid, start_s=start, end_s=end, microusd=cost)
 
 
 def _places(

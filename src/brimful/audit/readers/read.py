@@ -11,6 +11,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from pathlib import Path
@@ -30,6 +31,10 @@ URLS = ("http://", "https://")
 ALWAYS = (-(2**60), 2**60)
 
 
+# A file that tells capacity without a time, and how to read it once the window is known.
+Later = tuple[Path, Callable[[tuple[int, int]], None]]
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What the reading is for. `window` is None where the sources themselves say from when to when."""
@@ -41,12 +46,14 @@ class Asked:
 def read(sources: Sequence[str], asked: Asked, fleet: Sequence[Node] = ()) -> Records:
     """Everything the sources hold, joined."""
     records = Records()
-    later: list[Callable[[tuple[int, int]], None]] = []
+    later: list[Later] = []
     for path in _files(source for source in sources if not source.startswith(URLS)):
-        _read_file(path, records, asked, later)
+        with _reading(path):
+            _read_file(path, records, asked, later)
     window = asked.window or records.window()
-    for read_with in later:
-        read_with(window)
+    for path, read_with in later:
+        with _reading(path):
+            read_with(window)
     for url in (source for source in sources if source.startswith(URLS)):
         if window[0] >= window[1]:
             raise BadInput(say("audit.needs_window", url=url))
@@ -74,63 +81,76 @@ def _open(path: Path) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path, "rb")) if packed else path.open("rb")
 
 
-def _read_file(
-    path: Path, records: Records, asked: Asked, later: list[Callable[[tuple[int, int]], None]]
-) -> None:
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever is wrong with a stranger's file, it is told by its name."""
     try:
-        with _open(path) as stream:
-            head = stream.read(HEAD_BYTES)
-        if head.startswith(helios.MAGIC):
-            helios.read(path, records)
-        elif head.startswith(own.SQLITE):
-            own.read_database(path, records)
-        elif head.lstrip()[:1] == b"{" and b'"kind"' in head.partition(b"\n")[0]:
-            own.read_meter(path, records)
-        elif head.lstrip()[:1] == b"{":
-            with _open(path) as stream:
-                found = json.loads(stream.read(MAX_UNPACKED_BYTES))
-            _read_json(path, found, records, later)
-        else:
-            _read_text(path, head.decode("utf-8-sig", "replace"), records, asked, later)
+        yield
     except OSError as error:
         said = say("audit.unreadable", name=path.name, error=os_words(error))
         raise unreadable(said, error) from error
-    except (ValueError, RecursionError, EOFError, zlib.error) as error:
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        EOFError,
+        zlib.error,
+    ) as error:
         raise BadInput(say("audit.unreadable", name=path.name, error=error)) from error
+
+
+def _read_file(path: Path, records: Records, asked: Asked, later: list[Later]) -> None:
+    with _open(path) as stream:
+        head = stream.read(HEAD_BYTES)
+    if head.startswith(helios.MAGIC):
+        helios.read(path, records)
+    elif head.startswith(own.SQLITE):
+        own.read_database(path, records)
+    elif head.lstrip()[:1] == b"{" and b'"kind"' in head.partition(b"\n")[0]:
+        own.read_meter(path, records)
+    elif head.lstrip()[:1] == b"{":
+        with _open(path) as stream:
+            found = json.loads(stream.read(MAX_UNPACKED_BYTES))
+        _read_json(path, found, records, later)
+    else:
+        _read_text(path, head.decode("utf-8-sig", "replace"), records, asked, later)
 
 
 def _read_json(
     path: Path,
     found: Any,  # noqa: ANN401 - JSON
     records: Records,
-    later: list[Callable[[tuple[int, int]], None]],
+    later: list[Later],
 ) -> None:
     if isinstance(found, dict) and dcgm.is_matrix(found):
         dcgm.read_matrix(found, records)
     elif isinstance(found, dict) and isinstance(found.get("jobs"), list):
         slurm.read_json(found, records, None)
     elif isinstance(found, dict) and isinstance(found.get("nodes"), list):
-        later.append(lambda window: slurm.read_json(found, records, window))
+        later.append((path, lambda window: slurm.read_json(found, records, window)))
     else:
         records.traces.append(str(path))  # its own reader says what is wrong with it, if anything
 
 
-def _read_text(
-    path: Path, head: str, records: Records, asked: Asked, later: list[Callable[[tuple[int, int]], None]]
-) -> None:
+def _read_text(path: Path, head: str, records: Records, asked: Asked, later: list[Later]) -> None:
     if focus.is_contract(head):
         records.left_out["bill_contract"] += 1
         return
     if slurm.is_sinfo(head):
         later.append(
-            lambda window: _with_lines(path, lambda lines: slurm.read_sinfo(lines, records, *window))
+            (path, lambda window: _with_lines(path, lambda lines: slurm.read_sinfo(lines, records, *window)))
         )
         return
     if plain.is_paid(head):
         window = asked.window
         later.append(
-            lambda found: _with_lines(
-                path, lambda lines: plain.read(path, lines, records, asked.zone, window or found)
+            (
+                path,
+                lambda found: _with_lines(
+                    path, lambda lines: plain.read(path, lines, records, asked.zone, window or found)
+                ),
             )
         )
         return
@@ -225,6 +245,10 @@ def _finish(records: Records) -> None:
             memory[job] = max(memory.get(job, 0.0), mean.used_bytes or 0)
     whole = {paid.place: paid.gpus for paid in records.paid if paid.is_node}
     records.runs = [_with_cards(run, cards, memory.get(run.job), whole) for run in records.runs]
+    records.waits = [
+        replace(wait, memory_bytes=int(memory[wait.job])) if wait.job in memory else wait
+        for wait in records.waits
+    ]
 
 
 def _with_cards(

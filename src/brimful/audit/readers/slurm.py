@@ -112,6 +112,7 @@ def add_job(job: SlurmJob, records: Records, *, now_s: int | None = None) -> Non
                     end_s=until_s,
                     gpus=gpus,
                     per_node=-(-gpus // nodes),
+                    job=job.job,
                     wall=job.partition,
                     gpu=kind,
                     blocked=job.reason.startswith(BLOCKED),
