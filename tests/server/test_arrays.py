@@ -101,9 +101,7 @@ def test_a_job_after_a_failed_one_is_skipped_with_the_reason_and_its_money_is_fr
     assert (told["phase"], told["why_code"]["code"]) == ("skipped", "scheduler.never_starts")  # type: ignore[index]
     assert server.get(f"/v1/jobs/{third}")["phase"] == "skipped"
     ready_s = server.get(f"/v1/jobs/{last}")["ready_s"]
-    assert (
-        ready_s == server.get(f"/v1/jobs/{third}")["ended_s"]
-    )  # and no list calls the time before that waiting
+    assert ready_s == server.get(f"/v1/jobs/{third}")["ended_s"]  # what was before is not called waiting
     spend = server.get("/v1/spend")
     assert (spend["held_microusd"], spend["sum_microusd"]) == (0, 0)
     late = server.http.post("/v1/jobs", json={"command": ["x"], "folder": "/", "after": [first]})
