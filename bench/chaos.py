@@ -14,9 +14,11 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -83,12 +85,32 @@ class Outcome:
         return found + [f"{f.promise}: {each}" for f in self.findings for each in f.broken]
 
 
+def python_for_all() -> str:
+    """One that every user of the machine may run: ours may be in root's home."""
+    for path in (sys.executable, "/usr/bin/python3"):
+        command = ["sh", "-c", '"$0" -c "import ctypes"', path]
+        done = subprocess.run(
+            command, user=65534, group=65534, extra_groups=[], check=False, capture_output=True
+        )
+        if done.returncode == 0:
+            return path
+    raise SystemExit("no Python that every user may run: apt-get install python3")
+
+
 class Chaos:
-    def __init__(self, folder: Path, url: str, *, seed: int) -> None:
+    """With `uids`, as root: two tenants, each with a user of its own, whose jobs are isolated."""
+
+    def __init__(self, folder: Path, url: str, *, seed: int, uids: bool = False) -> None:
         self.folder, self.url, self.random = folder, url, random.Random(seed)
-        self.data, self.work = folder / "data", folder / "work"
-        self.work.mkdir(parents=True)
-        (folder / "job.py").write_text(JOB)
+        self.data = folder / "data"
+        # An isolated job has a /tmp of its own, and would not find a folder there.
+        self.work = Path(tempfile.mkdtemp(dir="/run")) if uids else folder / "work"
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.work.chmod(0o1777)
+        (self.work / "job.py").write_text(JOB)
+        first = 1_200_000_000 + 2 * os.getpid()
+        self.users = {"red": first, "blue": first + 1} if uids else {}
+        self.python = python_for_all() if uids else sys.executable
         self.code = self._pack(folder / "project")
         self.mix: Counter[str] = Counter()
         self.ends: dict[str, list[str]] = {}  # job or array -> what its tasks leave behind
@@ -115,12 +137,17 @@ class Chaos:
             store.close()
         return outcome
 
+    @property
+    def tenants(self) -> list[str]:
+        return [*self.users] or ["default"]
+
     def _pack(self, project: Path) -> str:
         """As `submit` does; then the folder changes."""
-        project.mkdir()
+        project.mkdir(parents=True)
         (project / "job.py").write_text(JOB)
-        with packed(project) as pack, CodeStore(self.data / "code").receiving("default", pack.code) as kept:
-            kept.write(pack.file.read())
+        for tenant in self.tenants:
+            with packed(project) as pack, CodeStore(self.data / "code").receiving(tenant, pack.code) as kept:
+                kept.write(pack.file.read())
         (project / "job.py").write_text(LATE)
         return pack.code
 
@@ -138,19 +165,21 @@ class Chaos:
         fails = tasks is None and dice.random() < 1 / 8
         before = dice.choice(sorted(self.ends)) if self.ends and dice.random() < 1 / 3 else ""
         is_packed = dice.random() < 1 / 2
-        program = "job.py" if is_packed else str(self.folder / "job.py")
+        program = "job.py" if is_packed else str(self.work / "job.py")
+        tenant = self.tenants[self.jobs % len(self.tenants)]
         seconds = f"{dice.uniform(0.3, 3.0):.2f}"
         job = Job(
             job="",
             gpus=1,
             name=name,
+            tenant=tenant,
             key=name,  # a user who does not hear back asks again
             submitter="chaos",
             command=(
-                *(sys.executable, program, str(self.work / name), seconds, str(int(fails))),
+                *(self.python, program, str(self.work / name), seconds, str(int(fails))),
                 *self.ends.get(before, ()),
             ),
-            folder=str(self.folder / "project" if is_packed else self.folder),
+            folder=str(self.folder / "project" if is_packed else self.work),
             code=self.code if is_packed else "",
             after=((before, "ok"),) if before else (),
             retries=0 if fails else 10_000,
@@ -166,6 +195,7 @@ class Chaos:
         self.wanted |= dict.fromkeys(names, phase)
         self.ends[made[-1].job.array or made[-1].job.job] = [str(self.work / each) for each in names]
         told = {"array": tasks, "after": before, "packed": is_packed, "fails": fails, "skipped": never}
+        told[tenant] = bool(self.users)
         self.mix.update(word for word, is_so in told.items() if is_so)
         return len(names)
 
@@ -212,6 +242,8 @@ class Chaos:
         if self.server is not None and self.server.poll() is None:
             return
         options = ["--database", self.url, "--data", str(self.data), "--sites", SITES, "--port", "0"]
+        if self.users:
+            options += ["--job-users", ",".join(f"{name}={uid}" for name, uid in self.users.items())]
         with (self.folder / "server.log").open("ab") as log:
             self.server = subprocess.Popen(
                 [BRIMFUL, "up", "--json", *options], stdout=subprocess.PIPE, stderr=log
@@ -223,6 +255,7 @@ class Chaos:
         if self.server is not None:
             self.server.terminate()
             self.server.communicate()
+        shutil.rmtree(self.work)
 
     def _finish(self, users: Service, began: float) -> Outcome:
         deadline = time.monotonic() + ENDS_S

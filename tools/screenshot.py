@@ -92,6 +92,7 @@ def server(folder: Path) -> Iterator[tuple[dict[str, str], str]]:
         "BRIMFUL_GRACE_S": "1",
     }
     env |= {"BRIMFUL_SLOTS": "8", "BRIMFUL_GPU": "rtx-4070", "BRIMFUL_USD_PER_HOUR": "0.35"}
+    env |= {"BRIMFUL_JOBS_SHARE_MY_USER": "1"}
     process = subprocess.Popen([*command(), "up"], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         until((folder / "data" / "server.json").exists, "the server did not start")

@@ -13,7 +13,7 @@ from brimful.fleet.events import PoolPriced, to_record
 from tests.builders import USD
 from tests.server.live import BRIMFUL, Live, live, wait_for
 
-OPTIONS = ("--slots", "2", "--gpu", "h100", "--usd-per-hour", "1", "--market", "all")
+OPTIONS = ("--slots", "2", "--gpu", "h100", "--usd-per-hour", "1", "--market", "all", "--jobs-share-my-user")
 MARKET = ("--notice-s", "3600", "--market-period-s", "1")
 
 

@@ -54,6 +54,12 @@ def environment_keepers(engines: Iterable[object]) -> list[KeepsEnvironments]:
 
 
 @runtime_checkable
+class Admits(Protocol):
+    def admit(self, tenant: str) -> None:
+        """Refused where jobs of this tenant may not run."""
+
+
+@runtime_checkable
 class Complains(Protocol):
     def complaints(self) -> Mapping[str, Said]:
         """Leases that could not be looked at the last time, and why; they count as they did before."""

@@ -21,8 +21,8 @@ JSON_BYTES = 16 << 20
 NOTE_BYTES = 256 << 10  # what a job may have written: parsing it keeps every other thread waiting
 
 
-def write_json(path: Path, body: dict[str, Any]) -> None:
-    write_whole(path, json.dumps(body), mode=0o600)
+def write_json(path: Path, body: dict[str, Any], *, mode: int = 0o600) -> None:
+    write_whole(path, json.dumps(body), mode=mode)
 
 
 def read_json(path: Path, *, most_bytes: int = JSON_BYTES) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from ipaddress import ip_address
 from pathlib import Path
@@ -40,6 +40,9 @@ class Settings:
     gpu: str = ""
     sites: str = ""
     engines: str = ""
+    job_users: str = ""
+    job_memory_mib: int = 0
+    jobs_share_my_user: bool = False
     log_mib: int = 64
     usd_per_hour: str = "0.10"
     tick_s: int = 1
@@ -95,6 +98,11 @@ class Settings:
     @property
     def declared_sites(self) -> list[Site]:
         return read_sites(self.sites) if self.sites else []
+
+    @property
+    def users_of_tenants(self) -> dict[str, str]:
+        """Tenant -> the name or uid of a user of this machine."""
+        return read_job_users(self.job_users) if self.job_users else {}
 
     @property
     def microusd_per_gpu_hour(self) -> int:
@@ -156,6 +164,22 @@ def read_sites(text: str) -> list[Site]:
     return found
 
 
+JOB_USER = re.compile(
+    r"(?P<tenant>[A-Za-z0-9][A-Za-z0-9._-]{0,59})=(?P<user>[A-Za-z0-9_][A-Za-z0-9._-]{0,59})"
+)
+
+
+def read_job_users(text: str) -> dict[str, str]:
+    """What is written; whether there are such users, the machine knows where the server starts."""
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        match = JOB_USER.fullmatch(part.strip())
+        if match is None or match["tenant"] in found:
+            raise BadInput(say("client.bad_job_users", part=Quoted(part.strip()[:80])))
+        found[match["tenant"]] = match["user"]
+    return found
+
+
 def _gpu_name(text: str, source: str) -> str:
     from brimful.adapters.engines.devices import catalog_name
 
@@ -167,7 +191,17 @@ def _gpu_name(text: str, source: str) -> str:
 
 SMTP = re.compile(r"[A-Za-z0-9.-]+(:\d{1,5})?", re.ASCII)
 FILES = ("tls_cert", "tls_key", "queues", "identity", "smtp_password_file")
+READERS: dict[str, Callable[[str], object]] = {
+    "sites": read_sites,
+    "job_users": read_job_users,
+    "policy": read_policy,
+}
+CHOICES: dict[str, dict[str, str | bool]] = {
+    "log_format": {"text": "text", "json": "json"},
+    "jobs_share_my_user": {"True": True, "1": True, "0": False},
+}
 LIMITS: dict[str, tuple[int, int]] = {
+    "job_memory_mib": (0, 1 << 30),
     "log_mib": (1, 1 << 20),
     "port": (0, 65535),
     "slots": (0, 1024),
@@ -222,7 +256,7 @@ def _check_together(settings: Settings) -> None:
         raise BadInput(say("client.host_needs_tls", host=Quoted(settings.host[:100])), code="not_loopback")
 
 
-def _checked(name: str, text: str, source: str) -> str | int:
+def _checked(name: str, text: str, source: str) -> str | int | bool:
     if name in LIMITS:
         low, high = LIMITS[name]
         if (number := integer_from_text(text, low=low, high=high)) is None:
@@ -235,16 +269,16 @@ def _checked(name: str, text: str, source: str) -> str | int:
             ip_address(text)
         except ValueError as error:
             raise _bad(source, text, say("client.hint_address")) from error
-    if name == "log_format" and text not in ("text", "json"):
-        raise _bad(source, text, say("client.hint_log_format"))
+    if name in CHOICES:
+        if text not in CHOICES[name]:
+            raise _bad(source, text, say(f"client.hint_{name}"))
+        return CHOICES[name][text]
     if name in FILES and text and not Path(text).is_file():
         raise BadInput(say("client.no_such_file", source=source, text=Quoted(text[:200])))
     if name == "gpu":
         return _gpu_name(text, source)
-    if name == "sites" and text:
-        read_sites(text)
-    if name == "policy":
-        read_policy(text)
+    if name in READERS and (text or name == "policy"):
+        READERS[name](text)
     if name in ("data", "engines", "backup_folder") and text:
         return str(Path(text).expanduser().absolute())
     return text

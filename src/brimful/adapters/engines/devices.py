@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from brimful.errors import NotFound
+from brimful.language import Quoted, say
+from brimful.scheduler.ports import CannotStart
 from brimful.specs.gpu import find_gpu
 
 
@@ -59,3 +63,30 @@ def catalog_name(text: str) -> str:
         return find_gpu(text).name
     except NotFound:
         return "-".join(text.lower().split())[:64] or "gpu"
+
+
+DRIVER = Path("/proc/driver/nvidia/gpus")
+ALL_GPUS = (
+    "nvidiactl",
+    "nvidia-uvm",
+    "nvidia-uvm-tools",
+    "nvidia-modeset",
+)  # what every program of CUDA opens
+
+
+def device_files(devices: Sequence[str], *, driver: Path = DRIVER, dev: Path = Path("/dev")) -> list[str]:
+    """The files in /dev behind these GPUs, and those that all share; none where there is no NVIDIA driver.
+
+    The driver's folder has an entry for each card, named by its place on the bus: the order of its indices.
+    """
+    cards = sorted(driver.glob("*/information"))
+    if not cards:
+        return []
+    files = [dev / name for name in ALL_GPUS]
+    for device in devices:
+        known = int(device) < len(cards) if device.isdecimal() else False
+        minor = re.search(r"^Device Minor:\s*(\d+)", cards[int(device)].read_text(), re.M) if known else None
+        if minor is None:  # a MIG slice has files of its own, which brimful does not know yet
+            raise CannotStart(say("adapters.no_device_file", device=Quoted(device[:60]), cards=len(cards)))
+        files.append(dev / f"nvidia{minor[1]}")
+    return [str(file) for file in files if file.exists()]

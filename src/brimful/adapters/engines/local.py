@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from brimful.adapters.capabilities import LogPiece
 from brimful.adapters.code import CodeStore
 from brimful.adapters.engines import logs, samples
+from brimful.adapters.engines.isolation import NOTICE_MODE, OWN, is_isolated, notice_file
 from brimful.adapters.engines.processes import (
     boot_s,
     born,
@@ -34,8 +35,9 @@ from brimful.adapters.engines.processes import (
     signal_marked,
 )
 from brimful.adapters.engines.runner import WORK
+from brimful.adapters.engines.users import JobUser, JobUsers
 from brimful.adapters.files import NOTE_BYTES, identity, read_json, reserve, write_json
-from brimful.errors import BrimfulError, Said, WorldFailed
+from brimful.errors import BrimfulError, Refused, Said, WorldFailed
 from brimful.fleet.arrays import task_env
 from brimful.fleet.events import Cause
 from brimful.fleet.job import Job
@@ -81,11 +83,14 @@ class LocalEngine:
         log_bytes: int = LOG_BYTES,
         code: CodeStore | None = None,
         look: Callable[[float], Sequence[GpuSample]] | None = None,
+        runs_as: JobUsers | None = None,
     ) -> None:
         """`devices`: by node, which of the driver's GPUs stands behind each of ours; `problems`: theirs.
 
         `users`: by such a GPU, the processes that use it now, as far as the driver tells.
+        `runs_as`: whom jobs run as; None: all as the user who runs this, whosever they are.
         """
+        self._runs_as = runs_as
         self._users = users
         self._devices = devices or {}
         self._problems = problems or {}
@@ -163,15 +168,16 @@ class LocalEngine:
     def _order(self, start: Start) -> dict[str, object]:
         """What the runner is told."""
         lease, job, parts = start.lease, start.job, start.parts
+        user = self._user_of(job)
         folder, checkpoints = self._folder(lease), self.checkpoints(job.job)
         speed = next((job.rate(each.gpu) for each in self._nodes if each.node == parts[0][0]), 1.0)
-        return {
+        order: dict[str, object] = {
             "lease": lease,
             "command": list(job.command),
-            "folder": str(folder / WORK) if job.code else job.folder or str(Path.home()),
+            "folder": str(folder / WORK) if job.code else job.folder or _home(user),
             "code": self._code_of(job),
             "env": {
-                **_environment(self._kept_env(job), job),
+                **_environment(self._kept_env(job), job, user),
                 **self._mark(lease),
                 "BRIMFUL_NOTICE": str(folder / "notice.json"),
                 "BRIMFUL_SAMPLES": str(folder / samples.NAME),
@@ -189,6 +195,20 @@ class LocalEngine:
             "log_bytes": self._log_bytes,
             "speed": speed * (job.spread_rate if len(parts) > 1 else 1.0),
         }
+        if self._runs_as is None or user is None:
+            return order
+        return self._runs_as.confine(order, user, folder=folder, gpus=job.gpus)
+
+    def admit(self, tenant: str) -> None:
+        if self._runs_as is not None:
+            self._runs_as.admit(tenant)
+
+    def _user_of(self, job: Job) -> JobUser | None:
+        try:
+            self.admit(job.tenant)
+        except Refused as error:
+            raise CannotStart(error.said) from error
+        return None if self._runs_as is None else self._runs_as.user_of(job.tenant)
 
     def checkpoints(self, job: str) -> str:
         """One folder for all leases of the job at this site."""
@@ -248,7 +268,7 @@ class LocalEngine:
     def warn(self, lease: str, *, until_s: int | None) -> None:
         """The file `BRIMFUL_NOTICE` comes and goes. When it is told to stop, its runner says so there."""
         folder = self._folder(lease)
-        path = folder / "notice.json"
+        path = notice_file(folder)
         before = _facts(path)
         notice = None if until_s is None else {"deadline_s": until_s, "may_stay": True}
         if before == notice or (folder / "stop.json").exists() or not folder.exists():
@@ -257,7 +277,7 @@ class LocalEngine:
             if notice is None:
                 path.unlink(missing_ok=True)
             else:
-                write_json(path, notice)
+                write_json(path, notice, mode=NOTICE_MODE)
 
     def observe(self, leases: Collection[str]) -> Sequence[Observation]:
         """News of each. What cannot be read of one lease is a complaint, and keeps nobody from the others."""
@@ -277,7 +297,16 @@ class LocalEngine:
 
     def living(self) -> list[str]:
         """Leases of which any process lives, whoever asked for it."""
-        return sorted({name for name in leases_living(self.identity) if (self._root / name).exists()})
+        found = {name for name, uid in leases_living(self.identity) if uid in self._uids(name)}
+        return sorted(found)
+
+    def _uids(self, lease: str) -> set[int]:
+        """Whose a process of the lease is; root's where it does not let itself be looked at."""
+        folder = self._root / Path(lease).name
+        try:
+            return {0, (folder / OWN if is_isolated(folder) else folder).stat().st_uid}
+        except OSError:
+            return set()
 
     def complaints(self) -> Mapping[str, Said]:
         return {**self._problems, **self._complaints}
@@ -378,7 +407,11 @@ class LocalEngine:
 
         The lock is a file descriptor that programs close when they start others (Python does by default).
         """
-        return any(marked(self._mark(lease))) or self._group(lease) is not None
+        if self._group(lease) is not None:
+            return True
+        # Another tenant's job may carry the same mark, and would keep this lease from ending. The first
+        # process of an isolated one is root's, and the last of it to end.
+        return not is_isolated(self._folder(lease)) and any(marked(self._mark(lease)))
 
     def _group(self, lease: str) -> int | None:
         """The job's process group while its first process lives; never one that merely has its number."""
@@ -420,7 +453,7 @@ class LocalEngine:
         number = signal.SIGKILL if late else signal.SIGTERM
         if not late:
             with contextlib.suppress(OSError):
-                write_json(folder / "notice.json", {"deadline_s": int(deadline_s)})
+                write_json(notice_file(folder), {"deadline_s": int(deadline_s)}, mode=NOTICE_MODE)
         signal_marked(self._mark(lease), number)
         group = self._group(lease)
         if group is not None:
@@ -531,11 +564,16 @@ def _rank(rank: int, ranks: int) -> dict[str, str]:
     return found if ranks == 1 else {**found, "RANK": str(rank), "LOCAL_RANK": "0"}
 
 
-def _environment(env: Mapping[str, str], job: Job) -> Mapping[str, str]:
+def _home(user: JobUser | None) -> str:
+    return str(Path.home()) if user is None else user.home
+
+
+def _environment(env: Mapping[str, str], job: Job, user: JobUser | None) -> Mapping[str, str]:
     wanted = dict(env)
     path = wanted.pop("PATH", os.environ.get("PATH", os.defpath))
     return {
         **{key: os.environ[key] for key in PASSED_ON if key in os.environ},
+        **({} if user is None else user.environment),
         # Last on the path is the Python that runs brimful: `python` is found even where Debian has none.
         "PATH": f"{path}{os.pathsep}{Path(sys.executable).parent}",
         "PYTHONUNBUFFERED": "1",  # or the log would lag minutes behind the job

@@ -51,12 +51,17 @@ def marked(mark: Mapping[str, str]) -> Iterator[int]:
             yield pid
 
 
-def leases_living(engine: str) -> Iterator[str]:
-    """By what they carry: the lease of each living process that the engine with this id started."""
+def leases_living(engine: str) -> Iterator[tuple[str, int]]:
+    """By what they carry: the lease of each living process that the engine with this id started, and its uid.
+
+    Any job can carry another's lease: whether it is its user's to carry is for the caller to see.
+    """
     for pid in _pids():
         carried = _carried(pid)
         if f"BRIMFUL_ENGINE={engine}".encode() in carried:
-            yield from (c[14:].decode() for c in carried if c.startswith(b"BRIMFUL_LEASE="))
+            with contextlib.suppress(OSError):
+                uid = (PROC / str(pid)).stat().st_uid
+                yield from ((c[14:].decode(), uid) for c in carried if c.startswith(b"BRIMFUL_LEASE="))
 
 
 def signal_marked(mark: Mapping[str, str], number: int) -> None:

@@ -16,6 +16,9 @@ server learns of its end whenever it comes back. Everything it knows stands in i
     log           what the job printed; log.start: where it begins now. log.1, ...: of the gang's other ranks
     runner.err    what the runner itself had to complain of
     lock          held by runner and job as long as anything of them lives: no pid can be mistaken
+
+A job that runs as a user of its own (isolation.py) never sees this folder. It gets two of its folders, `told`
+with notice.json, to read, and `own` for sample.json, to write; its init holds the lock for it.
 """
 
 from __future__ import annotations
@@ -25,24 +28,26 @@ import ctypes
 import fcntl
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from brimful.adapters.code import unpack
+from brimful.adapters.engines import isolation
 from brimful.adapters.engines.checkpoints import make_ready, take_over
 from brimful.adapters.engines.logs import name_of, shorten
 from brimful.adapters.engines.processes import born
 from brimful.adapters.files import read_json, write_json, write_reserved
 from brimful.errors import BadInput, BrimfulError, Said
 from brimful.job import newest
-from brimful.language import Plain, Quoted, Seconds, Sentence, os_words, say
-from brimful.language.record import as_record
+from brimful.language import Plain, Quoted, Seconds, Sentence, os_words, say, verbatim
+from brimful.language.record import as_record, said_by_anybody
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 NOT_FOUND, NOT_STARTED = 127, 126  # what a shell says for these
@@ -79,8 +84,7 @@ def main(folder: Path) -> int:
             asked = {key: order.get(key) for key in ("speed", "checkpoints")}
             began = _Began()
             write_json(folder / "started.json", {"at_s": began.at_s, "pid": os.getpid(), **asked})
-            log = (folder / "log").open("ab")
-            os.fchmod(log.fileno(), 0o600)
+            log = _open_log(folder, order)
         except OSError as error:
             where = str(folder)[:PROBLEM_CHARS]
             _write_end(
@@ -90,11 +94,10 @@ def main(folder: Path) -> int:
         with log:
             end = _End(None, say("adapters.stopped_before_begun"))
             with contextlib.suppress(_StoppedBeforeBegun):
-                watch.prepares = True
-                failed = _unpacked(folder, order)
-                resumes_s = 0 if failed else _make_ready(order, log)
-                watch.prepares = False
-                end = failed or _run(folder, order, lock.fileno(), watch, resumes_s=resumes_s)
+                with watch.preparing():
+                    failed = _unpacked(folder, order)
+                end = failed or _run(folder, order, log, lock.fileno(), watch)
+        watch.shorten_logs()  # what it printed since the last look
         last = newest(Path(order["checkpoints"]))
         _write_end(folder, end, at_s=began.now_s(), sealed_s=0 if last is None else last.at_s)
         with contextlib.suppress(OSError):
@@ -117,26 +120,39 @@ class _Began:
         return int(self._wall + time.monotonic() - self._awake)
 
 
-def _make_ready(order: dict[str, Any], log: IO[bytes]) -> int:
+def _open_log(folder: Path, order: dict[str, Any], rank: int = 0) -> IO[bytes]:
+    log = (folder / name_of(rank)).open("ab")
+    os.fchmod(log.fileno(), 0o600)
+    if confined := order.get("isolation"):
+        os.fchown(log.fileno(), confined["uid"], confined["gid"])  # it may open /dev/stdout
+    return log
+
+
+def _make_ready(order: dict[str, Any]) -> tuple[list[Sentence], int]:
     """Have the newest whole checkpoint where the job looks for it, and nobody but this lease write there.
 
-    Says when that one was sealed, 0 where there is none: then the job starts anew.
+    What there is to say, and when that one was sealed; 0 where there is none: then the job starts anew.
     """
-    source, here = order.get("checkpoints_from"), Path(order["checkpoints"])
+    source, here = order.get("checkpoints_from"), Path(order["env"]["BRIMFUL_CHECKPOINT_DIR"])
+    said: list[Sentence] = []
     found_s = 0
     try:
         take_over(here, order.get("lease", ""))
-        for line in make_ready(here, Path(source) if source else None):
-            log.write(f"brimful: {line}\n".encode())
+        said.extend(make_ready(here, Path(source) if source else None))
         found = newest(here)
         found_s = 0 if found is None else found.at_s
     except OSError as error:
-        log.write(f"brimful: its checkpoints cannot be used: {error}\n".encode())
+        said.append(verbatim(f"its checkpoints cannot be used: {error}"))
     if (lost_s := order.get("kept_until_s", 0) - found_s) > 0:
         code = "adapters.progress_lost" if found_s else "adapters.progress_lost_all"
-        log.write(f"brimful: {say(code, lost=Seconds(lost_s))}\n".encode())
+        said.append(say(code, lost=Seconds(lost_s)))
+    return said, found_s
+
+
+def _tell(log: IO[bytes], said: Iterable[object]) -> None:
+    for line in said:
+        log.write(f"brimful: {line}\n".encode())
     log.flush()
-    return found_s
 
 
 class _End(NamedTuple):
@@ -153,6 +169,9 @@ def _unpacked(folder: Path, order: dict[str, Any]) -> _End | None:
     if code is not None:
         try:
             unpack(Path(code["archive"]), folder / WORK, code=code["code"])
+            if confined := order.get("isolation"):
+                for path in (folder / WORK, *(folder / WORK).rglob("*")):  # nobody but us has been in there
+                    os.chown(path, confined["uid"], confined["gid"], follow_symlinks=False)
         except BadInput as error:
             return _End(NOT_STARTED, error.said)
         except OSError as error:
@@ -171,86 +190,144 @@ def _write_end(folder: Path, end: _End, *, at_s: int | None = None, sealed_s: in
     write_reserved(folder / "ended.json", ended)
 
 
-def _start_ranks(folder: Path, order: dict[str, Any], lock: int) -> list[subprocess.Popen[bytes]]:
-    """One process for each rank, all in one process group; all of them, or an OSError and none."""
-    ranks: list[subprocess.Popen[bytes]] = []
-    for rank, env in enumerate(order.get("ranks") or [{}]):
-        try:
-            with (folder / name_of(rank)).open("ab") as log:
-                os.fchmod(log.fileno(), 0o600)
-                ranks.append(
-                    subprocess.Popen(
-                        order["command"],
-                        cwd=order["folder"],
-                        env={**order["env"], **env},
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        process_group=ranks[0].pid if ranks else 0,
-                        pass_fds=[lock],
-                    )
-                )
-        except OSError:
-            if ranks:
-                _signal_group(ranks[0].pid, signal.SIGKILL)
-            raise
-    return ranks
-
-
-def _run(folder: Path, order: dict[str, Any], lock: int, watch: _Watch, *, resumes_s: int) -> _End:
+def _run(folder: Path, order: dict[str, Any], log: IO[bytes], lock: int, watch: _Watch) -> _End:
     """Start the job, wait for its end and for the end of everything it started."""
     try:
-        ranks = _start_ranks(folder, order, lock)
+        job, resumes_s = _start(folder, order, log, lock, watch)
     except OSError as error:
         return _End(*_not_started(order, error))
-    group = ranks[0].pid
     # From here on the job runs: nothing, a full disk least of all, may end the runner before it.
     with contextlib.suppress(OSError):
         (folder / "order.json").unlink()  # its environment may hold secrets, and nobody needs it again
     with contextlib.suppress(OSError):
-        write_json(folder / "child.json", {"group": group, "born": born(group), "resumes_s": resumes_s})
-    watch.over(group)
+        write_json(folder / "child.json", {"group": job.pid, "born": born(job.pid), "resumes_s": resumes_s})
+    job.go()
+    watch.over(job.pid)
     first, problem = 0, None
-    for rank, how in _ends(ranks):
+    for rank, how in job.ends():
         if how is not None and problem is None:
             first, problem = rank, how
-            if len(ranks) > 1:
+            if len(_ranks(order)) > 1:
                 problem = say("adapters.rank_failed", rank=Plain(rank), how=how)
                 watch.ask()  # a gang ends whole: the others would wait for this one for ever
-    _signal_group(group, signal.SIGKILL)
-    codes = [128 - code if code < 0 else code for code in (rank.wait() for rank in ranks)]
+    _signal_group(job.pid, signal.SIGKILL)
+    codes = [128 - code if code < 0 else code for code in job.wait()]
     watch.let_go()
     _end_the_rest()
     return _End(codes[first], problem, codes)
 
 
-def _ends(ranks: Sequence[subprocess.Popen[bytes]]) -> Iterator[tuple[int, Sentence | None]]:
-    """Each rank as it ends, and what was wrong with its end.
+def _ranks(order: dict[str, Any]) -> list[dict[str, str]]:
+    """What each rank has in its environment, besides what all have."""
+    return order.get("ranks") or [{}]
 
-    Left unreaped, so that their group cannot become a stranger's before the rest of it is ended.
-    """
-    ended: queue.SimpleQueue[tuple[int, Sentence | None]] = queue.SimpleQueue()
 
-    def wait(rank: int) -> None:
-        found = os.waitid(os.P_PID, ranks[rank].pid, os.WEXITED | os.WNOWAIT)
-        how: Sentence | None = None
-        if found is not None and found.si_code != os.CLD_EXITED:
-            how = say("adapters.killed_by", signal=signal.Signals(found.si_status).name)
-        elif found is not None and found.si_status:
-            how = say("adapters.exit_code", exit_code=Plain(found.si_status))
-        ended.put((rank, how))
+def _start(
+    folder: Path, order: dict[str, Any], log: IO[bytes], lock: int, watch: _Watch
+) -> tuple[_Ranks | isolation.Isolated, int]:
+    """The job, and when the checkpoint it goes on from was sealed."""
+    if not order.get("isolation"):
+        with watch.preparing():
+            said, resumes_s = _make_ready(order)
+        _tell(log, said)
+        return _Ranks(folder, order, lock), resumes_s
+    job = _start_isolated(folder, order, lock)
+    try:
+        with watch.preparing():
+            found = job.prepared() or {"said": [], "resumes_s": 0}
+    except _StoppedBeforeBegun:
+        _signal_group(job.pid, signal.SIGKILL)
+        job.wait()
+        raise
+    _tell(log, map(said_by_anybody, found["said"]))
+    return job, found["resumes_s"]
 
-    for rank in range(len(ranks)):
-        threading.Thread(target=wait, args=(rank,), daemon=True).start()
-    for _ in ranks:
-        yield ended.get()
+
+def _start_isolated(folder: Path, order: dict[str, Any], lock: int) -> isolation.Isolated:
+    def prepare() -> object:
+        lines, found_s = _make_ready(order)
+        return {"said": [as_record(line) for line in lines], "resumes_s": found_s}
+
+    with contextlib.ExitStack() as stack:
+        logs = [stack.enter_context(_open_log(folder, order, rank)) for rank in range(len(_ranks(order)))]
+        return isolation.start(
+            isolation.Isolation(**order["isolation"]),
+            prepare,
+            lambda rank: _become(order, rank),
+            logs=[each.fileno() for each in logs],
+            lock=lock,
+        )
+
+
+def _become(order: dict[str, Any], rank: int) -> tuple[int, Sentence]:
+    """As the job's own user: be the rank from here on, or tell why not."""
+    try:
+        os.chdir(order["folder"])
+        env = {**order["env"], **_ranks(order)[rank]}
+        os.execvpe(order["command"][0], order["command"], env)  # noqa: S606 - what was asked for
+    except OSError as error:
+        return _not_started(order, error)
+
+
+class _Ranks:
+    """One process for each rank, all in one process group; all of them, or an OSError and none."""
+
+    def __init__(self, folder: Path, order: dict[str, Any], lock: int) -> None:
+        self._ranks: list[subprocess.Popen[bytes]] = []
+        for rank, env in enumerate(_ranks(order)):
+            try:
+                with _open_log(folder, order, rank) as log:
+                    self._ranks.append(
+                        subprocess.Popen(
+                            order["command"],
+                            cwd=order["folder"],
+                            env={**order["env"], **env},
+                            stdin=subprocess.DEVNULL,
+                            stdout=log,
+                            stderr=subprocess.STDOUT,
+                            process_group=self._ranks[0].pid if self._ranks else 0,
+                            pass_fds=[lock],
+                        )
+                    )
+            except OSError:
+                if self._ranks:
+                    _signal_group(self._ranks[0].pid, signal.SIGKILL)
+                raise
+
+    @property
+    def pid(self) -> int:
+        """Of the first, and of the group."""
+        return self._ranks[0].pid
+
+    def go(self) -> None:
+        """They went when they were started."""
+
+    def ends(self) -> Iterator[tuple[int, Said | None]]:
+        """Each rank as it ends, and what was wrong with its end.
+
+        Left unreaped, so that their group cannot become a stranger's before the rest of it is ended.
+        """
+        ended: queue.SimpleQueue[tuple[int, Said | None]] = queue.SimpleQueue()
+
+        def wait(rank: int) -> None:
+            ended.put((rank, isolation.how_ended(isolation.code_unreaped(self._ranks[rank].pid))))
+
+        for rank in range(len(self._ranks)):
+            threading.Thread(target=wait, args=(rank,), daemon=True).start()
+        for _ in self._ranks:
+            yield ended.get()
+
+    def wait(self) -> list[int]:
+        return [rank.wait() for rank in self._ranks]
 
 
 def _not_started(order: dict[str, Any], error: OSError) -> tuple[int, Sentence]:
     if not Path(order["folder"]).is_dir():
         return NOT_STARTED, say("adapters.no_job_folder", folder=order["folder"][:PROBLEM_CHARS])
     command = Quoted(order["command"][0][:PROBLEM_CHARS])
-    if isinstance(error, FileNotFoundError):
+    # What is nowhere on a path with closed folders is "not permitted" to the system.
+    found = shutil.which(order["command"][0], path=order["env"].get("PATH"))
+    if isinstance(error, FileNotFoundError) or (found is None and os.sep not in order["command"][0]):
         return NOT_FOUND, say("adapters.no_job_command", command=command)
     return NOT_STARTED, say("adapters.cannot_start_command", command=command, error=os_words(error))
 
@@ -269,6 +346,15 @@ class _Watch:
         signal.signal(signal.SIGALRM, lambda _signal, _frame: self._look())
         signal.setitimer(signal.ITIMER_REAL, BEAT_S, BEAT_S)
 
+    @contextlib.contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Whoever wants it to stop meanwhile need not wait."""
+        self.prepares = True
+        try:
+            yield
+        finally:
+            self.prepares = False
+
     def over(self, group: int) -> None:
         self._group = group
         if (self._folder / "stop.json").exists():  # it was asked for before there was anything to stop
@@ -286,7 +372,8 @@ class _Watch:
         grace_s = self._grace_s()
         self._deadline_s = time.monotonic() + grace_s
         with contextlib.suppress(OSError):  # a full disk must not keep the signal from it
-            write_json(self._folder / "notice.json", {"deadline_s": int(time.time()) + grace_s})
+            notice = {"deadline_s": int(time.time()) + grace_s}
+            write_json(isolation.notice_file(self._folder), notice, mode=isolation.NOTICE_MODE)
         _signal_group(self._group, signal.SIGTERM)
         signal.setitimer(signal.ITIMER_REAL, min(grace_s, BEAT_S), min(grace_s, BEAT_S))
 
@@ -295,13 +382,20 @@ class _Watch:
             return max(1, int((read_json(self._folder / "stop.json") or {}).get("grace_s", GRACE_S)))
         return GRACE_S
 
+    def shorten_logs(self) -> bool:
+        """Whether there was anything to shorten."""
+        found = False
+        with contextlib.suppress(OSError):
+            for log in self._logs if self._log_bytes else ():
+                found |= shorten(log, keep_bytes=self._log_bytes or 0)
+        return found
+
     def _look(self) -> None:
         with contextlib.suppress(OSError):
             os.utime(self._folder / "beat")
-            for log in self._logs if self._log_bytes else ():
-                if shorten(log, keep_bytes=self._log_bytes or 0):
-                    # A quick writer fills a disk within seconds: look again soon.
-                    signal.setitimer(signal.ITIMER_REAL, HURRY_S, BEAT_S)
+        if self.shorten_logs():
+            # A quick writer fills a disk within seconds: look again soon.
+            signal.setitimer(signal.ITIMER_REAL, HURRY_S, BEAT_S)
         if self._group is None and not self.prepares:
             return
         if self._deadline_s is None:

@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 
+from brimful.adapters.engines.isolation import OWN, is_isolated
 from brimful.errors import BadInput
 from brimful.job import open_plain
 from brimful.language import Number, say
@@ -19,8 +20,10 @@ def read_sample(folder: Path) -> bytes | None:
 
     A link could lead to another job's file, a pipe would never end: nothing but a plain file of ours is read.
     """
+    place = folder / OWN if is_isolated(folder) else folder
     try:
-        with open_plain(folder / NAME, below=folder) as file:
+        owner = place.stat().st_uid
+        with open_plain(place / NAME, below=folder) as file:
             found = os.fstat(file.fileno())
             data = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
@@ -28,7 +31,7 @@ def read_sample(folder: Path) -> bytes | None:
     except OSError as error:
         what = "a link" if error.errno == errno.ELOOP else str(error.strerror)
         raise BadInput(say("adapters.sample_unreadable", what=what)) from error
-    if found.st_nlink > 1 or found.st_uid != os.geteuid():
+    if found.st_nlink > 1 or found.st_uid != owner:
         raise BadInput(say("adapters.sample_not_plain"))
     if len(data) > MOST_BYTES:
         raise BadInput(say("adapters.sample_too_large", size=Number(found.st_size), most=Number(MOST_BYTES)))

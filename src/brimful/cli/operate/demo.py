@@ -134,7 +134,17 @@ def _summary(jobs: Sequence[Mapping[str, Any]]) -> str:
 def _server(folder: Path) -> Iterator[Client]:
     """A brimful of the demo's own: eight declared GPUs, any free port, gone when it ends."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("BRIMFUL_")}
-    words = ["--data", str(folder), "--port", "0", "--slots", "8", "--gpu", "rtx-4070"]
+    words = [
+        "--data",
+        str(folder),
+        "--port",
+        "0",
+        "--slots",
+        "8",
+        "--gpu",
+        "rtx-4070",
+        "--jobs-share-my-user",
+    ]
     for name, value in SETTINGS.items():
         words += [f"--{name.replace('_', '-')}", value]
     process = subprocess.Popen(

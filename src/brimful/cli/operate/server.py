@@ -16,10 +16,13 @@ from brimful.language import Plain, Seconds, say, told, words
 def _add_up(parser: argparse.ArgumentParser) -> None:
     for each in fields(Settings):
         does = say(f"help.up_{each.name}")
-        if each.default not in ("", None):
+        if each.default not in ("", None) and each.default is not False:
             does = say("help.with_default", does=does, default=Plain(each.default))
         flag = f"--{each.name.replace('_', '-')}"
-        parser.add_argument(flag, metavar=each.name.upper(), help=told(does))
+        if isinstance(each.default, bool):
+            parser.add_argument(flag, action="store_true", default=None, help=told(does))
+        else:
+            parser.add_argument(flag, metavar=each.name.upper(), help=told(does))
 
 
 def up(args: argparse.Namespace) -> Answer:

@@ -8,6 +8,7 @@ from pathlib import Path
 from brimful.adapters.code import CodeStore
 from brimful.adapters.engines.devices import DeviceGroup, group_devices
 from brimful.adapters.engines.local import LocalEngine
+from brimful.adapters.engines.users import JobUsers, find_users
 from brimful.adapters.files import identity
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.sql import SqlStore
@@ -42,6 +43,7 @@ def local_engines(settings: Settings) -> list[LocalEngine]:
     """This machine as one site, or as the several that were declared."""
     if not settings.sites:
         return [_local_engine(settings)]
+    users = _job_users(settings, gpus=sum(each.gpus for each in settings.declared_sites))
     return [
         LocalEngine(
             settings.engines_folder / "sites" / each.site,
@@ -59,9 +61,21 @@ def local_engines(settings: Settings) -> list[LocalEngine]:
             site=each.site,
             log_bytes=settings.log_mib << 20,
             code=code_of(settings),
+            runs_as=users,
         )
         for each in settings.declared_sites
     ]
+
+
+def _job_users(settings: Settings, *, gpus: int) -> JobUsers:
+    return JobUsers(
+        settings.engines_folder,
+        find_users(settings.users_of_tenants),
+        shares=settings.jobs_share_my_user,
+        memory_mib_per_gpu=settings.job_memory_mib,
+        hidden=tuple(map(Path, filter(None, (settings.data, settings.engines, settings.backup_folder)))),
+        gpus=gpus,
+    )
 
 
 def _local_engine(settings: Settings) -> LocalEngine:
@@ -92,6 +106,7 @@ def _local_engine(settings: Settings) -> LocalEngine:
         users=gpus.Users() if found else dict,
         log_bytes=settings.log_mib << 20,
         code=code_of(settings),
+        runs_as=_job_users(settings, gpus=sum(node.gpus for node in nodes)),
     )
 
 

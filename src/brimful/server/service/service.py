@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from brimful.adapters.capabilities import environment_keepers
+from brimful.adapters.capabilities import Admits, environment_keepers
 from brimful.adapters.code import CodeStore
 from brimful.adapters.stores.leader import Leadership
 from brimful.adapters.stores.notices import NotifyStore
@@ -82,6 +82,7 @@ class Service:
             keepers,
             wake=self.driver.wake,
             max_queued=max_queued,
+            admitting=[engine for engine in engines if isinstance(engine, Admits)],
         )
 
         self.notifier = (

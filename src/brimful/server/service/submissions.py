@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from brimful.adapters.capabilities import KeepsEnvironments
+from brimful.adapters.capabilities import Admits, KeepsEnvironments
 from brimful.errors import NotFound, Refused, Said, WorldFailed
 from brimful.fleet.arrays import Tasks
 from brimful.fleet.events import (
@@ -46,8 +46,10 @@ class Submissions:
         *,
         wake: Callable[[], None],
         max_queued: int | None = None,
+        admitting: Sequence[Admits] = (),
     ) -> None:
         """`store`: one that readers follow; `wake` has the loop look at what was written."""
+        self._admitting = admitting
         self._reader, self._store, self._wake = reader, store, wake
         self._intake = Intake(reader, self._append, keepers, max_queued=max_queued)
 
@@ -59,6 +61,8 @@ class Submissions:
         The values of its environment go to those who run it, before it is in the log, and not into the log.
         A second submission under a submitter's key is the first: the job it made is given back.
         """
+        for engine in self._admitting:
+            engine.admit(job.tenant)
         self._check_after(job)
         name, is_new = self._intake.take(job, tasks)
         if is_new:
