@@ -103,7 +103,8 @@ def _part(folder: str, name: str) -> dict[str, float]:
 
 
 def _killed(folder: Path) -> list[list[str]]:
-    outcome = Chaos(folder / "chaos", f"sqlite:///{folder / 'chaos.db'}", seed=1).run(KILLS)
+    uids = os.geteuid() == 0
+    outcome = Chaos(folder / "chaos", f"sqlite:///{folder / 'chaos.db'}", seed=1, uids=uids).run(KILLS)
     for each in outcome.broken[:20]:
         print(each)
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(outcome.kills.items()))
