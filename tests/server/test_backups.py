@@ -20,10 +20,9 @@ HOUR_S = 3600
 class Scheduled:
     def __init__(self, folder: Path) -> None:
         self.now = 1_800_000_000.0
-        self.leads = True
         self.folder = folder / "backups"
         given = {"data": str(folder), "backup_folder": str(self.folder), "backup_hours": 2, "backups_kept": 2}
-        self.backups = Backups(read_settings(given, env={}), leads=lambda: self.leads, clock=lambda: self.now)
+        self.backups = Backups(read_settings(given, env={}), clock=lambda: self.now)
 
     def look(self, after_s: float = 0.0) -> list[str]:
         """The names that are there then. A file's age is by the test's clock."""
@@ -53,13 +52,6 @@ def test_one_is_made_at_once_then_every_period_and_the_oldest_go(scheduled: Sche
     last = scheduled.look(after_s=2 * HOUR_S)
     assert len(last) == 2
     assert first[0] not in last
-
-
-def test_a_server_that_does_not_lead_makes_none(scheduled: Scheduled) -> None:
-    scheduled.leads = False
-    assert scheduled.look() == []
-    scheduled.leads = True
-    assert len(scheduled.look()) == 1
 
 
 def test_one_that_cannot_be_verified_is_none_and_is_told(

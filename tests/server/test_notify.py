@@ -223,7 +223,7 @@ def test_nothing_is_written_while_nobody_wants_to_hear_and_no_rule_hears_of_the_
     server.round()
     assert server.notices.place(first=10**6) == before
     server.add(hook.url)
-    again = Notifier(server.service.reader, server.notices, Outbound(), leads=lambda: True)
+    again = Notifier(server.service.reader, server.notices, Outbound())
     again.look()  # after a restart, from where the last note was queued
     assert server.notices.due(server.now_s + 10**6, limit=9) == []
     server.end("true")

@@ -6,10 +6,8 @@ leases nor checkpoints nor code. When a job ended is the log's word: a job can d
 
 from __future__ import annotations
 
-import logging
 import os
 import re
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +18,10 @@ from brimful.adapters.files import discard
 from brimful.adapters.identity.store import AccessStore
 from brimful.adapters.stores.notices import NotifyStore
 from brimful.adapters.stores.sql import SqlStore
-from brimful.errors import BadInput, BrimfulError, NotFound
+from brimful.errors import BadInput, NotFound
 from brimful.fleet.job import Job
 from brimful.fleet.state import OVER, Fleet, JobState
 from brimful.language import Quoted, say
-
-log = logging.getLogger("brimful")
 
 Kind = Literal["leases", "checkpoints", "code", "audit"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -166,32 +162,3 @@ def clean_tables(store: SqlStore, keep: Mapping[Kind, Keep], *, now_s: int, dry_
     if before_s is not None and not dry_run:
         NotifyStore(store).forget_dead(before_s=before_s)
     return AccessStore(store).forget_deeds(before_s=before_s, last=rule.last, dry_run=dry_run)
-
-
-class Keeper:
-    """Cleans by these rules now and then, beside the loop."""
-
-    def __init__(self, clean: Callable[[], list[Item]], *, leads: Callable[[], bool]) -> None:
-        self._clean, self._leads = clean, leads
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=30)
-
-    def _run(self) -> None:
-        while not self._stopping.wait(EVERY_S):
-            try:
-                gone = self._clean() if self._leads() else []
-                size = sum(each.size for each in gone)
-                if gone:
-                    log.info("retention removed %d items, %d bytes", len(gone), size)
-            except BrimfulError as error:
-                log.warning("retention failed: %s", error.problem)
-            except Exception:  # nobody else would
-                log.exception("internal error in retention; trying again")

@@ -25,10 +25,8 @@ LONGEST_S = 6 * 3600
 
 
 class Backups:
-    def __init__(
-        self, settings: Settings, *, leads: Callable[[], bool], clock: Callable[[], float] = time.time
-    ) -> None:
-        self._settings, self._leads, self._clock = settings, leads, clock
+    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
+        self._settings, self._clock = settings, clock
         self._folder = Path(settings.backup_folder)
         self._began_s, self._tried_s = clock(), float("-inf")
         self.period_s = settings.backup_hours * 3600
@@ -36,7 +34,7 @@ class Backups:
     def look(self) -> None:
         """Make one if it is due. Only verified ones have their name: the newest is the newest good one."""
         is_due = not self._made() or self.age_s() >= self.period_s
-        if is_due and self._leads() and self._clock() - self._tried_s >= min(AGAIN_S, self.period_s):
+        if is_due and self._clock() - self._tried_s >= min(AGAIN_S, self.period_s):
             self._tried_s = self._clock()
             self._make()
 

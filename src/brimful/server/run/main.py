@@ -50,7 +50,6 @@ from brimful.server.run.server_log import set_up_logging
 from brimful.server.service.idle import read_idle
 from brimful.server.service.notify import Outbound
 from brimful.server.service.service import Service
-from brimful.server.service.watchdog import Beside
 
 log = logging.getLogger("brimful")
 
@@ -84,13 +83,11 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         access = Access(AccessStore(store))
         operator = operator_token(access, settings.token_file)
         app = make_app(service, access, hosts=settings.hosts, secure=bool(settings.tls_cert), oidc=oidc)
-        made = (_keeper(settings, service, store), _backups(settings, service))
-        beside = [each for each in made if each is not None]
+        _keep(settings, service, store)
+        _back_up(settings, service)
         service.start()
         if settings.queues:  # at every start the file has the say; in between, whoever sets them
             service.submissions.set_queues(queues_of(settings.queues), by=operator.name)
-        for each in beside:
-            each.start()
         url = f"{settings.scheme}://{_reachable(settings.host)}:{listener.getsockname()[1]}"
         # A terminal is read by who sits at it; a file or a journal may be read by others, and for long.
         console = f"{url}/console/enter?ticket={access.ticket(operator)}" if sys.stdout.isatty() else url
@@ -108,8 +105,6 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         try:
             server.run(sockets=[listener])
         finally:
-            for each in beside:
-                each.stop()
             service.stop()
             access.close()
             settings.server_file.unlink(missing_ok=True)
@@ -138,19 +133,21 @@ def _web_server(app: ASGIApp, settings: Settings) -> uvicorn.Server:
     return server
 
 
-def _keeper(settings: Settings, service: Service, store: SqlStore) -> retention.Keeper | None:
+def _keep(settings: Settings, service: Service, store: SqlStore) -> None:
     """Nothing goes by itself unless the operator has said what is to be kept."""
     if not settings.keep:
-        return None
+        return
     keep, reader, engines = retention.read_keep(settings.keep), service.reader, settings.engines_folder
 
-    def clean() -> list[retention.Item]:
+    def clean() -> None:
         jobs, now_s = retention.Jobs(reader.fleet, reader.job), reader.now_s()
         retention.clean_tables(store, keep, now_s=now_s, dry_run=False)
         items = retention.surplus(retention.unneeded(engines, jobs, now_s=now_s), keep, now_s=now_s)
-        return retention.remove(items, jobs, now_s=now_s, engines=engines)
+        gone = retention.remove(items, jobs, now_s=now_s, engines=engines)
+        if gone:
+            log.info("retention removed %d items, %d bytes", len(gone), sum(each.size for each in gone))
 
-    return retention.Keeper(clean, leads=lambda: service.driver.leads)
+    service.beside("retention", clean, every_s=retention.EVERY_S, at_once=False)
 
 
 def _outbound(settings: Settings) -> Outbound:
@@ -164,12 +161,11 @@ def _outbound(settings: Settings) -> Outbound:
     return Outbound(mail=way, hosts=hosts)
 
 
-def _backups(settings: Settings, service: Service) -> Beside | None:
-    if not settings.backup_folder:
-        return None
-    backups, health = Backups(settings, leads=lambda: service.driver.leads), service.reader.health
-    health.backup_age_s, health.backup_period_s = backups.age_s, backups.period_s
-    return Beside("backups", backups.look, every_s=LOOK_S)
+def _back_up(settings: Settings, service: Service) -> None:
+    if settings.backup_folder:
+        backups, health = Backups(settings), service.reader.health
+        health.backup_age_s, health.backup_period_s = backups.age_s, backups.period_s
+        service.beside("backups", backups.look, every_s=LOOK_S)
 
 
 def _market(settings: Settings, nodes: Sequence[Node]) -> Market | None:

@@ -22,9 +22,10 @@ from brimful.scheduler.auction import Auctions
 from brimful.scheduler.loop import Tick, catch_up, tick
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import Ports, Store
+from brimful.server.service.beside import Beside
 from brimful.server.service.health import Health
 from brimful.server.service.reader import Reader
-from brimful.server.service.watchdog import Beside, Probe, Watchdog
+from brimful.server.service.watchdog import Probe, Watchdog
 
 log = logging.getLogger("brimful")
 

@@ -6,21 +6,17 @@ what idle GPUs cost; of a lease that neither steps nor the driver tell anything,
 
 from __future__ import annotations
 
-import logging
 import re
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from brimful.adapters.capabilities import SeesActivity
-from brimful.errors import BadInput, BrimfulError
+from brimful.errors import BadInput
 from brimful.fleet.events import Event, LeaseBusy, LeaseEnding, LeaseIdle
 from brimful.fleet.state import Lease
 from brimful.language import Quoted, Seconds, count, say
 from brimful.meter.idle import BUSY_FRAC, last_useful_s
 from brimful.server.service.reader import Reader
-
-log = logging.getLogger("brimful")
 
 LOOK_S = 15.0
 RULE = re.compile(r"(\*|[A-Za-z0-9][\w.-]*)=(\d{1,6})([smhd])(?:/(\d{1,6})([smhd]))?", re.ASCII)
@@ -50,34 +46,11 @@ Write = Callable[[Callable[[], Sequence[Event]]], object]
 
 
 @dataclass(slots=True)
-class IdleWatch:
+class IdleHolders:
     reader: Reader
     write: Write  # appends what is made of the state as it is then
     rules: dict[str, IdleRule]
-    leads: Callable[[], bool]
     _busy_s: dict[str, int] = field(default_factory=dict)  # lease -> when its cards were last seen at work
-    _stopping: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        if self.rules:
-            self._thread = threading.Thread(target=self._run, name="idle", daemon=True)
-            self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(timeout=30)
-
-    def _run(self) -> None:
-        while not self._stopping.wait(LOOK_S):
-            try:
-                if self.leads():
-                    self.look()
-            except BrimfulError as error:
-                log.warning("cannot look for idle jobs: %s", error.problem)
-            except Exception:  # nobody else would look
-                log.exception("internal error while looking for idle jobs; trying again")
 
     def look(self) -> None:
         now_s = self.reader.now_s()

@@ -10,7 +10,7 @@ import json
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -87,14 +87,10 @@ def _code(reason: Said | None) -> str:
 
 
 class Notifier:
-    """One thread that looks at the log and sends what is due."""
+    """Looks at the log and sends what is due."""
 
-    def __init__(
-        self, reader: Reader, store: NotifyStore, outbound: Outbound, *, leads: Callable[[], bool]
-    ) -> None:
-        self.store, self._reader, self._outbound, self._leads = store, reader, outbound, leads
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+    def __init__(self, reader: Reader, store: NotifyStore, outbound: Outbound) -> None:
+        self.store, self._reader, self._outbound = store, reader, outbound
         self._looking = threading.Lock()
         self._place: int | None = None  # in the log, up to which it was looked at
         self.dead = 0  # notes that nobody took, as of the last round
@@ -102,25 +98,9 @@ class Notifier:
     def now_s(self) -> int:
         return self._reader.now_s()
 
-    def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="notify", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(timeout=30)
-
-    def _run(self) -> None:
-        while not self._stopping.wait(LOOK_S):
-            try:
-                if self._leads():
-                    self.look()
-                    self.send()
-            except BrimfulError as error:
-                log.warning("cannot send notifications: %s", error.problem)
-            except Exception:  # nobody else would look
-                log.exception("internal error in notifications; trying again")
+    def round(self) -> None:
+        self.look()
+        self.send()
 
     def look(self) -> None:
         """Queue what has happened since for whom it concerns; nothing is written while that is nobody."""

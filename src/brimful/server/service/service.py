@@ -20,10 +20,13 @@ from brimful.adapters.stores.notices import NotifyStore
 from brimful.market.pools import Market
 from brimful.scheduler.ports import Engine
 from brimful.scheduler.rules import Rules
+from brimful.server.service.beside import Beside
 from brimful.server.service.driver import Driver
 from brimful.server.service.health import Health
 from brimful.server.service.history import History
-from brimful.server.service.idle import IdleRule, IdleWatch
+from brimful.server.service.idle import LOOK_S as IDLE_LOOK_S
+from brimful.server.service.idle import IdleHolders, IdleRule
+from brimful.server.service.notify import LOOK_S as NOTIFY_LOOK_S
 from brimful.server.service.notify import Notifier, Outbound
 from brimful.server.service.observed_store import ObservedStore
 from brimful.server.service.reader import Reader
@@ -85,21 +88,26 @@ class Service:
             admitting=[engine for engine in engines if isinstance(engine, Admits)],
         )
 
-        self.notifier = (
-            None if notify is None else Notifier(self.reader, *notify, leads=lambda: self.driver.leads)
-        )
+        self.notifier = None if notify is None else Notifier(self.reader, *notify)
+        self.idle = IdleHolders(self.reader, self.submissions.note, idle or {})
+        self._beside: list[Beside] = []
+        if idle:
+            self.beside("idle", self.idle.look, every_s=IDLE_LOOK_S)
+        if self.notifier is not None:
+            self.beside("notify", self.notifier.round, every_s=NOTIFY_LOOK_S)
 
-        self.idle = IdleWatch(self.reader, self.submissions.note, idle or {}, leads=lambda: self.driver.leads)
+    def beside(self, name: str, act: Callable[[], None], *, every_s: float, at_once: bool = True) -> None:
+        """Do this beside the loop, from `start` to `stop`, while this server leads."""
+        leads = lambda: self.driver.leads  # noqa: E731
+        self._beside.append(Beside(name, act, every_s=every_s, at_once=at_once, leads=leads))
 
     def start(self) -> None:
         self.driver.start()
-        self.idle.start()
-        if self.notifier is not None:
-            self.notifier.start()
+        for each in self._beside:
+            each.start()
 
     def stop(self) -> None:
         """End the loop. Running jobs go on; the next start finds them again."""
-        self.idle.stop()
-        if self.notifier is not None:
-            self.notifier.stop()
+        for each in self._beside:
+            each.stop()
         self.driver.stop()

@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -20,32 +19,6 @@ log = logging.getLogger("brimful")
 
 PACKAGE = Path(__file__).parents[2]
 SHOWN_FRAMES = 4
-
-
-class Beside:
-    """A thread that does one thing again and again until it is stopped."""
-
-    def __init__(self, name: str, act: Callable[[], None], *, every_s: float) -> None:
-        self._name, self._act, self._every_s = name, act, every_s
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self, *, within_s: float = 5.0) -> None:
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(within_s)
-
-    def _run(self) -> None:
-        while True:
-            try:
-                self._act()
-            except Exception:  # without this thread nobody would look any more
-                log.exception("internal error in the thread %s; trying again", self._name)
-            if self._stopping.wait(self._every_s):
-                return
 
 
 class Watchdog:
