@@ -23,6 +23,7 @@ class Slot:
     node: Node
     pool: Pool
     free: list[int]  # whole GPUs that nobody holds, lowest first
+    offered: int  # good GPUs that others have left to us
     shared: dict[int, int] = field(default_factory=dict)  # GPU -> thousandths left of it
     cpu_milli: int | None = None
     memory_mib: int | None = None
@@ -111,6 +112,7 @@ class Capacity:
             node=node,
             pool=node.pool,
             free=free,
+            offered=node.offered_gpus,
             cpu_milli=node.cpu_milli,
             memory_mib=node.memory_mib,
             is_counted=node.cpu_milli is not None or node.memory_mib is not None,

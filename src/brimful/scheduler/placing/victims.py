@@ -329,7 +329,7 @@ class Search:
         if slot.shared:
             spare = sum([_on(lease, name) for lease in leases]) - need
         else:
-            spare = slot.node.offered_gpus - len(slot.free) - need  # the same, without asking everybody
+            spare = slot.offered - len(slot.free) - need  # the same, without asking everybody
         for lease in leases:
             if spare < 0:  # too much of it stays, whatever the others are
                 return None
