@@ -54,7 +54,9 @@ class Places:
         if torch.is_grad_enabled():
             # The node was made, and counted, just before its op came to us; later ops find the same count.
             self._forward.setdefault(torch._C._autograd._get_sequence_nr() - 1, (module, line))
-        return Place(op, module, line, self.phase or ("setup" if setup else FORWARD))
+        # A module called while an optimizer steps is in its closure: the forward pass, as in Lightning.
+        phase = None if self.inside else self.phase
+        return Place(op, module, line, phase or ("setup" if setup else FORWARD))
 
     def line(self) -> str:
         """file.py:12 in function, of the innermost frame that is neither PyTorch's nor ours."""

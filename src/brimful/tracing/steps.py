@@ -54,19 +54,23 @@ class Steps:
         if optimizer is self._leader and len(self.recorder.tape.step_ends) >= self.wanted:
             raise EnoughSteps
         self.recorder.places.phase = OPTIMIZER
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                self._mark(parameter, "weights")
-                self._mark(parameter.grad, "gradients")
+        self._mark_weights(optimizer)
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         self.recorder.places.phase = None
+        self._mark_weights(optimizer)  # gradients may be made in the step's closure
         for state in optimizer.state.values():
             for value in state.values() if isinstance(state, dict) else ():
                 self._mark(value, "optimizer_state")
         self._leader = optimizer if self._leader is None else self._leader
         if optimizer is self._leader:
             self.recorder.tape.step_ends.append(len(self.recorder.tape.events))
+
+    def _mark_weights(self, optimizer: Any) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self._mark(parameter, "weights")
+                self._mark(parameter.grad, "gradients")
 
     def _enter(self, module: Any, args: Any) -> None:
         places = self.recorder.places
