@@ -132,10 +132,18 @@ install_system() {
     if has_apt; then say "to run them: sudo apt-get install $packages"; else say "to run them, put chromium on PATH"; fi
 }
 
+# Apart from .venv: its wheels are built for CUDA, and beside a CPU build whatever imports them would fail.
+install_cards() {
+    [ -d "$venv/cards/torchvision" ] && return
+    "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --quiet --no-deps \
+        --target "$venv/cards" torchvision==0.28.0 || stop "pip could not install torchvision"
+}
+
 case "${1:-}" in
 run) install_set run server ;;
 dev) install_set dev dev ;;
 test) install_set test dev,trace,peers ;;
+cards) install_set test dev,trace,peers && install_cards ;;
 system) install_system ;;
-*) stop "usage: tools/setup.sh run|dev|test|system" ;;
+*) stop "usage: tools/setup.sh run|dev|test|cards|system" ;;
 esac
