@@ -325,6 +325,9 @@ def test_another_tenants_process_that_carries_its_mark_does_not_keep_a_lease_ali
     assert code_of(shop.ended().problem) == "adapters.vanished"
     assert shop.is_state("running", "b.1")
     assert "a.1" not in shop.engine.living()
+    gone, there = (shop.users._groups(shop.engine.identity, lease) for lease in ("a.1", "b.1"))
+    assert not any(group.exists() for group in gone)
+    assert all(group.exists() for group in there)
 
 
 def test_a_gang_is_isolated_as_one_and_ends_whole(shop: Shop) -> None:

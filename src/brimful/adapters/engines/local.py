@@ -337,6 +337,8 @@ class LocalEngine:
             yield self._alive(lease, started)
             return
         if ended is None:
+            if self._runs_as is not None:
+                self._runs_as.clear(self.identity, lease)
             problem = self._not_begun.get(lease) or say("adapters.vanished")
             ended = {
                 "problem": as_record(problem),

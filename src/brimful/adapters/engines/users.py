@@ -138,6 +138,14 @@ class JobUsers:
         except OSError as error:
             raise WorldFailed(say("adapters.folder_unusable", root=path, error=os_words(error))) from error
 
+    def _groups(self, engine: str, lease: str) -> list[Path]:
+        """Of all engines of this machine."""
+        return cgroups.folders(self.places, f"{engine[:12]}.{lease}")
+
+    def clear(self, engine: str, lease: str) -> None:
+        """What a runner leaves behind that was killed."""
+        cgroups.remove(self._groups(engine, lease))
+
     def confine(self, order: Mapping[str, Any], user: JobUser, *, folder: Path, gpus: int) -> dict[str, Any]:
         """The order of a lease, for a job that runs as this user: it gets folders to read and to write."""
         checkpoints, elsewhere = Path(order["checkpoints"]), order["checkpoints_from"]
@@ -162,7 +170,6 @@ class JobUsers:
             "BRIMFUL_CHECKPOINT_DIR": str(INSIDE / CHECKPOINTS),
         }
         devices = [each for rank in order["ranks"] for each in rank["CUDA_VISIBLE_DEVICES"].split(",")]
-        group = f"{env['BRIMFUL_ENGINE'][:12]}.{env['BRIMFUL_LEASE']}"  # of all engines of this machine
         isolation = Isolation(
             uid=user.uid,
             gid=user.gid,
@@ -170,7 +177,7 @@ class JobUsers:
             shared=shared,
             hidden=self._hidden,
             devices=device_files(devices),
-            cgroups=[*map(str, cgroups.folders(self.places, group))],
+            cgroups=[*map(str, self._groups(env["BRIMFUL_ENGINE"], env["BRIMFUL_LEASE"]))],
             memory_bytes=self._bytes_per_gpu * gpus,
             processes=self._processes_per_gpu * gpus,
         )
