@@ -1,0 +1,258 @@
+"""How far `claims` and `explain` agree with the expected answers: `python tests/diagnose/expected/score.py`.
+
+Rows with `half = "report"` are scored and counted, never shown. `--list` names the disagreements of the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+import tempfile
+import tomllib
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from brimful.cli.main import main
+
+HERE = Path(__file__).parent
+# Our codes for claims that are older than the expected answers; the others are the topic, with underscores.
+TOPIC = {
+    "adam8bit": "eight-bit-adam-saves",
+    "checkpointing": "checkpointing-saves",
+    "compile_off": "compile-needs-more-memory",
+    "expandable_segments": "expandable-segments-fragmentation",
+    "fp16": "fp16-saves-over-bf16",
+    "memory_is_work": "memory-is-not-compute",
+    "never_fails": "always-works",
+    "pad_vocabulary": "vocab-padding",
+    "same_batch": "effective-batch-kept",
+    "smaller_batch": "smaller-batch-saves-a-share",
+}
+# Topics that are one question asked from two sides: the quote says which claim it is.
+FAMILIES = (
+    {"compile-needs-more-memory", "compile-saves-memory"},
+    {"fits-card", "does-not-fit-card", "peak-below-limit"},
+    {"effective-batch-kept", "effective-batch-restored"},
+    {"steps-until-compile", "waiting-lowers-memory"},
+    {"states-fill-memory", "small-batch-memory-is-states"},
+    {"states-bytes", "weights-bytes", "logits-bytes", "kv-cache-bytes"},
+    {"workers-gpu-memory", "pinned-host-memory"},
+    {"not-fragmentation", "expandable-segments-fragmentation"},
+    {"mfu-peak-is-a100", "peak-tflops", "mfu-above-peak"},
+)
+
+
+@dataclass
+class Score:
+    """Claims or messages of one kind and half."""
+
+    expected: int = 0
+    agreed: int = 0
+    invented: int = 0
+    wrong_and_certain: int = 0
+    lines: list[int] = field(default_factory=list)  # of each answer
+    apart: list[str] = field(default_factory=list)  # disagreements, in words
+
+    @property
+    def frac(self) -> float:
+        return self.agreed / self.expected if self.expected else 1.0
+
+    def __str__(self) -> str:
+        shown = f"{self.agreed} of {self.expected} ({self.frac:.1%}), {self.invented} invented"
+        return f"{shown}, {self.wrong_and_certain} wrong and certain, longest answer {max(self.lines)} lines"
+
+
+def rows(name: str, half: str | None) -> list[dict[str, Any]]:
+    """Of `texts` or `messages`: one half."""
+    held = tomllib.loads((HERE / f"{name}.toml").read_text(encoding="utf-8"))
+    return [row for row in held[name.removesuffix("s")] if half in (None, row["half"])]
+
+
+def _contexts(name: str) -> dict[str, Any]:
+    held: dict[str, Any] = tomllib.loads((HERE / f"{name}.toml").read_text(encoding="utf-8"))["context"]
+    return held
+
+
+def asked(*args: str) -> tuple[dict[str, Any], int]:
+    """What a command answers a program, and the number of lines it shows to a person."""
+    outs = []
+    for more in ((), ("--json",)):
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()):
+            main([*args, *more])
+        outs.append(out.getvalue())
+    data: dict[str, Any] = json.loads(outs[1])
+    return data.get("data", {}), len(outs[0].splitlines())
+
+
+def _words(text: str) -> set[str]:
+    plain = unicodedata.normalize("NFKC", text.casefold()).replace("’", "'")
+    return set(re.findall(r"\w+", re.sub(r"\*\*|`", "", plain)))
+
+
+def judged(text: str, context: dict[str, Any], lang: str) -> tuple[list[dict[str, Any]], int]:
+    """Claims found, each with `claim`, `verdict` and `quotes`."""
+    settings = {name: value for name, value in context.items() if name not in ("says", "gpu")}
+    with tempfile.TemporaryDirectory() as folder:
+        paste, config = Path(folder) / "paste.txt", Path(folder) / "train_config.py"
+        paste.write_text(text, encoding="utf-8")
+        config.write_text("".join(f"{name} = {value!r}\n" for name, value in settings.items()))
+        known = [str(config), "--gpu", context["gpu"]] if settings else []
+        data, lines = asked("claims", *known, "--text", str(paste), "--lang", lang)
+    if "lines" in data:  # one judgement for each line
+        found = [(line["text"], one) for line in data["lines"] for one in line["judged"]]
+        return [{**one, "quotes": [text]} for text, one in found], lines
+    return data.get("claims", []), lines
+
+
+def _is(found: dict[str, Any], expected: dict[str, Any], *, exactly: bool) -> bool:
+    topic = TOPIC.get(found["claim"], found["claim"].replace("_", "-"))
+    same = topic == expected["topic"]
+    near = any({topic, expected["topic"]} <= family for family in FAMILIES)
+    quote = _words(expected["quote"])
+    held = any(len(quote & _words(each)) >= 0.6 * len(quote) for each in found["quotes"])
+    return held and (same or (near and not exactly))
+
+
+def score_claims(items: Iterator[tuple[str, str, dict[str, Any], str, list[dict[str, Any]]]]) -> Score:
+    score = Score()
+    for name, text, context, lang, claims in items:
+        found, lines = judged(text, context, lang)
+        score.lines.append(lines)
+        left, unmet = list(found), list(claims)
+        for exactly in (True, False):
+            for claim in list(unmet):
+                hit = next((one for one in left if _is(one, claim, exactly=exactly)), None)
+                if hit is None:
+                    continue
+                left.remove(hit)
+                unmet.remove(claim)
+                score.expected += 1
+                if hit["verdict"].replace(" ", "_") == claim["verdict"]:
+                    score.agreed += 1
+                else:
+                    score.apart.append(f"{name}: {claim['topic']} {claim['verdict']}, told {hit['verdict']}")
+        score.invented += len(left)
+        score.apart += [f"{name}: invented {one['claim']} {one['quotes']}" for one in left]
+        missed = [claim for claim in unmet if not claim.get("optional")]
+        score.expected += len(missed)
+        score.apart += [f"{name}: missed {claim['topic']}: {claim['quote']}" for claim in missed]
+    return score
+
+
+def score_texts(half: str) -> Score:
+    contexts = _contexts("texts")
+    return score_claims(
+        (row["id"], row["text"], contexts[row["context"]], row["lang"], row.get("claim", []))
+        for row in rows("texts", half)
+    )
+
+
+def score_seeds(folder: Path) -> Score:
+    held = tomllib.loads((HERE / "seeds.toml").read_text(encoding="utf-8"))
+    return score_claims(
+        (
+            note["file"],
+            (folder / note["file"]).read_text(encoding="utf-8"),
+            held["context"][note["context"]],
+            note["lang"],
+            note.get("claim", []),
+        )
+        for note in held["note"]
+    )
+
+
+_SCALE = {"k": 1, "m": 2, "g": 3, "t": 4}
+_SIZE = re.compile(r"(\d+(?:[.,]\d+)?)\s?([kmgt])(i?)[bo]\b", re.IGNORECASE)
+
+
+def _sizes(text: str) -> list[float]:
+    """Every size of a text in bytes, read both ways where it says GB."""
+    found = []
+    for number, unit, binary in _SIZE.findall(text):
+        value = float(number.replace(",", "."))
+        found += [value * base ** _SCALE[unit.lower()] for base in ((1024,) if binary else (1000, 1024))]
+    return found
+
+
+def mentions(answer: str, wanted: str) -> bool:
+    """A size in any unit, to what two decimals show; any other word as it is written."""
+    plain = re.sub(r"(?<=\d)[.,\u202f\u00a0](?=\d{3}\b)", "", answer)
+    if sizes := _sizes(wanted):
+        return any(abs(one - each) <= 0.006 * each for one in _sizes(answer) for each in sizes)
+    return wanted in plain or wanted in answer or wanted.replace(".", ",") in answer
+
+
+# What a finding comes closest to, in the order of trying, where `explain` names no cause itself.
+_FINDINGS = {
+    "host": ("host-out-of-memory", ()),
+    "absurd": ("absurd-request", ()),
+    "more_than_card": ("driver-spill", ()),
+    "larger_than_card": ("request-larger-than-card", ("lower-batch",)),
+    "allowed": ("memory-fraction-limit", ()),
+    "free_enough": ("free-but-refused", ()),
+    "fragmentation": ("fragmentation", ("expandable-segments",)),
+    "others": ("other-process", ("free-the-card",)),
+    "no_fragmentation": ("own-tensors-fill-card", ()),
+    "no_room": ("no-room-for-kv-cache", ("raise-fraction", "smaller-model")),
+    "shared": ("mps-limit", ()),
+    "preallocates": ("framework-preallocation", ("no-preallocation",)),
+}
+
+
+def _answer_of_findings(data: dict[str, Any]) -> dict[str, Any]:
+    codes = {said["code"] for one in data.get("recognised", []) for said in one["says"]}
+    hit = next((answer for code, answer in _FINDINGS.items() if code in codes), (None, ()))
+    return {
+        "cause": hit[0],
+        "certain": bool(codes & {"fragmentation", "allowed", "host"}),
+        "fixes": list(hit[1]),
+    }
+
+
+def score_messages(half: str) -> Score:
+    score = Score()
+    for row in rows("messages", half):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "message.txt"
+            file.write_text(row["text"], encoding="utf-8")
+            data, lines = asked("explain", str(file), "--lang", row["lang"])
+        score.lines.append(lines)
+        score.expected += 1
+        answer = data.get("answer") or _answer_of_findings(data)
+        right = {row["cause"], *row.get("also", [])}
+        cause = (answer["cause"] or "").replace("_", "-")
+        fixes = {fix.replace("_", "-") for fix in answer["fixes"]}
+        text = json.dumps(data, ensure_ascii=False)
+        unsaid = [wanted for wanted in row["must_mention"] if not mentions(text, wanted)]
+        over_certain = answer["certain"] and (cause not in right or row.get("uncertain", False))
+        score.wrong_and_certain += over_certain
+        if cause in right and not unsaid and fixes & set(row["fix"]) and not over_certain:
+            score.agreed += 1
+        else:
+            score.apart.append(f"{row['id']}: {row['cause']}, told {cause} {sorted(fixes)}; unsaid {unsaid}")
+    return score
+
+
+def seeds_folder() -> Path:
+    return Path(os.environ.get("BRIMFUL_SEEDS", HERE.parents[3] / "shared" / "seeds"))
+
+
+if __name__ == "__main__":
+    shown = {
+        f"{kind.__name__[6:]}, {half}": kind(half)
+        for kind in (score_texts, score_messages)
+        for half in ("work", "report")
+    }
+    if seeds_folder().is_dir():
+        shown["seeds"] = score_seeds(seeds_folder())
+    for name, score in shown.items():
+        print(f"{name}: {score}")
+        if "--list" in sys.argv and "report" not in name:
+            print(*(f"  {each}" for each in score.apart), sep="\n")
