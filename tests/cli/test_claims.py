@@ -24,19 +24,33 @@ def test_all_claims_are_told_with_verdict_and_effect(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])
-def test_a_paste_is_shown_line_by_line_and_fits_the_terminal(
+def test_a_paste_is_summed_up_and_fits_the_terminal(
     columns: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     paste = tmp_path / "answer.txt"
-    paste.write_text("Hello\ncompile = False\n\x1b[31mdtype = 'float16'\x07\n")
+    paste.write_text("Hello\n\nTurn compile off, it eats memory.\n\x1b[31mdtype = 'float16'\x07\n")
 
     assert main([*CLAIMS, "--text", str(paste)]) == YES
     text = capsys.readouterr().out
-    assert "  1 | Hello\n" in text
-    assert f"FALSE  {words('diagnose.claim_compile_off')}" in text
+    assert text.startswith(words("claims.summary_counts", n=1, false=1, partly=0, true=0, unknown=0))
+    assert "FALSE  “Turn compile off, it eats memory.”" in text
+    assert "Hello" not in text
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= int(columns)
+
+
+def test_a_paste_is_answered_in_its_own_language_unless_told_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paste = tmp_path / "antwort.txt"
+    paste.write_text("Voller Speicher heißt nicht, dass die Karte voll ausgelastet ist.", encoding="utf-8")
+
+    for lang, code in (([], "de"), (["--lang", "en"], "en")):
+        assert main(["claims", "--text", str(paste), "--json", *lang]) == YES
+        data = json.loads(capsys.readouterr().out)["data"]
+        assert data["language"] == code
+        assert [(one["claim"], one["verdict_code"]) for one in data["claims"]] == [("memory_is_work", "true")]
 
 
 def test_the_card_has_to_be_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from brimful.configs.reading import Reading
+from brimful.diagnose.causes import Answer, find_answer
 from brimful.diagnose.oom import OutOfMemory, find_out_of_memory
 from brimful.diagnose.others import Elsewhere, elsewhere_needs, elsewhere_says, find_elsewhere
 from brimful.diagnose.rates import log_needs, log_says
@@ -108,6 +109,14 @@ def explain(text: str, about: About | None = None) -> tuple[Explanation, ...]:
     return tuple(found)
 
 
+def answer(text: str, about: About | None = None) -> Answer | None:
+    """The cause of what the text tells or asks, and what to change; None where it is neither."""
+    plain = clean(text)
+    _, rest = find_elsewhere(plain)
+    about = _with_card(about or About(), find_smi(plain.split("\n")))
+    return find_answer(plain, find_out_of_memory(rest), about.gpu)
+
+
 def _with_card(about: About, table: SmiTable | None) -> About:
     """Where nobody named the card, the one that an nvidia-smi table beside it shows, if it shows one kind."""
     names = {card.name for card in table.cards} if table is not None else set()
@@ -119,10 +128,15 @@ def _with_card(about: About, table: SmiTable | None) -> About:
         return about
 
 
-def clean(text: str) -> str:
-    """Without colours, control characters and the marks that ranks, quotes and wrappers put before a line."""
+def printable(text: str) -> str:
+    """Without colours and control characters."""
     text = re.sub(r"\x1b\[[0-9;?]{0,20}[A-Za-z]", "", text[-MAX_CHARACTERS:])
-    text = re.sub(r"[^\n\t\x20-\ud7ff\ue000-\U0010ffff]", " ", text.replace("\r", "\n"))
+    return re.sub(r"[^\n\t\x20-\ud7ff\ue000-\U0010ffff]", " ", text.replace("\r", "\n"))
+
+
+def clean(text: str) -> str:
+    """And without the marks that ranks, quotes and wrappers put before a line."""
+    text = printable(text)
     return re.sub(r"^(?:[ \t]*(?:>|\[rank\d{1,4}\]:))+ ?", "", text, flags=re.MULTILINE)
 
 

@@ -1,6 +1,6 @@
 """How far `claims` and `explain` agree with the expected answers: `python tests/diagnose/expected/score.py`.
 
-Rows with `half = "report"` are scored and counted, never shown. `--list` names the disagreements of the others.
+Rows with `half = "report"` are scored and counted, never shown. `--list` names where the others disagree.
 """
 
 from __future__ import annotations
@@ -105,9 +105,6 @@ def judged(text: str, context: dict[str, Any], lang: str) -> tuple[list[dict[str
         config.write_text("".join(f"{name} = {value!r}\n" for name, value in settings.items()))
         known = [str(config), "--gpu", context["gpu"]] if settings else []
         data, lines = asked("claims", *known, "--text", str(paste), "--lang", lang)
-    if "lines" in data:  # one judgement for each line
-        found = [(line["text"], one) for line in data["lines"] for one in line["judged"]]
-        return [{**one, "quotes": [text]} for text, one in found], lines
     return data.get("claims", []), lines
 
 
@@ -189,33 +186,6 @@ def mentions(answer: str, wanted: str) -> bool:
     return wanted in plain or wanted in answer or wanted.replace(".", ",") in answer
 
 
-# What a finding comes closest to, in the order of trying, where `explain` names no cause itself.
-_FINDINGS = {
-    "host": ("host-out-of-memory", ()),
-    "absurd": ("absurd-request", ()),
-    "more_than_card": ("driver-spill", ()),
-    "larger_than_card": ("request-larger-than-card", ("lower-batch",)),
-    "allowed": ("memory-fraction-limit", ()),
-    "free_enough": ("free-but-refused", ()),
-    "fragmentation": ("fragmentation", ("expandable-segments",)),
-    "others": ("other-process", ("free-the-card",)),
-    "no_fragmentation": ("own-tensors-fill-card", ()),
-    "no_room": ("no-room-for-kv-cache", ("raise-fraction", "smaller-model")),
-    "shared": ("mps-limit", ()),
-    "preallocates": ("framework-preallocation", ("no-preallocation",)),
-}
-
-
-def _answer_of_findings(data: dict[str, Any]) -> dict[str, Any]:
-    codes = {said["code"] for one in data.get("recognised", []) for said in one["says"]}
-    hit = next((answer for code, answer in _FINDINGS.items() if code in codes), (None, ()))
-    return {
-        "cause": hit[0],
-        "certain": bool(codes & {"fragmentation", "allowed", "host"}),
-        "fixes": list(hit[1]),
-    }
-
-
 def score_messages(half: str) -> Score:
     score = Score()
     for row in rows("messages", half):
@@ -225,7 +195,7 @@ def score_messages(half: str) -> Score:
             data, lines = asked("explain", str(file), "--lang", row["lang"])
         score.lines.append(lines)
         score.expected += 1
-        answer = data.get("answer") or _answer_of_findings(data)
+        answer = data.get("answer") or {"cause": None, "certain": False, "fixes": []}
         right = {row["cause"], *row.get("also", [])}
         cause = (answer["cause"] or "").replace("_", "-")
         fixes = {fix.replace("_", "-") for fix in answer["fixes"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 
 from brimful.cli.commands import Answer
 from brimful.cli.gpu.explain import read_text
@@ -14,60 +15,91 @@ from brimful.configs.read import read
 from brimful.configs.reading import Reading
 from brimful.diagnose.advice import assumed_notes
 from brimful.diagnose.claims.judge import Case, Judgement, judge_all, verdict_words
-from brimful.diagnose.claims.paste import Line, judge_paste
-from brimful.diagnose.explain import clean
-from brimful.language import told, tongue, words
+from brimful.diagnose.claims.paste import judge_paste
+from brimful.diagnose.claims.reading import language_of, repaired
+from brimful.diagnose.explain import printable
+from brimful.errors import BadInput
+from brimful.language import choose, say, told, tongue
 from brimful.specs.gpu import find_gpu
 
 EXAMPLE = """brimful claims examples/nanogpt/train_fineweb.py --gpu rtx-4070
 brimful claims examples/nanogpt/train_fineweb.py --gpu rtx-4070 --text answer.txt
 brimful claims examples/nanogpt/train_fineweb.py --gpu 4070 --other-mib 2100 --lang de"""
 
-_COLOURS = {"true": "green", "partly": "yellow", "false": "red", "cannot tell": "dim"}
+_COLOURS = {"true": "green", "partly": "yellow", "false": "red", "cannot_tell": "dim"}
+_QUOTED = 160  # characters of a quote that are shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config")
-    parser.add_argument("--gpu", metavar="NAME", required=True)
+    parser.add_argument("config", nargs="?")
+    parser.add_argument("--gpu", metavar="NAME")
     parser.add_argument("--text", metavar="FILE")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     add_others(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:
-    reading = read(args.config, overrides=args.set)
-    case = Case(reading, find_gpu(args.gpu), other_bytes(args), correction=own_correction())
-    head, others = f"{reading.model.name}, {case.gpu.title}", case.now().others
-    titles = [paint(head, "bold"), *(paragraph(sentence) for sentence in assumed_notes(others))]
+    case = _case(args)
     if args.text is None:
-        judged = judge_all(case)
-        data = {"claims": [one.as_dict(tongue()) for one in judged]}
-        text = "\n\n".join([*titles, *(_one(one) for one in judged)])
-        return Answer({"language": tongue().code, "other_programs": others.as_dict(), **data}, text)
+        assert case is not None
+        return _all(case)
 
     def reread(words: Sequence[str]) -> Reading:
         return read(args.config, overrides=[*args.set, *words])
 
-    lines = judge_paste(clean(read_text(args.text)), case, reread)
-    data = {"lines": [line.as_dict(tongue()) for line in lines]}
-    text = "\n\n".join([*titles, *(_line(line) for line in lines)])
+    text = printable(read_text(args.text))
+    if args.lang is None and (spoken := language_of(repaired(text))):
+        choose(spoken)  # an answer in the language of what it answers
+    found = judge_paste(text, case, reread)
+    data = {
+        "language": tongue().code,
+        "other_programs": case.now().others.as_dict() if case else None,
+        "summary": [told(line) for line in found.summary],
+        "settings": found.settings,
+        "claims": [one.as_dict(tongue()) for one in found.claims],
+    }
+    blocks = [*(paragraph(line) for line in found.summary), *(_quoted(one) for one in found.claims)]
+    return Answer(
+        data, "\n".join([*blocks[: len(found.summary)], "", *blocks[len(found.summary) :]]).rstrip()
+    )
+
+
+def _case(args: argparse.Namespace) -> Case | None:
+    """None where neither config nor card is given, which only a text can do without."""
+    if args.config is None and args.gpu is None and args.text is not None:
+        return None
+    if args.config is None or args.gpu is None:
+        raise BadInput(say("gpu.claims_needs_config" if args.config is None else "gpu.claims_needs_gpu"))
+    return Case(
+        read(args.config, overrides=args.set),
+        find_gpu(args.gpu),
+        other_bytes(args),
+        correction=own_correction(),
+    )
+
+
+def _all(case: Case) -> Answer:
+    """Every claim brimful knows, on this config."""
+    head, others = f"{case.reading.model.name}, {case.gpu.title}", case.now().others
+    titles = [paint(head, "bold"), *(paragraph(sentence) for sentence in assumed_notes(others))]
+    judged = judge_all(case)
+    data = {"claims": [one.as_dict(tongue()) for one in judged]}
+    text = "\n\n".join([*titles, *(_one(one) for one in judged)])
     return Answer({"language": tongue().code, "other_programs": others.as_dict(), **data}, text)
 
 
-def _line(line: Line) -> str:
-
-    shown = paragraph(line.text, f"{line.number:>3} | ", "    | ")
-    if not line.judged:
-        nothing = words("gpu.no_claim")
-        return f"{shown}\n      {paint(nothing, 'dim')}"
-    return "\n".join([shown, *(_one(one, indent="      ") for one in line.judged)])
+def _quoted(one: Judgement) -> str:
+    """The verdict and the sentence it is about, then the evidence."""
+    text = " ".join(one.quotes[0].split())
+    shown = text if len(text) <= _QUOTED else text[:_QUOTED].rsplit(" ", 1)[0] + " …"
+    return _one(replace(one, said=say("claims.quote", text=shown)))
 
 
-def _one(one: Judgement, indent: str = "") -> str:
+def _one(one: Judgement) -> str:
     word = told(verdict_words(one.verdict)).upper()
     said = told(one.said)
-    head = paragraph(f"{word}  {said}", indent, indent + "  ")
+    head = paragraph(f"{word}  {said}", "", "  ")
     lines = [head.replace(word, paint(word, _COLOURS[one.verdict]), 1)]
-    lines += [paragraph(why, indent + "  ") for why in one.why]
-    lines += [paint(paragraph(fact, indent + "  "), "dim") for fact in one.published]
+    lines += [paragraph(why, "  ") for why in one.why]
+    lines += [paint(paragraph(fact, "  "), "dim") for fact in one.published]
     return "\n".join(lines)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from brimful.cli.commands import NO, YES, Answer
 from brimful.cli.gpu.others import add_others, other_bytes
@@ -12,10 +13,12 @@ from brimful.cli.options import own_correction
 from brimful.cli.render import paint, paragraph
 from brimful.configs.read import read
 from brimful.diagnose.advice import advised
-from brimful.diagnose.explain import About, Explanation, explain
+from brimful.diagnose.causes import Answer as Cause
+from brimful.diagnose.claims.reading import language_of
+from brimful.diagnose.explain import About, Explanation, answer, explain
 from brimful.errors import BadInput, unreadable
 from brimful.fit.fit import fit_reading
-from brimful.language import os_words, say, tongue, words
+from brimful.language import choose, os_words, say, tongue, words
 from brimful.specs.gpu import find_gpu
 
 EXAMPLE = """brimful explain crash.log
@@ -35,19 +38,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    text = read_text(args.file)
+    text = args.file if _is_question(args.file) else read_text(args.file)
+    if args.lang is None and _is_question(text) and (spoken := language_of(text)):
+        choose(spoken)  # a question is answered in its own language
     about = _about(args)
-    found = explain(text, about)
-    found = (*found, *advised(about)) if found else ()
-    data = {
+    found, cause = explain(text, about), answer(text, about)
+    found = (*found, *advised(about)) if found or cause else ()
+    data: dict[str, Any] = {
         "language": tongue().code,
+        "answer": cause.as_dict(tongue()) if cause else None,
         "recognised": [one.as_dict(tongue()) for one in found],
-        "cannot_tell": not any(one.says for one in found),
+        "cannot_tell": cause is None and not any(one.says for one in found),
     }
-    if not found:
+    if not found and not cause:
         data["missing"] = missing = [words("gpu.explain_nothing_known"), words("gpu.explain_give_all")]
         return Answer(data, "\n".join(map(paragraph, missing)), NO)
-    return Answer(data, _shown(found), NO if data["cannot_tell"] else YES)
+    shown = [*([_answered(cause)] if cause else []), *([_shown(found)] if found else [])]
+    return Answer(data, "\n\n".join(shown), NO if data["cannot_tell"] else YES)
+
+
+def _answered(cause: Cause) -> str:
+    """The cause, its evidence and what to change, before any detail."""
+    head, *rest = cause.says
+    lines = [paint(paragraph(head), "bold"), *(paragraph(sentence, "  ") for sentence in rest)]
+    return "\n".join(
+        [*lines, words("causes.what_to_change"), *(paragraph(fix, "  - ") for fix in cause.changes)]
+    )
+
+
+def _is_question(text: str) -> bool:
+    """A sentence, and not the name of a file: three words or more on one line."""
+    return len(text.split()) >= 3 and "\n" not in text.strip() and not Path(text[:255]).exists()
 
 
 def read_text(file: str) -> str:

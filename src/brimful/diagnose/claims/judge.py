@@ -1,7 +1,7 @@
 """Each claim, judged from formulas on one config: predict as it is and as advised, and compare.
 
 The words of a verdict: *true* it does what is said; *partly* it helps, but less than said or at a price that
-is not; *false* it does not; *cannot tell* the config gives nothing to compare.
+is not; *false* it does not; *cannot_tell* the config gives nothing to compare.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from brimful.specs.gpu import Gpu
 from brimful.specs.model import Model
 from brimful.specs.training import Training
 
-Verdict = Literal["true", "partly", "false", "cannot tell"]
+Verdict = Literal["true", "partly", "false", "cannot_tell"]
 
 _SAME_FRAC = 0.005  # of the memory: less than any counter shows
 _CLEAR_FRAC = 0.03  # of the memory: worth the trouble
@@ -99,12 +99,17 @@ class Judgement:
     why: tuple[Sentence, ...]
     effect: Effect | None = None
     published: tuple[Sentence, ...] = ()
+    quotes: tuple[str, ...] = ()  # every sentence of a text that says so
+    denied: bool = False  # the text says that it is not so
 
     def as_dict(self, spoken: Language) -> dict[str, Any]:
         return {
             "claim": self.claim,
             "said": spoken.text(self.said),
-            "verdict": self.verdict,
+            "verdict": self.verdict.replace("_", " "),  # as it always was; the next is the one to match
+            "verdict_code": self.verdict,
+            "quotes": list(self.quotes),
+            "denied": self.denied,
             "why": [spoken.text(one) for one in self.why],
             "effect": self.effect.as_dict() if self.effect else None,
             "published": [spoken.text(one) for one in self.published],
@@ -112,14 +117,14 @@ class Judgement:
 
 
 def verdict_words(verdict: Verdict) -> Sentence:
-    return Sentence(f"diagnose.judged_{verdict.replace(' ', '_')}", {})
+    return Sentence(f"diagnose.judged_{verdict}", {})
 
 
 def judged(
     claim: str, verdict: Verdict, *why: Sentence, effect: Effect | None = None, **said: object
 ) -> Judgement:
-    """What was published about a claim stands beside every verdict but *cannot tell*."""
-    known = claim in CLAIMS and verdict != "cannot tell"
+    """What was published about a claim stands beside every verdict but *cannot_tell*."""
+    known = claim in CLAIMS and verdict != "cannot_tell"
     return Judgement(
         claim=claim,
         said=Sentence(f"diagnose.claim_{claim}", said),
@@ -176,7 +181,7 @@ def smaller_batch(case: Case, *, batch_size: int | None = None, accumulation: in
     batch = batch_size if batch_size is not None else max(1, 3 * t.batch_size // 4)
     if batch == t.batch_size:
         return judged(
-            "smaller_batch", "cannot tell", say("diagnose.batch_already_set"), now=batch, then=batch
+            "smaller_batch", "cannot_tell", say("diagnose.batch_already_set"), now=batch, then=batch
         )
     then = replace(t, batch_size=batch, accumulation=accumulation or t.accumulation)
     e = effect(case.now(), case.of(then), tokens_factor=then.step_tokens / t.step_tokens)
@@ -271,7 +276,7 @@ def checkpointing(case: Case) -> Judgement:
 def adam8bit(case: Case) -> Judgement:
     t = case.training
     if t.optimizer not in ("adam", "adamw", "adam8bit"):
-        return judged("adam8bit", "cannot tell", say("diagnose.adam8bit_not_adam", optimizer=t.optimizer))
+        return judged("adam8bit", "cannot_tell", say("diagnose.adam8bit_not_adam", optimizer=t.optimizer))
     e = effect(
         case.then(optimizer="adamw", in_backward=False), case.then(optimizer="adam8bit", in_backward=False)
     )
@@ -284,7 +289,7 @@ def pad_vocabulary(case: Case) -> Judgement:
     """Padding to a multiple of 64: a little memory; the gain in time is measured, not in our formulas."""
     m = case.reading.model
     if m.classes is not None:
-        return judged("pad_vocabulary", "cannot tell", say("diagnose.vocabulary_none"))
+        return judged("pad_vocabulary", "cannot_tell", say("diagnose.vocabulary_none"))
     if m.vocab % 64 == 0:
         return judged("pad_vocabulary", "false", say("diagnose.vocabulary_already_padded", vocab=m.vocab))
     padded = -(-m.vocab // 64) * 64

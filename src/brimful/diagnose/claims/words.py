@@ -1,177 +1,134 @@
-"""Which claims a line makes: found by what is the same in every language, and by words of four that are not.
+"""What a statement speaks of: ideas by their words in four languages, quantities by their units.
 
-Settings, names and numbers are translated by nobody. Where a word decides (off, never), the words of all four
-languages are looked for, whatever the language is, in text without accents and capitals: people leave both
-out. A line that turns a claim round ("not", "instead of", a question) is left alone: no judgement is better
-than one about what nobody said.
+Text is looked at without accents and capitals: people leave both out. An idea (`ideas.toml`) has the words of
+all four languages, whatever the language of the text is; names and units are translated by nobody.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Iterator
+import tomllib
+from functools import cache
+from importlib import resources
 
-_NOT = (
-    r"\bno\b|\bnot\b|n'?t\b|\bdont\b|\bnever\b|\bsans\b|\bpas\b|\bsin\b|\bohne\b|\bnicht\b|\bkein|\bwithout\b"
+_BETWEEN = (
+    r"[,;:!?.](?=\s)|\s[—–→#]+\s|->|\(|\)"
+    r"|\s(?:but|mais|pero|sondern|sino|and|et|y|und|because|car|parce|porque|weil|while|tandis|mientras|whereas)\s"
 )
-_OFF = (
-    r"\boff\b|disabl|remov|\bdrop|\bstop\b|avoid|\bskip|\bkill|get rid"
-    r"|desactiv|\bcoupe|etein|enlev|retire|\bvire|\barret|\bevite|supprim"
-    r"|\bapag|quita|deshabilit|deja de|elimin|\bevita"
-    r"|deaktivier|(?:ab|aus)(?:zu|ge)?schalt|abstell|\baus\b|\bweg\b|\braus\b|verzicht|entfern|streich|(?:schalt|stell)\w*\b.{0,40}\bab\b"
+_NUMBER = r"(\d{1,3}(?:[.,\u202f ]\d{3})+(?!\d)|\d+(?:[.,]\d+)?)"
+_SIZE = re.compile(rf"{_NUMBER}\s?([kmgt])(i?)(?:b|(?<!t)o)\b", re.IGNORECASE)  # "16 to 12" is no size
+_PERCENT = re.compile(
+    r"(\d+(?:[.,]\d+)?)\s?(?:(?:-|–|—|to|a|bis|und|y|et)\s?(\d+(?:[.,]\d+)?)\s?)?"
+    r"(?:%|percent|pour cent|por ciento|prozent)"
 )
-_ON = r"turn\w* on|\benable|\bactiv(?:e|er|ez|a|ar)\b|einschalt|anschalt|\bkeep|garde|conserv|behalt|deja el"
-_MORE = r"\bmore\b|\bplus\b|davantage|\bmas\b|\bmehr\b|\beats?\b|bouffe|come\b|frisst"
-MEMORY = r"memor|memoire|speicher|vram"
-_FAIL = (
-    r"\bfail|crash|\booms?\b|out of memory|r[ua]n(?:ning|s)? out|plant|echou|echec|erreur|en panne"
-    r"|\bfall[aeo]|\bcae\b|\bcaer|error|sin memoria|petar?\b"
-    r"|st(?:u|ue)rz|fehl|scheiter|\bbr[ie]ch|abbruch|speicher.{0,25}\bvoll|speichermangel"
+_TIMES = re.compile(
+    r"\b(\d+(?:[.,]\d+)?)\s?(?:times|fois|veces|mal|x\b|×)(?!\s?\d)|(?:x|×|factor|facteur|faktor)\s?(\d+(?:[.,]\d+)?)"
 )
-_NEVER = (
-    r"\bnever\b|no more|ever again|any ?more|no longer|not (?:a single|one)|zero (?=crash|oom|fail|error)"
-    r"|jamais|\bplus (?=jamais|d'|d |de |aucun)|\bfini\b|finis? les|aucun risque"
-    r"|\bplus\b(?= .{0,12}(?:crash|oom))"
-    r"|\bnunca|\bjamas|\bya no\b|no (?:\w+ )?v[uo]e?lv|se acab|adios a|cero (?=fallo|oom|error)"
-    r"|\bnie\b|niemals|nicht mehr|\bkein\w* .{0,20}\bmehr\b|schluss mit"
-    r"|(?:can'?t|cannot|won'?t|wont|will not)(?: \w+){0,3} (?=fail|crash|oom|run out|break)"
-)
-_SEEN = r"(?:never|jamais|nunca|\bnie)\b.{0,15}\b(?:seen|saw|heard|understood|vu|visto|gesehen)\b"
-_ALWAYS = (
-    r"\balways\b|every (?:single )?time|toujours|a tous les coups|a chaque fois|a coup sur|\bsiempre|cada vez"
-    r"|a la primera|\bimmer\b|jedes mal"
-)
-_WORKS = (
-    r"\bworks?\b|\bfits\b|\bruns\b|marche|fonctionne|\btient\b|\bpasse\b|\btourne\b|funciona\b|\bcabe\b|\bva\b"
-    r"|lauft|laeuft|funktioniert|\bpasst\b|klappt|\bgeht\b"
-)
-_I = r"\b(?:i|we|you|je|j|nous|on|ich|wir|du|yo|nosotros)\b"
-_SURE = (
-    r"guarantee|bulletproof|fool-?proof|fail-?safe|100 ?% (?:safe|stable|sur\b|fiable|segur|sicher|stabil)"
-    r"|garanti|infaillible|garantiz|infalible|a prueba de (?:fallos|errores|balas)|todsicher|ausfallsicher"
-    r"|narrensicher|idiotensicher"
-)
-_NOT_SURE = rf"(?:{_NOT})\W+(?:\w+\W+){{0,2}}(?:guarant|garant)"
-_FULL = r"\b9\d ?%|\b100 ?%|\bfull|plein|rempli|satur|llen|voll"
-_WORK = (
-    r"\bbusy|working|hard at work|fully used|well used|bien occup|travaille|bien exploit|a fond"
-    r"|trabaja|a tope|aprovechad|a pleno|besch(?:a|ae)ftigt|arbeitet|ausgelastet|\bbosse"
-)
-_HALF = (
-    r"\bf(?:p|loat)?_?16\b|half[- ]?precision|\.half\(|torch\.half|demi[- ]?precision|media precision"
-    r"|halbe[rn]? (?:genau|pr(?:a|ae)z)"
-)
-_INSTEAD = (
-    r"instead of|rather than|\bover\b|au lieu d|plutot que?|en vez de|en lugar de|anstatt|\bstatt\b|, not"
-)
-_BF16 = r"\bbf(?:loat)?_?16\b"
-_SAVES = (
-    r"\bsav(?:e|es|ing)\b|\bhelps?\b|economis|\baide|\bsert\b|ahorr|ayud|\bsirv|\bspar(?:t|en)\b|\bhilft\b"
-)
-_COST = (
-    r"\bcosts?\b|\btime\b|slow|speed|\bcout|temps|ralenti|\bcoste|\bcuesta|tiempo|\blent"
-    r"|\bkosten\b|\bzeit\b|langsam"
-)
-_FEW = r"\W+(?:\w+\W+){0,3}?"
-# "saves no memory", "costs no time", "not busy": the claim turned round.
-_DENIED = (
-    rf"(?:{_NOT}){_FEW}(?:{_SAVES}|{_COST}|{_WORK})"
-    rf"|(?:{_SAVES}|\bcosts?\b|kostet|coute|cuesta){_FEW}(?:{_NOT})"
-)
-
-# Claim -> every one of these in the line. A claim may stand here twice.
-_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("compile_off", (r"\b(?:torch[._])?[ck]ompil", _MORE, MEMORY)),
-    ("expandable_segments", (r"expandable_segments",)),
-    ("checkpointing", (r"checkpointing|points? de controle|puntos? de control",)),
-    ("adam8bit", (r"8[- ]?bits?\b.{0,30}(?:adam|optim)|(?:adam|optim)\w*.{0,30}8[- ]?bit|adamw?8bit",)),
-    (
-        "pad_vocabulary",
-        (r"vo[ck]ab|50304|50257", r"\bpad|50304|multipl|vielfach|complet|rellen|auff(?:u|ue)ll"),
-    ),
-    (
-        "smaller_model",
-        (
-            r"small|petit|redui|peque|menor|klein",
-            r"model",
-            r"big|larg|gr(?:os|and)|mayor|gross",
-            r"\bbatch|\blote\b|\blot\b|stapel",
-        ),
-    ),
-    ("memory_is_work", (MEMORY, _FULL, _WORK)),
-)
+_PARAMETERS = re.compile(
+    r"\b(\d+(?:[.,]\d+)?)[\s-]?"
+    r"(m\b|mio\b|million\w*|millones|b\b|mrd\b|billion\w*|milliard\w*|mil millones|g\b)"
+)  # fmt: skip
+_BYTES = re.compile(r"\b(\d+(?:[.,]\d+)?)[\s-]?(?:bytes?|octets?)\b")
+_PRODUCT = re.compile(r"\d[\d.,]*(?:\s?[a-z]{0,12}\s?[x×*]\s?\d[\d.,]*)+")
 
 
-def folded(line: str) -> str:
-    """Small letters without accents: 'Größe' is 'grosse', 'mémoire' is 'memoire'."""
-    plain = unicodedata.normalize("NFKD", line.casefold())
-    return "".join(c for c in plain if not unicodedata.combining(c)).replace("’", "'")
+def says(idea: str, text: str) -> bool:
+    return _pattern(idea).search(text) is not None
 
 
-def claims_in(line: str) -> list[str]:
-    """The claims of one line, each once."""
-    text = folded(line)
-    return list(dict.fromkeys(_found(text)))
+@cache
+def _pattern(idea: str) -> re.Pattern[str]:
+    return re.compile("|".join(_ideas()[idea]))
 
 
-def settings_in(line: str) -> dict[str, str]:
-    """What a line advises in words: the same as a line of a config would say."""
-    text = folded(line)
-    compiled = {"compile": "False"} if any(map(_says_compile_off, _clauses(text))) else {}
-    half = {"dtype": "float16"} if any(map(_says_half, _clauses(text))) else {}
-    return {**compiled, **half}
+@cache
+def _ideas() -> dict[str, list[str]]:
+    text = resources.files("brimful.diagnose.claims").joinpath("ideas.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
 
 
-def _clauses(text: str) -> list[str]:
-    """Parts in which one "not" turns one thing round; a question keeps its mark."""
-    return re.split(r"[,;.!](?=\s)|(?<=\?)|\s(?:and|et|und|y|e)\s", text)
+def mentions(text: str, *ideas: str) -> list[tuple[int, str]]:
+    """Where each of the ideas is named, in the order of the text; not the other side of a comparison."""
+    found = [(match.start(), idea) for idea in ideas for match in _pattern(idea).finditer(text)]
+    return sorted((at, idea) for at, idea in found if not _against().search(text[:at]))
 
 
-def _found(text: str) -> Iterator[str]:
-    if any(map(_says_half, _clauses(text))):
-        yield "fp16"
-    if any(map(_says_compile_off, _clauses(text))):
-        yield "compile_off"
-    for claim, patterns in _SIGNS:
-        if claim != "compile_off" and re.search(_DENIED, text):
-            continue
-        if all(re.search(pattern, text) for pattern in patterns):
-            yield claim
-    if any(map(_says_never, re.split(r"[.!](?=\s)|(?<=\?)", text))):
-        yield "never_fails"
+@cache
+def _against() -> re.Pattern[str]:
+    """ "fp16 instead of": what comes next is only what another thing is held against."""
+    return re.compile(rf"(?:{'|'.join(_ideas()['against'])})\s+(?:\w+\s+)?$")
 
 
-def _says_half(text: str) -> bool:
-    """fp16 is recommended, or said to need less: not turned off, and not what bf16 should replace."""
-    half = re.search(_HALF, text)
-    if half is None or "?" in text:
-        return False
-    turned_round = re.search(rf"{_BF16}.{{0,30}}(?:{_INSTEAD})\W.{{0,12}}(?:{_HALF})", text)
-    denied = re.search(rf"(?:{_NOT}|{_OFF}|avoid).{{0,15}}(?:{_HALF})", text)
-    off = re.search(rf"(?:{_HALF})['\"`]?\s*[=:]\s*(?:false|0|off|no)\b", text)
-    useless = re.search(rf"(?:{_HALF})\S* (?:\w+ ){{0,2}}(?:{_NOT})", text)
-    return not (turned_round or denied or off or useless)
+def denies(clause: str) -> bool:
+    """An odd number of words that turn a clause round; 'ne … pas' and 'no … nunca' are one."""
+    clause = _pattern("same").sub("", _pattern("not_a_not").sub("", clause))
+    return says("not", clause)
 
 
-def _says_compile_off(text: str) -> bool:
-    """One word that turns it off; two of them ("do not disable") are none."""
-    if re.search(r"compile\w*['\"`]?(?:\s*[=:]\s*| (?:\w+ ){0,3})['\"`]?(?:false|0|off)\b", text):
-        return "?" not in text and not re.search(rf"(?:{_NOT}) (?:\w+ ){{0,3}}(?:torch[._])?compile", text)
-    if not re.search(r"\b(?:torch[._])?[ck]ompil", text) or "?" in text:
-        return False
-    if re.search(r"compile\w*\s*[=:]\s*['\"]?(?:true|1|on)\b", text) or re.search(_ON, text):
-        return False
-    return bool(re.search(_NOT, text)) != bool(re.search(_OFF, text))
+def clauses(text: str) -> list[str]:
+    """Parts in which one "not" turns one thing round."""
+    return [part for part in re.split(_BETWEEN, text) if part.strip()]
 
 
-def _says_never(text: str) -> bool:
-    if "?" in text or re.search(_SEEN, text):
-        return False
-    fails = bool(re.search(_FAIL, text))
-    if fails and re.search(_NEVER, text):
-        return True
-    if re.search(_SURE, text) and not re.search(_NOT_SURE, text):
-        return True
-    near = rf"(?:{_ALWAYS})\W+(?:\w+\W+){{0,3}}?(?:{_WORKS})|(?:{_WORKS})\W+(?:\w+\W+){{0,3}}?(?:{_ALWAYS})"
-    return not fails and not re.search(_I, text) and re.search(near, text) is not None
+def number(text: str) -> float:
+    """'1.54', '1,54' and '50 304' as people write them; three digits behind a mark are thousands."""
+    plain = re.sub(r"[.,\u202f\s](?=\d{3}(?:\D|$))(?<!^0.)", "", text.strip())
+    return float(plain.replace(",", "."))
+
+
+def sizes(text: str) -> list[tuple[float, bool]]:
+    """Each size in bytes as the unit says (GB by 1000), and whether it said GiB."""
+    found = []
+    for value, unit, binary in _SIZE.findall(text):
+        base = 1024 if binary else 1000
+        found.append(
+            (
+                float(value.replace(",", ".").replace(" ", "")) * base ** ("kmgt".index(unit.lower()) + 1),
+                bool(binary),
+            )
+        )
+    return found
+
+
+def percents(text: str) -> list[tuple[float, float]]:
+    """Each share as lowest and highest: '10-15 %' is (0.10, 0.15)."""
+    return [
+        (float(low.replace(",", ".")) / 100, float((high or low).replace(",", ".")) / 100)
+        for low, high in _PERCENT.findall(text)
+    ]
+
+
+def times(text: str) -> float | None:
+    match = _TIMES.search(text)
+    return float((match[1] or match[2]).replace(",", ".")) if match else None
+
+
+def parameters(text: str) -> float | None:
+    match = _PARAMETERS.search(text)
+    if match is None:
+        return None
+    thousand_million = match[2].startswith(("b", "mrd", "milliard", "mil ", "g"))
+    return float(match[1].replace(",", ".")) * (1e9 if thousand_million else 1e6)
+
+
+def bytes_each(text: str) -> float | None:
+    """Bytes of a number: said, or those of the format that is named."""
+    if match := _BYTES.search(text):
+        return float(match[1].replace(",", "."))
+    for size, pattern in (
+        (0.5, r"\b4[- ]?bit|int4|nf4"),
+        (1, r"\b8[- ]?bit|int8|fp8"),
+        (2, r"16\b"),
+        (4, r"32\b"),
+    ):
+        if re.search(pattern, text):
+            return size
+    return None
+
+
+def products(text: str) -> list[list[float]]:
+    """The factors of each product that is written out: '12 x 1024 x 50304'."""
+    return [
+        [number(each.rstrip(".,")) for each in re.findall(r"\d[\d.,]*", match)]
+        for match in _PRODUCT.findall(text)
+    ]

@@ -1,0 +1,108 @@
+"""A pasted text as statements: encoding repaired, front matter and markup gone, wrapped lines joined."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+# What UTF-8 is most often taken for. The one that gives most of a text back as UTF-8 is believed.
+_MISREAD_AS = ("cp1252", "mac_roman", "cp850")
+_FRONT_MATTER = re.compile(r"\A\s*---\s*\n.*?\n---\s*\n", re.DOTALL)
+_MARKUP = re.compile(r"\*\*|`+|^\s*(?:[*+•-]|\d{1,2}[.)]|#{1,6})\s+", re.MULTILINE)
+_BULLET = re.compile(r"\s*(?:[*+•>#-]|\d{1,2}[.)])\s")
+_CODE = re.compile(r"\s*#?\s*[\w.]{1,60}\s?[=:](?:\s|\S*\s+#)|\s*(?:export|pip|python)\s")
+_END = re.compile(r"(?<=[.!?…])(?<!\b\w\.)(?<!\d\.)\s+(?=[^\Wa-z_]|[¿¡«\"'(])")
+# What a program printed.
+_PRINTED = re.compile(
+    r"Tried to allocate \d|Traceback \(|^\s*File \"|\biter \d+: loss|\|\s+\d+MiB /|RESOURCE_EXHAUSTED"
+)
+_COMMON = {
+    "en": "the of is and to you it that not your with for are was this but does my",
+    "fr": "le les des est et vous ne pas une dans pour du sur au il ce avec mon votre",
+    "es": "el los las y una con por tu para al es lo del en se como tengo muy",
+    "de": "der die das ist und nicht ein eine mit auf den dass von bei im sind auch ich",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    text: str  # as written, encoding and markup mended
+    paragraph: int  # statements of one share what they speak of
+
+    @property
+    def folded(self) -> str:
+        return folded(self.text)
+
+
+def repaired(text: str) -> str:
+    """UTF-8 that was read as another encoding, read again as what it is; any other text stays."""
+    runs = [run for run in re.findall(r"[^\x00-\x7f]{2,}", text) if not run.isspace()]
+    back = {codec: [_utf8(run, codec) for run in runs] for codec in _MISREAD_AS}
+    best = max(_MISREAD_AS, key=lambda codec: sum(map(bool, back[codec])))
+    if 2 * sum(map(bool, back[best])) <= len(runs):
+        return text
+    return re.sub(r"[^\x00-\x7f]{2,}", lambda run: _utf8(run[0], best) or run[0], text)
+
+
+def _utf8(run: str, codec: str) -> str:
+    """Empty where the run is not UTF-8 misread so. Bytes a code page leaves open are kept as they are."""
+    raw = b"".join(
+        bytes([ord(each)]) if 0x80 <= ord(each) < 0xA0 else each.encode(codec, "ignore") or b"\xff"
+        for each in run
+    )
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return ""
+
+
+def folded(text: str) -> str:
+    """Small letters without accents: 'Größe' is 'grosse', 'mémoire' is 'memoire'."""
+    plain = unicodedata.normalize("NFKD", text.casefold())
+    return "".join(c for c in plain if not unicodedata.combining(c)).replace("’", "'").replace("\xa0", " ")
+
+
+def statements(text: str) -> tuple[Statement, ...]:
+    """Sentences of prose, and lines of code with the comment behind them."""
+    found = []
+    for number, block in enumerate(_blocks(_FRONT_MATTER.sub("", text, count=1))):
+        if block.lstrip().startswith(">"):
+            continue  # somebody else's words: evidence, not a claim of this text
+        plain = _MARKUP.sub("", block).strip()
+        parts = [plain] if _CODE.match(block) else _END.split(re.sub(r"\s+", " ", plain))
+        found += [Statement(part.strip(), number) for part in parts if re.search(r"\w", part)]
+    return tuple(found)
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """Paragraphs, bullets and headings whole; code line by line."""
+    held: list[str] = []
+    fenced = False
+    for line in [*text.splitlines(), ""]:
+        fence = line.lstrip().startswith(("```", "~~~"))
+        fenced ^= fence
+        heading = bool(re.match(r"\s*#{1,6}\s", line)) and not fenced
+        if _PRINTED.search(line) and not line.lstrip().startswith(">"):
+            line = ""  # noqa: PLW2901 - evidence, not a claim of the author
+        alone = fenced or bool(_CODE.match(line) and not line.rstrip().endswith((",", ".", ":")))
+        if (not line.strip() or fence or alone or heading or _BULLET.match(line)) and held:
+            yield "\n".join(held)
+            held = []
+        if (alone or heading) and not fence:
+            yield line
+        elif line.strip() and not fence:
+            held.append(line)
+    if held:
+        yield "\n".join(held)
+
+
+def language_of(text: str) -> str | None:
+    """The one whose commonest words a text has most of; None where it has too few to tell."""
+    words = re.findall(r"\w+", text.casefold())
+    hits = {
+        code: sum(words.count(each.casefold()) for each in some.split()) for code, some in _COMMON.items()
+    }
+    best = max(hits, key=lambda code: hits[code])
+    return best if hits[best] >= 2 and sorted(hits.values())[-2] < hits[best] else None

@@ -1,0 +1,44 @@
+"""How far the answers agree with those expected, written by somebody else before the first run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import missing
+from tests.diagnose.expected.score import score_messages, score_seeds, score_texts
+
+# What was reached; the bars are 95, 90 and 90 %. `report` rows are never looked at: their shares only count.
+TEXTS = {"work": 1.0, "report": 0.5}
+MESSAGES = {"work": 1.0, "report": 0.6}
+
+
+@pytest.mark.parametrize("half", TEXTS)
+def test_pasted_texts_are_judged_as_expected(half: str) -> None:
+    score = score_texts(half)
+
+    assert score.frac >= TEXTS[half], str(score)
+    assert half != "work" or score.invented == 0, str(score)
+
+
+@pytest.mark.parametrize("half", MESSAGES)
+def test_messages_and_questions_get_the_expected_cause_and_a_fix(half: str) -> None:
+    score = score_messages(half)
+
+    assert score.frac >= MESSAGES[half], str(score)
+    assert half != "work" or score.wrong_and_certain == 0, str(score)
+
+
+def test_the_five_notes_are_judged_as_expected_in_sixty_lines(
+    shared_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = shared_data.parent / "seeds"
+    if not seeds.is_dir():
+        missing("the five public notes", f"put them at {seeds}")
+    monkeypatch.setenv("COLUMNS", "80")
+    score = score_seeds(seeds)
+
+    assert score.frac >= 0.95, score.apart
+    assert score.invented == 0, score.apart
+    assert max(score.lines) <= 60
