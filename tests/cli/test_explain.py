@@ -50,6 +50,33 @@ def test_a_crash_is_explained_with_its_config_and_the_fixes(
     assert [said for said in config["says"] if said["code"] == "fix"]
 
 
+def test_other_programs_are_those_of_the_message_unless_the_user_says(
+    crash: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = {}
+    for words_of_user in ((), ("--headless",)):
+        assert (
+            main(["explain", crash, "--config", CONFIG, "--gpu", "rtx-4070", "--json", *words_of_user]) == YES
+        )
+        config = json.loads(capsys.readouterr().out)["data"]["recognised"][1]
+        held[words_of_user] = config["facts"]["other_programs"]["bytes"]
+
+    assert held[()] == pytest.approx((11.69 - 1.12 - 8.43) * 2**30, rel=1e-6)
+    assert held[("--headless",)] == 0
+
+
+def test_a_plain_question_is_answered_in_its_own_language_with_its_card(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    question = "Speicher zu 90 % voll, aber nur 10 % MFU auf der RTX 4070: ist die GPU ausgelastet?"
+    assert main(["explain", question]) == YES
+    text = capsys.readouterr().out
+
+    assert "58,3 TFLOPS" in text
+    assert "Was zu ändern ist:" in text
+    assert len(text.splitlines()) <= 12
+
+
 def test_the_largest_batch_is_told_with_its_risk(crash: str, capsys: pytest.CaptureFixture[str]) -> None:
     card = ["--config", CONFIG, "--gpu", "rtx-4070", "--headless"]
     assert main(["explain", crash, *card, "--json"]) == YES

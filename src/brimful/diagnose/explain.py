@@ -117,6 +117,14 @@ def answer(text: str, about: About | None = None) -> Answer | None:
     return find_answer(plain, find_out_of_memory(rest), about.gpu)
 
 
+def other_bytes_told(text: str) -> int | None:
+    """What other programs held of the card, where an out-of-memory message gives every number for it."""
+    for m in reversed(find_out_of_memory(clean(text))):
+        if m.total_bytes is not None and m.free_bytes is not None and m.process_bytes is not None:
+            return max(0, m.total_bytes - m.free_bytes - m.process_bytes)
+    return None
+
+
 def _with_card(about: About, table: SmiTable | None) -> About:
     """Where nobody named the card, the one that an nvidia-smi table beside it shows, if it shows one kind."""
     names = {card.name for card in table.cards} if table is not None else set()

@@ -15,7 +15,7 @@ from brimful.configs.read import read
 from brimful.diagnose.advice import advised
 from brimful.diagnose.causes import Answer as Cause
 from brimful.diagnose.claims.reading import language_of
-from brimful.diagnose.explain import About, Explanation, answer, explain
+from brimful.diagnose.explain import About, Explanation, answer, explain, other_bytes_told
 from brimful.errors import BadInput, unreadable
 from brimful.fit.fit import fit_reading
 from brimful.language import choose, os_words, say, tongue, words
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> Answer:
     text = args.file if _is_question(args.file) else read_text(args.file)
     if args.lang is None and _is_question(text) and (spoken := language_of(text)):
         choose(spoken)  # a question is answered in its own language
-    about = _about(args)
+    about = _about(args, text)
     found, cause = explain(text, about), answer(text, about)
     found = (*found, *advised(about)) if found or cause else ()
     data: dict[str, Any] = {
@@ -92,9 +92,12 @@ def _end_of(source: BinaryIO) -> bytes:
     return kept
 
 
-def _about(args: argparse.Namespace) -> About:
+def _about(args: argparse.Namespace, text: str) -> About:
+    """What the user gave; of other programs, else what the message itself says."""
     reading = gpu = estimate = None
     given_bytes = other_bytes(args)
+    if given_bytes is None:
+        given_bytes = other_bytes_told(text)
     if args.config is not None:
         reading = read(args.config, overrides=args.set)
     elif args.set:
