@@ -41,7 +41,7 @@ TOOK = {
     "restore": "file --revoke-tokens --dry-run --data= --database= --engines=",
     "doctor": "--data= --database= --engines=",
     "tokens": "verb?(list|add|revoke|audit)['list'] name? --tenant=['default'] "
-    "--role=(viewer|submitter|admin|operator)['submitter'] --for=['90d']",
+    "--role=(viewer|submitter|admin|operator)['submitter'] --for=",  # 90 d, or the rest of the maker's own
     "exporter": "--host=['127.0.0.1'] --port=[9642] --dashboard --once",
 }
 
