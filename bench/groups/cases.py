@@ -37,7 +37,7 @@ TITLE = "Many cases"
 TABLES = ("cases", "cases-bars")
 SEED = 19
 BASELINES = ("fifo", "backfill", "las", "las-aware", "srpt")
-BRIM, MEAN_ONLY = "brim", "brim?turns=0"  # with the guarantee for the slowest, and without
+BRIM, MEAN_ONLY = "brim", "brim?tail=off"  # with the guarantee for the slowest, and without
 TAIL = 1.25  # times FIFO's p99: who exceeds it is no baseline for the mean
 NEAR = 1.02  # times the best mean: as good
 MIXED = "2x4:v100+4x4:p100+6x4:k80"

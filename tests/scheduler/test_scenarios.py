@@ -328,13 +328,13 @@ def test_who_has_waited_long_is_not_sent_back_at_once() -> None:
     def after(submitted_s: int, job: Job) -> Plan:
         world = a_fleet(gpus_per_node=1).waiting(job, at_s=submitted_s)
         world.then(
-            granted(job.job, gpus=(0,), at_s=100_000), LeaseStarted(at_s=100_000, lease=f"{job.job}.1")
+            granted(job.job, gpus=(0,), at_s=150_000), LeaseStarted(at_s=150_000, lease=f"{job.job}.1")
         )
-        return world.waiting(a_job("new", checkpoint_interval_s=0), at_s=104_400).plan(
-            rules=brim, now_s=104_400
+        return world.waiting(a_job("new", checkpoint_interval_s=0), at_s=154_400).plan(
+            rules=brim, now_s=154_400
         )
 
-    assert stopped(after(100_000, lucky)) == ["lucky"]
+    assert stopped(after(150_000, lucky)) == ["lucky"]
     assert after(0, patient).stops == []
 
 

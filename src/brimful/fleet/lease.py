@@ -8,6 +8,7 @@ from typing import Literal
 from brimful.errors import Said
 from brimful.fleet.charge import Charge
 from brimful.fleet.events import Parts
+from brimful.fleet.hazards import Kind
 from brimful.fleet.job import Job
 
 LeasePhase = Literal["granted", "running", "ending", "ended"]
@@ -99,6 +100,11 @@ class JobState:
     blocked_s: int = 0  # and how long in earlier stretches
     hold: bool = False  # it does not start until it is released
     hold_reason: Said | None = None
+    kind: Kind | None = None  # of jobs, whose lengths say how long it may go on
+    # As of when it came or last left its GPUs (fleet/backlog.py).
+    owed_s: float = 0.0  # how long it is expected to go on
+    ahead_s: float = 0.0  # how long those who came before it would keep the fleet busy
+    in_line_s: float = 0.0  # how long it would take if all were served in the order they came
     ready_s: int = -1  # since when it asks for GPUs: from submit on, or once what it comes after was over
 
     def __post_init__(self) -> None:

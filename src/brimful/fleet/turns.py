@@ -1,7 +1,6 @@
-"""Whose turn it is: who has waited longer than nearly every job runs, and is not itself one of the longest.
+"""Leases of jobs whose turn it was: who was late went first (scheduler/whose_turn.py), and stays.
 
-An order that serves short jobs first would let the others wait for as long as a fleet is short of GPUs. The
-few longest have no turn: they are what others wait for, and whatever the order, they are the last to be done.
+An order that serves short jobs first would let the others wait for as long as a fleet is short of GPUs.
 """
 
 from __future__ import annotations

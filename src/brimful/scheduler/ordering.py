@@ -74,15 +74,20 @@ def index(rules: Rules) -> Key:
 def expected_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
     """Seconds of work a gang is expected to need yet.
 
-    Known: the predicted work that is left (shortest remaining first). Unknown: as much again as it has had,
-    and at least `fresh_s`: for the heavy-tailed run times of GPU fleets the longer a job has run, the longer
-    it will go on, which makes this least attained service (Nuyens and Wierman, "The foreground-background
-    queue: a survey", 2008).
+    Known: the predicted work that is left (shortest remaining first). Unknown: what its kind has shown
+    (fleet/hazards.py); or, where the rules do not learn, as much again as it has had, and at least `fresh_s`.
+    For heavy-tailed run times the longer a job has run, the longer it will go on, which makes this least
+    attained service (Nuyens and Wierman, "The foreground-background queue: a survey", 2008).
     """
     left = state.remaining_s(now_s) if rules.known else None
     if left is not None:
         return left
-    had_s = state.attained_s(now_s)
+    return _unknown_left_s(state, rules, state.attained_s(now_s))
+
+
+def _unknown_left_s(state: JobState, rules: Rules, had_s: float) -> float:
+    if rules.learn and state.kind is not None:
+        return state.kind.left_s(had_s)
     return had_s if had_s > rules.fresh_s else rules.fresh_s
 
 
@@ -133,7 +138,7 @@ def aged_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
     if rules.known and job.predicted_work_s is not None:
         left_s = state.remaining_s(now_s) or 0.0
     else:
-        left_s = had_s if had_s > rules.fresh_s else rules.fresh_s  # as `expected_left_s`, not asked twice
+        left_s = _unknown_left_s(state, rules, had_s)
     waited_s = now_s - state.ready_s - had_s
     aged_s = left_s - rules.ageing * waited_s if waited_s > 0 else left_s
     if job.deadline_s is not None and rules.deadlines and now_s + left_s <= job.deadline_s:

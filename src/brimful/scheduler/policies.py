@@ -35,9 +35,9 @@ POLICIES: dict[str, Rules] = {
         move=True,
         off_peak=True,
         deadlines=True,
+        learn=True,
         ageing=0.01,
-        turns=0.75,
-        fresh_s=1800.0,
+        tail="line",
     ),
 }
 # The best all-round one, with money looked at where somebody pays: docs/decisions/0029.

@@ -1,7 +1,8 @@
-"""Who goes before its class because it has waited so long (fleet/turns.py says whose turn it is).
+"""Who goes before its class because it is about to take longer than nearly all would in order of arrival.
 
-First come, first served, on no more than a share of the GPUs: the rest stays with the order by index, so that
-short jobs never queue behind all who have waited.
+How long that is the fleet reckons (fleet/backlog.py). Who is late goes first on no more than a share of the
+GPUs: the rest stays with the order by index, so that short jobs never queue behind all who have waited. The
+longest hundredth has no turn: it is what others wait for, and in any order the last to be done.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from brimful.fleet.state import Fleet
 from brimful.fleet.turns import length_s
 from brimful.scheduler.rules import Rules
 
+SHARE = 0.5  # of the GPUs
+SOON = 0.8  # of what 99 in 100 would take in line
 _InLine = tuple[tuple[int, float], int, JobState]  # class and since when; serial; the job
 
 
@@ -36,12 +39,12 @@ def whose_turn(
     Who may not start, by quota or purse or for want of a pool, stands in nobody's way. In pools that are
     sold the market chooses.
     """
-    lengths = fleet.turns.lengths
-    if not rules.turns or lengths.long_s is None:
+    lengths, in_line_s = fleet.turns.lengths, fleet.backlog.in_line.long_s
+    if rules.tail == "off" or lengths.long_s is None or in_line_s is None:
         return ()
     order = fleet.waiting.order("by turn", _waiting_from, _by_length)
     groups = cast(dict[tuple[int, int], list[_InLine]], order.groups)
-    long_at, since_s = lengths.long_at, now_s - lengths.long_s
+    long_at, since_s = lengths.long_at, now_s - SOON * max(in_line_s, lengths.long_s)
     late: list[tuple[float, list[_InLine]]] = []  # of each length: since when it must have waited
     for (_, at), entries in groups.items():
         came_s = entries[0][0][1]
@@ -52,7 +55,7 @@ def whose_turn(
     if not late:
         return ()
     gpus = sum([index.gpus for pool, index in fleet.capacity.pools.items() if pool not in sold])
-    room = rules.turns * gpus - fleet.turns.gpus(now_s)
+    room = SHARE * gpus - fleet.turns.gpus(now_s)
     if room <= 0:
         return ()
     lines = [entries[: bisect_right(entries, from_s, key=_from_s)] for from_s, entries in late]
@@ -75,8 +78,8 @@ def _made_up_s(at: int, rules: Rules, now_s: int) -> float:
 
 
 def _waiting_from(state: JobState) -> tuple[int, float]:
-    """By class, and then by when it would have come had it waited ever since."""
-    return PRIORITIES[state.job.priority], state.ready_s + state.run_s
+    """By class, and then by when it would have had to come to end now, if it started now."""
+    return PRIORITIES[state.job.priority], state.ready_s - (state.remaining_s(state.waiting_since_s) or 0.0)
 
 
 def _from_s(entry: _InLine) -> float:

@@ -152,11 +152,13 @@ class Search:
         rules, now_s, further = self.rules, self.now_s, not self.by_class_only
         if self._groups is None:
             self._groups = []
-            for (rank, gpus, _, due, in_turn), entries in self._running.items():
+            for (rank, gpus, unknown, due, in_turn), entries in self._running.items():
                 if not further or (due and rules.deadlines):
                     left = inf
                 elif in_turn:
                     left = -inf if self._is_safe(entries[0][2].leases[-1]) else inf
+                elif unknown and rules.learn:  # what they have had is no order of how long they go on
+                    left = max([aged_left_s(each[2], rules, now_s=now_s) for each in _ends(entries)])
                 else:
                     left = aged_left_s(entries[0][2], rules, now_s=now_s)
                 self._groups.append((rank, left, left * weight(gpus, rules.width), gpus, entries))
@@ -408,7 +410,11 @@ class Search:
 
 def _firsts(groups: list[Group]) -> list[JobState]:
     """Of each group, the first to be pushed aside."""
-    return [entry[2] for each in groups for entry in each[4][:CHOICES]]
+    return [entry[2] for each in groups for entry in _ends(each[4])]
+
+
+def _ends(entries: list[Entry]) -> list[Entry]:
+    return entries if len(entries) <= 2 * CHOICES else entries[:CHOICES] + entries[-CHOICES:]
 
 
 def loses_all_again(state: JobState, ran_s: float) -> bool:
