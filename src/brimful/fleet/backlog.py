@@ -34,8 +34,10 @@ class Backlog:
             self._pass(at_s)
             self._busy += _width(state)
 
-    def ended(self, state: JobState, lease: Lease, *, ran_s: int, at_s: int) -> None:
+    def ended(self, state: JobState, lease: Lease, *, ran_s: int, over: bool, at_s: int) -> None:
         """It has left its GPUs; `state.run_s` and its kept work are with this lease."""
+        if state.kind is not None and ran_s:
+            state.kind.count(state.run_s - ran_s, state.run_s, over=over)
         if state.job.predicted_work_s is None:
             if ran_s:
                 before_s, state.in_line_s = state.in_line_s, state.ahead_s + state.run_s

@@ -13,8 +13,9 @@ where tails are heavy, and first come, first served where all are about as long.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import pairwise
-from math import exp, inf, log2
+from math import exp, inf
 
 from brimful.fleet.job import Job
 
@@ -34,9 +35,7 @@ LATELY = 20_000  # jobs: whenever there are twice as many, what was counted so f
 
 
 def step(length_s: float) -> int:
-    if length_s < FIRST_S:
-        return 0
-    return min(STEPS - 1, 1 + int(STEPS_PER_DOUBLING * log2(length_s / FIRST_S)))
+    return bisect_right(STARTS, length_s, 0, STEPS) - 1
 
 
 class Kind:
@@ -77,7 +76,7 @@ class Kind:
         self._new, self._left, self._mean = 0, {}, {}
 
     def left_s(self, had_s: float) -> float:
-        at = step(had_s)
+        at = bisect_right(STARTS, had_s, 0, STEPS) - 1  # `step`, asked for at every look at a running job
         found = self._left.get(at)
         if found is None:
             found = self._left[at] = self._index(at)

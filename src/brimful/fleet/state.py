@@ -504,11 +504,9 @@ class Fleet:
         state.kept_work_s += lease.kept_work_s
         ran_s = lease.billed_s(at_s)
         goes_on = (lease.requeue or event.requeue) and not state.cancel_requested
-        if state.kind is not None and ran_s:
-            state.kind.count(state.run_s, state.run_s + ran_s, over=not goes_on)
         self.turns.ended(state, lease, ran_s=ran_s)
         state.run_s += ran_s
-        self.backlog.ended(state, lease, ran_s=ran_s, at_s=at_s)
+        self.backlog.ended(state, lease, ran_s=ran_s, over=not goes_on, at_s=at_s)
         self._ended_gpu_milli_s += lease.size * lease.gpu_milli * ran_s
         if self.purses:
             self.purses.ended(state.job, lease.cost_microusd(event.at_s))

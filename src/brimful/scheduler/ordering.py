@@ -138,7 +138,7 @@ def aged_left_s(state: JobState, rules: Rules, *, now_s: int) -> float:
     if rules.known and job.predicted_work_s is not None:
         left_s = state.remaining_s(now_s) or 0.0
     else:
-        left_s = _unknown_left_s(state, rules, had_s)
+        left_s = state.kind.left_s(had_s) if rules.learn and state.kind else max(had_s, rules.fresh_s)
     waited_s = now_s - state.ready_s - had_s
     aged_s = left_s - rules.ageing * waited_s if waited_s > 0 else left_s
     if job.deadline_s is not None and rules.deadlines and now_s + left_s <= job.deadline_s:

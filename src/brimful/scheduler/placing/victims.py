@@ -414,7 +414,7 @@ def _firsts(groups: list[Group]) -> list[JobState]:
 
 
 def _ends(entries: list[Entry]) -> list[Entry]:
-    return entries if len(entries) <= 2 * CHOICES else entries[:CHOICES] + entries[-CHOICES:]
+    return entries if len(entries) <= CHOICES + 1 else [*entries[:CHOICES], entries[-1]]
 
 
 def loses_all_again(state: JobState, ran_s: float) -> bool:
