@@ -480,7 +480,7 @@ def test_no_screen_is_scrolled_sideways(server: Server, open_page: Callable[...,
         page = open_page(server.url, viewport={"width": width, "height": 800})
         expect(page.locator("#job-1")).to_contain_text("largest node has 2")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-    job = server.submit("echo", "long" * 500, name="n" * 100, budget_microusd=10**12)
+    job = server.submit("echo", "long" * 500, name="n" * 100, tenant="t" * 60, budget_microusd=10**12)
     for width in (320, 390):
         page = open_page(f"{server.url}/jobs/{job}", viewport={"width": width, "height": 800})
         last = page.locator(".leases .ends").last

@@ -56,7 +56,7 @@ class Pair:
     def submit(self, seconds: float) -> str:
         self.jobs += 1
         path = self.work / f"w{self.jobs}"
-        command = (sys.executable, str(self.folder / "job.py"), str(path), str(seconds))
+        command = (sys.executable, str(self.folder / "job.py"), str(path), str(seconds), "0")
         job = Job(job="", gpus=1, name=path.name, command=command, folder="/", retries=3)
         return self.users.submissions.submit(job).job.job
 
