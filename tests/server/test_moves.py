@@ -48,7 +48,7 @@ def test_a_gpt_is_preempted_and_goes_on_at_another_site(tmp_path: Path) -> None:
     sites = ",".join(f"{name}=1xslot@{usd}" for name, usd in USD.items())
     with (
         _ending(free, done),
-        live(tmp_path / "data", "--sites", sites, "--min-run-s", "1", "--grace-s", "30") as server,
+        live(tmp_path / "data", "--sites", sites, "--min-run-s", "1", "--grace-s", "300") as server,
     ):
 
         def log_of(job: str, lease: int, site: str) -> str:
