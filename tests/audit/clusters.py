@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from brimful.audit.records import Down, Paid, Part, Records, Run, Wait
+from brimful.audit.records import Down, Paid, Part, Parts, Records, Run, Wait
 from brimful.meter.idle import Level, Spans
 
 END_S = 4000
@@ -68,8 +68,13 @@ def clusters(draw: st.DrawFn) -> Records:
                 parts=(Part(place=place, gpus=gpus, cards=cards),),
                 outcome=draw(st.sampled_from(("kept", "lost", "unknown"))),
                 team=draw(st.sampled_from(WALLS)),
+                memory_bytes=draw(st.sampled_from((None, 10, 40))),
             )
         )
+        if draw(st.booleans()):
+            waited = draw(st.floats(0, 60))
+            mfu = draw(st.sampled_from((0.0, 30.0)))
+            records.parts[f"j{i}"] = Parts(100.0, waited, 40.0 - waited / 2, 100.0 * bool(mfu), mfu)
         for card in cards:
             if draw(st.booleans()):
                 records.activity[f"j{i}", place, card] = draw(spans_of())
@@ -103,6 +108,13 @@ def without(records: Records, what: str) -> Records:
     """The same books with something missing."""
     if what == "samples":
         return replace(records, activity={})
+    if what == "memory":
+        return replace(records, runs=[replace(run, memory_bytes=None) for run in records.runs])
+    if what == "steps":
+        return replace(records, parts={})
+    if what == "mfu":
+        bare = {job: replace(parts, measured_s=0.0, peak_s=0.0) for job, parts in records.parts.items()}
+        return replace(records, parts=bare)
     if what == "queue":
         return replace(records, waits=[], knows_queue=False)
     if what == "outcomes":

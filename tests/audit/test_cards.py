@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from brimful.audit.records import Paid, Part, Records, Run
+from brimful.audit.records import Paid, Part, Parts, Records, Run
 from brimful.audit.series import Series
 from brimful.audit.sweep import sweep
 from brimful.meter.idle import Spans, card_level
@@ -12,13 +14,16 @@ from brimful.meter.idle import Spans, card_level
 HOUR = 3600
 
 
-def leaves(spans: Spans, *, end_s: int = 2 * HOUR, shares: dict[str, float] | None = None) -> dict[str, int]:
+def leaves(
+    spans: Spans, *, end_s: int = 2 * HOUR, parts: Parts | None = None, used: int | None = None
+) -> dict[str, int]:
     """Leaves below allocated.kept of one card that a job held."""
     run = Run(job="j", start_s=0, end_s=end_s, parts=(Part(place="n", gpus=1, cards=(0,)),), outcome="kept")
-    paid = Paid(place="n", gpu="", gpus=1, start_s=0, end_s=end_s)
-    records = Records(paid=[paid], runs=[run], activity={("", "n", 0): spans})
-    if shares:
-        records.shares["j"] = shares
+    run = replace(run, memory_bytes=used)
+    paid = Paid(place="n", gpu="big", gpus=1, start_s=0, end_s=end_s)
+    records = Records(paid=[paid], runs=[run], activity={("", "n", 0): spans}, types={"big": 80})
+    if parts:
+        records.parts["j"] = parts
     tree = sweep(records, start_s=0, end_s=end_s).tree
     return {c.leaf.removeprefix("allocated.kept."): n for c, n in tree.cells.items()}
 
@@ -58,11 +63,25 @@ def test_idle_beside_a_hole_in_the_samples_is_of_no_known_kind() -> None:
 
 
 def test_working_time_is_divided_by_what_the_meter_measured() -> None:
-    assert leaves([(0, 7200, "working")], shares={"input_wait": 0.25, "communication": 0.1}) == {
-        "active.working.input_wait": 1800,
-        "active.working.communication": 720,
-        "active.working.computing": 4680,
+    parts = Parts(whole_s=100, input_wait_s=25, communication_s=10)
+    assert leaves([(0, 7200, "working")], parts=parts, used=79) == {
+        "active.working.right_card.input_wait": 1800,
+        "active.working.right_card.communication": 720,
+        "active.working.right_card.computing.unknown": 4680,
     }
+    parts = Parts(whole_s=100, input_wait_s=25, communication_s=10, measured_s=50, peak_s=20)
+    assert leaves([(0, 7200, "working")], parts=parts, used=40) == {
+        "active.working.larger_card.input_wait": 1800,
+        "active.working.larger_card.communication": 720,
+        "active.working.larger_card.computing.mfu": 2880,
+        "active.working.larger_card.computing.below_peak": 1800,
+    }
+
+
+def test_a_card_is_larger_than_needed_where_two_such_jobs_would_fit_on_it() -> None:
+    assert leaves([(0, 7200, "working")], used=40) == {"active.working.larger_card.unknown": 7200}
+    assert leaves([(0, 7200, "working")], used=41) == {"active.working.right_card.unknown": 7200}
+    assert leaves([(0, 7200, "working")]) == {"active.working.unknown": 7200}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from brimful.adapters.stores.sql import SqlStore
@@ -11,7 +12,7 @@ from brimful.audit.records import Paid, Part, Records, Run
 from brimful.audit.sweep import sweep
 from brimful.fleet.events import JobHeld, JobReleased, NodeDrained, NodeResumed
 from brimful.fleet.job import Job
-from brimful.meter.samples import RunSample, Sample, StepSample, as_line
+from brimful.meter.samples import GpuSample, RunSample, Sample, StepSample, as_line
 from brimful.scheduler.policies import read_policy
 from brimful.sim.fleets import parse_fleet
 from brimful.sim.world import Arrival, Outcome, rehearse
@@ -63,13 +64,21 @@ def test_the_database_of_a_server_is_read_as_it_is(tmp_path: Path) -> None:
 
 def test_steps_of_a_meter_are_work_and_what_waited_in_them(tmp_path: Path) -> None:
     steps = [
-        StepSample(at_s=1000.0 + 100 * i, step=i, step_s=100.0, data_s=25.0, comm_s=10.0)
+        StepSample(
+            at_s=1000.0 + 100 * i,
+            step=i,
+            step_s=100.0,
+            data_s=25.0,
+            comm_s=10.0,
+            mfu=0.4,
+            peak_reserved_bytes=30,
+        )
         for i in range(1, 11)
     ]
-    steps.append(StepSample(at_s=4000.0, step=11, step_s=100.0, data_s=25.0, comm_s=10.0))
+    steps.append(StepSample(at_s=4000.0, step=11, step_s=100.0, data_s=25.0, comm_s=10.0, mfu=0.4))
     began = RunSample(at_s=400.0, pid=1, host="n1", job="j", device="cuda:3")
     path = tmp_path / "samples.jsonl"
-    samples: list[Sample] = [began, *steps]
+    samples: list[Sample] = [began, GpuSample(at_s=401.0, index=3, memory_total_bytes=80), *steps]
     path.write_text("".join(as_line(sample) + "\n" for sample in samples))
     records = read([str(path)], Asked())
 
@@ -80,13 +89,16 @@ def test_steps_of_a_meter_are_work_and_what_waited_in_them(tmp_path: Path) -> No
         (3900, 4000, "working"),
     ]
     part = Part(place="n1", gpus=1, cards=(3,))
-    records.runs.append(Run(job="j", start_s=400, end_s=4000, parts=(part,), outcome="kept"))
+    run = Run(job="j", start_s=400, end_s=4000, parts=(part,), outcome="kept")
+    assert records.memory["j"] == (30, 80)
+    records.runs.append(replace(run, memory_bytes=30, card_bytes=80))
     records.paid.append(Paid(place="n1", gpu="", gpus=1, start_s=400, end_s=4000))
     tree = sweep(records, start_s=400, end_s=4000).tree
     assert {c.leaf.removeprefix("allocated.kept."): n for c, n in tree.cells.items()} == {
         "idle.setup": 600,
         "idle.gap": 1900,
-        "active.working.input_wait": 275,
-        "active.working.communication": 110,
-        "active.working.computing": 715,
+        "active.working.larger_card.input_wait": 275,
+        "active.working.larger_card.communication": 110,
+        "active.working.larger_card.computing.mfu": 440,
+        "active.working.larger_card.computing.below_peak": 275,
     }

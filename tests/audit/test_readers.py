@@ -113,6 +113,98 @@ def test_the_same_job_by_sacct_p_has_the_same_outcome(tmp_path: Path) -> None:
     assert records.left_out == {"step": 1}
 
 
+NAMES = "JobID|Cluster|User|Submit|Eligible|Start|End|State|ExitCode|AllocTRES|NodeList"
+
+
+def a_row(
+    job: str, *, cluster: str = "lab", end: str = "200", state: str = "COMPLETED", code: str = "0:0"
+) -> str:
+    return f"{job}|{cluster}|u|100|100|120|{end}|{state}|{code}|gres/gpu=2|n1"
+
+
+def test_a_job_in_two_files_of_one_cluster_counts_once_and_as_it_ended(tmp_path: Path) -> None:
+    may, june = tmp_path / "may.txt", tmp_path / "june.txt"
+    may.write_text("\n".join([NAMES, a_row("7", end="Unknown", state="RUNNING"), a_row("8")]))
+    june.write_text("\n".join([NAMES, a_row("7", end="300"), a_row("8", cluster="other"), a_row("8")]))
+    for order in ([may, june], [june, may]):
+        records = read([str(path) for path in order], Asked())
+
+        assert sorted((run.job, run.end_s) for run in records.runs) == [("7", 300), ("8", 200), ("8", 200)]
+        assert records.left_out == {"counted_once": 2}
+
+
+def test_json_is_cross_checked_with_sacct_p_and_the_text_counts(usage: Path, tmp_path: Path) -> None:
+    told = json.loads((usage / "slurm_22.05_sacct_measured_here.json").read_text())
+    job = next(job for job in told["jobs"] if job["job_id"] == 1034)
+    times, row = job["time"], tmp_path / "sacct.txt"
+    row.write_text(
+        "JobID|JobName|User|Partition|Submit|Eligible|Start|End|State|ExitCode|AllocTRES|NodeList\n"
+        f"1034|{job['name']}|{job['user']}|{job['partition']}|{times['submission']}|{times['eligible']}|"
+        f"{times['start']}|{times['end']}|FAILED|3:0|gres/gpu:v100=2,gres/gpu=2|{job['nodes']}\n"
+    )
+    both = read([str(row), str(usage / "slurm_22.05_sacct_measured_here.json")], Asked(window=WINDOW))
+    alone = read([str(usage / "slurm_22.05_sacct_measured_here.json")], Asked(window=WINDOW))
+
+    assert len(both.runs) == len(alone.runs)
+    assert both.left_out["exit_code_wrong"] == 1  # JSON says 0, the text 3
+    assert both.left_out["counted_once"] == 1
+    assert both.left_out["state_contradicts"] == 0
+    assert "exit_code_contradicts" not in both.left_out  # the job that counts has the right one
+
+
+def test_a_task_of_an_array_is_one_job_in_text_and_json(usage: Path, tmp_path: Path) -> None:
+    told = json.loads((usage / "slurm_sacct_slurmdog.json").read_text())
+    job = told["jobs"][0]
+    job["tres"]["allocated"] = [{"type": "gres", "name": "gpu", "count": 1}]
+    found, row = tmp_path / "sacct.json", tmp_path / "sacct.txt"
+    found.write_text(json.dumps(told))
+    times = job["time"]
+    row.write_text(
+        "JobID|JobIDRaw|User|Submit|Start|End|State|AllocTRES|NodeList\n"
+        f"12078642_6|12079670|{job['user']}|{times['submission']}|{times['start']}|{times['end']}|COMPLETED|"
+        "gres/gpu=1|n\n"
+    )
+    records = read([str(found), str(row)], Asked(window=WINDOW))
+
+    assert [run.job for run in records.runs] == ["12079670"]
+
+
+def test_published_sums_of_whole_clusters(usage: Path, shared_data: Path) -> None:
+    acme = from_file(usage / "acme_cluster_summary.csv.gz")
+    tree = sweep(acme, start_s=WINDOW[0], end_s=WINDOW[1]).tree
+
+    assert tree.amount("allocated.kept", team="Seren").gpu_s == 4_560_592_618
+    assert tree.amount("allocated.lost", team="Kalos").gpu_s == 426_292_851
+    assert acme.left_out == {"summary_without_times": 1}  # PAI
+    helios = from_file(shared_data / "traces" / "helios" / "cluster_summary.csv.gz")
+    assert (
+        sum(gpu_s for leaf, _, gpu_s in helios.totals if leaf == "allocated.kept.unknown") == 39_994_296_320
+    )
+
+
+def test_distributions_over_all_cards_are_told_and_divide_nothing(usage: Path) -> None:
+    records = from_file(usage / "acme_utilization_cdfs.csv.gz")
+
+    assert set(records.card_shares) == {"kalos", "kalos_full", "philly", "seren"}
+    assert all(0 < idle < 1 and 0 <= starved < 1 for idle, starved in records.card_shares.values())
+    assert not records.totals
+    assert not records.activity
+
+
+def test_duty_cycles_of_alibabas_pods(usage: Path) -> None:
+    path = str(usage / "alibaba_v2026_genai_pod_gpu_duty_cycle.csv.gz")
+    records = read([path], Asked())
+    start_s, end_s = records.window()
+    tree = sweep(records, start_s=start_s, end_s=end_s).tree
+
+    assert len(records.runs) == 143
+    assert tree.amount().gpu_s == sum(run.end_s - run.start_s for run in records.runs)
+    idle = tree.amount("allocated.unknown.idle").gpu_s
+    active = tree.amount("allocated.unknown.active").gpu_s
+    assert idle > 0.5 * (idle + active)  # most of them wait for requests
+    assert not records.left_out
+
+
 def test_memory_that_a_job_held_tells_whether_it_would_have_fit_another_card(
     usage: Path, tmp_path: Path
 ) -> None:
@@ -190,13 +282,16 @@ def test_other_samples_of_slurm_are_read_and_what_has_no_gpus_is_counted(usage: 
 
 def test_sreport_under_both_headers(usage: Path, tmp_path: Path) -> None:
     records = from_file(usage / "sreport_samples.txt")
-    assert records.totals == [("allocated.unknown.unknown", 11 * 60), ("unallocated.unknown", 49 * 60)]
+    assert [(leaf, gpu_s) for leaf, _, gpu_s in records.totals] == [
+        ("allocated.unknown.unknown", 11 * 60),
+        ("unallocated.unknown", 49 * 60),
+    ]
     assert records.left_out == {"sreport_row": 4}  # CPUs, no unit twice, billing
     old = (
         "Usage reported in TRES Hours\nCluster|TRES Name|Allocated|Down|PLND Down|Idle|Reserved|Reported\n"
         "c1|gres/gpu|8866|800|5|3294|0|12965\n"
     )
-    totals = dict(from_text(tmp_path, old).totals)
+    totals = {leaf: gpu_s for leaf, _, gpu_s in from_text(tmp_path, old).totals}
     assert totals["allocated.unknown.unknown"] == 8866 * 3600
     assert totals["out_of_service.broken"] == 800 * 3600
     assert totals["out_of_service.planned"] == 5 * 3600

@@ -18,6 +18,7 @@ from brimful.audit.sizing import (
     passes_bootstraps,
     passes_every_week,
     peak_gpus,
+    silos,
     size,
 )
 from brimful.fleet.job import Job
@@ -25,6 +26,7 @@ from brimful.scheduler.policies import read_policy
 from brimful.sim.traces.read import read
 from brimful.sim.world import Arrival, rehearse
 from brimful.units import MICROUSD
+from tests.audit.counted import Told, delays_s, fewest_nodes, worst_share, worst_week
 
 FIFO, BRIM = read_policy("fifo"), read_policy("brim")
 NODE = a_kind("gpu", 8)
@@ -216,6 +218,25 @@ def test_philly_needs_896_gpus_under_fifo(shared_data: Path) -> None:
 
     assert passes(fifo.replay({NODE: 112}))
     assert not passes(fifo.replay({NODE: 111}))
+
+
+def as_told(some: list[Arrival]) -> list[Told]:
+    return [Told(a.at_s, a.job.gpus, a.work_s) for a in some]
+
+
+def test_counting_gpus_by_hand_gives_phillys_numbers_too(shared_data: Path) -> None:
+    trace, _ = read([str(shared_data / "traces" / "philly" / "philly_jobs.csv.gz")])
+    jobs = as_told(trace.arrivals)
+
+    hurt = {gpus: delays_s(jobs, gpus) for gpus in (888, 896, 944, 952)}
+    assert worst_share(jobs, hurt[888]) > 0.05 >= worst_share(jobs, hurt[896])
+    assert worst_week(jobs, hurt[944]) > 0.05 >= worst_week(jobs, hurt[952])
+    queues: dict[str, list[Arrival]] = {}
+    for arrival in trace.arrivals:
+        queues.setdefault(arrival.job.tenant, []).append(arrival)
+    small = {queue: mine for queue, mine in queues.items() if len(mine) < 1000}
+    by_hand = {queue: 8 * fewest_nodes(as_told(mine), per_node=8) for queue, mine in small.items()}
+    assert silos([a for mine in small.values() for a in mine], FIFO.rules, NODE) == by_hand
 
 
 def test_philly_needs_fewer_than_800_gpus_under_brim_and_480_are_never_enough(shared_data: Path) -> None:

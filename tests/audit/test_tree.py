@@ -47,8 +47,8 @@ def test_money_sums_to_the_micro_dollar_at_every_level(records: Records) -> None
                 assert sum(child.microusd or 0 for child in children) == whole.microusd
 
 
-@given(clusters(), st.sampled_from(("samples", "queue")))
-@settings(max_examples=60)
+@given(clusters(), st.sampled_from(("samples", "queue", "memory", "steps", "mfu")))
+@settings(max_examples=120)
 def test_more_data_only_splits_a_leaf(records: Records, missing: str) -> None:
     fine, coarse = swept(records).tree.amounts(), swept(without(records, missing)).tree.amounts()
 

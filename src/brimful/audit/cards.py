@@ -10,28 +10,30 @@ from brimful.meter.idle import GAP_S, Spans
 
 # A run starts and ends between two scrapes. Nobody scrapes less often than this without a reason.
 SCRAPE_S = 120
-PARTS = ("input_wait", "communication")
+ROOMY = 2  # so many jobs like it would have fit on its card side by side: the card is larger than it needs
 
 Leaf = tuple[str, int, int, int]  # path, start, end, GPUs
 Interval = tuple[int, int, int]
 
 
 def card_leaves(
-    records: Records, run: Run, part: Part, held: Interval, cuts: Sequence[Interval]
+    records: Records, run: Run, part: Part, held: Interval, cuts: Sequence[Interval], *, gpu: str = ""
 ) -> Iterator[Leaf]:
-    """Every GPU-second the run held here, less what was cut, each in one leaf."""
+    """Every GPU-second the run held here, less what was cut, each in one leaf. `gpu` is the place's type."""
     start, end, gpus = held
     root = f"allocated.{run.outcome}"
     known = [_spans_of(records, run, part, i) for i in range(gpus)]
     if not any(known):
         yield from ((f"{root}.unknown", a, b, n) for a, b, n in _pieces(start, end, gpus, cuts))
         return
-    shares = records.shares.get(run.job, {})
+    size = _card_size(run, run.card_bytes or records.types.get(gpu or run.gpu))
+    parts = records.parts.get(run.job)
+    shares = parts.shares() if parts and parts.whole_s > 0 else {}
     for i, spans in enumerate(known):
         gone = [(a, b, 1) for a, b, n in cuts if n > gpus - 1 - i]
         for a, b, _ in _pieces(start, end, 1, gone):
             for what, c, d in _divided(spans or [], a, b, run=(start, end)):
-                yield from _shared(f"{root}.{what}", c, d, shares)
+                yield from _worked(f"{root}.{what}", c, d, size, shares)
 
 
 def _spans_of(records: Records, run: Run, part: Part, i: int) -> Spans | None:
@@ -111,16 +113,30 @@ def _beside(span: tuple[int, int, str] | None, at: int, *, edge: int, is_before:
     return "active" if at == span[1 if is_before else 0] else "hole"
 
 
-def _shared(leaf: str, start: int, end: int, shares: Mapping[str, float]) -> Iterator[Leaf]:
-    """Working time in the parts that the job's Meter measured, in whole seconds."""
-    if not shares or not leaf.endswith(".working.unknown"):
+def _card_size(run: Run, card_bytes: int | None) -> str:
+    if run.memory_bytes is None or not card_bytes:
+        return "unknown"
+    return "larger_card" if run.memory_bytes * ROOMY <= card_bytes else "right_card"
+
+
+def _worked(leaf: str, start: int, end: int, size: str, shares: Mapping[str, float]) -> Iterator[Leaf]:
+    """Working time by how much of the card's memory was used, and in the parts that the job's Meter measured.
+
+    In this order, as a Meter always tells the memory and a source of memory seldom is a Meter. Whole
+    seconds: what a share leaves over is in the part after it.
+    """
+    if not leaf.endswith(".working.unknown") or size == "unknown":
         yield leaf, start, end, 1
         return
-    base, at = leaf.removesuffix("unknown"), start
-    for name in PARTS:
+    base = leaf.removesuffix("unknown") + size
+    if not shares:
+        yield f"{base}.unknown", start, end, 1
+        return
+    at = start
+    for name, path in (("input_wait", ""), ("communication", ""), ("mfu", "computing.")):
         until = min(end, at + int((end - start) * shares.get(name, 0.0)))
         if at < until:
-            yield base + name, at, until, 1
+            yield f"{base}.{path}{name}", at, until, 1
         at = until
     if at < end:
-        yield base + "computing", at, end, 1
+        yield f"{base}.computing.{'below_peak' if 'mfu' in shares else 'unknown'}", at, end, 1

@@ -7,12 +7,10 @@ None, empty, or absent, and ends up in a leaf called unknown.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from brimful.audit.series import CardKey, Series
-from brimful.language import Sentence
 from brimful.meter.idle import Spans
 
 Outcome = Literal["kept", "lost", "unknown"]
@@ -69,7 +67,10 @@ class Run:
     team: str = ""
     wall: str = ""  # partition, virtual cluster or queue
     submit_s: int | None = None  # since when it could have run: after holds and dependencies
+    name: str = ""  # what its owner calls it: a second try has the same
     memory_bytes: int | None = None  # most that one of its cards held
+    card_bytes: int | None = None  # what such a card has, where a source measured it
+    deferrable: bool = False  # its owner said that it may wait for a quiet hour
 
     @property
     def gpus(self) -> int:
@@ -98,6 +99,26 @@ class Mean(NamedTuple):
     card: int
     busy_frac: float | None
     used_bytes: int | None
+    card_bytes: int | None = None
+
+
+@dataclass(slots=True)
+class Parts:
+    """Seconds of a job's steps, over all its processes: what waited, and how far from the card's peak."""
+
+    whole_s: float = 0.0
+    input_wait_s: float = 0.0
+    communication_s: float = 0.0
+    measured_s: float = 0.0  # of steps whose MFU is known
+    peak_s: float = 0.0  # what those would have taken at the card's peak
+
+    def shares(self) -> dict[str, float]:
+        """Parts of the whole that add up to 1 at most; `mfu` is missing where nobody measured it."""
+        found = {"input_wait": self.input_wait_s, "communication": self.communication_s}
+        shares = {name: seconds / self.whole_s for name, seconds in found.items()}
+        if self.measured_s:
+            shares["mfu"] = self.peak_s / self.measured_s
+        return shares
 
 
 @dataclass(slots=True)
@@ -113,13 +134,19 @@ class Records:
     activity: dict[CardKey, Spans] = field(default_factory=dict)
     means: dict[str, list[Mean]] = field(default_factory=dict)  # by job
     series: dict[CardKey, Series] = field(default_factory=dict)
-    totals: list[tuple[str, int]] = field(default_factory=list)  # leaf, GPU-seconds: a source of sums alone
-    shares: dict[str, Mapping[str, float]] = field(default_factory=dict)  # job -> parts of its working time
+    totals: list[tuple[str, str, int]] = field(default_factory=list)  # leaf, cluster, GPU-seconds: sums alone
+    parts: dict[str, Parts] = field(default_factory=dict)  # job -> parts of its steps
+    memory: dict[str, tuple[int, int | None]] = field(default_factory=dict)  # job -> bytes used, of the card
     types: dict[str, int] = field(default_factory=dict)  # GPU type -> bytes of memory of a card
     traces: list[str] = field(default_factory=list)  # jobs without a schedule: only replays can use them
     knows_queue: bool = False  # whether somebody said who waited
-    notes: list[Sentence] = field(default_factory=list)
+    card_shares: dict[str, tuple[float, float]] = field(default_factory=dict)  # cluster -> idle, starved
     left_out: Counter[str] = field(default_factory=Counter)  # code -> how many rows or GPU-seconds
+
+    def saw_memory(self, job: str, used_bytes: float, card_bytes: int | None = None) -> None:
+        """Of one of its cards: the most counts."""
+        used, of = self.memory.get(job, (0, None))
+        self.memory[job] = (max(used, int(used_bytes)), card_bytes or of)
 
     def window(self) -> tuple[int, int]:
         """From the first to the last moment that anything was paid for or ran."""

@@ -158,6 +158,7 @@ def _coverage(records: Records, found: Swept) -> dict[str, Any]:
         "knows_queue": records.knows_queue,
         "sampled_share": (held - blind) / held if held else None,
         "outcome_share": outcome / held if held else None,
+        "card_shares": {name: {"idle": i, "starved": s} for name, (i, s) in records.card_shares.items()},
         "left_out": {name: n for name, n in sorted(found.left_out.items()) if n},
     }
 

@@ -52,6 +52,9 @@ def coverage_said(coverage: dict[str, Any]) -> list[Sentence]:
         said.append(say("audit.coverage", samples=samples, outcomes=outcomes))
     if not coverage["knows_queue"]:
         said.append(say("audit.no_queue"))
+    for cluster, share in coverage["card_shares"].items():
+        values = {"idle": Percent(share["idle"], 1), "starved": Percent(share["starved"], 1)}
+        said.append(say("audit.card_shares", cluster=cluster, **values))
     for name, n in coverage["left_out"].items():
         amount = Number(n / HOUR_S, 1) if name.endswith("gpu_s") else Number(n)
         said.append(say(f"audit.left_out_{name}", n=amount))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from statistics import median, median_low
@@ -59,6 +59,12 @@ class Series:
 
     def most(self, kind: str) -> float | None:
         return max(self.kinds[kind][1]) if kind in self.kinds else None
+
+    def most_between(self, kind: str, start_s: int, end_s: int) -> float | None:
+        if kind not in self.kinds:
+            return None
+        times, values = self._sorted(kind)
+        return max(values[bisect_left(times, start_s) : bisect_left(times, end_s)], default=None)
 
     def spans(self) -> Spans:
         kind = self._deciding()

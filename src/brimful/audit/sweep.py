@@ -62,8 +62,8 @@ def sweep(records: Records, *, start_s: int, end_s: int, zone: tzinfo = UTC) -> 
     demand = _over_all(records, steps, tally, start_s, end_s)
     if not places:
         lots[0] = Lot("", None)
-        for leaf, gpu_s in records.totals:
-            tally.cells[Cell(leaf, "", "", tally.calendar.days[0], 0)] += gpu_s
+        for leaf, cluster, gpu_s in records.totals:
+            tally.cells[Cell(leaf, cluster, "", tally.calendar.days[0], 0)] += gpu_s
     return Swept(Tree.of(tally.cells, lots), start_s, end_s, tally.calendar, demand, left_out)
 
 
@@ -174,7 +174,7 @@ def _along(
                 free_before, there_before = free, there
     for i, (start, end, gpus, run, part) in enumerate(place.held):
         left_out["excess_gpu_s"] += sum((b - a) * n for a, b, n in cuts[i])
-        for leaf, a, b, n in card_leaves(records, run, part, (start, end, gpus), cuts[i]):
+        for leaf, a, b, n in card_leaves(records, run, part, (start, end, gpus), cuts[i], gpu=place.gpu):
             tally.add(leaf, run.team, place.gpu, place.lot, start_s=a, end_s=b, gpus=n)
 
 

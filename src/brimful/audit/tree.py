@@ -45,9 +45,18 @@ LEAVES = (
             "idle.short",
             "idle.unknown",
             "active.starved",
-            "active.working.input_wait",
-            "active.working.communication",
-            "active.working.computing",
+            *(
+                f"active.working.{card}.{part}"
+                for card in ("larger_card", "right_card")
+                for part in (
+                    "input_wait",
+                    "communication",
+                    "computing.mfu",
+                    "computing.below_peak",
+                    "computing.unknown",
+                    "unknown",
+                )
+            ),
             "active.working.unknown",
             "unknown",
         )

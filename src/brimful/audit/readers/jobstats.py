@@ -39,11 +39,12 @@ def add(job: str, comment: str, records: Records) -> None:
         return
     for node, on_node in found["nodes"].items():
         used = on_node.get("gpu_used_memory") or {}
+        total = on_node.get("gpu_total_memory") or {}
         busy = on_node.get("gpu_utilization") or {}
-        for card in sorted({*used, *busy, *(on_node.get("gpu_total_memory") or {})}, key=str):
+        for card in sorted({*used, *busy, *total}, key=str):
             if card.isdigit():
                 records.means.setdefault(job, []).append(
-                    Mean(node, int(card), busy_frac=_frac(busy.get(card)), used_bytes=used.get(card))
+                    Mean(node, int(card), _frac(busy.get(card)), used.get(card), total.get(card))
                 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from brimful.audit.records import Down, Outcome, Paid, Part, Records, Run, Wait
+from brimful.audit.records import Down, Outcome, Paid, Part, Parts, Records, Run, Wait
 from brimful.fleet.events import (
     Event,
     JobHeld,
@@ -21,7 +21,7 @@ from brimful.fleet.events import (
 )
 from brimful.fleet.job import Job
 from brimful.meter.idle import GAP_S, Spans
-from brimful.meter.samples import RunSample, Sample, StepSample, read_samples
+from brimful.meter.samples import GpuSample, RunSample, Sample, StepSample, read_samples
 from brimful.units import HOUR_S
 
 SQLITE = b"SQLite format 3\0"
@@ -50,6 +50,7 @@ class _Log:
         self.drained: dict[str, int] = {}
         self.jobs: dict[str, Job] = {}
         self.waiting: dict[str, int] = {}
+        self.asked: dict[str, int] = {}  # since when the job's next lease could have begun
         self.leases: dict[str, tuple[int, LeaseGranted]] = {}
 
     def leave(self, node: str, at_s: int) -> None:
@@ -82,11 +83,11 @@ class _Log:
         match event:
             case JobSubmitted():
                 self.jobs[event.job.job] = event.job
-                self.waiting[event.job.job] = event.at_s
+                self.waiting[event.job.job] = self.asked[event.job.job] = event.at_s
             case JobHeld() if event.job in self.jobs:
                 self.stop_waiting(event.job, event.at_s)
             case JobReleased() if event.job in self.jobs:
-                self.waiting[event.job] = event.at_s
+                self.waiting[event.job] = self.asked[event.job] = event.at_s
             case LeaseGranted():
                 self.stop_waiting(event.job, event.at_s)
                 self.leases[event.lease] = (event.at_s, event)
@@ -119,10 +120,13 @@ class _Log:
                         user=job.submitter,
                         team=job.tenant,
                         wall=job.queue,
+                        submit_s=self.asked.get(granted.job) if start_s == started_s else start_s,
+                        name=job.name,
+                        deferrable=job.deferrable,
                     )
                 )
         if event.requeue:
-            self.waiting[granted.job] = event.at_s
+            self.waiting[granted.job] = self.asked[granted.job] = event.at_s
 
 
 def read_log(events: Iterable[Event], records: Records) -> None:
@@ -160,12 +164,23 @@ def read_meter(path: Path, records: Records) -> None:
     card = run.device.partition(":")[2] or "0"
     job = run.job or str(run.more.get("slurm_job", ""))
     records.activity[job, run.host, int(card)] = _worked(run, steps, samples)
-    whole_s = sum(step.step_s for step in steps)
-    if job and whole_s > 0:
-        records.shares[job] = {
-            "input_wait": sum(step.data_s for step in steps) / whole_s,
-            "communication": sum(step.comm_s or 0.0 for step in steps) / whole_s,
-        }
+    if job:
+        _measured(job, steps, records)
+        card_bytes = next((s.memory_total_bytes for s in samples if isinstance(s, GpuSample)), None)
+        for step in steps:
+            if step.peak_reserved_bytes is not None:
+                records.saw_memory(job, step.peak_reserved_bytes, card_bytes)
+
+
+def _measured(job: str, steps: list[StepSample], records: Records) -> None:
+    parts = records.parts.setdefault(job, Parts())
+    for step in steps:
+        parts.whole_s += step.step_s
+        parts.input_wait_s += step.data_s
+        parts.communication_s += step.comm_s or 0.0
+        if step.mfu is not None:
+            parts.measured_s += step.step_s
+            parts.peak_s += step.mfu * step.step_s
 
 
 def _worked(run: RunSample, steps: list[StepSample], samples: list[Sample]) -> Spans:

@@ -12,12 +12,12 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import IO, Any, cast
 
-from brimful.audit.readers import dcgm, focus, helios, jobstats, own, plain, slurm, sreport
+from brimful.audit.readers import dcgm, duty, focus, helios, jobstats, own, plain, slurm, sreport, summaries
 from brimful.audit.records import Paid, Part, Records, Run
 from brimful.errors import BadInput, NotFound, unreadable
 from brimful.fleet.node import Node
@@ -43,15 +43,26 @@ class Asked:
     window: tuple[int, int] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What is being read: several files may tell of one job."""
+
+    records: Records
+    asked: Asked
+    jobs: slurm.Jobs
+    later: list[Later] = field(default_factory=list)
+
+
 def read(sources: Sequence[str], asked: Asked, fleet: Sequence[Node] = ()) -> Records:
     """Everything the sources hold, joined."""
     records = Records()
-    later: list[Later] = []
+    books = Books(records, asked, slurm.Jobs())
     for path in _files(source for source in sources if not source.startswith(URLS)):
         with _reading(path):
-            _read_file(path, records, asked, later)
+            _read_file(path, books)
+    books.jobs.settle(records)
     window = asked.window or records.window()
-    for path, read_with in later:
+    for path, read_with in books.later:
         with _reading(path):
             read_with(window)
     for url in (source for source in sources if source.startswith(URLS)):
@@ -101,7 +112,8 @@ def _reading(path: Path) -> Iterator[None]:
         raise BadInput(say("audit.unreadable", name=path.name, error=error)) from error
 
 
-def _read_file(path: Path, records: Records, asked: Asked, later: list[Later]) -> None:
+def _read_file(path: Path, books: Books) -> None:
+    records = books.records
     with _open(path) as stream:
         head = stream.read(HEAD_BYTES)
     if head.startswith(helios.MAGIC):
@@ -113,28 +125,29 @@ def _read_file(path: Path, records: Records, asked: Asked, later: list[Later]) -
     elif head.lstrip()[:1] == b"{":
         with _open(path) as stream:
             found = json.loads(stream.read(MAX_UNPACKED_BYTES))
-        _read_json(path, found, records, later)
+        _read_json(path, found, books)
     else:
-        _read_text(path, head.decode("utf-8-sig", "replace"), records, asked, later)
+        _read_text(path, head.decode("utf-8-sig", "replace"), books)
 
 
 def _read_json(
     path: Path,
     found: Any,  # noqa: ANN401 - JSON
-    records: Records,
-    later: list[Later],
+    books: Books,
 ) -> None:
+    records = books.records
     if isinstance(found, dict) and dcgm.is_matrix(found):
         dcgm.read_matrix(found, records)
     elif isinstance(found, dict) and isinstance(found.get("jobs"), list):
-        slurm.read_json(found, records, None)
+        slurm.read_jobs(found, books.jobs)
     elif isinstance(found, dict) and isinstance(found.get("nodes"), list):
-        later.append((path, lambda window: slurm.read_json(found, records, window)))
+        books.later.append((path, lambda window: slurm.read_nodes(found, records, window)))
     else:
         records.traces.append(str(path))  # its own reader says what is wrong with it, if anything
 
 
-def _read_text(path: Path, head: str, records: Records, asked: Asked, later: list[Later]) -> None:
+def _read_text(path: Path, head: str, books: Books) -> None:
+    records, asked, later = books.records, books.asked, books.later
     if focus.is_contract(head):
         records.left_out["bill_contract"] += 1
         return
@@ -155,13 +168,16 @@ def _read_text(path: Path, head: str, records: Records, asked: Asked, later: lis
         )
         return
     readers: tuple[tuple[Callable[[str], bool], Callable[[Iterator[str]], None]], ...] = (
-        (slurm.is_sacct, lambda lines: slurm.read_sacct(lines, records, asked.zone)),
-        (slurm.is_database, lambda lines: slurm.read_database(lines, records, asked.zone)),
+        (slurm.is_sacct, lambda lines: slurm.read_sacct(lines, books.jobs, asked.zone)),
+        (slurm.is_database, lambda lines: slurm.read_database(lines, books.jobs, asked.zone)),
         (focus.is_bill, lambda lines: focus.read(lines, records)),
         (jobstats.is_table, lambda lines: jobstats.read_table(lines, records)),
         (jobstats.is_usage, lambda lines: jobstats.read_usage(lines, records)),
         (sreport.is_report, lambda lines: sreport.read(lines, records)),
         (dcgm.is_text, lambda lines: dcgm.read_text(lines, records, at_s=int(path.stat().st_mtime))),
+        (summaries.is_summary, lambda lines: summaries.read(lines, records)),
+        (summaries.is_cdf, lambda lines: summaries.read_cdf(lines, records)),
+        (duty.is_duty, lambda lines: duty.read(lines, records)),
         (_is_bare, lambda lines: records.left_out.update({"no_header": sum(1 for _ in lines)})),
     )
     for recognises, reads in readers:
@@ -227,13 +243,11 @@ def _finish(records: Records) -> None:
     """Join what several sources say of one job, and make spans of samples."""
     for gpu in all_gpus():
         records.types.setdefault(gpu.name, gpu.memory_bytes)
-    memory: dict[str, float] = {}
     for key, series in records.series.items():
         if spans := series.spans():
             records.activity.setdefault(key, spans)
         if key[0] and (most := series.most("memory")) is not None:
-            memory[key[0]] = max(memory.get(key[0], 0.0), most)
-    records.series.clear()
+            records.saw_memory(key[0], most)
     cards: dict[tuple[str, str], list[int]] = {}
     for job, node, card in records.activity:
         cards.setdefault((job, node), []).append(card)
@@ -242,18 +256,19 @@ def _finish(records: Records) -> None:
             cards.setdefault((job, mean.node), []).append(mean.card)
             if mean.busy_frac == 0:
                 records.activity.setdefault((job, mean.node, mean.card), [(*ALWAYS, "idle")])
-            memory[job] = max(memory.get(job, 0.0), mean.used_bytes or 0)
+            if mean.used_bytes is not None:
+                records.saw_memory(job, mean.used_bytes, mean.card_bytes)
     whole = {paid.place: paid.gpus for paid in records.paid if paid.is_node}
-    records.runs = [_with_cards(run, cards, memory.get(run.job), whole) for run in records.runs]
+    records.runs = [_with_memory(records, _with_cards(run, cards, whole)) for run in records.runs]
+    records.series.clear()
+    memory = records.memory
     records.waits = [
-        replace(wait, memory_bytes=int(memory[wait.job])) if wait.job in memory else wait
+        replace(wait, memory_bytes=memory[wait.job][0]) if wait.job in memory else wait
         for wait in records.waits
     ]
 
 
-def _with_cards(
-    run: Run, cards: dict[tuple[str, str], list[int]], memory: float | None, whole: dict[str, int]
-) -> Run:
+def _with_cards(run: Run, cards: dict[tuple[str, str], list[int]], whole: dict[str, int]) -> Run:
     """Which cards a run had: by name, by a source that names its job, or because it had all of a node."""
     parts: list[Part] = []
     for part in run.parts:
@@ -261,4 +276,19 @@ def _with_cards(
         if not part.cards and part.gpus == whole.get(part.place):
             named = named or tuple(range(part.gpus))
         parts.append(part if part.cards else replace(part, cards=named[: part.gpus]))
-    return replace(run, parts=tuple(parts), memory_bytes=None if memory is None else int(memory))
+    return replace(run, parts=tuple(parts))
+
+
+def _with_memory(records: Records, run: Run) -> Run:
+    """The most that one of its cards held: by a source that names its job, or by samples of its cards."""
+    if run.job in records.memory:
+        used_bytes, card_bytes = records.memory[run.job]
+        return replace(run, memory_bytes=used_bytes, card_bytes=card_bytes)
+    seen = [
+        series.most_between("memory", run.start_s, run.end_s)
+        for part in run.parts
+        for card in part.cards
+        if (series := records.series.get(("", part.place, card)))
+    ]
+    known = [most for most in seen if most is not None]
+    return replace(run, memory_bytes=int(max(known))) if known else run

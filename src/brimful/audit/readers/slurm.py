@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from typing import Any
 
@@ -64,6 +65,57 @@ class SlurmJob:
     nodes: str
     reason: str
     comment: str
+    name: str = ""  # JobName
+    shown: str = ""  # 12_3 of an array, where `job` is the number Slurm knows it by
+    cluster: str = ""
+    seen_s: int | None = None  # when a job that has not ended was looked at
+
+
+class Jobs:
+    """Every job once, however many files tell of it: by its number and when it was submitted, as in Slurm's
+    own database. What is told later (it has ended) counts more, and text more than JSON, which has been
+    seen with wrong exit codes."""
+
+    def __init__(self) -> None:
+        self.left_out: Counter[str] = Counter()
+        self._known: dict[tuple[str, int | None], list[tuple[SlurmJob, bool]]] = {}
+
+    def add(self, job: SlurmJob, *, is_json: bool = False) -> None:
+        there = self._known.setdefault((job.shown or job.job, job.submit_s), [])
+        for i, (before, was_json) in enumerate(there):
+            if not _another(before, job):
+                there[i] = self._joined((before, was_json), (job, is_json))
+                return
+        there.append((job, is_json))
+
+    def _joined(self, *told: tuple[SlurmJob, bool]) -> tuple[SlurmJob, bool]:
+        (one, one_json), (other, other_json) = told
+        self.left_out["counted_once"] += 1
+        if one.end_s is not None and other.end_s is not None and one_json != other_json:
+            self.left_out["exit_code_wrong"] += len({one.exit_code, other.exit_code} - {None}) > 1
+            self.left_out["state_contradicts"] += _state(one) != _state(other)
+        (best, is_json), (rest, _) = sorted(
+            told, key=lambda each: (each[0].end_s is None, each[0].start_s is None, each[1])
+        )
+        return replace(best, comment=best.comment or rest.comment, name=best.name or rest.name), is_json
+
+    def settle(self, records: Records) -> None:
+        for there in self._known.values():
+            for job, _ in there:
+                add_job(job, records)
+        records.left_out.update(self.left_out)
+        self._known.clear()
+
+
+def _another(one: SlurmJob, other: SlurmJob) -> bool:
+    """Two clusters can give the same number in the same second."""
+    if one.cluster and other.cluster:
+        return one.cluster != other.cluster
+    return bool(one.user and other.user and one.user != other.user)
+
+
+def _state(job: SlurmJob) -> str:
+    return job.state.split()[0].rstrip("+") if job.state else ""
 
 
 def gpus_of(tres: str) -> dict[str, int]:
@@ -90,13 +142,14 @@ def hosts(text: str) -> list[str]:
     return found
 
 
-def add_job(job: SlurmJob, records: Records, *, now_s: int | None = None) -> None:
-    """A job's time in the queue and on GPUs. `now_s`: when a job that has not ended was seen."""
+def add_job(job: SlurmJob, records: Records) -> None:
+    """A job's time in the queue and on GPUs."""
+    now_s = job.seen_s
     types = gpus_of(job.tres)
     if not types:
         records.left_out["no_gpu_job"] += 1
         return
-    state = job.state.split()[0].rstrip("+") if job.state else ""
+    state = _state(job)
     if job.exit_code == 0 and OUTCOMES.get(state) == "lost":
         records.left_out["exit_code_contradicts"] += 1
     names = hosts(job.nodes) if job.start_s is not None else []
@@ -137,6 +190,7 @@ def add_job(job: SlurmJob, records: Records, *, now_s: int | None = None) -> Non
                 team=job.team,
                 wall=job.partition,
                 submit_s=ready_s,
+                name=job.name,
             )
         )
     if job.comment.startswith(jobstats.PREFIX):
@@ -151,20 +205,23 @@ def is_sacct(head: str) -> bool:
     return {"JobID", "Submit"} <= set(head.partition("\n")[0].split("|"))
 
 
-def read_sacct(lines: Iterator[str], records: Records, zone: tzinfo) -> None:
+def read_sacct(lines: Iterator[str], jobs: Jobs, zone: tzinfo) -> None:
     for row in csv.DictReader(lines, delimiter="|", quoting=csv.QUOTE_NONE):
         job = {key: value or "" for key, value in row.items() if isinstance(value, str) or value is None}
         if "." in job.get("JobID", "."):
-            records.left_out["step"] += 1
+            jobs.left_out["step"] += 1
             continue
         try:
             at = {c: moment(job.get(c, ""), zone) for c in ("Submit", "Eligible", "Start", "End")}
         except ValueError:
-            records.left_out["bad_row"] += 1
+            jobs.left_out["bad_row"] += 1
             continue
-        add_job(
+        jobs.add(
             SlurmJob(
-                job=job["JobID"],
+                job=job.get("JobIDRaw") or job["JobID"],
+                shown=job["JobID"],
+                cluster=job.get("Cluster", ""),
+                name=job.get("JobName", ""),
                 user=job.get("User", ""),
                 team=job.get("Account", "") or job.get("User", ""),
                 partition=job.get("Partition", ""),
@@ -178,8 +235,7 @@ def read_sacct(lines: Iterator[str], records: Records, zone: tzinfo) -> None:
                 nodes="" if job.get("NodeList") == "None assigned" else job.get("NodeList", ""),
                 reason=job.get("Reason", ""),
                 comment=job.get("AdminComment", ""),
-            ),
-            records,
+            )
         )
 
 
@@ -203,11 +259,11 @@ def is_database(head: str) -> bool:
     return {"id_job", "time_eligible", "tres_alloc"} <= set(head.partition("\n")[0].split(","))
 
 
-def read_database(lines: Iterator[str], records: Records, zone: tzinfo) -> None:
+def read_database(lines: Iterator[str], jobs: Jobs, zone: tzinfo) -> None:
     for row in csv.DictReader(lines):
         tres = dict(part.partition("=")[::2] for part in row["tres_alloc"].split(","))
         gpus = sum(int(n) for kind, n in tres.items() if kind in ("1001", "1002") and n.isdigit())
-        add_job(
+        jobs.add(
             SlurmJob(
                 job=row["id_job"],
                 user=row.get("id_user", ""),
@@ -223,8 +279,7 @@ def read_database(lines: Iterator[str], records: Records, zone: tzinfo) -> None:
                 nodes=",".join(re.findall(r"'([^']+)'", row.get("nodelist", ""))),
                 reason="",
                 comment="",
-            ),
-            records,
+            )
         )
 
 
@@ -296,15 +351,21 @@ def word(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
 
 
-def read_json(found: Mapping[str, Any], records: Records, window: tuple[int, int] | None) -> None:
-    jobs: Sequence[Any] = found.get("jobs") or ()
-    now_s = max((_seen_s(job) for job in jobs), default=None)
-    for job in jobs:
+def read_jobs(found: Mapping[str, Any], jobs: Jobs) -> None:
+    told: Sequence[Any] = found.get("jobs") or ()
+    now_s = max((_seen_s(job) for job in told), default=None)
+    for job in told:
         if isinstance(job, dict):
-            add_job(_sacct_job(job) if "time" in job else _squeue_job(job), records, now_s=now_s)
+            made = _sacct_job(job) if "time" in job else _squeue_job(job)
+            name, cluster = word(job.get("name")), word(job.get("cluster"))
+            named = replace(made, seen_s=now_s, shown=_shown(job), name=name, cluster=cluster)
+            jobs.add(named, is_json=True)
+
+
+def read_nodes(found: Mapping[str, Any], records: Records, window: tuple[int, int]) -> None:
     nodes: Sequence[Any] = found.get("nodes") or ()
     for node in nodes:
-        if isinstance(node, dict) and window is not None:
+        if isinstance(node, dict):
             flags = word(node.get("state")) + " " + word(node.get("state_flags"))
             since = number(node.get("reason_changed_at"))
             _add_node(
@@ -332,6 +393,14 @@ def _tres(parts: object) -> str:
         name = f"{part.get('type')}/{part['name']}" if part.get("name") else str(part.get("type"))
         found.append(f"{name}={number(part.get('count')) or 0}")
     return ",".join(found)
+
+
+def _shown(job: Mapping[str, Any]) -> str:
+    """What `sacct -P` calls it: 12_3 where it is a task of an array."""
+    array = job["array"] if isinstance(job.get("array"), dict) else {}
+    task = number(array.get("task_id", job.get("array_task_id")))
+    of = number(array.get("job_id", job.get("array_job_id")))
+    return f"{of}_{task}" if of and task is not None else word(job.get("job_id"))
 
 
 def _sacct_job(job: Mapping[str, Any]) -> SlurmJob:

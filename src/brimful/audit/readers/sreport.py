@@ -57,4 +57,4 @@ def _row(cells: dict[str, str], unit: int | None, records: Records) -> None:
     for column, leaf in LEAVES.items():
         amount = cells.get(column, "").partition("(")[0]
         if amount.isdigit() and int(amount):
-            records.totals.append((leaf, int(amount) * unit))
+            records.totals.append((leaf, cells.get("Cluster", ""), int(amount) * unit))

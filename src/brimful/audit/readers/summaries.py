@@ -1,0 +1,67 @@
+"""Sums that papers publish: GPU time by end state of whole clusters (Acme, Helios), and shares of samples.
+
+`cluster_summary.csv` of AcmeTrace (InternLM) and HeliosArtifact (S-Lab): a row for each cluster, with
+complete_gpu_time, cancel_gpu_time and fail_gpu_time in GPU-seconds. A row called total repeats the others. A
+cancelled job may have saved its work: unknown. Acme's distributions of utilization are over all cards and
+name no job, so they can divide no leaf; the part that idled is told beside the tree.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterator
+
+from brimful.audit.records import Records
+from brimful.meter.idle import BUSY_FRAC, STARVED_FRAC
+
+LEAVES = {
+    "complete_gpu_time": "allocated.kept.unknown",
+    "cancel_gpu_time": "allocated.unknown.unknown",
+    "fail_gpu_time": "allocated.lost.unknown",
+}
+CDF = {"cluster", "metric", "percent_of_samples", "value"}
+# The metric that says most of each cluster, and what 1.0 of it is.
+KINDS = {"SM_ACTIVE": 1.0, "GPU_UTIL": 100.0}
+
+
+def is_summary(head: str) -> bool:
+    return _columns(head) >= {"id", *LEAVES}
+
+
+def is_cdf(head: str) -> bool:
+    return _columns(head) >= CDF
+
+
+def _columns(head: str) -> set[str]:
+    return {name.strip('"\r ') for name in head.partition("\n")[0].split(",")}
+
+
+def read(lines: Iterator[str], records: Records) -> None:
+    for row in csv.DictReader(lines):
+        times = {leaf: row.get(column) or "" for column, leaf in LEAVES.items()}
+        if row["id"] == "total":
+            continue
+        if not all(times.values()):
+            records.left_out["summary_without_times"] += 1
+            continue
+        for leaf, gpu_s in times.items():
+            records.totals.append((leaf, row["id"], round(float(gpu_s))))
+
+
+def read_cdf(lines: Iterator[str], records: Records) -> None:
+    """How much of all samples was idle, and how much starved, by cluster."""
+    curves: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for row in csv.DictReader(lines):
+        metric, _, unit = row["metric"].rpartition("_")
+        if unit in ("pct", "frac") and metric in KINDS:
+            scale = 100.0 if unit == "pct" else 1.0
+            point = (float(row["percent_of_samples"]) / 100, float(row["value"]) / scale)
+            curves[row["cluster"], metric].append(point)
+    for cluster in sorted({cluster for cluster, _ in curves}):
+        curve = next(curves[cluster, metric] for metric in KINDS if (cluster, metric) in curves)
+        idle, starved = (
+            max((share for share, value in curve if value < below), default=0.0)
+            for below in (BUSY_FRAC, STARVED_FRAC)
+        )
+        records.card_shares[cluster] = (idle, starved - idle)
