@@ -10,9 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from brimful.fleet.node import Node
 from tests.builders import eventually
-from tests.engines.conftest import GANG, NODES, LocalSite
+from tests.engines.labs import GANG, NODES, Lab
 
 RUNS = "import os; open('ran', 'a').write('x'); print('up', flush=True)"
 STAYS = f"{RUNS}\nimport signal; signal.pause()"
@@ -46,6 +48,14 @@ import os, signal, sys
 print("rank", os.environ["BRIMFUL_RANK"], flush=True)
 sys.exit(3) if os.environ["BRIMFUL_RANK"] == "1" else signal.pause()
 """
+MEETS = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.tensor([dist.get_rank() + 1])
+dist.all_reduce(total)
+print(f"sum={total.item()}", flush=True)
+"""
 SAVES = """
 import json, signal, time
 from brimful.job import Run
@@ -58,11 +68,11 @@ signal.pause() if not run.told else None
 """
 
 
-def up(site: LocalSite, lease: str = "a.1") -> None:
+def up(site: Lab, lease: str = "a.1") -> None:
     eventually(lambda: "up" in site.log(lease))
 
 
-def test_a_start_runs_once_and_its_end_is_told(site: LocalSite) -> None:
+def test_a_start_runs_once_and_its_end_is_told(site: Lab) -> None:
     assert site.start(RUNS) == {}
     ended = site.waits_for("ended")
     assert (ended.exit_code, ended.cause, ended.problem) == (0, "finished", None)
@@ -72,7 +82,7 @@ def test_a_start_runs_once_and_its_end_is_told(site: LocalSite) -> None:
     assert site.log() == ["up"]
 
 
-def test_a_second_start_runs_nothing_not_even_after_our_restart(site: LocalSite) -> None:
+def test_a_second_start_runs_nothing_not_even_after_our_restart(site: Lab) -> None:
     order = site.order(STAYS)
     assert site.engine.start([order, order]) == {}
     up(site)
@@ -84,7 +94,7 @@ def test_a_second_start_runs_nothing_not_even_after_our_restart(site: LocalSite)
     assert (site.folder / "ran").read_text() == "x"
 
 
-def test_a_start_after_a_stop_runs_nothing(site: LocalSite) -> None:
+def test_a_start_after_a_stop_runs_nothing(site: Lab) -> None:
     assert site.stop("a.1") == {}
     assert site.start(RUNS) == {}
     seen = site.look()
@@ -95,7 +105,7 @@ def test_a_start_after_a_stop_runs_nothing(site: LocalSite) -> None:
     assert not (site.folder / "ran").exists()
 
 
-def test_a_job_that_is_told_to_stop_may_leave_by_itself(site: LocalSite) -> None:
+def test_a_job_that_is_told_to_stop_may_leave_by_itself(site: Lab) -> None:
     site.start(POLITE)
     up(site)
     site.stop("a.1", grace_s=600)
@@ -105,7 +115,7 @@ def test_a_job_that_is_told_to_stop_may_leave_by_itself(site: LocalSite) -> None
     assert ended.kept_work_s in (None, 0.0), "no checkpoint proves that anything was kept"
 
 
-def test_a_deaf_job_is_killed_after_its_grace_with_all_it_started(site: LocalSite) -> None:
+def test_a_deaf_job_is_killed_after_its_grace_with_all_it_started(site: Lab) -> None:
     site.start(DEAF)
     up(site)
     site.stop("a.1", grace_s=1)
@@ -122,14 +132,14 @@ def _lives(pid: int) -> bool:
         return False
 
 
-def test_a_job_that_failed_is_told_from_one_that_was_stopped(site: LocalSite) -> None:
+def test_a_job_that_failed_is_told_from_one_that_was_stopped(site: Lab) -> None:
     site.start("import sys; sys.exit(3)")
     ended = site.waits_for("ended")
     assert (ended.exit_code, ended.cause) == (3, "failed")
     assert ended.problem is not None
 
 
-def test_the_ranks_of_a_gang_know_their_place_and_where_to_meet(site: LocalSite) -> None:
+def test_the_ranks_of_a_gang_know_their_place_and_where_to_meet(site: Lab) -> None:
     site.start(TELLS, parts=GANG)
     ended = site.waits_for("ended")
     assert (ended.exit_code, ended.exit_codes, ended.cause) == (0, (0, 0), "finished")
@@ -144,7 +154,7 @@ def test_the_ranks_of_a_gang_know_their_place_and_where_to_meet(site: LocalSite)
     assert int(ranks[0]["MASTER_PORT"]) > 0
 
 
-def test_a_single_process_is_not_taken_for_a_rank(site: LocalSite) -> None:
+def test_a_single_process_is_not_taken_for_a_rank(site: Lab) -> None:
     """nanoGPT and others take RANK alone as a sign that there are others."""
     site.start(TELLS)
     site.waits_for("ended")
@@ -152,7 +162,7 @@ def test_a_single_process_is_not_taken_for_a_rank(site: LocalSite) -> None:
     assert (facts["BRIMFUL_RANK"], facts["BRIMFUL_WORLD_SIZE"], facts["RANK"]) == ("0", "1", "")
 
 
-def test_one_rank_that_fails_ends_its_gang_and_exit_codes_are_by_rank(site: LocalSite) -> None:
+def test_one_rank_that_fails_ends_its_gang_and_exit_codes_are_by_rank(site: Lab) -> None:
     site.start(FAILS, parts=GANG)
     ended = site.waits_for("ended")
     assert (ended.exit_code, ended.cause) == (3, "failed"), "the code of the rank that failed first"
@@ -161,7 +171,7 @@ def test_one_rank_that_fails_ends_its_gang_and_exit_codes_are_by_rank(site: Loca
     assert (site.log(rank=0), site.log(rank=1)) == (["rank 0"], ["rank 1"])
 
 
-def test_what_runs_is_found_again_after_our_restart(site: LocalSite) -> None:
+def test_what_runs_is_found_again_after_our_restart(site: Lab) -> None:
     site.start(STAYS)
     up(site)
     before = site.waits_for("running")
@@ -173,7 +183,7 @@ def test_what_runs_is_found_again_after_our_restart(site: LocalSite) -> None:
     assert (site.folder / "ran").read_text() == "x"
 
 
-def test_gpus_that_others_use_are_told_and_our_own_are_not_among_them(site: LocalSite) -> None:
+def test_gpus_that_others_use_are_told_and_our_own_are_not_among_them(site: Lab) -> None:
     site.start(STAYS)
     up(site)
     site.occupy(NODES[1], 2)
@@ -188,7 +198,7 @@ def _is_free(node: Node) -> bool:
     return not node.taken
 
 
-def test_five_hundred_leases_are_observed_at_once(site: LocalSite) -> None:
+def test_five_hundred_leases_are_observed_at_once(site: Lab) -> None:
     names = [f"x.{i}" for i in range(500)]
     assert site.stop(*names[2:], grace_s=1) == {}  # never begun, and never will be
     orders = [site.order(STAYS, name, parts=((NODES[0], (i,)),)) for i, name in enumerate(names[:2])]
@@ -202,7 +212,7 @@ def test_five_hundred_leases_are_observed_at_once(site: LocalSite) -> None:
     assert site.stop(*names, grace_s=1) == {}
 
 
-def test_a_lease_goes_on_from_its_checkpoint_and_says_when_that_is_gone(site: LocalSite) -> None:
+def test_a_lease_goes_on_from_its_checkpoint_and_says_when_that_is_gone(site: Lab) -> None:
     site.start(SAVES)
     eventually(lambda: "saved" in site.log())
     site.stop("a.1", grace_s=1)
@@ -224,7 +234,7 @@ def test_a_lease_goes_on_from_its_checkpoint_and_says_when_that_is_gone(site: Lo
     assert any("progress lost" in line for line in site.log("a.3"))
 
 
-def test_a_lease_can_be_stopped_while_its_checkpoints_are_made_ready(site: LocalSite) -> None:
+def test_a_lease_can_be_stopped_while_its_checkpoints_are_made_ready(site: Lab) -> None:
     """Hashing a terabyte takes hours; a sparse one costs the job nothing."""
     folder = Path(site.engine.checkpoints("a")) / "step-1"
     folder.mkdir(parents=True)
@@ -240,7 +250,7 @@ def test_a_lease_can_be_stopped_while_its_checkpoints_are_made_ready(site: Local
     assert not (site.folder / "ran").exists()
 
 
-def test_an_orphan_of_an_older_lease_cannot_write_over_a_newer_checkpoint(site: LocalSite) -> None:
+def test_an_orphan_of_an_older_lease_cannot_write_over_a_newer_checkpoint(site: Lab) -> None:
     site.start(SAVES)
     eventually(lambda: "saved" in site.log())
     site.stop("a.1", grace_s=1)
@@ -260,3 +270,19 @@ def _run(code: str, environment: dict[str, str]) -> str:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
     return done.stderr
+
+
+@pytest.mark.torch
+def test_the_ranks_of_a_gang_meet_under_a_real_torchrun(site: Lab) -> None:
+    pytest.importorskip("torch")
+    program = site.folder / "meets.py"
+    program.write_text(MEETS)
+    launch = (
+        f"{sys.executable} -m torch.distributed.run --nnodes $WORLD_SIZE --node-rank $RANK --nproc-per-node 1"
+        f" --master-addr $MASTER_ADDR --master-port $MASTER_PORT {program}"
+    )
+    env_command = ["/bin/sh", "-c", f"OMP_NUM_THREADS=1 exec {launch}"]
+    assert site.engine.start([site.command(env_command, parts=GANG)]) == {}
+    ended = site.waits_for("ended")
+    assert (ended.exit_code, ended.cause) == (0, "finished"), [*site.log(), *site.log(rank=1)]
+    assert [site.facts(rank=rank)["sum"] for rank in (0, 1)] == ["3", "3"]

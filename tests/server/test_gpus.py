@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from brimful.adapters.capabilities import Complains
 from brimful.client.settings import read_settings
 from brimful.errors import WorldFailed
 from brimful.language import verbatim, words
 from brimful.server.run import gpus
-from brimful.server.run.engines import local_engines
+from brimful.server.run.engines import engines_of
 from tests.fake_nvml import ERRORS, LOST, FakeNvml, a_card
 from tests.patience import PATIENCE_S
 
@@ -20,7 +21,7 @@ A100 = "NVIDIA A100-SXM4-80GB"
 
 
 def offered(folder: Path) -> list[tuple[str, int, bool]]:
-    (engine,) = local_engines(read_settings({"data": str(folder)}))
+    (engine,) = engines_of(read_settings({"data": str(folder)}))
     return [(node.gpu, node.good_gpus, node.declared) for node in engine.nodes()]
 
 
@@ -64,13 +65,14 @@ def test_a_driver_that_does_not_answer_is_told_in_words_and_no_slot_stands_in_fo
     with caplog.at_level(logging.WARNING, logger="brimful"):
         assert offered(tmp_path) == nodes
     assert words in caplog.text
-    (engine,) = local_engines(read_settings({"data": str(tmp_path)}))
+    (engine,) = engines_of(read_settings({"data": str(tmp_path)}))
+    assert isinstance(engine, Complains)
     assert bool(engine.complaints()) == (not nodes)
 
 
 def test_slots_that_are_declared_ask_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "detect", None)
-    (engine,) = local_engines(read_settings({"data": str(tmp_path), "slots": 3, "gpu": "t4"}))
+    (engine,) = engines_of(read_settings({"data": str(tmp_path), "slots": 3, "gpu": "t4"}))
     assert [(node.gpu, node.gpus) for node in engine.nodes()] == [("t4", 3)]
 
 
@@ -108,7 +110,7 @@ def test_a_gpu_that_a_stranger_computes_on_is_taken_until_it_leaves(
         fake_nvml.show(a_card(uuid="GPU-0"), a_card(uuid="GPU-1", processes=processes))
 
     show()
-    (engine,) = local_engines(read_settings({"data": str(tmp_path)}))
+    (engine,) = engines_of(read_settings({"data": str(tmp_path)}))
     for those, taken in (((stranger,), (1,)), ((screen,), ()), ((idler,), ()), ((), ())):
         show(*those)
         assert [node.taken for node in engine.nodes()] == [taken]

@@ -13,6 +13,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from brimful.adapters.sites import Site, read_sites_file
 from brimful.errors import BadInput
 from brimful.language import Quoted, Sentence, say
 from brimful.scheduler.policies import DEFAULT, Policy, read_policy
@@ -125,17 +126,6 @@ class Settings:
         return self.folder / "token"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """GPUs of one kind that stand for a provider's region."""
-
-    site: str
-    gpu: str
-    gpus: int
-    microusd_per_gpu_hour: int
-    owner: str = ""  # the tenant that earns what it earns, and may not bid there
-
-
 SITE = re.compile(
     r"(?P<site>[a-z][a-z0-9-]{0,29})=(?P<gpus>\d{1,4})x(?P<gpu>[^@,]{1,80})@(?P<usd>[\d.]+)"
     r"(?: of (?P<owner>[A-Za-z0-9][A-Za-z0-9._-]{0,59}))?"
@@ -143,6 +133,9 @@ SITE = re.compile(
 
 
 def read_sites(text: str) -> list[Site]:
+    """What is declared in so many words, or in a file of sites."""
+    if text.endswith(".toml"):
+        return read_sites_file(Path(text))
     found: list[Site] = []
     for part in text.split(","):
         match = SITE.fullmatch(part.strip())
@@ -155,10 +148,9 @@ def read_sites(text: str) -> list[Site]:
         found.append(
             Site(
                 site=match["site"],
-                gpu=gpu,
-                gpus=int(match["gpus"]),
                 microusd_per_gpu_hour=price,
                 owner=match["owner"] or "",
+                options={"gpu": gpu, "gpus": int(match["gpus"])},
             )
         )
     return found

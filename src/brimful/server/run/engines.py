@@ -1,26 +1,32 @@
-"""The engines of this machine, as the settings describe them."""
+"""The engines of every site, as the settings describe them."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from brimful.adapters.code import CodeStore
-from brimful.adapters.engines.devices import DeviceGroup, group_devices
+from brimful.adapters.engines.devices import DeviceGroup, catalog_name, group_devices
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.engines.users import JobUsers, find_users
 from brimful.adapters.files import identity
+from brimful.adapters.sites import Site, Surroundings, make_engine, needs_nothing_else, options_of
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.sql import SqlStore
 from brimful.client.settings import Settings
-from brimful.errors import NotFound
+from brimful.errors import BadInput, BrimfulError, NotFound
 from brimful.fleet.state import JobState, Node
 from brimful.language import Quoted, say
 from brimful.meter.nvml import read_gpus
+from brimful.scheduler.ports import Engine
 from brimful.server.retention import Jobs
 from brimful.server.run import gpus
 
 DECLARED_SLOTS = 2  # where there is no GPU and nobody said otherwise
+MOST_GPUS = 1024
 
 
 def identity_of(settings: Settings) -> str:
@@ -35,35 +41,38 @@ def code_of(settings: Settings) -> CodeStore:
     return CodeStore(settings.engines_folder / "code")
 
 
-def nodes_of(engines: Sequence[LocalEngine]) -> list[Node]:
-    return [node for engine in engines for node in engine.nodes()]
+def nodes_of(engines: Sequence[Engine]) -> list[Node]:
+    """Of those that answer; what the others have is known when they do."""
+    found: list[Node] = []
+    for engine in engines:
+        with contextlib.suppress(BrimfulError):
+            found += engine.nodes()
+    return found
 
 
-def local_engines(settings: Settings) -> list[LocalEngine]:
-    """This machine as one site, or as the several that were declared."""
-    if not settings.sites:
-        return [_local_engine(settings)]
-    users = _job_users(settings, gpus=sum(each.gpus for each in settings.declared_sites))
+def engines_of(settings: Settings) -> list[Engine]:
+    """An engine for each site that is described; else this machine is the only one."""
+    described = settings.declared_sites
+    own = Site(site="local", options={"gpu": settings.gpu, "gpus": settings.slots})
+    declared = sum(each.options.get("gpus", 0) for each in described if each.engine == "local")
+    folder = settings.engines_folder
+
+    @functools.cache
+    def runs_as(gpus: int) -> JobUsers:
+        return _job_users(settings, gpus=gpus)
+
     return [
-        LocalEngine(
-            settings.engines_folder / "sites" / each.site,
-            [
-                Node(
-                    site=each.site,
-                    node=f"{each.site}-0",
-                    gpu=each.gpu,
-                    gpus=each.gpus,
-                    microusd_per_gpu_hour=each.microusd_per_gpu_hour,
-                    declared=True,
-                    owner=each.owner,
-                )
-            ],
-            site=each.site,
-            log_bytes=settings.log_mib << 20,
-            code=code_of(settings),
-            runs_as=users,
+        make_engine(
+            each,
+            Surroundings(
+                folder=folder / "sites" / each.site if described else folder / "leases",
+                log_bytes=settings.log_mib << 20,
+                microusd_per_gpu_hour=settings.microusd_per_gpu_hour,
+                code=code_of(settings),
+                runs_as=lambda gpus: runs_as(max(gpus, declared)),
+            ),
         )
-        for each in settings.declared_sites
+        for each in described or [own]
     ]
 
 
@@ -78,35 +87,49 @@ def _job_users(settings: Settings, *, gpus: int) -> JobUsers:
     )
 
 
-def _local_engine(settings: Settings) -> LocalEngine:
-    """This machine's engine: on the GPUs its driver lists, unless others are declared."""
-    detected = gpus.Detected([], {}) if settings.slots else gpus.detect()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalOptions:
+    gpu: str = ""  # of the GPUs that are declared
+    gpus: int = 0  # declared; 0: those that the driver lists
+
+
+def local_site(site: Site, given: Surroundings) -> Engine:
+    """This machine: the GPUs its driver lists, unless others are declared."""
+    options = options_of(site, LocalOptions)
+    needs_nothing_else(site)
+    if not 0 <= options.gpus <= MOST_GPUS:
+        raise BadInput(say("sites.bad_value", site=site.site, key="gpus", value=Quoted(str(options.gpus))))
+    detected = gpus.Detected([], {}) if options.gpus else gpus.detect()
     found = group_devices(detected.devices)
-    count = 0 if found or detected.is_broken else settings.slots or DECLARED_SLOTS
-    slots = [DeviceGroup(gpu=settings.gpu or "slot", devices=tuple(map(str, range(count))))] if count else []
+    count = 0 if found or detected.is_broken else options.gpus or DECLARED_SLOTS
+    gpu = catalog_name(options.gpu) if options.gpu else "slot"
+    slots = [DeviceGroup(gpu=gpu, devices=tuple(map(str, range(count))))] if count else []
     nodes = [
         Node(
-            site="local",
-            node=f"local-{i}",
+            site=site.site,
+            node=f"{site.site}-{i}",
             gpu=each.gpu,
             gpus=len(each.devices),
-            microusd_per_gpu_hour=settings.microusd_per_gpu_hour,
+            microusd_per_gpu_hour=given.price_of(site),
             declared=not found,
             holes=each.holes,
+            tier=site.tier,
+            owner=site.owner,
         )
         for i, each in enumerate(found or slots)
     ]
     devices = {node.node: each.devices for node, each in zip(nodes, found, strict=False)}
     return LocalEngine(
-        settings.engines_folder / "leases",
+        given.folder,
         nodes,
+        site=site.site,
         devices=devices,
         problems=detected.problems,
         look=read_gpus if found else None,
         users=gpus.Users() if found else dict,
-        log_bytes=settings.log_mib << 20,
-        code=code_of(settings),
-        runs_as=_job_users(settings, gpus=sum(node.gpus for node in nodes)),
+        log_bytes=given.log_bytes,
+        code=given.code,
+        runs_as=given.runs_as(sum(node.gpus for node in nodes)),
     )
 
 

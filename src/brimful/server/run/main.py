@@ -43,7 +43,7 @@ from brimful.server.app import make_app
 from brimful.server.auth import Access
 from brimful.server.run.backups import LOOK_S, Backups
 from brimful.server.run.connections import PatientProtocol
-from brimful.server.run.engines import code_of, identity_of, local_engines, nodes_of
+from brimful.server.run.engines import code_of, engines_of, identity_of, nodes_of
 from brimful.server.run.operator_token import operator_token
 from brimful.server.run.queues_file import queues_of
 from brimful.server.run.server_log import set_up_logging
@@ -62,7 +62,7 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
     set_up_logging(settings.log_format)
     certificate, policy, oidc = _certificate(settings), settings.chosen_policy, _oidc(settings)
     with _folder_of_our_own(settings), _listening_socket(settings) as listener:
-        engines = local_engines(settings)
+        engines = engines_of(settings)
         store = SqlStore(settings.database_url)
         store.claim(identity_of(settings), folder=settings.engines_folder)
         service = Service(

@@ -1,0 +1,197 @@
+"""Sites and the engines behind them: read from a file, made by whoever registered for the engine's name.
+
+    [hpc]
+    engine = "slurm"
+    usd_per_gpu_hour = 2.10
+    partition = "gpu"          # every key beyond the fields of `Site` is an option of the engine
+
+An engine is a callable in the entry point group `brimful.engines`. Ours are registered there like anybody's.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from decimal import Decimal
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_type_hints
+
+from brimful.errors import BadInput, WorldFailed
+from brimful.fleet.node import TIERS, Tier
+from brimful.language import Quoted, Sentence, os_words, say
+from brimful.units import microusd_from_usd
+
+if TYPE_CHECKING:
+    from brimful.adapters.code import CodeStore
+    from brimful.adapters.engines.users import JobUsers
+    from brimful.scheduler.ports import Engine
+
+GROUP = "brimful.engines"
+NAME = re.compile(r"[a-z][a-z0-9-]{0,29}")
+OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
+MOST_BYTES = 1 << 20
+
+Mode = Literal["run", "observe"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One cluster, machine or region as the operator describes it."""
+
+    site: str
+    engine: str = "local"
+    address: str = ""  # where the engine is reached; empty: on this machine
+    microusd_per_gpu_hour: int | None = None  # None: as `--usd-per-hour` says
+    tier: Tier = "owned"
+    owner: str = ""  # the tenant that earns what it earns, and may not bid there
+    checkpoints: str = ""  # where its jobs keep checkpoints; empty: with its leases
+    mode: Mode = "run"  # observe: nothing is ever started or stopped there
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the server has for every engine it makes."""
+
+    folder: Path  # the site's own: leases, logs, checkpoints
+    log_bytes: int  # of what each rank printed last, that is kept
+    microusd_per_gpu_hour: int  # where the site says nothing
+    code: CodeStore | None = None
+    # By the GPUs of this machine that its jobs share, whom they run as; None: all as the server's own user.
+    runs_as: Callable[[int], JobUsers | None] = lambda _gpus: None
+
+    def price_of(self, site: Site) -> int:
+        own = site.microusd_per_gpu_hour
+        return self.microusd_per_gpu_hour if own is None else own
+
+
+MakeEngine = Callable[[Site, Surroundings], "Engine"]
+
+
+def read_sites_file(path: Path) -> list[Site]:
+    """One table for each site. What is wrong with it is said with its place."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MOST_BYTES).decode()
+        tables = tomllib.loads(text, parse_float=Decimal)
+    except OSError as error:
+        raise WorldFailed(say("sites.cannot_read", path=path, error=os_words(error))) from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadInput(say("sites.bad_file", path=path, why=error)) from error
+    if not tables:
+        raise BadInput(say("sites.bad_file", path=path, why=say("sites.none")))
+    return [_read_site(path, name, table) for name, table in tables.items()]
+
+
+def _read_site(path: Path, name: str, table: object) -> Site:
+    def refuse(why: Sentence) -> BadInput:
+        return BadInput(say("sites.bad_file", path=path, why=why))
+
+    def text(key: str, default: str, *, allowed: re.Pattern[str] = re.compile(".*")) -> str:
+        found = values.pop(key, default)
+        if not isinstance(found, str) or (found and not allowed.fullmatch(found)):
+            raise refuse(say("sites.bad_value", site=name, key=key, value=_shown(found)))
+        return found
+
+    if not NAME.fullmatch(name) or not isinstance(table, dict):
+        raise refuse(say("sites.is_table", name=Quoted(name[:60])))
+    values = dict(table)
+    price = values.pop("usd_per_gpu_hour", None)
+    microusd = None if price is None else microusd_from_usd(str(price))
+    if price is not None and (microusd is None or isinstance(price, bool)):
+        raise refuse(say("sites.bad_value", site=name, key="usd_per_gpu_hour", value=_shown(price)))
+    tier, mode = text("tier", "owned"), text("mode", "run")
+    for key, found, known in (("tier", tier, TIERS), ("mode", mode, MODES)):
+        if found not in known:
+            choices = ", ".join(known)
+            said = say("sites.bad_choice", site=name, key=key, value=_shown(found), choices=choices)
+            raise refuse(said)
+    return Site(
+        site=name,
+        engine=text("engine", "local"),
+        address=text("address", ""),
+        microusd_per_gpu_hour=microusd,
+        tier=next(each for each in TIERS if each == tier),
+        owner=text("owner", "", allowed=OWNER),
+        checkpoints=text("checkpoints", ""),
+        mode=next(each for each in MODES if each == mode),
+        options=values,
+    )
+
+
+def _shown(value: object) -> Quoted:
+    return Quoted(str(value)[:60])
+
+
+def options_of(site: Site, kind: type[T]) -> T:
+    """The site's options as the frozen dataclass that the engine has for them; every value of its type."""
+    hints, known = get_type_hints(kind), {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
+    for key, value in site.options.items():
+        if key not in known:
+            choices = ", ".join(sorted(known)) or "-"
+            raise BadInput(
+                say("sites.unknown_option", site=site.site, engine=site.engine, key=key, choices=choices)
+            )
+        if not _is_of(value, hints[key]):
+            raise BadInput(
+                say("sites.bad_option", site=site.site, key=key, value=_shown(value), kind=_named(hints[key]))
+            )
+    for name, each in known.items():
+        is_needed = each.default is MISSING and each.default_factory is MISSING
+        if is_needed and name not in site.options:
+            raise BadInput(say("sites.option_missing", site=site.site, engine=site.engine, key=name))
+    given = {key: tuple(it) if isinstance(it, list) else it for key, it in site.options.items()}
+    return kind(**given)
+
+
+def _is_of(value: object, wanted: object) -> bool:
+    """Whether TOML's value is what the field is declared as: str, int, bool, a tuple or a table of str."""
+    if wanted in (str, bool):
+        return type(value) is wanted
+    if wanted is int:
+        return type(value) is int
+    if wanted == tuple[str, ...]:
+        return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    assert wanted == Mapping[str, str], f"options have no fields of type {wanted}"
+    return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+
+
+def _named(wanted: object) -> Sentence:
+    names: dict[object, str] = {str: "text", bool: "bool", int: "integer", tuple[str, ...]: "list"}
+    return say(f"sites.option_{names.get(wanted, 'table')}")
+
+
+def make_engine(site: Site, given: Surroundings) -> Engine:
+    """The engine that the site asks for; whatever goes wrong in it is told with the site's name."""
+    found = {each.name: each for each in entry_points(group=GROUP)}
+    if site.engine not in found:
+        known = ", ".join(sorted(found)) or "-"
+        said = say("sites.no_such_engine", site=site.site, engine=_shown(site.engine), known=known)
+        raise BadInput(said, code="no_such_engine")
+    return _load(site, found[site.engine])(site, given)
+
+
+def _load(site: Site, entry: EntryPoint) -> MakeEngine:
+    try:
+        made: MakeEngine = entry.load()
+    except Exception as error:  # whatever the module of a third party does when it is imported
+        why = f"{type(error).__name__}: {error}"[:300]
+        said = say("sites.engine_not_loaded", site=site.site, engine=site.engine, where=entry.value, why=why)
+        raise WorldFailed(said, code="engine_not_loaded") from error
+    return made
+
+
+def needs_nothing_else(site: Site) -> None:
+    """For an engine that has no address, keeps checkpoints with its leases and always acts."""
+    for code, is_given in (
+        ("no_address", site.address),
+        ("no_checkpoint_store", site.checkpoints),
+        ("no_observing", site.mode != "run"),
+    ):
+        if is_given:
+            raise BadInput(say(f"sites.{code}", site=site.site, engine=site.engine))

@@ -1,0 +1,128 @@
+"""Where the scenarios run: an engine, and what only the world around it can do."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from brimful.adapters.capabilities import KeepsLogs
+from brimful.adapters.engines.local import LocalEngine
+from brimful.fleet.events import Parts
+from brimful.fleet.job import Job
+from brimful.scheduler.ports import Carries, Engine, Failures, Observation, Start
+from tests.builders import a_node, eventually
+
+NODES = ("n-0", "n-1")
+ALONE: Parts = ((NODES[0], (0,)),)
+GANG: Parts = ((NODES[0], (0, 1)), (NODES[1], (1,)))
+
+
+class TestedEngine(Engine, KeepsLogs, Carries, Protocol):
+    """What the scenarios ask of every engine."""
+
+
+class Lab(ABC):
+    """Two nodes, n-0 and n-1, of four GPUs each."""
+
+    faults: ClassVar[frozenset[str]] = frozenset()  # the scenarios' word for each that it can make
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.begun: set[str] = set()
+        self.gone: list[TestedEngine] = []
+        self.engine = self.new_engine()
+
+    @abstractmethod
+    def new_engine(self) -> TestedEngine:
+        """As a server that starts makes it: it remembers nothing."""
+
+    @abstractmethod
+    def occupy(self, node: str, gpu: int) -> None:
+        """Somebody who is not ours uses this GPU, or any one where the engine chooses by count."""
+
+    @abstractmethod
+    def vacate(self) -> None: ...
+
+    def restart(self) -> None:
+        """Our server went away and came back; what it knew in memory is gone."""
+        self.gone.append(self.engine)
+        self.engine = self.new_engine()
+
+    def start(self, code: str, lease: str = "a.1", *, parts: Parts = ALONE, **more: int) -> Failures:
+        return self.engine.start([self.order(code, lease, parts=parts, **more)])
+
+    def order(self, code: str, lease: str = "a.1", *, parts: Parts = ALONE, kept_until_s: int = 0) -> Start:
+        return self.command([sys.executable, "-c", code], lease, parts=parts, kept_until_s=kept_until_s)
+
+    def command(
+        self, command: Sequence[str], lease: str = "a.1", *, parts: Parts = ALONE, kept_until_s: int = 0
+    ) -> Start:
+        self.begun.add(lease)
+        gpus = sum(len(part) for _, part in parts)
+        job = Job(job="a", gpus=gpus, command=tuple(command), folder=str(self.folder))
+        return Start(lease, job, parts, kept_until_s=kept_until_s)
+
+    def stop(self, *leases: str, grace_s: int = 600) -> Failures:
+        return self.engine.stop(leases, grace_s=grace_s)
+
+    def look(self, lease: str = "a.1") -> Observation | None:
+        return next(iter(self.engine.observe([lease])), None)
+
+    def waits_for(self, state: str, lease: str = "a.1") -> Observation:
+        last: list[Observation] = []
+
+        def found() -> bool:
+            seen = self.look(lease)
+            last[:] = [] if seen is None else [seen]
+            return seen is not None and seen.state == state
+
+        eventually(found)
+        return last[0]
+
+    def log(self, lease: str = "a.1", *, rank: int = 0) -> Sequence[str]:
+        return self.engine.log(lease, rank=rank).data.decode().splitlines()
+
+    def facts(self, lease: str = "a.1", *, rank: int = 0) -> Mapping[str, str]:
+        """What a rank printed as `name=value` lines."""
+        return dict(line.split("=", 1) for line in self.log(lease, rank=rank) if "=" in line)
+
+    def close(self) -> None:
+        self.stop(*self.begun, grace_s=1)
+        for lease in self.begun:
+            eventually(self._is_over(lease))
+
+    def _is_over(self, lease: str) -> Callable[[], bool]:
+        def is_over() -> bool:
+            seen = self.look(lease)
+            return seen is not None and seen.state in ("ended", "absent")
+
+        return is_over
+
+
+class LocalLab(Lab):
+    """This machine, and a driver that says who uses its GPUs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.used: dict[str, set[int]] = {}  # by device, the pids that the driver would name
+        super().__init__(folder)
+
+    def new_engine(self) -> LocalEngine:
+        nodes = [replace(a_node(name, gpus=4), site="local") for name in NODES]
+        devices = {name: [f"{name}-gpu-{i}" for i in range(4)] for name in NODES}
+        return LocalEngine(self.folder / "leases", nodes, devices=devices, users=lambda: self.used)
+
+    def occupy(self, node: str, gpu: int) -> None:
+        self.used[f"{node}-gpu-{gpu}"] = {1}
+
+    def vacate(self) -> None:
+        self.used = {}
+
+    def close(self) -> None:
+        super().close()
+        for engine in (*self.gone, self.engine):
+            assert isinstance(engine, LocalEngine)
+            eventually(lambda engine=engine: not any(map(engine._has_runner, self.begun)))  # type: ignore[misc]
