@@ -40,7 +40,7 @@ def page(data: dict[str, Any]) -> str:
         title = words("audit.page_title", start=data["from"][:10], end=data["to"][:10])
         parts.append(_headline(data))
     if data.get("actions"):
-        items = "".join(f"<li>{escape(told(action_said(each)))}</li>" for each in data["actions"])
+        items = "".join(_action(each) for each in data["actions"])
         parts.append(
             _section("audit.page_actions", f"<ol>{items}</ol>{_note(words('audit.page_actions_note'))}")
         )
@@ -56,6 +56,11 @@ def page(data: dict[str, Any]) -> str:
         f'<meta name="viewport" content="width=device-width,initial-scale=1"><title>{escape(title)}</title>'
         f"<style>{STYLE}</style></head><body><h1>{escape(title)}</h1>{body}</body></html>\n"
     )
+
+
+def _action(action: dict[str, Any]) -> str:
+    first, *rest = (escape(told(said)) for said in action_said(action))
+    return f'<li><strong>{first}</strong><br><span class="note">{" ".join(rest)}</span></li>'
 
 
 def _section(code: str, body: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from brimful.language import Number, Percent, Sentence, Usd, count, say, words
+from brimful.language import Number, Percent, Seconds, Sentence, Usd, count, say, words
 from brimful.language.catalog import is_held
 from brimful.units import HOUR_S, MICROUSD
 
@@ -14,16 +14,30 @@ def leaf_words(path: str) -> str:
     return words(code) if is_held(code) else path
 
 
-def action_said(action: dict[str, Any]) -> Sentence:
-    usd = action["usd_per_month"]
-    values = {
-        "gpus": count("gpu", action["gpus"]),
-        "left": Number(action["left_gpus"]),
-        "before": Percent(action["hurt_before"] or 0.0, 1),
-        "after": Percent(action["hurt_after"] or 0.0, 1),
-        "usd": Usd(round((usd or 0) * MICROUSD)),
-    }
-    return say(f"audit.action_{action['action']}" + (".priced" if usd is not None else ""), **values)
+def action_said(action: dict[str, Any]) -> list[Sentence]:
+    """What to do; then what it saves, what it does to delays, and how far to trust it."""
+    gpus, left, usd = action["gpus"], action["left_gpus"], action["usd_per_month"]
+    said = [say(f"audit.action_{action['action']}", left=Number(left), had=Number(left + gpus))]
+    if gpus > 0:
+        said.append(say("audit.action_returns", gpus=count("gpu", gpus)))
+    if usd:
+        said.append(say("audit.action_usd", usd=Usd(round(usd * MICROUSD))))
+    if action["action"] == "renew":
+        why = {name: action[f"{name}_gpus"] for name in ("over", "defensive")}
+        known = None not in why.values()
+        said.append(
+            say("audit.action_why", **{name: Number(n) for name, n in why.items()})
+            if known
+            else say("audit.action_together")
+        )
+    else:
+        if action["gpu_h_per_month"] >= 1:
+            said.append(say("audit.action_frees", hours=Number(action["gpu_h_per_month"])))
+        delays = {when: Seconds(action[f"mean_delay_s_{when}"] or 0.0) for when in ("before", "after")}
+        hurt = {when: Percent(action[f"hurt_{when}"] or 0.0, 1) for when in ("before", "after")}
+        late = {f"delay_{when}": delay for when, delay in delays.items()}
+        said.append(say("audit.action_effect", left=Number(left), **hurt, **late))
+    return [*said, say(f"audit.action_confidence_{action['confidence']}")]
 
 
 def told_leaves(data: dict[str, Any]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -49,6 +49,7 @@ class Replay:
     finished: bool
     late: int  # deadlines missed
     waits_s: Mapping[str, int]  # job -> from submit to its first start
+    mean_delay_s: float | None = None  # of the jobs that finished
 
     @property
     def worst_share(self) -> float | None:
@@ -99,8 +100,11 @@ class _Lost(Exception):
 class Sizing:
     """Replays of one trace under one policy, each fleet once."""
 
-    def __init__(self, arrivals: Sequence[Arrival], rules: Rules) -> None:
-        self.arrivals, self._rules = arrivals, rules
+    def __init__(
+        self, arrivals: Sequence[Arrival], rules: Rules, types: Collection[str] | None = None
+    ) -> None:
+        """`types`: of today's fleet. A job that is slow where it is fast today is delayed."""
+        self.arrivals, self._rules, self._types = arrivals, rules, types
         self._first_s = min(arrival.at_s for arrival in arrivals)
         self.replays: dict[tuple[tuple[Node, int], ...], Replay] = {}
         self._totals = Counter(size_class(arrival.job.gpus) for arrival in arrivals)
@@ -115,7 +119,8 @@ class Sizing:
 
     def _replay(self, nodes: Sequence[Node], *, whole: bool) -> Replay:
         gpus = sum(node.gpus for node in nodes)
-        work = {arrival.job.job: self._alone_s(arrival, nodes) for arrival in self.arrivals}
+        types = self._types or {node.gpu for node in nodes}
+        work = {arrival.job.job: self._alone_s(arrival, types) for arrival in self.arrivals}
         ended = 0
 
         def count(done: int, _all: int) -> None:
@@ -137,9 +142,11 @@ class Sizing:
         except _Lost:
             return Replay(gpus, (), finished=False, late=0, waits_s={})
         weeks: dict[int, tuple[list[int], list[int]]] = {}
-        late, waits = 0, {}
+        late, waits, delays = 0, {}, []
         for job, state in outcome.fleet.jobs.items():
             ended_s = state.ended_s if state.phase == "finished" else None
+            if ended_s is not None:
+                delays.append(max(0.0, ended_s - state.submitted_s - work[job]))
             hurt = ended_s is None or is_hurt(ended_s - state.submitted_s - work[job], work[job])
             week = weeks.setdefault((state.submitted_s - self._first_s) // WEEK_S, ([0] * 4, [0] * 4))
             for k, amount in ((size_class(state.job.gpus), 1), (3, round(state.job.gpus * work[job]))):
@@ -151,7 +158,7 @@ class Sizing:
                 waits[job] = state.first_start_s - state.submitted_s
         found = tuple(Hurt(tuple(jobs), tuple(hurt)) for _, (jobs, hurt) in sorted(weeks.items()))
         finished = outcome.fleet.finished.jobs == len(self.arrivals)
-        return Replay(gpus, found, finished, late, waits)
+        return Replay(gpus, found, finished, late, waits, sum(delays) / len(delays) if delays else None)
 
     def _give_up(self, fleet: Fleet, work: Mapping[str, float]) -> None:
         """Counts who is hurt, and who would be even if it finished now."""
@@ -164,10 +171,9 @@ class Sizing:
         if any(hurt[k] > MOST_HURT * self._totals[k] for k in hurt):
             raise _Lost
 
-    @staticmethod
-    def _alone_s(arrival: Arrival, nodes: Sequence[Node]) -> float:
+    def _alone_s(self, arrival: Arrival, types: Collection[str]) -> float:
         """Its run on the type that suits it best of those there are."""
-        best = max((arrival.job.rate(gpu) for gpu in {node.gpu for node in nodes}), default=0.0)
+        best = max((arrival.job.rate(gpu) for gpu in types), default=0.0)
         return arrival.work_s / best if best > 0 else arrival.work_s
 
 
@@ -230,14 +236,21 @@ def gpus_of(fleet: Mapping[Node, int]) -> int:
     return sum(kind.gpus * n for kind, n in fleet.items())
 
 
-def size(sizing: Sizing, fleet: Mapping[Node, int]) -> Answer:
+def least(sizing: Sizing, fleet: Mapping[Node, int]) -> dict[Node, int] | None:
     """One type after another, the dearest first, each as few nodes as the others allow."""
     counts = dict(fleet)
     for kind in sorted(counts, key=lambda kind: (-kind.microusd_per_gpu_hour, kind.gpu)):
         found = fewest(sizing, counts, kind, passes, low=_least(sizing, counts, kind))
         if found is None:
-            return Answer(None, None, None)
+            return None
         counts[kind] = found
+    return counts
+
+
+def size(sizing: Sizing, fleet: Mapping[Node, int]) -> Answer:
+    counts = least(sizing, fleet)
+    if counts is None:
+        return Answer(None, None, None)
     first = max(counts, key=lambda kind: kind.gpus * counts[kind])
     return Answer(
         counts,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from brimful.audit.actions import actions
 from brimful.audit.readers.read import Asked, read
 from brimful.audit.records import Paid, Records
-from brimful.audit.rehearsals import Work, actions, sized, with_room, work_of
+from brimful.audit.rehearsals import Work, sized, with_room, work_of
 from brimful.audit.report import as_csv, report
 from brimful.audit.said import action_said, coverage_said, leaf_words, paid_said, size_said, told_leaves
 from brimful.audit.sweep import Swept, sweep
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", action="store_true")
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--policy", action="append", metavar="POLICY")
+    parser.add_argument("--deferrable", action="append", metavar="NAME", default=[])
     parser.add_argument("--csv", metavar="FILE")
     parser.add_argument("--html", metavar="FILE")
 
@@ -59,6 +61,7 @@ def run(args: argparse.Namespace) -> Answer:
     window = _window(args, zone)
     records = read(args.source, Asked(zone, window), fleet)
     _price(records, args.prices)
+    _defer(records, set(args.deferrable))
     trace = read_traces(records.traces, gpu_types={node.gpu for node in fleet})[0] if records.traces else None
     records.left_out["trace"] += len(records.traces) * (not args.size)
     start_s, end_s = window or records.window()
@@ -117,6 +120,18 @@ def _price(records: Records, asked: str | None) -> None:
     records.paid = [priced(paid) for paid in records.paid]
 
 
+def _defer(records: Records, names: set[str]) -> None:
+    """Work of these queues, teams or users may wait for a quiet hour."""
+    unknown = names - {name for run in records.runs for name in (run.wall, run.team, run.user)}
+    if unknown:
+        raise BadInput(say("audit.nobody_defers", name=Quoted(min(unknown)[:60])))
+    if names:
+        records.runs = [
+            replace(run, deferrable=run.deferrable or bool({run.wall, run.team, run.user} & names))
+            for run in records.runs
+        ]
+
+
 def _sizes(
     records: Records,
     fleet: Sequence[Node],
@@ -141,11 +156,11 @@ def _sizes(
     sizes = [sized(work, policy, alone=alone) for policy in policies]
     if trace is not None or work.assumed_node or found is None:
         return sizes, []
-    trimmed = work_of(records, fleet, start_s=window[0], end_s=window[1], end_tails=True)
-    whole = found.tree.amount()
-    rate = whole.microusd * HOUR_S // whole.gpu_s if whole.microusd is not None and whole.gpu_s else None
-    bound = sizes[0]["lower_bound"]
-    return sizes, actions(work, trimmed, policies[0], rate, lower_bound=bound)
+
+    def changed(which: Collection[str]) -> Work:
+        return work_of(records, fleet, start_s=window[0], end_s=window[1], changes=which)
+
+    return sizes, actions(changed, policies[0], sizes[0]["explained"])
 
 
 def _write(path: Path, text: str) -> None:
@@ -166,7 +181,8 @@ def _text(data: dict[str, Any]) -> list[str]:
         first, *rest = size_said(size)
         lines += ["", *wrapped("", first), *(line for said in rest for line in wrapped("  ", said))]
     for action in data.get("actions", ()):
-        lines += wrapped("", action_said(action))
+        first, *rest = action_said(action)
+        lines += ["", *wrapped("", first), *(line for said in rest for line in wrapped("  ", said))]
     return lines
 
 
