@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from brimful.market.spells import Spells
 from brimful.scheduler.deadlines.programme import (
     Held,
     Programme,
     Seen,
-    Spells,
     Task,
     greedy,
     is_safe,

@@ -55,6 +55,7 @@ COMMANDS: dict[str, str] = {
     "fleet events": "fleet.fleet",
     "market price": "money.price",
     "market where": "money.where",
+    "market forecast": "money.forecast",
     "market clear": "money.market",
     "market deadline": "money.market",
     "market ledger": "money.accounts",
@@ -91,6 +92,8 @@ OLD: dict[str, str] = {
     **{name: f"admin {name}" for name in ("backup", "restore", "doctor", "tokens", "exporter")},
 }
 
+SHORT = {"forecast": "market forecast"}  # said without their group, for good
+
 
 def verbs_of(group: str) -> list[str]:
     return [name.partition(" ")[2] for name in COMMANDS if name.startswith(f"{group} ")]
@@ -111,8 +114,8 @@ def asked_language(words: Sequence[str]) -> str:
 def find(words: Sequence[str]) -> tuple[str, list[str]]:
     """The command that a command line names, or the group alone; and the rest of the line."""
     first, rest = words[0], list(words[1:])
-    if first in OLD or first in COMMANDS:
-        return OLD.get(first, first), rest
+    if first in OLD or first in SHORT or first in COMMANDS:
+        return {**OLD, **SHORT}.get(first, first), rest
     if first not in GROUPS:
         raise _unknown(first)
     named = {name.partition(" ")[2] for name in (*COMMANDS, *OLD) if name.startswith(f"{first} ")}

@@ -305,6 +305,47 @@ class PricesAnswer(TypedDict):
     pools: list[PoolPriceAnswer]
 
 
+class LoadHourAnswer(TypedDict):
+    at_s: Annotated[int, "the UTC second at which the hour begins"]
+    low: Annotated[float, "GPUs held or waited for: one in ten hours is below"]
+    likely: Annotated[float, "half are below"]
+    high: Annotated[float, "one in ten is above"]
+
+
+class LoadScoreAnswer(TypedDict):
+    hours: Annotated[int, "forecast a day ahead and seen since"]
+    coverage: Annotated[float, "share inside low to high; 0.8 is right"]
+    skill: Annotated[float | None, "how much lower the pinball loss is than that of yesterday's same hour"]
+    skill_over_persistence: Annotated[float | None, "than that of the load when the forecast was made"]
+
+
+class PoolForecastAnswer(TypedDict):
+    site: str
+    gpu: str
+    tier: Tier
+    gpus: int
+    known_hours: Annotated[int, "hours of record"]
+    ahead: Annotated[list[LoadHourAnswer], "empty while the record is too short"]
+    score: LoadScoreAnswer | None
+
+
+class SpotForecastAnswer(TypedDict):
+    site: str
+    gpu: str
+    tier: Tier
+    there: Annotated[bool, "whether spot is there now"]
+    age_s: Annotated[int, "for how long it has been so"]
+    spells: Annotated[int, "times it came"]
+    expected_hours: Annotated[float, "that spot of this age, or just come, lasts"]
+    stays: Annotated[dict[str, float], "the chance to last 1, 6 and 24 hours more"]
+
+
+class ForecastAnswer(TypedDict):
+    now_s: Utc
+    pools: list[PoolForecastAnswer]
+    spot: list[SpotForecastAnswer]
+
+
 class BudgetAnswer(TypedDict):
     tenant: str
     left_microusd: Annotated[int | None, "micro-dollars; null: no budget is set"]

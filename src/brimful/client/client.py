@@ -158,6 +158,10 @@ class Client:
         query = {} if since_s is None else {"since_s": since_s}
         return cast("answers.PricesAnswer", self.get("/v1/prices", **query))
 
+    def forecast(self, *, hours: int = 24) -> answers.ForecastAnswer:
+        """The load of every pool, hour by hour, with the score of earlier forecasts; how long spot stays."""
+        return cast("answers.ForecastAnswer", self.get("/v1/forecast", hours=hours))
+
     def bid(self, job: str, limit_microusd_per_gpu_hour: int | None) -> answers.JobAnswer:
         body = {"limit_microusd_per_gpu_hour": limit_microusd_per_gpu_hour}
         return cast("answers.JobAnswer", self.post(_path("jobs", job, "/bid"), body))

@@ -255,6 +255,23 @@ class PoolPriced(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSeen(Event):
+    """So many GPUs of a pool were held and waited for at this moment; once an hour."""
+
+    at_s: int
+    site: str
+    gpu: str
+    tier: Tier
+    held: int
+    wanted: int
+    gpus: int
+
+    @property
+    def pool(self) -> Pool:
+        return Pool(self.site, self.gpu, self.tier)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeGiven(Event):
     """The lease will be told to end at `until_s`, unless the notice is withdrawn before."""
 

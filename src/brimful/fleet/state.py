@@ -27,6 +27,7 @@ from brimful.fleet.events import KINDS, NOT_ITS_FAULT, Event
 from brimful.fleet.gates import Gates
 from brimful.fleet.job import WHOLE_GPU, Job, shape_of
 from brimful.fleet.lease import OVER, JobState, Lease
+from brimful.fleet.load import LoadLine
 from brimful.fleet.memory import too_small
 from brimful.fleet.node import Node, Pool
 from brimful.fleet.past import Finished, Left
@@ -82,6 +83,7 @@ class Fleet:
         self.queues: tuple[Quota, ...] = ()  # with quotas and limits that were set while it ran
         self.turns = Turns()
         self.prices: dict[Pool, PriceLine] = {}  # of market pools
+        self.load: dict[Pool, LoadLine] = {}
         self.spot: dict[Pool, SpotRecord] = {}  # every spot pool there ever was
         self.due: dict[str, JobState] = {}  # jobs with a deadline that are not over
         self.warned: dict[str, Lease] = {}  # open leases that were ever given notice
@@ -310,6 +312,9 @@ class Fleet:
         for lease in at_site:
             if lease.line is line:
                 self._find_limit(self.jobs[lease.job], lease)
+
+    def _load_seen(self, event: events.LoadSeen) -> None:
+        self.load.setdefault(event.pool, LoadLine()).add(event)
 
     def _notice_given(self, event: events.NoticeGiven) -> None:
         lease = self.open_leases[event.lease]

@@ -34,6 +34,7 @@ from brimful.fleet.node import bare_name, node_key
 from brimful.fleet.state import Fleet, JobState, Lease, Node
 from brimful.language import say
 from brimful.scheduler.decide import decide
+from brimful.scheduler.load import load_seen
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import (
     CannotStart,
@@ -85,9 +86,19 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
             break
     else:
         raise WorldFailed(say("scheduler.log_keeps_moving", times=MAX_CONFLICTS))
+    if ports.sees_load:
+        _see_load(fleet, ports, now_s=now_s)
     if fleet.unsettled or fleet.warned:
         _act(fleet, ports, rules, problems, now_s=now_s)
     return Tick(plan, problems)
+
+
+def _see_load(fleet: Fleet, ports: Ports, *, now_s: int) -> None:
+    """Once an hour. It orders nothing, so a decision that stood still does."""
+    seen = load_seen(fleet, now_s=now_s)
+    stood = fleet.seq == ports.decided.seq
+    if seen and _record(fleet, ports, seen) and stood:
+        ports.decided.seq = fleet.seq
 
 
 def _skips(fleet: Fleet, *, now_s: int) -> list[Event]:

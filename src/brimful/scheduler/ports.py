@@ -127,6 +127,7 @@ class Ports:
     store: Store
     engines: Mapping[str, Engine]  # by site
     market: Auctions | None = None  # None: every pool is a queue pool, at its posted price
+    sees_load: bool = False  # whether to write down, once an hour, how busy each pool is
     # Raises where this server may not act (any more). Asked before each act.
     may_act: Callable[[], object] = lambda: None
     # What engines told and the log does not hold yet: a write that failed must not lose it.

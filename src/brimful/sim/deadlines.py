@@ -11,11 +11,11 @@ from math import ceil, gcd
 from statistics import fmean
 from typing import Any
 
+from brimful.market.spells import Spells
 from brimful.scheduler.deadlines.programme import (
     Held,
     Programme,
     Seen,
-    Spells,
     Task,
     best_zone,
     greedy,

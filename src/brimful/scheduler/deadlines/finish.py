@@ -24,14 +24,12 @@ from brimful.fleet.job import WHOLE_GPU, Job
 from brimful.fleet.memory import too_small
 from brimful.fleet.state import Fleet, JobState, Lease, Pool
 from brimful.language import Seconds, Sentence, Usd, say
+from brimful.market.spells import Spells, spells_of
 from brimful.scheduler.deadlines.programme import (
-    AGES_S,
     Held,
     Programme,
     Seen,
-    Spells,
     Task,
-    age_of,
     hops_per_hour,
     uniform_progress,
 )
@@ -378,16 +376,5 @@ def _programme(task: Task, zones: tuple[tuple[int, ...], ...], until_s: int, loo
 
 @lru_cache(maxsize=2 * PROGRAMMES)
 def _spells(changes: tuple[int, ...], until_s: int) -> Spells:
-    """How spells have ended so far. Whoever asks does not write to it."""
-    spells = Spells()
-    for i, begun_s in enumerate(changes):
-        ended = i + 1 < len(changes)
-        end_s = changes[i + 1] if ended else until_s
-        age_s = max(0, end_s - begun_s)
-        for age in range(age_of(age_s) + 1):
-            last = age == age_of(age_s)
-            upto_s = age_s if last else AGES_S[age + 1]
-            spells.watch(
-                is_up=i % 2 == 0, age_s=AGES_S[age], seconds=upto_s - AGES_S[age], ended=ended and last
-            )
-    return spells
+    """Whoever asks does not write to it."""
+    return spells_of(changes, until_s=until_s)

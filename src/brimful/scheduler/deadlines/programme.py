@@ -17,29 +17,18 @@ A start of any instance costs `restart_s` of billed time without progress (boot,
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from math import exp, expm1
+from dataclasses import dataclass
+from math import expm1
 from typing import Any, Literal, NamedTuple
 
 from brimful.errors import WorldFailed
 from brimful.language import say
+from brimful.market.spells import AGES_S, Spells, age_of
 from brimful.units import HOUR_S
 
 Held = Literal["none", "spot", "on_demand"]
 
-# Ages of a spell at which its chance to end is counted apart, in seconds. Real spells are mostly short with a
-# long tail, so the steps widen; within one the chance is taken as constant.
-AGES_S = (0, 600, 1500, 3600, 3 * 3600, 8 * 3600, 20 * 3600)
-# Assumed before anything was seen: a spell ends within so many hours at each age. The geometric mean of nine
-# public records of V100s and K80s (2022-2023); with the record it is tried on left out it gains 0.9 points of
-# the gap to perfect foresight over a round guess.
-PRIOR_HOURS = (
-    (0.6, 0.8, 1.2, 2.4, 5.0, 9.0, 19.0),  # away
-    (0.7, 1.0, 1.7, 3.0, 7.0, 10.0, 25.0),  # there
-)
-PRIOR_SPELLS = 2.0  # its weight
 STEPS = 512  # of time in the programme, at most
 _N = len(AGES_S)
 
@@ -99,49 +88,6 @@ def uniform_progress(task: Task, seen: Seen, *, tick_s: float) -> Held:
     if wish == "none" and done_s < pace * elapsed_s:
         return "on_demand"
     return wish if is_safe(task, seen, wish, tick_s=tick_s) else "on_demand"
-
-
-def age_of(age_s: float) -> int:
-    return bisect_right(AGES_S, age_s) - 1
-
-
-@dataclass(slots=True)
-class Spells:
-    """How spells have ended so far: hours watched and ends seen, by state (away, there) and age."""
-
-    hours: list[list[float]] = field(
-        default_factory=lambda: [[PRIOR_SPELLS * hours for hours in row] for row in PRIOR_HOURS]
-    )
-    ends: list[list[float]] = field(default_factory=lambda: [[PRIOR_SPELLS] * _N for _ in range(2)])
-
-    def watch(self, *, is_up: bool, age_s: float, seconds: float, ended: bool) -> None:
-        age = age_of(age_s)
-        self.hours[is_up][age] += seconds / HOUR_S
-        self.ends[is_up][age] += ended
-
-    def per_hour(self, *, is_up: bool) -> list[float]:
-        """The chance of an end, per hour, at each age."""
-        return [e / h for e, h in zip(self.ends[is_up], self.hours[is_up], strict=True)]
-
-    def expected_hours(self, age_s: float) -> float:
-        """How long a spell of spot that is this old will last."""
-        chances = self.per_hour(is_up=True)
-        hours, alive, begun_s = 0.0, 1.0, age_s
-        for age in range(age_of(age_s), _N):
-            if age + 1 == _N:
-                return hours + alive / chances[age]
-            width = (AGES_S[age + 1] - begun_s) / HOUR_S
-            stays = exp(-chances[age] * width)
-            hours += alive * (1 - stays) / chances[age]
-            alive, begun_s = alive * stays, AGES_S[age + 1]
-        return hours
-
-    def losses_per_hour(self) -> float:
-        """Of spot, at any age."""
-        return sum(self.ends[True]) / sum(self.hours[True])
-
-    def copy(self) -> Spells:
-        return Spells([list(row) for row in self.hours], [list(row) for row in self.ends])
 
 
 class _Table:

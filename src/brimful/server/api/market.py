@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 
-from brimful.client.answers import BudgetAnswer, BudgetsAnswer, InvoiceAnswer, PricesAnswer
+from brimful.client.answers import BudgetAnswer, BudgetsAnswer, ForecastAnswer, InvoiceAnswer, PricesAnswer
 from brimful.server.api.answers import envelope
 from brimful.server.api.errors import CHANGING, COMMON, ok
 from brimful.server.api.gate import Gate
@@ -15,6 +15,7 @@ from brimful.server.api.requests import BudgetRequest, CreditRequest
 from brimful.server.auth import TENANT, Principal
 from brimful.server.service.reader import Reader
 from brimful.server.service.submissions import Submissions
+from brimful.server.views.forecast import Ahead
 from brimful.server.views.money import Bills, budgets_view, prices_view
 
 TenantName = Annotated[str, Path(max_length=60, pattern=TENANT)]
@@ -22,7 +23,7 @@ TenantName = Annotated[str, Path(max_length=60, pattern=TENANT)]
 
 def add_market_routes(router: APIRouter, reader: Reader, submissions: Submissions, gate: Gate) -> None:
     viewer, operator = gate.needs("viewer"), gate.needs("operator")
-    bills = Bills(reader)
+    bills, ahead = Bills(reader), Ahead(reader)
 
     @router.get("/prices", response_model=envelope(PricesAnswer), responses=COMMON)
     def prices(
@@ -34,6 +35,15 @@ def add_market_routes(router: APIRouter, reader: Reader, submissions: Submission
         """The price of every pool. Depth is told without names: who bids what is nobody else's to know."""
         del who
         return ok({"now_s": reader.now_s(), "pools": prices_view(reader, since_s=since_s)})
+
+    @router.get("/forecast", response_model=envelope(ForecastAnswer), responses=COMMON)
+    def forecast(
+        hours: Annotated[int, Query(ge=1, le=48)] = 24,
+        who: Principal = viewer,
+    ) -> Response:
+        """The load of every pool, hour by hour, and how long spot stays; with the score of earlier ones."""
+        del who
+        return ok(ahead.view(hours=hours))
 
     @router.get("/budgets", response_model=envelope(BudgetsAnswer), responses=COMMON)
     def budgets(who: Principal = viewer) -> Response:

@@ -52,6 +52,7 @@ class Driver:
             store=log,
             engines=reader.engines,
             market=None if reader.market is None else Auctions(reader.market),
+            sees_load=True,
             may_act=self._may_act,
         )
         self._workers: list[SiteWorker] = []
