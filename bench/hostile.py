@@ -1,6 +1,6 @@
 """Whatever a job can put where brimful reads: traps, planted by the thousand under a scheduler that runs.
 
-    python -m bench.hostile 5000        about five minutes; prints the loop's longest pause
+    python -m bench.hostile 5000 [/dev/shm]     about five minutes; prints the loop's longest pause
 
 Each case is one lease that runs by the log, with traps in its folder or among its checkpoints. The scheduler
 looks, reads samples and logs, warns and stops, as it does with any job.
@@ -132,6 +132,8 @@ class Found:
 
     cases: int = 0
     longest_tick_s: float = 0.0
+    longest_tick_cpu_s: float = 0.0  # worked by the loop's own thread
+    longest_tick_unready_s: float = 0.0  # without the time in which it could run and other programs had the CPU
     longest_stall_s: float = 0.0  # of any thread of this process that only wants to run
     broken: list[str] = field(default_factory=list)
 
@@ -152,11 +154,15 @@ class Fuzz:
         tick = self._service.driver.tick
 
         def timed() -> object:
-            began = time.monotonic()
+            began, cpu_s, ready_s = time.monotonic(), time.thread_time(), _ready_s()
             try:
                 return tick()
             finally:
-                self.found.longest_tick_s = max(self.found.longest_tick_s, time.monotonic() - began)
+                found, took_s = self.found, time.monotonic() - began
+                found.longest_tick_s = max(found.longest_tick_s, took_s)
+                found.longest_tick_cpu_s = max(found.longest_tick_cpu_s, time.thread_time() - cpu_s)
+                waited_s = _ready_s() - ready_s
+                found.longest_tick_unready_s = max(found.longest_tick_unready_s, took_s - waited_s)
 
         self._service.driver.tick = timed  # type: ignore[method-assign, assignment]
         over = threading.Event()
@@ -259,18 +265,27 @@ class Fuzz:
             time.sleep(0.01)
 
 
-def run(cases: int, *, seed: int = 0) -> Found:
-    with tempfile.TemporaryDirectory(prefix="brimful-hostile-") as folder:
+def _ready_s() -> float:
+    """How long this thread has been ready to run without a CPU to run on."""
+    return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
+
+
+def run(cases: int, *, seed: int = 0, where: str | None = None) -> Found:
+    """`where`: the folder to plant in; a disk and a tmpfs differ."""
+    with tempfile.TemporaryDirectory(prefix="brimful-hostile-", dir=where) as folder:
         return Fuzz(Path(folder), seed=seed).run(cases)
 
 
 def lines(found: Found) -> Iterator[str]:
     yield f"{found.cases:,} cases, {len(found.broken)} broken"
     yield f"the loop's longest tick {1000 * found.longest_tick_s:.0f} ms"
+    yield f"  less the time other programs had the CPU {1000 * found.longest_tick_unready_s:.0f} ms"
+    yield f"  of CPU time at most {1000 * found.longest_tick_cpu_s:.0f} ms"
     yield f"the longest stall of a thread {1000 * found.longest_stall_s:.0f} ms"
     yield from found.broken[:20]
 
 
 if __name__ == "__main__":
-    for line in lines(run(int(sys.argv[1]) if len(sys.argv) > 1 else 5_000)):
+    given = dict(enumerate(sys.argv))
+    for line in lines(run(int(given.get(1, "5000")), where=given.get(2))):
         print(line)

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from brimful.adapters.stores import sql
+from brimful.adapters.stores.schema import meta
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BadInput, BrimfulError, WorldFailed
 from brimful.fleet.events import CancelRequested, Event, JobSubmitted
@@ -30,6 +31,33 @@ def test_what_is_written_is_read_back_in_order_by_anybody(url: str) -> None:
     assert again.since(0) == [*submitted("a", "b"), CancelRequested(at_s=2, job="a")]
     assert again.since(2) == [CancelRequested(at_s=2, job="a")]
     again.close()
+
+
+def test_a_thread_that_writes_without_pause_keeps_no_other_waiting(url: str) -> None:
+    """SQLite alone lets it: the other one sleeps between its tries, and meets "locked" in the end."""
+    store, over, rounds = SqlStore(url), threading.Event(), 0
+
+    def hammer() -> None:
+        nonlocal rounds
+        while not over.is_set():
+            with store.writing() as connection:
+                connection.execute(meta.delete().where(meta.c.key == "none"))
+            rounds += 1
+
+    thread = threading.Thread(target=hammer)
+    thread.start()
+    try:
+        waited = []
+        for i in range(40):
+            before = rounds
+            assert store.append(submitted(f"job-{i}"), after=i)
+            waited.append(rounds - before)
+    finally:
+        over.set()
+        thread.join()
+        store.close()
+    if url.startswith("sqlite"):  # turns: the writer before, and what it does while we give ours back
+        assert sorted(waited)[len(waited) // 2] <= 4, waited
 
 
 def test_who_writes_on_a_stale_state_writes_nothing(url: str) -> None:

@@ -298,3 +298,30 @@ def test_sites_that_hang_are_waited_for_side_by_side(monkeypatch: pytest.MonkeyP
         bound([SiteWorker(Engine(f"s{n}")) for n in range(4)])
         assert waits[1:] == [0.0, 0.0, 0.0]
         assert waits[0] >= FIRST_LOOK_S
+
+
+def test_a_look_that_finds_what_it_found_before_wakes_nobody() -> None:
+    """Else loop and worker would wake each other without end while anything runs."""
+    engine, told = Engine(), list[int]()
+    worker = SiteWorker(engine, tell=lambda: told.append(engine.looks))
+    begin_all([worker])
+    engine.running.add("a.1")
+
+    def look() -> None:
+        looks = engine.looks
+        worker.nodes()
+        worker.observe({"a.1"})
+        eventually(lambda: engine.looks > looks and worker._step is None and not worker._due)
+
+    try:
+        for _ in range(2):  # the first may have asked before it knew of the lease
+            look()
+        before = len(told)
+        for _ in range(5):
+            look()
+        assert len(told) == before
+        engine.running.clear()
+        look()
+        eventually(lambda: len(told) == before + 1)
+    finally:
+        close_all([worker])

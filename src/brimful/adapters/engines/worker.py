@@ -40,7 +40,8 @@ class Look:
 
     at: float
     nodes: Sequence[Node]
-    seen: dict[str, Observation] = field(default_factory=dict)  # not passed on to the loop yet
+    seen: dict[str, Observation] = field(default_factory=dict)
+    unread: dict[str, Observation] = field(default_factory=dict)  # of this look or one before, not passed on yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +136,8 @@ class SiteWorker:
             last = self._last
             if last is None:
                 return []
-            seen = [each for each in last.seen.values() if self._is_news(each, at=last.at)]
-            last.seen.clear()
+            seen = [each for each in last.unread.values() if self._is_news(each, at=last.at)]
+            last.unread.clear()
         self._wake.set()
         return seen
 
@@ -236,12 +237,13 @@ class SiteWorker:
         finally:
             self._looked.set()
         with self._lock:
-            before = self._last
-            kept = {} if before is None else before.seen
-            news = {each.lease: each for each in seen}
-            differs = self._failed is not None or before is None or before.nodes != nodes
-            differs = differs or any(each != kept.get(lease) for lease, each in news.items())
-            self._failed, self._last, self._heard = None, Look(at, nodes, {**kept, **news}), at
+            before = self._last or Look(at, ())
+            found = {each.lease: each for each in seen}
+            # Only what differs from the last look: the loop looks again each time that it is told.
+            differs = self._failed is not None or before.nodes != nodes
+            differs = differs or any(each != before.seen.get(lease) for lease, each in found.items())
+            last = Look(at, nodes, found, {**before.unread, **found})
+            self._failed, self._last, self._heard = None, last, at
         if differs:
             self._tell()
 

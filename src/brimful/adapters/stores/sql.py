@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -67,6 +68,7 @@ class SqlStore:
             sa.event.listen(self.engine, "connect", _set_up_sqlite)
             sa.event.listen(self.engine, "begin", _begin_sqlite)
         self._writer = self.engine.execution_options(brimful_writes=True)
+        self._next, self._now = threading.Lock(), threading.Lock()
         try:
             with self.writing() as connection:
                 prepare(connection, where=self.where)
@@ -224,8 +226,28 @@ class SqlStore:
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
         """A transaction that nobody else writes beside; all of it or nothing."""
-        with self._failing_clearly(), self._writer.begin() as connection:
+        with self._turn(), self._failing_clearly(), self._writer.begin() as connection:
             yield connection
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Threads take turns here: SQLite has them try again after longer and longer sleeps.
+
+        Who has just written has to come after whoever is next. Whose turn does not come in time asks SQLite all
+        the same, which knows how to say so.
+        """
+        if self.engine.dialect.name != "sqlite":
+            yield
+            return
+        is_next = self._next.acquire(timeout=BUSY_MS / 1000)
+        its_turn = is_next and self._now.acquire(timeout=BUSY_MS / 1000)
+        if is_next:
+            self._next.release()
+        try:
+            yield
+        finally:
+            if its_turn:
+                self._now.release()
 
     def ping(self) -> None:
         """WorldFailed where the database does not answer, or its file is no longer the one that was opened.

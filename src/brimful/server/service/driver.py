@@ -5,7 +5,9 @@ One tick at a time, on a state of its own: it may take its time with engines and
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,6 +34,7 @@ log = logging.getLogger("brimful")
 CHANGING_S = 0.2  # while something starts or stops, look more often: somebody is watching
 SAMPLES_S = 2.0  # how often samples are looked at: a Meter writes no sooner
 SEEK_S = 1.5  # how often a server says that it leads, or looks whether it may
+LOOP_NICE = -10  # the loop's thread alone: what it starts, others start for it
 LEAVING = 500  # jobs that have left memory are looked for among past ones once so many have
 
 
@@ -140,6 +143,8 @@ class Driver:
         self._snapshot_seq = self._fleet.seq
 
     def _loop(self) -> None:
+        with contextlib.suppress(OSError):  # where we may: jobs on this machine do not keep the loop waiting
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOOP_NICE)
         while not self._stopping.is_set():
             pause_s = self._tick_s
             self._health.began_tick()
