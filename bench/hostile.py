@@ -133,7 +133,7 @@ class Found:
     cases: int = 0
     longest_tick_s: float = 0.0
     longest_tick_cpu_s: float = 0.0  # worked by the loop's own thread
-    longest_tick_unready_s: float = 0.0  # without the time in which it could run and other programs had the CPU
+    longest_tick_unready_s: float = 0.0  # without the time in which others had the CPU
     longest_stall_s: float = 0.0  # of any thread of this process that only wants to run
     broken: list[str] = field(default_factory=list)
 

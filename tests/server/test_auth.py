@@ -23,6 +23,7 @@ from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.stores.notices import NotifyStore
 from brimful.adapters.stores.sql import SqlStore
 from brimful.errors import BadInput, Refused
+from brimful.fleet.queues import Quota
 from brimful.language import verbatim, words
 from brimful.scheduler.rules import Rules
 from brimful.server.api import stream
@@ -69,6 +70,7 @@ class House:
         self.red, self.blue = bearer(self.access, "admin", "red"), bearer(self.access, "admin", "blue")
         self.operator = bearer(self.access)
         self.service.driver.tick()
+        self.service.submissions.set_queues((Quota(queue=SECRET, gpus=2, tenants=("red",)),), by="operator")
         body = {"command": [SECRET], "folder": f"/{SECRET}", "name": SECRET, "gpus": 2}
         body |= {"queue": SECRET, "budget_microusd": 1_000_000}
         made = self.http.post("/v1/jobs", json=body, headers=self.red)

@@ -186,11 +186,14 @@ def test_what_was_set_is_in_the_log_and_the_next_start_knows_it(one_office: Offi
 
 
 def test_a_job_that_its_queue_never_takes_is_refused_with_numbers(one_office: Office) -> None:
-    one_office.put({"queue": "red", "user_gpus": 2, "top_priority": "normal"}, {"queue": "blue", "gpus": 1})
+    red, common = {"user_gpus": 2, "top_priority": "normal"}, {"gpus": 1, "tenants": ["red", "blue"]}
+    assert one_office.submit("red", queue="nobodys").status_code == 409  # also before anybody set one
+    one_office.put({"queue": "red", **red}, {"queue": "blue", "gpus": 1}, {"queue": "common", **common})
     for body, code, values in (
         ({"gpus": 3}, "server.above_user_gpus", {"gpus": 3, "most": 2}),
         ({"priority": "urgent"}, "server.above_top_priority", {"top": "normal", "priority": "urgent"}),
-        ({"queue": "blue"}, "server.not_your_queue", {"tenant": "red"}),
+        ({"queue": "blue"}, "server.not_your_queue", {"tenant": "red", "yours": "red, common"}),
+        ({"queue": "nobodys"}, "server.not_your_queue", {"tenant": "red", "yours": "red, common"}),
     ):
         answer = one_office.submit("red", **body)
         assert answer.status_code == 409, answer.text

@@ -202,7 +202,8 @@ class Retold(Value):
 
 def os_words(error: OSError) -> Sentence:
     """What the operating system said; its own words where we have none."""
-    name = errno.errorcode.get(error.errno or 0, "")
+    # The number of an error of TLS is OpenSSL's: its 1 is no "operation not permitted".
+    name = "" if hasattr(error, "library") else errno.errorcode.get(error.errno or 0, "")
     if name in _OS:
         return Sentence(f"language.os_{name.lower()}", {})
     return verbatim(error.strerror or str(error))

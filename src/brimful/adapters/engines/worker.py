@@ -41,7 +41,7 @@ class Look:
     at: float
     nodes: Sequence[Node]
     seen: dict[str, Observation] = field(default_factory=dict)
-    unread: dict[str, Observation] = field(default_factory=dict)  # of this look or one before, not passed on yet
+    unread: dict[str, Observation] = field(default_factory=dict)  # by the loop, of this look or before
 
 
 @dataclass(frozen=True, slots=True)

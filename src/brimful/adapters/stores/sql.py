@@ -233,8 +233,8 @@ class SqlStore:
     def _turn(self) -> Iterator[None]:
         """Threads take turns here: SQLite has them try again after longer and longer sleeps.
 
-        Who has just written has to come after whoever is next. Whose turn does not come in time asks SQLite all
-        the same, which knows how to say so.
+        Who has just written comes after whoever is next. Whose turn does not come in time asks SQLite all the
+        same, which knows how to say so.
         """
         if self.engine.dialect.name != "sqlite":
             yield

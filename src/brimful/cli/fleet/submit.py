@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name")
     parser.add_argument("--priority", choices=list(PRIORITIES))
     parser.add_argument("--tenant")
+    parser.add_argument("--queue")
     parser.add_argument("--budget", metavar="USD")
     parser.add_argument("--limit", metavar="USD")
     parser.add_argument("--array", metavar="INDICES")
@@ -179,6 +180,7 @@ def _flags(args: argparse.Namespace) -> dict[str, Any]:
         "name": args.name,
         "priority": args.priority,
         "tenant": args.tenant,
+        "queue": args.queue,
         "array": args.array,
         "after": [":".join(after_from(text)) for text in args.after] or None,
         "retries": args.retries,

@@ -207,11 +207,13 @@ def _not_in_queue(job: Job, fleet: Fleet) -> Refused | None:
     """Why its queue does not take such a job, however long it waits."""
     name = job.queue or job.tenant
     quota = next((each for each in fleet.queues if each.queue == name), None)
+    if name != job.tenant if quota is None else not quota.is_for(job.tenant):
+        # One that nobody set is refused in the same words: under `fair` its use would count as nobody's.
+        yours = [each.queue for each in fleet.queues if each.is_for(job.tenant)] or [job.tenant]
+        said = say("server.not_your_queue", queue=Quoted(name), tenant=job.tenant, yours=", ".join(yours))
+        return Refused(said, code="not_your_queue")
     if quota is None:
         return None
-    if not quota.is_for(job.tenant):
-        said = say("server.not_your_queue", queue=Quoted(name), tenant=job.tenant)
-        return Refused(said, code="not_your_queue")
     if PRIORITIES[job.priority] < PRIORITIES[quota.top_priority]:
         said = say("server.above_top_priority", queue=name, top=quota.top_priority, priority=job.priority)
         return Refused(said, code="above_limit")
