@@ -4,7 +4,7 @@
 #   tools/setup.sh run      what `make run` needs
 #   tools/setup.sh dev      what `make check`, `make docs` and `make bench` need
 #   tools/setup.sh test     dev, PyTorch, and what tests trace with it
-#   tools/setup.sh system   what the tests need beyond Python (Chromium, promtool)
+#   tools/setup.sh system   what the tests need beyond Python (Chromium, promtool, systemd-analyze)
 #
 # PYTHON=/path/to/python3 chooses the interpreter .venv is made with.
 # The set is current while its stamp holds the checksum of pyproject.toml and constraints.txt, so a second
@@ -126,8 +126,19 @@ install_promtool() {
     say "no promtool here: the tests of the alert rules will be skipped. To run them, put promtool on PATH."
 }
 
+# systemd-analyze reads units without systemd running.
+install_systemd() {
+    if command -v systemd-analyze >/dev/null; then return; fi
+    if has_apt && is_root; then
+        say "installing the Debian package systemd to check the unit ..."
+        apt_install systemd && return
+    fi
+    say "no systemd-analyze here: the test of the systemd unit will be skipped."
+}
+
 install_system() {
     install_promtool
+    install_systemd
     if find_chromium >/dev/null && driver_runs; then return; fi
     packages="chromium fonts-liberation libatomic1"
     # Ubuntu's chromium package only fetches a snap, which root on a server often cannot run.

@@ -54,6 +54,21 @@ def test_every_alert_has_a_test_and_names_metrics_that_there_are() -> None:
         assert set(rule["annotations"]) == {"summary", "description"}
 
 
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("needs systemd-analyze: tools/setup.sh system")
+    # It also looks whether the program is there, which nobody has installed here.
+    unit = re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", UNIT.read_text("utf-8"), flags=re.MULTILINE)
+    (tmp_path / UNIT.name).write_text(unit, "utf-8")
+    words = [analyze, "verify", "--man=no", str(tmp_path / UNIT.name)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    (tmp_path / UNIT.name).write_text(unit.replace("KillMode=process", "KillMode=nothing"), "utf-8")
+    broken = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert "kill mode" in broken.stderr, "it would say so"
+
+
 def test_the_unit_starts_the_server_and_leaves_its_jobs_alone() -> None:
     unit = configparser.RawConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment, method-assign]

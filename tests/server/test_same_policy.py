@@ -176,6 +176,16 @@ def test_commands_to_try_name_a_data_folder_that_is_not_the_usual_one(
         assert shown.count(f"BRIMFUL_DATA='{elsewhere}' ") == shown.count("BRIMFUL_DATA=") == prefixed
 
 
+def test_commands_to_try_are_ones_that_work(tmp_path: Path) -> None:
+    for users, first in (
+        ("", "submit -- "),
+        ("default=1001,red=1002", "submit -- "),
+        ("red=1002,blue=1003", "admin tokens add alice --tenant blue\n"),
+    ):
+        settings = read_settings({"data": str(tmp_path), "job_users": users}, env={})
+        assert f"brimful {first}" in banner("http://x", settings, Fleet(), [])
+
+
 def test_a_server_goes_on_under_another_policy(tmp_path: Path) -> None:
     arrivals = small()
     store = SqlStore(f"sqlite:///{tmp_path / 'log.db'}")

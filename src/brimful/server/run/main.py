@@ -183,6 +183,11 @@ def banner(console: str, settings: Settings, fleet: Fleet, nodes: Sequence[Node]
     # Commands find a server by its data folder, and another terminal knows only the usual one.
     elsewhere = settings.folder != default_folder(os.environ)
     called = f"BRIMFUL_DATA={shlex.quote(settings.data)} {_brimful()}" if elsewhere else _brimful()
+    # Where each tenant has a user, the operator's own may have none, and submits nothing.
+    teams = settings.users_of_tenants
+    first = "submit -- python examples/train_tiny.py"
+    if teams and "default" not in teams:
+        first = f"admin tokens add alice --tenant {min(teams)}"
     title = words("server.is_up", version=__version__)
     if jobs:
         title = words("server.is_up_with", up=title, jobs=count("job", jobs), running=len(fleet.open_leases))
@@ -209,7 +214,7 @@ def banner(console: str, settings: Settings, fleet: Fleet, nodes: Sequence[Node]
   {words("server.banner_try")}
 
     {_brimful()} fit examples/nanogpt/train_fineweb.py --gpu rtx-4070
-    {called} submit -- python examples/train_tiny.py
+    {called} {first}
     {called} jobs
 
   {words("server.banner_stop")}
