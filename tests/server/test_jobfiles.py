@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from pydantic import ValidationError
@@ -15,6 +18,7 @@ from brimful.client.shown import command_line
 from brimful.errors import BadInput, BrimfulError, NotFound, WorldFailed
 from brimful.language.printable import all_printable
 from brimful.server.api.requests import Submission
+from brimful.server.jobfiles import own
 from brimful.server.jobfiles.jobfile import JobFile, read_job_file
 from brimful.server.jobfiles.own import FIELDS, schema
 from brimful.server.jobfiles.sbatch import minutes_of
@@ -430,3 +434,30 @@ def test_a_path_that_can_be_no_job_file_is_bad_input(tmp_path: Path) -> None:
         read_job_file(tmp_path / "none.yaml")
     with refuses(WorldFailed, "jobfile.cannot_read"):  # it is there and cannot be read
         read_job_file(Path("/proc/self/mem"))
+
+
+@pytest.mark.parametrize(
+    ("said", "now", "then"),
+    [
+        ("Fri 09:00", "2026-11-17T12:00", "2026-11-20T09:00"),
+        ("tuesday 11:59", "2026-11-17T12:00", "2026-11-24T11:59"),
+        ("Sun 09:00", "2026-10-24T12:00", "2026-10-25T09:00"),  # the clocks change in that night
+        ("Sun 09:00", "2026-03-28T12:00", "2026-03-29T09:00"),
+    ],
+)
+def test_a_weekday_is_the_next_one_by_the_readers_clock(
+    said: str, now: str, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        day = own._DAY.fullmatch(said)
+        assert day is not None
+        found = own._next(day, datetime.fromisoformat(now).astimezone())
+        assert (
+            datetime.fromtimestamp(found, tz=ZoneInfo("Europe/Berlin")).isoformat(timespec="minutes")[:16]
+            == then
+        )
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -286,6 +286,11 @@ class PricePointAnswer(TypedDict):
     gpus: int
 
 
+class QuoteAnswer(TypedDict):
+    at_s: Annotated[int, "the UTC second at which the hour begins"]
+    microusd_per_gpu_hour: Usd
+
+
 class PoolPriceAnswer(TypedDict):
     site: str
     gpu: str
@@ -298,6 +303,7 @@ class PoolPriceAnswer(TypedDict):
     free: int
     depth: list[DepthAnswer]
     history: list[PricePointAnswer]
+    ahead: Annotated[list[QuoteAnswer], "what each hour from this one on costs; empty without a tariff"]
 
 
 class PricesAnswer(TypedDict):

@@ -272,6 +272,21 @@ class LoadSeen(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TariffSet(Event):
+    """What each hour of this pool costs from here on, in thousandths of its posted price."""
+
+    at_s: int
+    site: str
+    gpu: str
+    tier: Tier
+    permille: tuple[int, ...]  # the first is of the hour of `at_s`
+
+    @property
+    def pool(self) -> Pool:
+        return Pool(self.site, self.gpu, self.tier)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeGiven(Event):
     """The lease will be told to end at `until_s`, unless the notice is withdrawn before."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from brimful.fleet.events import LoadSeen
+from brimful.fleet.events import LoadSeen, TariffSet
 from brimful.units import HOUR_S
 
 HOURS_KEPT = 120 * 24  # of each pool
@@ -17,10 +17,11 @@ class LoadLine:
     next_hour: int = 0  # the hour after the last one known, since the epoch
     loads: list[float] = field(default_factory=list)
     gpus: int = 0
+    held: int = 0  # when it was last looked at
 
     def add(self, seen: LoadSeen) -> None:
         hour, load = seen.at_s // HOUR_S, float(seen.held + seen.wanted)
-        self.gpus = seen.gpus
+        self.gpus, self.held = seen.gpus, seen.held
         if self.loads and hour < self.next_hour:  # a clock that was set back
             self.loads[-1] = load
             return
@@ -28,3 +29,29 @@ class LoadLine:
         self.loads += [*self.loads[-1:] * missing, load]
         self.next_hour = hour + 1
         del self.loads[:-HOURS_KEPT]
+
+
+FLAT = 1000
+QUOTES_KEPT_H = 7 * 24  # after their hour
+
+
+@dataclass(slots=True)
+class TariffLine:
+    """What each hour of one pool costs, in thousandths of its posted price, and what that has come to."""
+
+    permille: dict[int, int] = field(default_factory=dict)  # by hour since the epoch
+    over: float = 0.0  # GPU-hours at the posted price, collected beyond it so far
+
+    def set(self, event: TariffSet, *, held: int) -> None:
+        hour = event.at_s // HOUR_S
+        self.over += held * (event.permille[0] - FLAT) / FLAT
+        kept = {h: p for h, p in self.permille.items() if hour - QUOTES_KEPT_H <= h < hour}
+        self.permille = kept | {hour + i: p for i, p in enumerate(event.permille)}
+
+    def at(self, at_s: int) -> int:
+        return self.permille.get(at_s // HOUR_S, FLAT)
+
+    def after(self, at_s: int, *, until_s: float) -> list[int]:
+        """Of the hours after this one that begin by then."""
+        hour = at_s // HOUR_S
+        return [p for h, p in self.permille.items() if h > hour and h * HOUR_S <= until_s]

@@ -27,7 +27,7 @@ from brimful.fleet.events import KINDS, NOT_ITS_FAULT, Event
 from brimful.fleet.gates import Gates
 from brimful.fleet.job import WHOLE_GPU, Job, shape_of
 from brimful.fleet.lease import OVER, JobState, Lease
-from brimful.fleet.load import LoadLine
+from brimful.fleet.load import LoadLine, TariffLine
 from brimful.fleet.memory import too_small
 from brimful.fleet.node import Node, Pool
 from brimful.fleet.past import Finished, Left
@@ -84,6 +84,7 @@ class Fleet:
         self.turns = Turns()
         self.prices: dict[Pool, PriceLine] = {}  # of market pools
         self.load: dict[Pool, LoadLine] = {}
+        self.tariffs: dict[Pool, TariffLine] = {}
         self.spot: dict[Pool, SpotRecord] = {}  # every spot pool there ever was
         self.due: dict[str, JobState] = {}  # jobs with a deadline that are not over
         self.warned: dict[str, Lease] = {}  # open leases that were ever given notice
@@ -315,6 +316,10 @@ class Fleet:
 
     def _load_seen(self, event: events.LoadSeen) -> None:
         self.load.setdefault(event.pool, LoadLine()).add(event)
+
+    def _tariff_set(self, event: events.TariffSet) -> None:
+        held = self.load[event.pool].held if event.pool in self.load else 0
+        self.tariffs.setdefault(event.pool, TariffLine()).set(event, held=held)
 
     def _notice_given(self, event: events.NoticeGiven) -> None:
         lease = self.open_leases[event.lease]

@@ -14,6 +14,7 @@ from brimful.scheduler.budgets import Money
 from brimful.scheduler.deadlines.finish import Finish
 from brimful.scheduler.draft import Draft
 from brimful.scheduler.limits import Limits
+from brimful.scheduler.load import promised
 from brimful.scheduler.offpeak import defer
 from brimful.scheduler.placing.pools import allowed_pools, is_mixed
 from brimful.scheduler.placing.reserve import Reservation
@@ -78,7 +79,8 @@ class Cycle:
         if self.in_turn:
             self.settled.add(job.job)
         node, gpus = parts[0]
-        price = self.prices[self.fleet.nodes[node].pool]
+        pool = self.fleet.nodes[node].pool
+        price = promised(self.fleet, state, pool, self.prices[pool])
         if self.money is not None:
             self.money.promise(job, price * job.gpus * AHEAD_S // HOUR_S)
         if self.rules.quotas:

@@ -1,10 +1,15 @@
-"""How busy each pool is, once an hour: what is held there and what waits for it."""
+"""How busy each pool is, once an hour, and what its hours cost by that."""
 
 from __future__ import annotations
 
-from brimful.fleet.events import Event, LoadSeen
+from collections.abc import Mapping
+
+from brimful.fleet.events import Event, LoadSeen, TariffSet
 from brimful.fleet.node import Pool
-from brimful.fleet.state import Fleet
+from brimful.fleet.state import Fleet, JobState
+from brimful.market.forecast import Forecasts
+from brimful.market.tariff import FLAT, HOURS, curve, paid
+from brimful.scheduler.auction import Auctions
 from brimful.units import HOUR_S
 
 
@@ -43,3 +48,48 @@ def load_seen(fleet: Fleet, *, now_s: int) -> list[Event]:
         )
         for pool in due
     ]
+
+
+def tariffs(fleet: Fleet, forecasts: Forecasts, market: Auctions | None, *, now_s: int) -> list[Event]:
+    """The next curve of every queue pool whose load can be forecast; the hour that has begun comes first.
+
+    What was quoted before for an hour that has not begun may change; what a job was promised does not.
+    """
+    quotes: list[Event] = []
+    for pool, line in sorted(fleet.load.items()):
+        if pool not in fleet.capacity.pools or (market is not None and market.market.covers(pool)):
+            continue
+        bands = forecasts.of(pool, line).ahead(HOURS - 1)
+        if not bands or line.next_hour != now_s // HOUR_S + 1:
+            continue
+        known = fleet.tariffs.get(pool)
+        permille = curve(
+            [line.loads[-1], *(band.likely for band in bands)],
+            line.gpus,
+            last=FLAT if known is None else known.at(now_s - HOUR_S),
+            over=0.0 if known is None else known.over,
+        )
+        quotes.append(
+            TariffSet(at_s=now_s, site=pool.site, gpu=pool.gpu, tier=pool.tier, permille=tuple(permille))
+        )
+    return quotes
+
+
+def prices_now(fleet: Fleet, *, now_s: int) -> Mapping[Pool, int]:
+    """Per GPU-hour of a lease that begins now in a queue pool: posted, times the tariff of the hour."""
+    posted = fleet.posted_prices()
+    if not fleet.tariffs:
+        return posted
+    return {pool: priced(fleet, pool, usd, at_s=now_s) for pool, usd in posted.items()}
+
+
+def priced(fleet: Fleet, pool: Pool, posted: int, *, at_s: int) -> int:
+    line = fleet.tariffs.get(pool)
+    return posted if line is None else posted * line.at(at_s) // FLAT
+
+
+def promised(fleet: Fleet, state: JobState, pool: Pool, price: int) -> int:
+    """What a lease that begins now pays: a deferrable job no more than had it begun when it could."""
+    if not state.job.deferrable or pool not in fleet.tariffs:
+        return price
+    return paid(priced(fleet, pool, fleet.posted_prices()[pool], at_s=state.ready_s), price)

@@ -34,7 +34,7 @@ from brimful.fleet.node import bare_name, node_key
 from brimful.fleet.state import Fleet, JobState, Lease, Node
 from brimful.language import say
 from brimful.scheduler.decide import decide
-from brimful.scheduler.load import load_seen
+from brimful.scheduler.load import load_seen, prices_now, tariffs
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import (
     CannotStart,
@@ -78,7 +78,7 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
         if not problems and _stands(fleet, ports.decided, now_s=now_s):
             plan = Plan(waits=ports.decided.plan.waits, look_again_s=ports.decided.plan.look_again_s)
             break
-        prices = fleet.posted_prices()
+        prices = prices_now(fleet, now_s=now_s)
         plan = decide(fleet, rules, prices, now_s=now_s, unreachable=problems.keys(), market=ports.market)
         decided = plan.intents
         if not decided or _record(fleet, ports, decided):
@@ -86,18 +86,23 @@ def tick(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> Tick:
             break
     else:
         raise WorldFailed(say("scheduler.log_keeps_moving", times=MAX_CONFLICTS))
-    if ports.sees_load:
-        _see_load(fleet, ports, now_s=now_s)
+    if ports.sees_load or rules.tariff:
+        _see_load(fleet, ports, rules, now_s=now_s)
     if fleet.unsettled or fleet.warned:
         _act(fleet, ports, rules, problems, now_s=now_s)
     return Tick(plan, problems)
 
 
-def _see_load(fleet: Fleet, ports: Ports, *, now_s: int) -> None:
-    """Once an hour. It orders nothing, so a decision that stood still does."""
+def _see_load(fleet: Fleet, ports: Ports, rules: Rules, *, now_s: int) -> None:
+    """Once an hour. It orders nothing, so a decision that stood still does; new prices end that."""
     seen = load_seen(fleet, now_s=now_s)
     stood = fleet.seq == ports.decided.seq
-    if seen and _record(fleet, ports, seen) and stood:
+    if not seen or not _record(fleet, ports, seen):
+        return
+    quotes = tariffs(fleet, ports.forecasts, ports.market, now_s=now_s) if rules.tariff else []
+    if quotes:
+        _record(fleet, ports, quotes)
+    elif stood:
         ports.decided.seq = fleet.seq
 
 

@@ -1,10 +1,11 @@
-"""When patient work starts: in the hours in which the fleet is quiet."""
+"""When patient work starts: in hours that the tariff makes cheap; without one, while the fleet is quiet."""
 
 from __future__ import annotations
 
 from brimful.fleet.lease import JobState
 from brimful.fleet.state import Fleet
-from brimful.language import Seconds, Sentence, say
+from brimful.language import Percent, Seconds, Sentence, say
+from brimful.market.tariff import FLAT, is_low
 from brimful.scheduler import ordering
 from brimful.units import HOUR_S
 
@@ -27,6 +28,15 @@ def defer(state: JobState, fleet: Fleet, *, free: int, now_s: int) -> Sentence |
     """Why a deferrable job is not started yet although GPUs may be free; None where it may start."""
     if not state.job.deferrable or now_s >= start_by_s(state):
         return None
+    quoted = [fleet.tariffs[pool] for pool in fleet.able_pools(state.shape) if pool in fleet.tariffs]
+    if quoted:
+        price = min(line.at(now_s) for line in quoted)
+        later = [each for line in quoted for each in line.after(now_s, until_s=start_by_s(state))]
+        if is_low(price, later):
+            return None
+        left = Seconds(start_by_s(state) - now_s)
+        shares = {"now": Percent(price / FLAT, 0), "then": Percent(min(later) / FLAT, 0)}
+        return say("scheduler.cheaper_hour", left=left, **shares)
     gpus = fleet.capacity.gpus
     if free - state.job.gpus >= QUIET_FREE * gpus:
         return None

@@ -10,6 +10,7 @@ from brimful.errors import BrimfulError, Refused, Said
 from brimful.fleet.events import Cause, Event, Parts
 from brimful.fleet.job import Job
 from brimful.fleet.state import Node
+from brimful.market.forecast import Forecasts
 from brimful.scheduler.auction import Auctions
 from brimful.scheduler.plan import Plan
 
@@ -127,6 +128,7 @@ class Ports:
     store: Store
     engines: Mapping[str, Engine]  # by site
     market: Auctions | None = None  # None: every pool is a queue pool, at its posted price
+    forecasts: Forecasts = field(default_factory=Forecasts)
     sees_load: bool = False  # whether to write down, once an hour, how busy each pool is
     # Raises where this server may not act (any more). Asked before each act.
     may_act: Callable[[], object] = lambda: None

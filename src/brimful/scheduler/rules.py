@@ -32,6 +32,7 @@ class Rules:
     move: bool = _option(default=False)
     reclaim: bool = _option(default=True)
     off_peak: bool = _option(default=False)
+    tariff: bool = _option(default=False)
     deadlines: bool = _option(default=False)
     grace_s: int = _option(default=10, least=1)
     # How the index compares jobs (ordering.py).

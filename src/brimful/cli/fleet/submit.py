@@ -54,6 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--after", action="append", default=[], metavar="JOB[:ok|any]")
     parser.add_argument("--retries", type=integer, metavar="N")
     parser.add_argument("--deadline", metavar="TIME")
+    parser.add_argument("--by", metavar="TIME")
+    parser.add_argument("--off-peak", action="store_true")
     parser.add_argument("--max-run", metavar="TIME")
     parser.add_argument("--no-pack", action="store_true")
     parser.add_argument("--fit", metavar="CONFIG")
@@ -187,11 +189,18 @@ def _flags(args: argparse.Namespace) -> dict[str, Any]:
     }
     if args.array is not None:
         tasks_from(args.array)
-    if args.deadline is not None or args.max_run is not None:
+    if args.by is not None and args.deadline is not None:
+        raise BadInput(say("fleet.by_and_deadline"))
+    if args.off_peak or args.by is not None:
+        given["deferrable"] = True
+    if args.deadline is not None or args.by is not None or args.max_run is not None:
         from brimful.server.jobfiles.jobfile import seconds
         from brimful.server.jobfiles.own import deadline
 
-        given["deadline_s"] = None if args.deadline is None else deadline(args.deadline, "--deadline")
+        if args.by is not None:
+            given["deadline_s"] = deadline(args.by, "--by")
+        elif args.deadline is not None:
+            given["deadline_s"] = deadline(args.deadline, "--deadline")
         given["max_run_s"] = None if args.max_run is None else seconds(args.max_run, "--max-run")
     if args.budget is not None:
         given["budget_microusd"] = usd(args.budget, "--budget")

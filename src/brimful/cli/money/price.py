@@ -7,9 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from brimful.cli.commands import Answer
+from brimful.cli.fleet.show import clock
 from brimful.cli.options import LOG
 from brimful.cli.render import EIGHTHS, bar, columns_of, page_columns, paint, table
-from brimful.client.answers import DepthAnswer, PoolPriceAnswer, PricePointAnswer, PricesAnswer, alike
+from brimful.client.answers import (
+    DepthAnswer,
+    PoolPriceAnswer,
+    PricePointAnswer,
+    PricesAnswer,
+    QuoteAnswer,
+    alike,
+)
 from brimful.client.client import Client
 from brimful.errors import BadInput, NotFound
 from brimful.language import Quoted, Seconds, Usd, say, told, words
@@ -18,6 +26,7 @@ from brimful.units import HOUR_S
 
 EXAMPLE = """brimful market price
 brimful market price h100 --history
+brimful market price --ahead
 brimful market price --history --log events.jsonl"""
 
 ROWS = 8  # of the chart
@@ -26,6 +35,7 @@ ROWS = 8  # of the chart
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pool", metavar="NAME", nargs="?")
     parser.add_argument("--history", action="store_true")
+    parser.add_argument("--ahead", action="store_true")
     parser.add_argument("--hours", type=float, default=24.0, metavar="H")
     LOG(parser)
 
@@ -44,7 +54,9 @@ def run(args: argparse.Namespace) -> Answer:
         return Answer({**data, "pools": pools}, words("money.no_price_yet"))
     shown = all_printable(pools)
     parts = [
-        _pool_text(each, data["now_s"], back_s, history=args.history or bool(args.log)) for each in shown
+        _pool_text(each, data["now_s"], back_s, history=args.history or bool(args.log))
+        + (_ahead_text(each["ahead"]) if args.ahead else "")
+        for each in shown
     ]
     return Answer({**data, "pools": pools}, "\n\n".join(parts))
 
@@ -91,6 +103,7 @@ def _of_log(path: Path, back_s: int) -> PricesAnswer:
                 "floor_microusd_per_gpu_hour": min(each.microusd_per_gpu_hour for each in line),
                 "free": max(0, last.gpus - last.held),
                 "depth": [],
+                "ahead": [],
                 "history": [alike(PricePointAnswer, each) for each in line[first:]],
             }
         )
@@ -114,6 +127,23 @@ def _pool_text(pool: PoolPriceAnswer, now_s: int, back_s: int, *, history: bool)
     if pool["depth"]:
         lines += ["", *_depth(pool["depth"], pool["gpus"])]
     return "\n".join(lines)
+
+
+def _ahead_text(quotes: Sequence[QuoteAnswer]) -> str:
+    """The price of each hour to come, as a line of eighths and the hours at which it turns."""
+    if not quotes:
+        return f"\n\n  {words('money.no_tariff')}"
+    prices = [each["microusd_per_gpu_hour"] for each in quotes]
+    top = max(prices) or 1
+    turns = [
+        each
+        for i, each in enumerate(quotes)
+        if i in (0, len(quotes) - 1) or (prices[i] - prices[i - 1]) * (prices[i + 1] - prices[i]) < 0
+    ]
+    rows = [(clock(each["at_s"]), told(Usd(each["microusd_per_gpu_hour"]))) for each in turns]
+    lines = table([words("money.col_from"), words("money.col_price")], rows, right=(1,)).splitlines()
+    drawn = "".join(EIGHTHS[min(8, round(8 * price / top))] for price in prices)
+    return "\n".join(["", "", f"  {drawn}", *(f"  {line}" for line in lines)])
 
 
 def _depth(steps: Sequence[DepthAnswer], gpus: int) -> list[str]:

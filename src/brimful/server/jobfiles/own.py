@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,10 +61,27 @@ def _after(value: Any, what: str) -> list[str]:  # noqa: ANN401
     return [":".join(after_from(word)) for word in _words(value, what)]
 
 
+# `Fri 09:00`: the next such moment where the reader is.
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_DAY = re.compile(rf"(?i)({'|'.join(_DAYS)})[a-z]*\s+([01]?\d|2[0-3]):([0-5]\d)")
+
+
+def _next(day: re.Match[str], now: datetime) -> int:
+    """Its wall clock, also where the clocks change before it."""
+    ahead = (_DAYS.index(day[1].lower()) - now.weekday()) % 7
+    at = now.replace(tzinfo=None, hour=int(day[2]), minute=int(day[3]), second=0, microsecond=0)
+    at += timedelta(days=ahead)
+    if at <= now.replace(tzinfo=None):
+        at += timedelta(days=7)
+    return int(at.astimezone().timestamp())
+
+
 def deadline(value: Any, what: str) -> int:  # noqa: ANN401
     """A moment, or a time from now on."""
     if TIME_TEXT.fullmatch(str(value).strip()):
         return int(time.time()) + seconds(value, what)
+    if (day := _DAY.fullmatch(str(value).strip())) is not None:
+        return _next(day, datetime.now().astimezone())
     try:
         at = datetime.fromisoformat(str(value))
         return int(at.astimezone(UTC).timestamp())  # without a zone: the reader's own

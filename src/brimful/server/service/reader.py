@@ -22,6 +22,7 @@ from brimful.market.ledger import Ledger
 from brimful.market.pools import Market, floor_of
 from brimful.scheduler.auction import Auctions
 from brimful.scheduler.decide import decide
+from brimful.scheduler.load import prices_now
 from brimful.scheduler.plan import Plan
 from brimful.scheduler.ports import Engine
 from brimful.scheduler.rules import Rules
@@ -165,7 +166,7 @@ class Reader:
                 plan = decide(
                     self.fleet,
                     self.rules,
-                    self.fleet.posted_prices(),
+                    prices_now(self.fleet, now_s=now_s),
                     now_s=now_s,
                     unreachable=self.health.problems.keys(),
                     market=self._auctions,
@@ -194,7 +195,7 @@ class Reader:
     def prices(self) -> Mapping[Pool, int]:
         """What a lease that begins now pays, in micro-dollars per GPU-hour."""
         with self._lock:
-            posted = self.fleet.posted_prices()
+            posted = prices_now(self.fleet, now_s=self.now_s())
             if self.market is None:
                 return posted
             sold = (pool for pool in self.market.in_fleet(self.fleet) if pool in self.fleet.prices)

@@ -13,6 +13,7 @@ from brimful.client.answers import (
     InvoiceAnswer,
     PoolPriceAnswer,
     PricePointAnswer,
+    QuoteAnswer,
     SpendAnswer,
     TransferAnswer,
     alike,
@@ -22,8 +23,10 @@ from brimful.fleet.node import Pool
 from brimful.market.invoice import Invoices, bills
 from brimful.market.pools import limit_of
 from brimful.scheduler.budgets import Money
+from brimful.scheduler.load import priced
 from brimful.server.auth import Principal
 from brimful.server.service.reader import Reader
+from brimful.units import HOUR_S
 
 TRANSFERS_SHOWN = 50
 TRANSFERS_LOOKED_AT = 2000
@@ -116,6 +119,7 @@ def prices_view(reader: Reader, *, since_s: int | None = None) -> list[PoolPrice
                 "floor_microusd_per_gpu_hour": reader.floor_microusd(pool),
                 "depth": list(_depth(reader, pool)) if is_market else [],
                 "history": _history(reader, pool, since_s) if is_market and since_s is not None else [],
+                "ahead": _ahead(reader, pool),
             }
             for pool, index in sorted(fleet.capacity.pools.items())
         ]
@@ -134,6 +138,16 @@ def _depth(reader: Reader, pool: Pool) -> Iterator[DepthAnswer]:
     for limit in sorted(asked, reverse=True)[:DEPTH_STEPS]:
         held, wanted = asked[limit]
         yield {"limit_microusd_per_gpu_hour": limit, "held": held, "wanted": wanted}
+
+
+def _ahead(reader: Reader, pool: Pool) -> list[QuoteAnswer]:
+    line = reader.fleet.tariffs.get(pool)
+    hour, posted = reader.now_s() // HOUR_S, reader.fleet.posted_prices().get(pool, 0)
+    hours = [] if line is None else [h for h in sorted(line.permille) if h >= hour]
+    return [
+        {"at_s": h * HOUR_S, "microusd_per_gpu_hour": priced(reader.fleet, pool, posted, at_s=h * HOUR_S)}
+        for h in hours
+    ]
 
 
 def _history(reader: Reader, pool: Pool, since_s: int) -> list[PricePointAnswer]:
