@@ -1,16 +1,17 @@
 """Where to run: one sum for a first placement and for a move, over all offers where the job fits. Pure.
 
-    score = (price x hours + egress + restart loss x interruptions + wait x value of time) / useful work
+    score = (price x hours + egress + risk + time x value of time) / useful work
 
-The expected number of interruptions stands for their probability: a long job on spot is interrupted more
-than once.
+Risk: where an interruption costs L hours (a start and the work since the last checkpoint) and comes λ times
+an hour, also while that is made up for, a job takes 1 / (1 - λL) times its hours. With λL of 1 or more it
+never ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import floor
+from math import floor, inf
 
 from brimful.specs.offer import Offer
 from brimful.units import HOUR_S
@@ -36,7 +37,7 @@ class Need:
     at_region: str = ""
     restart_s: float = 720.0  # a start without progress
     lost_s: float = 300.0  # work done since the last checkpoint, when interrupted
-    interruptions_per_hour: float = 0.1  # of spot
+    interruptions_per_hour: float = 0.1  # of spot, where the offer does not say
     wait_s: float = 0.0  # until it could start there
     microusd_per_wait_hour: int = 0  # what an hour of waiting is worth to its owner
 
@@ -49,8 +50,8 @@ class Place:
     hours: float
     compute: int
     egress: int
-    restarts: int
-    waiting: int
+    restarts: int  # the risk of spot: what interruptions make longer
+    waiting: int  # the value of time: of all hours until it is done
     work: float
 
     @property
@@ -77,31 +78,39 @@ def egress_microusd(bytes_: int, *, provider: str, region: str, to: Offer) -> in
     return floor(owed)
 
 
+def stretch(offer: Offer, need: Need) -> float:
+    """How many times its hours a job takes there, interruptions counted; infinite: it never ends."""
+    if not offer.is_spot:
+        return 1.0
+    known = offer.interruptions_per_hour
+    rate = need.interruptions_per_hour if known is None else known
+    lost = rate * (need.restart_s + need.lost_s) / HOUR_S
+    return 1 / (1 - lost) if lost < 1 else inf
+
+
 def weigh(offer: Offer, need: Need, *, work_per_s: float) -> Place:
-    """The sum for one offer, given how fast the job is there."""
+    """The sum for one offer where the job ends, given how fast it is there."""
     hours = need.work / work_per_s / HOUR_S
-    once_s = need.restart_s + need.lost_s
-    interruptions = hours * need.interruptions_per_hour if offer.is_spot else 0.0
+    longer = hours * (stretch(offer, need) - 1)
     return Place(
         offer=offer,
         hours=hours,
         compute=floor(offer.microusd_per_hour * (hours + need.restart_s / HOUR_S)),
         egress=egress_microusd(need.state_bytes, provider=need.at_provider, region=need.at_region, to=offer),
-        restarts=floor(interruptions * once_s / HOUR_S * offer.microusd_per_hour),
+        restarts=floor(longer * offer.microusd_per_hour),
         waiting=floor(
-            (need.wait_s + need.restart_s + interruptions * once_s) / HOUR_S * need.microusd_per_wait_hour
-            + hours * need.microusd_per_wait_hour
+            ((need.wait_s + need.restart_s) / HOUR_S + hours + longer) * need.microusd_per_wait_hour
         ),
         work=need.work,
     )
 
 
 def rank(offers: Iterable[Offer], need: Need, work_per_s: Mapping[tuple[str, int], float]) -> list[Place]:
-    """Every offer on which the job fits, cheapest per useful work first; rates by card and how many."""
+    """Every offer where the job fits and ends, cheapest per useful work first; rates by card and how many."""
     places = [
         weigh(offer, need, work_per_s=rate)
         for offer in offers
-        if (rate := work_per_s.get((offer.gpu, offer.gpus), 0.0)) > 0
+        if (rate := work_per_s.get((offer.gpu, offer.gpus), 0.0)) > 0 and stretch(offer, need) < inf
     ]
     return sorted(
         places, key=lambda p: (p.score, p.offer.provider, p.offer.region, p.offer.zone, p.offer.instance)

@@ -17,3 +17,4 @@ class Offer:
     gpus: int
     microusd_per_hour: int  # of the whole instance
     is_spot: bool
+    interruptions_per_hour: float | None = None  # of spot, where somebody knows

@@ -1,9 +1,10 @@
 """Offers from a CSV or TOML of one's own, or from the folder of a SkyPilot catalog.
 
-A row that names no known GPU is counted and left out; one with a price that is no number is refused.
+A row that cannot be used is counted with its reason; one with a price that is no number is refused.
 
 Columns: provider, region, zone, instance_type, gpu_model, gpu_family, gpu_count, gpu_mem_gib,
-on_demand_usd_h, spot_usd_h (whole instance; empty: not offered). SkyPilot's: InstanceType, AcceleratorName,
+on_demand_usd_h, spot_usd_h (whole instance; empty: not offered), interruptions_per_hour (of spot, if known).
+SkyPilot's: InstanceType, AcceleratorName,
 AcceleratorCount, Price, SpotPrice, Region, AvailabilityZone, in CLOUD/vms.csv.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
@@ -34,19 +36,42 @@ _SKYPILOT = {
 }
 
 
-def read_offers(path: Path) -> tuple[list[Offer], dict[str, int]]:
-    """(offers, how many rows name each GPU the catalog does not know)."""
+# What catalogs call a card without its memory or board: the one that clouds sell under that name.
+_MEANT = {
+    "V100": "v100-sxm-16gb",
+    "A100": "a100-sxm-40gb",
+    "H100-MEGA": "h100-sxm-80gb",
+    "H100-NVLINK": "h100-sxm-80gb",
+    "P100": "p100-pcie-16gb",
+}
+# Sold by auction alone: what they list is the price of the moment, and who is outbid has to leave.
+_AUCTIONED = frozenset({"mithril"})
+
+UNKNOWN_GPU, SHARE, NO_PRICE = "unknown_gpu", "share", "no_price"  # why a row is left out
+LeftOut = dict[str, dict[str, int]]  # reason -> GPU -> rows
+
+
+def read_offers(path: Path) -> tuple[list[Offer], LeftOut]:
+    """(offers, how many rows were left out, why, and of which GPU). A row may offer two prices."""
     offers: list[Offer] = []
-    unknown: dict[str, int] = {}
+    left_out: LeftOut = {}
+
+    def leave_out(why: str, label: str) -> None:
+        of = left_out.setdefault(why, {})
+        of[label] = of.get(label, 0) + 1
+
     for where, row in _rows(path):
         label = row.get("gpu_family") or row.get("gpu_model") or row.get("gpu") or ""
         gpu = _gpu(row.get("gpu_model") or label, label, row.get("gpu_mem_gib") or "")
         if gpu is None:
-            unknown[label] = unknown.get(label, 0) + 1
+            leave_out(UNKNOWN_GPU, label)
             continue
         gpus = _number(row.get("gpu_count") or "1", f"gpu_count of {where}")
         if not 1 <= gpus <= 1024 or gpus != int(gpus):
-            continue  # a share of a card is no whole instance
+            leave_out(SHARE, label)  # of a card: no whole instance
+            continue
+        before = len(offers)
+        rate = row.get("interruptions_per_hour")
         for column, is_spot in (("on_demand_usd_h", False), ("spot_usd_h", True)):
             if row.get(column):
                 price = _number(row[column], f"{column} of {where}")
@@ -61,12 +86,15 @@ def read_offers(path: Path) -> tuple[list[Offer], dict[str, int]]:
                         gpu=gpu,
                         gpus=int(gpus),
                         microusd_per_hour=round(price * MICROUSD),
-                        is_spot=is_spot,
+                        is_spot=is_spot or row.get("provider", "") in _AUCTIONED,
+                        interruptions_per_hour=float(_number(rate, where)) if rate else None,
                     )
                 )
+        if len(offers) == before:
+            leave_out(NO_PRICE, label)
     if not offers:
         raise BadInput(say("adapters.no_known_offer", path=path))
-    return offers, unknown
+    return offers, left_out
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -115,7 +143,11 @@ def _toml(path: Path) -> Iterable[tuple[str, Mapping[str, str]]]:
 def _gpu(model: str, family: str, memory_gib: str) -> str | None:
     """The catalog's name: by model, then family, with the memory where the name alone is not enough."""
     gib = memory_gib.partition(".")[0]
-    for label in (model, family):
+    # "RTXA6000", "RTXPRO6000-WK", "RTX PRO Server 6000", "RTX-PRO-6000-CC": one card under many names.
+    spaced = re.sub(r"(?i)^RTX[- ]?PRO(?:[- ]?Server)?[- ]?(\d{4}).*", r"RTX PRO \1", model)
+    spaced = re.sub(r"(?i)^RTX(?=A\d)", "RTX ", spaced)
+    meant = "" if gib else _MEANT.get(model.upper(), "")
+    for label in (meant or model, spaced, family):
         for text in (label, f"{label} {gib}GB" if gib else label, f"{label} SXM {gib}GB", f"{label} PCIe"):
             try:
                 return find_gpu(text).name

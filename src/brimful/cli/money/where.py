@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from brimful.adapters.providers.offers import read_offers
+from brimful.adapters.providers.offers import UNKNOWN_GPU, LeftOut, read_offers
 from brimful.cli.commands import Answer, integer
 from brimful.cli.options import own_correction
 from brimful.cli.render import table
@@ -17,6 +17,7 @@ from brimful.errors import BadInput, Refused
 from brimful.fit.inference import Serving
 from brimful.fit.rates import Rates, serving_rates, training_rates
 from brimful.language import Seconds, Sentence, Several, Usd, say, told, words
+from brimful.language.printable import printable
 from brimful.market.where import Need, Place, rank
 from brimful.specs.gpu import find_gpu
 from brimful.specs.presets import find_preset
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> Answer:
             value = f"{getattr(args, name):g}"
             raise BadInput(say(code, option=name.replace("_", "-"), value=value, most="1e18"))
     reading = read(args.job, model=args.model, overrides=args.set)
-    offers, unknown = read_offers(Path(args.offers))
+    offers, left_out = read_offers(Path(args.offers))
     offers = [o for o in offers if not (args.no_spot and o.is_spot)]
     rates, unfit = rates_of(_job(args, reading), {(offer.gpu, offer.gpus) for offer in offers})
     provider, _, region = args.at.partition("/")
@@ -77,9 +78,10 @@ def run(args: argparse.Namespace) -> Answer:
         "does_not_fit": list(unfit),
         "why_not": {card: told(why) for card, why in unfit.items()},
         "why_not_codes": {card: why.as_dict() for card, why in unfit.items()},
-        "unknown_gpus": unknown,
+        "unknown_gpus": left_out.get(UNKNOWN_GPU, {}),
+        "left_out": left_out,
     }
-    return Answer(data, _text(places, args.top, unfit, len(offers)))
+    return Answer(data, _text(places, args.top, unfit, len(offers)) + _left_out_text(left_out))
 
 
 def _job(args: argparse.Namespace, reading: Reading) -> Rates:
@@ -138,21 +140,24 @@ def _as_dict(place: Place) -> dict[str, Any]:
 
 
 def _text(places: list[Place], top: int, unfit: dict[str, Sentence], offers: int) -> str:
+    shown = _one_per_card_and_region(places)[:top]
+    # An item that is nothing everywhere needs no column.
+    items = [name for name in ("egress", "restarts", "waiting") if any(getattr(p, name) for p in shown)]
+    sums = ("compute", *items, "total")
     rows = [
         (
             (f"{p.offer.gpus} x " if p.offer.gpus > 1 else "") + p.offer.gpu,
             f"{p.offer.provider} {p.offer.region}"[:28],
             "spot" if p.offer.is_spot else "",
             told(Seconds(p.hours * HOUR_S)),
-            *(told(Usd(each)) for each in (p.compute, p.egress, p.restarts + p.waiting, p.total)),
+            *(told(Usd(getattr(p, name))) for name in sums),
         )
-        for p in _one_per_card_and_region(places)[:top]
+        for p in shown
     ]
-    where, *sums = (
-        words(f"money.col_{name}") for name in ("where", "time", "compute", "egress", "risk", "total")
-    )
+    titles = {"restarts": "risk"}
+    where, *header = (words(f"money.col_{titles.get(name, name)}") for name in ("where", "time", *sums))
     lines = [
-        table(["GPU", where, "", *sums], rows, right=(3, 4, 5, 6, 7)),
+        table(["GPU", where, "", *header], rows, right=tuple(range(3, 4 + len(sums)))),
         "",
         words("money.offers_fit", fit=len(places), offers=offers),
     ]
@@ -163,6 +168,16 @@ def _text(places: list[Place], top: int, unfit: dict[str, Sentence], offers: int
     elif unfit:
         lines.append(words("money.not_on", cards=Several(_first_three(unfit), "; ")))
     return "\n".join(lines)
+
+
+def _left_out_text(left_out: LeftOut) -> str:
+    """Rows of the file that offer nothing, with the reason: none is dropped in silence."""
+    lines = []
+    for why, of in left_out.items():
+        most = sorted(of, key=lambda label: (-of[label], label))
+        named = ", ".join(printable(label[:24]) for label in most[:3]) + (" …" if len(most) > 3 else "")
+        lines.append(words(f"money.left_out_{why}", rows=sum(of.values()), cards=named))
+    return "".join(f"\n{line}" for line in lines)
 
 
 def _first_three(unfit: dict[str, Sentence]) -> tuple[Several, ...]:
