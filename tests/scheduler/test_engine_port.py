@@ -145,6 +145,21 @@ def test_nothing_starts_on_gpus_that_others_hold(chosen_by: Any) -> None:
     assert len(world.fleet.free("node-0")) == 2, "what others hold does not come back with the lease"
 
 
+def test_a_stranger_who_took_what_a_lease_was_granted_keeps_it_when_the_lease_is_handed_back() -> None:
+    """By count: between the decision and the start, somebody else was faster."""
+    world = a_world(a_job("a", gpus=4), gpus=4, chosen_by="count")
+    world.tick()
+    world.engines["here"].has = [replace(world.engines["here"].has[0], taken=(0, 1, 2))]
+    world.tick(now_s=2)
+    world.sees("a.1", "ended", cause="preempted_by_engine")
+    world.tick(now_s=3)
+    assert len(world.fleet.free("node-0")) == 1
+    assert world.fleet.jobs["a"].phase == "waiting"
+    world.engines["here"].has = [replace(world.engines["here"].has[0], taken=())]
+    world.tick(now_s=4)
+    assert len(world.fleet.open_leases["a.2"].gpus) == 4
+
+
 def test_two_sites_may_have_a_node_of_the_same_name() -> None:
     east, west = Noting("east", a_node("gpu-0", gpus=1)), Noting("west", a_node("gpu-0", gpus=1))
     world = World(east, west).submit(a_job("a"), a_job("b"))

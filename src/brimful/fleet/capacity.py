@@ -28,6 +28,7 @@ class Slot:
     cpu_milli: int | None = None
     memory_mib: int | None = None
     is_counted: bool = False  # whether either of these is counted here
+    owed: int = 0  # GPUs that others hold besides those that our leases do: who leaves gives to them first
 
 
 class Kind(NamedTuple):
@@ -105,7 +106,9 @@ class Capacity:
         index = self._indices.setdefault(node.node, len(self._indices))
         taken = set(held)
         free = [i for i in range(node.gpus) if i not in taken and node.offers(i)]
+        owed = 0
         if node.chosen_by == "count":
+            owed = max(0, len(node.taken) - len(free))
             free = free[: max(0, len(free) - len(node.taken))]
         slot = Slot(
             index=index,
@@ -116,6 +119,7 @@ class Capacity:
             cpu_milli=node.cpu_milli,
             memory_mib=node.memory_mib,
             is_counted=node.cpu_milli is not None or node.memory_mib is not None,
+            owed=owed,
         )
         self.slots[index] = self.by_name[node.node] = slot
         pool = self.pools.setdefault(slot.pool, PoolIndex(slot.pool))
@@ -198,7 +202,9 @@ class Capacity:
             pool.drop(slot)
             for gpu in whole:
                 # The node may have been declared smaller since, its GPU found bad, or taken by others.
-                if slot.node.offers(gpu):
+                if slot.owed:
+                    slot.owed -= 1
+                elif slot.node.offers(gpu):
                     insort(slot.free, gpu)
             pool.put(slot)
         if slot.is_counted:
