@@ -4,7 +4,7 @@
 #   tools/setup.sh run      what `make run` needs
 #   tools/setup.sh dev      what `make check`, `make docs` and `make bench` need
 #   tools/setup.sh test     dev, PyTorch, and what tests trace with it
-#   tools/setup.sh system   what the tests need beyond Python (Chromium, promtool, systemd-analyze)
+#   tools/setup.sh system   what the tests need beyond Python (Chromium, promtool, systemd-analyze, Slurm)
 #
 # PYTHON=/path/to/python3 chooses the interpreter .venv is made with.
 # The set is current while its stamp holds the checksum of pyproject.toml and constraints.txt, so a second
@@ -136,9 +136,28 @@ install_systemd() {
     say "no systemd-analyze here: the test of the systemd unit will be skipped."
 }
 
+# Debian's packages start nothing by themselves here: the tests start a cluster of their own, on loopback.
+install_slurm() {
+    if PATH=$PATH:/usr/sbin command -v slurmctld >/dev/null && PATH=$PATH:/usr/sbin command -v munged >/dev/null; then return; fi
+    packages="slurmctld slurmd slurm-client munge"
+    if has_apt && is_root; then
+        say "installing the Debian packages $packages for the tests of the Slurm engine ..."
+        # An init system, where there is one, must not start what it finds.
+        policy=/usr/sbin/policy-rc.d
+        if [ -e "$policy" ]; then policy=; else printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy"; fi
+        # shellcheck disable=SC2086
+        if apt_install $packages; then installed=yes; else installed=; fi
+        if [ -n "$policy" ]; then rm -f "$policy"; fi
+        if [ -n "$installed" ]; then return; fi
+    fi
+    say "no Slurm here: the tests of the Slurm engine will be skipped."
+    if has_apt; then say "to run them, as root: apt-get install $packages"; fi
+}
+
 install_system() {
     install_promtool
     install_systemd
+    install_slurm
     if find_chromium >/dev/null && driver_runs; then return; fi
     packages="chromium fonts-liberation libatomic1"
     # Ubuntu's chromium package only fetches a snap, which root on a server often cannot run.

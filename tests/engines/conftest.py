@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.engines.labs import Lab, LocalLab
+from tests.engines.slurm_lab import SlurmLab, close_clusters
 
-LABS: dict[str, Callable[[Path], Lab]] = {"local": LocalLab}
-FAULTS: dict[str, frozenset[str]] = {"local": LocalLab.faults}
+LABS: dict[str, Callable[[Path], Lab]] = {"local": LocalLab, "slurm": SlurmLab}
+FAULTS: dict[str, frozenset[str]] = {"local": LocalLab.faults, "slurm": SlurmLab.faults}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -27,3 +28,9 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
     made = LABS[request.param](tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _clusters_end_with_the_tests() -> Iterator[None]:
+    yield
+    close_clusters()

@@ -47,6 +47,30 @@ class Lab(ABC):
     @abstractmethod
     def vacate(self) -> None: ...
 
+    # Faults. A lab that names one in `faults` can make it.
+
+    def engine_goes(self) -> None:
+        raise NotImplementedError
+
+    def engine_returns(self) -> None:
+        raise NotImplementedError
+
+    def lose_node(self, node: str) -> None:
+        raise NotImplementedError
+
+    def node_returns(self, node: str) -> None:
+        raise NotImplementedError
+
+    def preempt(self, node: str) -> None:
+        """Somebody more important to the engine wants all of the node."""
+        raise NotImplementedError
+
+    def clock_ahead(self, lease: str, by_s: int) -> None:
+        """The clock of the node that runs the lease, when it began."""
+        raise NotImplementedError
+
+    # What the scenarios say.
+
     def restart(self) -> None:
         """Our server went away and came back; what it knew in memory is gone."""
         self.gone.append(self.engine)

@@ -56,6 +56,7 @@ HURRY_S = 0.05  # between two looks at a log that grows too fast for that
 GRACE_S = 10  # where the stop does not say
 PROBLEM_CHARS = 500
 WORK = "work"
+FAILED = "failed"  # in the folder of a gang whose ranks have runners of their own
 
 
 def main(folder: Path) -> int:
@@ -80,7 +81,7 @@ def main(folder: Path) -> int:
         try:
             (folder / "beat").touch(mode=0o600)
             # Before anybody can learn our pid and signal it.
-            watch = _Watch(folder, log_bytes=order.get("log_bytes"), ranks=len(order.get("ranks") or [{}]))
+            watch = _Watch(folder, order)
             asked = {key: order.get(key) for key in ("speed", "checkpoints")}
             began = _Began()
             write_json(folder / "started.json", {"at_s": began.at_s, "pid": os.getpid(), **asked})
@@ -99,7 +100,10 @@ def main(folder: Path) -> int:
                 end = failed or _run(folder, order, log, lock.fileno(), watch)
         watch.shorten_logs()  # what it printed since the last look
         last = newest(Path(order["checkpoints"]))
-        _write_end(folder, end, at_s=began.now_s(), sealed_s=0 if last is None else last.at_s)
+        if not watch.told:
+            _mark_failed(order, end)
+        sealed_s = 0 if last is None else last.at_s
+        _write_end(folder, end, at_s=began.now_s(), sealed_s=sealed_s, told=watch.told)
         with contextlib.suppress(OSError):
             (folder / "order.json").unlink()  # an engine that was late may have written it again
     return 0
@@ -179,13 +183,23 @@ def _unpacked(folder: Path, order: dict[str, Any]) -> _End | None:
     return None
 
 
-def _write_end(folder: Path, end: _End, *, at_s: int | None = None, sealed_s: int = 0) -> None:
+def _mark_failed(order: dict[str, Any], end: _End) -> None:
+    """Let the other ranks know, whose runners are elsewhere: the first to fail is the one that is told of."""
+    if order.get("gang") and end.problem is not None:
+        with contextlib.suppress(OSError), (Path(order["gang"]) / FAILED).open("x") as marked:
+            marked.write(f"{order['rank']} {NOT_STARTED if end.exit_code is None else end.exit_code}\n")
+
+
+def _write_end(
+    folder: Path, end: _End, *, at_s: int | None = None, sealed_s: int = 0, told: bool = False
+) -> None:
     ended = {
         "at_s": int(time.time()) if at_s is None else at_s,
         "exit_code": end.exit_code,
         "problem": as_record(end.problem),
         "sealed_s": sealed_s,  # when its newest checkpoint was
         "exit_codes": list(end.exit_codes) if len(end.exit_codes) > 1 else [],
+        "told": told,  # somebody had asked it to end
     }
     write_reserved(folder / "ended.json", ended)
 
@@ -226,6 +240,8 @@ def _start(
     folder: Path, order: dict[str, Any], log: IO[bytes], lock: int, watch: _Watch
 ) -> tuple[_Ranks | isolation.Isolated, int]:
     """The job, and when the checkpoint it goes on from was sealed."""
+    if not order.get("readies", True):
+        return _Ranks(folder, order, lock), 0  # the first rank, elsewhere, has done so for all
     if not order.get("isolation"):
         with watch.preparing():
             said, resumes_s = _make_ready(order)
@@ -335,10 +351,11 @@ def _not_started(order: dict[str, Any], error: OSError) -> tuple[int, Sentence]:
 class _Watch:
     """Beside the waiting: gives a sign of life, passes a stop on, and kills when its grace is over."""
 
-    def __init__(self, folder: Path, *, log_bytes: int | None, ranks: int) -> None:
+    def __init__(self, folder: Path, order: dict[str, Any]) -> None:
         self._folder = folder
-        self._log_bytes = log_bytes
-        self._logs = [folder / name_of(rank) for rank in range(ranks)]
+        self._log_bytes: int | None = order.get("log_bytes")
+        self._logs = [folder / name_of(rank) for rank in range(len(_ranks(order)))]
+        self._gang = Path(order["gang"]) if order.get("gang") else None  # of ranks with other runners
         self._group: int | None = None
         self._deadline_s: float | None = None
         self.prepares = False  # checkpoints are fetched and hashed, which may take hours
@@ -354,6 +371,10 @@ class _Watch:
             yield
         finally:
             self.prepares = False
+
+    @property
+    def told(self) -> bool:
+        return self._deadline_s is not None
 
     def over(self, group: int) -> None:
         self._group = group
@@ -399,7 +420,9 @@ class _Watch:
         if self._group is None and not self.prepares:
             return
         if self._deadline_s is None:
-            if (self._folder / "stop.json").exists():  # the signal did not reach us
+            # The signal did not reach us; or a gang ends whole, since the others would wait for ever.
+            failed = self._gang is not None and (self._gang / FAILED).exists()
+            if failed or (self._folder / "stop.json").exists():
                 self.ask()
             return
         left_s = self._deadline_s - time.monotonic()

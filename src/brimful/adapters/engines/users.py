@@ -106,6 +106,10 @@ class JobUsers:
         if users and not self.places:
             log.warning("%s", say("adapters.no_limits"))
 
+    @property
+    def has_users(self) -> bool:
+        return bool(self._users)
+
     def user_of(self, tenant: str) -> JobUser | None:
         """None: the server's own."""
         return self._users.get(tenant)

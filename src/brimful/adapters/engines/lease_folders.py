@@ -1,0 +1,218 @@
+"""What engines share whose leases have a folder each: orders for runners, environments, what was kept."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from brimful.adapters.code import CodeStore
+from brimful.adapters.engines import samples
+from brimful.adapters.engines.runner import WORK
+from brimful.adapters.engines.users import JobUser, JobUsers
+from brimful.adapters.files import NOTE_BYTES, identity, read_json, write_json
+from brimful.errors import BrimfulError, Refused, WorldFailed
+from brimful.fleet.arrays import task_env
+from brimful.fleet.job import Job
+from brimful.job import newest
+from brimful.language import os_words, say
+from brimful.scheduler.ports import CannotStart, Failures, Start
+
+T = TypeVar("T")
+
+MOST_EXIT_CODE = 1 << 16
+MOST_SPEED = 1e6  # of a GPU beside the slowest; more is not believed
+LOG_BYTES = 64 << 20  # of each lease: about so much of what it printed last is kept
+# What a job may know of the server's environment. Secrets of the server are not among it.
+PASSED_ON = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR")
+
+
+class LeaseFolders:
+    """The folders of a site's leases, with its jobs' environments and checkpoints beside them."""
+
+    def __init__(
+        self, root: Path, *, site: str, log_bytes: int, code: CodeStore | None, runs_as: JobUsers | None
+    ) -> None:
+        """`runs_as`: whom jobs run as; None: all as the user who runs this, whosever they are."""
+        self._root, self.site = root, site
+        self._log_bytes = log_bytes
+        self._code = code  # where packed code is
+        self._runs_as = runs_as
+        try:
+            root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.identity = identity(root)
+        except OSError as error:
+            raise WorldFailed(
+                say("adapters.folder_unusable", root=root, error=os_words(error)), code="folder_unusable"
+            ) from error
+
+    def _code_of(self, job: Job) -> dict[str, str] | None:
+        """The archive that its runner unpacks."""
+        if not job.code:
+            return None
+        if self._code is None or self._code.size(job.tenant, job.code) is None:
+            raise CannotStart(say("adapters.code_gone", hash=job.code[:12]))
+        return {"archive": str(self._code.path(job.tenant, job.code)), "code": job.code}
+
+    def _order(
+        self, start: Start, folder: Path, *, user: JobUser | None, speed: float, env: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """What the runner of this folder is told, but for its ranks."""
+        lease, job = start.lease, start.job
+        checkpoints = self.checkpoints(job.job)
+        return {
+            "lease": lease,
+            "command": list(job.command),
+            "folder": str(folder / WORK) if job.code else job.folder or _home(user),
+            "code": self._code_of(job),
+            "env": {
+                **_environment(self._kept_env(job), job, user),
+                **self._mark(lease),
+                "BRIMFUL_NOTICE": str(folder / "notice.json"),
+                "BRIMFUL_SAMPLES": str(folder / samples.NAME),
+                "BRIMFUL_CHECKPOINT_DIR": checkpoints,
+                "BRIMFUL_SUBMIT_DIR": job.folder,
+                **env,
+            },
+            "checkpoints": checkpoints,
+            "checkpoints_from": start.checkpoints_from or None,
+            "kept_until_s": start.kept_until_s,
+            "log_bytes": self._log_bytes,
+            "speed": speed * (job.spread_rate if len(start.parts) > 1 else 1.0),
+        }
+
+    def admit(self, tenant: str) -> None:
+        if self._runs_as is not None:
+            self._runs_as.admit(tenant)
+
+    def _user_of(self, job: Job) -> JobUser | None:
+        try:
+            self.admit(job.tenant)
+        except Refused as error:
+            raise CannotStart(error.said) from error
+        return None if self._runs_as is None else self._runs_as.user_of(job.tenant)
+
+    def checkpoints(self, job: str) -> str:
+        """One folder for all leases of the job at this site."""
+        return str(self._folder(job).parent / ".checkpoints" / job)
+
+    def keep_env(self, job: str, env: Mapping[str, str]) -> None:
+        with failing("adapters.cannot_keep_environment", job=job):
+            self._env_file(job).parent.mkdir(exist_ok=True, mode=0o700)
+            write_json(self._env_file(job), dict(env))
+
+    def forget_env(self, job: str) -> None:
+        with contextlib.suppress(OSError):
+            self._env_file(job).unlink()
+
+    def _kept_env(self, job: Job) -> Mapping[str, str]:
+        kept = read_json(self._env_file(job.array or job.job))
+        if kept is None and job.env and not any(value for _, value in job.env):
+            raise CannotStart(say("adapters.environment_lost", job=job.job))
+        return dict(job.env) if kept is None else kept
+
+    def _env_file(self, job: str) -> Path:
+        return self._folder(job).parent / ".env" / f"{job}.json"
+
+    def _mark(self, lease: str) -> dict[str, str]:
+        """What every process of the lease carries, and no other: another folder's leases have its own id."""
+        return {"BRIMFUL_LEASE": lease, "BRIMFUL_ENGINE": self.identity}
+
+    def _folder(self, lease: str) -> Path:
+        assert re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", lease), f"{lease!r} is no name for a folder"
+        return self._root / lease
+
+
+@contextlib.contextmanager
+def failing(code: str, **values: object) -> Iterator[None]:
+    """What the disk does not do, said with this code."""
+    try:
+        yield
+    except OSError as error:
+        raise WorldFailed(say(code, **values, error=os_words(error))) from error
+
+
+def facts(path: Path) -> dict[str, Any] | None:
+    """What the file holds, and nothing where that cannot be read: a job must be stoppable all the same."""
+    try:
+        return read_json(path, most_bytes=NOTE_BYTES)
+    except (BrimfulError, OSError):
+        return {}
+
+
+def second(value: object) -> int:
+    """A moment told by a file, which a job may have written: never one that has yet to come."""
+    if not isinstance(value, int | float):
+        raise TypeError(f"{str(value)[:40]!r} is not a moment")
+    return max(0, min(int(value), int(time.time())))
+
+
+def kept_work_s(
+    folder: Path, started: Mapping[str, Any], ended: Mapping[str, Any], ended_s: int | None
+) -> float | None:
+    """Work of this lease that a later one need not do again: up to its last whole checkpoint.
+
+    All of it only where the job ended well by itself: one that was told to stop may have kept nothing.
+    """
+    speed, began_s = started.get("speed"), second(started["at_s"])
+    if not isinstance(speed, int | float) or not 0 <= speed <= MOST_SPEED:
+        return None
+    ran_s = max(0, (began_s if ended_s is None else ended_s) - began_s)
+    # Also where the order to stop is a link that leads nowhere.
+    if ended.get("exit_code") == 0 and not os.path.lexists(folder / "stop.json"):
+        return speed * ran_s
+    sealed_s = ended.get("sealed_s")  # its runner looked; else we do, at seals that are parsed quickly
+    if not isinstance(sealed_s, int):
+        last = newest(Path(str(started.get("checkpoints", ""))), most_bytes=NOTE_BYTES)
+        sealed_s = 0 if last is None else last.at_s
+    return speed * min(ran_s, max(0, sealed_s - began_s))
+
+
+def each_lease(
+    act: Callable[[T], None], those: Mapping[str, T], run: Callable[..., Iterable[object]] = map
+) -> Failures:
+    """Do it for each lease; what is wrong with one keeps nobody from the others."""
+    failed: dict[str, BrimfulError] = {}
+
+    def one(lease: str) -> None:
+        try:
+            act(those[lease])
+        except BrimfulError as error:
+            failed[lease] = error
+
+    for _ in run(one, those):
+        pass
+    return failed
+
+
+def exit_code_of(code: object) -> int | None:
+    return code if isinstance(code, int) and abs(code) <= MOST_EXIT_CODE else None
+
+
+def rank_env(rank: int, ranks: int) -> dict[str, str]:
+    found = {"BRIMFUL_RANK": str(rank)}
+    return found if ranks == 1 else {**found, "RANK": str(rank), "LOCAL_RANK": "0"}
+
+
+def _home(user: JobUser | None) -> str:
+    return str(Path.home()) if user is None else user.home
+
+
+def _environment(env: Mapping[str, str], job: Job, user: JobUser | None) -> Mapping[str, str]:
+    wanted = dict(env)
+    path = wanted.pop("PATH", os.environ.get("PATH", os.defpath))
+    return {
+        **{key: os.environ[key] for key in PASSED_ON if key in os.environ},
+        **({} if user is None else user.environment),
+        # Last on the path is the Python that runs brimful: `python` is found even where Debian has none.
+        "PATH": f"{path}{os.pathsep}{Path(sys.executable).parent}",
+        "PYTHONUNBUFFERED": "1",  # or the log would lag minutes behind the job
+        **wanted,
+        **task_env(job),
+        "BRIMFUL_JOB": job.job,
+    }

@@ -1,0 +1,74 @@
+"""A lease as a batch job: its flags, its script, and what the runners under `srun` find in its folder.
+
+gang.json        the nodes of the ranks, in order
+submitted.json   Slurm's number for it, and when we handed it in
+won              a folder that one job can make: it runs the lease, and no other ever does; `id` is its number
+master.json      the port at which the ranks meet, chosen by the first of them on its own machine
+failed           "RANK CODE" of the rank that failed first: the others end then
+handed_back.json Slurm kept it waiting, and for what
+ranks/N          the folder of each rank's runner (runner.py), with its log
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from brimful.adapters.engines.slurm.options import SlurmOptions
+from brimful.fleet.events import Parts
+
+SECOND_START, TOO_LATE = 213, 214  # exit codes of jobs that ran nothing
+
+
+class Component(NamedTuple):
+    """Nodes of a lease with the same number of GPUs on each: Slurm wants them together."""
+
+    nodes: tuple[str, ...]
+    gpus: int
+
+
+def components(parts: Parts) -> list[Component]:
+    by_count: dict[int, list[str]] = {}
+    for node, gpus in parts:
+        by_count.setdefault(len(gpus), []).append(node)
+    return [Component(tuple(nodes), gpus) for gpus, nodes in by_count.items()]
+
+
+def flags(
+    name: str, folder: Path, those: Sequence[Component], options: SlurmOptions, *, kind: str
+) -> list[str]:
+    """For `sbatch`. Several components are one heterogeneous job: it begins whole or not at all."""
+    said: list[str] = []
+    for each in those:
+        typed = f"gpu:{kind}:{each.gpus}" if kind else f"gpu:{each.gpus}"
+        said += [
+            *([":"] if said else []),
+            f"--job-name={name}",
+            "--no-requeue",
+            f"--output={folder / 'batch.log'}",
+            "--open-mode=append",
+            f"--chdir={folder}",
+            f"--nodes={len(each.nodes)}",
+            "--ntasks-per-node=1",
+            f"--nodelist={','.join(each.nodes)}",
+            f"--gres={typed}",
+            *options.flags(each.gpus),
+        ]
+    return said
+
+
+def script(folder: Path, *, count: int, python: str) -> str:
+    """`mkdir` is atomic on every file system clusters share. Only the runners are signalled to stop."""
+    here, groups = shlex.quote(str(folder)), f"--het-group=0-{count - 1} " if count > 1 else ""
+    rank = f"{shlex.quote(python)} -P -m brimful.adapters.engines.slurm.rank {here}"
+    return f"""#!/bin/sh
+mkdir {here}/won || exit {SECOND_START}
+echo "$SLURM_JOB_ID" > {here}/won/id
+[ ! -e {here}/stop.json ] || exit {TOO_LATE}
+srun {groups}--mpi=none --kill-on-bad-exit=1 --export=ALL {rank}
+code=$?
+[ ! -s {here}/failed ] || read -r rank code < {here}/failed
+exit $code
+"""

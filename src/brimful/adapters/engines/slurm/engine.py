@@ -1,0 +1,486 @@
+"""The Slurm engine: brimful decides where a lease runs, Slurm runs it there.
+
+Slurm is asked by its own commands. A lease is a batch job named `brimful:<deployment>:<lease>` on the nodes
+that were decided; under `srun` each rank has the runner that every engine has (runner.py). Slurm chooses the
+GPUs of a node: nodes are filled by count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from brimful.adapters.capabilities import LogPiece
+from brimful.adapters.code import CodeStore
+from brimful.adapters.engines import logs, samples
+from brimful.adapters.engines.devices import catalog_name
+from brimful.adapters.engines.isolation import NOTICE_MODE
+from brimful.adapters.engines.lease_folders import LeaseFolders, each_lease, facts, failing, rank_env
+from brimful.adapters.engines.slurm import batch, look
+from brimful.adapters.engines.slurm.commands import Commands
+from brimful.adapters.engines.slurm.options import SlurmOptions
+from brimful.adapters.engines.slurm.text import JobRow, NodeRow
+from brimful.adapters.engines.users import JobUsers
+from brimful.adapters.files import NOTE_BYTES, read_json, reserve, write_json
+from brimful.adapters.sites import Site, Surroundings, needs_nothing_else, options_of
+from brimful.errors import BadInput, BrimfulError, Said, WorldFailed
+from brimful.fleet.job import WHOLE_GPU
+from brimful.fleet.state import Node
+from brimful.language import os_words, say, verbatim
+from brimful.scheduler.ports import CannotStart, Failures, Observation, Start
+
+log = logging.getLogger("brimful")
+
+SUBMITS_AT_ONCE = 4  # sbatch is 55 a second one by one, 84 with four (22.05, measured)
+HELD_S = 60.0  # nodes where Slurm kept a lease waiting are not offered again sooner
+LATE_S = 5  # past its grace, a job that its runner has not ended is ended by Slurm
+RACKS_S = 300.0
+# A node in one of these states takes no new job.
+CLOSED = frozenset(
+    [
+        "down",
+        "drain",
+        "draining",
+        "drained",
+        "fail",
+        "failing",
+        "error",
+        "unknown",
+        "maint",
+        "future",
+        "inval",
+        "blocked",
+        "reboot",
+        "perfctrs",
+        "power_down",
+        "powering_down",
+        "powered_down",
+        "power_up",
+        "powering_up",
+        "not_responding",
+        "no_respond",
+        "*",
+        "~",
+        "#",
+        "%",
+        "$",
+        "@",
+        "^",
+        "!",
+    ]
+)
+
+
+def slurm_site(site: Site, given: Surroundings) -> SlurmEngine:
+    """For the entry point `slurm`."""
+    options = options_of(site, SlurmOptions)
+    needs_nothing_else(site)
+    return SlurmEngine(
+        given.folder,
+        Commands(options.partition),
+        options,
+        site=site,
+        microusd_per_gpu_hour=given.price_of(site),
+        log_bytes=given.log_bytes,
+        code=given.code,
+        runs_as=given.runs_as(1),
+    )
+
+
+class SlurmEngine(LeaseFolders):
+    def __init__(
+        self,
+        root: Path,
+        commands: Commands,
+        options: SlurmOptions,
+        *,
+        site: Site,
+        microusd_per_gpu_hour: int,
+        log_bytes: int,
+        code: CodeStore | None = None,
+        runs_as: JobUsers | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(root, site=site.site, log_bytes=log_bytes, code=code, runs_as=runs_as)
+        if runs_as is not None and runs_as.has_users:
+            raise BadInput(say("slurm.no_job_users", site=site.site))
+        self._commands, self._options, self._described = commands, options, site
+        self._price, self._clock = microusd_per_gpu_hour, clock
+        self._prefix = f"brimful:{self.identity[:8]}:"
+        self._rows: dict[str, NodeRow] = {}
+        self._nodes: Sequence[Node] = []
+        self._racks: tuple[float, dict[str, str]] = (float("-inf"), {})
+        self._jobs: dict[str, list[JobRow]] | None = None  # by lease, as of a poll that nobody has used yet
+        self._on: Counter[str] = Counter()  # GPUs of ours on each node, as of the last poll
+        self._lived: set[str] = set()  # jobs that were not over at the last look
+        self._told: dict[str, list[JobRow]] = {}  # leases that were told to run, and what Slurm said of them
+        self._pending: dict[str, float] = {}  # since when we have seen it wait
+        self._held: dict[str, float] = {}  # until when a node is not offered
+        self._skews: dict[str, float] = {}
+        self._closed: dict[str, Said] = {}
+        self._complaints: dict[str, Said] = {}
+
+    # -- nodes -------------------------------------------------------------------------------------------
+
+    def nodes(self) -> Sequence[Node]:
+        rows = self._commands.nodes()
+        before = self._on
+        self._jobs = self._poll()
+        self._hold_lost_nodes()
+        self._rows = {row.node: row for row in rows}
+        # A job of ours that ended or began between the two answers is not a stranger: count it if either
+        # poll saw it. What is overlooked by that is seen at the next.
+        ours = {name: max(before[name], self._on[name]) for name in self._rows}
+        found = [self._node(row, ours[row.node]) for row in rows if self._is_open(row)]
+        if found != self._nodes:
+            self._nodes = found
+        return self._nodes
+
+    def _hold_lost_nodes(self) -> None:
+        """Where Slurm sent a lease away, somebody else is about to begin, whatever it says is free now."""
+        rows = [row for those in (self._jobs or {}).values() for row in those]
+        until = self._clock() + self._options.pending_s
+        for row in rows:
+            if row.state == "PREEMPTED" and row.name in self._lived:
+                self._held |= {node: max(until, self._held.get(node, 0.0)) for node in row.nodes}
+        self._lived = {row.name for row in rows if row.state in look.LIVING}
+
+    def _node(self, row: NodeRow, ours: int) -> Node:
+        taken = min(row.gpus.total, max(0, row.used - ours))
+        if self._held.get(row.node, 0.0) > self._clock():
+            taken = max(0, row.gpus.total - self._on[row.node])  # it is somebody's, whatever Slurm says
+        kind = row.gpus.kind
+        own_word = self._options.gpu_types.get(kind) or kind or self._options.gpu or "gpu"
+        return Node(
+            site=self.site,
+            node=row.node,
+            gpu=catalog_name(own_word),
+            gpus=row.gpus.total,
+            microusd_per_gpu_hour=self._price,
+            declared=False,
+            rack=self._rack(row.node),
+            tier=self._described.tier,
+            owner=self._described.owner,
+            taken=tuple(range(taken)),
+            chosen_by="count",
+        )
+
+    def _is_open(self, row: NodeRow) -> bool:
+        closed = row.states & CLOSED
+        if "reserved" in row.states and not self._options.reservation:
+            closed |= {"reserved"}
+        if closed:
+            words = "+".join(sorted(row.states))
+            said = say(
+                "slurm.node_closed", node=row.node, state=verbatim(words), reason=verbatim(row.reason or "-")
+            )
+            self._closed[row.node] = said
+        else:
+            self._closed.pop(row.node, None)
+        return not closed
+
+    def _rack(self, node: str) -> str:
+        asked, racks = self._racks
+        if self._clock() - asked > RACKS_S:
+            racks = self._commands.racks()
+            self._racks = (self._clock(), racks)
+        return racks.get(node, "")
+
+    def _poll(self) -> dict[str, list[JobRow]]:
+        """Our jobs by lease, the one that runs it first."""
+        jobs: dict[str, list[JobRow]] = {}
+        on: Counter[str] = Counter()
+        for row in self._commands.jobs(self._prefix):
+            jobs.setdefault(row.name.removeprefix(self._prefix), []).append(row)
+            if row.state in look.LIVING - look.WAITING:
+                on.update(dict.fromkeys(row.nodes, row.gpus_per_node))
+        self._on = on
+        return jobs
+
+    # -- start -------------------------------------------------------------------------------------------
+
+    def start(self, starts: Sequence[Start]) -> Failures:
+        """A lease whose job Slurm has is begun, also where we died before we could write that down."""
+        if not starts:
+            return {}
+        known, self._jobs = self._poll(), None
+        begin = lambda start: self._start(start, known.get(start.lease, []))  # noqa: E731
+        with ThreadPoolExecutor(SUBMITS_AT_ONCE) as pool:
+            return each_lease(begin, {each.lease: each for each in starts}, pool.map)
+
+    def _start(self, start: Start, known: Sequence[JobRow]) -> None:
+        folder = self._folder(start.lease)
+        begun = any((folder / name).exists() for name in ("submitted.json", "won", "stop.json"))
+        if begun:
+            return
+        if known:
+            self._write_submitted(folder, start, _base(known[0].job))
+            return
+        if start.job.gpu_milli < WHOLE_GPU:
+            raise CannotStart(say("slurm.no_shares", site=self.site))
+        rows = [self._rows.get(node) for node, _ in start.parts]
+        if any(row is None for row in rows):
+            raise WorldFailed(say("slurm.node_unknown", node=", ".join(node for node, _ in start.parts)))
+        try:
+            self._prepare(folder, start)
+            job = self._submit(folder, start, kind="" if rows[0] is None else rows[0].gpus.kind)
+        except (CannotStart, OSError) as error:
+            for order in folder.glob("ranks/*/order.json"):  # its environment may hold secrets
+                with contextlib.suppress(OSError):
+                    order.unlink()
+            if isinstance(error, OSError):
+                said = say(
+                    "adapters.cannot_start_in", lease=start.lease, folder=folder, error=os_words(error)
+                )
+                raise WorldFailed(said) from error
+            raise
+        self._write_submitted(folder, start, job)
+
+    def _prepare(self, folder: Path, start: Start) -> None:
+        names = [node for node, _ in start.parts]
+        user, speed = self._user_of(start.job), start.job.rate(self._gpu_at(names[0]))
+        folder.mkdir(exist_ok=True, mode=0o700)
+        write_json(folder / "gang.json", {"nodes": names})
+        row = self._rows[names[0]]
+        gang = {
+            "BRIMFUL_WORLD_SIZE": str(len(names)),
+            "MASTER_ADDR": row.address or names[0],
+            **({"WORLD_SIZE": str(len(names))} if len(names) > 1 else {}),
+        }
+        for rank, node in enumerate(names):
+            own = folder / "ranks" / str(rank)
+            own.mkdir(parents=True, exist_ok=True, mode=0o700)
+            order = self._order(start, own, user=user, speed=speed, env=gang)
+            order["ranks"] = [{"BRIMFUL_NODE": node, **rank_env(rank, len(names))}]
+            order |= {"gang": str(folder), "rank": rank, "readies": rank == 0}
+            reserve(own / "ended.json")
+            write_json(own / "order.json", order)
+
+    def _gpu_at(self, node: str) -> str:
+        return next((each.gpu for each in self._nodes if each.node == node), "")
+
+    def _submit(self, folder: Path, start: Start, *, kind: str) -> str:
+        those = batch.components(start.parts)
+        name = f"{self._prefix}{start.lease}"
+        script = batch.script(folder, count=len(those), python=self._options.python or sys.executable)
+        return self._commands.submit(batch.flags(name, folder, those, self._options, kind=kind), script)
+
+    def _write_submitted(self, folder: Path, start: Start, job: str) -> None:
+        body = {"job": job, "at_s": int(time.time()), "nodes": [node for node, _ in start.parts]}
+        with failing("adapters.cannot_start_in", lease=start.lease, folder=folder):
+            write_json(folder / "submitted.json", body)
+
+    # -- stop --------------------------------------------------------------------------------------------
+
+    def stop(self, leases: Sequence[str], *, grace_s: int) -> Failures:
+        """Written down first: runners see it within a second, also while the controller is away."""
+        new: set[str] = set()
+
+        def ask(lease: str) -> None:
+            if self._write_stop(lease, grace_s=grace_s):
+                new.add(lease)
+
+        failed = each_lease(ask, {lease: lease for lease in leases})
+        known, self._jobs = self._poll(), None
+        ids: list[str] = []
+        late: list[str] = []
+        for lease in leases:
+            rows = [row for row in known.get(lease, []) if row.state in look.LIVING]
+            its = {_base(row.job) for row in rows}
+            if lease in new or any(row.state in look.WAITING for row in rows):
+                ids.extend(its)
+            elif its and time.time() > self._deadline_s(lease) + LATE_S:
+                late.extend(its)
+        if ids:
+            self._commands.cancel_pending(ids)
+            self._commands.signal_running(ids)
+        if late:
+            self._commands.end(late)
+        return failed
+
+    def _deadline_s(self, lease: str) -> float:
+        found = (facts(self._folder(lease) / "stop.json") or {}).get("deadline_s")
+        return found if isinstance(found, int) else 0.0
+
+    def _write_stop(self, lease: str, *, grace_s: int) -> bool:
+        """Where nothing has begun too: a job that comes too late finds this. Whether it is new."""
+        folder = self._folder(lease)
+        if (folder / "stop.json").exists():
+            return False
+        stop = {"grace_s": grace_s, "deadline_s": int(time.time()) + grace_s}
+        with failing("adapters.cannot_ask_stop", lease=lease, folder=folder):
+            folder.mkdir(exist_ok=True, mode=0o700)
+            for rank in folder.glob("ranks/*"):  # first those that wait for it, so that all know their grace
+                write_json(rank / "stop.json", stop)
+            write_json(folder / "stop.json", stop)
+        return True
+
+    def warn(self, lease: str, *, until_s: int | None) -> None:
+        folder = self._folder(lease)
+        if (folder / "stop.json").exists():
+            return
+        for rank in folder.glob("ranks/*"):
+            path, notice = rank / "notice.json", {"deadline_s": until_s, "may_stay": True}
+            with failing("adapters.cannot_give_notice", lease=lease, folder=rank):
+                if until_s is None:
+                    path.unlink(missing_ok=True)
+                elif facts(path) != notice:
+                    write_json(path, notice, mode=NOTICE_MODE)
+
+    # -- observe -----------------------------------------------------------------------------------------
+
+    def observe(self, leases: Collection[str]) -> Sequence[Observation]:
+        jobs, self._jobs = self._poll() if self._jobs is None else self._jobs, None
+        found: dict[str, Said] = {}
+        seen: list[Observation] = []
+        forgotten: list[str] = []
+        for lease in leases:
+            try:
+                seen += self._look(lease, jobs.get(lease, []), forgotten)
+            except (BrimfulError, OSError, KeyError, TypeError, ValueError, OverflowError) as error:
+                why = error.said if isinstance(error, BrimfulError) else verbatim(str(error))
+                found[lease] = say("adapters.cannot_look", lease=lease, why=why)
+                if self._complaints.get(lease) != found[lease]:
+                    log.warning("%s", found[lease])
+        seen += self._remembered(forgotten)
+        self._hand_back(leases, jobs)
+        self._complaints = found
+        if len(self._told) + len(self._pending) > 2 * len(leases) + 100:
+            self._told = {lease: rows for lease, rows in self._told.items() if lease in leases}
+            self._pending = {lease: at for lease, at in self._pending.items() if lease in leases}
+        return seen
+
+    def _look(self, lease: str, rows: list[JobRow], forgotten: list[str]) -> Iterator[Observation]:
+        if rows and self._told.get(lease) == rows and rows[0].state == "RUNNING":
+            return  # nothing new: of two thousand that run, no file is opened
+        folder = self._folder(lease)
+        submitted = read_json(folder / "submitted.json", most_bytes=NOTE_BYTES)
+        if not rows and submitted is None and not (folder / "won").exists():
+            yield Observation(lease=lease, state="absent")
+            return
+        row = _winner(folder, rows)
+        if row is None:
+            forgotten.append(lease)
+            return
+        if row.state in look.WAITING:
+            self._pending.setdefault(lease, self._clock())
+            yield look.waiting(lease, row.reason if row.state == "PENDING" else "")
+            return
+        self._pending.pop(lease, None)
+        ranks = look.ranks_of(folder, self._count(folder, submitted))
+        skew_s = self._skew(lease, submitted, ranks)
+        if row.state not in look.LIVING:
+            yield look.ended(lease, folder, ranks, row.state, skew_s=skew_s)
+        elif row.state == "COMPLETING" and self._is_clear(folder, ranks):
+            yield look.ended(lease, folder, ranks, "", skew_s=skew_s)
+        else:
+            running = look.running(lease, ranks, skew_s=skew_s)
+            if running is not None:
+                self._told[lease] = rows
+            yield running or look.waiting(lease, "")
+
+    def _is_clear(self, folder: Path, ranks: Sequence[look.Rank]) -> bool:
+        """Whether its runners alone say how it ended: who was told to end, and not by us, Slurm sent away."""
+        if not all(rank.ended for rank in ranks):
+            return False
+        return (
+            (folder / "stop.json").exists()
+            or not any(map(look.is_told, ranks))
+            or (folder / "failed").exists()
+        )
+
+    def _count(self, folder: Path, submitted: Mapping[str, Any] | None) -> int:
+        nodes = (submitted or read_json(folder / "gang.json", most_bytes=NOTE_BYTES) or {}).get("nodes", [])
+        return max(1, len(nodes))
+
+    def _skew(self, lease: str, submitted: Mapping[str, Any] | None, ranks: Sequence[look.Rank]) -> float:
+        """How far the node's clock is ahead of ours, at least: it cannot have begun before we handed it in,
+        nor after we saw that it had. Kept for its end, so that what it ran is measured by one clock."""
+        began_s = look.started_s(ranks)
+        if lease in self._skews or began_s is None:
+            return self._skews.get(lease, 0.0)
+        path = self._folder(lease) / "skew.json"
+        kept = facts(path)
+        if kept:
+            skew_s = float(kept["skew_s"])
+        else:
+            ahead_s = began_s - int(time.time())
+            behind_s = began_s - int((submitted or {}).get("at_s", began_s))
+            skew_s = float(ahead_s if ahead_s > 1 else min(0, behind_s + 1))
+            if skew_s:
+                with contextlib.suppress(OSError):
+                    write_json(path, {"skew_s": skew_s})
+        self._skews[lease] = skew_s
+        return skew_s
+
+    def _remembered(self, leases: Sequence[str]) -> Iterator[Observation]:
+        """Of leases that the controller has forgotten: what their runners and accounting kept."""
+        ids = {}
+        for lease in leases:
+            ids[lease] = str((facts(self._folder(lease) / "submitted.json") or {}).get("job", ""))
+        ends = (
+            {row.job: row for row in self._commands.ends([job for job in ids.values() if job])} if ids else {}
+        )
+        for lease, job in ids.items():
+            folder = self._folder(lease)
+            ranks = look.ranks_of(folder, self._count(folder, None))
+            state = ends[job].state if job in ends else ""
+            yield look.ended(lease, folder, ranks, state, skew_s=self._skew(lease, None, ranks))
+
+    def _hand_back(self, leases: Collection[str], jobs: Mapping[str, Sequence[JobRow]]) -> None:
+        """What Slurm keeps waiting behind others: its GPUs are not there, and elsewhere there may be some."""
+        now, ids = self._clock(), []
+        for lease in leases:
+            since, rows = self._pending.get(lease), jobs.get(lease)
+            if since is None or not rows or now - since < self._options.pending_s:
+                continue
+            if any(row.state != "PENDING" for row in rows):
+                continue
+            folder = self._folder(lease)
+            with contextlib.suppress(OSError):
+                write_json(folder / "handed_back.json", {"reason": rows[0].reason})
+                ids.append(_base(rows[0].job))
+            for node in (facts(folder / "submitted.json") or {}).get("nodes", []):
+                self._held[node] = now + HELD_S
+        if ids:
+            self._commands.cancel_pending(ids)
+
+    # -- besides -----------------------------------------------------------------------------------------
+
+    def complaints(self) -> Mapping[str, Said]:
+        return {**self._closed, **self._complaints}
+
+    def log(self, lease: str, *, rank: int = 0, offset: int = 0, limit: int = 1 << 20) -> LogPiece:
+        with failing("adapters.cannot_read_log", lease=lease):
+            place = self._folder(lease) / "ranks" / str(rank)
+            return (
+                logs.read(place / "log", offset=offset, limit=limit)
+                if place.is_dir()
+                else LogPiece(0, b"", 0)
+            )
+
+    def sample(self, lease: str) -> bytes | None:
+        place = self._folder(lease) / "ranks" / "0"
+        return samples.read_sample(place) if place.is_dir() else None
+
+
+def _base(job: str) -> str:
+    """Of the parts of a heterogeneous job, 7+0 and 7+1, the number of the whole."""
+    return job.partition("+")[0]
+
+
+def _winner(folder: Path, rows: Sequence[JobRow]) -> JobRow | None:
+    """Of several jobs for one lease the one that runs it; of its components, one that lives."""
+    try:
+        won = (folder / "won" / "id").read_text(errors="replace").strip()
+    except OSError:
+        won = ""
+    own = [row for row in rows if _base(row.job) == won] if won else list(rows)
+    return next((row for row in own if row.state in look.LIVING), own[0] if own else None)

@@ -1,0 +1,168 @@
+"""What became of a lease, from what Slurm says of its job and what its runners wrote down."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from brimful.adapters.engines.lease_folders import exit_code_of, kept_work_s
+from brimful.adapters.files import NOTE_BYTES, read_json
+from brimful.errors import Said
+from brimful.fleet.events import Cause
+from brimful.language import Plain, say, verbatim
+from brimful.language.record import said_by_anybody
+from brimful.scheduler.ports import Observation
+
+# Of Slurm's states: those in which it has not begun, and those in which something of it may still run.
+WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
+LIVING = WAITING | {
+    "RUNNING",
+    "COMPLETING",
+    "SUSPENDED",
+    "STOPPED",
+    "SIGNALING",
+    "STAGE_OUT",
+    "RESIZING",
+    "RESV_DEL_HOLD",
+}
+# Slurm sent it away: at its time limit too, since what it has kept goes on in the next lease.
+SENT_AWAY = frozenset({"PREEMPTED", "TIMEOUT", "CANCELLED", "DEADLINE", "REVOKED"})
+NODE_LOST = frozenset({"NODE_FAIL", "BOOT_FAIL"})
+
+
+class Rank(NamedTuple):
+    """What the runner of one rank wrote down."""
+
+    folder: Path
+    started: Mapping[str, Any] | None
+    child: Mapping[str, Any] | None
+    ended: Mapping[str, Any] | None
+
+
+def ranks_of(folder: Path, count: int) -> list[Rank]:
+    places = [folder / "ranks" / str(rank) for rank in range(count)]
+    names = ("started.json", "child.json", "ended.json")
+    return [
+        Rank(place, *(read_json(place / name, most_bytes=NOTE_BYTES) for name in names)) for place in places
+    ]
+
+
+def waiting(lease: str, reason: str) -> Observation:
+    said = say("slurm.waits", reason=verbatim(reason)) if reason else say("slurm.begins")
+    return Observation(lease=lease, state="waiting", problem=said)
+
+
+def running(lease: str, ranks: Sequence[Rank], *, skew_s: float) -> Observation | None:
+    """None while not all of its ranks have begun."""
+    if any(rank.started is None or (rank.child is None and rank.ended is None) for rank in ranks):
+        return None
+    return Observation(
+        lease=lease,
+        state="running",
+        started_s=started_s(ranks),
+        resumes_s=_resumes_s(ranks),
+        skew_s=skew_s,
+    )
+
+
+def ended(lease: str, folder: Path, ranks: Sequence[Rank], state: str, *, skew_s: float) -> Observation:
+    """`state` is Slurm's last word on it; empty: it has forgotten it."""
+    began_s = started_s(ranks)
+    first, codes = first_failed(folder, ranks), [_code(rank) for rank in ranks]
+    problem, cause = _why(folder, ranks, state, first)
+    code = codes[first] if first is not None else (0 if set(codes) == {0} else None)
+    over_s = None if began_s is None else max(began_s, *(_last_seen_s(rank) for rank in ranks))
+    kept_s = None
+    if began_s is not None and over_s is not None and ranks[0].started is not None:
+        kept_s = kept_work_s(ranks[0].folder, ranks[0].started, ranks[0].ended or {}, over_s)
+    return Observation(
+        lease=lease,
+        state="ended",
+        started_s=began_s,
+        ended_s=over_s,
+        # What is sent away may have left with 0, and is not done for that.
+        exit_code=code if cause in ("finished", "failed", "stopped_by_us") else (code or None),
+        problem=problem,
+        kept_work_s=kept_s,
+        cause=cause,
+        exit_codes=tuple(codes) if len(ranks) > 1 else (),
+        resumes_s=_resumes_s(ranks),
+        skew_s=skew_s,
+    )
+
+
+def is_told(rank: Rank) -> bool:
+    """It ended after somebody had told it to."""
+    return bool(rank.ended and rank.ended.get("told"))
+
+
+def first_failed(folder: Path, ranks: Sequence[Rank]) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        rank = int((folder / "failed").read_text(errors="replace").split()[0])
+        return rank if 0 <= rank < len(ranks) else None
+    return next((i for i, rank in enumerate(ranks) if _code(rank) not in (0, None)), None)
+
+
+def started_s(ranks: Sequence[Rank]) -> int | None:
+    """When the first of them began, by its node's clock."""
+    found = [_moment(rank.started.get("at_s")) for rank in ranks if rank.started is not None]
+    return min(found) if found else None
+
+
+def _why(folder: Path, ranks: Sequence[Rank], state: str, first: int | None) -> tuple[Said | None, Cause]:
+    if (folder / "stop.json").exists():
+        return _problem(ranks, first), "stopped_by_us"
+    is_whole = all(rank.ended is not None for rank in ranks)
+    by_itself = is_whole and not any(map(is_told, ranks))  # its end came before Slurm's
+    if state in NODE_LOST and not by_itself:
+        return say("slurm.node_lost"), "node_lost"
+    if state in SENT_AWAY and not by_itself:
+        return _sent_away(folder, ranks, state), "preempted_by_engine"
+    said = _problem(ranks, first)
+    if said is None and not is_whole:
+        said = say("slurm.vanished", state=verbatim(state)) if state else say("adapters.vanished")
+    return said, "finished" if said is None and first is None else "failed"
+
+
+def _sent_away(folder: Path, ranks: Sequence[Rank], state: str) -> Said:
+    handed = read_json(folder / "handed_back.json", most_bytes=NOTE_BYTES)
+    if handed is not None and not any(rank.started for rank in ranks):
+        return say("slurm.handed_back", reason=verbatim(str(handed.get("reason"))))
+    return say("slurm.sent_away", state=verbatim(state))
+
+
+def _problem(ranks: Sequence[Rank], first: int | None) -> Said | None:
+    note = None if first is None else ranks[first].ended
+    how = None if note is None or note.get("problem") is None else said_by_anybody(note["problem"])
+    if how is None or len(ranks) == 1:
+        return how
+    return say("adapters.rank_failed", rank=Plain(first), how=how)
+
+
+def _code(rank: Rank) -> int | None:
+    return None if rank.ended is None else exit_code_of(rank.ended.get("exit_code"))
+
+
+def _resumes_s(ranks: Sequence[Rank]) -> int | None:
+    found = (ranks[0].child or {}).get("resumes_s") if ranks else None
+    return _moment(found) if isinstance(found, int) else None
+
+
+def _last_seen_s(rank: Rank) -> int:
+    """When it ended, or the last proof that it lived."""
+    if rank.ended is not None and isinstance(rank.ended.get("at_s"), int | float):
+        return _moment(rank.ended["at_s"])
+    seen_s = 0
+    for name in ("beat", "log"):
+        with contextlib.suppress(OSError):
+            seen_s = max(seen_s, int((rank.folder / name).lstat().st_mtime))
+    return min(seen_s, int(time.time()))
+
+
+def _moment(value: object) -> int:
+    if not isinstance(value, int | float):
+        raise TypeError(f"{str(value)[:40]!r} is not a moment")
+    return max(0, int(value))

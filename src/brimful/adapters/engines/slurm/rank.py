@@ -1,0 +1,54 @@
+"""One rank of a lease, as `srun` starts it on its node: find its place, then be its runner."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+from brimful.adapters.engines import runner
+from brimful.adapters.files import read_json, write_json
+
+LOOK_S = 0.1
+# Which GPUs Slurm gave it, by every name that it says that with.
+DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "GPU_DEVICE_ORDINAL")
+
+
+def main(folder: Path) -> int:
+    """0 where it is written down how the rank ended: then the others end by themselves, not by `srun`."""
+    gang = read_json(folder / "gang.json") or {"nodes": []}
+    rank = gang["nodes"].index(os.environ["SLURMD_NODENAME"])
+    own = folder / "ranks" / str(rank)
+    if rank == 0:
+        write_json(folder / "master.json", {"port": _free_port()})
+    elif not _first_has_begun(folder):
+        return 0
+    order = read_json(own / "order.json")
+    if order is not None:
+        port = (read_json(folder / "master.json") or {})["port"]
+        order["env"]["MASTER_PORT"] = str(port)
+        order["ranks"][0] |= {key: os.environ[key] for key in DEVICES if key in os.environ}
+        write_json(own / "order.json", order)
+    runner.main(own)
+    return 0 if (own / "ended.json").exists() else 1
+
+
+def _first_has_begun(folder: Path) -> bool:
+    """The first rank makes the checkpoints ready, for all; False where the lease is over before that."""
+    while not (folder / "ranks" / "0" / "child.json").exists():
+        if any((folder / name).exists() for name in ("stop.json", "failed")):
+            return False
+        time.sleep(LOOK_S)
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

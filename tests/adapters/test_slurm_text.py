@@ -1,0 +1,112 @@
+"""What Slurm's commands print, of several versions, becomes data or an error, never a guess."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.adapters.engines.slurm.batch import Component, components, flags, script
+from brimful.adapters.engines.slurm.options import SlurmOptions
+from brimful.adapters.engines.slurm.text import ends_from, gpus_in, hosts, jobs_from, nodes_from, racks_from
+from brimful.errors import WorldFailed
+from tests.builders import refuses
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "total"),
+    [
+        ("gpu:a100:8", "a100", 8),
+        ("gpu:a100:8(S:0-1)", "a100", 8),
+        ("gpu:4(IDX:0-3)", "", 4),
+        ("gres:gpu:a100:2", "a100", 2),  # 22.05's squeue
+        ("gres/gpu:h100:2", "h100", 2),  # a newer one's
+        ("gpu:model_a:2,gpu:model_b:2", "model_a", 2),
+        ("gpu:a100:0(IDX:N/A)", "a100", 0),
+        ("tmp:1,gpu:v100:4", "v100", 4),
+        ("(null)", "", 0),
+        ("mygpu:3", "", 0),
+        ("", "", 0),
+    ],
+)
+def test_the_gpus_of_a_list_of_resources(text: str, kind: str, total: int) -> None:
+    assert gpus_in(text) == (kind, total)
+
+
+def test_what_is_used_of_a_node_with_two_types_is_that_of_the_type_it_is_offered_as() -> None:
+    line = "g2|gpu:model_a:2,gpu:model_b:2|gpu:model_a:0(IDX:N/A),gpu:model_b:1(IDX:2)|mixed|10.0.0.2|none|"
+    (node,) = nodes_from(line)
+    assert (node.gpus, node.used) == (("model_a", 2), 0)
+
+
+def test_nodes_are_listed_once_with_their_states_and_without_those_that_have_no_gpu() -> None:
+    row = "a002|gpu:a:4(S:0-3)|gpu:a:0(IDX:N/A)|idle+drain*|a002|Kill task failed, see | 5|"
+    first, *rest = nodes_from(f"{row}\n{row}\nna1|(null)|(null)|mixed|na1|none|\n")
+    assert not rest
+    assert first.states == {"idle", "drain", "*"}
+    assert first.reason.startswith("Kill task failed")
+
+
+def test_a_line_that_is_not_understood_is_an_error_and_not_an_empty_site() -> None:
+    for read in (nodes_from, lambda text: jobs_from(text, prefix=""), ends_from):
+        with refuses(WorldFailed, "slurm.strange_answer"):
+            list(read("slurm_load_jobs error"))
+
+
+def test_only_jobs_of_this_deployment_are_ours_whatever_others_call_theirs() -> None:
+    ours = "7|RUNNING|a[1-2]|gres:gpu:a100:8|None|brimful:x:a.1"
+    text = f"{ours}\n8|RUNNING|a3||None|brimful:y:a.1\n9|PENDING|||(a|b)|odd|name\n"
+    (row,) = jobs_from(text, prefix="brimful:x:")
+    assert (row.job, row.nodes, row.gpus_per_node) == ("7", ("a1", "a2"), 8)
+
+
+def test_accounting_tells_state_and_exit_code() -> None:
+    first, second = ends_from("7|brimful:x:a.1|FAILED|3:0\n8|b|CANCELLED by 0|0:15\n")
+    assert (first.state, first.exit_code) == ("FAILED", 3)
+    assert second.state == "CANCELLED"
+
+
+def test_racks_are_leaf_switches() -> None:
+    leaf = "SwitchName=r1 Level=0 LinkSpeed=1 Nodes=a[1-2],b"
+    text = f"{leaf}\nSwitchName=top Level=1 LinkSpeed=1 Nodes=a[1-2],b Switches=r1\n"
+    assert racks_from(text) == {"a1": "r1", "a2": "r1", "b": "r1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", []),
+        ("a", ["a"]),
+        ("n-[0-1]", ["n-0", "n-1"]),
+        ("a[08-10,12],b", ["a08", "a09", "a10", "a12", "b"]),
+        ("r[1-2]c[3-4]x", ["r1c3x", "r1c4x", "r2c3x", "r2c4x"]),
+    ],
+)
+def test_a_list_of_nodes_is_spelled_out(text: str, names: list[str]) -> None:
+    assert list(hosts(text)) == names
+
+
+@given(st.text(alphabet="ab[]-,019", max_size=20))
+def test_no_list_of_nodes_hangs_or_breaks_it(text: str) -> None:
+    with contextlib.suppress(WorldFailed):
+        assert len(list(hosts(text))) < 200_000
+
+
+def test_uneven_gangs_are_one_job_of_several_components() -> None:
+    parts = (("a", (0, 1)), ("b", (0,)), ("c", (4, 5)))
+    assert components(parts) == [Component(("a", "c"), 2), Component(("b",), 1)]
+    options = SlurmOptions(
+        partition="gpu", account="physics", time_limit="4:00:00", sbatch=("--nice=5",), whole_nodes=True
+    )
+    said = flags("brimful:x:a.1", Path("/shared/a.1"), components(parts), options, kind="a100")
+    first, second = said[: said.index(":")], said[said.index(":") + 1 :]
+    assert {"--nodelist=a,c", "--gres=gpu:a100:2", "--nodes=2"} <= set(first)
+    assert {"--nodelist=b", "--gres=gpu:a100:1", "--nodes=1"} <= set(second)
+    for each in (first, second):
+        passed_on = {"--partition=gpu", "--account=physics", "--time=4:00:00", "--nice=5", "--exclusive"}
+        assert passed_on | {"--no-requeue", "--job-name=brimful:x:a.1"} <= set(each)
+    assert "--het-group=0-1" in script(Path("/shared/a 1"), count=2, python="python3")
+    assert "'/shared/a 1'/won" in script(Path("/shared/a 1"), count=1, python="python3")

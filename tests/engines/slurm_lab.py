@@ -1,0 +1,102 @@
+"""The scenarios' lab of Slurm: one private cluster for all tests of a process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from brimful.adapters.engines.slurm.commands import Commands
+from brimful.adapters.engines.slurm.engine import SlurmEngine
+from brimful.adapters.engines.slurm.options import SlurmOptions
+from brimful.adapters.sites import Site
+from tests.conftest import missing
+from tests.engines.labs import Lab
+from tests.engines.slurm_cluster import REMEDY, Cluster, is_missing, wait_until
+
+_CLUSTERS: list[Cluster] = []
+
+
+def the_cluster() -> Cluster:
+    if not _CLUSTERS:
+        if lacks := is_missing():
+            missing(f"Slurm ({lacks})", REMEDY)
+        _CLUSTERS.append(Cluster())
+    return _CLUSTERS[0]
+
+
+def close_clusters() -> None:
+    while _CLUSTERS:
+        _CLUSTERS.pop().close()
+
+
+class SlurmLab(Lab):
+    faults = frozenset({"engine_gone", "node_lost", "preempted", "skewed_clock", "pending"})
+
+    def __init__(self, folder: Path, **options: object) -> None:
+        self.cluster = the_cluster()
+        self.options = SlurmOptions(partition="low", **options)  # type: ignore[arg-type]
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setenv("SLURM_CONF", self.cluster.env["SLURM_CONF"])
+        super().__init__(folder)
+
+    def new_engine(self) -> SlurmEngine:
+        made = SlurmEngine(
+            self.folder / "leases",
+            Commands(self.options.partition),
+            self.options,
+            site=Site(site="hpc", engine="slurm"),
+            microusd_per_gpu_hour=2_000_000,
+            log_bytes=1 << 20,
+        )
+        made.nodes()
+        return made
+
+    def occupy(self, node: str, gpu: int) -> None:
+        job = self.cluster.stranger("-w", node, "--gres=gpu:1")
+        wait_until(lambda: self.cluster.run("squeue", "-h", "-j", job, "-o", "%T").strip() == "RUNNING")
+
+    def vacate(self) -> None:
+        self.cluster.run("scancel", "--name=stranger")
+        wait_until(lambda: not self.cluster.run("squeue", "-h", "--name=stranger"))
+
+    def engine_goes(self) -> None:
+        self.cluster.end_controller()
+
+    def engine_returns(self) -> None:
+        self.cluster.start_controller()
+        self.cluster.wait_until_up()
+
+    def lose_node(self, node: str) -> None:
+        self.cluster.kill(node)
+
+    def node_returns(self, node: str) -> None:
+        self.cluster.start_node(node)
+        self.cluster.wait_until_up()
+
+    def preempt(self, node: str) -> None:
+        """Somebody whose partition goes first wants the whole node."""
+        self.cluster.stranger("-w", node, "--gres=gpu:8", partition="high")
+
+    def clock_ahead(self, lease: str, by_s: int) -> None:
+        """As the runner of a node writes whose clock is so far ahead."""
+        path = self.folder / "leases" / lease / "ranks" / "0" / "started.json"
+        wait_until(path.exists)
+        note = json.loads(path.read_text())
+        path.write_text(json.dumps({**note, "at_s": note["at_s"] + by_s}))
+
+    def close(self) -> None:
+        try:
+            if not self.cluster.is_up("slurmctld"):
+                self.cluster.start_controller()
+            for node in self.cluster.nodes:
+                if not self.cluster.is_up(node):
+                    self.cluster.start_node(node)
+            self.cluster.wait_until_up()
+            self.vacate()
+            super().close()
+            wait_until(lambda: not self.cluster.run("squeue", "-h"))
+            self.cluster.wait_until_up()
+        finally:
+            self.patch.undo()

@@ -1,0 +1,110 @@
+"""What the world does to an engine. Each runs on the engines whose lab can make the fault."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from brimful.errors import WorldFailed
+from tests.builders import eventually
+from tests.engines.labs import NODES, Lab
+from tests.engines.test_conformance import RUNS, SAVES, STAYS, up
+
+
+@pytest.mark.fault("engine_gone")
+def test_an_engine_that_is_gone_is_an_error_and_what_ran_is_found_when_it_is_back(site: Lab) -> None:
+    site.start(STAYS)
+    up(site)
+    before = site.waits_for("running")
+    site.engine_goes()
+    with pytest.raises(WorldFailed):
+        site.engine.nodes()
+    with pytest.raises(WorldFailed):
+        site.look()
+    site.engine_returns()
+    site.restart()
+    assert site.waits_for("running").started_s == before.started_s
+    eventually(lambda: {node.node for node in site.engine.nodes()} >= set(NODES))
+    assert (site.folder / "ran").read_text() == "x"
+
+
+@pytest.mark.fault("engine_gone")
+def test_a_stop_is_obeyed_while_the_engine_is_away(site: Lab) -> None:
+    site.start(STAYS)
+    up(site)
+    site.waits_for("running")
+    site.engine_goes()
+    with pytest.raises(WorldFailed):
+        site.stop("a.1", grace_s=1)
+    eventually(lambda: _is_over(site))
+    site.engine_returns()
+    assert site.waits_for("ended").cause == "stopped_by_us"
+
+
+def _is_over(site: Lab) -> bool:
+    return any((site.folder / "leases" / "a.1").rglob("ended.json"))
+
+
+@pytest.mark.fault("node_lost")
+def test_a_lost_node_ends_the_lease_burns_no_try_and_its_orphan_keeps_nothing(site: Lab) -> None:
+    site.start(SAVES)
+    eventually(lambda: "saved" in site.log())
+    site.waits_for("running")
+    site.lose_node(NODES[0])
+    ended = site.waits_for("ended")
+    assert (ended.cause, ended.exit_code) == ("node_lost", None)
+    assert NODES[0] not in {node.node for node in site.engine.nodes()}
+    site.start(SAVES, "a.2", parts=((NODES[1], (0,)),))
+    eventually(lambda: "saved" in site.log("a.2"))
+    folder = Path(site.engine.checkpoints("a"))
+    sealed = (folder / "step-000000007" / "brimful.json").read_text()
+    env = {**os.environ, "BRIMFUL_CHECKPOINT_DIR": str(folder), "BRIMFUL_LEASE": "a.1"}
+    orphan = subprocess.run(
+        [sys.executable, "-c", SAVES], env=env, capture_output=True, text=True, check=False
+    )
+    assert "LeaseOver" in orphan.stderr
+    assert (folder / "step-000000007" / "brimful.json").read_text() == sealed
+    site.node_returns(NODES[0])
+    eventually(lambda: NODES[0] in {node.node for node in site.engine.nodes()})
+
+
+@pytest.mark.fault("preempted")
+def test_a_lease_that_the_engine_sends_away_has_kept_its_checkpoint_and_is_not_done(site: Lab) -> None:
+    site.start(SAVES)
+    eventually(lambda: "saved" in site.log())
+    site.waits_for("running")
+    site.preempt(NODES[0])
+    ended = site.waits_for("ended")
+    assert ended.cause == "preempted_by_engine"
+    assert ended.exit_code != 0, "who is sent away has not finished, whatever it answered"
+    assert ended.kept_work_s is not None
+    assert ended.problem is not None
+
+
+@pytest.mark.fault("pending")
+def test_a_lease_that_the_engine_keeps_waiting_is_handed_back(site: Lab) -> None:
+    for gpu in range(8):
+        site.occupy(NODES[0], gpu)
+    site.start(RUNS)
+    site.waits_for("waiting")
+    ended = site.waits_for("ended")
+    assert (ended.cause, ended.started_s, ended.exit_code) == ("preempted_by_engine", None, None)
+    site.vacate()
+    first = next(node for node in site.engine.nodes() if node.node == NODES[0])
+    assert first.offered_gpus == 0, "not offered again at once, or it would go round in a circle"
+    assert not (site.folder / "ran").exists()
+
+
+@pytest.mark.fault("skewed_clock")
+def test_a_clock_that_is_ahead_is_noticed_and_what_ran_is_measured_by_it(site: Lab) -> None:
+    site.start(STAYS)
+    site.clock_ahead("a.1", by_s=300)
+    running = site.waits_for("running")
+    assert running.started_s is not None
+    assert 290 <= running.skew_s <= 300
+    site.restart()
+    assert site.waits_for("running").skew_s == running.skew_s

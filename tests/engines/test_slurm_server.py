@@ -1,0 +1,84 @@
+"""A real server above a real Slurm: strangers, Slurm's own preemption, and our own crashes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engines.slurm_cluster import Cluster
+from tests.engines.slurm_lab import the_cluster
+from tests.server.live import Live, live, wait_for
+
+# Saves at once, then waits until the file `go` is there; goes on from what it has saved.
+COUNTS = """
+import pathlib, time
+from brimful.job import Run
+run = Run()
+step = int((run.latest / "n").read_text()) if run.latest else 0
+print("from", step, flush=True)
+with run.saving(step + 1) as folder:
+    (folder / "n").write_text(str(step + 1))
+print("saved", flush=True)
+while not run.told and not pathlib.Path("go").exists():
+    time.sleep(0.05)
+raise SystemExit(75 if run.told else 0)
+"""
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    found = the_cluster()
+    monkeypatch.setenv("SLURM_CONF", found.env["SLURM_CONF"])
+    yield found
+    found.run("scancel", "--full", "--user=root")
+    found.wait_until_empty()
+
+
+@pytest.fixture
+def server(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+    sites = tmp_path / "sites.toml"
+    sites.write_text('[hpc]\nengine = "slurm"\npartition = "low"\nusd_per_gpu_hour = 3.6\n')
+    monkeypatch.chdir(tmp_path)
+    with live(tmp_path / "data", "--sites", str(sites)) as made:
+        yield made
+
+
+def phase(server: Live, job: str) -> str:
+    return str(server.show(job)["phase"])
+
+
+def log_of(server: Live, lease: str) -> str:
+    path = server.data / "sites" / "hpc" / lease / "ranks" / "0" / "log"
+    return path.read_text() if path.exists() else ""
+
+
+def test_a_job_runs_on_slurm_and_never_on_what_a_stranger_holds(server: Live, cluster: Cluster) -> None:
+    for node in ("n-0", "n-1"):
+        cluster.stranger("-w", node, "--gres=gpu:a100:6")
+    wait_for(lambda: server.ask("fleet", "show")["free"] == 12)
+    jobs = [
+        server.submit("--gpus", "2", "--gpu", "a100", command=[sys.executable, "-c", COUNTS])
+        for _ in range(3)
+    ]
+    wait_for(lambda: [phase(server, job) for job in jobs].count("running") == 2)
+    assert cluster.run("squeue", "-h", "--me", "-t", "PENDING", "-o", "%j").split() == []
+    assert [phase(server, job) for job in jobs] == ["running", "running", "waiting"]
+    Path("go").touch()
+    wait_for(lambda: {phase(server, job) for job in jobs} == {"finished"})
+
+
+def test_what_slurm_preempts_goes_on_elsewhere_from_its_checkpoint(server: Live, cluster: Cluster) -> None:
+    job = server.submit("--gpus", "8", command=[sys.executable, "-c", COUNTS])
+    wait_for(lambda: "saved" in log_of(server, f"{job}.1"))
+    node = server.show(job)["leases"][0]["node"]
+    cluster.stranger("-w", node, "--gres=gpu:8", partition="high")
+    wait_for(lambda: "saved" in log_of(server, f"{job}.2"))
+    shown = server.show(job)
+    assert shown["leases"][0]["reason_code"]["code"] == "slurm.sent_away"
+    assert shown["leases"][1]["node"] != node
+    assert "from 1" in log_of(server, f"{job}.2")
+    Path("go").touch()
+    wait_for(lambda: phase(server, job) == "finished")
