@@ -1,0 +1,237 @@
+"""The Slurm engine on a private cluster: how long leases take, what a look costs, what survives kills.
+
+    make bench ARGS=engines       about six minutes; needs root and Debian's Slurm
+
+Wall seconds, since the bars are about waiting. Every figure is of the run that prints it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.document import markdown
+from bench.measure import Benchmark
+from bench.slurm_kills import survive
+from brimful.adapters.engines.slurm.commands import Commands
+from brimful.adapters.engines.slurm.engine import SlurmEngine
+from brimful.adapters.engines.slurm.options import SlurmOptions
+from brimful.adapters.sites import Site
+from brimful.fleet.events import Parts
+from brimful.fleet.job import Job
+from brimful.scheduler.ports import Observation, Start
+from tests.engines.slurm_cluster import Cluster, is_missing
+
+TITLE = "Slurm (wall seconds)"
+TABLES = ("slurm",)
+SLEEPS = ("sleep", "600")
+DEAF = ("sh", "-c", "trap '' TERM; while :; do sleep 1; done")
+LIMIT_S = 120.0
+
+
+class Figure(NamedTuple):
+    what: str
+    found: str
+    bar: str
+    is_met: bool
+
+
+def benchmarks() -> Iterator[Benchmark]:
+    """Nothing here has a peer."""
+    yield from ()
+
+
+def tables() -> dict[str, str]:
+    if lacks := is_missing():
+        print(f"the Slurm figures were not measured: {lacks} is missing", file=sys.stderr)
+        return {}
+    found = [*_on_four_nodes(), *_with_kills(), *_on_many_nodes()]
+    rows = [[each.what, each.found, each.bar + ("" if each.is_met else " missed")] for each in found]
+    return {"slurm": markdown(["Slurm 22.05, fake GPUs, one machine", "measured", "bar"], rows)}
+
+
+class Bench:
+    """An engine, and how long it takes until it sees what was ordered."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        os.environ["SLURM_CONF"] = cluster.env["SLURM_CONF"]
+        self.cluster, self.folder, self.leases = cluster, folder, 0
+        options = SlurmOptions(partition="low")
+        self.engine = SlurmEngine(
+            folder,
+            Commands("low"),
+            options,
+            site=Site(site="hpc", engine="slurm"),
+            microusd_per_gpu_hour=1,
+            log_bytes=1 << 20,
+        )
+        self.engine.nodes()
+
+    def orders(self, places: Sequence[Parts], command: Sequence[str] = SLEEPS) -> list[Start]:
+        made = []
+        for parts in places:
+            self.leases += 1
+            gpus = sum(len(some) for _, some in parts)
+            job = Job(job=f"j{self.leases}", gpus=gpus, command=tuple(command), folder="/")
+            made.append(Start(f"j{self.leases}.1", job, parts))
+        return made
+
+    def start(self, places: Sequence[Parts], command: Sequence[str] = SLEEPS) -> tuple[list[str], float]:
+        """The leases, and how long until all are seen to run."""
+        orders = self.orders(places, command)
+        began = time.monotonic()
+        failed = self.engine.start(orders)
+        assert not failed, failed
+        leases = [each.lease for each in orders]
+        self.until(leases, "running")
+        return leases, time.monotonic() - began
+
+    def stop(self, leases: Sequence[str], *, grace_s: int = 600) -> float:
+        began = time.monotonic()
+        self.engine.stop(leases, grace_s=grace_s)
+        self.until(leases, "ended")
+        return time.monotonic() - began
+
+    def until(self, leases: Sequence[str], state: str) -> list[Observation]:
+        left, seen = set(leases), list[Observation]()
+        until = time.monotonic() + LIMIT_S
+        while left:
+            found = [each for each in self.engine.observe(left) if each.state == state]
+            left -= {each.lease for each in found}
+            seen += found
+            assert time.monotonic() < until, f"{len(left)} of {len(leases)} are not {state}"
+            if left:
+                time.sleep(0.02)
+        return seen
+
+
+@contextmanager
+def a_bench(*groups: tuple[str, int, str, int], **settings: object) -> Iterator[Bench]:
+    with tempfile.TemporaryDirectory() as folder:
+        cluster = Cluster(groups, more=settings) if groups else Cluster(more=settings)
+        try:
+            yield Bench(cluster, Path(folder) / "leases")
+        finally:
+            cluster.close()
+
+
+def _on_four_nodes() -> Iterator[Figure]:
+    with a_bench() as bench:
+        sizes = {node.node: node.gpus for node in bench.engine.nodes()}
+        ones: list[Parts] = [((name, (gpu,)),) for name, gpus in sizes.items() for gpu in range(gpus)]
+        leases, took_s = bench.start(ones)
+        yield _seconds("24 one-GPU leases, order to all running", took_s, 5.0)
+        shared = _shared(bench, leases)
+        yield Figure("GPUs with two tenants", str(shared), "0", is_met=not shared)
+        yield _seconds("24 cooperative stops at once", bench.stop(leases), None)
+        gang, took_s = bench.start([(("n-0", tuple(range(8))), ("n-1", tuple(range(8))))])
+        yield _seconds("gang of 2 x 8, order to both ranks running", took_s, 3.0)
+        bench.stop(gang)
+        single, _ = bench.start([(("n-0", (0,)),)])
+        yield _seconds("cooperative stop", bench.stop(single), 1.0)
+        deaf, _ = bench.start([(("n-0", (0,)),)], DEAF)
+        time.sleep(0.5)
+        yield _seconds("deaf job gone, grace 2 s", bench.stop(deaf, grace_s=2), 4.0)
+        yield from _beside_strangers(bench)
+
+
+def _shared(bench: Bench, leases: Sequence[str]) -> int:
+    """GPUs of which two leases on one node have the same index, by what their runners saw."""
+    seen: set[tuple[str, str]] = set()
+    doubled = 0
+    for lease in leases:
+        folder = bench.folder / lease
+        node = (folder / "gang.json").read_text()
+        child = next(iter((folder / "ranks" / "0").glob("child.json")))
+        group = int(child.read_text().split('"group": ')[1].split(",")[0])
+        environ = Path(f"/proc/{group}/environ").read_bytes().split(b"\0")
+        devices = next(each for each in environ if each.startswith(b"CUDA_VISIBLE_DEVICES=")).decode()
+        doubled += (node, devices) in seen
+        seen.add((node, devices))
+    return doubled
+
+
+def _beside_strangers(bench: Bench) -> Iterator[Figure]:
+    cluster = bench.cluster
+    cluster.run("sbatch", "-p", "low", "-J", "stranger", "-o", "/dev/null", "--gres=gpu:a100:8", "-N2",
+                "--wrap=exec sleep 3600")  # fmt: skip
+    for _ in range(10):
+        cluster.run("sbatch", "--array=1-100", "-p", "low", "-J", "stranger", "-o", "/dev/null",
+                    "--gres=gpu:a100:8", "--wrap=exec sleep 3600")  # fmt: skip
+    times = []
+    for _ in range(30):
+        began = time.monotonic()
+        bench.engine.nodes()
+        bench.engine.observe([])
+        times.append(time.monotonic() - began)
+    yield _seconds("one look beside 1,000 foreign jobs, median", statistics.median(times), 0.15)
+    cluster.run("scontrol", "update", "partitionname=low", "state=DOWN")  # they queue, and are never begun
+    orders = bench.orders([(("v-0", (0,)),)] * 200)
+    began = time.monotonic()
+    failed = bench.engine.start(orders)
+    took_s = time.monotonic() - began
+    assert not failed, next(iter(failed.values()))
+    a_second = len(orders) / took_s
+    yield Figure("submits a second", f"{a_second:.0f}", "≥ 40", a_second >= 40)
+    bench.engine.stop([each.lease for each in orders], grace_s=1)
+    cluster.run("scancel", "--name=stranger")
+
+
+def _with_kills() -> Iterator[Figure]:
+    with a_bench() as bench:
+        outcome = survive(bench.cluster, kills=50, seed=1)
+    broken, of = len(outcome.broken), f"{outcome.jobs} jobs, {outcome.runs} leases ran"
+    what = f"{outcome.kills} x kill -9 of the server around sbatch and scancel: broken"
+    yield Figure(what, f"{broken} ({of})", "0", is_met=not broken)
+    for each in outcome.broken[:5]:
+        print(each, file=sys.stderr)
+
+
+NODES, LEASES, LOOKS = 200, 2000, 30
+
+
+def _on_many_nodes() -> Iterator[Figure]:
+    """Two thousand leases whose jobs Slurm holds back: nothing runs, everything is looked at."""
+    began = time.monotonic()
+    with a_bench(("n-", NODES, "a100", 10), JobCompType="jobcomp/none") as bench:
+        yield _seconds(f"start of {NODES} nodes", time.monotonic() - began, None)
+        names = [node.node for node in bench.engine.nodes()]
+        dice = random.Random(1)
+        bench.cluster.run("scontrol", "update", "partitionname=low", "state=DOWN")
+        orders = bench.orders([((dice.choice(names), (0,)),) for _ in range(LEASES)])
+        failed = bench.engine.start(orders)
+        assert not failed, next(iter(failed.values()))
+        leases = [each.lease for each in orders]
+        bench.engine._options = SlurmOptions(partition="low", pending_s=1 << 20)
+        times, used_s, began = [], _cpu_s(), time.monotonic()
+        for _ in range(LOOKS):
+            at = time.monotonic()
+            bench.engine.nodes()
+            bench.engine.observe(leases)
+            times.append(time.monotonic() - at)
+            time.sleep(max(0.0, 1.0 - times[-1]))
+        share = (_cpu_s() - used_s) / (time.monotonic() - began)
+        name = f"{LEASES} leases on {NODES} nodes, a look each second"
+        yield _seconds(f"{name}: look, median", statistics.median(times), None)
+        yield Figure(f"{name}: share of a core, with Slurm's commands", f"{share:.0%}", "≤ 30%", share <= 0.3)
+
+
+def _cpu_s() -> float:
+    """Ours and that of the commands we have run."""
+    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in both)
+
+
+def _seconds(what: str, found_s: float, bar_s: float | None) -> Figure:
+    bar = "" if bar_s is None else f"≤ {bar_s:g} s"
+    shown = f"{found_s * 1000:.0f} ms" if found_s < 1 else f"{found_s:.1f} s"
+    return Figure(what, shown, bar, bar_s is None or found_s <= bar_s)
