@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from brimful.errors import Said
+from brimful.fleet.state import Node
 
 
 class LogPiece(NamedTuple):
@@ -63,3 +64,26 @@ class Admits(Protocol):
 class Complains(Protocol):
     def complaints(self) -> Mapping[str, Said]:
         """Leases that could not be looked at the last time, and why; they count as they did before."""
+
+
+class SeenJob(NamedTuple):
+    """A job of anybody, as a site's own scheduler shows it."""
+
+    job: str  # as the site calls it, once and for all
+    user: str
+    gpus: int  # in all
+    nodes: int
+    gpu: str  # the type it asked for; empty: any
+    submitted_s: int
+    started_s: int | None = None
+    ended_s: int | None = None
+
+
+@runtime_checkable
+class WatchesJobs(Protocol):
+    """An engine that can be watched without acting there."""
+
+    def nodes(self) -> Sequence[Node]: ...
+
+    def seen_jobs(self) -> Sequence[SeenJob]:
+        """Every job that the site remembers, whoever's it is."""

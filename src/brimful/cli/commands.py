@@ -74,6 +74,7 @@ COMMANDS: dict[str, str] = {
     "admin tokens": "operate.tokens",
     "admin users": "operate.users",
     "admin exporter": "operate.exporter",
+    "admin observed": "operate.observed",
 }
 
 GROUPS = ("runs", "job", "fleet", "market", "admin")

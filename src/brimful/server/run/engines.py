@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from brimful.adapters.capabilities import WatchesJobs
 from brimful.adapters.code import CodeStore
 from brimful.adapters.engines.devices import DeviceGroup, catalog_name, group_devices
 from brimful.adapters.engines.local import LocalEngine
 from brimful.adapters.engines.users import JobUsers, find_users
 from brimful.adapters.files import identity
+from brimful.adapters.observed import Observer
 from brimful.adapters.sites import Site, Surroundings, make_engine, needs_nothing_else, options_of
 from brimful.adapters.stores import snapshot
 from brimful.adapters.stores.sql import SqlStore
@@ -73,7 +76,22 @@ def engines_of(settings: Settings) -> list[Engine]:
             ),
         )
         for each in described or [own]
+        if each.mode == "run"
     ]
+
+
+def observers_of(settings: Settings) -> list[Observer]:
+    """For each site that is only watched."""
+    made = []
+    for each in settings.declared_sites:
+        if each.mode == "observe":
+            folder = settings.engines_folder / "sites" / each.site
+            price = settings.microusd_per_gpu_hour
+            engine = make_engine(each, Surroundings(folder=folder, log_bytes=0, microusd_per_gpu_hour=price))
+            if not isinstance(engine, WatchesJobs):
+                raise BadInput(say("sites.no_observing", site=each.site, engine=each.engine))
+            made.append(Observer(engine, folder, time.time))
+    return made
 
 
 def _job_users(settings: Settings, *, gpus: int) -> JobUsers:

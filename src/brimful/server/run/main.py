@@ -43,7 +43,7 @@ from brimful.server.app import make_app
 from brimful.server.auth import Access
 from brimful.server.run.backups import LOOK_S, Backups
 from brimful.server.run.connections import PatientProtocol
-from brimful.server.run.engines import code_of, engines_of, identity_of, nodes_of
+from brimful.server.run.engines import code_of, engines_of, identity_of, nodes_of, observers_of
 from brimful.server.run.operator_token import operator_token
 from brimful.server.run.queues_file import queues_of
 from brimful.server.run.server_log import set_up_logging
@@ -54,6 +54,7 @@ from brimful.server.service.service import Service
 log = logging.getLogger("brimful")
 
 LOCK_TRIES = 20
+OBSERVE_S = 5.0  # between two looks at a site that is only watched
 END_OF_CERTIFICATE = "-----END CERTIFICATE-----"
 
 
@@ -83,6 +84,8 @@ def serve(settings: Settings, *, as_json: bool = False) -> None:
         access = Access(AccessStore(store))
         operator = operator_token(access, settings.token_file)
         app = make_app(service, access, hosts=settings.hosts, secure=bool(settings.tls_cert), oidc=oidc)
+        for observer in observers_of(settings):
+            service.beside("observe", observer.look, every_s=OBSERVE_S)
         _keep(settings, service, store)
         _back_up(settings, service)
         service.start()

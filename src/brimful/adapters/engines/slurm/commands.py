@@ -10,10 +10,13 @@ from collections.abc import Iterator, Sequence
 from brimful.adapters.engines.slurm.text import (
     JOB_FORMAT,
     NODE_FIELDS,
+    WATCH_FORMAT,
     EndRow,
+    ForeignRow,
     JobRow,
     NodeRow,
     ends_from,
+    everybodys_from,
     jobs_from,
     nodes_from,
     racks_from,
@@ -25,7 +28,7 @@ from brimful.scheduler.ports import CannotStart
 TIMEOUT_S = 30.0
 SHOWN_CHARS = 300
 MOST_IDS = 500  # in one command
-PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "SLURM_CONF")
+PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "SLURM_CONF")
 # What a submission is refused for once and for all. Anything else may pass, as a busy controller does.
 REFUSED = re.compile(
     r"Invalid|not permitted|Access/permission denied|Requested node configuration is not available"
@@ -48,6 +51,10 @@ class Commands:
         """Ours that Slurm remembers: the controller sends those of our user only."""
         text = self.run("squeue", "-h", "--me", "-t", "all", "-o", JOB_FORMAT)
         return list(jobs_from(text, prefix=prefix))
+
+    def everybodys(self) -> list[ForeignRow]:
+        chosen = ("-p", self._partition) if self._partition else ()
+        return list(everybodys_from(self.run("squeue", "-h", "-r", "-t", "all", *chosen, "-o", WATCH_FORMAT)))
 
     def racks(self) -> dict[str, str]:
         try:
@@ -89,6 +96,7 @@ class Commands:
 
     def run(self, *command: str, given: str = "", may_fail: bool = False) -> str:
         env = {key: os.environ[key] for key in PASSED_ON if key in os.environ}  # the server's secrets are not
+        env["TZ"] = "UTC"
         try:
             done = subprocess.run(
                 command, input=given, env=env, capture_output=True, text=True, check=False, timeout=TIMEOUT_S

@@ -14,10 +14,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from brimful.adapters.capabilities import LogPiece
+from brimful.adapters.capabilities import LogPiece, SeenJob
 from brimful.adapters.code import CodeStore
 from brimful.adapters.engines import logs, samples
 from brimful.adapters.engines.devices import catalog_name
@@ -81,7 +82,7 @@ CLOSED = frozenset(
 def slurm_site(site: Site, given: Surroundings) -> SlurmEngine:
     """For the entry point `slurm`."""
     options = options_of(site, SlurmOptions)
-    needs_nothing_else(site)
+    needs_nothing_else(replace(site, mode="run"))
     return SlurmEngine(
         given.folder,
         Commands(options.partition),
@@ -156,12 +157,10 @@ class SlurmEngine(LeaseFolders):
         taken = min(row.gpus.total, max(0, row.used - ours))
         if self._held.get(row.node, 0.0) > self._clock():
             taken = max(0, row.gpus.total - self._on[row.node])  # it is somebody's, whatever Slurm says
-        kind = row.gpus.kind
-        own_word = self._options.gpu_types.get(kind) or kind or self._options.gpu or "gpu"
         return Node(
             site=self.site,
             node=row.node,
-            gpu=catalog_name(own_word),
+            gpu=self._own_word(row.gpus.kind),
             gpus=row.gpus.total,
             microusd_per_gpu_hour=self._price,
             declared=False,
@@ -171,6 +170,9 @@ class SlurmEngine(LeaseFolders):
             taken=tuple(range(taken)),
             chosen_by="count",
         )
+
+    def _own_word(self, kind: str) -> str:
+        return catalog_name(self._options.gpu_types.get(kind) or kind or self._options.gpu or "gpu")
 
     def _is_open(self, row: NodeRow) -> bool:
         closed = row.states & CLOSED
@@ -358,8 +360,8 @@ class SlurmEngine(LeaseFolders):
         return seen
 
     def _look(self, lease: str, rows: list[JobRow], forgotten: list[str]) -> Iterator[Observation]:
-        if rows and self._told.get(lease) == rows and rows[0].state == "RUNNING":
-            return  # nothing new: of two thousand that run, no file is opened
+        if rows and self._told.get(lease) == rows and rows[0].state in ("RUNNING", "PENDING"):
+            return  # nothing new: of two thousand that run or wait, no file is opened
         folder = self._folder(lease)
         submitted = read_json(folder / "submitted.json", most_bytes=NOTE_BYTES)
         if not rows and submitted is None and not (folder / "won").exists():
@@ -371,6 +373,7 @@ class SlurmEngine(LeaseFolders):
             return
         if row.state in look.WAITING:
             self._pending.setdefault(lease, self._clock())
+            self._told[lease] = rows
             yield look.waiting(lease, row.reason if row.state == "PENDING" else "")
             return
         self._pending.pop(lease, None)
@@ -451,6 +454,22 @@ class SlurmEngine(LeaseFolders):
                 self._held[node] = now + HELD_S
         if ids:
             self._commands.cancel_pending(ids)
+
+    def seen_jobs(self) -> list[SeenJob]:
+        """Of arrays each task; of those, and of heterogeneous jobs, each number once, with when it came."""
+        return [
+            SeenJob(
+                job=f"{row.job}-{row.submitted_s}",  # a controller that lost its memory gives numbers again
+                user=row.user,
+                gpus=row.gpus.total * row.nodes,
+                nodes=row.nodes,
+                gpu=self._own_word(row.gpus.kind) if row.gpus.kind else "",
+                submitted_s=row.submitted_s,
+                started_s=row.started_s,
+                ended_s=row.ended_s,
+            )
+            for row in self._commands.everybodys()
+        ]
 
     # -- besides -----------------------------------------------------------------------------------------
 

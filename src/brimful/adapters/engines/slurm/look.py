@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from brimful.adapters.engines.lease_folders import exit_code_of, kept_work_s
+from brimful.adapters.engines.slurm.text import NOT_BEGUN, NOT_OVER
 from brimful.adapters.files import NOTE_BYTES, read_json
 from brimful.errors import Said
 from brimful.fleet.events import Cause
@@ -17,17 +18,7 @@ from brimful.language.record import said_by_anybody
 from brimful.scheduler.ports import Observation
 
 # Of Slurm's states: those in which it has not begun, and those in which something of it may still run.
-WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
-LIVING = WAITING | {
-    "RUNNING",
-    "COMPLETING",
-    "SUSPENDED",
-    "STOPPED",
-    "SIGNALING",
-    "STAGE_OUT",
-    "RESIZING",
-    "RESV_DEL_HOLD",
-}
+WAITING, LIVING = NOT_BEGUN, NOT_OVER
 # Slurm sent it away: at its time limit too, since what it has kept goes on in the next lease.
 SENT_AWAY = frozenset({"PREEMPTED", "TIMEOUT", "CANCELLED", "DEADLINE", "REVOKED"})
 NODE_LOST = frozenset({"NODE_FAIL", "BOOT_FAIL"})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from brimful.errors import WorldFailed
@@ -19,6 +20,9 @@ SWITCH = re.compile(r"SwitchName=(\S+) Level=0 .*?Nodes=(\S+)")
 
 # Widths that nothing is cut at; a suffix parts them, since a reason may hold spaces.
 NODE_FIELDS = "NodeList:128|,Gres:128|,GresUsed:128|,StateComplete:96|,NodeAddr:128|,Reason:256|"
+WATCH_FORMAT = "%i|%T|%u|%D|%b|%V|%S|%e|%j"
+NOT_BEGUN = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
+NOT_OVER = NOT_BEGUN | {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
 JOB_FORMAT = "%i|%T|%N|%b|%r|%j"  # the name last: a stranger's may hold anything
 
 
@@ -43,6 +47,18 @@ class JobRow(NamedTuple):
     gpus_per_node: int
     reason: str
     name: str
+
+
+class ForeignRow(NamedTuple):
+    """A job of anybody."""
+
+    job: str
+    user: str
+    gpus: Gpus  # on each node
+    nodes: int
+    submitted_s: int
+    started_s: int | None
+    ended_s: int | None
 
 
 class EndRow(NamedTuple):
@@ -89,6 +105,30 @@ def jobs_from(text: str, *, prefix: str) -> Iterator[JobRow]:
         job, state, nodes, gres, reason, name = fields
         if name.startswith(prefix):
             yield JobRow(job, state, tuple(hosts(nodes)), gpus_in(gres).total, reason, name)
+
+
+def everybodys_from(text: str) -> Iterator[ForeignRow]:
+    """Of `squeue -h -r -t all -o WATCH_FORMAT`, in UTC. The start of a job that waits is an estimate, the end
+    of one that runs its time limit: neither has happened."""
+    for line in text.splitlines():
+        fields = line.split("|", 8)
+        if len(fields) < 9:
+            raise _strange("squeue", line)
+        job, state, user, nodes, gres, *times, _name = fields
+        submitted_s, started_s, ended_s = map(_moment, times)
+        if submitted_s is None or not nodes.isdigit():
+            raise _strange("squeue", line)
+        has_begun, is_over = state not in NOT_BEGUN, state not in NOT_OVER
+        began_s = started_s if has_begun and (not is_over or started_s != ended_s) else None
+        row_end_s = ended_s if is_over else None
+        yield ForeignRow(job, user, gpus_in(gres), int(nodes), submitted_s, began_s, row_end_s)
+
+
+def _moment(text: str) -> int | None:
+    try:
+        return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+    except ValueError:
+        return None  # N/A, NONE, Unknown
 
 
 def ends_from(text: str) -> Iterator[EndRow]:

@@ -1,0 +1,68 @@
+"""`brimful admin observed`: what brimful would have done at a site that it only watches."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+
+from brimful.adapters.observed import FLEET, TRACE, read_jobs
+from brimful.cli.commands import Answer
+from brimful.client.settings import read_settings
+from brimful.errors import BadInput, NotFound
+from brimful.fleet.metrics import mean, percentile
+from brimful.language import Number, Quoted, Seconds, say, words
+from brimful.scheduler.policies import DEFAULT, read_policy
+from brimful.sim.fleets import parse_fleet
+from brimful.sim.report import report
+from brimful.sim.traces.read import read
+from brimful.sim.world import rehearse
+from brimful.units import HOUR_S
+
+EXAMPLE = """brimful admin observed hpc
+brimful admin observed hpc --policy fifo"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("site", metavar="SITE")
+    parser.add_argument("--policy", default=DEFAULT)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """The recorded jobs through the same `tick`: nothing here that `brimful simulate` would not say."""
+    if not re.fullmatch(r"[a-z][a-z0-9-]{0,29}", args.site):
+        raise BadInput(say("operate.not_observed", site=Quoted(args.site[:60])))
+    folder = read_settings().engines_folder / "sites" / args.site
+    jobs = read_jobs(folder)
+    begun = [job for job in jobs.values() if job.started_s is not None and job.gpus]
+    if not begun or not (folder / TRACE).exists():
+        raise NotFound(say("operate.not_observed", site=Quoted(args.site)))
+    nodes = parse_fleet(str(folder / FLEET))
+    types = {node.gpu for node in nodes}
+    trace, _ = read([str(folder / TRACE)], lenient=False, gpu_types=types, otherwise=types)
+    began = time.process_time()
+    outcome = rehearse(trace.arrivals, nodes, read_policy(args.policy).rules)
+    cpu_s = time.process_time() - began
+    figures = report(outcome, trace.arrivals, nodes, policy=args.policy, seed=0, cpu_s=cpu_s)
+    waits_s = [float((job.started_s or 0) - job.submitted_s) for job in begun]
+    mean_s, p99_s = mean(waits_s) or 0.0, percentile(waits_s, 99) or 0.0
+    seen = {"mean_first_wait_h": mean_s / HOUR_S, "p99_first_wait_h": p99_s / HOUR_S}
+    data = {
+        "site": args.site,
+        "jobs": len(begun),
+        "still_waiting": sum(job.started_s is None and job.ended_s is None for job in jobs.values()),
+        "gpus": sum(node.gpus for node in nodes),
+        "observed": seen,
+        "rehearsed": figures,
+    }
+    would_s = (figures["mean_first_wait_h"] or 0.0) * HOUR_S
+    lines = [
+        words("operate.observed_jobs", site=args.site, jobs=Number(len(begun)), gpus=Number(data["gpus"])),
+        words("operate.observed_waited", wait=Seconds(mean_s)),
+        words(
+            "operate.observed_would",
+            policy=args.policy,
+            wait=Seconds(would_s),
+        ),
+    ]
+    return Answer(data, "\n".join(lines))
