@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from brimful.diagnose.claims.reading import folded
-from brimful.diagnose.claims.words import parameters, percents, says, sizes
-from brimful.diagnose.oom import OutOfMemory
+from brimful.diagnose.claims.words import parameters, percents, says, says_all, sizes
+from brimful.diagnose.oom import OutOfMemory, bytes_of, read_elsewhere
 from brimful.errors import BrimfulError
 from brimful.fit.count import A100_FLOPS_PER_S
 from brimful.language import Language, Percent, Sentence, Size, figures, say
@@ -23,57 +24,10 @@ from brimful.specs.gpu import Gpu, find_gpu
 from brimful.units import GIB
 
 _MAX_QUESTION = 1000  # characters: more is a log
+_CONTEXT_BYTES = round(0.3 * GIB)  # what CUDA itself takes of a card at least
+_SMALL_BYTES = GIB // 2  # a program that needs less runs on every card that is free
 
-# Cause -> what to change, in the order of trying.
-FIXES: dict[str, tuple[str, ...]] = {
-    "own_tensors_fill_card": ("lower_batch", "checkpointing", "shorter_sequence", "more_memory"),
-    "request_larger_than_card": ("lower_batch", "shorter_sequence", "more_memory"),
-    "absurd_request": ("find_bug",),
-    "fragmentation": ("expandable_segments", "lower_batch"),
-    "other_process": ("free_the_card",),
-    "context_overhead": ("lower_batch", "free_the_card"),
-    "driver_spill": ("lower_batch", "more_memory"),
-    "free_but_refused": ("free_the_card", "expandable_segments", "lower_batch"),
-    "memory_fraction_limit": ("raise_fraction",),
-    "host_out_of_memory": ("more_host_ram",),
-    "host_shared_memory": ("more_shm",),
-    "no_room_for_kv_cache": ("raise_fraction", "shorter_sequence", "smaller_model", "more_memory"),
-    "kv_cache_too_small": ("shorter_sequence", "raise_fraction", "more_memory"),
-    "not_enough_free_at_start": ("free_the_card", "lower_fraction"),
-    "warmup_too_large": ("lower_max_seqs", "lower_fraction"),
-    "library_handle_failed": ("lower_batch", "free_the_card"),
-    "nccl_timeout": ("nccl_debug",),
-    "nccl_network": ("nccl_debug",),
-    "nccl_out_of_memory": ("lower_batch", "checkpointing", "more_memory"),
-    "communication_bound": ("profile", "more_memory"),
-    "loss_scale_exhausted": ("bf16",),
-    "memory_pressure": ("lower_batch", "checkpointing", "offload", "expandable_segments"),
-    "memory_leak": ("detach",),
-    "quantized_model_does_not_fit": ("smaller_model", "free_the_card", "offload", "more_memory"),
-    "kernel_shared_memory": ("smaller_blocks",),
-    "framework_preallocation": ("no_preallocation", "none_needed"),
-    "mps_limit": ("lower_batch", "watermark"),
-    "wrong_build": ("right_wheel",),
-    "index_out_of_range": ("find_bug",),
-    "input_starved": ("more_workers", "profile"),
-    "memory_is_not_compute": ("profile", "set_peak"),
-    "util_is_not_mfu": ("profile",),
-    "wrong_mfu_peak": ("set_peak",),
-    "optimizer_state_second_step": ("lower_batch", "checkpointing", "smaller_model"),
-    "compile_saves_memory": ("keep_compile",),
-    "same_size_dtypes": ("none_needed",),
-    "states_exceed_card": ("smaller_model", "offload", "more_memory"),
-    "cached_memory": ("none_needed", "expandable_segments"),
-}
-
-# Causes the words alone do not prove.
-_UNSURE = {
-    "own_tensors_fill_card",
-    "library_handle_failed",
-    "free_but_refused",
-    "host_out_of_memory",
-    "nccl_timeout",
-}
+_LINES_SHOWN = 3  # of a log beside the one that was recognised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +46,7 @@ class Answer:
 
     @property
     def fixes(self) -> tuple[str, ...]:
-        return FIXES[self.cause]
+        return tuple(_data()["fixes"][self.cause])
 
     @property
     def changes(self) -> tuple[Sentence, ...]:
@@ -112,16 +66,17 @@ class Answer:
 def find_answer(text: str, messages: list[OutOfMemory], gpu: Gpu | None) -> Answer | None:
     """Of a whole log: what the run died of before what it only warned of."""
     told = [message for message in messages if message.tells]
-    if told and (told[-1].total_bytes is not None or told[-1].absurd):
-        return _of_numbers(told[-1])
     flat = re.sub(r"[ \t]+", " ", text)
-    for cause, pattern in _printed():
+    if told and (told[-1].total_bytes is not None or told[-1].absurd):
+        return _of_numbers(told[-1], flat)
+    for cause, pattern, sure in _printed():
         if match := pattern.search(flat):
             evidence = tuple(_printed_numbers(flat, match))
-            others = ("other_process", "framework_preallocation") if "RESOURCE" in match[0] else ()
-            return Answer(cause=cause, certain=cause not in _UNSURE, evidence=evidence, also=others)
+            if cause == "own_tensors_fill_card":
+                return _of_program(flat, evidence)
+            return Answer(cause=cause, certain=sure, evidence=evidence)
     if told:
-        return _of_numbers(told[-1])
+        return _of_numbers(told[-1], flat)
     if messages:
         host = messages[-1].kind == "host"
         return Answer(cause="host_out_of_memory" if host else "own_tensors_fill_card", certain=False)
@@ -129,41 +84,84 @@ def find_answer(text: str, messages: list[OutOfMemory], gpu: Gpu | None) -> Answ
 
 
 @cache
-def _printed() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    text = resources.files("brimful.diagnose").joinpath("printed.toml").read_text(encoding="utf-8")
-    rows = tomllib.loads(text)["printed"]
-    return tuple((row["cause"], re.compile("|".join(row["any"]), re.MULTILINE)) for row in rows)
+def _data() -> dict[str, Any]:
+    text = resources.files("brimful.diagnose").joinpath("causes.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+@cache
+def _printed() -> tuple[tuple[str, re.Pattern[str], bool], ...]:
+    return tuple(
+        (row["cause"], re.compile("|".join(row["any"]), re.MULTILINE), row.get("sure", True))
+        for row in _data()["printed"]
+    )
+
+
+_NUMBERED = re.compile(r"\d ?(?:[KMGT]i?B?|bytes|%)(?:\W|$)|\bsm_\d|\bshape ?[\[(]\d")
 
 
 def _printed_numbers(text: str, match: re.Match[str]) -> list[Sentence]:
-    """The line itself: whatever it gives, in its own figures."""
+    """The line itself, and the next ones that give a size: whatever the program tells, in its own figures."""
     start = text.rfind("\n", 0, match.start()) + 1
     end = text.find("\n", match.end())
     line = text[start : end if end > 0 else len(text)].strip()
-    shown = [say("causes.it_says", line=line if len(line) <= 400 else line[:400] + " …")]
-    if host := re.search(r"CPU Virtual Memory: used = [\d.]+ GB, percent = [\d.]+%", text):
-        shown.append(say("causes.it_says", line=host[0]))
-    if byte := re.search(r"\b(\d{7,15}) bytes", line):
-        shown.append(say("causes.that_is", size=Size(int(byte[1]))))
+    lines = (text[max(0, start - 600) : start] + (text[end : end + 800] if end > 0 else "")).split("\n")
+    others = [each.strip() for each in lines if _NUMBERED.search(each)]
+    shown = [say("causes.it_says", line=_short(each)) for each in (line, *others[:_LINES_SHOWN])]
+    if byte := re.search(r"\b(\d[\d,]{6,18}) ?(?:bytes|B\b)|size (?:was )?(\d{7,15})", line):
+        shown.append(say("causes.that_is", size=Size(int((byte[1] or byte[2]).replace(",", "")))))
     return shown
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= 400 else line[:400] + " …"
+
+
+_PROGRAM_NEEDS = re.compile(r"total allocation: ([\d.]+) ?([KMG]i?B)")
+
+
+def _of_program(text: str, evidence: tuple[Sentence, ...]) -> Answer:
+    """A program other than PyTorch ran out: its own numbers first.
+
+    One that needs little was refused because the card was full before.
+    """
+    numbers = read_elsewhere(text)
+    if (
+        numbers.tried_bytes is not None
+        and (told := say("causes.that_is", size=Size(numbers.tried_bytes))) not in evidence
+    ):
+        evidence = (*evidence, told)
+    cause, certain = _cause(numbers)
+    if cause == "driver_spill":  # only PyTorch on Windows spills; here it is what the program would need
+        cause = "own_tensors_fill_card"
+    if cause == "own_tensors_fill_card" and not certain:
+        needs = _PROGRAM_NEEDS.search(text)
+        small = needs is not None and bytes_of(needs[1], needs[2]) < _SMALL_BYTES
+        both = ("other_process", "own_tensors_fill_card") if small else (cause, "other_process")
+        return Answer(
+            cause=both[0], certain=False, evidence=evidence, also=(both[1], "framework_preallocation")
+        )
+    return Answer(cause=cause, certain=certain, evidence=evidence)
 
 
 # -- by the numbers of an out-of-memory message ------------------------------------------------------------
 
 
-def _of_numbers(m: OutOfMemory) -> Answer:
+def _of_numbers(m: OutOfMemory, text: str) -> Answer:
     cause, certain = _cause(m)
-    known = (m.tried_bytes, m.total_bytes, m.allocated_bytes, m.reserved_bytes)
+    names = ("tried", "total", "free", "allocated", "reserved")
+    known = {name: getattr(m, f"{name}_bytes") for name in names}
     evidence: tuple[Sentence, ...] = ()
-    if m.tried_bytes and m.total_bytes and m.allocated_bytes is not None and m.reserved_bytes is not None:
-        tried, total, allocated, reserved = (Size(each or 0) for each in known)
-        evidence = (say("causes.numbers", tried=tried, total=total, allocated=allocated, reserved=reserved),)
+    if None not in known.values():
+        evidence = (say("causes.numbers", **{name: Size(value) for name, value in known.items()}),)
+    elif at := re.search(r"[Tt]ried to allocate[^\n]{0,200}", text):
+        evidence = (say("causes.it_says", line=at[0]),)
     also = ("other_process", "fragmentation") if cause == "free_but_refused" else ()
     return Answer(cause=cause, certain=certain, evidence=evidence, also=also)
 
 
 def _cause(m: OutOfMemory) -> tuple[str, bool]:  # noqa: PLR0911 - one for each cause, the surest first
-    """The cause and whether the numbers prove it."""
+    """The cause and whether the numbers prove it: who holds what would have been enough?"""
     tried, total, free = m.tried_bytes, m.total_bytes, m.free_bytes
     if m.absurd or (tried and total and tried > 20 * total):
         return "absurd_request", True
@@ -179,70 +177,44 @@ def _cause(m: OutOfMemory) -> tuple[str, bool]:  # noqa: PLR0911 - one for each 
         return "free_but_refused", False
     allocated, cached = m.allocated_bytes or 0, m.cached_bytes or 0
     outside = total - free - (m.process_bytes or m.reserved_bytes or total)
-    alone_fits = allocated + tried <= 0.95 * total
-    if alone_fits and outside > max(1.5 * GIB, 0.2 * total):
+    if allocated + tried > total - _CONTEXT_BYTES:
+        return "own_tensors_fill_card", True  # even alone on the card, with nothing cached
+    if outside > max(tried - free, 0.2 * total, cached):
         return "other_process", outside > 0.4 * total
-    if alone_fits and cached >= tried and cached >= 0.05 * (allocated + cached):
+    if cached + 0.01 * tried >= tried and cached >= 0.05 * (allocated + cached):
         return "fragmentation", cached > 1.5 * tried
-    if alone_fits and outside > max(0.5 * GIB, tried):
+    if m.process_bytes is None and allocated < 0.8 * total and outside > max(0.5 * GIB, tried - free):
         return "context_overhead", False
-    return "own_tensors_fill_card", not alone_fits
+    return "own_tensors_fill_card", allocated > 0.9 * total
 
 
 # -- a plain question --------------------------------------------------------------------------------------
-
-
-# What holds whoever asks: by definition, by arithmetic, or in every published table.
-_PROVEN = {
-    *("same_size_dtypes", "wrong_mfu_peak", "states_exceed_card", "memory_is_not_compute", "util_is_not_mfu"),
-    "compile_saves_memory",
-}
 
 
 def _of_question(text: str, gpu: Gpu | None) -> Answer | None:
     plain = folded(text)
     if len(plain) > _MAX_QUESTION or not re.search(r"[a-z]{3}", plain):
         return None
-    shares = percents(plain)
+    shares = [low for low, _ in percents(plain)]
     card = gpu or card_in(plain)
-    for cause, is_asked in _questions(plain, [low for low, _ in shares], card):
-        if is_asked:
-            return Answer(
-                cause=cause, certain=cause in _PROVEN, evidence=tuple(_worked_out(cause, plain, card))
-            )
+    for cause, sure in _asked(plain, shares, card):
+        return Answer(cause=cause, certain=sure, evidence=tuple(_worked_out(cause, plain, card)))
     return None
 
 
-def _questions(text: str, shares: list[float], card: Gpu | None) -> list[tuple[str, bool]]:
-    """Cause -> whether the question is about it, the more special above."""
-
-    def any_of(*ideas: str) -> bool:
-        return any(says(idea, text) for idea in ideas)
-
-    runs_out = says("runs_out", text)
-    cpu = says("cpu", text)
-    steps = says("each_step", text)
-    several = says("several", text)
-    reserved = any_of("cache") and bool(re.search(r"alloc|asign|alou|belegt|zugewies|alloz|allou", text))
-    shown = "nvidia-smi" in text and len(sizes(text)) > 1
-    full = max(shares, default=0) > 0.9
-    return [
-        ("wrong_mfu_peak", says("mfu", text) and any(share > 1 for share in shares)),
-        ("framework_preallocation", any_of("jax") and any_of("memory", "card")),
-        ("cached_memory", reserved or shown or (any_of("cache") and any_of("memory") and not runs_out)),
-        ("states_exceed_card", _states_exceed(text, card)),
-        ("optimizer_state_second_step", says("first_step", text) and (runs_out or any_of("memory"))),
-        ("memory_leak", any_of("memory") and steps and not any_of("mfu", "util", "batch", "context")),
-        ("same_size_dtypes", says("fp16", text) and says("bf16", text)),
-        ("compile_saves_memory", says("compile", text) and any_of("memory")),
-        ("communication_bound", several and any_of("speed", "util", "compute", "low")),
-        ("memory_is_not_compute", any_of("memory") and (any_of("mfu", "busy", "compute") or "util" in text)),
-        ("input_starved", cpu and (any_of("util", "card", "busy", "low") or bool(shares))),
-        ("util_is_not_mfu", (any_of("util") or bool(shares)) and (any_of("slower", "busy", "mfu") or full)),
-        ("wrong_mfu_peak", says("mfu", text)),
-        ("input_starved", bool(shares) and min(shares, default=1) < 0.6 and any_of("card", "util")),
-        ("own_tensors_fill_card", runs_out and any_of("memory", "card")),
-    ]  # fmt: skip
+def _asked(text: str, shares: list[float], card: Gpu | None) -> Iterator[tuple[str, bool]]:
+    if _states_exceed(text, card):
+        yield "states_exceed_card", True
+    is_told = {
+        "above": any(share > 1 for share in shares),
+        "full": any(share > 0.9 for share in shares),
+        "low": any(share < 0.6 for share in shares),
+        "any": bool(shares),
+    }
+    for row in _data()["asked"]:
+        share = row.get("share")
+        if (share is None or is_told[share]) and says_all(row["every"], text, none=row.get("none", "")):
+            yield row["cause"], row.get("sure", False)
 
 
 def _states_exceed(text: str, card: Gpu | None) -> bool:
@@ -266,11 +238,10 @@ def card_in(text: str) -> Gpu | None:
 def _worked_out(cause: str, text: str, card: Gpu | None) -> list[Sentence]:
     """The question's own figures, put to use."""
     shares = [low for low, _ in percents(text)]
-    told = (
-        [say("causes.you_say", shares=", ".join(f"{100 * share:g} %" for share in shares))] if shares else []
+    figures_told = [f"{100 * share:g} %" for share in shares] + re.findall(
+        r"\d[\d.,]*[ -]?[kmgt]i?[bo]\b", text
     )
-    if sizes(text):
-        told = [say("causes.you_say", shares=", ".join(re.findall(r"\d[\d.,]* ?[kmgt]i?[bo]\b", text)))]
+    told = [say("causes.you_say", shares=", ".join(figures_told))] if figures_told else []
     about_mfu = cause in ("wrong_mfu_peak", "memory_is_not_compute", "util_is_not_mfu") and says("mfu", text)
     if about_mfu and shares and card is not None:
         peaks = card.dense_flops_per_s
@@ -290,7 +261,14 @@ def _worked_out(cause: str, text: str, card: Gpu | None) -> list[Sentence]:
     elif about_mfu:
         told.append(say("causes.mfu_needs_card"))
     if cause == "states_exceed_card" and (count := parameters(text)):
-        told.append(say("causes.states_need", count=figures(count / 1e9), size=Size(16 * count)))
+        told.append(
+            say(
+                "causes.states_need",
+                count=figures(count / 1e9),
+                gb=figures(16 * count / 1e9),
+                size=Size(16 * count),
+            )
+        )
     return told
 
 

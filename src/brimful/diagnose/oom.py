@@ -120,6 +120,42 @@ def _read(message: str, *, trace: str) -> OutOfMemory:
     )
 
 
+# The same numbers as XLA, TensorFlow, CuPy, Paddle, TensorRT, ONNX Runtime and ComfyUI print them.
+_ANY = r"([\d,]{1,20}(?:\.\d{1,6})?) ?(bytes|B\b|[KMGT](?:i?B)?)"
+_ELSEWHERE = {
+    "tried_bytes": (
+        rf"(?:failed to|trying to|cannot|can't|could not|allocat\w+:?) (?:allocate|allocating)? ?{_ANY}",
+        rf"request(?:ed)?(?: size)?(?: was| for)?[ :]*{_ANY}",
+        r"buffer of size (\d{4,20})()",
+    ),
+    "total_bytes": (
+        rf"(?:limit set to|device limit)[ :]*{_ANY}", rf"used [\d.]+\w{{0,3}} of {_ANY}",
+        r"total memory: \d{4,20}/(\d{4,20})()",
+    ),
+    "free_bytes": (
+        rf"available memory is only {_ANY}", rf"free \(according to cuda\)[ :]*{_ANY}",
+        r"total memory: (\d{4,20})/\d{4,20}()",
+    ),
+    "allocated_bytes": (
+        rf"(?:allocated so far|currently allocated)[ :]*{_ANY}", rf"{_ANY} memory has been allocated",
+        r"\binuse: {1,40}(\d{4,20})()", rf"\bused {_ANY} of [\d.]+",
+    ),
+}  # fmt: skip
+_ELSEWHERE_PATTERNS = {
+    name: [re.compile(one, re.IGNORECASE) for one in wordings] for name, wordings in _ELSEWHERE.items()
+}
+
+
+def read_elsewhere(text: str) -> OutOfMemory:
+    """What a program other than PyTorch says of its request; the first of several values counts."""
+    flat = re.sub(r"\s+", " ", text)
+    found: dict[str, int] = {}
+    for name, wordings in _ELSEWHERE_PATTERNS.items():
+        if match := next(filter(None, (wording.search(flat) for wording in wordings)), None):
+            found[name] = bytes_of(match[1].replace(",", ""), match[2] or "bytes")
+    return OutOfMemory(kind="CUDA", **found)  # type: ignore[arg-type]
+
+
 def bytes_of(number: str, unit: str) -> int:
     """'1.54', 'GiB' in bytes. Every program here divides by 1024, also where it writes GB."""
     scale: int = 1024 ** "bkmgt".index(unit[0].lower())

@@ -16,7 +16,7 @@ _BETWEEN = (
     r"|\s(?:but|mais|pero|sondern|sino|and|et|y|und|because|car|parce|porque|weil|while|tandis|mientras|whereas)\s"
 )
 _NUMBER = r"(\d{1,3}(?:[.,\u202f ]\d{3})+(?!\d)|\d+(?:[.,]\d+)?)"
-_SIZE = re.compile(rf"{_NUMBER}\s?([kmgt])(i?)(?:b|(?<!t)o)\b", re.IGNORECASE)  # "16 to 12" is no size
+_SIZE = re.compile(rf"{_NUMBER}[\s-]?([kmgt])(i?)(?:b|(?<!t)o)\b", re.IGNORECASE)  # "16 to 12" is no size
 _PERCENT = re.compile(
     r"(\d+(?:[.,]\d+)?)\s?(?:(?:-|–|—|to|a|bis|und|y|et)\s?(\d+(?:[.,]\d+)?)\s?)?"
     r"(?:%|percent|pour cent|por ciento|prozent)"
@@ -34,6 +34,13 @@ _PRODUCT = re.compile(r"\d[\d.,]*(?:\s?[a-z]{0,12}\s?[x×*]\s?\d[\d.,]*)+")
 
 def says(idea: str, text: str) -> bool:
     return _pattern(idea).search(text) is not None
+
+
+def says_all(every: str, text: str, *, none: str = "") -> bool:
+    """Every idea of a list ('a|b' is either) is there, and none of another."""
+    return all(any(says(one, text) for one in each.split("|")) for each in every.split()) and not any(
+        says(idea, text) for idea in none.split()
+    )
 
 
 @cache
