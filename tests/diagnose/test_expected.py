@@ -9,9 +9,10 @@ import pytest
 from tests.conftest import missing
 from tests.diagnose.expected.score import score_messages, score_seeds, score_texts
 
-# What was reached; the bars are 95, 90 and 90 %. `report` rows are never looked at: their shares only count.
-TEXTS = {"work": 1.0, "report": 0.5}
-MESSAGES = {"work": 1.0, "report": 0.6}
+# Both halves of the first set are read while mending, so these only guard against falling back. The second set
+# is run by hand for a report (`score.py --set 2`).
+TEXTS = {"work": 1.0, "report": 1.0}
+MESSAGES = {"work": 1.0, "report": 1.0}
 
 
 @pytest.mark.parametrize("half", TEXTS)
@@ -19,7 +20,7 @@ def test_pasted_texts_are_judged_as_expected(half: str) -> None:
     score = score_texts(half)
 
     assert score.frac >= TEXTS[half], str(score)
-    assert half != "work" or score.invented == 0, str(score)
+    assert score.invented == 0, str(score)
 
 
 @pytest.mark.parametrize("half", MESSAGES)
@@ -27,7 +28,7 @@ def test_messages_and_questions_get_the_expected_cause_and_a_fix(half: str) -> N
     score = score_messages(half)
 
     assert score.frac >= MESSAGES[half], str(score)
-    assert half != "work" or score.wrong_and_certain == 0, str(score)
+    assert score.wrong_and_certain == 0, str(score)
 
 
 def test_the_five_notes_are_judged_as_expected_in_sixty_lines(

@@ -24,6 +24,7 @@ from brimful.diagnose.claims.words import (
     percents,
     products,
     says,
+    says_all,
     sizes,
     times,
 )
@@ -72,6 +73,7 @@ _OTHER_THINGS = (
     "workers",
 )
 _CHANGES = tuple(dict.fromkeys(change for change, _ in _EFFECTS))
+_SUBJECTS = (*_CHANGES, *_OTHER_THINGS, "empty_cache", "segments", "pinned", "optimizer", "tflops", "mfu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,10 @@ class Fact:
     none: str = ""
     about: str = ""
     figure: bool = False  # a share in per cent has to be there too
+    denied_by: str = ""  # ideas that turn it round by themselves
+    unless: str = ""  # facts of the same sentence that say it better
+    together: str = ""  # ideas that must be in one part of it
+    inherits: bool = False  # the sentence before may name what it is about
 
 
 @cache
@@ -106,32 +112,50 @@ _ALONE = {
 
 
 def find_claims(found: tuple[Statement, ...]) -> tuple[Claim, ...]:
-    """One entry for each distinct claim, in the order of the text, with every sentence that makes it."""
+    """One entry for each distinct claim, in the order of the text, with every sentence that makes it.
+
+    A sentence that names nothing of its own ("That saves half.") speaks of what the one before named; the
+    quote is then both.
+    """
     advised: dict[str, str] = {}
-    about: tuple[int, str] | None = None  # the change last spoken of, and in which paragraph
+    before: Statement | None = None  # the last sentence of this paragraph that named something
     claims: dict[tuple[str, bool], Claim] = {}
     for statement in found:
         text = statement.folded
         advised |= settings_in(statement.text)
         if text.rstrip().endswith("?"):
             continue
-        same = about is not None and about[0] == statement.paragraph
-        carried = about[1] if about and same and not mentions(text, *_OTHER_THINGS) else None
-        facts = tuple(_facts(text))
-        alone = {fact.code for fact in facts} & _ALONE
-        effects = () if alone else _effects(text, carried)
-        figures = () if "mfu_peak_is_a100" in alone else _figures(text)
-        for claim in (*effects, *facts, *figures, *_outcomes(text)):
-            made = replace(claim, quotes=(statement.text,), settings=dict(advised))
-            _add(claims, made)
-        if named := mentions(text, *_CHANGES):
-            about = (statement.paragraph, named[0][1])
+        if before is not None and before.paragraph != statement.paragraph:
+            before = None
+        own = {claim.code for claim in _claims(text, "")}
+        both = f"{before.text} {statement.text}" if before is not None else ""
+        for claim in _claims(text, before.folded if before is not None else ""):
+            quote = statement.text if claim.code in own else both
+            _add(claims, replace(claim, quotes=(quote,), settings=dict(advised)))
+        if before is None or mentions(text, *_SUBJECTS):
+            before = statement
     return tuple(claims.values())
+
+
+def _claims(text: str, before: str) -> Iterator[Claim]:
+    """What a sentence says, of its own or of what the sentence before named."""
+    facts = tuple(_facts(text, before))
+    alone = {fact.code for fact in facts} & _ALONE
+    if not alone:
+        yield from _effects(text, before)
+    yield from facts
+    if "mfu_peak_is_a100" not in alone:
+        yield from _figures(text, before)
+    if not alone & {"empty_cache_frees", "waiting_lowers_memory"}:
+        yield from _outcomes(text, before)
 
 
 def _add(claims: dict[tuple[str, bool], Claim], made: Claim) -> None:
     """Said again it is one claim: the figure counts that is given, and every sentence is kept."""
-    key = (made.code, made.denied if made.code in ("fits_card",) else False)
+    code = made.code
+    if code == "workers_gpu_memory" and made.denied:
+        code = "pinned_host_memory"  # the same, from the other side
+    key = (code, made.denied if code == "fits_card" else False)
     if (before := claims.get(key)) is None:
         claims[key] = made
         return
@@ -147,35 +171,54 @@ def _claim(code: str, text: str, **more: object) -> Claim:
 # -- effects -----------------------------------------------------------------------------------------------
 
 
-def _effects(text: str, carried: str | None) -> Iterator[Claim]:
+def _effects(text: str, before: str) -> Iterator[Claim]:
     named = [idea for _, idea in mentions(text, *_CHANGES)]
-    change = carried if not named else None
+    other = mentions(text, *_OTHER_THINGS) and not _GOES_ON.match(text)
+    carried = [] if named or other else mentions(before, *_CHANGES)
+    change = carried[0][1] if carried else None
+    spoken_of = ""  # memory or speed, for a clause that names neither: "memory, however, falls by half"
     for clause in clauses(text):
         here = [idea for _, idea in mentions(clause, *_CHANGES)]
         change = here[0] if here else change or (named[0] if named else None)
-        if change is None:
+        if change is None or says("asks", clause):
             continue
-        if "batch" in here and "accumulation" in here:
-            change = "batch"
-        memory, speed = _memory_is_said(clause), says("speed", clause)
-        for dimension, is_said in (("memory", memory), ("speed", speed)):
+        said = [
+            name
+            for name, is_said in (("memory", _memory_is_said(clause)), ("speed", says("speed", clause)))
+            if is_said
+        ]
+        for dimension in said or [spoken_of]:
             code = _EFFECTS.get((change, dimension))
-            direction = _direction(clause, dimension)
-            if code and is_said and direction is not None:
+            direction = _direction(clause, dimension, of_its_own=bool(said))
+            if code and direction is not None:
                 yield from _effect(code, change, clause, text, direction)
+        if said:
+            has_effect = any(_direction(clause, one, of_its_own=True) is not None for one in said)
+            spoken_of = "" if has_effect else said[0]
 
 
 def _memory_is_said(clause: str) -> bool:
+    if says("memory", clause) or (says("saves", clause) and not says("speed", clause)):
+        return True
     told = says("less", clause) or says("more", clause) or says("same", clause)
-    return says("memory", clause) or (told and (says("consumes", clause) or bool(sizes(clause))))
+    if says("activations", clause) and (told or says("consumes", clause)):
+        return True
+    return told and (says("consumes", clause) or bool(sizes(clause)))
 
 
+_COMPARED = re.compile(
+    r"\b(?:more|less|plus|moins|mas|menos|mehr|weniger) (?:than|que|d[e']|als)\b(?: lo que)? ?"
+    r"(?:that|this|the card|cela|ca|eso|das|\d[^,;]*)"
+)
 _FROM_TO = re.compile(
     r"(\d+(?:[.,]\d+)?)\s?(?:g[i]?[bo])?\s?(?:->|→|\bto\b|\ba\b|\bauf\b)\s?~?(\d+(?:[.,]\d+)?)\s?g[i]?[bo]"
 )
 
 
-def _direction(clause: str, dimension: str) -> int | None:
+def _direction(clause: str, dimension: str, *, of_its_own: bool) -> int | None:
+    clause = _COMPARED.sub(" ", clause)  # with a limit: no effect of anything
+    if says("saves", clause) and dimension == "memory":
+        return LESS  # "saved for free" is saved all the same
     if says("same", clause):
         return SAME
     if dimension == "speed" and (says("slower", clause) or says("faster", clause)):
@@ -187,7 +230,7 @@ def _direction(clause: str, dimension: str) -> int | None:
         if says(idea, clause):
             return direction
     # "takes" and "needs" say more only where no amount follows
-    weak = MORE if says("consumes", clause) and not sizes(clause) else None
+    weak = MORE if of_its_own and says("consumes", clause) and not sizes(clause) else None
     return LESS if weak is None and percents(clause) and dimension == "memory" else weak
 
 
@@ -208,14 +251,18 @@ def _effect(code: str, change: str, clause: str, text: str, direction: int) -> I
         code = "steps_until_compile"
     elif code == "compile_saves_memory" and direction == MORE:
         code = "compile_off"
-    if code == "smaller_batch" and _is_more_than_memory(clause, text, direction):
+    if code == "smaller_batch" and (
+        not (says("memory", text) or share) or _is_more_than_memory(clause, text, direction)
+    ):
         return
     share = None if code == "accumulation_memory" else share
     yield _claim(code, text, denied=denied, direction=direction, share=share)
 
 
 def _share(clause: str) -> tuple[float, float] | None:
-    """In per cent, as a half, or as so many times."""
+    """In per cent, as a half, or as so many times; of activations alone it is no share of the whole."""
+    if says("activations", clause):
+        return None
     if told := percents(clause):
         return told[0]
     if says("half", clause):
@@ -227,7 +274,8 @@ def _share(clause: str) -> tuple[float, float] | None:
 def _is_more_than_memory(clause: str, text: str, direction: int) -> bool:
     """Of a batch: that memory and compute rise together, or the effective batch, are separate claims."""
     both = says("compute", clause) and says("more", clause)
-    return says("effective", clause) or both or (direction == MORE and says("compute", text))
+    rises = direction == MORE and (says("compute", text) or says("busy", text))
+    return says("effective", clause) or both or rises
 
 
 def _compiled(clause: str, text: str, direction: int) -> tuple[int, bool]:
@@ -235,7 +283,10 @@ def _compiled(clause: str, text: str, direction: int) -> tuple[int, bool]:
     if says("later", text):
         return direction, denies(clause)  # in stages: first without, then with
     off_here = settings_in(clause).get("compile") == "False"
-    off_before = settings_in(text).get("compile") == "False" and not says("compile", clause)
+    elsewhere = [part for part in clauses(text) if not says("compile", part)]
+    off_before = not says("compile", clause) and (
+        settings_in(text).get("compile") == "False" or any(says("off", part) for part in elsewhere)
+    )
     if off_here:
         return -direction, False
     if off_before and direction == LESS:
@@ -246,49 +297,39 @@ def _compiled(clause: str, text: str, direction: int) -> tuple[int, bool]:
 # -- facts -------------------------------------------------------------------------------------------------
 
 
-_SAID_APART = ("memory_is_work", "gpu_util_is_busy")
-
-
-def _facts(text: str) -> Iterator[Claim]:
+def _facts(text: str, before: str) -> Iterator[Claim]:
     done: set[str] = set()
     for fact in _all_facts():
-        ideas = [any(says(one, text) for one in each.split("|")) for each in fact.every.split()]
-        if not all(ideas) or any(says(idea, text) for idea in fact.none.split()):
-            continue
-        if fact.figure and not percents(text) and "nvidia-smi" not in text:
-            continue
-        if fact.code in done or (
-            fact.code == "states_fill_memory" and "small_batch_memory_is_states" in done
-        ):
-            continue
-        if fact.code == "workers_gpu_memory" and "pinned_host_memory" in done:
+        if fact.code in done or not _holds(fact, text, before):
             continue
         done.add(fact.code)
-        where = next(
-            (
-                clause
-                for idea in fact.about.split("|")
-                for clause in clauses(text)
-                if idea and says(idea, clause)
-            ),
-            "",
-        )
-        denied = denies(where) or (fact.code in _SAID_APART and says("apart", text))
-        denied |= fact.code == "states_fill_memory" and says("rest", text)  # the rest being the larger part
-        if fact.code == "logits_are_largest" and not any(
-            says("logits", part) and says("most", part) for part in re.split(r"[;:]\s", text)
-        ):
+        if done & set(fact.unless.split()):
             continue
-        denied |= fact.code == "gpu_util_is_busy" and says("kernel", text)  # what it really counts
-        denied |= fact.code in ("workers_gpu_memory", "dropout_memory") and says("same", text)
+        about = fact.about.split("|") if fact.about else []
+        parts = clauses(text)
+        idea, where = next(((idea, part) for idea in about for part in parts if says(idea, part)), (None, ""))
+        denied = denies(where, of=idea) or any(says(idea, text) for idea in fact.denied_by.split())
         yield _claim(fact.code, text, denied=denied, share=next(iter(percents(text)), None))
-    falls = _memory_is_said(text) and says("less", text) and not says("compile", text)
-    if (
-        says("later", text)
-        and falls
-        and re.search(r"steps?\b|\biter|\bpas(?:os)?\b|\betapes\b|schritt", text)
-    ):
-        yield _claim("waiting_lowers_memory", text, denied=denies(text))
+
+
+_GOES_ON = re.compile(
+    r"\W*(?:that|this|it|they|these|which|by then|cela|ca|ceci|il|elle|ainsi|eso|esto|asi|ello|das|dies|es"
+    r"|damit|dadurch"
+    r"|so|er|sie|danach|dann|then|after|puis|ensuite|apres|despues|luego|entonces)\b"
+)
+
+
+def _holds(fact: Fact, text: str, before: str) -> bool:
+    """Its ideas are in the sentence; the first, what it is about, may be in the one before."""
+    subject, _, rest = fact.every.partition(" ")
+    goes_on = _GOES_ON.match(text) or not mentions(text, *_SUBJECTS)
+    if fact.inherits and goes_on and says_all(subject, before) and says_all(rest, text, none=fact.none):
+        return True
+    if not says_all(fact.every, text, none=fact.none):
+        return False
+    if fact.together and not any(says_all(fact.together, part) for part in re.split(r"[;:]\s", text)):
+        return False
+    return not fact.figure or bool(percents(text)) or "nvidia-smi" in text
 
 
 # -- figures that can be worked out ------------------------------------------------------------------------
@@ -298,25 +339,33 @@ _RATE = re.compile(r"\d\s?tflop|peaks? (?:at|bei|a) \d|(?:pic|pico|spitze) .{0,1
 _ABOVE = re.compile(r"\bover\b|above|exceed|depass|super|uber|mehr als")
 
 
-def _figures(text: str) -> Iterator[Claim]:
+def _figures(text: str, before: str) -> Iterator[Claim]:
     whole, text = text, ", ".join(part for part in clauses(text) if not says("fits", part))
     told = sizes(text)
+    known = f"{before} {text}"  # how many parameters, and of how many bytes, is often said first
     if told and (written := [each for each in products(text) if len(each) >= 3]):
-        code = "kv_cache_bytes" if says("kv", text) else "logits_bytes"
+        code = "kv_cache_bytes" if says("kv", known) else "logits_bytes"
         vocab = any(factor >= 30_000 for each in written for factor in each)
         yield _claim(code if vocab or code == "kv_cache_bytes" else "states_bytes", text)
-    elif told and says("kv", text):
-        yield _claim("kv_cache_bytes", whole)
-    elif told and parameters(text) and (bytes_each(text) or "=" in text) and not says("most", text):
-        yield _claim("states_bytes" if says("optimizer", text) else "weights_bytes", text)
+    elif told and (says("kv", text) or (says("kv", before) and says("context", text))):
+        yield _claim("kv_cache_bytes", f"{before} {whole}")
+    elif told and parameters(known) and (bytes_each(known) or "=" in text) and _weighs(text, before):
+        yield _claim("states_bytes" if says("optimizer", known) else "weights_bytes", known)
     elif len({binary for _, binary in told}) == 2 and not says("asked", text):
-        yield _claim("gpu_memory_unit", whole)
+        yield _claim("gpu_memory_unit", whole, denied=denies(whole))
     text = whole
-    if says("card", text) and _RATE.search(text):
-        yield _claim("peak_tflops", text)
+    if says("card", known) and (_RATE.search(text) or (_RATE.search(before) and says("sparsity", text))):
+        yield _claim("peak_tflops", known if says("sparsity", text) else text)
     above = 0.99 if says("more", text) or _ABOVE.search(text) else 1.0
     if says("mfu", text) and any(low > above for low, _ in percents(text)):
-        yield _claim("mfu_above_peak", text, denied=denies(text))
+        yield _claim("mfu_above_peak", text, denied=denies(text) or says("a100", text))
+
+
+def _weighs(text: str, before: str) -> bool:
+    """A size of weights or states: of the sentence itself, or of one that goes on about them."""
+    if says("most", text) or (says("activations", text) and not parameters(text)):
+        return False
+    return not before or bool(parameters(text)) or says("states", text)
 
 
 # -- does it fit, and how much does it need ----------------------------------------------------------------
@@ -325,7 +374,7 @@ def _figures(text: str) -> Iterator[Claim]:
 _ARROW = re.compile(r"(?:->|→|\b(?:to|a|auf)\b)[ ~a-z]{0,12}\d")
 
 
-def _outcomes(text: str) -> Iterator[Claim]:
+def _outcomes(text: str, before: str) -> Iterator[Claim]:
     told = sizes(text)
     clause = next((each for each in clauses(text) if says("fits", each)), "")
     from_to = len(told) == 2 and told[0][1] == told[1][1] and _ARROW.search(text)
@@ -335,7 +384,7 @@ def _outcomes(text: str) -> Iterator[Claim]:
         yield _claim("peak_before_after", text)
     elif told and says("below", text) and not clause and not parameters(text) and not percents(text):
         yield _claim("peak_below_limit", text)
-    elif clause and (told or says("card", text)) and not says("empty_cache", text):
+    elif clause and (told or says("card", text) or sizes(before)) and not says("empty_cache", text):
         denied = denies(clause)
         yield _claim("does_not_fit_card" if denied else "fits_card", text, denied=denied)
     yield from _same_batch(text)
@@ -346,10 +395,12 @@ def _outcomes(text: str) -> Iterator[Claim]:
 def _same_batch(text: str) -> Iterator[Claim]:
     if says("effective", text) and (says("keep", text) or says("back", text)) and says("batch", text):
         yield _claim(
-            "effective_batch_restored" if says("back", text) else "same_batch", text, denied=denies(text)
+            "effective_batch_restored" if says("back", text) else "same_batch",
+            text,
+            denied=denies(text, of="keep"),
         )
         return
     pairs = [each for each in products(text) if len(each) == 2]
-    of_batch = len(pairs) == 2 or (says("batch", text) and says("accumulation", text))
+    of_batch = len(pairs) == 2 or says("batch", text)
     if pairs and of_batch and says("keep", text):
         yield _claim("same_batch", text)

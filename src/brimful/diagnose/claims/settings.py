@@ -32,6 +32,7 @@ _NEVER = (
     r"|\bplus\b(?= .{0,12}(?:crash|oom))"
     r"|\bnunca|\bjamas|\bya no\b|no (?:\w+ )?v[uo]e?lv|se acab|adios a|cero (?=fallo|oom|error)"
     r"|\bnie\b|niemals|nicht mehr|\bkein\w* .{0,20}\bmehr\b|schluss mit"
+    r"|for good\b|for ever|forever|pour de bon|para siempre|endgultig|ein fur alle mal"
     r"|(?:can'?t|cannot|won'?t|wont|will not)(?: \w+){0,3} (?=fail|crash|oom|run out|break)"
 )
 _SEEN = r"(?:never|jamais|nunca|\bnie)\b.{0,15}\b(?:seen|saw|heard|understood|vu|visto|gesehen)\b"
@@ -67,6 +68,10 @@ _SAID_BATCH = re.compile(
     r"|\bbsz?\s?[=:]?\s?)"
     r"(?:\d{1,4}\s?(?:to|auf|a|->|→)\s?)?(\d{1,4})\b(?!\s?(?:%|[x×*]|gb|gib|go\b|mb|bit|token))"
 )
+_EFFECTIVE = re.compile(  # "effective batch of 480" is not the batch
+    r"(?:(?:batch\w*|lots?|lotes?)\s+)?(?:effe[ck]ti\w*|efectiv\w*)"
+    r"(?:[ -](?:batch\w*|size|lots?|lotes?))*[^,;.]{0,25}"
+)
 _SAID_STEPS = re.compile(
     r"\b(\d{1,4}) (?:steps? (?:of|d')|pas d'|pasos de|gradient[- ]?)? ?(?:ac{1,2}umul|akkumul)"
     r"|(?:ac{1,2}umul|akkumul)\w*(?: (?:steps?|of|de|von|a|auf|to|=|x))* (\d{1,4})\b(?! ?[%x×*])"
@@ -99,6 +104,7 @@ def settings_in(line: str) -> dict[str, str]:
             switch = {"0": "False", "off": "False", "no": "False", "1": "True", "on": "True", "yes": "True"}
             value = switch.get(word, said_value) if key == "compile" else said_value
             found[key] = {"true": "True", "false": "False"}.get(word, value)
+    text = _EFFECTIVE.sub(" ", text)
     if "batch_size" not in found and (said := _SAID_BATCH.search(text)):
         found["batch_size"] = said[1]
     return found

@@ -75,7 +75,8 @@ def judge_claim(claim: Claim, known: Known) -> Judgement:
         answer = _JUDGES.get(claim.code, _effect)(claim, known)
     verdict, why, done = answer
     if claim.denied and claim.code not in _WITHOUT_FLIP:
-        verdict = _FLIPPED.get(verdict, verdict)
+        # of a figure that is not quite right, the author who denies it is right
+        verdict = "true" if verdict == "partly" and claim.share else _FLIPPED.get(verdict, verdict)
     general = Sentence(f"claims.why_{claim.code}", {})
     return Judgement(
         claim=claim.code,
@@ -105,7 +106,8 @@ def _effect(claim: Claim, known: Known) -> Answer:
         least = 0.6 * low if timed else min(0.95 * low, low - 0.01)
         verdict = "true" if least <= abs(change) <= max(1.5 * high, high + 0.1) else "partly"
         verdict = "false" if not 0.5 * low <= abs(change) <= max(3 * high, high + 0.5) else verdict
-        if high > 2 * abs(change) and timed:
+        states_too = claim.code == "bf16_halves_memory" and says("states", claim.text)  # these stay in fp32
+        if (high > 2 * abs(change) and timed) or states_too:
             verdict = "false"
     return verdict, (saves(done),) if done else (), done
 
@@ -209,6 +211,16 @@ def _own_peak(gpu: Gpu) -> float:
     return peaks.get("bf16") or peaks.get("fp16") or peaks["fp32"]
 
 
+def _accumulation(claim: Claim, known: Known) -> Answer:
+    """More micro-steps cost nothing; the first two keep one copy of the gradients between them."""
+    answer = _effect(claim, known)
+    if answer[0] == "true" and says("costless", claim.text):
+        held = [] if known.case is None else [known.case.then(accumulation=n).memory for n in (1, 2)]
+        if not held or held[1].allocated_bytes.likely > 1.005 * held[0].allocated_bytes.likely:
+            return "partly", answer[1], None
+    return answer
+
+
 def _small_model(claim: Claim, known: Known) -> Answer:  # noqa: ARG001 - as every judge
     if known.case is None:
         return "partly", (), None
@@ -230,9 +242,11 @@ def _context(claim: Claim, known: Known) -> Answer:
     )
     if known.case is not None and not says("flash", claim.text):
         flash = known.case.training.attention != "math"
+    if says("quadratic", claim.text) and says("linear", claim.text):
+        return "true", (), None  # without and with it
     if says("quadratic", claim.text):
         return "false" if flash else "true", (), None
-    if says("linear", claim.text) or known.case is None:
+    if says("linear", claim.text) or says("activations", claim.text) or known.case is None:
         return "true" if flash else "false", (), None
     t = known.case.training
     done = effect(known.case.now(), known.case.then(sequence_tokens=2 * t.sequence_tokens), tokens_factor=2.0)
@@ -258,6 +272,8 @@ _SHARDED = {"1": ("optimizer",), "2": ("optimizer", "gradients"), "3": ("optimiz
 
 
 def _zero(claim: Claim, known: Known) -> Answer:  # noqa: ARG001
+    if says("single_gpu", claim.text):  # a shard of one is the whole
+        return "true" if claim.denied or denies(claim.text) else "false", (), None
     stage = re.search(r"(?:zero|stage|stufe|etape|etapa|fase)[- ]?([123])\b", claim.text)
     held = _SHARDED[stage[1] if stage else "3"]
     kinds = {
@@ -266,12 +282,13 @@ def _zero(claim: Claim, known: Known) -> Answer:  # noqa: ARG001
         "weights": r"weights|\bpoids\b|\bpesos\b|gewichte|paramet",
         "activations": r"activa[ct]i|aktivierung",
     }
-    right = [
-        (kind in held) != denies(clause)
-        for clause in re.split(r"[,;:]\s|\s(?:but|mais|pero|aber|sondern|sino)\s", claim.text)
-        for kind, pattern in kinds.items()
-        if re.search(pattern, re.sub(r"(?:per|par|por|pro|each|cada) param\w*", "", clause))
-    ]
+    right, sharded = [], True
+    for clause in clauses(re.sub(r"(?:per|par|por|pro|each|cada) param\w*", "", claim.text)):
+        if denies(clause) or says("replicated", clause):
+            sharded = False
+        elif says("shards", clause) or says("less", clause):
+            sharded = True  # and goes on for what is listed behind it
+        right += [(kind in held) == sharded for kind, pattern in kinds.items() if re.search(pattern, clause)]
     if not right and says("memory", claim.text):  # of all memory: activations are never divided
         return "partly" if not stage or stage[1] == "3" else "false", (), None
     return "true" if all(right) else "false", (), None
@@ -279,8 +296,8 @@ def _zero(claim: Claim, known: Known) -> Answer:  # noqa: ARG001
 
 def _empty_cache(claim: Claim, known: Known) -> Answer:  # noqa: ARG001
     """It gives back what is cached, to other programs; no tensor, and nothing the same run could not use."""
-    cached = says("unused", claim.text)
-    return "true" if cached and not says("fits", claim.text) else "false", (), None
+    only_cached = says("unused", claim.text) and not says("fits", claim.text)
+    return "true" if only_cached or claim.denied else "false", (), None
 
 
 def _segments(claim: Claim, known: Known) -> Answer:
@@ -375,7 +392,11 @@ def _tflops(claim: Claim, known: Known) -> Answer:
     ]
     if not cards or not rates:
         return "cannot_tell", (say("claims.needs_card"),), None
-    formats = [name for name in ("fp32", "fp8", "tf32") if name in claim.text] or ["bf16", "fp16"]
+    half = says("bf16", claim.text) or says("fp16", claim.text)
+    formats = [name for name in ("fp32", "fp8", "tf32") if name in claim.text and not half] or [
+        "bf16",
+        "fp16",
+    ]
     dense = [
         card.dense_flops_per_s[name] / 1e12
         for card in cards
@@ -388,7 +409,8 @@ def _tflops(claim: Claim, known: Known) -> Answer:
     if any(abs(rate / peak - 1) <= 0.03 for rate in figures_told for peak in dense):
         return "true", (why,), None
     if any(abs(rate / (2 * peak) - 1) <= 0.03 for rate in figures_told for peak in dense):
-        return "partly", (why, say("claims.sparse_peak")), None
+        told_so: Verdict = "true" if says("sparsity", claim.text) else "partly"
+        return told_so, (why, say("claims.sparse_peak")), None
     return "false", (why,), None
 
 
@@ -403,22 +425,35 @@ def _fits(claim: Claim, known: Known) -> Answer:
         asked, free = told[0][0], told[1][0]
         why = say("claims.asked_and_free", asked=Size(asked), free=Size(free))
         return "true" if asked > free else "false", (why,), None
+    cards = _cards(claim.text)
     if (count := parameters(claim.text)) is not None:
-        cards = _cards(claim.text)
-        room = cards[0].memory_bytes if cards else told[-1][0] if told else 0
-        trains = says("optimizer", claim.text) or re.search(r"train|entra[iî]n|entren", claim.text)
+        trains = says("optimizer", claim.text) or re.search(r"train|entra[iî]n|entren|tun", claim.text)
         need = count * (bytes_each(claim.text) or 2 if not trains else 16)
+        rooms = [size for size in told if not _near(size, need, 0.06)]  # the other one is the need itself
+        need = (
+            max(need, told[0][0]) if len(rooms) > 1 else need
+        )  # "it needs 112 GB, so it does not fit in 80"
+        room = cards[0].memory_bytes if cards else rooms[-1][0] if rooms else 0
         if room:
             why = say("claims.needs_at_least", need=Size(need), room=Size(room))
             return "true" if (need > room) == other_side else "false", (why,), None
     case = known.advised(claim)
     if case is None:
         return "cannot_tell", (say("claims.needs_config"),), None
+    case = replace(case, gpu=_card_told(cards, told, case.gpu))
     now = case.now()
     span = {end: Size(nbytes) for end, nbytes in now.memory.device_bytes.as_dict().items()}
     why = say("diagnose.settings_need", usable=Size(now.usable_bytes), **span)
     verdict: Verdict = {"fits": "true", "at_risk": "partly"}.get(now.verdict, "false")  # type: ignore[assignment]
     return _FLIPPED.get(verdict, verdict) if other_side else verdict, (why,), None
+
+
+def _card_told(cards: list[Gpu], told: list[tuple[float, bool]], own: Gpu) -> Gpu:
+    """The card a text names, or the user's own with the memory it names."""
+    if cards:
+        return cards[-1]
+    room = round(told[-1][0] * (1 if told[-1][1] else GIB / 1e9)) if told else own.memory_bytes
+    return own if abs(room / own.memory_bytes - 1) < 0.1 else replace(own, memory_bytes=room)
 
 
 def _below(claim: Claim, known: Known) -> Answer:
@@ -484,6 +519,7 @@ def _never(claim: Claim, known: Known) -> Answer:
 
 
 _JUDGES: dict[str, Callable[[Claim, Known], Answer]] = {
+    "accumulation_memory": _accumulation,
     "states_fill_memory": _states_share,
     "small_batch_memory_is_states": _states_share,
     "logits_are_largest": _logits_share,
@@ -512,4 +548,4 @@ _JUDGES: dict[str, Callable[[Claim, Known], Answer]] = {
     "never_fails": _never,
 }
 # Judged with the words that turn them round.
-_WITHOUT_FLIP = ("does_not_fit_card", "lora_saves", "zero_shards", "pad_vocabulary")
+_WITHOUT_FLIP = ("does_not_fit_card", "lora_saves", "zero_shards", "pad_vocabulary", "empty_cache_frees")

@@ -13,13 +13,26 @@ from importlib import resources
 
 _BETWEEN = (
     r"[,;:!?.](?=\s)|\s[—–→#]+\s|->|\(|\)"
-    r"|\s(?:but|mais|pero|sondern|sino|and|et|y|und|because|car|parce|porque|weil|while|tandis|mientras|whereas)\s"
+    r"|\s(?:but|mais|pero|sondern|sino|and|et|y|und|because|car|parce|porque|weil|while|tandis|mientras)\s"
+    r"|\s(?:at the (?:cost|expense|price)|in exchange|au prix|en echange|a (?:cambio|costa)|auf kosten)\s"
+    r"|\s(?:whereas|im gegenzug|so that|thus|hence|which|ce qui|asi que|lo que|therefore|although|though)\s"
+    r"|\s(?:aunque|obwohl)\s"
 )
 _NUMBER = r"(\d{1,3}(?:[.,\u202f ]\d{3})+(?!\d)|\d+(?:[.,]\d+)?)"
 _SIZE = re.compile(rf"{_NUMBER}[\s-]?([kmgt])(i?)(?:b|(?<!t)o)\b", re.IGNORECASE)  # "16 to 12" is no size
 _PERCENT = re.compile(
     r"(\d+(?:[.,]\d+)?)\s?(?:(?:-|–|—|to|a|bis|und|y|et)\s?(\d+(?:[.,]\d+)?)\s?)?"
     r"(?:%|percent|pour cent|por ciento|prozent)"
+)
+_FRACTIONS = (
+    (1 / 3, re.compile(r"\b(?:a|one|un|ein) (?:third|tiers|tercio|drittel)\b")),
+    (2 / 3, re.compile(r"\b(?:two|deux|dos|zwei) (?:thirds|tiers|tercios|drittel)\b")),
+    (1 / 4, re.compile(r"\b(?:a|one|un|ein) (?:quarter|quart|cuarto|viertel)\b")),
+    (3 / 4, re.compile(r"\b(?:three|trois|tres|drei)[ -]?(?:quarters|quarts|cuartos|viertel)\b")),
+)
+_MANY = (
+    (3.0, re.compile(r"three times|trois fois|tres veces|dreimal|tripl|dreifach")),
+    (4.0, re.compile(r"four times|quatre fois|cuatro veces|viermal|quadrupl|cuadrupl|vierfach")),
 )
 _TIMES = re.compile(
     r"\b(\d+(?:[.,]\d+)?)\s?(?:times|fois|veces|mal|x\b|×)(?!\s?\d)|(?:x|×|factor|facteur|faktor)\s?(\d+(?:[.,]\d+)?)"
@@ -57,7 +70,8 @@ def _ideas() -> dict[str, list[str]]:
 def mentions(text: str, *ideas: str) -> list[tuple[int, str]]:
     """Where each of the ideas is named, in the order of the text; not the other side of a comparison."""
     found = [(match.start(), idea) for idea in ideas for match in _pattern(idea).finditer(text)]
-    return sorted((at, idea) for at, idea in found if not _against().search(text[:at]))
+    free = ("batch", "accumulation")  # "from batch 12 to 6" is the change itself
+    return sorted((at, idea) for at, idea in found if idea in free or not _against().search(text[:at]))
 
 
 @cache
@@ -66,9 +80,10 @@ def _against() -> re.Pattern[str]:
     return re.compile(rf"(?:{'|'.join(_ideas()['against'])})\s+(?:\w+\s+)?$")
 
 
-def denies(clause: str) -> bool:
-    """An odd number of words that turn a clause round; 'ne … pas' and 'no … nunca' are one."""
-    clause = _pattern("same").sub("", _pattern("not_a_not").sub("", clause))
+def denies(clause: str, *, of: str | None = None) -> bool:
+    """A word that turns the clause round; one inside the words of an idea ("does not return") is none."""
+    for idea in ("not_a_not", "same", *([of] if of else [])):
+        clause = _pattern(idea).sub(" ", clause)
     return says("not", clause)
 
 
@@ -98,14 +113,18 @@ def sizes(text: str) -> list[tuple[float, bool]]:
 
 
 def percents(text: str) -> list[tuple[float, float]]:
-    """Each share as lowest and highest: '10-15 %' is (0.10, 0.15)."""
-    return [
+    """Each share as lowest and highest: '10-15 %' is (0.10, 0.15), 'a third' a third."""
+    words = [(share, share) for share, pattern in _FRACTIONS if pattern.search(text)]
+    return words + [
         (float(low.replace(",", ".")) / 100, float((high or low).replace(",", ".")) / 100)
         for low, high in _PERCENT.findall(text)
     ]
 
 
 def times(text: str) -> float | None:
+    for factor, pattern in _MANY:
+        if pattern.search(text):
+            return factor
     match = _TIMES.search(text)
     return float((match[1] or match[2]).replace(",", ".")) if match else None
 
