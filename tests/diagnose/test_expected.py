@@ -9,8 +9,8 @@ import pytest
 from tests.conftest import missing
 from tests.diagnose.expected.score import score_messages, score_seeds, score_texts
 
-# Both halves of the first set are read while mending, so these only guard against falling back. The second set
-# is run by hand for a report (`score.py --set 2`).
+# Both halves of the first set are read while mending, so these only guard against falling back. The second
+# set is run by hand for a report (`score.py --set 2`).
 TEXTS = {"work": 1.0, "report": 1.0}
 MESSAGES = {"work": 1.0, "report": 1.0}
 
