@@ -205,6 +205,8 @@ def _of_question(text: str, gpu: Gpu | None) -> Answer | None:
 def _asked(text: str, shares: list[float], card: Gpu | None) -> Iterator[tuple[str, bool]]:
     if _states_exceed(text, card):
         yield "states_exceed_card", True
+    if sizes(text):
+        text += " vram"  # gigabytes are of memory
     is_told = {
         "above": any(share > 1 for share in shares),
         "full": any(share > 0.9 for share in shares),
